@@ -1,12 +1,27 @@
 //! Names of things: Sessions, Events, calls; minting them and refusing bad ones.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
+use sha2::{Digest, Sha256};
 
 use crate::error::{Explain, Kind};
+
+/// Bytes as lowercase hex digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a String cannot fail.
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}
+
+/// The SHA-256 of some bytes, which names a content, as lowercase hex digits.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
 
 /// The longest Session id that still leaves room for suffixes in a 255-byte file name.
 const LONGEST_SESSION_ID: usize = 200;

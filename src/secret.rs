@@ -45,9 +45,6 @@ const MARKER: &str = "[redacted:";
 /// The longest name in a marker, in bytes.
 const LONGEST_NAME: usize = 256;
 
-/// How many bytes, times the values, are looked through without a matcher.
-const GLANCE: usize = 64 << 10;
-
 /// The known secret values of this run; more may become known while it lasts.
 #[derive(Default)]
 pub struct Secrets(RwLock<Arc<Table>>);
@@ -56,7 +53,7 @@ pub struct Secrets(RwLock<Arc<Table>>);
 #[derive(Default)]
 struct Table {
     known: Vec<Known>,
-    /// Built when there is much to look through, which the first request of a run has not.
+    /// Built when there is something to look through.
     matcher: OnceLock<Option<AhoCorasick>>,
 }
 
@@ -166,7 +163,10 @@ impl Secrets {
 
     /// Replaces known values in every string of a JSON value, keys included.
     pub fn clean_value(&self, value: &mut Value) {
-        self.table().clean_value(value);
+        let table = self.table();
+        if !table.known.is_empty() {
+            change_strings(value, &|text| table.clean(text));
+        }
     }
 
     /// Replaces every known value in the bytes of a file, and keeps their number of lines.
@@ -215,62 +215,27 @@ impl Table {
         self.matcher.get_or_init(build).as_ref()
     }
 
-    /// Whether a short text is clean, as far as that is told sooner than a matcher is built.
-    fn is_clean_at_a_glance(&self, text: &str) -> bool {
-        self.matcher.get().is_none()
-            && text.len().saturating_mul(self.known.len()) <= GLANCE
-            && !self.known.iter().any(|known| text.contains(&known.value))
+    fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.matcher() {
+            Some(matcher) if matcher.is_match(text) => Cow::Owned(
+                matcher.replace_all(text, &self.replacements(|known| &known.replacement)),
+            ),
+            _ => Cow::Borrowed(text),
+        }
     }
 
-    fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        if self.is_clean_at_a_glance(text) {
-            return Cow::Borrowed(text);
-        }
-        let Some(matcher) = self.matcher() else { return Cow::Borrowed(text) };
-        let mut cleaned = String::new();
-        let mut done = 0;
-        for found in matcher.find_iter(text) {
-            cleaned.push_str(&text[done..found.start()]);
-            cleaned.push_str(&self.known[found.pattern().as_usize()].replacement);
-            done = found.end();
-        }
-        if done == 0 {
-            return Cow::Borrowed(text);
-        }
-        cleaned.push_str(&text[done..]);
-        Cow::Owned(cleaned)
+    /// What stands instead of each value, in the order of the matcher's patterns.
+    fn replacements(&self, replacement: fn(&Known) -> &str) -> Vec<&str> {
+        self.known.iter().map(replacement).collect()
     }
 
     fn clean_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         match self.matcher() {
             Some(matcher) if matcher.is_match(bytes) => {
-                let replacements: Vec<&str> =
-                    self.known.iter().map(|known| known.in_lines.as_str()).collect();
+                let replacements = self.replacements(|known| &known.in_lines);
                 Cow::Owned(matcher.replace_all_bytes(bytes, &replacements))
             }
             _ => Cow::Borrowed(bytes),
-        }
-    }
-
-    fn clean_value(&self, value: &mut Value) {
-        if self.known.is_empty() {
-            return;
-        }
-        match value {
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
-            Value::String(text) => {
-                if let Cow::Owned(cleaned) = self.clean(text) {
-                    *text = cleaned;
-                }
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.clean_value(item)),
-            Value::Object(map) => {
-                let entries = std::mem::take(map);
-                map.extend(entries.into_iter().map(|(key, mut item)| {
-                    self.clean_value(&mut item);
-                    (self.clean(&key).into_owned(), item)
-                }));
-            }
         }
     }
 
@@ -285,6 +250,26 @@ impl Table {
             })
         };
         (earliest..bytes.len()).find(begins_a_secret).unwrap_or(bytes.len())
+    }
+}
+
+/// Changes every string of a JSON value, keys included.
+fn change_strings(value: &mut Value, change: &impl Fn(&str) -> Cow<'_, str>) {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        Value::String(text) => {
+            if let Cow::Owned(changed) = change(text) {
+                *text = changed;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| change_strings(item, change)),
+        Value::Object(map) => {
+            let entries = std::mem::take(map);
+            map.extend(entries.into_iter().map(|(key, mut item)| {
+                change_strings(&mut item, change);
+                (change(&key).into_owned(), item)
+            }));
+        }
     }
 }
 
@@ -368,9 +353,7 @@ impl<'a> Cleaner<'a> {
         let held = std::mem::take(&mut self.held);
         let table = self.secrets.table();
         let Some(matcher) = table.matcher() else { return held };
-        let replacements: Vec<&[u8]> =
-            table.known.iter().map(|known| (self.replacement)(known).as_bytes()).collect();
-        matcher.replace_all_bytes(&held, &replacements)
+        matcher.replace_all_bytes(&held, &table.replacements(self.replacement))
     }
 }
 

@@ -8,19 +8,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::AnnexError;
 use super::ending::remove_tree;
 use super::lease::Branch;
+use crate::bounds::Bounds;
 use crate::files::read_regular;
 use crate::id::SessionId;
 use crate::sandbox::Profile;
+use crate::secret::Secrets;
 use crate::snapshot::RawPath;
-use crate::tool::SpillFile;
-use crate::tool::{Commands, Inquiry, quoted};
+use crate::tool::{Commands, SpillFile, Trial, quoted};
 use crate::workspace::project_folders;
 
 /// How long git may take; a checkout of a large repository is most of it.
 const PATIENCE: Duration = Duration::from_mins(5);
+
+/// How much of an answer of git is kept.
+const LONGEST_ANSWER: usize = 256 * 1024;
 
 /// What keeps git from starting programs that a repository names, as far as it can be told; and in
 /// words that are known here.
@@ -191,16 +197,23 @@ impl Git<'_> {
         } else {
             self.profile
         };
-        let reply = self.commands.inquire(Inquiry {
+        let trial = Trial {
             command: &command,
             directory,
             further,
+            bounds: &Bounds::default(),
             profile,
             timeout: PATIENCE,
+            cancel: &CancellationToken::new(),
+            secrets: &Secrets::default(),
+            limit: LONGEST_ANSWER,
             spill: SpillFile::beside(self.site, "git.txt"),
-        });
-        let reply = reply.await.map_err(AnnexError::Command)?;
-        if reply.is_ok { Ok(reply.text) } else { Err(AnnexError::git(sentence, &reply.text)) }
+        };
+        let tried = self.commands.run_trial(trial).await.map_err(AnnexError::Command)?;
+        match tried.exit_code {
+            Some(0) => Ok(tried.text),
+            _ => Err(AnnexError::git(sentence, &tried.text)),
+        }
     }
 }
 

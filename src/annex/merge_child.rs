@@ -67,9 +67,9 @@ impl Tool for MergeChild {
         line; on a conflict nothing is written and every conflict is named.";
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
-        let annex = self.annex(&args.id, context).map_err(|error| ToolError::from(&error))?;
-        annex.refuse_busy().map_err(|error| ToolError::from(&error))?;
-        let look = look(&annex, context).map_err(|error| ToolError::from(&error))?;
+        let annex = self.annex(&args.id, context)?;
+        annex.refuse_busy()?;
+        let look = look(&annex, context)?;
         let effect = if args.dry_run == Some(true) { Effect::Read } else { Effect::Write };
         let (diff, more) = look.changes.diff(&annex.store(), &context.secrets, SHOWN_DIFF);
         let summary = format!("merge {} of {}", counted(look.merge.files.len(), "file"), args.id);
@@ -86,11 +86,11 @@ impl Tool for MergeChild {
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let annex = self.annex(&args.id, &context).map_err(|error| ToolError::from(&error))?;
+        let annex = self.annex(&args.id, &context)?;
         let is_dry = args.dry_run == Some(true);
         // What has begun comes to an end, and to the Log, also when nobody waits for it any more.
         let merging = tokio::spawn(async move { bring(annex, context, is_dry).await });
-        merging.await.unwrap_or_else(|_| Err(ToolError::from(&AnnexError::Crashed)))
+        merging.await.unwrap_or_else(|_| Err(ToolError::from(AnnexError::Crashed)))
     }
 }
 
@@ -102,15 +102,14 @@ async fn bring(annex: Annex, context: ToolContext, is_dry: bool) -> Result<ToolO
     }
     let (own, inside) = (annex.clone(), context.clone());
     let work = move || carry_out(&own, &inside, is_dry);
-    let done = disk::work(work).await.unwrap_or(Err(AnnexError::Crashed));
-    let (look, done) = done.map_err(|error| ToolError::from(&error))?;
+    let (look, done) = disk::work(work).await.unwrap_or(Err(AnnexError::Crashed))?;
     let is_done = done.is_some();
     if let Some(done) = done {
         if let Err(error) = context.signals.record(merged(&annex, &done)).await {
             // Without its lock, and before anybody builds on it: what the Log does not know goes.
             drop(done);
             let back = disk::work(move || recovered(&annex, &context.workspace)).await;
-            back.unwrap_or(Err(AnnexError::Crashed)).map_err(|error| ToolError::from(&error))?;
+            back.unwrap_or(Err(AnnexError::Crashed))?;
             return Err(error);
         }
         done.recorded();

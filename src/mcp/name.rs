@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use sha2::{Digest, Sha256};
 
+use crate::id::hex;
+
 /// The longest name that Providers take.
 const LONGEST: usize = 64;
 /// How much of it a server may take.
@@ -59,16 +61,6 @@ fn marked(plain: &str, name: &str, attempt: usize, longest: usize) -> String {
     let room = longest - DIGITS - 1;
     let kept = plain[..plain.len().min(room)].trim_end_matches('_');
     format!("{kept}_{mark}")
-}
-
-/// Bytes as digits.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a String cannot fail.
-        write!(text, "{byte:02x}").ok();
-        text
-    })
 }
 
 #[cfg(test)]

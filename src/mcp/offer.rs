@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::{name, schema, wording};
 use crate::config::{McpServer, McpTransport};
+use crate::id::hex;
 use crate::tool::{Effect, Schema};
 
 /// How many tools of one server are shown.
@@ -99,7 +100,7 @@ fn identity(server: &McpServer, tool: &str, manual: &str, schema: &Value) -> Str
         McpTransport::Broken { key, .. } => add(key),
     }
     [server.name.as_str(), tool, manual, &schema.to_string()].into_iter().for_each(add);
-    name::hex(&hash.finalize()[..16])
+    hex(&hash.finalize()[..16])
 }
 
 #[cfg(test)]

@@ -10,11 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::prefix;
 use crate::event::Answer;
-use crate::id::SessionId;
+use crate::id::{SessionId, sha256};
 use crate::ledger::{Ledger, LedgerError};
 use crate::paths::Home;
 use crate::tool::Plan;
@@ -81,7 +80,7 @@ impl Subject {
 /// The SHA-256 of what an approval is bound to, over sorted keys.
 pub fn digest(tool: &str, args: &Value, paths: &[String], directory: &str) -> String {
     let bound = json!({ "args": args, "directory": directory, "paths": paths, "tool": tool });
-    hex(&Sha256::digest(sorted(&bound).to_string()))
+    sha256(sorted(&bound).to_string().as_bytes())
 }
 
 /// An approval for a project.
@@ -121,7 +120,7 @@ impl Approval {
         if subject.is_unheld {
             named["is_unheld"] = true.into();
         }
-        let mut id = hex(&Sha256::digest(sorted(&named).to_string()));
+        let mut id = sha256(sorted(&named).to_string().as_bytes());
         id.truncate(12);
         Self {
             id,
@@ -255,10 +254,7 @@ impl Approvals {
             },
         };
         let approval = Approval::new(project, subject, scope);
-        let kept = self.ledger.change(|all| {
-            all.retain(|other| other.id != approval.id);
-            all.push(approval);
-        });
+        let kept = self.keep(approval);
         // Whatever becomes of the file, this Session does not ask again.
         kept.inspect_err(|_| self.remember_in_session(session, subject, Answer::Session))
     }
@@ -309,12 +305,16 @@ impl Approvals {
             kind: None,
         };
         let approval = Approval::new(project, &subject, Scope::Prefix(words.to_vec()));
-        let kept = approval.clone();
+        self.keep(approval.clone())?;
+        Ok(Some(approval))
+    }
+
+    /// Puts an approval in place of the one with its id.
+    fn keep(&self, approval: Approval) -> Result<(), LedgerError> {
         self.ledger.change(|all| {
             all.retain(|other| other.id != approval.id);
             all.push(approval);
-        })?;
-        Ok(Some(kept))
+        })
     }
 
     /// Takes approvals back, and gives those that were there.
@@ -335,25 +335,9 @@ impl Approvals {
 
 /// A value whose objects have sorted keys, so that equal values have equal bytes.
 pub fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let mut entries: Vec<_> = fields.iter().collect();
-            entries.sort_by_key(|(key, _)| key.as_str());
-            entries.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect()
-        }
-        Value::Array(items) => items.iter().map(sorted).collect(),
-        plain => plain.clone(),
-    }
-}
-
-/// Bytes as hex digits.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a String cannot fail.
-        write!(text, "{byte:02x}").ok();
-        text
-    })
+    let mut sorted = value.clone();
+    sorted.sort_all_objects();
+    sorted
 }
 
 #[cfg(test)]

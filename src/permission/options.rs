@@ -150,15 +150,13 @@ const COVERED: &[Covered] = &[
 ];
 
 /// Programs whose long options have one dash, so that letters are not put together.
-const LONG_WITH_ONE_DASH: &[&str] = &["dotnet", "go", "mvn", "terraform"];
+const LONG_WITH_ONE_DASH: &str = "dotnet go mvn terraform";
 
 /// Programs for which a word with `@` does not name a file with further options or data.
-const WITHOUT_FILES_BEHIND_AT: &[&str] =
-    &["fd", "fdfind", "git", "jj", "npm", "pnpm", "rg", "yarn"];
+const WITHOUT_FILES_BEHIND_AT: &str = "fd fdfind git jj npm pnpm rg yarn";
 
 /// Commands of git that take the address of a repository.
-const GIT_WITH_ADDRESS: &[&str] =
-    &["archive", "clone", "fetch", "ls-remote", "pull", "push", "remote"];
+const GIT_WITH_ADDRESS: &str = "archive clone fetch ls-remote pull push remote";
 
 /// Commands of git that look, and share most options. `reflog` looks only with `show`.
 const GIT_LOOKS: &str = "blame, cat-file, describe, diff, diff-files, diff-index, diff-tree, log, ls-files, \
@@ -336,7 +334,7 @@ const GIT_GREP: &str = "-A= -B= -C= -E -F -G -H -I -L -P -W -a -c -e= -h -i -l -
 pub fn covered_words(program: &str, words: &[String]) -> Option<usize> {
     let mut length: Option<(usize, &str, &Options)> = None;
     for covered in COVERED {
-        if !covered.programs.split(' ').any(|one| one == program) {
+        if !is_one_of(program, covered.programs) {
             continue;
         }
         let commands = covered.commands.split(',').map(str::trim);
@@ -359,6 +357,11 @@ fn matched(command: &str, words: &[String]) -> Option<usize> {
     (own.len() <= words.len() && own.iter().zip(words).all(is_same)).then_some(own.len())
 }
 
+/// Whether a name is in a list of names, parted by blanks.
+pub fn is_one_of(name: &str, names: &str) -> bool {
+    names.split_ascii_whitespace().any(|one| one == name)
+}
+
 /// Whether a word is a plain name.
 pub fn is_name(word: &str) -> bool {
     !word.is_empty()
@@ -368,18 +371,18 @@ pub fn is_name(word: &str) -> bool {
 
 /// Whether an address for git names a program, such as `ext::sh -c …`.
 fn names_program(words: &[String]) -> bool {
-    let takes_address = words.first().is_some_and(|word| GIT_WITH_ADDRESS.contains(&word.as_str()));
+    let takes_address = words.first().is_some_and(|word| is_one_of(word, GIT_WITH_ADDRESS));
     takes_address && words.iter().any(|word| word.contains("::"))
 }
 
 fn are_covered(program: &str, words: &[String], commands: &str, options: &Options) -> bool {
-    let has_letters = !LONG_WITH_ONE_DASH.contains(&program);
+    let has_letters = !is_one_of(program, LONG_WITH_ONE_DASH);
     let are_known = |options: &str| {
         // An option that is an operand elsewhere, and options for the test host.
         let is_switch =
             |word: &String| program == "dotnet" && (word.starts_with('/') || word == "--");
         let names_file = |word: &String| word.starts_with('@') || word.contains("=@");
-        let takes_files = !WITHOUT_FILES_BEHIND_AT.contains(&program);
+        let takes_files = !is_one_of(program, WITHOUT_FILES_BEHIND_AT);
         words.iter().all(|word| {
             is_known(word, options, has_letters)
                 && !is_switch(word)

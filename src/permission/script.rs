@@ -15,9 +15,10 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::FileType;
 use sha2::{Digest, Sha256};
 
-use super::approval::hex;
+use super::options::is_one_of;
 use super::shell::{PlainCommand, PlainScript, Script, Word};
 use super::{harmless, options, text_program};
+use crate::id::hex;
 use crate::workspace::{Workspace, WorkspaceError};
 
 /// The most of a file that is read.
@@ -147,8 +148,8 @@ impl Search<'_> {
             return Ok(());
         }
         let script = Script::parse(text).filter(|_| depth < DEEPEST).ok_or(Unbound)?;
-        let PlainScript { commands, inputs, outputs, has_or } =
-            script.plain_script().ok_or(Unbound)?;
+        let script = script.plain_script().filter(|script| !script.has_negation);
+        let PlainScript { commands, inputs, outputs, has_or, .. } = script.ok_or(Unbound)?;
         self.is_nested |= depth > 0;
         let input = match (commands.len(), inputs.as_slice()) {
             (1, [only]) => Input::File(only),
@@ -492,10 +493,6 @@ impl Search<'_> {
 
 /// Where programs of the system are.
 const SYSTEM: &[&str] = &["/bin/", "/nix/", "/opt/", "/sbin/", "/snap/", "/usr/"];
-
-fn is_one_of(name: &str, names: &str) -> bool {
-    !name.is_empty() && names.split_ascii_whitespace().any(|one| one == name)
-}
 
 fn is_number(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())

@@ -82,38 +82,24 @@ impl<'a> Script<'a> {
         if self.of(only) != self.text.trim() {
             return None;
         }
-        let words = self.words(only)?;
-        let is_exact = |word: &Word| !word.has_pattern;
-        words.iter().all(is_exact).then(|| words.into_iter().map(|word| word.text).collect())
+        if only.kind() != "command" {
+            return None;
+        }
+        let PlainCommand { variables, words, .. } = self.plain_command(only, false)?;
+        let is_exact = variables.is_empty() && words.iter().all(|word| !word.has_pattern);
+        is_exact.then(|| words.into_iter().map(|word| word.text).collect())
     }
 
     /// The commands of a script that is made of nothing but plain commands, pipes and lists, whose
     /// words are all known beforehand, and which redirects to nowhere but `/dev/null`.
     pub fn plain_commands(&self) -> Option<Vec<Vec<Word>>> {
-        let mut commands = Vec::new();
-        let mut waiting = vec![self.tree.root_node()];
-        while let Some(node) = waiting.pop() {
-            match node.kind() {
-                "program" | "list" | "pipeline" | "redirected_statement" | "negated_command" => {
-                    let mut cursor = node.walk();
-                    for child in node.children(&mut cursor) {
-                        let is_token = !child.is_named();
-                        // A command in the background is not plain.
-                        if is_token && !matches!(child.kind(), "|" | "||" | "&&" | ";" | "!" | "\n")
-                        {
-                            return None;
-                        }
-                        if !is_token {
-                            waiting.push(child);
-                        }
-                    }
-                }
-                "command" => commands.push(self.words(node)?),
-                "file_redirect" if self.is_harmless_redirect(node) => {}
-                "comment" => {}
-                _ => return None,
-            }
+        let script = self.plain_script()?;
+        let is_plain =
+            |command: &PlainCommand| command.variables.is_empty() && !command.has_joined_lines;
+        if script.has_other_redirect || !script.commands.iter().all(is_plain) {
+            return None;
         }
+        let commands: Vec<_> = script.commands.into_iter().map(|command| command.words).collect();
         (!commands.is_empty()).then_some(commands)
     }
 
@@ -125,7 +111,7 @@ impl<'a> Script<'a> {
         let mut waiting: Vec<(Node<'_>, Option<usize>)> = vec![(self.tree.root_node(), None)];
         while let Some((node, pipeline)) = waiting.pop() {
             match node.kind() {
-                "program" | "list" | "pipeline" | "redirected_statement" => {
+                "program" | "list" | "pipeline" | "redirected_statement" | "negated_command" => {
                     let begins = (node.kind() == "pipeline").then(|| node.start_byte());
                     let pipeline = pipeline.or(begins);
                     let mut cursor = node.walk();
@@ -134,6 +120,7 @@ impl<'a> Script<'a> {
                         match token.kind() {
                             "|" | "&&" | ";" | "\n" => {}
                             "||" => script.has_or = true,
+                            "!" => script.has_negation = true,
                             // A command in the background runs beside those that follow.
                             _ => return None,
                         }
@@ -149,7 +136,10 @@ impl<'a> Script<'a> {
                     }
                 }
                 "command" => script.commands.push(self.plain_command(node, pipeline.is_some())?),
-                "file_redirect" => self.redirect(node, &mut script)?,
+                "file_redirect" => {
+                    script.has_other_redirect |= !self.is_harmless_redirect(node);
+                    self.redirect(node, &mut script)?;
+                }
                 "comment" => {}
                 _ => return None,
             }
@@ -158,8 +148,9 @@ impl<'a> Script<'a> {
     }
 
     fn plain_command(&self, node: Node<'_>, is_in_pipeline: bool) -> Option<PlainCommand> {
-        self.check_gaps(node)?;
-        let mut command = PlainCommand { is_in_pipeline, ..PlainCommand::default() };
+        let has_joined_lines = self.has_joined_lines(node)?;
+        let mut command =
+            PlainCommand { is_in_pipeline, has_joined_lines, ..PlainCommand::default() };
         let mut cursor = node.walk();
         for child in node.children(&mut cursor) {
             match child.kind() {
@@ -203,20 +194,23 @@ impl<'a> Script<'a> {
         Some(())
     }
 
-    /// An escaped blank between words is a word to a shell, and nothing to the grammar.
-    fn check_gaps(&self, command: Node<'_>) -> Option<()> {
+    /// Whether an escaped line end stands between words; `None` where an escaped blank does, which
+    /// is a word to a shell and nothing to the grammar.
+    fn has_joined_lines(&self, command: Node<'_>) -> Option<bool> {
         let mut cursor = command.walk();
         let mut end = command.start_byte();
+        let mut is_joined = false;
         for child in command.children(&mut cursor) {
             let gap = self.text.get(end..child.start_byte())?;
             end = child.end_byte();
+            is_joined |= gap.contains("\\\n");
             let is_blank =
                 gap.replace("\\\n", " ").bytes().all(|byte| matches!(byte, b' ' | b'\t'));
             if !is_blank {
                 return None;
             }
         }
-        Some(())
+        Some(is_joined)
     }
 
     /// To nowhere, or from one stream to another.
@@ -224,28 +218,6 @@ impl<'a> Script<'a> {
         let text: String = self.of(node).chars().filter(|c| !c.is_whitespace()).collect();
         let text = text.trim_start_matches(|c: char| c.is_ascii_digit());
         matches!(text, ">/dev/null" | ">>/dev/null" | "&>/dev/null" | "</dev/null" | ">&1" | ">&2")
-    }
-
-    /// The words of one command, if all of them are known beforehand.
-    fn words(&self, command: Node<'_>) -> Option<Vec<Word>> {
-        if command.kind() != "command" {
-            return None;
-        }
-        let mut cursor = command.walk();
-        let mut end = command.start_byte();
-        command
-            .children(&mut cursor)
-            .map(|child| {
-                // As in `check_gaps`, and a person who reads one line must have read all of it.
-                let gap = self.text.get(end..child.start_byte())?;
-                end = child.end_byte();
-                match child.kind() {
-                    _ if !gap.bytes().all(|byte| matches!(byte, b' ' | b'\t')) => None,
-                    "command_name" => self.word(child.named_child(0)?),
-                    _ => self.word(child),
-                }
-            })
-            .collect()
     }
 
     fn word(&self, node: Node<'_>) -> Option<Word> {
@@ -295,6 +267,10 @@ pub struct PlainScript {
     pub outputs: Vec<usize>,
     /// Whether a command runs only if another one fails.
     pub has_or: bool,
+    /// Whether the success of a command is turned round.
+    pub has_negation: bool,
+    /// Whether a redirection leads elsewhere than to nothing or to another stream.
+    pub has_other_redirect: bool,
 }
 
 /// A program, its words, and the variables that are set for it.
@@ -303,6 +279,8 @@ pub struct PlainCommand {
     pub variables: Vec<(String, String)>,
     pub words: Vec<Word>,
     pub is_in_pipeline: bool,
+    /// Whether its words stand on several lines, which backslashes join.
+    pub has_joined_lines: bool,
 }
 
 /// A word of a command, as the program will see it.

@@ -108,11 +108,15 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_odd) {
         return Cow::Borrowed(text);
     }
-    let picture = |c: char| match c {
+    let shown = |c: char| if is_odd(c) { picture(c) } else { c };
+    Cow::Owned(text.replace("\r\n", "\n").chars().map(shown).collect())
+}
+
+/// The symbol that stands for a control character.
+pub fn picture(control: char) -> char {
+    match control {
         '\u{7f}' => '\u{2421}',
-        c if is_odd(c) && c < ' ' => char::from_u32(0x2400 + c as u32).unwrap_or('?'),
-        c if is_odd(c) => '?',
-        c => c,
-    };
-    Cow::Owned(text.replace("\r\n", "\n").chars().map(picture).collect())
+        c if c < ' ' => char::from_u32(0x2400 + c as u32).unwrap_or('?'),
+        _ => '?',
+    }
 }

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 pub use attach::{Attachment, gather};
-pub use contents::{Contents, Part, visible, wanted};
+pub use contents::{Contents, Part, picture, visible, wanted};
 pub use shelf::{Shelf, Showing, head};
 pub use sniff::{Nature, is_image, look};
 pub use store::{Lost, Store};

@@ -6,9 +6,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use sha2::{Digest, Sha256};
-
 use crate::files::{Durability, StateError, StateFolder};
+use crate::id;
 
 /// The Resources of one Session, on disk.
 #[derive(Debug, Clone)]
@@ -40,7 +39,7 @@ impl Store {
 
     /// Keeps bytes durably and gives their hash.
     pub fn put(&self, bytes: &[u8]) -> io::Result<String> {
-        let sha256 = digest(bytes);
+        let sha256 = id::sha256(bytes);
         if self.get(&sha256, bytes.len() as u64).is_ok() {
             return Ok(sha256);
         }
@@ -73,7 +72,7 @@ impl Store {
         };
         let folder = self.folder.open().map_err(lost)?.ok_or(Lost::Missing)?;
         let bytes = folder.read(sha256, length).map_err(lost)?.ok_or(Lost::Missing)?;
-        let is_whole = bytes.len() as u64 == length && digest(&bytes) == sha256;
+        let is_whole = bytes.len() as u64 == length && id::sha256(&bytes) == sha256;
         if is_whole { Ok(bytes) } else { Err(Lost::Changed) }
     }
 
@@ -82,13 +81,4 @@ impl Store {
         let Ok(bytes) = other.get(sha256, length) else { return Ok(()) };
         self.put(&bytes).map(drop)
     }
-}
-
-/// The lowercase hex SHA-256 of some bytes.
-pub fn digest(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
-        write!(text, "{byte:02x}").ok();
-        text
-    })
 }

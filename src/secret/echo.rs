@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde_json::Value;
 
-use super::Secrets;
+use super::{Secrets, change_strings};
 
 /// A form with fewer letters and digits is too likely to be an ordinary word.
 const SHORTEST_FORM: usize = 8;
@@ -64,18 +64,7 @@ impl Secrets {
 
     /// The same for every string of a JSON value, keys included.
     pub fn clean_echo_value(&self, value: &mut Value) {
-        match value {
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
-            Value::String(text) => *text = self.clean_echo(text),
-            Value::Array(items) => items.iter_mut().for_each(|item| self.clean_echo_value(item)),
-            Value::Object(map) => {
-                let entries = std::mem::take(map);
-                map.extend(entries.into_iter().map(|(key, mut item)| {
-                    self.clean_echo_value(&mut item);
-                    (self.clean_echo(&key), item)
-                }));
-            }
-        }
+        change_strings(value, &|text| self.clean_echo(text).into());
     }
 }
 

@@ -10,12 +10,10 @@ mod tests;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
 pub use resolve::{Resolved, StateProblem, home_roots, readable, resolve, unreadable};
 
 use crate::files::{Durability, StateDir, StateError, StateFolder};
-use crate::id::SessionId;
+use crate::id::{SessionId, sha256};
 use crate::paths::{self, Home, STATE_FOLDER};
 
 /// The file of a state folder in the Home that names its Workspace.
@@ -46,7 +44,7 @@ impl StateRoot {
     /// The folder of the Home for the state of this Workspace.
     pub fn in_home(home: &Home, workspace: impl Into<PathBuf>) -> Self {
         let workspace = workspace.into();
-        let name = digest(workspace.as_os_str().as_bytes());
+        let name = sha256(workspace.as_os_str().as_bytes());
         let folder = StateFolder::root(home.folder()).join(Home::ANNEXES).join(name);
         Self::at(workspace, folder)
     }
@@ -194,12 +192,4 @@ impl SessionFolder {
 /// The file name of a Log.
 pub fn log_name(id: &SessionId) -> String {
     format!("{id}.ndjson")
-}
-
-fn digest(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
-        write!(text, "{byte:02x}").ok();
-        text
-    })
 }

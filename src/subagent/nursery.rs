@@ -112,7 +112,7 @@ impl Nursery {
         record: &Record,
         of: Parentage<'_>,
     ) -> Result<Raised, Unborn> {
-        let role = self.role(record, &of).map_err(|error| Unborn::from(&error))?;
+        let role = self.role(record, &of).map_err(|error| Unborn::Failed(error.into()))?;
         let bounds = of.bounds().map_err(Unborn::Failed)?;
         let annex = self.place(id, record, &of).await?;
         let session = self.begin(id, record, &of, role, annex.as_ref(), &bounds)?;

@@ -124,7 +124,7 @@ pub async fn run(job: Job, leash: Leash, reply: Reply<Result<Record, ToolError>>
     let first = if is_new { record.queued() } else { input(&record, &text) };
     let mut run = Run { record, text, resources, terms, link, cancel, progress, is_new };
     if let Err(error) = run.tell(first).await {
-        reply.send(Err(ToolError::from(&error))).ok();
+        reply.send(Err(ToolError::from(error))).ok();
         return Over::Refused;
     }
     reply.send(Ok(run.record.clone())).ok();

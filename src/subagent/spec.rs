@@ -157,13 +157,10 @@ impl Spec {
 pub fn role(name: &str, roster: &Roster) -> Result<&'static Role, ToolError> {
     let name = first_chars(name, LONGEST_WORD);
     roster.find(&name).map_err(|error| {
-        let told = ToolError::from(&error);
-        let kind = match error {
-            // A name that nobody has is no flaw of the call.
-            RosterError::Unknown { .. } => Kind::NotFound,
-            RosterError::Untrusted { .. } | RosterError::Broken { .. } => told.kind,
-        };
-        ToolError { kind, ..told }
+        // A name that nobody has is no flaw of the call.
+        let is_unknown = matches!(error, RosterError::Unknown { .. });
+        let told = ToolError::from(error);
+        if is_unknown { ToolError { kind: Kind::NotFound, ..told } } else { told }
     })
 }
 

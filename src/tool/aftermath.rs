@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::command::CommandError;
 use crate::disk;
@@ -39,35 +40,23 @@ impl Witness {
     }
 }
 
-/// How many aftermaths are still to come.
+/// The aftermaths that are still to come.
 #[derive(Debug, Clone)]
-pub struct Pending(Arc<watch::Sender<usize>>);
+pub struct Pending(TaskTracker);
 
 impl Default for Pending {
     fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(0)))
+        let tracker = TaskTracker::new();
+        // A tracker that is closed still takes tokens, and can be waited for.
+        tracker.close();
+        Self(tracker)
     }
 }
 
 impl Pending {
-    fn one_more(&self) -> One {
-        self.0.send_modify(|count| *count += 1);
-        One(self.clone())
-    }
-
     /// Waits until there are none.
     pub async fn none(&self) {
-        self.0.subscribe().wait_for(|count| *count == 0).await.ok();
-    }
-}
-
-/// One of them.
-#[derive(Debug)]
-struct One(Pending);
-
-impl Drop for One {
-    fn drop(&mut self) {
-        self.0.0.send_modify(|count| *count -= 1);
+        self.0.wait().await;
     }
 }
 
@@ -138,8 +127,8 @@ impl Before {
         if let Some(nested) = &nested {
             lock(nested).look(&roots, &spec);
         }
-        let one = pending.one_more();
-        Aftermath(Some(Looks { spec, top, roots, nested, guard, witness, _one: one }))
+        let token = pending.0.token();
+        Aftermath(Some(Looks { spec, top, roots, nested, guard, witness, _token: token }))
     }
 }
 
@@ -161,7 +150,7 @@ struct Looks {
     /// Set when it has learned how things were.
     guard: Option<SharedGuard>,
     witness: Arc<Witness>,
-    _one: One,
+    _token: TaskTrackerToken,
 }
 
 impl Aftermath {

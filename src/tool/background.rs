@@ -108,7 +108,7 @@ impl Background {
         let mut known = self.known();
         known.refuse_more_than(self.0.most)?;
         let (sender, stdin) =
-            Stdin::piped().map_err(|error| ToolError::from(&CommandError::Start(error)))?;
+            Stdin::piped().map_err(|error| ToolError::from(CommandError::Start(error)))?;
         known.last += 1;
         let (number, id) = (known.last, format!("b{}", known.last));
         let handle = Arc::new(Handle::new(id, &errand, context.cancel.child_token(), sender));
@@ -249,7 +249,7 @@ async fn attend(
             };
             Ok(Ending::of(&ran, &collected, &errand.commands, &telling))
         }
-        Err(error) => Err(ToolError::from(&error)),
+        Err(error) => Err(ToolError::from(error)),
     });
 }
 
@@ -258,7 +258,7 @@ struct Farewell(Arc<Handle>);
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        self.0.ring.end(Err(ToolError::from(&CommandError::Lost)));
+        self.0.ring.end(Err(ToolError::from(CommandError::Lost)));
     }
 }
 

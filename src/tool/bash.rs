@@ -14,7 +14,7 @@ use super::git_notes::{self, GitNotes};
 use super::output::Output;
 use super::ring::Part;
 use super::slot::Slot;
-use super::spelling::{self, Arguments};
+use super::spelling::Aliases;
 use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::config;
 use crate::error::Kind;
@@ -65,17 +65,7 @@ impl Bash {
         if settings.is_empty() {
             return None;
         }
-        let job = Job {
-            command: "false",
-            directory: context.workspace.root(),
-            further: context.workspace.further(),
-            timeout: Some(self.limits.timeout),
-            cancel: &context.cancel,
-            stdin: None,
-            bounds: context.workspace.bounds(),
-            spec: None,
-            witness: None,
-        };
+        let job = job("false", self.limits.timeout, context);
         let secrets = context.secrets.clone();
         let mut output = Output::new(context, &secrets, CLOSING_ROOM);
         let ran = self.commands.run(job, needs, &mut output).await.ok()?;
@@ -144,14 +134,11 @@ impl Bash {
 impl Tool for Bash {
     type Args = Args;
     const NAME: &'static str = "bash";
+    const ALIASES: Aliases = &[("cmd", "command")];
     const MANUAL: &'static str = "Runs a shell command in the workspace root. No stdin or \
         terminal. Sandboxed: writes only in the workspace and $TMPDIR, no network unless declared. \
         Returns stdout and stderr merged, then the exit code. Everything it started is \
         killed when it ends or after timeout_ms (default 120000, max 600000).";
-
-    fn respell(args: &mut Arguments) {
-        spelling::command(args);
-    }
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         refuse_empty(args)?;
@@ -181,20 +168,9 @@ impl Tool for Bash {
         let secrets = context.secrets.clone();
         let limit = context.output_limit.saturating_sub(CLOSING_ROOM);
         let mut output = Output::new(&context, &secrets, limit);
-        let job = Job {
-            command: &args.command,
-            directory: context.workspace.root(),
-            further: context.workspace.further(),
-            timeout: Some(timeout),
-            cancel: &context.cancel,
-            stdin: None,
-            bounds: context.workspace.bounds(),
-            spec: None,
-            witness: None,
-        };
+        let job = job(&args.command, timeout, &context);
         let needs = self.needs(&args, &context);
-        let ran = self.commands.run(job, needs, &mut output).await;
-        let ran = ran.map_err(|error| ToolError::from(&error))?;
+        let ran = self.commands.run(job, needs, &mut output).await?;
         let collected = output.finish().await;
         let telling = Telling {
             directory: context.workspace.root(),
@@ -221,6 +197,21 @@ impl Tool for Bash {
             write!(text, "\n[timeout_ms was lowered to the maximum of {max}]").ok();
         }
         Ok(ToolOutput::new(ok, text, details))
+    }
+}
+
+/// A command of this call, in its Workspace.
+fn job<'a>(command: &'a str, timeout: Duration, context: &'a ToolContext) -> Job<'a> {
+    Job {
+        command,
+        directory: context.workspace.root(),
+        further: context.workspace.further(),
+        timeout: Some(timeout),
+        cancel: &context.cancel,
+        stdin: None,
+        bounds: context.workspace.bounds(),
+        spec: None,
+        witness: None,
     }
 }
 

@@ -11,9 +11,7 @@ use crate::sandbox::Profile;
 
 /// The tool.
 #[derive(Debug)]
-pub struct BashInput {
-    background: Background,
-}
+pub struct BashInput(pub Background);
 
 /// The arguments of `bash_input`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -24,13 +22,6 @@ pub struct Args {
     text: Option<String>,
     /// Close stdin afterwards.
     close: Option<bool>,
-}
-
-impl BashInput {
-    /// Writes to these commands.
-    pub fn new(background: Background) -> Self {
-        Self { background }
-    }
 }
 
 impl Tool for BashInput {
@@ -45,7 +36,7 @@ impl Tool for BashInput {
         }
         let text = args.text.as_deref().unwrap_or_default();
         let id = super::first_chars(&args.id, 40);
-        let handle = match self.background.find(&args.id) {
+        let handle = match self.0.find(&args.id) {
             Ok(Found::Here(handle)) => Some(handle),
             Ok(Found::Past(_)) | Err(_) => None,
         };
@@ -62,7 +53,7 @@ impl Tool for BashInput {
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let handle = match self.background.find(&args.id)? {
+        let handle = match self.0.find(&args.id)? {
             Found::Here(handle) => handle,
             Found::Past(end) => return Err(ToolError::new(Kind::CommandFailed, end)),
         };

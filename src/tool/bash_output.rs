@@ -12,9 +12,9 @@ use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
 /// The tool.
 #[derive(Debug)]
 pub struct BashOutput {
-    background: Background,
+    pub background: Background,
     /// The longest that a call may wait.
-    patience: Duration,
+    pub patience: Duration,
 }
 
 /// The arguments of `bash_output`.
@@ -26,13 +26,6 @@ pub struct Args {
     wait_ms: Option<u64>,
     /// All that is kept, not only what is new.
     all: Option<bool>,
-}
-
-impl BashOutput {
-    /// Looks at these commands.
-    pub fn new(background: Background, patience: Duration) -> Self {
-        Self { background, patience }
-    }
 }
 
 impl Tool for BashOutput {

@@ -9,22 +9,13 @@ use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
 
 /// The tool.
 #[derive(Debug)]
-pub struct BashStop {
-    background: Background,
-}
+pub struct BashStop(pub Background);
 
 /// The arguments of `bash_stop`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Args {
     id: String,
-}
-
-impl BashStop {
-    /// Stops these commands.
-    pub fn new(background: Background) -> Self {
-        Self { background }
-    }
 }
 
 impl Tool for BashStop {
@@ -40,7 +31,7 @@ impl Tool for BashStop {
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let handle = match self.background.find(&args.id)? {
+        let handle = match self.0.find(&args.id)? {
             Found::Here(handle) => handle,
             Found::Past(end) => return Ok(show_past(&args.id, &end)),
         };

@@ -1,6 +1,7 @@
 //! Confined commands of one Session: its scratch folder, a Spec for each call, and a look
 //! afterwards at what the kernel could not protect.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,14 +33,8 @@ struct Shared {
     nested: SharedNested,
     /// The folders that private layers over caches need have been made.
     has_caches: AtomicBool,
-    /// The person has been told that the sandbox is not what it could be.
-    is_told: AtomicBool,
-    /// The same, that repositories are not looked for.
-    is_told_of_size: AtomicBool,
-    /// The same, that commands cannot use Unix sockets.
-    is_told_of_sockets: AtomicBool,
-    /// The same, that package caches are not seen through private layers.
-    is_told_of_caches: AtomicBool,
+    /// What the person has been told about.
+    told: Mutex<HashSet<&'static str>>,
 }
 
 /// What a person must know about a Workspace that is too large to be searched.
@@ -123,26 +118,22 @@ impl Confined {
             let nested = self.shared.nested.lock().unwrap_or_else(PoisonError::into_inner);
             nested.is_too_large()
         };
-        let shared = &self.shared;
-        let once = |is_so: bool, told: &AtomicBool| is_so && !told.swap(true, Ordering::Relaxed);
-        let is_partial = once(outcome.level == Level::Partial, &shared.is_told);
-        let is_large = once(is_large, &shared.is_told_of_size);
-        let must_declare = outcome.sockets == LocalSockets::OnDeclaration;
-        let must_declare = must_declare && outcome.level == Level::Full;
-        let must_declare = once(must_declare, &shared.is_told_of_sockets);
+        let must_declare =
+            outcome.sockets == LocalSockets::OnDeclaration && outcome.level == Level::Full;
         let caches = match outcome.caches {
             CacheAccess::Layered => None,
             CacheAccess::Private => Some(PRIVATE_CACHES),
             CacheAccess::ReadOnly => Some(READ_ONLY_CACHES),
         };
-        let caches = caches.filter(|_| once(true, &shared.is_told_of_caches));
         let notices = [
-            is_partial.then_some(PARTIAL),
-            is_large.then_some(TOO_LARGE),
-            must_declare.then_some(WITHOUT_SOCKETS),
-            caches,
+            ("sandbox", (outcome.level == Level::Partial).then_some(PARTIAL)),
+            ("size", is_large.then_some(TOO_LARGE)),
+            ("sockets", must_declare.then_some(WITHOUT_SOCKETS)),
+            ("caches", caches),
         ];
-        notices.into_iter().flatten().collect()
+        let mut told = self.shared.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut once = |(about, notice): (_, Option<_>)| notice.filter(|_| told.insert(about));
+        notices.into_iter().filter_map(&mut once).collect()
     }
 
     /// Runs a command as its Spec says, and mends what it must not have changed.

@@ -15,7 +15,7 @@ use crate::secret::{Secrets, has_marker, markers};
 
 /// The tool.
 #[derive(Debug)]
-pub struct Edit(Rewriter);
+pub struct Edit(pub Rewriter);
 
 /// The arguments of `edit`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -39,13 +39,6 @@ struct OneEdit {
     replace_all: bool,
 }
 
-impl Edit {
-    /// An `edit` that knows what the Session has seen.
-    pub fn new(rewriter: Rewriter) -> Self {
-        Self(rewriter)
-    }
-}
-
 impl Tool for Edit {
     type Args = Args;
     const NAME: &'static str = "edit";
@@ -57,22 +50,16 @@ impl Tool for Edit {
     }
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
-        self.0.plan(context, &args.path, args.edits.len(), &|old| {
-            Ok(apply(args, old, &context.secrets)?.0)
-        })
+        let change = |old: Option<&[u8]>| apply(args, old, &context.secrets);
+        self.0.plan(context, &args.path, args.edits.len(), &change)
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let rewriter = self.0.clone();
         on_disk(move || {
-            let count = std::cell::Cell::new(0);
-            let change = |old: Option<&[u8]>| {
-                let (bytes, replaced) = apply(&args, old, &context.secrets)?;
-                count.set(replaced);
-                Ok(bytes)
-            };
-            let done = rewriter.run(&context, &args.path, &change)?;
-            let (count, counts) = (count.get(), done.difference.counts());
+            let change = |old: Option<&[u8]>| apply(&args, old, &context.secrets);
+            let (done, count) = rewriter.run(&context, &args.path, &change)?;
+            let counts = done.difference.counts();
             let shown = done.path.display();
             let text = format!("edited {shown}: {count} replaced{counts}{}", done.told_notes());
             Ok(ToolOutput::new(true, text, done.facts()))

@@ -60,14 +60,20 @@ pub fn shell(environment: &[(OsString, OsString)], configured: Option<&Path>) ->
     if let Some(shell) = configured {
         return shell.to_owned();
     }
-    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
-    let folders = path.into_iter().flat_map(std::env::split_paths);
-    let mut shells =
-        folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join("bash"));
-    shells.find(|shell| is_program(shell)).unwrap_or_else(|| "/bin/sh".into())
+    find_on_path("bash", environment).unwrap_or_else(|| "/bin/sh".into())
 }
 
-fn is_program(path: &Path) -> bool {
+/// Where a program is in the absolute folders of PATH. A relative one would find what a repository
+/// planted.
+pub fn find_on_path(name: &str, environment: &[(OsString, OsString)]) -> Option<PathBuf> {
+    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+    let folders = path.into_iter().flat_map(std::env::split_paths);
+    let mut places = folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join(name));
+    places.find(|place| is_program(place))
+}
+
+/// Whether a file can be run.
+pub fn is_program(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 

@@ -5,11 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::search::{self, Firsts, Sort, Stop, Telling, Walk, Window, visible, walk, while_wanted};
-use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
-
-/// Results per page when the call does not say.
-const DEFAULT_RESULTS: u64 = 200;
+use super::search::{self, NameSearch, Sort, Stop, visible, while_wanted};
+use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
 
 /// The tool.
 #[derive(Debug)]
@@ -42,12 +39,11 @@ impl Tool for Glob {
         let path = search::shown_path(context, args.path.as_deref());
         let pattern = super::first_chars(&args.pattern.replace('\n', " "), 100);
         let summary = format!("glob {pattern} in {}", path.display());
-        Ok(Plan { paths: vec![path], ..Plan::new(Effect::Read, summary) })
+        Ok(Plan::read(summary, path))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let wanted = context.clone();
-        while_wanted(&wanted, move |stop| find(&args, &context, stop)).await
+        while_wanted(context, move |context, stop| find(&args, context, stop)).await
     }
 }
 
@@ -56,29 +52,18 @@ fn find(args: &Args, context: &ToolContext, stop: &Stop) -> Result<ToolOutput, T
         return Err(ToolError::invalid("the pattern is empty").next("use list to see everything"));
     }
     let globs = search::globs([args.pattern.as_str()])?;
-    let place = search::start_folder(&context.workspace, args.path.as_deref())?;
-    let window = Window::new(args.offset, args.limit, DEFAULT_RESULTS)?;
-    let plan = Walk {
-        workspace: &context.workspace,
+    let search = NameSearch {
+        context,
         stop,
-        start: &place.path,
+        path: args.path.as_deref(),
         all: args.all,
-        hidden: false,
         globs: &globs,
         depth: usize::MAX,
-        shares_files: false,
+        offset: args.offset,
+        limit: args.limit,
+        what: "files",
+        none: "no files",
+        shows_everything: false,
     };
-    let (found, tally) = walk(
-        &plan,
-        || Firsts::new(window.end()),
-        |found, _, entry| {
-            if entry.sort != Sort::Folder {
-                found.push(entry.path, 1, ());
-            }
-            true
-        },
-    );
-    let path = &place.path;
-    Telling { context, path, window, what: "files", none: "no files", shows_everything: false }
-        .tell(found, &tally, |first| visible(&first.path))
+    search.run(|sort| sort != Sort::Folder, |first| visible(&first.path))
 }

@@ -21,7 +21,8 @@ use super::search::{
     self, Firsts, Hits, InFile, Interest, NOTES_ROOM, Names, Page, Sort, Stop, Tally, Walk, Window,
     visible, walk, while_wanted,
 };
-use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, output};
+use super::{Plan, Tool, ToolContext, ToolError, ToolOutput, output};
+use crate::error::counted;
 use crate::secret::Secrets;
 use crate::workspace::{OpenFile, Place, Wanted, Workspace};
 
@@ -90,12 +91,11 @@ impl Tool for Grep {
         let path = search::shown_path(context, args.path.as_deref());
         let pattern = super::first_chars(&args.pattern.replace('\n', " "), 100);
         let summary = format!("grep {pattern:?} in {}", path.display());
-        Ok(Plan { paths: vec![path], ..Plan::new(Effect::Read, summary) })
+        Ok(Plan::read(summary, path))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let wanted = context.clone();
-        while_wanted(&wanted, move |stop| Search::new(&args, &context)?.run(stop)).await
+        while_wanted(context, move |context, stop| Search::new(&args, context)?.run(stop)).await
     }
 }
 
@@ -386,6 +386,6 @@ fn binary_note(count: u64, mut first: Vec<Box<[u8]>>) -> Option<String> {
     first.sort_unstable();
     let named: Vec<String> = first.iter().take(NAMED).map(|path| visible(path)).collect();
     let more = if count > named.len() as u64 { ", …" } else { "" };
-    let files = if count == 1 { "file" } else { "files" };
-    (count > 0).then(|| format!("{count} binary {files} skipped: {}{more}", named.join(", ")))
+    let files = counted(count, "binary file");
+    (count > 0).then(|| format!("{files} skipped: {}{more}", named.join(", ")))
 }

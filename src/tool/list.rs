@@ -6,13 +6,8 @@ use ignore::overrides::Override;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::search::{
-    self, First, Firsts, Sort, Stop, Telling, Walk, Window, visible, walk, while_wanted,
-};
-use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput};
-
-/// Results per page when the call does not say.
-const DEFAULT_RESULTS: u64 = 200;
+use super::search::{self, First, NameSearch, Sort, Stop, visible, while_wanted};
+use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
 
 /// The tool.
 #[derive(Debug)]
@@ -46,39 +41,29 @@ impl Tool for List {
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         let path = search::shown_path(context, args.path.as_deref());
         let summary = format!("list {}", path.display());
-        Ok(Plan { paths: vec![path], ..Plan::new(Effect::Read, summary) })
+        Ok(Plan::read(summary, path))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let wanted = context.clone();
-        while_wanted(&wanted, move |stop| list(&args, &context, stop)).await
+        while_wanted(context, move |context, stop| list(&args, context, stop)).await
     }
 }
 
 fn list(args: &Args, context: &ToolContext, stop: &Stop) -> Result<ToolOutput, ToolError> {
-    let place = search::start_folder(&context.workspace, args.path.as_deref())?;
-    let window = Window::new(args.offset, args.limit, DEFAULT_RESULTS)?;
-    let plan = Walk {
-        workspace: &context.workspace,
+    let search = NameSearch {
+        context,
         stop,
-        start: &place.path,
+        path: args.path.as_deref(),
         all: args.all,
-        hidden: false,
         globs: &Override::empty(),
         depth: usize::try_from(args.depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX),
-        shares_files: false,
+        offset: args.offset,
+        limit: args.limit,
+        what: "entries",
+        none: "(empty)",
+        shows_everything: true,
     };
-    let (found, tally) = walk(
-        &plan,
-        || Firsts::new(window.end()),
-        |found, _, entry| {
-            found.push(entry.path, 1, entry.sort);
-            true
-        },
-    );
-    let path = &place.path;
-    Telling { context, path, window, what: "entries", none: "(empty)", shows_everything: true }
-        .tell(found, &tally, line)
+    search.run(|_| true, line)
 }
 
 fn line(entry: &First<Sort>) -> String {

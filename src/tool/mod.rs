@@ -26,7 +26,6 @@ mod glob;
 mod grep;
 mod handle;
 mod hint;
-mod inquiry;
 mod lifeline;
 mod limit_notes;
 mod list;
@@ -79,7 +78,6 @@ pub use command::{CommandError, Commands, Containment, End, Host, Stop};
 pub use difference::{Difference, Versions};
 pub use editor::{Desk, Editor};
 pub use ending::PROGRAMS as RUN_OUTSIDE;
-pub use inquiry::Inquiry;
 pub use output::{SpillFile, store_text};
 pub use picture::show as show_image;
 pub use plain::{is_hidden, plain};
@@ -89,7 +87,7 @@ pub use schema::{draw as draw_schema, keep as keep_schemas};
 pub use service::{Program, Said, Served, Service, quoted};
 pub use skilled::{activation, visible};
 pub use slot::ProcessSlots;
-pub use spelling::Arguments;
+pub use spelling::{Aliases, Arguments};
 pub use supervisor::{SUPERVISE, supervise};
 pub use toolbox::{Rest, Toolbox};
 pub use trial::Trial;
@@ -113,8 +111,13 @@ pub trait Tool: Send + Sync + 'static {
     /// What the tool does, for a model that knows nothing.
     const MANUAL: &'static str;
 
+    /// Names that other agents give to arguments, each with its name here.
+    const ALIASES: Aliases = &[];
+
     /// Brings arguments in a spelling of other agents to the form of the schema.
-    fn respell(_args: &mut Arguments) {}
+    fn respell(args: &mut Arguments) {
+        spelling::rename_all(args, Self::ALIASES);
+    }
 
     /// What this call would do; must not change anything.
     fn plan(&self, args: &Self::Args, context: &ToolContext) -> Result<Plan, ToolError>;
@@ -213,7 +216,7 @@ impl std::fmt::Debug for Signals {
 }
 
 /// What a call would do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct Plan {
     pub effect: Effect,
@@ -254,24 +257,14 @@ impl Plan {
         Self { paths, is_edit: true, ..Self::new(Effect::Write, summary) }
     }
 
+    /// A look at this place.
+    pub fn read(summary: String, path: PathBuf) -> Self {
+        Self { paths: vec![path], ..Self::new(Effect::Read, summary) }
+    }
+
     /// A call that does this, needs no network and is held by nothing but its Tool.
     pub fn new(effect: Effect, summary: String) -> Self {
-        Self {
-            effect,
-            summary,
-            paths: Vec::new(),
-            diff: None,
-            diff_is_cut: false,
-            network: false,
-            local_sockets: None,
-            is_held: false,
-            is_alone: false,
-            is_edit: false,
-            command: None,
-            agent: None,
-            about: None,
-            bytes_digest: None,
-        }
+        Self { effect, summary, ..Self::default() }
     }
 
     /// Whether it may run beside others like it: it looks, or cannot do more than that.
@@ -282,9 +275,10 @@ impl Plan {
 }
 
 /// The worst a call can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Effect {
     /// Looks.
+    #[default]
     Read,
     /// Changes files.
     Write,
@@ -363,33 +357,24 @@ impl ToolError {
     }
 }
 
-impl Explain for ToolError {
-    fn kind(&self) -> Kind {
-        self.kind
-    }
-    fn details(&self) -> Value {
-        self.details.clone()
-    }
-    fn next_actions(&self) -> Vec<String> {
-        self.next_actions.clone()
-    }
-    fn is_write_bounds(&self) -> bool {
-        self.is_write_bounds
+/// Lets `?` turn a module's error into the failure of a tool.
+impl<E: Explain> From<E> for ToolError {
+    fn from(error: E) -> Self {
+        Self {
+            kind: error.kind(),
+            message: Report::describe(&error).message.into(),
+            details: error.details(),
+            next_actions: error.next_actions(),
+            is_write_bounds: error.is_write_bounds(),
+        }
     }
 }
 
-/// What a room below says, as a tool says it.
-impl<E: Explain> From<&E> for ToolError {
-    fn from(error: &E) -> Self {
-        let report = Report::describe(error);
-        let next_actions = error.next_actions();
-        Self {
-            kind: error.kind(),
-            message: report.message.into(),
-            details: error.details(),
-            next_actions,
-            is_write_bounds: error.is_write_bounds(),
-        }
+impl From<ToolError> for Report {
+    fn from(error: ToolError) -> Self {
+        Self::new(error.kind, error.message)
+            .with_details(error.details)
+            .with_next_actions(error.next_actions)
     }
 }
 

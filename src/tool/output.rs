@@ -61,10 +61,8 @@ pub async fn store_text(context: &ToolContext, text: String) -> StoredText {
     if text.len() <= context.output_limit {
         return StoredText { text, path: None, total_bytes };
     }
-    let name = format!("{}.txt", file_stem(context.call_id.as_str()));
-    let file = SpillFile::new(context.session_folder.join(FOLDER), name);
     let limit = context.output_limit.saturating_sub(PATH_ROOM);
-    let mut output = Output::silent(file, &context.secrets, limit);
+    let mut output = Output::silent(SpillFile::of_call(context), &context.secrets, limit);
     output.push(text.as_bytes()).await;
     let collected = output.finish().await;
     let notes = collected.file_notes().join("\n");
@@ -112,15 +110,8 @@ impl Collected {
 impl<'a> Output<'a> {
     /// Output of the call in `context`, of which `limit` bytes reach the model.
     pub fn new(context: &ToolContext, secrets: &'a Secrets, limit: usize) -> Self {
-        let name = format!("{}.txt", file_stem(context.call_id.as_str()));
-        Self {
-            plain: Plain::new(Returns::KeepLast),
-            cleaner: Cleaner::new(secrets),
-            collected: HeadTail::new(limit),
-            live: Live::new(context.signals.clone(), context.call_id.clone(), secrets),
-            spill: Spill::new(SpillFile::new(context.session_folder.join(FOLDER), name), limit),
-            ring: None,
-        }
+        let live = Live::new(context.signals.clone(), context.call_id.clone(), secrets);
+        Self { live, ..Self::silent(SpillFile::of_call(context), secrets, limit) }
     }
 
     /// Output that nobody listens to.
@@ -177,7 +168,7 @@ impl<'a> Output<'a> {
     pub async fn finish(mut self) -> Collected {
         self.live.finish();
         let mut text = String::new();
-        std::mem::replace(&mut self.plain, Plain::new(Returns::Break)).finish(&mut text);
+        self.plain.finish(&mut text);
         let mut held = self.cleaner.push(text.as_bytes()).into_owned();
         held.extend(self.cleaner.finish());
         self.collected.push(&held);
@@ -241,9 +232,8 @@ impl<'a> Live<'a> {
 
     fn finish(&mut self) {
         if self.told < LIVE_LIMIT {
-            let plain = std::mem::replace(&mut self.plain, Plain::new(Returns::Break));
             let mut text = String::new();
-            plain.finish(&mut text);
+            self.plain.finish(&mut text);
             let rest = [&*self.cleaner.push(text.as_bytes()), &self.cleaner.finish()].concat();
             self.pending.push_str(&String::from_utf8_lossy(&rest));
             self.tell();
@@ -262,6 +252,12 @@ impl SpillFile {
     /// The file with this name in a folder that is made when it is needed.
     pub fn new(folder: StateFolder, name: String) -> Self {
         Self { folder, name }
+    }
+
+    /// The file for the output of a call, in the folder of its Session.
+    fn of_call(context: &ToolContext) -> Self {
+        let name = format!("{}.txt", file_stem(context.call_id.as_str()));
+        Self::new(context.session_folder.join(FOLDER), name)
     }
 
     /// The file beside a folder that the user's own process made, with another ending.

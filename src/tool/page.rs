@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::read::Args;
+use super::search::{is_odd, visible};
 use super::{ToolError, ToolOutput};
 use crate::error::counted;
 
@@ -14,6 +15,7 @@ use crate::error::counted;
 const DEFAULT_LINES: u64 = 2000;
 
 /// The lines that are shown, and what was met on the way.
+#[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one thing that may be met")]
 pub struct Page {
     first: u64,
@@ -46,18 +48,8 @@ impl Page {
             lines: args.limit.unwrap_or(DEFAULT_LINES).max(1),
             skipped: args.column.unwrap_or(1).max(1) - 1,
             room,
-            text: String::new(),
-            shown: 0,
-            is_full: false,
-            cut_at: None,
-            too_short: None,
             number: 1,
-            length: 0,
-            part: Vec::new(),
-            has_bom: false,
-            has_crlf: false,
-            has_bad_utf8: false,
-            has_control: false,
+            ..Self::default()
         }
     }
 
@@ -153,19 +145,8 @@ impl Page {
     fn visible(&mut self, bytes: &[u8]) -> String {
         let text = String::from_utf8_lossy(bytes);
         self.has_bad_utf8 |= matches!(text, Cow::Owned(_));
-        let odd = |c: char| c.is_control() && c != '\t';
-        if !text.contains(odd) {
-            return text.into_owned();
-        }
-        self.has_control = true;
-        let picture = |c: char| match c {
-            '\t' => '\t',
-            '\u{7f}' => '\u{2421}',
-            c if c < ' ' => char::from_u32(0x2400 + c as u32).unwrap_or('?'),
-            c if c.is_control() => '?',
-            c => c,
-        };
-        text.chars().map(picture).collect()
+        self.has_control |= text.contains(is_odd);
+        visible(bytes)
     }
 
     fn total(&self) -> u64 {
@@ -232,8 +213,7 @@ fn largest_prefix(bytes: &[u8], room: usize) -> usize {
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
             // A control character becomes a symbol of three bytes.
-            used +=
-                if character.is_control() && character != '\t' { 3 } else { character.len_utf8() };
+            used += if is_odd(character) { 3 } else { character.len_utf8() };
             if used > room {
                 return taken;
             }

@@ -43,7 +43,7 @@ pub fn read(
     (&opened.file)
         .take(LARGEST_IMAGE + 1)
         .read_to_end(&mut bytes)
-        .map_err(|source| ToolError::from(&WorkspaceError::Read { path: path.clone(), source }))?;
+        .map_err(|source| ToolError::from(WorkspaceError::Read { path: path.clone(), source }))?;
     let Nature::Image(image) = look(&bytes).map_err(refused)? else { return Ok(None) };
     let descriptor = shelf.keep_image(&plain_name(path), &bytes, image).map_err(|error| {
         ToolError::new(Kind::WriteFailed, format!("the image cannot be kept: {error}"))

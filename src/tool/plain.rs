@@ -70,32 +70,22 @@ impl Plain {
 
     /// Takes a chunk and appends what is certain by now.
     pub fn push(&mut self, chunk: &[u8], text: &mut String) {
-        let joined;
-        let bytes = if self.partial.is_empty() {
+        let mut joined = std::mem::take(&mut self.partial);
+        let bytes = if joined.is_empty() {
             chunk
         } else {
-            let mut partial = std::mem::take(&mut self.partial);
-            partial.extend_from_slice(chunk);
-            joined = partial;
+            joined.extend_from_slice(chunk);
             &joined
         };
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            match std::str::from_utf8(rest) {
-                Ok(valid) => {
-                    self.take(valid, text);
-                    break;
-                }
-                Err(error) => {
-                    let (valid, bad) = rest.split_at(error.valid_up_to());
-                    self.take(std::str::from_utf8(valid).unwrap_or_default(), text);
-                    let Some(length) = error.error_len() else {
-                        self.partial = bad.to_vec();
-                        break;
-                    };
-                    self.character(char::REPLACEMENT_CHARACTER, text);
-                    rest = &bad[length..];
-                }
+        let mut parts = bytes.utf8_chunks().peekable();
+        while let Some(part) = parts.next() {
+            self.take(part.valid(), text);
+            let bad = part.invalid();
+            let is_begun = |error: std::str::Utf8Error| error.error_len().is_none();
+            if parts.peek().is_none() && std::str::from_utf8(bad).is_err_and(is_begun) {
+                self.partial = bad.to_vec();
+            } else if !bad.is_empty() {
+                self.character(char::REPLACEMENT_CHARACTER, text);
             }
         }
         if self.returns == Returns::Break || self.line.len() > LINE_LIMIT {
@@ -104,7 +94,7 @@ impl Plain {
     }
 
     /// Appends what was held back, at the end of the stream.
-    pub fn finish(mut self, text: &mut String) {
+    pub fn finish(&mut self, text: &mut String) {
         if !self.partial.is_empty() {
             self.character(char::REPLACEMENT_CHARACTER, text);
         }
@@ -180,22 +170,9 @@ impl Plain {
     }
 }
 
-/// How many of the first bytes are printable ASCII; eight are looked at in one step.
+/// How many of the first bytes are printable ASCII.
 fn ordinary(bytes: &[u8]) -> usize {
-    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
-    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-    let mut count = 0;
-    while let Some(eight) = bytes.get(count..count + 8).and_then(|part| part.try_into().ok()) {
-        let word = u64::from_ne_bytes(eight);
-        let below_space = word.wrapping_sub(LOW * 0x20);
-        let is_delete = (word ^ (LOW * 0x7f)).wrapping_sub(LOW);
-        if (word | below_space | is_delete) & HIGH != 0 {
-            break;
-        }
-        count += 8;
-    }
-    let rest = bytes.get(count..).unwrap_or_default();
-    count + rest.iter().take_while(|byte| (0x20..0x7f).contains(*byte)).count()
+    bytes.iter().take_while(|byte| (0x20..0x7f).contains(*byte)).count()
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //!
 //! The file is streamed: its size decides how long a read takes, never how much memory.
 
-use std::ffi::OsString;
 use std::io::{Read as _, Seek};
 use std::path::{Path, PathBuf};
 
@@ -13,10 +12,11 @@ use sha2::{Digest, Sha256};
 use super::page::Page;
 use super::rewrite::on_disk;
 use super::seen::{HASHED_SIZE, Print, Seen};
-use super::spelling::{self, Arguments};
+use super::spelling::Aliases;
 use super::write::BOM;
-use super::{Effect, Plan, Tool, ToolContext, ToolError, ToolOutput, output, picture};
+use super::{Plan, Tool, ToolContext, ToolError, ToolOutput, output, picture};
 use crate::error::Kind;
+use crate::id::hex;
 use crate::resource::Shelf;
 use crate::secret::Cleaner;
 use crate::workspace::{OpenFile, Workspace, WorkspaceError};
@@ -32,8 +32,10 @@ const ALIKE: f64 = 0.75;
 /// The tool.
 #[derive(Debug)]
 pub struct Read {
-    seen: Seen,
-    shelf: Shelf,
+    /// Remembers what was read.
+    pub seen: Seen,
+    /// Keeps images.
+    pub shelf: Shelf,
 }
 
 /// The arguments of `read`.
@@ -53,27 +55,17 @@ pub struct Args {
     pub column: Option<u64>,
 }
 
-impl Read {
-    /// A `read` that remembers what was seen, and keeps images.
-    pub fn new(seen: Seen, shelf: Shelf) -> Self {
-        Self { seen, shelf }
-    }
-}
-
 impl Tool for Read {
     type Args = Args;
     const NAME: &'static str = "read";
+    const ALIASES: Aliases = &[("file_path", "path")];
     const MANUAL: &'static str =
         "Shows an image, or a text file; each line has its number and a tab before it.";
-
-    fn respell(args: &mut Arguments) {
-        spelling::path(args);
-    }
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         let path = context.workspace.display(&args.path).to_owned();
         let summary = format!("read {}", path.display());
-        Ok(Plan { paths: vec![path], ..Plan::new(Effect::Read, summary) })
+        Ok(Plan::read(summary, path))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
@@ -88,14 +80,15 @@ impl Tool for Read {
             }
             let room = context.output_limit.saturating_sub(NOTES_ROOM);
             let mut page = Page::new(&args, room);
-            let print = match unsaved(&mut opened, &context) {
-                Ok(Some(text)) => scan(text.as_bytes(), &mut page, &context)
-                    .map(|_| Print::of_text(text.as_bytes())),
-                Ok(None) => scan(&opened.file, &mut page, &context)
-                    .map(|hash| hash.unwrap_or_else(|| Print::of_large(&opened.stat))),
-                Err(error) => Err(ScanError::Io(error)),
+            let path = &args.path;
+            let held = unsaved(&mut opened, &context).map_err(|error| unreadable(path, error))?;
+            let print = if let Some(text) = held {
+                scan(text.as_bytes(), path, &mut page, &context)?;
+                Print::of_text(text.as_bytes())
+            } else {
+                let hash = scan(&opened.file, path, &mut page, &context)?;
+                hash.unwrap_or_else(|| Print::of_large(&opened.stat))
             };
-            let print = print.map_err(|error| error.explained(&args.path))?;
             page.finish();
             let sha256 = print.sha256();
             seen.note(&opened.path, print);
@@ -109,60 +102,52 @@ impl Tool for Read {
 
 fn open(workspace: &Workspace, path: &Path, seen: &Seen) -> Result<OpenFile, ToolError> {
     workspace.open_file(path).map_err(|error| {
-        let explained = ToolError::from(&error);
-        match error {
-            WorkspaceError::Missing { .. } => {
-                // Now the model knows, and may write the file anew.
-                seen.forget(&workspace.place_of(path));
-                let near = near_names(path, workspace.names_beside(path));
-                near.into_iter().fold(explained, |error, name| {
-                    error.next(format!("read {}", path.with_file_name(name).display()))
-                })
-            }
-            WorkspaceError::NotRegular { .. } => explained.next("look at it with bash and ls"),
-            _ => explained,
+        let is_missing = matches!(error, WorkspaceError::Missing { .. });
+        let is_irregular = matches!(error, WorkspaceError::NotRegular { .. });
+        let explained = ToolError::from(error);
+        if is_missing {
+            // Now the model knows, and may write the file anew.
+            seen.forget(&workspace.place_of(path));
+            return suggest_near(explained, workspace, path, "read");
         }
+        if is_irregular { explained.next("look at it with bash and ls") } else { explained }
     })
 }
 
-/// Up to three names like the one that is missing, the most alike first.
-pub fn near_names(path: &Path, names: Vec<OsString>) -> Vec<String> {
+/// Adds a next action for each of up to three names like the one that is missing, the most alike
+/// first; `verb` says what to do with it.
+pub fn suggest_near(
+    missing: ToolError,
+    workspace: &Workspace,
+    path: &Path,
+    verb: &str,
+) -> ToolError {
     let wanted = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let names = workspace.names_beside(path).into_iter();
     let mut scored: Vec<(f64, String)> = names
-        .into_iter()
         .filter_map(|name| name.into_string().ok())
         .filter(|name| name != "." && name != "..")
         .map(|name| (strsim::jaro_winkler(&name.to_lowercase(), &wanted), name))
         .filter(|(alike, _)| *alike >= ALIKE)
         .collect();
     scored.sort_by(|(one, a), (other, b)| other.total_cmp(one).then_with(|| a.cmp(b)));
-    scored.into_iter().take(3).map(|(_, name)| name).collect()
+    scored.into_iter().take(3).fold(missing, |error, (_, name)| {
+        error.next(format!("{verb} {}", path.with_file_name(name).display()))
+    })
 }
 
-enum ScanError {
-    Binary { utf16: bool },
-    Cancelled,
-    Io(std::io::Error),
-}
-
-impl ScanError {
-    fn explained(self, path: &Path) -> ToolError {
-        let shown = path.display();
-        match self {
-            Self::Binary { utf16: true } => {
-                ToolError::new(Kind::BinaryFile, format!("{shown} is UTF-16, not UTF-8 text"))
-                    .next("convert it with bash and iconv")
-            }
-            Self::Binary { utf16: false } => {
-                ToolError::new(Kind::BinaryFile, format!("{shown} is a binary file"))
-                    .next("look at it with bash, for example with file or xxd")
-            }
-            Self::Cancelled => ToolError::new(Kind::Interrupted, "the read was interrupted"),
-            Self::Io(source) => {
-                ToolError::from(&WorkspaceError::Read { path: path.to_owned(), source })
-            }
-        }
+fn binary(path: &Path, head: &[u8]) -> ToolError {
+    let shown = path.display();
+    if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
+        return ToolError::new(Kind::BinaryFile, format!("{shown} is UTF-16, not UTF-8 text"))
+            .next("convert it with bash and iconv");
     }
+    ToolError::new(Kind::BinaryFile, format!("{shown} is a binary file"))
+        .next("look at it with bash, for example with file or xxd")
+}
+
+fn unreadable(path: &Path, source: std::io::Error) -> WorkspaceError {
+    WorkspaceError::Read { path: path.to_owned(), source }
 }
 
 /// What an editor holds in place of this file.
@@ -181,9 +166,10 @@ fn unsaved(opened: &mut OpenFile, context: &ToolContext) -> std::io::Result<Opti
 /// inside one.
 fn scan(
     mut text: impl std::io::Read,
+    path: &Path,
     page: &mut Page,
     context: &ToolContext,
-) -> Result<Option<Print>, ScanError> {
+) -> Result<Option<Print>, ToolError> {
     let mut cleaner = Cleaner::of_file(&context.secrets);
     let mut hash = Sha256::new();
     let mut size = 0;
@@ -194,15 +180,14 @@ fn scan(
             Ok(0) => break,
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(ScanError::Io(error)),
+            Err(error) => return Err(unreadable(path, error).into()),
         };
         let chunk = &buffer[..count];
         if is_first && memchr::memchr(0, &chunk[..count.min(SNIFFED)]).is_some() {
-            let utf16 = chunk.starts_with(b"\xff\xfe") || chunk.starts_with(b"\xfe\xff");
-            return Err(ScanError::Binary { utf16 });
+            return Err(binary(path, chunk));
         }
         if context.cancel.is_cancelled() {
-            return Err(ScanError::Cancelled);
+            return Err(ToolError::new(Kind::Interrupted, "the read was interrupted"));
         }
         size += count as u64;
         if size <= HASHED_SIZE {
@@ -214,5 +199,5 @@ fn scan(
         is_first = false;
     }
     page.push(&cleaner.finish());
-    Ok((size <= HASHED_SIZE).then(|| Print::Content(hash.finalize().into())))
+    Ok((size <= HASHED_SIZE).then(|| Print::Content(hex(&hash.finalize()))))
 }

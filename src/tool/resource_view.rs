@@ -17,7 +17,7 @@ const SUGGESTED: usize = 10;
 
 /// The tool.
 #[derive(Debug)]
-pub struct ResourceView(Shelf);
+pub struct ResourceView(pub Shelf);
 
 /// The arguments of `resource_view`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -27,13 +27,6 @@ pub struct Args {
     pub id: String,
     /// First byte of a text, default 0.
     pub offset: Option<u64>,
-}
-
-impl ResourceView {
-    /// A tool for the Resources on this shelf.
-    pub fn new(shelf: Shelf) -> Self {
-        Self(shelf)
-    }
 }
 
 impl Tool for ResourceView {

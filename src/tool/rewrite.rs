@@ -13,9 +13,9 @@ use super::editor::Handed;
 use super::seen::{Print, Seen};
 use super::{Plan, ToolContext, ToolError};
 use crate::disk::Gate;
-use crate::error::Kind;
+use crate::error::{Kind, counted};
 use crate::snapshot::Tracker;
-use crate::workspace::{OpenFile, WorkspaceError};
+use crate::workspace::{OpenFile, WorkspaceError, identity};
 
 /// The largest file that is rewritten; it is held in memory twice.
 pub const LARGEST: u64 = 64 << 20;
@@ -34,8 +34,9 @@ pub struct Rewriter {
     seen: Seen,
 }
 
-/// What a change makes of a file's content; `None` is a file that is not there yet.
-pub type Change<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Vec<u8>, ToolError>;
+/// What a change makes of a file's content, and what it says about that; the content of a file that
+/// is not there yet is `None`.
+pub type Change<'a, T> = &'a dyn Fn(Option<&[u8]>) -> Result<(Vec<u8>, T), ToolError>;
 
 /// What was done.
 pub struct Rewritten {
@@ -56,15 +57,15 @@ impl Rewriter {
 
     /// Says what a change of so many `steps` would do, and changes nothing. Of a large file it
     /// says only that it would be changed: what that takes belongs into the run.
-    pub fn plan(
+    pub fn plan<T>(
         &self,
         context: &ToolContext,
         path: &Path,
         steps: usize,
-        change: Change<'_>,
+        change: Change<'_, T>,
     ) -> Result<Plan, ToolError> {
         let workspace = &context.workspace;
-        workspace.check_writable(path).map_err(|error| ToolError::from(&error))?;
+        workspace.check_writable(path)?;
         let shown = workspace.display(path).to_owned();
         let name = shown.display();
         let size = workspace.metadata(path).map_or(0, |stat| stat.st_size);
@@ -76,7 +77,7 @@ impl Rewriter {
         }
         let current = self.current(context, path)?;
         let old = current.as_ref().map(|current| current.bytes.as_slice());
-        let new = change(old)?;
+        let (new, _) = change(old)?;
         let verb = if current.is_some() { "change" } else { "create" };
         let versions =
             Versions { path: &shown, old_path: None, old: old.unwrap_or_default(), new: &new };
@@ -93,18 +94,17 @@ impl Rewriter {
     }
 
     /// Makes the change, all of it or nothing.
-    pub fn run(
+    pub fn run<T>(
         &self,
         context: &ToolContext,
         path: &Path,
-        change: Change<'_>,
-    ) -> Result<Rewritten, ToolError> {
+        change: Change<'_, T>,
+    ) -> Result<(Rewritten, T), ToolError> {
         let workspace = &context.workspace;
-        let explain = |error: WorkspaceError| ToolError::from(&error);
-        workspace.check_writable(path).map_err(explain)?;
+        workspace.check_writable(path)?;
         let current = self.current(context, path)?;
         let old = current.as_ref().map(|current| current.bytes.as_slice());
-        let new = change(old)?;
+        let (new, said) = change(old)?;
         refuse_large(path, new.len() as u64)?;
         let place = match &current {
             Some(current) => current.path.clone(),
@@ -114,7 +114,7 @@ impl Rewriter {
             keep_before(context, &place, current.as_ref());
         }
         // Only now that the change is known to work are folders made.
-        let mut target = workspace.target(path).map_err(explain)?;
+        let mut target = workspace.target(path)?;
         let found = target.existing().map(|existing| existing.stat);
         if found.as_ref().map(identity) != current.as_ref().map(|current| identity(&current.stat)) {
             return Err(file_changed(path));
@@ -131,7 +131,7 @@ impl Rewriter {
                 if handed.is_taken {
                     Print::of_text(&new)
                 } else {
-                    let replaced = target.replace(&new).map_err(explain)?;
+                    let replaced = target.replace(&new)?;
                     notes.extend(replaced.notes);
                     Print::of(&new, &replaced.stat)
                 }
@@ -142,7 +142,8 @@ impl Rewriter {
         let versions =
             Versions { path: &real, old_path: None, old: old.unwrap_or_default(), new: &new };
         let difference = Difference::between(versions, &context.secrets, COMPARE_TIME);
-        Ok(Rewritten { path: real, bytes: new.len(), is_new, difference, notes, print })
+        let done = Rewritten { path: real, bytes: new.len(), is_new, difference, notes, print };
+        Ok((done, said))
     }
 
     /// What the Session has seen.
@@ -163,7 +164,7 @@ impl Rewriter {
                 return Err(file_gone(path));
             }
             Err(WorkspaceError::Missing { .. }) => return Ok(None),
-            Err(error) => return Err(ToolError::from(&error)),
+            Err(error) => return Err(ToolError::from(error)),
         };
         let mut bytes = load(&mut opened, path)?;
         let stat = opened.stat;
@@ -275,18 +276,15 @@ pub fn hand_over(
 
 /// A file with several names is the same under all of them.
 pub fn other_names(stat: &Stat) -> Option<String> {
-    match stat.st_nlink {
-        0 | 1 => None,
-        2 => Some("also changes 1 other name of this file".to_owned()),
-        links => Some(format!("also changes {} other names of this file", links - 1)),
-    }
+    let others = stat.st_nlink.checked_sub(1).filter(|others| *others > 0)?;
+    Some(format!("also changes {} of this file", counted(others, "other name")))
 }
 
 fn load(opened: &mut OpenFile, path: &Path) -> Result<Vec<u8>, ToolError> {
     refuse_large(path, u64::try_from(opened.stat.st_size).unwrap_or_default())?;
     let mut bytes = Vec::new();
     opened.file.by_ref().take(LARGEST + 1).read_to_end(&mut bytes).map_err(|source| {
-        ToolError::from(&WorkspaceError::Read { path: path.to_owned(), source })
+        ToolError::from(WorkspaceError::Read { path: path.to_owned(), source })
     })?;
     Ok(bytes)
 }
@@ -300,11 +298,6 @@ pub fn refuse_large(path: &Path, size: u64) -> Result<(), ToolError> {
     Err(ToolError::new(Kind::ReadFailed, message)
         .details(json!({"size": size, "limit": LARGEST}))
         .next("change it with a command such as sed, through bash"))
-}
-
-/// What tells a file from another one, or from itself before a change.
-pub fn identity(stat: &Stat) -> (u64, u64, i64, i64, u64) {
-    (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
 }
 
 /// Somebody else changed the file.

@@ -1,11 +1,9 @@
 //! The ring: the last output of a background command, how far it was shown, and how it ended.
 
 use std::path::PathBuf;
-use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::ToolError;
@@ -19,8 +17,7 @@ const SLACK: usize = ROOM / 4;
 /// Output as it comes, for whoever looks.
 #[derive(Debug, Default)]
 pub struct Ring {
-    state: Mutex<State>,
-    news: Notify,
+    state: watch::Sender<State>,
 }
 
 /// How a background command went, or why it did not run.
@@ -48,7 +45,7 @@ pub enum Part {
 }
 
 /// What was seen at one moment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Glance {
     pub text: String,
     /// Bytes of the wanted part that are no longer kept.
@@ -60,49 +57,40 @@ pub struct Glance {
 }
 
 impl Ring {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes text that is plain and without Secrets, in whole characters.
     pub fn push(&self, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
+        if !bytes.is_empty() {
+            self.state.send_modify(|state| state.push(bytes));
         }
-        self.state().push(bytes);
-        self.news.notify_waiters();
     }
 
-    /// Says where the whole output is.
+    /// Says where the whole output is; that alone is no news.
     pub fn spilled(&self, path: PathBuf) {
-        self.state().spill = Some(path);
+        self.state.send_if_modified(|state| {
+            state.spill = Some(path);
+            false
+        });
     }
 
     /// Says how it ended; the first word counts.
     pub fn end(&self, over: Over) {
-        self.state().over.get_or_insert(over);
-        self.news.notify_waiters();
+        self.state.send_modify(|state| {
+            state.over.get_or_insert(over);
+        });
     }
 
     /// Whether the command has ended.
     pub fn is_over(&self) -> bool {
-        self.state().over.is_some()
+        self.state.borrow().over.is_some()
     }
 
     /// Looks at a part, and marks everything as shown.
     pub fn look(&self, part: Part) -> Glance {
-        let mut state = self.state();
-        let wanted = if part == Part::New { state.shown } else { 0 };
-        let from = usize::try_from(wanted.saturating_sub(state.begin)).unwrap_or(usize::MAX);
-        let text = state.kept.get(from..).unwrap_or_default();
-        let glance = Glance {
-            text: String::from_utf8_lossy(text).into_owned(),
-            dropped: state.begin.saturating_sub(wanted),
-            total: state.total(),
-            spill: state.spill.clone(),
-            over: state.over.clone(),
-        };
-        state.shown = glance.total;
+        let mut glance = Glance::default();
+        self.state.send_if_modified(|state| {
+            glance = state.look(part);
+            false
+        });
         glance
     }
 
@@ -110,19 +98,17 @@ impl Ring {
     /// or patience has.
     pub async fn settle(&self, patience: Duration, quiet: Duration) {
         let end = Instant::now() + patience;
+        let mut news = self.state.subscribe();
         loop {
-            let mut news = pin!(self.news.notified());
-            // From here on nothing is missed, so the state may be looked at.
-            news.as_mut().enable();
             let has_news = {
-                let state = self.state();
+                let state = news.borrow_and_update();
                 if state.over.is_some() {
                     return;
                 }
                 state.total() > state.shown
             };
             let until = if has_news { end.min(Instant::now() + quiet) } else { end };
-            if timeout_at(until, news).await.is_err() {
+            if timeout_at(until, news.changed()).await.is_err() {
                 return;
             }
         }
@@ -130,20 +116,27 @@ impl Ring {
 
     /// Waits until the command has ended.
     pub async fn ended(&self) {
-        loop {
-            let mut news = pin!(self.news.notified());
-            news.as_mut().enable();
-            if self.is_over() {
-                return;
-            }
-            news.await;
-        }
+        self.state.subscribe().wait_for(|state| state.over.is_some()).await.ok();
     }
 }
 
 impl State {
     fn total(&self) -> u64 {
         self.begin + self.kept.len() as u64
+    }
+
+    fn look(&mut self, part: Part) -> Glance {
+        let wanted = if part == Part::New { self.shown } else { 0 };
+        let from = usize::try_from(wanted.saturating_sub(self.begin)).unwrap_or(usize::MAX);
+        let text = self.kept.get(from..).unwrap_or_default();
+        self.shown = self.total();
+        Glance {
+            text: String::from_utf8_lossy(text).into_owned(),
+            dropped: self.begin.saturating_sub(wanted),
+            total: self.total(),
+            spill: self.spill.clone(),
+            over: self.over.clone(),
+        }
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -194,7 +187,7 @@ mod tests {
                 let chunk = "aé€".repeat(size / 6);
                 ring.push(chunk.as_bytes());
                 printed += chunk.len() as u64;
-                prop_assert!(ring.state().kept.len() <= ROOM + SLACK);
+                prop_assert!(ring.state.borrow().kept.len() <= ROOM + SLACK);
                 if looks {
                     let glance = ring.look(Part::New);
                     prop_assert!(!glance.text.contains(char::REPLACEMENT_CHARACTER));

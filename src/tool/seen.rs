@@ -1,16 +1,15 @@
 //! Seen: what a Session knows about files, so that a change by somebody else is noticed.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::Stat;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use crate::event::Canonical;
 use crate::history::History;
+use crate::id::sha256;
 
 /// Files up to this size are known by their content.
 pub const HASHED_SIZE: u64 = 16 << 20;
@@ -22,7 +21,8 @@ pub struct Seen(Arc<Mutex<HashMap<PathBuf, Print>>>);
 /// What a file was when it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Print {
-    Content([u8; 32]),
+    /// The SHA-256 of its bytes, in hex.
+    Content(String),
     /// For large files: size, time of change and inode.
     Stat(i64, i64, u64, u64),
 }
@@ -39,7 +39,7 @@ impl Print {
 
     /// The print of a file with this content, wherever it is kept.
     pub fn of_text(content: &[u8]) -> Self {
-        Self::Content(Sha256::digest(content).into())
+        Self::Content(sha256(content))
     }
 
     /// The print of a file too large to be hashed.
@@ -49,19 +49,15 @@ impl Print {
 
     /// The SHA-256 in hex, for the record; a large file has none.
     pub fn sha256(&self) -> Option<String> {
-        let Self::Content(hash) = self else { return None };
-        Some(hash.iter().fold(String::new(), |mut hex, byte| {
-            write!(hex, "{byte:02x}").ok();
-            hex
-        }))
+        match self {
+            Self::Content(hash) => Some(hash.clone()),
+            Self::Stat(..) => None,
+        }
     }
 
     fn from_sha256(hex: &str) -> Option<Self> {
-        let mut hash = [0; 32];
-        for (byte, pair) in hash.iter_mut().zip(hex.as_bytes().chunks(2)) {
-            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-        }
-        (hex.len() == 64).then_some(Self::Content(hash))
+        let is_hash = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hash.then(|| Self::Content(hex.to_ascii_lowercase()))
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use super::command::{CommandError, Commands, End};
+use super::environment::{find_on_path, is_program};
 use super::lifeline::Stdin;
 use super::order::Order;
 use super::running::{News, Supervisor};
@@ -68,8 +69,7 @@ impl Commands {
             environment.retain(|(own, _)| own != name.as_str());
             environment.push((name.into(), value.into()));
         }
-        let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
-        let found = find(&program.command, path.map(OsString::as_os_str), &program.directory)
+        let found = find(&program.command, &environment, &program.directory)
             .ok_or_else(|| CommandError::Missing(program.command.clone()))?;
         let order = Order {
             directory: program.directory.clone().into(),
@@ -130,21 +130,12 @@ impl Service {
     }
 }
 
-/// Where a program is: in an absolute folder of PATH, or where its path says. A folder of PATH that
-/// is relative would find what a repository planted.
-fn find(command: &str, path: Option<&OsStr>, directory: &Path) -> Option<PathBuf> {
+/// Where a program is: in a folder of PATH, or where its path says.
+fn find(command: &str, environment: &[(OsString, OsString)], directory: &Path) -> Option<PathBuf> {
     if command.contains('/') {
-        let place = directory.join(command);
-        return is_program(&place).then_some(place);
+        return Some(directory.join(command)).filter(|place| is_program(place));
     }
-    let folders = path.into_iter().flat_map(std::env::split_paths);
-    let mut places =
-        folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join(command));
-    places.find(|place| is_program(place))
-}
-
-fn is_program(path: &Path) -> bool {
-    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+    find_on_path(command, environment)
 }
 
 /// The order of a supervisor is a sentence for a shell; this one only becomes the program, with
@@ -191,14 +182,15 @@ mod tests {
         std::fs::create_dir(root.join("bin")).unwrap();
         let tool = root.join("bin/tool");
         std::fs::write(&tool, "#!/bin/sh\n").unwrap();
-        let path = root.join("bin").into_os_string();
-        assert_eq!(find("tool", Some(&path), root), None, "it cannot be executed yet");
+        let path_of = |folders: OsString| [("PATH".into(), folders)];
+        let path = path_of(root.join("bin").into_os_string());
+        assert_eq!(find("tool", &path, root), None, "it cannot be executed yet");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&tool, mode).unwrap();
-        assert_eq!(find("tool", Some(&path), root), Some(tool.clone()));
-        assert_eq!(find("tool", Some(OsStr::new("bin:.")), root), None);
-        assert_eq!(find("bin/tool", None, root), Some(tool.clone()));
-        assert_eq!(find(tool.to_str().unwrap(), None, Path::new("/")), Some(tool));
-        assert_eq!(find("tool", None, root), None);
+        assert_eq!(find("tool", &path, root), Some(tool.clone()));
+        assert_eq!(find("tool", &path_of("bin:.".into()), root), None);
+        assert_eq!(find("bin/tool", &[], root), Some(tool.clone()));
+        assert_eq!(find(tool.to_str().unwrap(), &[], Path::new("/")), Some(tool));
+        assert_eq!(find("tool", &[], root), None);
     }
 }

@@ -24,7 +24,7 @@ const SUGGESTED: usize = 20;
 
 /// The tool.
 #[derive(Debug)]
-pub struct SkillView(Skills);
+pub struct SkillView(pub Skills);
 
 /// The arguments of `skill_view`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -37,13 +37,6 @@ pub struct Args {
     offset: Option<u64>,
     /// True to look up the context that the skill declares.
     context: Option<bool>,
-}
-
-impl SkillView {
-    /// A tool for these Skills.
-    pub fn new(skills: Skills) -> Self {
-        Self(skills)
-    }
 }
 
 impl Args {
@@ -69,7 +62,7 @@ impl Tool for SkillView {
         let (name, path) = (args.name.clone(), args.path().to_owned());
         let (skill, view) = on_disk(move || {
             let skill = find(&skills, &name)?;
-            let view = skill.view(Path::new(&path)).map_err(|error| ToolError::from(&error))?;
+            let view = skill.view(Path::new(&path))?;
             Ok((skill, view))
         })
         .await?;

@@ -16,7 +16,7 @@ const SHOWN: usize = 300;
 
 /// The tool.
 #[derive(Debug)]
-pub struct SkillsList(Skills);
+pub struct SkillsList(pub Skills);
 
 /// The arguments of `skills_list`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -24,13 +24,6 @@ pub struct SkillsList(Skills);
 pub struct Args {
     /// Only those with this text in name or description.
     filter: Option<String>,
-}
-
-impl SkillsList {
-    /// A tool for these Skills.
-    pub fn new(skills: Skills) -> Self {
-        Self(skills)
-    }
 }
 
 impl Tool for SkillsList {

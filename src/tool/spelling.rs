@@ -9,35 +9,33 @@ use serde_json::{Map, Value};
 /// The arguments of a call.
 pub type Arguments = Map<String, Value>;
 
+/// Names of arguments, each with the name that the schema has for it.
+pub type Aliases = &'static [(&'static str, &'static str)];
+
 /// The parts of one replacement.
 const REPLACEMENT: [&str; 3] = ["old_string", "new_string", "replace_all"];
 
 /// Facts about a step of a plan that Pixir has no place for.
 const UNUSED_STEP_FACTS: [&str; 4] = ["activeForm", "active_form", "id", "priority"];
 
-/// Takes `file_path` for `path`.
-pub fn path(args: &mut Arguments) {
-    rename(args, "file_path", "path");
-}
+/// The short names of the two texts of a replacement.
+const SHORT_NAMES: Aliases = &[("old_str", "old_string"), ("new_str", "new_string")];
 
-/// Takes `cmd` for the command.
-pub fn command(args: &mut Arguments) {
-    rename(args, "cmd", "command");
-}
-
-/// Takes `input` for the patch.
-pub fn patch(args: &mut Arguments) {
-    rename(args, "input", "patch");
+/// Gives arguments their names.
+pub fn rename_all(args: &mut Arguments, aliases: Aliases) {
+    for (from, to) in aliases {
+        rename(args, from, to);
+    }
 }
 
 /// Takes one replacement beside the path for a list with this one.
 pub fn edit(args: &mut Arguments) {
-    path(args);
-    short_names(args);
+    rename(args, "file_path", "path");
+    rename_all(args, SHORT_NAMES);
     boolean(args, "replace_all");
     if let Some(Value::Array(edits)) = args.get_mut("edits") {
         for edit in edits.iter_mut().filter_map(Value::as_object_mut) {
-            short_names(edit);
+            rename_all(edit, SHORT_NAMES);
             boolean(edit, "replace_all");
             // Some models write it for what they leave out.
             edit.retain(|_, value| !value.is_null());
@@ -54,18 +52,12 @@ pub fn edit(args: &mut Arguments) {
 
 /// Takes `entries` or `todos` for the plan, and `content` for what a step is.
 pub fn plan(args: &mut Arguments) {
-    rename(args, "entries", "plan");
-    rename(args, "todos", "plan");
+    rename_all(args, &[("entries", "plan"), ("todos", "plan")]);
     let Some(Value::Array(steps)) = args.get_mut("plan") else { return };
     for step in steps.iter_mut().filter_map(Value::as_object_mut) {
         rename(step, "content", "step");
         step.retain(|name, _| !UNUSED_STEP_FACTS.contains(&name.as_str()));
     }
-}
-
-fn short_names(args: &mut Arguments) {
-    rename(args, "old_str", "old_string");
-    rename(args, "new_str", "new_string");
 }
 
 /// Takes the words `true` and `false` for the values.
@@ -92,6 +84,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::tool::Tool;
+    use crate::tool::bash::Bash;
+    use crate::tool::patch::ApplyPatch;
 
     #[track_caller]
     fn check(respell: fn(&mut Arguments), written: &Value, expected: &Value) {
@@ -120,15 +115,15 @@ mod tests {
     #[test]
     fn a_command_and_a_patch_are_known_by_their_other_names() {
         let own = json!({"command": "ls", "background": true});
-        check(command, &own, &own);
-        check(command, &json!({"cmd": "ls", "background": true}), &own);
+        check(Bash::respell, &own, &own);
+        check(Bash::respell, &json!({"cmd": "ls", "background": true}), &own);
         let both = json!({"cmd": "ls", "command": "pwd"});
-        check(command, &both, &both);
+        check(Bash::respell, &both, &both);
         let own = json!({"patch": "*** Begin Patch\n*** End Patch"});
-        check(patch, &own, &own);
-        check(patch, &json!({"input": "*** Begin Patch\n*** End Patch"}), &own);
+        check(ApplyPatch::respell, &own, &own);
+        check(ApplyPatch::respell, &json!({"input": "*** Begin Patch\n*** End Patch"}), &own);
         let both = json!({"patch": "a", "input": "b"});
-        check(patch, &both, &both);
+        check(ApplyPatch::respell, &both, &both);
     }
 
     #[test]

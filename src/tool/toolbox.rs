@@ -112,19 +112,19 @@ impl Toolbox {
         let rewriter = Rewriter::new(seen.clone());
         let patience = config.bash.max_timeout;
         let tools: [Arc<dyn AnyTool>; 13] = [
-            Arc::new(ApplyPatch::new(rewriter.clone())),
+            Arc::new(ApplyPatch(rewriter.clone())),
             Arc::new(Bash::new(commands, config.bash.clone(), background.clone())),
-            Arc::new(BashInput::new(background.clone())),
-            Arc::new(BashOutput::new(background.clone(), patience)),
-            Arc::new(BashStop::new(background.clone())),
-            Arc::new(Edit::new(rewriter.clone())),
+            Arc::new(BashInput(background.clone())),
+            Arc::new(BashOutput { background: background.clone(), patience }),
+            Arc::new(BashStop(background.clone())),
+            Arc::new(Edit(rewriter.clone())),
             Arc::new(Glob),
             Arc::new(Grep),
             Arc::new(List),
-            Arc::new(Read::new(seen, shelf.clone())),
-            Arc::new(ResourceView::new(shelf)),
+            Arc::new(Read { seen, shelf: shelf.clone() }),
+            Arc::new(ResourceView(shelf)),
             Arc::new(UpdatePlan),
-            Arc::new(Write::new(rewriter)),
+            Arc::new(Write(rewriter)),
         ];
         Self { background: Some(background), ..Self::new(tools) }
     }
@@ -133,10 +133,9 @@ impl Toolbox {
     #[must_use]
     pub fn with_skills(self, skills: &Skills) -> Self {
         let tools = self.entries.iter().map(|entry| entry.tool.clone());
-        let list: Arc<dyn AnyTool> = Arc::new(SkillsList::new(skills.clone()));
-        let view: Arc<dyn AnyTool> = Arc::new(SkillView::new(skills.clone()));
-        let (background, rest) = (self.background.clone(), self.rest.clone());
-        Self { background, rest, ..Self::new(tools.chain([list, view])) }
+        let list: Arc<dyn AnyTool> = Arc::new(SkillsList(skills.clone()));
+        let view: Arc<dyn AnyTool> = Arc::new(SkillView(skills.clone()));
+        self.rebuilt(tools.chain([list, view]))
     }
 
     /// Waits until nothing is left of what calls started and an interrupt stops.
@@ -162,7 +161,13 @@ impl Toolbox {
         }
         let is_kept = |entry: &&Arc<Entry>| role.may_use(&entry.tool.spec().name);
         let tools = self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone());
-        Self { background: self.background, rest: self.rest, ..Self::new(tools) }
+        self.rebuilt(tools)
+    }
+
+    /// These tools in place of those there are.
+    fn rebuilt(&self, tools: impl IntoIterator<Item = Arc<dyn AnyTool>>) -> Self {
+        let (background, rest) = (self.background.clone(), self.rest.clone());
+        Self { background, rest, ..Self::new(tools) }
     }
 
     /// What the model is told, in a stable order.

@@ -1,8 +1,10 @@
-//! Trials: commands that a person or a Workflow states, run by Pixir to see whether they pass.
+//! Trials: commands that a person, a Workflow or Pixir itself states, run to see whether they pass.
 //!
-//! They are confined like those of a model, and nobody hears them while they run.
+//! They are confined like those of a model, and nobody hears them while they run. The programs that
+//! they are about, git above all, run what a repository names: so they get no more rights than any
+//! other command, and their words are evidence, not instructions.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -19,6 +21,8 @@ pub struct Trial<'a> {
     /// A sentence for the shell.
     pub command: &'a str,
     pub directory: &'a Path,
+    /// Directories beside it that may be written as well.
+    pub further: &'a [PathBuf],
     /// Where in the directory it may write.
     pub bounds: &'a Bounds,
     pub profile: Profile,
@@ -49,18 +53,23 @@ impl Tried {
 }
 
 impl Commands {
-    /// Runs a command to its end.
+    /// Runs a command to its end, once there is a free slot.
     pub async fn put_to_the_test(&self, trial: Trial<'_>) -> Result<Tried, CommandError> {
         let Some(_slot) = trial.cancel.run_until_cancelled(self.slots().wait()).await.flatten()
         else {
             let (stopped, text) = (Some(Stop::Interrupted), String::new());
             return Ok(Tried { exit_code: None, stopped, text, duration: Duration::ZERO });
         };
+        self.run_trial(trial).await
+    }
+
+    /// Runs a command to its end, however many others run.
+    pub async fn run_trial(&self, trial: Trial<'_>) -> Result<Tried, CommandError> {
         let mut output = Output::silent(trial.spill, trial.secrets, trial.limit);
         let job = Job {
             command: trial.command,
             directory: trial.directory,
-            further: &[],
+            further: trial.further,
             timeout: Some(trial.timeout),
             cancel: trial.cancel,
             stdin: None,

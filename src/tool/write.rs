@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::redaction::{MaskedFile, refuse_markers, refuse_near_markers};
 use super::replace::is_wide;
 use super::rewrite::{Rewriter, on_disk};
-use super::spelling::{self, Arguments};
+use super::spelling::Aliases;
 use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::secret::{Secrets, has_marker};
 
@@ -17,7 +17,7 @@ pub const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// The tool.
 #[derive(Debug)]
-pub struct Write(Rewriter);
+pub struct Write(pub Rewriter);
 
 /// The arguments of `write`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -29,40 +29,24 @@ pub struct Args {
     content: String,
 }
 
-impl Write {
-    /// A `write` that knows what the Session has seen.
-    pub fn new(rewriter: Rewriter) -> Self {
-        Self(rewriter)
-    }
-}
-
 impl Tool for Write {
     type Args = Args;
     const NAME: &'static str = "write";
+    const ALIASES: Aliases = &[("file_path", "path")];
     const MANUAL: &'static str = "Creates or overwrites a file, making parent folders. To change \
         parts of a file use edit.";
 
-    fn respell(args: &mut Arguments) {
-        spelling::path(args);
-    }
-
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
-        self.0.plan(context, &args.path, 1, &|old| {
-            Ok(restored(old, &args.content, &context.secrets)?.bytes)
-        })
+        let change = |old: Option<&[u8]>| restored(old, &args.content, &context.secrets);
+        self.0.plan(context, &args.path, 1, &change)
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let rewriter = self.0.clone();
         on_disk(move || {
-            let notes = std::cell::RefCell::new(Vec::new());
-            let change = |old: Option<&[u8]>| {
-                let styled = restored(old, &args.content, &context.secrets)?;
-                notes.replace(styled.notes);
-                Ok(styled.bytes)
-            };
-            let mut done = rewriter.run(&context, &args.path, &change)?;
-            done.notes.splice(0..0, notes.into_inner());
+            let change = |old: Option<&[u8]>| restored(old, &args.content, &context.secrets);
+            let (mut done, notes) = rewriter.run(&context, &args.path, &change)?;
+            done.notes.splice(0..0, notes);
             let verb = if done.is_new { "created" } else { "wrote" };
             let counts = done.difference.counts();
             let (shown, bytes, notes) = (done.path.display(), done.bytes, done.told_notes());
@@ -73,55 +57,54 @@ impl Tool for Write {
     }
 }
 
-/// Content in the style of the file that it replaces.
-pub struct Styled {
-    pub bytes: Vec<u8>,
-    pub notes: Vec<String>,
-}
-
-/// The content as it is written: in the style of the old file, with the hidden values that its
-/// redaction markers stand for.
-pub fn restored(old: Option<&[u8]>, content: &str, secrets: &Secrets) -> Result<Styled, ToolError> {
-    let mut styled = in_style_of(old, content);
+/// The content as it is written, and notes on it: in the style of the old file, with the hidden
+/// values that its redaction markers stand for.
+pub fn restored(
+    old: Option<&[u8]>,
+    content: &str,
+    secrets: &Secrets,
+) -> Result<(Vec<u8>, Vec<String>), ToolError> {
+    let (mut bytes, notes) = in_style_of(old, content);
     match old {
-        None => refuse_markers(&styled.bytes)?,
+        None => refuse_markers(&bytes)?,
         Some(old) => {
             if has_marker(content) {
-                styled.bytes = MaskedFile::new(old, secrets).fill(&styled.bytes)?;
+                bytes = MaskedFile::new(old, secrets).fill(&bytes)?;
             }
-            refuse_near_markers(old, &styled.bytes, secrets)?;
+            refuse_near_markers(old, &bytes, secrets)?;
         }
     }
-    Ok(styled)
+    Ok((bytes, notes))
 }
 
 /// Keeps the old file's endings and BOM when the new content says nothing about them; a script
 /// gets neither, because the kernel would not find its interpreter. The final newline is the
 /// content's own.
-fn in_style_of(old: Option<&[u8]>, content: &str) -> Styled {
-    let mut styled = Styled { bytes: content.as_bytes().to_vec(), notes: Vec::new() };
-    let Some(old) = old else { return styled };
+fn in_style_of(old: Option<&[u8]>, content: &str) -> (Vec<u8>, Vec<String>) {
+    let mut bytes = content.as_bytes().to_vec();
+    let mut notes = Vec::new();
+    let Some(old) = old else { return (bytes, notes) };
     let is_script = content.starts_with("#!");
     let ending = file_ending(old);
     let says_nothing = content.contains('\n') && !content.contains('\r');
     // In wide characters, the bytes of a CR are no line ending.
     if ending != "\n" && says_nothing && !is_script && !is_wide(old) {
-        styled.bytes = content.replace('\n', ending).into_bytes();
+        bytes = content.replace('\n', ending).into_bytes();
         let name = if ending == "\r" { "CR" } else { "CRLF" };
-        styled.notes.push(format!("kept {name} line endings"));
+        notes.push(format!("kept {name} line endings"));
     }
-    if old.starts_with(BOM) && !styled.bytes.starts_with(BOM) && !is_script {
-        styled.bytes.splice(0..0, BOM.iter().copied());
-        styled.notes.push("kept the byte order mark".to_owned());
+    if old.starts_with(BOM) && !bytes.starts_with(BOM) && !is_script {
+        bytes.splice(0..0, BOM.iter().copied());
+        notes.push("kept the byte order mark".to_owned());
     }
     if std::str::from_utf8(old).is_err() {
-        styled.notes.push("it was not UTF-8, and is now".to_owned());
+        notes.push("it was not UTF-8, and is now".to_owned());
     }
     let ends = |bytes: &[u8]| matches!(bytes.last(), Some(b'\n' | b'\r'));
-    if ends(old) && !content.is_empty() && !ends(&styled.bytes) {
-        styled.notes.push("there is no newline at its end any more".to_owned());
+    if ends(old) && !content.is_empty() && !ends(&bytes) {
+        notes.push("there is no newline at its end any more".to_owned());
     }
-    styled
+    (bytes, notes)
 }
 
 /// The ending that every line of the file has; a mixed file takes new text as it is.

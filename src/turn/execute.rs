@@ -317,7 +317,7 @@ impl Turn {
         let (ok, text, mut details, error) = match outcome {
             Ok(ToolOutput { ok, text, details, .. }) => (ok, text, details, None),
             Err(error) => {
-                let report = self.clean(Report::describe(&error));
+                let report = self.clean(error.into());
                 (false, error_text(&report), Value::Null, Some(report))
             }
         };

@@ -151,10 +151,7 @@ impl Read {
     fn of(outcome: Result<ToolOutput, ToolError>, tools: Vec<String>) -> Self {
         match outcome {
             Ok(ToolOutput { ok, text, .. }) => Self { ok, text, error: None, tools },
-            Err(error) => {
-                let error = Some(Report::describe(&error));
-                Self { ok: false, text: String::new(), error, tools }
-            }
+            Err(error) => Self { ok: false, text: String::new(), error: Some(error.into()), tools },
         }
     }
 

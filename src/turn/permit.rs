@@ -63,7 +63,7 @@ impl Turn {
         let mode = &prepared.held.mode.clone();
         if let Some(outside) = self.outside_bounds(&prepared.plan) {
             let error = WorkspaceError::Bounded { path: outside };
-            return Ok(Err(self.bounded(&prepared.fact, ToolError::from(&error)).await?));
+            return Ok(Err(self.bounded(&prepared.fact, ToolError::from(error)).await?));
         }
         if self.is_unbounded_command(&prepared) {
             let verdict = Verdict::by("bounds", "write_bounds", false);

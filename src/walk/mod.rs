@@ -233,12 +233,16 @@ impl<'w, S> Hands<'w, S> {
         }
     }
 
-    fn look_at(&mut self, files: &Files, visit: impl Fn(&mut S, &mut Tally, Found<'_>) -> bool) {
-        for (path, sort) in files.iter() {
+    fn look_at(
+        &mut self,
+        files: &[NonFolder],
+        visit: impl Fn(&mut S, &mut Tally, Found<'_>) -> bool,
+    ) {
+        for (path, sort) in files {
             if self.shared.walk.stop.is_set() {
                 return;
             }
-            visit(&mut self.state, &mut self.tally, Found { path, sort });
+            visit(&mut self.state, &mut self.tally, Found { path, sort: *sort });
         }
     }
 
@@ -264,7 +268,8 @@ impl<'w, S> Hands<'w, S> {
         } else {
             rules.inside(walk.workspace, &path[*before..end.max(*before)], present, start)
         };
-        let (mut folders, mut files) = (Vec::new(), Files::default());
+        let mut folders = Vec::new();
+        let mut files: Vec<NonFolder> = Vec::new();
         let mut from = 0;
         for &(to, kind) in &self.entries {
             let name = &self.names[from..to];
@@ -300,17 +305,17 @@ impl<'w, S> Hands<'w, S> {
                         folders.push(path.clone());
                     }
                 }
-                FileType::RegularFile => files.push(inside, Sort::File),
-                FileType::Symlink => files.push(inside, Sort::Link),
-                _ => files.push(inside, Sort::Other),
+                FileType::RegularFile => files.push((inside.into(), Sort::File)),
+                FileType::Symlink => files.push((inside.into(), Sort::Link)),
+                _ => files.push((inside.into(), Sort::Other)),
             }
         }
         // The last task is taken first, so that early paths come early.
         folders.sort_unstable_by(|one, other| other.cmp(one));
         let folder = |path| Task::Folder { path, rules: rules.clone(), depth: depth + 1 };
         queue.add(folders.into_iter().map(folder));
-        if walk.shares_files && files.ends.len() > BATCH {
-            queue.add(files.split().map(Task::Files));
+        if walk.shares_files && files.len() > BATCH {
+            queue.add(files.chunks(BATCH).rev().map(|piece| Task::Files(piece.to_vec())));
         } else {
             self.look_at(&files, visit);
         }
@@ -348,48 +353,13 @@ impl<'w, S> Hands<'w, S> {
     }
 }
 
-/// Files to look at, their paths in one piece.
-#[derive(Default)]
-struct Files {
-    paths: Vec<u8>,
-    ends: Vec<(usize, Sort)>,
-}
-
-impl Files {
-    fn push(&mut self, path: &[u8], sort: Sort) {
-        self.paths.extend_from_slice(path);
-        self.ends.push((self.paths.len(), sort));
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (&[u8], Sort)> {
-        self.ends.iter().scan(0, |from, (to, sort)| {
-            let path = &self.paths[*from..*to];
-            *from = *to;
-            Some((path, *sort))
-        })
-    }
-
-    /// Pieces of work, the first last.
-    fn split(&self) -> impl Iterator<Item = Self> {
-        let mut pieces = vec![Self::default()];
-        for (path, sort) in self.iter() {
-            match pieces.last_mut() {
-                Some(piece) if piece.ends.len() < BATCH => piece.push(path, sort),
-                _ => {
-                    let mut piece = Self::default();
-                    piece.push(path, sort);
-                    pieces.push(piece);
-                }
-            }
-        }
-        pieces.into_iter().rev()
-    }
-}
+/// The path of something that is no folder, and what it is.
+type NonFolder = (Box<[u8]>, Sort);
 
 /// A piece of work.
 enum Task {
     Folder { path: Vec<u8>, rules: Rules, depth: usize },
-    Files(Files),
+    Files(Vec<NonFolder>),
 }
 
 /// What is left to do, and how many are at work and may still bring more.

@@ -1,7 +1,7 @@
 //! When a walk ends early: somebody asked, or it takes too long.
 
 use std::io::{self, Read};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Why a walk ended before everything was seen.
@@ -14,8 +14,7 @@ pub enum Stopped {
 /// The wish to stop, seen by all threads of a walk.
 #[derive(Debug)]
 pub struct Stop {
-    asked: AtomicBool,
-    late: AtomicBool,
+    reason: OnceLock<Stopped>,
     limit: Duration,
     deadline: Instant,
 }
@@ -24,37 +23,30 @@ impl Stop {
     /// Nobody asked yet, and there is as much time as this.
     pub fn after(limit: Duration) -> Self {
         let deadline = Instant::now() + limit;
-        Self { asked: AtomicBool::new(false), late: AtomicBool::new(false), limit, deadline }
+        Self { reason: OnceLock::new(), limit, deadline }
     }
 
     /// Asks the search to end.
     pub fn ask(&self) {
-        self.asked.store(true, Ordering::Relaxed);
+        self.reason.set(Stopped::Asked).ok();
     }
 
     /// Whether the end was decided; costs nothing, and does not look at the clock.
     pub fn is_set(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) || self.late.load(Ordering::Relaxed)
+        self.reason.get().is_some()
     }
 
     /// Whether to end now.
     pub fn is_due(&self) -> bool {
-        if self.is_set() {
-            return true;
+        if !self.is_set() && Instant::now() > self.deadline {
+            self.reason.set(Stopped::Late(self.limit)).ok();
         }
-        let is_late = Instant::now() > self.deadline;
-        if is_late {
-            self.late.store(true, Ordering::Relaxed);
-        }
-        is_late
+        self.is_set()
     }
 
     /// Why it ended, if it did before its time.
     pub fn reason(&self) -> Option<Stopped> {
-        if self.asked.load(Ordering::Relaxed) {
-            return Some(Stopped::Asked);
-        }
-        self.late.load(Ordering::Relaxed).then_some(Stopped::Late(self.limit))
+        self.reason.get().copied()
     }
 
     /// A reader that ends with an error when the search does.

@@ -25,16 +25,14 @@ impl Sources {
         written: &Value,
         arguments: Map<String, Value>,
     ) -> Result<Workflow, ToolError> {
-        self.reading(arguments, |ground| Workflow::of(written, ground))
-            .map_err(|error| refused(&error))
+        self.reading(arguments, |ground| Workflow::of(written, ground)).map_err(refused)
     }
 
     /// Fills a template of a Skill that may be used.
     pub fn template(&self, id: &str, arguments: Map<String, Value>) -> Result<Workflow, ToolError> {
-        let written =
-            Written::template(&self.skills, id).map_err(|error| ToolError::from(&error))?;
-        written.check_trust().map_err(|error| ToolError::from(&error))?;
-        self.reading(arguments, |ground| written.read(ground)).map_err(|error| refused(&error))
+        let written = Written::template(&self.skills, id)?;
+        written.check_trust()?;
+        self.reading(arguments, |ground| written.read(ground)).map_err(refused)
     }
 
     /// Reads something that may name roles of files.
@@ -50,7 +48,7 @@ impl Sources {
 }
 
 /// A model sees all flaws at once, and what could have stood there: each look costs a call.
-fn refused(error: &SpecError) -> ToolError {
+fn refused(error: SpecError) -> ToolError {
     let mut next_actions = error.lines();
     next_actions.push("correct all of this and try again".to_owned());
     ToolError { next_actions, ..ToolError::from(error) }

@@ -119,8 +119,7 @@ impl Tool for RunWorkflow {
                 )
             }
             Some(id) => {
-                let history = self.family.session().history().await;
-                let history = history.map_err(|error| ToolError::from(&error))?;
+                let history = self.family.session().history().await?;
                 let past = live_runs(&history).into_iter().rfind(|run| run.id == *id);
                 let past = past.ok_or_else(|| unknown(id))?;
                 if past.outcome == Some(Outcome::Completed) {

@@ -7,19 +7,15 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::links::{LARGEST_IN_PLACE, old_bytes};
-use super::target::{MadeFolder, Target, errno_of};
-use super::{OpenFile, WorkspaceError, carry, is_still, os_string};
-
-/// How much of a name goes into the name that a removed file has for a moment.
-const SHOWN_NAME: usize = 200;
+use super::target::{MadeFolder, Target, errno_of, name_beside, rename_new};
+use super::{OpenFile, WorkspaceError, carry, is_still};
 
 /// One change of one file.
 #[derive(Debug)]
@@ -186,21 +182,9 @@ impl Ready {
             };
         }
         let like = target.existing.as_ref().or(like.as_ref());
-        let mode = if like.is_some() { 0o600 } else { 0o666 };
-        let (mut file, temporary) =
-            target.temporary(mode).map_err(|errno| target.explain(errno))?;
-        let filled = file.write_all(content).map_err(|error| errno_of(&error));
-        let filled = filled.and_then(|()| match like {
-            Some(like) => carry::carry_over(like, &file),
-            None => Ok(Vec::new()),
-        });
-        let synced = filled.and_then(|notes| match file.sync_all() {
-            Ok(()) => Ok(notes),
-            Err(error) => Err(errno_of(&error)),
-        });
-        self.done.notes = synced.map_err(|errno| temporary.give_up(target.explain(errno)))?;
-        let (name, path) = (temporary.name, temporary.path);
-        self.beside = Some(Beside { file, name, path });
+        let (file, temporary, notes) = target.write_beside(content, like)?;
+        self.beside = Some(Beside { file, name: temporary.name, path: temporary.path });
+        self.done.notes = notes;
         Ok(())
     }
 
@@ -208,7 +192,11 @@ impl Ready {
     fn place(&mut self) -> Result<(), WorkspaceError> {
         let undo = match (&self.step, &self.beside) {
             (Step::Put { target, .. }, Some(beside)) => match &target.existing {
-                None => target.rename_to_new_name(&beside.name).map(|()| Undo::Created),
+                None => {
+                    let folder = &target.folder;
+                    rename_new((folder, &beside.name), (folder, &target.name))
+                        .map(|()| Undo::Created)
+                }
                 Some(existing) => exchange(target, existing, &beside.name),
             }
             .map_err(|errno| target.explain(errno))?,
@@ -221,7 +209,7 @@ impl Ready {
                 Undo::Overwritten(old)
             }
             (Step::Remove(target), _) => {
-                let aside = aside_name(&target.name);
+                let aside = name_beside(&target.name, "pixir-old");
                 move_itself(target, &target.folder, &aside)
                     .map_err(|errno| target.explain(errno))?;
                 Undo::Aside(aside)
@@ -359,7 +347,7 @@ fn exchange(target: &Target, existing: &OpenFile, beside: &OsStr) -> Result<Undo
 }
 
 /// Gives a file another name, unless it is not the file that was opened.
-fn move_itself(target: &Target, folder: &std::os::fd::OwnedFd, name: &OsStr) -> Result<(), Errno> {
+fn move_itself(target: &Target, folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     let Some(existing) = &target.existing else { return Err(Errno::NOENT) };
     if !is_still(&target.folder, &target.name, &existing.stat) {
         return Err(Errno::STALE);
@@ -370,26 +358,6 @@ fn move_itself(target: &Target, folder: &std::os::fd::OwnedFd, name: &OsStr) -> 
         return Err(Errno::STALE);
     }
     Ok(())
-}
-
-/// Renames to a name that nobody has.
-fn rename_new(
-    (from, old): (&std::os::fd::OwnedFd, &OsStr),
-    (to, new): (&std::os::fd::OwnedFd, &OsStr),
-) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE) {
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            rustix::fs::linkat(from, old, to, new, AtFlags::empty())?;
-            rustix::fs::unlinkat(from, old, AtFlags::empty())
-        }
-        other => other,
-    }
-}
-
-fn aside_name(name: &OsStr) -> OsString {
-    let shown = &name.as_bytes()[..name.len().min(SHOWN_NAME)];
-    let random = format!(".{:016x}.pixir-old", fastrand::u64(..));
-    os_string(&[b".", shown, random.as_bytes()].concat())
 }
 
 #[cfg(test)]

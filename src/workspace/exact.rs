@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags
 use rustix::io::Errno;
 
 use super::{
-    RENAME_RETRIES, Workspace, WorkspaceError, irregular, or_root, os_string, refuse_protected,
+    Workspace, WorkspaceError, irregular, open_resolved, or_root, os_string, refuse_protected,
 };
 
 /// Where a path leads.
@@ -103,16 +103,8 @@ impl Workspace {
 
     /// Resolves through no link at all.
     fn resolve_exact(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let resolve =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let mut last = Errno::AGAIN;
-        for _ in 0..RENAME_RETRIES {
-            match rustix::fs::openat2(&self.0.folder, path, flags, Mode::empty(), resolve) {
-                Err(errno @ (Errno::AGAIN | Errno::INTR)) => last = errno,
-                other => return other,
-            }
-        }
-        Err(last)
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        open_resolved(&self.0.folder, path, flags, Mode::empty(), resolve)
     }
 
     /// When what stands at this place was made, in nanoseconds since the epoch, where that is known.

@@ -306,10 +306,21 @@ impl Workspace {
 
 /// Opens beneath a folder, in one step, without magic links.
 fn open_at(folder: &impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    open_resolved(folder, path, flags | OFlags::CLOEXEC, mode, ResolveFlags::NO_MAGICLINKS)
+}
+
+/// Opens beneath a folder; `resolve` says what else may not be on the way.
+fn open_resolved(
+    folder: &impl AsFd,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    let resolve = resolve | ResolveFlags::BENEATH;
     let mut last = Errno::AGAIN;
     for _ in 0..RENAME_RETRIES {
-        match rustix::fs::openat2(folder, path, flags | OFlags::CLOEXEC, mode, resolve) {
+        match rustix::fs::openat2(folder, path, flags, mode, resolve) {
             // The kernel could not prove that a concurrent rename kept the path inside.
             Err(errno @ (Errno::AGAIN | Errno::INTR)) => last = errno,
             other => return other,
@@ -360,10 +371,13 @@ fn refuse_protected(relative: &Path, path: &Path) -> Result<(), WorkspaceError> 
 
 /// Whether a name in a folder is still this file, with the content it had.
 fn is_still(folder: &impl AsFd, name: &OsStr, stat: &Stat) -> bool {
-    let print =
-        |stat: &Stat| (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
     rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|now| print(&now) == print(stat))
+        .is_ok_and(|now| identity(&now) == identity(stat))
+}
+
+/// What tells a file from another one, or from itself before a change.
+pub fn identity(stat: &Stat) -> (u64, u64, i64, i64, u64) {
+    (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
 }
 
 /// Why a path of the Workspace could not be used.

@@ -235,46 +235,41 @@ impl Target {
 
     /// Writes a temporary beside the file and renames it into place.
     fn swap(&self, content: &[u8]) -> Result<Replaced, WorkspaceError> {
-        // A new file gets what the umask leaves; an existing one gets its own mode below.
-        let mode = if self.existing.is_some() { 0o600 } else { 0o666 };
-        let (file, temporary) = self.temporary(mode).map_err(|errno| self.explain(errno))?;
-        self.fill_and_rename(file, &temporary.name, content)
-            .map_err(|errno| temporary.give_up(self.explain(errno)))
-    }
-
-    fn fill_and_rename(
-        &self,
-        mut file: File,
-        temporary: &OsStr,
-        content: &[u8],
-    ) -> Result<Replaced, Errno> {
-        file.write_all(content).map_err(|error| errno_of(&error))?;
-        let notes = match &self.existing {
-            Some(existing) => carry::carry_over(existing, &file)?,
-            None => Vec::new(),
-        };
-        file.sync_all().map_err(|error| errno_of(&error))?;
-        match &self.existing {
-            Some(existing) if !is_still(&self.folder, &self.name, &existing.stat) => {
-                return Err(Errno::STALE);
-            }
-            Some(_) => rustix::fs::renameat(&self.folder, temporary, &self.folder, &self.name)?,
-            None => self.rename_to_new_name(temporary)?,
-        }
-        // Some file systems cannot sync a folder; the content itself is safe by then.
-        rustix::fs::fsync(&self.folder).ok();
-        Ok(Replaced { stat: rustix::fs::fstat(&file)?, notes })
-    }
-
-    /// A file that appeared meanwhile is somebody's work and stays.
-    pub(super) fn rename_to_new_name(&self, temporary: &OsStr) -> Result<(), Errno> {
+        let (file, temporary, notes) = self.write_beside(content, self.existing.as_ref())?;
         let (folder, name) = (&self.folder, &self.name);
-        match rustix::fs::renameat_with(folder, temporary, folder, name, RenameFlags::NOREPLACE) {
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                rustix::fs::linkat(folder, temporary, folder, name, AtFlags::empty())?;
-                rustix::fs::unlinkat(folder, temporary, AtFlags::empty())
-            }
-            other => other,
+        let placed = match &self.existing {
+            Some(existing) if !is_still(folder, name, &existing.stat) => Err(Errno::STALE),
+            Some(_) => rustix::fs::renameat(folder, &temporary.name, folder, name),
+            None => rename_new((folder, &temporary.name), (folder, name)),
+        };
+        let stat = placed.and_then(|()| {
+            // Some file systems cannot sync a folder; the content itself is safe by then.
+            rustix::fs::fsync(folder).ok();
+            rustix::fs::fstat(&file)
+        });
+        let stat = stat.map_err(|errno| temporary.give_up(self.explain(errno)))?;
+        Ok(Replaced { stat, notes })
+    }
+
+    /// Writes and syncs a content beside the file. It takes over mode and owner of `like`, and says
+    /// what it could not take over; without one it gets what the umask leaves.
+    pub(super) fn write_beside(
+        &self,
+        content: &[u8],
+        like: Option<&OpenFile>,
+    ) -> Result<(File, Temporary<'_>, Vec<String>), WorkspaceError> {
+        let mode = if like.is_some() { 0o600 } else { 0o666 };
+        let (mut file, temporary) = self.temporary(mode).map_err(|errno| self.explain(errno))?;
+        let mut fill = || {
+            file.write_all(content)?;
+            let notes = like.map(|like| carry::carry_over(like, &file)).transpose()?;
+            file.sync_all()?;
+            Ok(notes.unwrap_or_default())
+        };
+        let filled: io::Result<Vec<String>> = fill();
+        match filled {
+            Ok(notes) => Ok((file, temporary, notes)),
+            Err(error) => Err(temporary.give_up(self.explain(errno_of(&error)))),
         }
     }
 
@@ -290,9 +285,7 @@ impl Target {
     }
 
     pub(super) fn temporary(&self, mode: u32) -> Result<(File, Temporary<'_>), Errno> {
-        let shown = &self.name.as_bytes()[..self.name.len().min(SHOWN_NAME)];
-        let random = format!(".{:016x}.pixir-new", fastrand::u64(..));
-        let name = os_string(&[b".", shown, random.as_bytes()].concat());
+        let name = name_beside(&self.name, "pixir-new");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let descriptor = open_at(&self.folder, Path::new(&name), flags, Mode::from_raw_mode(mode))?;
         let path = self.path.with_file_name(&name);
@@ -320,6 +313,27 @@ impl Temporary<'_> {
             }
             (_, error) => error,
         }
+    }
+}
+
+/// A name for a file of ours beside the one with this name.
+pub(super) fn name_beside(name: &OsStr, ending: &str) -> OsString {
+    let shown = &name.as_bytes()[..name.len().min(SHOWN_NAME)];
+    let random = format!(".{:016x}.{ending}", fastrand::u64(..));
+    os_string(&[b".", shown, random.as_bytes()].concat())
+}
+
+/// Renames to a name that nobody has: a file that appeared meanwhile is somebody's work and stays.
+pub(super) fn rename_new(
+    (from, old): (&OwnedFd, &OsStr),
+    (to, new): (&OwnedFd, &OsStr),
+) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            rustix::fs::linkat(from, old, to, new, AtFlags::empty())?;
+            rustix::fs::unlinkat(from, old, AtFlags::empty())
+        }
+        other => other,
     }
 }
 

@@ -8,7 +8,7 @@ use super::super::write::restored;
 use super::super::{ToolContext, ToolError};
 use super::envelope::{Deed, Section};
 use super::lines;
-use crate::error::Kind;
+use crate::error::{Kind, counted};
 use crate::secret::Secrets;
 
 /// How many files one patch may name.
@@ -21,7 +21,7 @@ pub struct Draft {
 }
 
 /// One file.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Drafted {
     /// As the patch names it.
     pub given: PathBuf,
@@ -110,9 +110,9 @@ impl Draft {
         }
         // What was deleted above is written anew, in its own style.
         let before = file.before.as_ref().map(|before| &*before.bytes);
-        let styled = restored(before, content, secrets)?;
-        file.notes.extend(styled.notes);
-        file.after = Some(styled.bytes);
+        let (bytes, notes) = restored(before, content, secrets)?;
+        file.notes.extend(notes);
+        file.after = Some(bytes);
         Ok(())
     }
 
@@ -186,11 +186,8 @@ impl Draft {
         let entry = self.entry_of(path, rewriter, context).unwrap_or_else(|error| Drafted {
             given: path.to_owned(),
             real: context.workspace.place_of(path),
-            before: None,
-            after: None,
-            origin: None,
-            notes: Vec::new(),
             error: Some(error),
+            ..Drafted::default()
         });
         if let Some(known) = self.files.iter().position(|file| file.real == entry.real) {
             return known;
@@ -210,22 +207,14 @@ impl Draft {
                 .next("send several patches"));
         }
         let workspace = &context.workspace;
-        workspace.check_writable(path).map_err(|error| ToolError::from(&error))?;
+        workspace.check_writable(path)?;
         let before = rewriter.current(context, path)?;
         let real = match &before {
             Some(current) => current.path.clone(),
             None => workspace.place_of(path),
         };
         let after = before.as_ref().map(|before| before.bytes.clone());
-        Ok(Drafted {
-            given: path.to_owned(),
-            real,
-            before,
-            after,
-            origin: None,
-            notes: Vec::new(),
-            error: None,
-        })
+        Ok(Drafted { given: path.to_owned(), real, before, after, ..Drafted::default() })
     }
 
     /// A path keeps its secrets through all sections, also when it is deleted and made anew.
@@ -267,9 +256,7 @@ impl Draft {
 
 /// A file with several names keeps the others when it loses one.
 fn kept_names(before: Option<&Current>) -> Option<String> {
-    match before?.stat.st_nlink {
-        0 | 1 => None,
-        2 => Some("1 other name keeps the old file".to_owned()),
-        links => Some(format!("{} other names keep the old file", links - 1)),
-    }
+    let others = before?.stat.st_nlink.checked_sub(1).filter(|others| *others > 0)?;
+    let keep = if others == 1 { "keeps" } else { "keep" };
+    Some(format!("{} {keep} the old file", counted(others, "other name")))
 }

@@ -15,19 +15,19 @@ use serde::Deserialize;
 use super::editor::Handed;
 use super::rewrite::{
     COMPARE_TIME, LARGEST_PLANNED, PLAN_COMPARE_TIME, Rewriter, digest_of, file_changed, hand_over,
-    identity, keep_after, keep_before, on_disk, unsaved,
+    keep_after, keep_before, on_disk, unsaved,
 };
 use super::seen::Print;
-use super::spelling::{self, Arguments};
+use super::spelling::Aliases;
 use super::{Plan, Tool, ToolContext, ToolError, ToolOutput};
 use crate::error::{Kind, counted};
-use crate::workspace::{self, Done, OpenFile, Step, Target, WorkspaceError};
+use crate::workspace::{self, Done, OpenFile, Step, Target, identity};
 use draft::{Draft, Drafted};
 use envelope::{Deed, Section};
 
 /// The tool.
 #[derive(Debug)]
-pub struct ApplyPatch(Rewriter);
+pub struct ApplyPatch(pub Rewriter);
 
 /// The arguments of `apply_patch`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -37,16 +37,10 @@ pub struct Args {
     patch: String,
 }
 
-impl ApplyPatch {
-    /// An `apply_patch` that knows what the Session has seen.
-    pub fn new(rewriter: Rewriter) -> Self {
-        Self(rewriter)
-    }
-}
-
 impl Tool for ApplyPatch {
     type Args = Args;
     const NAME: &'static str = "apply_patch";
+    const ALIASES: Aliases = &[("input", "patch")];
     const MANUAL: &'static str = "Changes several files at once, all or none. Form of a patch:
 *** Begin Patch
 *** Add File: new.txt
@@ -66,10 +60,6 @@ Give about 3 kept lines around a change. If they occur more than once, put @@ li
 each names a line above, and the first match below counts. `*** Move to` is optional. \
 `*** End of File` behind the last line puts a change at the end.";
 
-    fn respell(args: &mut Arguments) {
-        spelling::patch(args);
-    }
-
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
         let sections = envelope::parse(&args.patch)?;
         let paths = paths(&sections, context);
@@ -80,7 +70,7 @@ each names a line above, and the first match below counts. `*** Move to` is opti
         let work = u64::try_from(size).unwrap_or_default().saturating_mul(steps(&sections));
         if work > LARGEST_PLANNED {
             for path in &paths {
-                context.workspace.check_writable(path).map_err(|error| ToolError::from(&error))?;
+                context.workspace.check_writable(path)?;
             }
             let files = counted(paths.len(), "file");
             let summary = format!("patch {files}, {size} bytes, too many for a preview");
@@ -219,7 +209,7 @@ fn to_disk(draft: &mut Draft, context: &ToolContext, handed: &[usize]) -> Result
             }
         }
     }
-    let done = workspace::commit(steps).map_err(|broken| report::broken(draft, &files, &broken))?;
+    let done = workspace::commit(steps).map_err(|broken| report::broken(draft, &files, broken))?;
     for (at, Done { notes, .. }) in files.into_iter().zip(done) {
         draft.files[at].notes.extend(notes);
     }
@@ -230,7 +220,6 @@ fn to_disk(draft: &mut Draft, context: &ToolContext, handed: &[usize]) -> Result
 fn step(draft: &Draft, at: usize, context: &ToolContext) -> Result<Option<Step>, ToolError> {
     let file = &draft.files[at];
     let workspace = &context.workspace;
-    let explain = |error: WorkspaceError| ToolError::from(&error);
     if !file.is_changed() {
         return Ok(None);
     }
@@ -240,21 +229,21 @@ fn step(draft: &Draft, at: usize, context: &ToolContext) -> Result<Option<Step>,
         if is_renamed {
             return Ok(None);
         }
-        let target = workspace.target_itself(&file.given).map_err(explain)?;
+        let target = workspace.target_itself(&file.given)?;
         return checked(target, file).map(|target| Some(Step::Remove(target)));
     };
     let origin = file.origin.map(|origin| &draft.files[origin]);
     let pure = origin.filter(|_| is_pure(draft, file));
     if let Some(origin) = pure {
-        let from = checked(workspace.target_itself(&origin.given).map_err(explain)?, origin)?;
-        let to = checked(workspace.target(&file.given).map_err(explain)?, file)?;
+        let from = checked(workspace.target_itself(&origin.given)?, origin)?;
+        let to = checked(workspace.target(&file.given)?, file)?;
         return Ok(Some(Step::Rename { from, to }));
     }
     let like: Option<OpenFile> = match origin {
-        Some(origin) => Some(workspace.open_file(&origin.given).map_err(explain)?),
+        Some(origin) => Some(workspace.open_file(&origin.given)?),
         None => None,
     };
-    let target = checked(workspace.target(&file.given).map_err(explain)?, file)?;
+    let target = checked(workspace.target(&file.given)?, file)?;
     Ok(Some(Step::Put { target, content: bytes.clone(), like }))
 }
 

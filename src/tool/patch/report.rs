@@ -10,7 +10,7 @@ use super::super::difference::{DIFF_LIMIT, Difference, Versions};
 use super::super::seen::Print;
 use super::super::{ToolContext, ToolError, ToolOutput};
 use super::draft::{Draft, Drafted};
-use crate::error::Kind;
+use crate::error::{Kind, counted};
 use crate::workspace::{Broken, Fate};
 
 /// How many files are told about in an error.
@@ -62,12 +62,11 @@ pub fn changes(draft: &Draft, context: &ToolContext, time: Duration) -> Vec<Chan
 
 /// One line about all changes.
 pub fn summary(verb: &str, changes: &[Change]) -> String {
-    let count = changes.len();
-    let files = if count == 1 { "file" } else { "files" };
+    let files = counted(changes.len(), "file");
     let (added, removed) = changes.iter().fold((0, 0), |(added, removed), change| {
         (added + change.difference.added, removed + change.difference.removed)
     });
-    format!("{verb} {count} {files} (+{added} -{removed})")
+    format!("{verb} {files} (+{added} -{removed})")
 }
 
 /// All diffs, one after the other, and whether something of them is missing.
@@ -188,8 +187,8 @@ fn state(file: &Drafted) -> Value {
 }
 
 /// A batch that failed half-way, and what became of each file.
-pub fn broken(draft: &Draft, files: &[usize], broken: &Broken) -> ToolError {
-    let mut failure = ToolError::from(&broken.error);
+pub fn broken(draft: &Draft, files: &[usize], broken: Broken) -> ToolError {
+    let mut failure = ToolError::from(broken.error);
     let mut states = Vec::new();
     let mut left = Vec::new();
     for (step, (at, fate)) in files.iter().zip(&broken.fates).enumerate() {

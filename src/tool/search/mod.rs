@@ -16,11 +16,11 @@ use serde_json::json;
 
 pub use firsts::{First, Firsts};
 pub use hits::{Hits, InFile, Interest, Page};
-pub use names::{Names, Telling};
-pub use shown::{line_of, visible};
+pub use names::{NameSearch, Names};
+pub use shown::{is_odd, line_of, visible};
 pub use wanted::while_wanted;
 
-use super::read::near_names;
+use super::read::suggest_near;
 use super::{ToolContext, ToolError};
 use crate::error::Kind;
 pub use crate::walk::{Sort, Stop, Stopped, Tally, Walk, walk};
@@ -86,16 +86,14 @@ impl Window {
 pub fn start(workspace: &Workspace, path: Option<&Path>) -> Result<Place, ToolError> {
     let path = path.unwrap_or(Path::new(""));
     workspace.locate(path).map_err(|error| {
-        let explained = ToolError::from(&error);
-        let WorkspaceError::Missing { .. } = error else { return explained };
-        near_names(path, workspace.names_beside(path)).into_iter().fold(explained, |error, name| {
-            error.next(format!("use path {}", path.with_file_name(name).display()))
-        })
+        let is_missing = matches!(error, WorkspaceError::Missing { .. });
+        let explained = ToolError::from(error);
+        if is_missing { suggest_near(explained, workspace, path, "use path") } else { explained }
     })
 }
 
 /// Where a search for names begins: a folder.
-pub fn start_folder(workspace: &Workspace, path: Option<&Path>) -> Result<Place, ToolError> {
+fn start_folder(workspace: &Workspace, path: Option<&Path>) -> Result<Place, ToolError> {
     let place = start(workspace, path)?;
     if place.is_folder() {
         return Ok(place);

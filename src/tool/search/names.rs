@@ -3,10 +3,16 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use ignore::overrides::Override;
 use serde_json::json;
 
-use super::{First, Firsts, NOTES_ROOM, Tally, Window, left_out, notes};
+use super::{
+    First, Firsts, NOTES_ROOM, Sort, Stop, Walk, Window, left_out, notes, start_folder, walk,
+};
 use crate::tool::{ToolContext, ToolError, ToolOutput};
+
+/// Results per page when the call does not say.
+const DEFAULT_RESULTS: u64 = 200;
 
 /// Names as text.
 #[derive(Debug, Default)]
@@ -37,12 +43,19 @@ impl Names {
     }
 }
 
-/// How the names of a walk are told.
-pub struct Telling<'t> {
+/// A search for names beneath a folder.
+pub struct NameSearch<'t> {
     pub context: &'t ToolContext,
-    /// Where the walk began.
-    pub path: &'t Path,
-    pub window: Window,
+    pub stop: &'t Stop,
+    /// The folder to begin with.
+    pub path: Option<&'t Path>,
+    /// Hidden and ignored names as well.
+    pub all: bool,
+    pub globs: &'t Override,
+    /// How many levels of folders.
+    pub depth: usize,
+    pub offset: Option<u64>,
+    pub limit: Option<u64>,
     /// What the names are, for a note: "files".
     pub what: &'t str,
     /// What is said when there are none.
@@ -51,16 +64,37 @@ pub struct Telling<'t> {
     pub shows_everything: bool,
 }
 
-impl Telling<'_> {
-    /// The page of a walk that saw everything, and the notes that belong to it.
-    pub fn tell<T>(
+impl NameSearch<'_> {
+    /// The page of names, and the notes that belong to it.
+    pub fn run(
         &self,
-        found: Vec<Firsts<T>>,
-        tally: &Tally,
-        name: impl Fn(&First<T>) -> String,
+        is_wanted: impl Fn(Sort) -> bool + Sync,
+        name: impl Fn(&First<Sort>) -> String,
     ) -> Result<ToolOutput, ToolError> {
-        let Self { context, window, what, .. } = *self;
-        let mut notes = notes(tally, context)?;
+        let Self { context, what, .. } = *self;
+        let place = start_folder(&context.workspace, self.path)?;
+        let window = Window::new(self.offset, self.limit, DEFAULT_RESULTS)?;
+        let plan = Walk {
+            workspace: &context.workspace,
+            stop: self.stop,
+            start: &place.path,
+            all: self.all,
+            hidden: false,
+            globs: self.globs,
+            depth: self.depth,
+            shares_files: false,
+        };
+        let (found, tally) = walk(
+            &plan,
+            || Firsts::new(window.end()),
+            |found, _, entry| {
+                if is_wanted(entry.sort) {
+                    found.push(entry.path, 1, entry.sort);
+                }
+                true
+            },
+        );
+        let mut notes = notes(&tally, context)?;
         let total = found.iter().map(|found| found.total).sum();
         window.check(total, what)?;
         let room = context.output_limit.saturating_sub(NOTES_ROOM);
@@ -69,14 +103,14 @@ impl Telling<'_> {
             writeln!(text, "{}", self.none).ok();
         }
         if total == 0 || self.shows_everything {
-            notes.extend(left_out(tally));
+            notes.extend(left_out(&tally));
         }
         for note in window.note(shown, Some(total), what).into_iter().chain(notes) {
             writeln!(text, "[{note}]").ok();
         }
         let last = window.skip + shown;
         let details = json!({
-            "path": self.path.to_string_lossy(),
+            "path": place.path.to_string_lossy(),
             "results": shown,
             "total": total,
             "next_offset": (last < total).then_some(last + 1),

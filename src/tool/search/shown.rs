@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use crate::resource::picture;
+
 /// The longest part of a line that is shown.
 const LINE_LIMIT: usize = 320;
 /// How much of a long line stands before what was found in it.
@@ -11,18 +13,15 @@ const LEAD: usize = 80;
 /// A name or a line whose control characters can be seen and whose bad bytes are replaced.
 pub fn visible(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    let odd = |c: char| c.is_control() && c != '\t';
-    if !text.contains(odd) {
+    if !text.contains(is_odd) {
         return text.into_owned();
     }
-    let picture = |c: char| match c {
-        '\t' => '\t',
-        '\u{7f}' => '\u{2421}',
-        c if c < ' ' => char::from_u32(0x2400 + c as u32).unwrap_or('?'),
-        c if c.is_control() => '?',
-        c => c,
-    };
-    text.chars().map(picture).collect()
+    text.chars().map(|c| if is_odd(c) { picture(c) } else { c }).collect()
+}
+
+/// Whether a character of a line has no shape of its own.
+pub fn is_odd(c: char) -> bool {
+    c.is_control() && c != '\t'
 }
 
 /// A line without its ending; a long one is cut around what was found, and says by how much.

@@ -12,8 +12,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs a search where it may block, until it ends, is interrupted, or nobody waits for it.
 pub async fn while_wanted<T: Send + 'static>(
-    context: &ToolContext,
-    work: impl FnOnce(&Stop) -> Result<T, ToolError> + Send + 'static,
+    context: ToolContext,
+    work: impl FnOnce(&ToolContext, &Stop) -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {
     /// Dropping the future is a way to stop as well.
     struct Asking(Arc<Stop>);
@@ -24,11 +24,12 @@ pub async fn while_wanted<T: Send + 'static>(
     }
     let asking = Asking(Arc::new(Stop::after(TIME_LIMIT)));
     let stop = Arc::clone(&asking.0);
-    let mut running = std::pin::pin!(on_disk(move || work(&stop)));
+    let cancel = context.cancel.clone();
+    let mut running = std::pin::pin!(on_disk(move || work(&context, &stop)));
     tokio::select! {
         biased;
         done = &mut running => return done,
-        () = context.cancel.cancelled() => asking.0.ask(),
+        () = cancel.cancelled() => asking.0.ask(),
     }
     running.await
 }

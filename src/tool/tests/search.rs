@@ -426,7 +426,7 @@ fn an_interrupt_and_a_lost_caller_stop_the_work() {
         }
     }
     let (sender, receiver) = std::sync::mpsc::channel();
-    let work = move |stop: &Stop| {
+    let work = move |_: &ToolContext, stop: &Stop| {
         while !stop.is_due() {
             std::thread::yield_now();
         }
@@ -434,13 +434,13 @@ fn an_interrupt_and_a_lost_caller_stop_the_work() {
         Ok(())
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(while_wanted(&bench.context, work.clone())).unwrap();
+    runtime.block_on(while_wanted(bench.context.clone(), work.clone())).unwrap();
     let limit = Duration::from_secs(10);
     assert!(receiver.recv_timeout(limit).unwrap().is_some(), "cancelled");
     let mut context = bench.context.clone();
     context.cancel = CancellationToken::new();
     runtime.block_on(async {
-        let lost = tokio::time::timeout(Duration::from_millis(20), while_wanted(&context, work));
+        let lost = tokio::time::timeout(Duration::from_millis(20), while_wanted(context, work));
         assert!(lost.await.is_err());
     });
     assert!(receiver.recv_timeout(limit).unwrap().is_some(), "dropped");

@@ -180,6 +180,7 @@ impl Stage {
             .put_to_the_test(Trial {
                 command: &check.command,
                 directory: workspace.root(),
+                further: &[],
                 bounds: workspace.bounds(),
                 profile,
                 timeout: Duration::from_millis(check.timeout_ms),
