@@ -17,7 +17,7 @@ use crate::event::{
     BranchSummary, Canonical, Event, Extra, LOG_VERSION, Seq, SessionFork, SharedEvent,
 };
 use crate::files::{Durability, StateError, StateFolder};
-use crate::history::{self, History};
+use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Log, LogError};
 use crate::state::{StateProblem, StateRoot, log_name};
@@ -176,14 +176,10 @@ impl<'h> Draft<'h> {
                 Some(format!("{}.ndjson", places.get(&turn)?))
             })?;
         }
-        for call in log.history().orphans() {
-            log.append(
-                history::orphan_result(&call, "the fork was made before its result").into(),
-            )?;
-        }
-        if log.history().turns().open.is_some() {
-            log.append(history::cut_turn("the fork was made inside of this Turn").into())?;
-        }
+        log.close_open(
+            "the fork was made before its result",
+            "the fork was made inside of this Turn",
+        )?;
         if let Some(summary) = summary {
             let parent_session_id = parent.to_string();
             log.append(BranchSummary { parent_session_id, summary, extra: Extra::new() }.into())?;
@@ -194,24 +190,17 @@ impl<'h> Draft<'h> {
     fn beginning(&self, root: &StateRoot, parent: &SessionId, fork_root: &str) -> Canonical {
         let mut fork = match self.first {
             Canonical::SessionFork(first) => first.clone(),
-            Canonical::SessionStarted(first) => SessionFork {
-                role: first.role.clone(),
-                permission_mode: first.permission_mode.clone(),
-                sandbox_mode: first.sandbox_mode.clone(),
-                model: first.model.clone(),
-                effort: first.effort.clone(),
-                allow_write: first.allow_write.clone(),
-                deny_write: first.deny_write.clone(),
-                ..SessionFork::default()
-            },
+            Canonical::SessionStarted(first) => {
+                SessionFork { posture: first.posture.clone(), ..SessionFork::default() }
+            }
             _ => SessionFork::default(),
         };
         fork.parent_session_id = parent.to_string();
         fork_root.clone_into(&mut fork.fork_root_session_id);
         fork.forked_to_seq = self.forked_to_seq;
-        env!("CARGO_PKG_VERSION").clone_into(&mut fork.pixir_version);
-        fork.log_version = LOG_VERSION;
-        fork.workspace = root.workspace().to_string_lossy().into_owned();
+        env!("CARGO_PKG_VERSION").clone_into(&mut fork.posture.pixir_version);
+        fork.posture.log_version = LOG_VERSION;
+        fork.posture.workspace = root.workspace().to_string_lossy().into_owned();
         fork.into()
     }
 

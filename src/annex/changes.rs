@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use super::AnnexError;
 use crate::secret::Secrets;
-use crate::snapshot::{Change, Limits, Manifest, State, Store, Survey, state_of};
+use crate::snapshot::{
+    Change, FolderChange, Limits, Manifest, ManifestDelta, State, Store, Survey, state_of,
+};
 use crate::tool::{Difference, Versions};
 use crate::walk;
 use crate::workspace::Workspace;
@@ -26,14 +28,6 @@ pub struct Changes {
     pub folders: Vec<FolderChange>,
     /// What could not be looked at, and why.
     pub unreadable: Vec<(PathBuf, String)>,
-}
-
-/// A folder that was made, removed, or got another mode.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FolderChange {
-    pub path: PathBuf,
-    pub from: Option<u32>,
-    pub to: Option<u32>,
 }
 
 /// Where to look.
@@ -60,35 +54,33 @@ impl Changes {
         // What nobody can read may be anything, and is nowhere else.
         let unread = now.unread.iter().filter(|(path, _)| !walk::is_ignored(parent, path));
         changes.unreadable.extend(unread.map(|(path, reason)| (path.clone(), reason.clone())));
-        let paths: BTreeSet<&PathBuf> = base.entries.keys().chain(now.entries.keys()).collect();
-        let is_seen =
-            |path: &&PathBuf| !now.left_out.contains_key(*path) && !now.unread.contains_key(*path);
-        for path in paths.into_iter().filter(is_seen) {
-            let (from, mut to) = (base.state(path).cloned(), now.state(path).cloned());
-            if to.is_none() {
+        let ManifestDelta { files, folders, .. } =
+            ManifestDelta::between(base, &now, &BTreeSet::new());
+        // What the parent ignores is not brought to it, unless it came from there.
+        let is_noise = |is_new: bool, path: &Path| is_new && walk::is_ignored(parent, path);
+        for mut change in files {
+            if now.unread.contains_key(&change.path) {
+                continue;
+            }
+            if change.to.is_none() {
                 // It may still be there, and only be ignored by now, or not be readable.
-                match state_of(annex, path, Some(store)) {
-                    Ok(state) => to = state,
+                match state_of(annex, &change.path, Some(store)) {
+                    Ok(state) => change.to = state,
                     Err(error) => {
-                        changes.unreadable.push((path.clone(), error.to_string()));
+                        changes.unreadable.push((change.path, error.to_string()));
                         continue;
                     }
                 }
             }
-            // What the parent ignores is not brought to it, unless it came from there.
-            let is_noise = from.is_none() && walk::is_ignored(parent, path);
-            if from != to && !is_noise {
-                changes.files.push(Change { path: path.clone(), from, to });
+            if change.from != change.to && !is_noise(change.from.is_none(), &change.path) {
+                changes.files.push(change);
             }
         }
-        let folders: BTreeSet<&PathBuf> = base.folders.keys().chain(now.folders.keys()).collect();
-        for path in folders {
-            let (from, to) = (base.folders.get(path).copied(), now.folders.get(path).copied());
+        for change in folders {
             // A link to a folder is none.
-            let is_still_there = to.is_none() && is_folder(annex, path);
-            let is_noise = from.is_none() && walk::is_ignored(parent, path);
-            if from != to && !is_still_there && !is_noise {
-                changes.folders.push(FolderChange { path: path.clone(), from, to });
+            let is_still_there = change.to.is_none() && is_folder(annex, &change.path);
+            if !is_still_there && !is_noise(change.from.is_none(), &change.path) {
+                changes.folders.push(change);
             }
         }
         Ok(changes)

@@ -6,20 +6,16 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::Errno;
 
 use super::base::Base;
 use crate::files::StateDir;
 use crate::snapshot::{Hash, State};
-
-/// How much is copied at once.
-const CHUNK: usize = 16 << 20;
 
 /// Makes a copy in a folder that is not there yet, for its owner alone.
 pub fn copy(base: &Base, annexes: &StateDir, name: &OsStr) -> io::Result<StateDir> {
@@ -87,21 +83,8 @@ impl Copier<'_> {
                 Err(_) => self.can_share.store(false, Ordering::Relaxed),
             }
         }
-        let mut left = size;
-        while left > 0 {
-            let most = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
-            match rustix::fs::copy_file_range(from, None, to.as_fd(), None, most) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => left -= count as u64,
-                Err(Errno::INTR) => {}
-                // Between some file systems the kernel does not.
-                Err(_) if left == size => {
-                    let (mut from, mut to) = (from, File::from(to.try_clone()?));
-                    return io::copy(&mut from, &mut to).map(drop);
-                }
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(())
+        // Between two files the kernel copies.
+        let copied = io::copy(&mut from.take(size), &mut File::from(to.try_clone()?))?;
+        if copied == size { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 }

@@ -13,13 +13,15 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::AnnexError;
-use super::changes::{FolderChange, shown};
+use super::changes::shown;
 use super::merge::Merge;
 use crate::event::{Canonical, EventKind, SubagentEventKind};
 use crate::files::{StateDir, StateFolder};
 use crate::id::SessionId;
 use crate::log::Log;
-use crate::snapshot::{Change, Hash, Plan, RawPath, State, Store, Tracker, restore, state_of};
+use crate::snapshot::{
+    Change, FolderChange, Hash, Plan, RawPath, Store, Tracker, restore, state_of,
+};
 use crate::state::SessionFolder;
 use crate::workspace::Workspace;
 
@@ -96,17 +98,8 @@ impl Done {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    File {
-        path: RawPath,
-        from: Option<State>,
-        to: Option<State>,
-    },
-    /// A folder; `None` is one that is not there, a number its mode.
-    Folder {
-        path: RawPath,
-        from: Option<u32>,
-        to: Option<u32>,
-    },
+    File(Change),
+    Folder(FolderChange),
 }
 
 /// A deed that failed in the middle.
@@ -123,15 +116,11 @@ impl Deed {
     pub fn of(merge: &Merge, child: &SessionId, workspace: &Workspace) -> Self {
         let (gone, put): (Vec<&Change>, Vec<&Change>) =
             merge.files.iter().partition(|change| change.to.is_none());
-        let file = |change: &&Change| Step::File {
-            path: RawPath(change.path.clone()),
-            from: change.from.clone(),
-            to: change.to.clone(),
-        };
+        let file = |change: &&Change| Step::File((*change).clone());
         let (mut opened, mut removed, mut new, mut changed) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for FolderChange { path, from, to } in &merge.folders {
-            let step = |from, to| Step::Folder { path: RawPath(path.clone()), from, to };
+            let step = |from, to| Step::Folder(FolderChange { path: path.clone(), from, to });
             match (*from, *to) {
                 (_, None) => removed.push(step(*from, None)),
                 (Some(old), Some(mode)) if old & 0o700 == 0o700 => {
@@ -158,8 +147,12 @@ impl Deed {
     #[must_use]
     pub fn inverse(&self) -> Self {
         let steps = self.steps.iter().rev().cloned().map(|step| match step {
-            Step::File { path, from, to } => Step::File { path, from: to, to: from },
-            Step::Folder { path, from, to } => Step::Folder { path, from: to, to: from },
+            Step::File(Change { path, from, to }) => {
+                Step::File(Change { path, from: to, to: from })
+            }
+            Step::Folder(FolderChange { path, from, to }) => {
+                Step::Folder(FolderChange { path, from: to, to: from })
+            }
         });
         Self { name: fresh_name(), steps: steps.collect(), ..self.clone() }
     }
@@ -167,8 +160,8 @@ impl Deed {
     /// The files that it is about.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.steps.iter().filter_map(|step| match step {
-            Step::File { path, .. } => Some(path.as_ref()),
-            Step::Folder { .. } => None,
+            Step::File(change) => Some(change.path.as_path()),
+            Step::Folder(_) => None,
         })
     }
 
@@ -176,9 +169,10 @@ impl Deed {
     /// found.
     pub fn refuse_strangers(&self, workspace: &Workspace) -> Result<(), AnnexError> {
         let is_strange = |step: &&Step| match step {
-            Step::File { path, from, to } => !state_of(workspace, path.as_ref(), None)
-                .is_ok_and(|now| now == *from || now == *to),
-            Step::Folder { .. } => false,
+            Step::File(Change { path, from, to }) => {
+                !state_of(workspace, path, None).is_ok_and(|now| now == *from || now == *to)
+            }
+            Step::Folder(_) => false,
         };
         let strangers: Vec<PathBuf> =
             self.steps.iter().filter(is_strange).map(|step| step.path().to_owned()).collect();
@@ -264,8 +258,8 @@ impl Deed {
         if let Some(tracker) = tracker {
             deed.files().for_each(|path| note(tracker.after_change(path), path));
             for step in &done.steps {
-                if let Step::Folder { path: RawPath(path), from, to } = step {
-                    note(tracker.folder_changed(path, *from, *to), path);
+                if let Step::Folder(folder) = step {
+                    note(tracker.folder_changed(folder.clone()), &folder.path);
                 }
             }
         }
@@ -425,7 +419,7 @@ pub fn recover(
 impl Step {
     fn path(&self) -> &Path {
         match self {
-            Step::File { path, .. } | Step::Folder { path, .. } => path.as_ref(),
+            Step::File(Change { path, .. }) | Step::Folder(FolderChange { path, .. }) => path,
         }
     }
 
@@ -433,20 +427,22 @@ impl Step {
     fn take(&self, workspace: &Workspace, store: &Store) -> io::Result<bool> {
         let mut plan = Plan::default();
         match self {
-            Step::File { path, from, to } => {
-                let now = state_of(workspace, path.as_ref(), None)?;
-                if now == *to {
+            Step::File(change) => {
+                let now = state_of(workspace, &change.path, None)?;
+                if now == change.to {
                     return Ok(false);
                 }
-                if now != *from {
+                if now != change.from {
                     return Err(io::Error::other("somebody changed it meanwhile"));
                 }
-                plan.changes.push(Change { path: path.0.clone(), from: now, to: to.clone() });
+                plan.changes.push(change.clone());
             }
-            Step::Folder { path, from: None, to } => plan.make.push((path.0.clone(), *to)),
-            // One that somebody has put something into stays.
-            Step::Folder { path, to: None, .. } => plan.remove.push(path.0.clone()),
-            Step::Folder { path, to: Some(mode), .. } => plan.modes.push((path.0.clone(), *mode)),
+            Step::Folder(FolderChange { path, from, to }) => match (from, to) {
+                (None, to) => plan.make.push((path.clone(), *to)),
+                // One that somebody has put something into stays.
+                (Some(_), None) => plan.remove.push(path.clone()),
+                (Some(_), Some(mode)) => plan.modes.push((path.clone(), *mode)),
+            },
         }
         match restore(&plan, workspace, store).failed.pop() {
             Some((_, reason)) => Err(io::Error::other(reason)),

@@ -137,14 +137,8 @@ impl Explain for AnnexError {
                 json!({ "path": path.to_string_lossy(), "bytes": bytes, "limit": limit, "setting": setting })
             }
             Self::Conflicts(conflicts) => {
-                let one = |conflict: &Conflict| {
-                    json!({
-                        "path": conflict.path.to_string_lossy(),
-                        "kind": conflict.reason.name(),
-                        "reason": conflict.reason.to_string(),
-                    })
-                };
-                json!({ "conflicts": conflicts.iter().map(one).collect::<Vec<_>>() })
+                let conflicts: Vec<Value> = conflicts.iter().map(Conflict::json).collect();
+                json!({ "conflicts": conflicts })
             }
             Self::Broken(broken) => {
                 let left = broken.left.iter().map(|(path, _)| path.to_string_lossy());

@@ -3,16 +3,17 @@
 //! Where the parent still has what the child found, the child's state is taken. Where both went
 //! their own way, two texts may become one; everything else is a conflict, and then nothing is done.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 use serde_json::{Value, json};
 
-use super::changes::{Changes, FolderChange};
+use super::changes::Changes;
 use super::lease::Woven;
 use super::lines::{self, Overlap};
-use crate::snapshot::{Change, Plan, State, Store, in_the_way, state_of, staying};
+use crate::snapshot::{Change, FolderChange, Plan, State, Store, in_the_way, state_of, staying};
 use crate::workspace::Workspace;
 
 /// The largest text that is merged line by line.
@@ -66,56 +67,55 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Its name for machines.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Reason::Overlap(_) => "overlap",
-            Reason::BothMade => "both_made",
-            Reason::RemovedByChild => "removed_by_child",
-            Reason::RemovedByParent => "removed_by_parent",
-            Reason::Binary => "binary",
-            Reason::TooLarge => "too_large",
-            Reason::Modes => "modes",
-            Reason::Links => "links",
-            Reason::Kinds => "kinds",
-            Reason::Lost => "lost",
-            Reason::InTheWay => "in_the_way",
-            Reason::Unsaved => "unsaved",
-            Reason::NotAllowed(_) => "not_allowed",
-            Reason::Unreadable(_) => "unreadable",
-        }
+    /// Its name for machines, and what a person is told.
+    fn told(&self) -> (&'static str, Cow<'_, str>) {
+        let (name, words) = match self {
+            Reason::Overlap(overlaps) => return ("overlap", overlapping(overlaps).into()),
+            Reason::BothMade => ("both_made", "both made it, and differently"),
+            Reason::RemovedByChild => {
+                ("removed_by_child", "the child removed it, here it was changed")
+            }
+            Reason::RemovedByParent => {
+                ("removed_by_parent", "here it was removed, the child changed it")
+            }
+            Reason::Binary => ("binary", "both changed it, and it is no text"),
+            Reason::TooLarge => ("too_large", "both changed it, and it is too large to be merged"),
+            Reason::Modes => ("modes", "both changed its mode"),
+            Reason::Links => ("links", "both changed where it points"),
+            Reason::Kinds => ("kinds", "it is a link on one side and a file on the other"),
+            Reason::Lost => {
+                ("lost", "both changed it, and what the child found is not kept any more")
+            }
+            Reason::InTheWay => ("in_the_way", "something else stands there"),
+            Reason::Unsaved => ("unsaved", "the editor has changes of it that are not saved"),
+            Reason::NotAllowed(reason) => ("not_allowed", reason.as_str()),
+            Reason::Unreadable(reason) => ("unreadable", reason.as_str()),
+        };
+        (name, words.into())
     }
 }
 
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Reason::Overlap(overlaps) => {
-                let place = |overlap: &Overlap| match overlap {
-                    Overlap { first, last } if first == last => format!("line {first}"),
-                    Overlap { first, last } => format!("lines {first}-{last}"),
-                };
-                let places: Vec<String> = overlaps.iter().take(5).map(place).collect();
-                let more = if overlaps.len() > 5 { " and more" } else { "" };
-                return write!(
-                    f,
-                    "both changed {}{more} of what the child found",
-                    places.join(", ")
-                );
-            }
-            Reason::BothMade => "both made it, and differently",
-            Reason::RemovedByChild => "the child removed it, here it was changed",
-            Reason::RemovedByParent => "here it was removed, the child changed it",
-            Reason::Binary => "both changed it, and it is no text",
-            Reason::TooLarge => "both changed it, and it is too large to be merged",
-            Reason::Modes => "both changed its mode",
-            Reason::Links => "both changed where it points",
-            Reason::Kinds => "it is a link on one side and a file on the other",
-            Reason::Lost => "both changed it, and what the child found is not kept any more",
-            Reason::InTheWay => "something else stands there",
-            Reason::Unsaved => "the editor has changes of it that are not saved",
-            Reason::NotAllowed(reason) | Reason::Unreadable(reason) => reason,
-        })
+        f.write_str(&self.told().1)
+    }
+}
+
+fn overlapping(overlaps: &[Overlap]) -> String {
+    let place = |overlap: &Overlap| match overlap {
+        Overlap { first, last } if first == last => format!("line {first}"),
+        Overlap { first, last } => format!("lines {first}-{last}"),
+    };
+    let places: Vec<String> = overlaps.iter().take(5).map(place).collect();
+    let more = if overlaps.len() > 5 { " and more" } else { "" };
+    format!("both changed {}{more} of what the child found", places.join(", "))
+}
+
+impl Conflict {
+    /// For machines.
+    pub fn json(&self) -> Value {
+        let (name, words) = self.reason.told();
+        json!({ "path": self.path.to_string_lossy(), "kind": name, "reason": words })
     }
 }
 
@@ -219,18 +219,11 @@ impl Merge {
     /// For machines.
     pub fn json(&self) -> Value {
         let file = |change: &Change| json!({ "path": change.path.to_string_lossy(), "from": change.from, "to": change.to });
-        let conflict = |conflict: &Conflict| {
-            json!({
-                "path": conflict.path.to_string_lossy(),
-                "kind": conflict.reason.name(),
-                "reason": conflict.reason.to_string(),
-            })
-        };
         json!({
             "files": self.files.iter().map(file).collect::<Vec<_>>(),
             "folders": self.folders.iter().map(|it| it.path.to_string_lossy()).collect::<Vec<_>>(),
             "merged_texts": self.woven.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
-            "conflicts": self.conflicts.iter().map(conflict).collect::<Vec<_>>(),
+            "conflicts": self.conflicts.iter().map(Conflict::json).collect::<Vec<_>>(),
         })
     }
 }

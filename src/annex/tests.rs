@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::error::Explain;
+use crate::snapshot::FolderChange;
 use crate::tool::{Containment, Host};
 
 struct Yard {
@@ -490,12 +491,12 @@ fn a_folder_that_becomes_writable_does_so_before_its_files_change() {
         let mut back = 0;
         for step in deed.steps.iter().chain(&deed.inverse().steps) {
             match step {
-                deed::Step::Folder { from, to, .. } => {
+                deed::Step::Folder(FolderChange { from, to, .. }) => {
                     assert_eq!(*from, Some(now), "each begins where the other ended");
                     now = to.unwrap();
                     back += usize::from(now == mode);
                 }
-                deed::Step::File { .. } => assert_eq!(now & 0o700, 0o700, "{:?}", deed.steps),
+                deed::Step::File(_) => assert_eq!(now & 0o700, 0o700, "{:?}", deed.steps),
             }
         }
         assert_eq!((now, back), (0o555, 1));

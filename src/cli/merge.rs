@@ -21,7 +21,7 @@ use crate::history::History;
 use crate::log::Log;
 use crate::render::{Envelope, clean};
 use crate::session::Session;
-use crate::snapshot::Hash;
+use crate::snapshot::{Change, Hash};
 use crate::workspace::Workspace;
 
 /// How many files a person is shown.
@@ -217,12 +217,10 @@ impl Told {
     fn of_deed(back: &Deed, is_dry: bool) -> Self {
         let files: Vec<_> = back.files().map(Path::to_string_lossy).collect();
         let line = |step: &Step| match step {
-            Step::File { path, to: None, .. } => Some(format!("remove  {}", shown(path.as_ref()))),
-            Step::File { path, from: None, .. } => {
-                Some(format!("make    {}", shown(path.as_ref())))
-            }
-            Step::File { path, .. } => Some(format!("restore {}", shown(path.as_ref()))),
-            Step::Folder { .. } => None,
+            Step::File(Change { path, to: None, .. }) => Some(format!("remove  {}", shown(path))),
+            Step::File(Change { path, from: None, .. }) => Some(format!("make    {}", shown(path))),
+            Step::File(Change { path, .. }) => Some(format!("restore {}", shown(path))),
+            Step::Folder(_) => None,
         };
         let lines = back.steps.iter().filter_map(line).collect();
         let facts = json!({ "files": files });

@@ -157,6 +157,6 @@ fn line(sum: &Sum) -> String {
         (Some(cost), 0) => format!("${cost:.4}"),
         (Some(cost), count) => format!("${cost:.4} and {} of unknown cost", counted(count, "call")),
     };
-    let (input, output) = (sum.input_tokens, sum.output_tokens);
+    let (input, output) = (sum.tokens.input_tokens, sum.tokens.output_tokens);
     format!("{calls}{failed}  {input} in{hits}  {output} out  {cost}")
 }

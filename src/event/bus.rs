@@ -18,13 +18,19 @@ const CAPACITY: usize = 1024;
 /// The publishing side, one per Session.
 #[derive(Debug, Clone)]
 pub struct Bus {
-    session_id: SessionId,
     sender: broadcast::Sender<SharedEvent>,
-    next_seq: Arc<AtomicU64>,
+    shared: Arc<Shared>,
+}
+
+/// What all handles of a bus share.
+#[derive(Debug)]
+struct Shared {
+    session_id: SessionId,
+    next_seq: AtomicU64,
     /// How many live notices were emitted.
-    ticks: Arc<AtomicU64>,
+    ticks: AtomicU64,
     /// A leaf cache, so that whoever falls behind can be told what happens now.
-    status: Arc<Mutex<Told>>,
+    status: Mutex<Told>,
 }
 
 /// The latest status, and the tick of the notice that told it.
@@ -38,19 +44,19 @@ impl Bus {
     /// A bus whose next canonical Event will be `next_seq`.
     pub fn new(session_id: SessionId, next_seq: Seq) -> Self {
         let (sender, _) = broadcast::channel(CAPACITY);
-        Self {
+        let shared = Shared {
             session_id,
-            sender,
-            next_seq: Arc::new(AtomicU64::new(next_seq)),
-            ticks: Arc::default(),
-            status: Arc::new(Mutex::new(Told { status: Status::Idle, tick: None })),
-        }
+            next_seq: AtomicU64::new(next_seq),
+            ticks: AtomicU64::default(),
+            status: Mutex::new(Told { status: Status::Idle, tick: None }),
+        };
+        Self { sender, shared: Arc::new(shared) }
     }
 
     /// Publishes an Event that is already on disk.
     pub fn publish(&self, event: SharedEvent) {
         if let Some(seq) = event.seq() {
-            self.next_seq.store(seq + 1, Ordering::Release);
+            self.shared.next_seq.store(seq + 1, Ordering::Release);
         }
         // Nobody listening is normal.
         self.sender.send(event).ok();
@@ -58,7 +64,7 @@ impl Bus {
 
     /// Publishes a live notice.
     pub fn emit(&self, notice: Ephemeral) {
-        let next_tick = || self.ticks.fetch_add(1, Ordering::AcqRel);
+        let next_tick = || self.shared.ticks.fetch_add(1, Ordering::AcqRel);
         let tick = if let Ephemeral::Status(status) = &notice {
             // Status and tick change together, or a listener that asks in between hears neither.
             let mut told = self.told();
@@ -68,19 +74,15 @@ impl Bus {
         } else {
             next_tick()
         };
-        let moment = Emitted { before: self.next_seq.load(Ordering::Acquire), tick };
-        self.sender.send(Arc::new(Event::live(self.session_id.clone(), notice, moment))).ok();
+        let moment = Emitted { before: self.shared.next_seq.load(Ordering::Acquire), tick };
+        self.sender
+            .send(Arc::new(Event::live(self.shared.session_id.clone(), notice, moment)))
+            .ok();
     }
 
     /// A bus that does not keep its listeners waiting once the Session is gone.
     pub fn downgrade(&self) -> WeakBus {
-        WeakBus {
-            session_id: self.session_id.clone(),
-            sender: self.sender.downgrade(),
-            next_seq: Arc::clone(&self.next_seq),
-            ticks: Arc::clone(&self.ticks),
-            status: Arc::clone(&self.status),
-        }
+        WeakBus { sender: self.sender.downgrade(), shared: Arc::clone(&self.shared) }
     }
 
     /// What the Session does now: a Backlog without Events and questions.
@@ -90,7 +92,7 @@ impl Bus {
             events: Vec::new(),
             status: told.status.clone(),
             status_tick: told.tick,
-            tick: self.ticks.load(Ordering::Acquire),
+            tick: self.shared.ticks.load(Ordering::Acquire),
             questions: Vec::new(),
         }
     }
@@ -101,20 +103,20 @@ impl Bus {
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts listening; `source` answers with what was missed.
     pub fn listen(&self, from: From, source: BacklogSource) -> Listener {
-        let began = self.ticks.load(Ordering::Acquire);
+        let began = self.shared.ticks.load(Ordering::Acquire);
         let receiver = self.sender.subscribe();
         let next_seq = match from {
             From::Start => 0,
             From::After(seq) => seq + 1,
-            From::Now => self.next_seq.load(Ordering::Acquire),
+            From::Now => self.shared.next_seq.load(Ordering::Acquire),
         };
         Listener {
-            session_id: self.session_id.clone(),
+            session_id: self.shared.session_id.clone(),
             began,
             receiver,
             source,
@@ -132,23 +134,14 @@ impl Bus {
 /// A bus that may be gone.
 #[derive(Debug, Clone)]
 pub struct WeakBus {
-    session_id: SessionId,
     sender: broadcast::WeakSender<SharedEvent>,
-    next_seq: Arc<AtomicU64>,
-    ticks: Arc<AtomicU64>,
-    status: Arc<Mutex<Told>>,
+    shared: Arc<Shared>,
 }
 
 impl WeakBus {
     /// The bus, if its Session is still there.
     pub fn upgrade(&self) -> Option<Bus> {
-        Some(Bus {
-            session_id: self.session_id.clone(),
-            sender: self.sender.upgrade()?,
-            next_seq: Arc::clone(&self.next_seq),
-            ticks: Arc::clone(&self.ticks),
-            status: Arc::clone(&self.status),
-        })
+        Some(Bus { sender: self.sender.upgrade()?, shared: Arc::clone(&self.shared) })
     }
 }
 

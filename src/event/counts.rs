@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Extra;
+use super::{Extra, ProviderUsage};
 
 /// Tokens as the Provider counted them; `input` includes `cached`, `output` includes `reasoning`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -26,6 +26,32 @@ pub struct Tokens {
     /// Fields of the future.
     #[serde(flatten)]
     pub extra: Extra,
+}
+
+impl Tokens {
+    /// Adds another count to this one; fields of the future are not summed.
+    pub fn add(&mut self, other: &Self) {
+        let pairs = [
+            (&mut self.input_tokens, other.input_tokens),
+            (&mut self.cached_tokens, other.cached_tokens),
+            (&mut self.output_tokens, other.output_tokens),
+            (&mut self.reasoning_tokens, other.reasoning_tokens),
+            (&mut self.total_tokens, other.total_tokens),
+        ];
+        for (sum, more) in pairs {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+impl ProviderUsage {
+    /// Everything the call was billed for, failed attempts included; `None` when nobody counted.
+    pub fn billed(&self) -> Option<Tokens> {
+        let mut counted = self.usage.iter().chain(self.failed_usage.as_deref());
+        let mut sum = counted.next()?.clone();
+        counted.for_each(|tokens| sum.add(tokens));
+        Some(sum)
+    }
 }
 
 /// Whether a call went on from the one before it, or why it was sent whole.

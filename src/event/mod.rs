@@ -3,7 +3,6 @@
 //! A canonical Event has a `seq`, and only `log` can make one: a sequenced Event is an Event on
 //! disk. An ephemeral Event lives on the bus alone.
 
-mod bill;
 mod bus;
 mod canonical;
 mod compaction;
@@ -26,7 +25,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -182,6 +180,12 @@ impl Event {
         }
     }
 
+    /// The same Event with another fact.
+    #[must_use]
+    pub fn with_fact(&self, fact: Canonical) -> Self {
+        Self { kind: EventKind::Canonical(fact), ..self.clone() }
+    }
+
     /// Supposes a fact, to see what would follow from it. It has no seq, because it is in no Log, and
     /// nobody may publish it.
     pub fn supposed(session_id: SessionId, fact: Canonical) -> Self {
@@ -227,25 +231,34 @@ impl Event {
             EventKind::Ephemeral(notice) => notice.type_name(),
         }
     }
+
+    fn fields<D>(&self, data: D) -> EventFields<'_, D> {
+        let Self { id, session_id, seq, ts, extra, .. } = self;
+        EventFields { id, session_id, seq: *seq, ts, type_name: self.type_name(), data, extra }
+    }
 }
 
-/// The wire form: `{id, session_id, seq, ts, type, data}`, as in the Log but without its proof.
+/// The fields of an Event in their order, as they are on the wire and, before its proof, in the Log.
+#[derive(Debug, Serialize)]
+#[expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
+pub struct EventFields<'e, D> {
+    pub id: &'e EventId,
+    pub session_id: &'e SessionId,
+    pub seq: Option<Seq>,
+    pub ts: &'e Timestamp,
+    #[serde(rename = "type")]
+    pub type_name: &'e str,
+    pub data: D,
+    #[serde(flatten)]
+    pub extra: &'e Extra,
+}
+
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("id", &self.id)?;
-        map.serialize_entry("session_id", &self.session_id)?;
-        map.serialize_entry("seq", &self.seq)?;
-        map.serialize_entry("ts", &self.ts)?;
-        map.serialize_entry("type", self.type_name())?;
         match &self.kind {
-            EventKind::Canonical(fact) => map.serialize_entry("data", fact)?,
-            EventKind::Ephemeral(notice) => map.serialize_entry("data", &notice.data())?,
+            EventKind::Canonical(fact) => self.fields(fact).serialize(serializer),
+            EventKind::Ephemeral(notice) => self.fields(notice.data()).serialize(serializer),
         }
-        for (key, value) in &self.extra {
-            map.serialize_entry(key, value)?;
-        }
-        map.end()
     }
 }
 

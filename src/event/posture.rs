@@ -21,9 +21,10 @@ open_enum! {
     }
 }
 
-/// Who the Session is and what it may do.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionStarted {
+// What a Session is when its Log begins, and what it may do. Not a doc comment: the schemas of both facts would
+// have it as their description.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct InitialPosture {
     #[serde(default)]
     pub pixir_version: String,
     #[serde(default)]
@@ -32,7 +33,7 @@ pub struct SessionStarted {
     pub workspace: String,
     #[serde(default)]
     pub role: String,
-    #[serde(default = "PermissionMode::auto")]
+    #[serde(default)]
     pub permission_mode: PermissionMode,
     #[serde(default)]
     pub sandbox_mode: String,
@@ -46,6 +47,13 @@ pub struct SessionStarted {
     /// Globs of what tools may not write.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny_write: Vec<String>,
+}
+
+/// Who the Session is and what it may do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionStarted {
+    #[serde(flatten)]
+    pub posture: InitialPosture,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_session_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,16 +62,10 @@ pub struct SessionStarted {
     pub extra: Extra,
 }
 
-impl PermissionMode {
-    fn auto() -> Self {
-        PermissionMode::Auto
-    }
-}
-
 /// What a Session does that was told nothing.
 impl Default for PermissionMode {
     fn default() -> Self {
-        Self::auto()
+        Self::Auto
     }
 }
 
@@ -76,28 +78,8 @@ pub struct SessionFork {
     pub fork_root_session_id: String,
     #[serde(default)]
     pub forked_to_seq: u64,
-    #[serde(default)]
-    pub pixir_version: String,
-    #[serde(default)]
-    pub log_version: u32,
-    #[serde(default)]
-    pub workspace: String,
-    #[serde(default)]
-    pub role: String,
-    #[serde(default = "PermissionMode::auto")]
-    pub permission_mode: PermissionMode,
-    #[serde(default)]
-    pub sandbox_mode: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effort: Option<String>,
-    /// Globs of what tools may write; empty means everything in the Workspace.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allow_write: Vec<String>,
-    /// Globs of what tools may not write.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub deny_write: Vec<String>,
+    #[serde(flatten)]
+    pub posture: InitialPosture,
     #[serde(flatten)]
     pub extra: Extra,
 }

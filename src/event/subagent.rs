@@ -139,30 +139,31 @@ impl SubagentUsage {
 
     /// Adds what another one used up.
     pub fn add(&mut self, other: &Self) {
-        self.calls = self.calls.saturating_add(other.calls);
-        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
-        self.cached_tokens = self.cached_tokens.saturating_add(other.cached_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
-        self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
-        self.total_tokens = self.total_tokens.saturating_add(other.total_tokens);
-        if let Some(cost) = other.estimated_cost_usd {
-            *self.estimated_cost_usd.get_or_insert(0.0) += cost;
+        let mut cost = self.estimated_cost_usd;
+        if let Some(more) = other.estimated_cost_usd {
+            *cost.get_or_insert(0.0) += more;
         }
+        *self = Self { estimated_cost_usd: cost, ..self.combined(other, u64::saturating_add) };
     }
 
     /// What is left of it without another one.
     #[must_use]
     pub fn less(&self, other: &Self) -> Self {
-        let cost = self.estimated_cost_usd;
+        let less = |cost: f64| (cost - other.estimated_cost_usd.unwrap_or_default()).max(0.0);
+        let cost = self.estimated_cost_usd.map(less);
+        Self { estimated_cost_usd: cost, ..self.combined(other, u64::saturating_sub) }
+    }
+
+    /// Every count combined with that of another one; the cost stays.
+    fn combined(&self, other: &Self, combine: fn(u64, u64) -> u64) -> Self {
         Self {
-            calls: self.calls.saturating_sub(other.calls),
-            input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
-            cached_tokens: self.cached_tokens.saturating_sub(other.cached_tokens),
-            output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
-            reasoning_tokens: self.reasoning_tokens.saturating_sub(other.reasoning_tokens),
-            total_tokens: self.total_tokens.saturating_sub(other.total_tokens),
-            estimated_cost_usd: cost
-                .map(|cost| (cost - other.estimated_cost_usd.unwrap_or_default()).max(0.0)),
+            calls: combine(self.calls, other.calls),
+            input_tokens: combine(self.input_tokens, other.input_tokens),
+            cached_tokens: combine(self.cached_tokens, other.cached_tokens),
+            output_tokens: combine(self.output_tokens, other.output_tokens),
+            reasoning_tokens: combine(self.reasoning_tokens, other.reasoning_tokens),
+            total_tokens: combine(self.total_tokens, other.total_tokens),
+            estimated_cost_usd: self.estimated_cost_usd,
         }
     }
 }

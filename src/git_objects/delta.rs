@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::GitObjectError;
+use super::{CHAIN_TOO_LARGE, MALFORMED_DELTA, damaged};
 
 /// The size of a copy whose instruction says zero.
 const DEFAULT_COPY: usize = 0x1_0000;
@@ -20,30 +20,30 @@ pub(super) struct Delta {
 
 impl Delta {
     /// Takes the inflated data of a delta.
-    pub(super) fn parse(data: Vec<u8>) -> Result<Self, GitObjectError> {
+    pub(super) fn parse(data: Vec<u8>) -> io::Result<Self> {
         let mut rest = data.iter();
         let sizes = read_size(&mut rest).zip(read_size(&mut rest));
-        let (base_size, result_size) = sizes.ok_or(GitObjectError::MalformedDelta)?;
+        let (base_size, result_size) = sizes.ok_or_else(|| damaged(MALFORMED_DELTA))?;
         let instructions = data.len().saturating_sub(rest.len());
         Ok(Self { base_size, result_size, data, instructions })
     }
 
     /// Replaces `result` by what the delta makes of `base`.
-    pub(super) fn apply(&self, base: &[u8], result: &mut Vec<u8>) -> Result<(), GitObjectError> {
-        let size = usize::try_from(self.result_size).map_err(|_| GitObjectError::ChainTooLarge)?;
+    pub(super) fn apply(&self, base: &[u8], result: &mut Vec<u8>) -> io::Result<()> {
+        let size = usize::try_from(self.result_size).map_err(|_| damaged(CHAIN_TOO_LARGE))?;
         result.clear();
         result.try_reserve_exact(size).map_err(io::Error::from)?;
         let mut rest = self.data.get(self.instructions..).unwrap_or_default();
         while let Some((&opcode, after)) = rest.split_first() {
             let (bytes, after) =
-                next_bytes(opcode, after, base).ok_or(GitObjectError::MalformedDelta)?;
+                next_bytes(opcode, after, base).ok_or_else(|| damaged(MALFORMED_DELTA))?;
             if bytes.len() > size.saturating_sub(result.len()) {
-                return Err(GitObjectError::MalformedDelta);
+                return Err(damaged(MALFORMED_DELTA));
             }
             result.extend_from_slice(bytes);
             rest = after;
         }
-        if result.len() == size { Ok(()) } else { Err(GitObjectError::MalformedDelta) }
+        if result.len() == size { Ok(()) } else { Err(damaged(MALFORMED_DELTA)) }
     }
 }
 

@@ -6,10 +6,11 @@ use std::os::unix::fs::FileExt;
 
 use flate2::bufread::ZlibDecoder;
 
-use super::GitObjectError;
+use super::damaged;
 
 /// How much is read from the file at once: most entries of a pack are far smaller.
 const PIECE: usize = 8 << 10;
+const WRONG_SIZE: &str = "the compressed data does not have the announced size";
 /// How much memory is reserved for data that has not been seen yet.
 const RESERVED_UNSEEN: u64 = 1 << 20;
 
@@ -44,21 +45,21 @@ pub(super) fn inflate_to_end(
     decoder: &mut ZlibDecoder<BufReader<Section<'_>>>,
     mut content: Vec<u8>,
     size: u64,
-) -> Result<Vec<u8>, GitObjectError> {
-    let rest = size.checked_sub(content.len() as u64).ok_or(GitObjectError::WrongSize)?;
+) -> io::Result<Vec<u8>> {
+    let rest = size.checked_sub(content.len() as u64).ok_or_else(|| damaged(WRONG_SIZE))?;
     // One byte more, so that the decoder reaches the end of the stream and its checksum.
     let wanted = rest.saturating_add(1);
     // `read_to_end` grows the vector only as data arrives.
     let reserved = usize::try_from(wanted.min(RESERVED_UNSEEN)).unwrap_or_default();
     content.try_reserve_exact(reserved).map_err(io::Error::from)?;
     decoder.take(wanted).read_to_end(&mut content).map_err(inflate_error)?;
-    if content.len() as u64 == size { Ok(content) } else { Err(GitObjectError::WrongSize) }
+    if content.len() as u64 == size { Ok(content) } else { Err(damaged(WRONG_SIZE)) }
 }
 
 /// What an error of the decoder means; it reports corrupt data as invalid input.
-pub(super) fn inflate_error(error: io::Error) -> GitObjectError {
+pub(super) fn inflate_error(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::InvalidInput => GitObjectError::CorruptData,
-        _ => error.into(),
+        io::ErrorKind::InvalidInput => damaged("the compressed data is corrupt"),
+        _ => error,
     }
 }

@@ -4,15 +4,19 @@
 //! anything is built; then the object is built from the base upwards, by two buffers in turn.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 
 use flate2::bufread::ZlibDecoder;
 
 use super::delta::Delta;
 use super::inflate::{Section, inflate_to_end};
-use super::{GitObjectError, ObjectFormat, ObjectId, PackIndex};
+use super::{
+    CHAIN_TOO_LARGE, MALFORMED_DELTA, NOT_A_BLOB, ObjectFormat, ObjectId, PackIndex,
+    blob_too_large, damaged,
+};
 
+const MALFORMED: &str = "the header of a pack entry is malformed";
 /// The signature, the version and the number of objects.
 const HEADER_LENGTH: usize = 12;
 /// Where the first object is.
@@ -39,22 +43,23 @@ pub struct Pack {
 
 impl Pack {
     /// Opens a pack of version 2 or 3 with the index that was made for it.
-    pub fn open(pack: File, index: PackIndex) -> Result<Self, GitObjectError> {
+    pub fn open(pack: File, index: PackIndex) -> io::Result<Self> {
         let mut header = [0; HEADER_LENGTH];
         pack.read_exact_at(&mut header, 0)?;
         let [b'P', b'A', b'C', b'K', 0, 0, 0, 2 | 3, count @ ..] = header else {
-            return Err(GitObjectError::UnsupportedPack);
+            return Err(damaged("not a pack of version 2 or 3"));
         };
         let count = u32::from_be_bytes(count);
         if count != index.object_count() {
-            return Err(GitObjectError::CountMismatch { pack: count, index: index.object_count() });
+            let objects = index.object_count();
+            return Err(damaged(format!("the pack has {count} objects and its index {objects}")));
         }
         let mut checksum = vec![0; index.format().id_length()];
         let end = pack.metadata()?.len().checked_sub(checksum.len() as u64);
-        let end = end.filter(|&end| end >= START).ok_or(GitObjectError::Truncated)?;
+        let end = end.filter(|&end| end >= START).ok_or(io::ErrorKind::UnexpectedEof)?;
         pack.read_exact_at(&mut checksum, end)?;
         if checksum != index.pack_checksum()? {
-            return Err(GitObjectError::OtherPack);
+            return Err(damaged("the index belongs to another pack"));
         }
         Ok(Self { file: pack, index, end })
     }
@@ -66,13 +71,13 @@ impl Pack {
     }
 
     /// Reads the blob at a position of the index, if it has at most `limit` bytes.
-    pub fn read_blob(&self, position: u32, limit: u64) -> Result<Vec<u8>, GitObjectError> {
+    pub fn read_blob(&self, position: u32, limit: u64) -> io::Result<Vec<u8>> {
         let mut offset = self.index.offset(position)?;
         let mut chain = Chain::new(limit);
         loop {
             let entry = self.entry(offset)?;
             let base = match entry.kind {
-                Kind::Other => return Err(GitObjectError::NotABlob),
+                Kind::Other => return Err(damaged(NOT_A_BLOB)),
                 Kind::Blob => {
                     chain.check_size(entry.size)?;
                     return chain.build(entry.inflate()?);
@@ -80,7 +85,7 @@ impl Pack {
                 Kind::OffsetDelta(distance) => {
                     // The distance is not zero, so such a chain always moves to the front.
                     let base = offset.checked_sub(distance);
-                    base.ok_or(GitObjectError::OffsetOutside { offset })?
+                    base.ok_or_else(|| outside(offset))?
                 }
                 Kind::IdDelta(id) => self.base_offset(&id)?,
             };
@@ -91,15 +96,16 @@ impl Pack {
         }
     }
 
-    fn base_offset(&self, id: &ObjectId) -> Result<u64, GitObjectError> {
-        let position = self.index.find(id)?.ok_or(GitObjectError::MissingBase { id: *id })?;
+    fn base_offset(&self, id: &ObjectId) -> io::Result<u64> {
+        let missing = || damaged(format!("the delta base {id} is not in the pack"));
+        let position = self.index.find(id)?.ok_or_else(missing)?;
         self.index.offset(position)
     }
 
     /// Reads the header of the entry at an offset.
-    fn entry(&self, offset: u64) -> Result<Entry<'_>, GitObjectError> {
+    fn entry(&self, offset: u64) -> io::Result<Entry<'_>> {
         if !(START..self.end).contains(&offset) {
-            return Err(GitObjectError::OffsetOutside { offset });
+            return Err(outside(offset));
         }
         let mut source = Section::new(&self.file, offset, self.end);
         let (number, size) = read_kind_and_size(&mut source)?;
@@ -108,7 +114,7 @@ impl Pack {
             3 => Kind::Blob,
             6 => Kind::OffsetDelta(read_distance(&mut source)?),
             7 => Kind::IdDelta(read_id(&mut source, self.index.format())?),
-            _ => return Err(GitObjectError::MalformedEntry),
+            _ => return Err(damaged(MALFORMED)),
         };
         Ok(Entry { kind, size, source })
     }
@@ -135,7 +141,7 @@ struct Entry<'p> {
 }
 
 impl Entry<'_> {
-    fn inflate(self) -> Result<Vec<u8>, GitObjectError> {
+    fn inflate(self) -> io::Result<Vec<u8>> {
         inflate_to_end(&mut ZlibDecoder::new(self.source), Vec::new(), self.size)
     }
 }
@@ -167,40 +173,40 @@ impl Chain {
     }
 
     /// Refuses a link that would make the chain too deep or a cycle.
-    fn check_link(&self, offset: u64, base: u64) -> Result<(), GitObjectError> {
+    fn check_link(&self, offset: u64, base: u64) -> io::Result<()> {
         if self.deltas.len() >= DEEPEST_CHAIN {
-            return Err(GitObjectError::ChainTooDeep);
+            return Err(damaged("the delta chain is too deep"));
         }
         // Every cycle has a link that does not move to the front, so only those are looked at.
         if base == offset || base > offset && self.offsets.contains(&base) {
-            return Err(GitObjectError::DeltaCycle);
+            return Err(damaged("the delta chain is a cycle"));
         }
         Ok(())
     }
 
     /// Refuses a delta whose data has more bytes than may still be kept.
-    fn check_delta(&mut self, size: u64) -> Result<(), GitObjectError> {
+    fn check_delta(&mut self, size: u64) -> io::Result<()> {
         let rest = self.delta_budget.checked_sub(size);
-        self.delta_budget = rest.ok_or(GitObjectError::ChainTooLarge)?;
+        self.delta_budget = rest.ok_or_else(|| damaged(CHAIN_TOO_LARGE))?;
         Ok(())
     }
 
     /// Refuses an object that is too large, or not of the size that the delta above it needs.
-    fn check_size(&mut self, size: u64) -> Result<(), GitObjectError> {
+    fn check_size(&mut self, size: u64) -> io::Result<()> {
         match self.deltas.last() {
             None if size > self.limit => {
-                return Err(GitObjectError::BlobTooLarge { size, limit: self.limit });
+                return Err(blob_too_large(size, self.limit));
             }
-            Some(_) if size > self.largest_base => return Err(GitObjectError::ChainTooLarge),
-            Some(above) if size != above.base_size => return Err(GitObjectError::MalformedDelta),
+            Some(_) if size > self.largest_base => return Err(damaged(CHAIN_TOO_LARGE)),
+            Some(above) if size != above.base_size => return Err(damaged(MALFORMED_DELTA)),
             _ => {}
         }
         let rest = self.work_budget.checked_sub(size);
-        self.work_budget = rest.ok_or(GitObjectError::ChainTooLarge)?;
+        self.work_budget = rest.ok_or_else(|| damaged(CHAIN_TOO_LARGE))?;
         Ok(())
     }
 
-    fn push(&mut self, offset: u64, delta: Delta) -> Result<(), GitObjectError> {
+    fn push(&mut self, offset: u64, delta: Delta) -> io::Result<()> {
         self.check_size(delta.result_size)?;
         self.offsets.push(offset);
         self.deltas.push(delta);
@@ -208,7 +214,7 @@ impl Chain {
     }
 
     /// Applies all deltas to the base at the end of the chain.
-    fn build(mut self, mut content: Vec<u8>) -> Result<Vec<u8>, GitObjectError> {
+    fn build(mut self, mut content: Vec<u8>) -> io::Result<Vec<u8>> {
         let mut result = Vec::new();
         while let Some(delta) = self.deltas.pop() {
             delta.apply(&content, &mut result)?;
@@ -220,7 +226,11 @@ impl Chain {
     }
 }
 
-fn read_byte(source: &mut impl Read) -> Result<u8, GitObjectError> {
+fn outside(offset: u64) -> io::Error {
+    damaged(format!("the pack has no object at offset {offset}"))
+}
+
+fn read_byte(source: &mut impl Read) -> io::Result<u8> {
     let mut byte = [0];
     source.read_exact(&mut byte)?;
     let [byte] = byte;
@@ -228,7 +238,7 @@ fn read_byte(source: &mut impl Read) -> Result<u8, GitObjectError> {
 }
 
 /// The type of an entry and the size of its inflated data, in groups of bits, the lowest first.
-fn read_kind_and_size(source: &mut impl Read) -> Result<(u8, u64), GitObjectError> {
+fn read_kind_and_size(source: &mut impl Read) -> io::Result<(u8, u64)> {
     let mut byte = read_byte(source)?;
     let kind = byte >> 4 & 0x07;
     let mut size = u64::from(byte & 0x0f);
@@ -236,7 +246,7 @@ fn read_kind_and_size(source: &mut impl Read) -> Result<(u8, u64), GitObjectErro
     while byte & 0x80 != 0 {
         // More than nine groups would not fit in 64 bits.
         if shift > 57 {
-            return Err(GitObjectError::MalformedEntry);
+            return Err(damaged(MALFORMED));
         }
         byte = read_byte(source)?;
         size |= u64::from(byte & 0x7f) << shift;
@@ -247,19 +257,19 @@ fn read_kind_and_size(source: &mut impl Read) -> Result<(u8, u64), GitObjectErro
 
 /// The distance to the base, in groups of bits, the highest first. Each group but the last counts
 /// one more than its bits say, so that no distance can be written in two ways.
-fn read_distance(source: &mut impl Read) -> Result<u64, GitObjectError> {
+fn read_distance(source: &mut impl Read) -> io::Result<u64> {
     let mut byte = read_byte(source)?;
     let mut distance = u64::from(byte & 0x7f);
     while byte & 0x80 != 0 {
         byte = read_byte(source)?;
         let shifted = distance.checked_add(1).and_then(|distance| distance.checked_mul(1 << 7));
-        distance = shifted.ok_or(GitObjectError::MalformedEntry)? | u64::from(byte & 0x7f);
+        distance = shifted.ok_or_else(|| damaged(MALFORMED))? | u64::from(byte & 0x7f);
     }
-    if distance == 0 { Err(GitObjectError::MalformedEntry) } else { Ok(distance) }
+    if distance == 0 { Err(damaged(MALFORMED)) } else { Ok(distance) }
 }
 
-fn read_id(source: &mut impl Read, format: ObjectFormat) -> Result<ObjectId, GitObjectError> {
+fn read_id(source: &mut impl Read, format: ObjectFormat) -> io::Result<ObjectId> {
     let mut bytes = vec![0; format.id_length()];
     source.read_exact(&mut bytes)?;
-    ObjectId::from_bytes(&bytes).ok_or(GitObjectError::MalformedEntry)
+    ObjectId::from_bytes(&bytes).ok_or_else(|| damaged(MALFORMED))
 }

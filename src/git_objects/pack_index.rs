@@ -2,10 +2,11 @@
 
 use std::cmp::Ordering;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-use super::{GitObjectError, ObjectFormat, ObjectId};
+use super::{ObjectFormat, ObjectId, damaged};
 
 /// No index with more objects is read; their ids would take too much memory.
 const MOST_OBJECTS: u32 = 4_000_000;
@@ -37,20 +38,25 @@ pub struct PackIndex {
 
 impl PackIndex {
     /// Opens an index of version 2 whose ids have this format.
-    pub fn open(file: File, format: ObjectFormat) -> Result<Self, GitObjectError> {
+    pub fn open(file: File, format: ObjectFormat) -> io::Result<Self> {
         let mut header = HEADER;
         file.read_exact_at(&mut header, 0)?;
         if header != HEADER {
-            return Err(GitObjectError::UnsupportedIndex);
+            return Err(damaged("not a pack index of version 2"));
         }
         let fan_out = read_fan_out(&file)?;
         let [.., objects] = *fan_out;
         if objects > MOST_OBJECTS {
-            return Err(GitObjectError::TooLarge { objects, most: MOST_OBJECTS });
+            let more =
+                format!("the pack index has {objects} objects, which is more than {MOST_OBJECTS}");
+            return Err(damaged(more));
         }
         let length = file.metadata()?.len();
-        let large_offsets = count_large_offsets(length, objects, format)
-            .ok_or(GitObjectError::IndexLength { length, objects })?;
+        let unfit = || {
+            format!("the pack index has {length} bytes, which does not fit its {objects} objects")
+        };
+        let large_offsets =
+            count_large_offsets(length, objects, format).ok_or_else(|| damaged(unfit()))?;
         let buckets = Box::new([const { OnceLock::new() }; 256]);
         Ok(Self { file, format, fan_out, buckets, large_offsets })
     }
@@ -69,7 +75,7 @@ impl PackIndex {
     }
 
     /// The position of an object; `None` when the pack does not have it.
-    pub fn find(&self, id: &ObjectId) -> Result<Option<u32>, GitObjectError> {
+    pub fn find(&self, id: &ObjectId) -> io::Result<Option<u32>> {
         if id.as_bytes().len() != self.format.id_length() {
             return Ok(None);
         }
@@ -91,8 +97,8 @@ impl PackIndex {
 
     /// The id of the object at a position.
     #[cfg(test)]
-    pub fn id_at(&self, position: u32) -> Result<ObjectId, GitObjectError> {
-        let missing = GitObjectError::NoSuchPosition { position };
+    pub fn id_at(&self, position: u32) -> io::Result<ObjectId> {
+        let missing = no_such_position(position);
         let first_byte = self.fan_out.partition_point(|&end| end <= position);
         let Ok(first_byte) = u8::try_from(first_byte) else { return Err(missing) };
         let (start, ids) = self.bucket(first_byte)?;
@@ -101,9 +107,9 @@ impl PackIndex {
     }
 
     /// The offset in the pack of the object at a position.
-    pub fn offset(&self, position: u32) -> Result<u64, GitObjectError> {
+    pub fn offset(&self, position: u32) -> io::Result<u64> {
         if position >= self.object_count() {
-            return Err(GitObjectError::NoSuchPosition { position });
+            return Err(no_such_position(position));
         }
         let id_length = self.format.id_length() as u64;
         let objects = u64::from(self.object_count());
@@ -117,7 +123,7 @@ impl PackIndex {
         }
         let number = u64::from(offset & !IS_LARGE);
         if number >= self.large_offsets {
-            return Err(GitObjectError::MissingLargeOffset);
+            return Err(damaged("the pack index lacks a 64-bit offset"));
         }
         let mut offset = [0; 8];
         let table = offsets_start + objects * OFFSET_LENGTH;
@@ -126,7 +132,7 @@ impl PackIndex {
     }
 
     /// The checksum of the pack that this index was made for.
-    pub(super) fn pack_checksum(&self) -> Result<Vec<u8>, GitObjectError> {
+    pub(super) fn pack_checksum(&self) -> io::Result<Vec<u8>> {
         let id_length = self.format.id_length();
         let objects = u64::from(self.object_count());
         let per_object = id_length as u64 + CRC_LENGTH + OFFSET_LENGTH;
@@ -137,7 +143,7 @@ impl PackIndex {
     }
 
     /// The ids that begin with a byte, and the position of the first of them.
-    fn bucket(&self, first_byte: u8) -> Result<(u32, &[u8]), GitObjectError> {
+    fn bucket(&self, first_byte: u8) -> io::Result<(u32, &[u8])> {
         let number = usize::from(first_byte);
         // A byte is always within the 256 entries of both tables.
         let end = self.fan_out[number];
@@ -151,7 +157,7 @@ impl PackIndex {
         Ok((start, bucket.get_or_init(|| ids)))
     }
 
-    fn read_ids(&self, first_byte: u8, start: u32, end: u32) -> Result<Vec<u8>, GitObjectError> {
+    fn read_ids(&self, first_byte: u8, start: u32, end: u32) -> io::Result<Vec<u8>> {
         let id_length = self.format.id_length();
         // The fan-out table is monotonic and small, so neither of these is ever out of range.
         let count = end.saturating_sub(start) as usize;
@@ -160,7 +166,7 @@ impl PackIndex {
         let is_here = ids.chunks_exact(id_length).all(|id| id.first() == Some(&first_byte));
         // Equal neighbours are allowed, because git reads packs that have an object twice.
         if !is_here || !ids.chunks_exact(id_length).is_sorted() {
-            return Err(GitObjectError::UnsortedIds);
+            return Err(damaged("the ids of the pack index are not sorted"));
         }
         Ok(ids)
     }
@@ -171,7 +177,11 @@ impl PackIndex {
     }
 }
 
-fn read_fan_out(file: &File) -> Result<Box<[u32; 256]>, GitObjectError> {
+fn no_such_position(position: u32) -> io::Error {
+    damaged(format!("the pack index has no object at position {position}"))
+}
+
+fn read_fan_out(file: &File) -> io::Result<Box<[u32; 256]>> {
     let mut bytes = [0; FAN_OUT_LENGTH];
     file.read_exact_at(&mut bytes, HEADER.len() as u64)?;
     let mut fan_out = Box::new([0; 256]);
@@ -179,7 +189,11 @@ fn read_fan_out(file: &File) -> Result<Box<[u32; 256]>, GitObjectError> {
     for (number, entry) in fan_out.iter_mut().zip(entries) {
         *number = u32::from_be_bytes(*entry);
     }
-    if fan_out.is_sorted() { Ok(fan_out) } else { Err(GitObjectError::FanOutNotMonotonic) }
+    if fan_out.is_sorted() {
+        Ok(fan_out)
+    } else {
+        Err(damaged("the fan-out table of the pack index is not monotonic"))
+    }
 }
 
 /// How many 64-bit offsets an index of this length has; `None` when no number fits.

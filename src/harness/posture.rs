@@ -5,8 +5,8 @@ use crate::bounds::{Bounds, WriteGlobs};
 use crate::config::Config;
 use crate::config::models::Model;
 use crate::event::{
-    Canonical, Extra, LOG_VERSION, PermissionMode, PostureChanged, SessionStarted,
-    SubagentEventKind,
+    Canonical, Extra, InitialPosture, LOG_VERSION, PermissionMode, PostureChanged, SessionFork,
+    SessionStarted, SubagentEventKind,
 };
 use crate::history::History;
 use crate::role::{Role, strictest};
@@ -62,7 +62,7 @@ impl Posture {
         };
         for fact in history.facts() {
             match fact {
-                Canonical::SessionStarted(started) => {
+                Canonical::SessionStarted(SessionStarted { posture: started, .. }) => {
                     posture.model = started.model.clone().unwrap_or_default();
                     posture.effort.clone_from(&started.effort);
                     posture.mode = started.permission_mode.clone();
@@ -70,7 +70,7 @@ impl Posture {
                     posture.sandbox.clone_from(&started.sandbox_mode);
                     posture.narrow(&started.allow_write, &started.deny_write);
                 }
-                Canonical::SessionFork(fork) => {
+                Canonical::SessionFork(SessionFork { posture: fork, .. }) => {
                     posture.mode = fork.permission_mode.clone();
                     posture.role = roster.recorded(&fork.role);
                     posture.sandbox.clone_from(&fork.sandbox_mode);
@@ -203,7 +203,7 @@ impl Posture {
     /// Seq 0 of a new Log.
     pub fn first_event(&self, workspace: &Workspace) -> SessionStarted {
         let globs = self.writes.first().cloned().unwrap_or_default();
-        SessionStarted {
+        let posture = InitialPosture {
             pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
             log_version: LOG_VERSION,
             workspace: workspace.root().to_string_lossy().into_owned(),
@@ -214,10 +214,8 @@ impl Posture {
             effort: self.effort.clone(),
             allow_write: globs.allow,
             deny_write: globs.deny,
-            parent_session_id: None,
-            subagent_id: None,
-            extra: Extra::new(),
-        }
+        };
+        SessionStarted { posture, parent_session_id: None, subagent_id: None, extra: Extra::new() }
     }
 }
 

@@ -44,18 +44,27 @@ impl History {
 
     /// The fact that the Log begins with.
     pub fn first(&self) -> Option<&Canonical> {
+        self.first_event()?.fact()
+    }
+
+    fn first_event(&self) -> Option<&SharedEvent> {
         let known = self.forgotten().and_then(|forgotten| forgotten.first.as_ref());
-        known.and_then(|event| event.fact()).or_else(|| self.facts().next())
+        known.or_else(|| self.iter().find(|event| event.fact().is_some()))
     }
 
     /// What the user said first, also when it was taken back.
     pub fn first_words(&self) -> Option<&UserMessage> {
-        let known = self.forgotten().and_then(|forgotten| forgotten.first_words.as_ref());
-        let held = known.or_else(|| self.iter().find(|event| is_said(event)));
-        held.and_then(|event| match event.fact() {
+        match self.first_said()?.fact() {
             Some(Canonical::UserMessage(message)) => Some(message),
             _ => None,
-        })
+        }
+    }
+
+    fn first_said(&self) -> Option<&SharedEvent> {
+        let is_said =
+            |event: &&SharedEvent| matches!(event.fact(), Some(Canonical::UserMessage(_)));
+        let known = self.forgotten().and_then(|forgotten| forgotten.first_words.as_ref());
+        known.or_else(|| self.iter().find(is_said))
     }
 
     /// The same without what the last checkpoint that counts hides; `None` when that is nothing new.
@@ -78,11 +87,7 @@ impl History {
             }
         }
         let at = self.last_seq().unwrap_or(by);
-        let known = self.forgotten();
-        let first = known.and_then(|known| known.first.clone());
-        let first = first.or_else(|| self.iter().find(|event| event.fact().is_some()).cloned());
-        let first_words = known.and_then(|known| known.first_words.clone());
-        let first_words = first_words.or_else(|| self.iter().find(|event| is_said(event)).cloned());
+        let (first, first_words) = (self.first_event().cloned(), self.first_said().cloned());
         let turns = Turns::up_to(self, to);
         shorter.forgotten = Some(Forgotten { to, at, turns, first, first_words }.into());
         Some(shorter)
@@ -120,8 +125,4 @@ impl History {
         let open = open.into_iter().map(|(_, seq)| seq);
         [plan, context].into_iter().flatten().chain(open).collect()
     }
-}
-
-fn is_said(event: &SharedEvent) -> bool {
-    matches!(event.fact(), Some(Canonical::UserMessage(_)))
 }

@@ -1,4 +1,4 @@
-//! The Archive: a Log that is open for writing, read again from its start.
+//! The Archive: a Log that is read again from its start, as often as wanted, and never held as a whole.
 //!
 //! A Session holds what a Turn needs, which is not everything. Whoever wants more reads it through
 //! the same descriptor, so that neither the name of the file nor a lock matters.
@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{LogError, read};
+use super::{LogError, Scan, read};
 use crate::event::Seq;
 use crate::history::History;
 use crate::id::SessionId;
@@ -34,16 +34,27 @@ impl Archive {
     pub fn read(&self, last: Option<Seq>) -> Result<History, LogError> {
         let from_start = FromStart { file: &self.file, offset: 0 };
         let reading = read::read(from_start, &self.id, &self.folder)
-            .map_err(|source| LogError::Io { path: self.path.clone(), source })?;
+            .map_err(|source| self.unreadable(source))?;
         Ok(History::from_events(reading.events).up_to(last))
+    }
+
+    /// Reads one Event at a time, up to so many bytes: a writer may be at work.
+    pub fn scan(&self, most: u64) -> Scan<impl Read + '_> {
+        let from_start = FromStart { file: &self.file, offset: 0 };
+        Scan::new(from_start.take(most), &self.id, &self.folder)
+    }
+
+    /// The error of a scan.
+    pub fn unreadable(&self, source: io::Error) -> LogError {
+        LogError::Io { path: self.path.clone(), source }
     }
 }
 
 /// A file read from its start, at a place of our own: its descriptor has others who use it.
 #[derive(Debug)]
-pub struct FromStart<'a> {
-    pub(super) file: &'a File,
-    pub(super) offset: u64,
+struct FromStart<'a> {
+    file: &'a File,
+    offset: u64,
 }
 
 impl Read for FromStart<'_> {

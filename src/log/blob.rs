@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 use super::read::digest;
@@ -41,7 +41,7 @@ pub fn folder(folder: &SessionFolder) -> PathBuf {
 }
 
 /// Stores a payload durably and gives what the line says instead.
-pub fn store(folder: &SessionFolder, data: &[u8]) -> io::Result<Vec<u8>> {
+pub fn store(folder: &SessionFolder, data: &[u8]) -> io::Result<Box<RawValue>> {
     let sha256 = digest(data);
     let blobs = folder.join(FOLDER).create()?;
     // A blob of that name may be there already, or be what is left of one.
@@ -51,7 +51,7 @@ pub fn store(folder: &SessionFolder, data: &[u8]) -> io::Result<Vec<u8>> {
     }
     let mut inline = small_fields(data);
     inline.insert(REFERENCE.to_owned(), json!({ "sha256": sha256, "bytes": data.len() }));
-    Ok(serde_json::to_vec(&inline)?)
+    Ok(to_raw_value(&inline)?)
 }
 
 fn small_fields(data: &[u8]) -> Map<String, Value> {

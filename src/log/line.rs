@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use crate::event::{Canonical, Event, Extra, Seq, Sequenced, Timestamp};
+use crate::event::{Canonical, Event, EventFields, Extra, Seq, Sequenced, Timestamp};
 use crate::id::{EventId, SessionId};
 
 /// How many bytes `,"h":"…"}` takes.
@@ -48,43 +48,16 @@ impl Proof {
     }
 }
 
-/// A fact about to become a line.
-pub struct Draft<'a> {
-    pub id: &'a EventId,
-    pub session_id: &'a SessionId,
-    pub seq: Seq,
-    pub ts: &'a Timestamp,
-    pub type_name: &'a str,
-    /// The payload as JSON text.
-    pub data: &'a [u8],
-    pub extra: &'a Extra,
-}
-
 /// Writes a line with its newline to the end of `buffer`, and gives its proof.
 pub fn encode(
     buffer: &mut Vec<u8>,
-    draft: &Draft<'_>,
+    fields: &EventFields<'_, &RawValue>,
     previous: Proof,
 ) -> serde_json::Result<Proof> {
     let start = buffer.len();
-    buffer.extend_from_slice(br#"{"id":"#);
-    serde_json::to_writer(&mut *buffer, draft.id)?;
-    buffer.extend_from_slice(br#","session_id":"#);
-    serde_json::to_writer(&mut *buffer, draft.session_id)?;
-    buffer.extend_from_slice(br#","seq":"#);
-    serde_json::to_writer(&mut *buffer, &draft.seq)?;
-    buffer.extend_from_slice(br#","ts":"#);
-    serde_json::to_writer(&mut *buffer, draft.ts)?;
-    buffer.extend_from_slice(br#","type":"#);
-    serde_json::to_writer(&mut *buffer, draft.type_name)?;
-    buffer.extend_from_slice(br#","data":"#);
-    buffer.extend_from_slice(draft.data);
-    for (key, value) in draft.extra {
-        buffer.push(b',');
-        serde_json::to_writer(&mut *buffer, key)?;
-        buffer.push(b':');
-        serde_json::to_writer(&mut *buffer, value)?;
-    }
+    serde_json::to_writer(&mut *buffer, fields)?;
+    // The proof comes before the closing brace, and does not cover it.
+    buffer.pop();
     let proof = previous.of(&buffer[start..]);
     buffer.extend_from_slice(br#","h":""#);
     buffer.extend_from_slice(&proof.0.unwrap_or_default());
@@ -105,34 +78,33 @@ pub enum Standing {
 
 /// A line that could be read.
 pub struct Decoded<'a> {
-    pub id: Cow<'a, str>,
-    pub session_id: Cow<'a, str>,
-    pub seq: Option<Seq>,
-    pub ts: Cow<'a, str>,
-    pub type_name: Cow<'a, str>,
-    pub data: &'a RawValue,
-    pub extra: Extra,
+    pub fields: Fields<'a>,
     pub standing: Standing,
 }
 
+/// What stands in a line.
 #[derive(Deserialize)]
-struct Envelope<'a> {
+pub struct Fields<'a> {
     #[serde(borrow, default)]
     id: Cow<'a, str>,
     #[serde(borrow, default)]
     session_id: Cow<'a, str>,
     #[serde(default)]
-    seq: Option<Seq>,
+    pub seq: Option<Seq>,
     #[serde(borrow, default)]
     ts: Cow<'a, str>,
     #[serde(borrow, rename = "type")]
     type_name: Cow<'a, str>,
-    #[serde(borrow, default)]
-    data: Option<&'a RawValue>,
+    #[serde(borrow, default = "null")]
+    pub data: &'a RawValue,
     #[serde(borrow, default)]
     h: Option<Cow<'a, str>>,
     #[serde(flatten)]
     extra: Extra,
+}
+
+fn null() -> &'static RawValue {
+    RawValue::NULL
 }
 
 /// Why a line cannot be read.
@@ -152,27 +124,18 @@ impl From<&str> for Unreadable {
 
 /// Reads a line without its newline, the `number`-th of its Log.
 pub fn decode(line: &[u8], number: u64, previous: Proof) -> Result<Decoded<'_>, Unreadable> {
-    let envelope: Envelope<'_> = serde_json::from_slice(line).map_err(|error| Unreadable {
+    let fields: Fields<'_> = serde_json::from_slice(line).map_err(|error| Unreadable {
         reason: format!("it is not an Event: {error}"),
         stops_short: error.is_eof(),
     })?;
-    if envelope.seq.is_some_and(|seq| seq > number.saturating_add(FURTHEST_SEQ)) {
+    if fields.seq.is_some_and(|seq| seq > number.saturating_add(FURTHEST_SEQ)) {
         return Err("its seq is out of range".into());
     }
-    let standing = match &envelope.h {
+    let standing = match &fields.h {
         None => Standing::Unproven,
         Some(text) => standing(line, text, previous)?,
     };
-    Ok(Decoded {
-        id: envelope.id,
-        session_id: envelope.session_id,
-        seq: envelope.seq,
-        ts: envelope.ts,
-        type_name: envelope.type_name,
-        data: envelope.data.unwrap_or(RawValue::NULL),
-        extra: envelope.extra,
-        standing,
-    })
+    Ok(Decoded { fields, standing })
 }
 
 fn standing(line: &[u8], text: &str, previous: Proof) -> Result<Standing, Unreadable> {
@@ -189,7 +152,7 @@ fn standing(line: &[u8], text: &str, previous: Proof) -> Result<Standing, Unread
     }
 }
 
-impl Decoded<'_> {
+impl Fields<'_> {
     /// Makes the Event, with a payload that `resolve` may fetch from elsewhere.
     pub fn into_event(self, owner: &SessionId, data: &RawValue) -> Event {
         let session_id = if self.session_id == owner.as_str() {

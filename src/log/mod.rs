@@ -15,11 +15,12 @@ mod tests;
 mod verify;
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 pub use alteration::Alteration;
@@ -30,14 +31,15 @@ pub use repair::{Repaired, repair};
 pub use verify::{Break, Open, Verification, verify};
 
 use crate::error::{Explain, Kind};
-use crate::event::{Canonical, Event, Extra, LogRepaired, Seq, Sequenced, SharedEvent, Timestamp};
+use crate::event::{
+    Canonical, Event, EventFields, Extra, LogRepaired, Seq, Sequenced, SharedEvent, Timestamp,
+};
 use crate::files::{StateDir, StateError};
-use crate::history::History;
+use crate::history::{self, History};
 use crate::id::{EventId, SessionId};
 use crate::state::{SessionFolder, StateProblem, StateRoot, log_name};
 use alteration::{FileIdentity, find_alteration};
-use archive::FromStart;
-use line::{Draft, Proof};
+use line::Proof;
 
 /// No Log has more bytes.
 pub const LARGEST: u64 = 16 << 30;
@@ -60,7 +62,6 @@ pub struct Log {
     /// Where the file's name still has to be made durable.
     newborn: Option<StateDir>,
     line: Vec<u8>,
-    data: Vec<u8>,
 }
 
 /// Whether the file can take another line.
@@ -129,10 +130,10 @@ impl Log {
     }
 
     /// Opens a Log to read it one Event at a time, without locking it.
-    pub fn open_scan(root: &StateRoot, id: &SessionId) -> Result<ScannedLog, LogError> {
-        let file = open_file(root, id)?;
+    pub fn open_archive(root: &StateRoot, id: &SessionId) -> Result<Archive, LogError> {
+        let file = Arc::new(open_file(root, id)?);
         let folder = root.session_folder(id);
-        Ok(ScannedLog { file, path: root.log(id), id: id.clone(), folder })
+        Ok(Archive { file, path: root.log(id), id: id.clone(), folder })
     }
 
     fn over(root: &StateRoot, id: &SessionId, file: File) -> Result<Self, LogError> {
@@ -151,7 +152,6 @@ impl Log {
             state: State::Sound,
             newborn: None,
             line: Vec::new(),
-            data: Vec::new(),
         })
     }
 
@@ -178,25 +178,24 @@ impl Log {
             return Err(self.write_error(std::io::Error::other("an earlier sync failed")));
         }
         self.check_unaltered()?;
-        self.data.clear();
-        serde_json::to_writer(&mut self.data, &fact).map_err(|error| self.encode_error(error))?;
-        if self.data.len() > blob::LARGEST_INLINE {
-            self.store_blob().map_err(|source| self.write_error(source))?;
+        let mut data = to_raw_value(&fact).map_err(|error| self.encode_error(error))?;
+        if data.get().len() > blob::LARGEST_INLINE {
+            data = self.store_blob(&data).map_err(|source| self.write_error(source))?;
         }
         self.line.clear();
         if self.state == State::Torn {
             self.line.push(b'\n');
         }
-        let draft = Draft {
+        let fields = EventFields {
             id: &id,
             session_id: &self.id,
-            seq: self.next_seq,
+            seq: Some(self.next_seq),
             ts: &ts,
             type_name: fact.type_name(),
-            data: &self.data,
+            data: &*data,
             extra: &extra,
         };
-        let proof = line::encode(&mut self.line, &draft, self.proof)
+        let proof = line::encode(&mut self.line, &fields, self.proof)
             .map_err(|error| self.encode_error(error))?;
         self.write_line()?;
         let event = Arc::new(Event::sequenced(Sequenced {
@@ -211,6 +210,17 @@ impl Log {
         self.proof = proof;
         self.history.push(Arc::clone(&event));
         Ok(event)
+    }
+
+    /// Gives every call without a result one, and an open Turn an end.
+    pub fn close_open(&mut self, of_calls: &str, of_turn: &str) -> Result<(), LogError> {
+        for call in self.history.orphans() {
+            self.append(history::orphan_result(&call, of_calls).into())?;
+        }
+        if self.history.turns().open.is_some() {
+            self.append(history::cut_turn(of_turn).into())?;
+        }
+        Ok(())
     }
 
     /// Refuses to write when another program changed the file or its folder of blobs.
@@ -230,10 +240,10 @@ impl Log {
     }
 
     /// Moves a large payload out of the line.
-    fn store_blob(&mut self) -> std::io::Result<()> {
-        self.data = blob::store(&self.folder, &self.data)?;
+    fn store_blob(&mut self, data: &RawValue) -> std::io::Result<Box<RawValue>> {
+        let inline = blob::store(&self.folder, data.get().as_bytes())?;
         self.blobs = FileIdentity::at(&blob::folder(&self.folder))?;
-        Ok(())
+        Ok(inline)
     }
 
     /// Refuses bytes that would make the file larger than what is ever opened.
@@ -357,28 +367,6 @@ impl Drop for Log {
     /// holds a copy of every descriptor until it has become its program.
     fn drop(&mut self) {
         self.file.unlock().ok();
-    }
-}
-
-/// A Log that is read as often as wanted and never held as a whole.
-#[derive(Debug)]
-pub struct ScannedLog {
-    file: File,
-    path: PathBuf,
-    id: SessionId,
-    folder: SessionFolder,
-}
-
-impl ScannedLog {
-    /// Reads from the start, up to so many bytes: a writer may be at work.
-    pub fn scan(&self, most: u64) -> Scan<impl Read + '_> {
-        let from_start = FromStart { file: &self.file, offset: 0 };
-        Scan::new(from_start.take(most), &self.id, &self.folder)
-    }
-
-    /// The error of a scan.
-    pub fn unreadable(&self, source: std::io::Error) -> LogError {
-        LogError::Io { path: self.path.clone(), source }
     }
 }
 

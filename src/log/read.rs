@@ -184,22 +184,22 @@ impl Reading {
             }
             Standing::Unproven => {}
         }
-        if let Some(seq) = decoded.seq {
+        if let Some(seq) = decoded.fields.seq {
             self.next_seq = self.next_seq.max(seq + 1);
         }
         let fetched: Box<RawValue>;
-        let data = match blob::fetch(decoded.data, folder) {
-            Ok(None) => decoded.data,
+        let data = match blob::fetch(decoded.fields.data, folder) {
+            Ok(None) => decoded.fields.data,
             Ok(Some(payload)) => {
                 fetched = payload;
                 &fetched
             }
             Err(reason) => {
                 self.damage.push(Damage { place, flaw: Flaw::Blob { reason } });
-                decoded.data
+                decoded.fields.data
             }
         };
-        let event = decoded.into_event(owner, data);
+        let event = decoded.fields.into_event(owner, data);
         if let Some(Canonical::Unknown(unknown)) = event.fact()
             && let Some(problem) = &unknown.problem
         {

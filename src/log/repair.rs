@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::verify::named;
 use super::{Break, Log, LogError, Reading, blob, verify};
-use crate::event::{Canonical, Event, Extra, LogRepaired, Sequenced, SharedEvent, ToolCall};
+use crate::event::{Canonical, Event, Extra, LogRepaired, SharedEvent, ToolCall};
 use crate::files::Durability;
 use crate::history::{self, History};
 use crate::id::SessionId;
@@ -123,14 +123,7 @@ fn without_blob(event: &Event) -> Option<SharedEvent> {
     if matches!(&fact, Canonical::Unknown(unknown) if unknown.problem.is_some()) {
         return None;
     }
-    Some(Arc::new(Event::sequenced(Sequenced {
-        id: event.id().clone(),
-        session_id: event.session_id().clone(),
-        seq: event.seq(),
-        ts: event.ts().clone(),
-        fact,
-        extra: event.extra().clone(),
-    })))
+    Some(Arc::new(event.with_fact(fact)))
 }
 
 /// Drops results that no call asked for, and second results.
@@ -211,14 +204,10 @@ fn copy_event(copy: &mut Log, event: &Event) -> Result<(), LogError> {
 
 /// Gives every call a result and the last Turn an end, and says in the copy what was lost.
 fn close_open_ends(copy: &mut Log, breaks: &[Break]) -> Result<(), LogError> {
-    for call in copy.history().orphans() {
-        copy.append(
-            history::orphan_result(&call, "its result is missing in the damaged Log").into(),
-        )?;
-    }
-    if copy.history().turns().open.is_some() {
-        copy.append(history::cut_turn("the Log was repaired while this Turn was open").into())?;
-    }
+    copy.close_open(
+        "its result is missing in the damaged Log",
+        "the Log was repaired while this Turn was open",
+    )?;
     let is_lost = |found: &&Break| matches!(found.kind, "unreadable_line" | "payload" | "blob");
     for found in breaks.iter().filter(is_lost) {
         let mut extra = Extra::new();

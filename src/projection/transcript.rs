@@ -11,11 +11,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::event::{
-    Canonical, Descriptor, Event, HistoryCompaction, HistoryRewound, PlanEntry, Seq,
+    Canonical, Descriptor, Event, HistoryCompaction, HistoryRewound, InitialPosture, PlanEntry, Seq,
 };
 use crate::history::{History, Landmark, live_turns_of};
 use crate::id::SessionId;
-use crate::log::{Log, LogError, ScannedLog};
+use crate::log::{Archive, Log, LogError};
 use crate::state::StateRoot;
 
 /// The version of the shape.
@@ -57,7 +57,7 @@ pub struct Transcript {
     pub head: TranscriptHead,
     pub tail: TranscriptTail,
     pub turn_count: usize,
-    log: ScannedLog,
+    log: Archive,
     /// How much of the Log is retold; a writer may add to it meanwhile.
     end: u64,
     live: HashSet<Seq>,
@@ -147,7 +147,7 @@ pub struct Call {
 
 /// Opens a Session to be retold, damaged or not.
 pub fn transcript(root: &StateRoot, id: &SessionId) -> Result<Transcript, LogError> {
-    let log = Log::open_scan(root, id)?;
+    let log = Log::open_archive(root, id)?;
     let mut told = Transcript {
         head: TranscriptHead::new(root, id),
         tail: TranscriptTail::default(),
@@ -194,21 +194,22 @@ impl TranscriptHead {
         }
     }
 
+    fn begin(&mut self, posture: &InitialPosture, parent_session_id: Option<String>) {
+        self.model.clone_from(&posture.model);
+        self.role = Some(posture.role.clone());
+        self.permission_mode = Some(posture.permission_mode.to_string());
+        self.parent_session_id = parent_session_id;
+    }
+
     /// What the Session was set to in the end.
     fn take(&mut self, event: &Event, fact: &Canonical) {
         self.started.get_or_insert_with(|| event.ts().to_string());
         match fact {
             Canonical::SessionStarted(started) => {
-                self.model.clone_from(&started.model);
-                self.role = Some(started.role.clone());
-                self.permission_mode = Some(started.permission_mode.as_str().to_owned());
-                self.parent_session_id.clone_from(&started.parent_session_id);
+                self.begin(&started.posture, started.parent_session_id.clone());
             }
             Canonical::SessionFork(fork) => {
-                self.model.clone_from(&fork.model);
-                self.role = Some(fork.role.clone());
-                self.permission_mode = Some(fork.permission_mode.as_str().to_owned());
-                self.parent_session_id = Some(fork.parent_session_id.clone());
+                self.begin(&fork.posture, Some(fork.parent_session_id.clone()));
             }
             Canonical::PostureChanged(changed) => {
                 self.model = changed.model.clone().or(self.model.take());

@@ -3,6 +3,7 @@
 //! Logs are streamed; only lines that look like a bill are parsed, and a damaged one is counted and
 //! passed over. A repaired or forked Log repeats bills of another, so each is taken once, by its id.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -12,7 +13,7 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Prices;
-use crate::event::{ProviderUsage, RateLimits, SubagentEvent};
+use crate::event::{ProviderUsage, RateLimits, SubagentEvent, Tokens};
 use crate::id::SessionId;
 use crate::log::{self, LogError};
 use crate::projection::Summary;
@@ -40,11 +41,8 @@ pub struct Sum {
     pub calls: u64,
     pub failed: u64,
     pub retries: u64,
-    pub input_tokens: u64,
-    pub cached_tokens: u64,
-    pub output_tokens: u64,
-    pub reasoning_tokens: u64,
-    pub total_tokens: u64,
+    #[serde(flatten)]
+    pub tokens: Tokens,
     /// Cached input of all input, from 0 to 1.
     pub cache_hit_rate: Option<f64>,
     /// Absent when no call has a known cost.
@@ -180,15 +178,12 @@ struct Counting<'a> {
     window: Window,
     prices: &'a Prices,
     seen: HashSet<String>,
-    total: Sum,
     models: BTreeMap<String, Sum>,
     days: BTreeMap<String, Sum>,
-    sessions: Vec<SessionRow>,
-    unreadable: u64,
-    unreadable_sessions: Vec<SessionId>,
     /// The Sessions of Subagents that the Logs name.
     named: BTreeSet<SessionId>,
-    limits: Option<Seen>,
+    /// Everything so far, without the models and days.
+    spending: Spending,
 }
 
 impl<'a> Counting<'a> {
@@ -197,14 +192,10 @@ impl<'a> Counting<'a> {
             window,
             prices,
             seen: HashSet::new(),
-            total: Sum::default(),
             models: BTreeMap::new(),
             days: BTreeMap::new(),
-            sessions: Vec::new(),
-            unreadable: 0,
-            unreadable_sessions: Vec::new(),
             named: BTreeSet::new(),
-            limits: None,
+            spending: Spending::default(),
         }
     }
 
@@ -219,14 +210,14 @@ impl<'a> Counting<'a> {
                 Ok(0) => break,
                 // The rest of an overlong line comes as lines of its own, none of which is a bill.
                 Ok(_) if !line.ends_with(b"\n") && line.len() as u64 == LONGEST_LINE => {
-                    self.unreadable += 1;
+                    self.spending.unreadable_lines += 1;
                 }
                 Ok(_) if bills.find(&line).is_some() => self.bill(&line, &mut sum),
                 Ok(_) if subagents.find(&line).is_some() => self.note_subagent(&line),
                 Ok(_) => {}
                 // A disk that fails in the middle: what was read counts.
                 Err(_) => {
-                    self.unreadable += 1;
+                    self.spending.unreadable_lines += 1;
                     break;
                 }
             }
@@ -234,14 +225,14 @@ impl<'a> Counting<'a> {
         if sum.calls > 0 {
             sum.finish();
             let (session_id, workspace) = (id.clone(), workspace.to_owned());
-            self.sessions.push(SessionRow { session_id, workspace, sum });
+            self.spending.sessions.push(SessionRow { session_id, workspace, sum });
         }
     }
 
     /// Notes a Log that cannot be opened. One that does not exist was deleted, or never written.
     fn missing(&mut self, id: SessionId, error: &LogError) {
         if !matches!(error, LogError::NotFound { .. }) {
-            self.unreadable_sessions.push(id);
+            self.spending.unreadable_sessions.push(id);
         }
     }
 
@@ -256,7 +247,7 @@ impl<'a> Counting<'a> {
 
     fn bill(&mut self, line: &[u8], session: &mut Sum) {
         let Ok(Line { id, ts, data }) = serde_json::from_slice::<Line>(line) else {
-            self.unreadable += 1;
+            self.spending.unreadable_lines += 1;
             return;
         };
         let moment = ts.parse::<jiff::Timestamp>().ok();
@@ -265,9 +256,9 @@ impl<'a> Counting<'a> {
             return;
         }
         if let Some(limits) = &data.rate_limits
-            && self.limits.as_ref().is_none_or(|newest| newest.seen_at <= ts)
+            && self.spending.limits.as_ref().is_none_or(|newest| newest.seen_at <= ts)
         {
-            self.limits = Some(Seen { seen_at: ts.clone(), limits: (**limits).clone() });
+            self.spending.limits = Some(Seen { seen_at: ts.clone(), limits: (**limits).clone() });
         }
         let tokens = data.billed();
         let cost =
@@ -276,7 +267,7 @@ impl<'a> Counting<'a> {
             .map_or_else(|| "unknown".to_owned(), |moment| moment.strftime("%Y-%m-%d").to_string());
         let model = if data.model.is_empty() { "unknown" } else { &data.model };
         let model = self.models.entry(model.to_owned()).or_default();
-        for sum in [&mut self.total, model, self.days.entry(day).or_default(), session] {
+        for sum in [&mut self.spending.total, model, self.days.entry(day).or_default(), session] {
             sum.add(&data, cost);
         }
     }
@@ -289,22 +280,14 @@ impl<'a> Counting<'a> {
             };
             group.into_iter().map(row).collect()
         };
-        let mut total = self.total;
-        total.finish();
-        let (mut models, mut days) = (rows(self.models), rows(self.days));
-        models.sort_by_key(|row| std::cmp::Reverse(row.sum.total_tokens));
-        days.reverse();
-        let mut sessions = self.sessions;
-        sessions.sort_by_key(|row| std::cmp::Reverse(row.sum.total_tokens));
-        Spending {
-            total,
-            models,
-            days,
-            sessions,
-            unreadable_lines: self.unreadable,
-            unreadable_sessions: self.unreadable_sessions,
-            limits: self.limits,
-        }
+        let mut spending = self.spending;
+        spending.total.finish();
+        spending.models = rows(self.models);
+        spending.models.sort_by_key(|row| Reverse(row.sum.tokens.total_tokens));
+        spending.days = rows(self.days);
+        spending.days.reverse();
+        spending.sessions.sort_by_key(|row| Reverse(row.sum.tokens.total_tokens));
+        spending
     }
 }
 
@@ -316,16 +299,7 @@ impl Sum {
         let searched = bill.extra.get("web_search").and_then(|search| search.get("calls"));
         self.web_searches += searched.and_then(serde_json::Value::as_u64).unwrap_or(0);
         let Some(tokens) = bill.billed() else { return };
-        let pairs = [
-            (&mut self.input_tokens, tokens.input_tokens),
-            (&mut self.cached_tokens, tokens.cached_tokens),
-            (&mut self.output_tokens, tokens.output_tokens),
-            (&mut self.reasoning_tokens, tokens.reasoning_tokens),
-            (&mut self.total_tokens, tokens.total_tokens),
-        ];
-        for (sum, more) in pairs {
-            *sum = sum.saturating_add(more);
-        }
+        self.tokens.add(&tokens);
         match cost {
             Some(cost) => *self.estimated_cost_usd.get_or_insert(0.0) += cost,
             None => self.calls_without_cost += 1,
@@ -334,9 +308,10 @@ impl Sum {
 
     #[expect(clippy::cast_precision_loss, reason = "a rate; counts are far below 2^52")]
     fn finish(&mut self) {
-        if self.input_tokens > 0 {
-            let cached = self.cached_tokens.min(self.input_tokens);
-            self.cache_hit_rate = Some(cached as f64 / self.input_tokens as f64);
+        let Tokens { input_tokens, cached_tokens, .. } = self.tokens;
+        if input_tokens > 0 {
+            let cached = cached_tokens.min(input_tokens);
+            self.cache_hit_rate = Some(cached as f64 / input_tokens as f64);
         }
     }
 }

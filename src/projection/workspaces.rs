@@ -105,9 +105,9 @@ fn listed(folder: &StateDir) -> Vec<PathBuf> {
 }
 
 fn parse(bytes: &[u8]) -> Vec<PathBuf> {
-    let Ok(cache) = serde_json::from_slice::<Value>(bytes) else { return Vec::new() };
-    let Some(list) = cache.get("workspaces").and_then(Value::as_array) else { return Vec::new() };
-    let paths = list.iter().filter_map(Value::as_str).map(PathBuf::from);
+    let cache: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let list = cache["workspaces"].as_array().into_iter().flatten();
+    let paths = list.filter_map(Value::as_str).map(PathBuf::from);
     paths.filter(|path| path.is_absolute()).collect()
 }
 

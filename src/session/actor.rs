@@ -472,11 +472,9 @@ fn close_orphans(log: &mut Log, bus: &Bus, reason: &str) -> Result<(), LogError>
 
 /// Ends a Turn that the death of its process cut; nobody listens yet.
 pub(super) fn close_cut_turn(log: &mut Log) -> Result<(), SessionError> {
-    for call in log.history().orphans() {
-        log.append(history::orphan_result(&call, "the process that ran it ended").into())?;
-    }
-    if log.history().turns().open.is_some() {
-        log.append(history::cut_turn("the process ended during this Turn").into())?;
+    let is_cut = log.history().turns().open.is_some();
+    log.close_open("the process that ran it ended", "the process ended during this Turn")?;
+    if is_cut {
         log.syncer().sync()?;
     }
     Ok(())

@@ -46,19 +46,3 @@ pub enum Inbox {
     /// Tell when no Turn runs.
     Finished(Reply<Status>),
 }
-
-impl std::fmt::Debug for Inbox {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Inbox::Record { .. } => "Record",
-            Inbox::Sync { .. } => "Sync",
-            Inbox::History(_) => "History",
-            Inbox::Backlog { .. } => "Backlog",
-            Inbox::StartTurn { .. } => "StartTurn",
-            Inbox::Interrupt(_) => "Interrupt",
-            Inbox::Ask { .. } => "Ask",
-            Inbox::Answer { .. } => "Answer",
-            Inbox::Finished(_) => "Finished",
-        })
-    }
-}

@@ -242,7 +242,7 @@ impl RecordReader<'_> {
     fn read(&mut self, line: Line) {
         match line {
             Line::Found { path, made, at, .. }
-                if made.iter().chain([&path]).any(|path| self.place(path).is_some()) =>
+                if made.iter().chain([&path]).any(|path| self.place(path.as_ref()).is_some()) =>
             {
                 self.open.insert(path.0, (at, made));
             }
@@ -272,15 +272,15 @@ impl RecordReader<'_> {
     }
 
     /// A path as this Session names it, if it changed while a command of it ran.
-    fn place(&self, path: &RawPath) -> Option<PathBuf> {
-        let path = in_workspace(path.as_ref(), self.workspace, self.own.workspace)?;
+    fn place(&self, path: &Path) -> Option<PathBuf> {
+        let path = in_workspace(path, self.workspace, self.own.workspace)?;
         self.own.paths.contains(&path).then_some(path)
     }
 
     fn add_write(&mut self, path: &RawPath, made: &[RawPath], span: Span) {
         let is_shared = self.own.commands.iter().any(|own| overlap(span, *own));
         for path in made.iter().chain([path]) {
-            let Some(path) = self.place(path) else { continue };
+            let Some(path) = self.place(path.as_ref()) else { continue };
             if self.is_proof {
                 let claim = Claim { session: self.session.clone(), span };
                 self.others.claims.entry(path).or_default().push(claim);
@@ -340,8 +340,8 @@ fn changed_paths(records: &[Record], store: &Store) -> BTreeSet<PathBuf> {
                 Seen::All(_) => full_delta(record, number, seen, store),
             };
             let delta = delta.unwrap_or_default();
-            paths.extend(delta.files.into_iter().map(|file| file.path.0));
-            paths.extend(delta.folders.into_iter().map(|folder| folder.path.0));
+            paths.extend(delta.files.into_iter().map(|file| file.path));
+            paths.extend(delta.folders.into_iter().map(|folder| folder.path));
         }
     }
     paths

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{Entry, Look};
-use super::{Manifest, RawPath, State, survey};
+use super::{Manifest, RawPath, State, read_raw, survey, write_raw};
 
 /// What is different in a later Manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestDelta {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub files: Vec<FileDelta>,
+    pub files: Vec<Change>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub folders: Vec<FolderDelta>,
+    pub folders: Vec<FolderChange>,
     /// Files that changed and are too large to be kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_kept: Vec<RawPath>,
@@ -31,18 +31,20 @@ pub struct AppearedFile {
     pub state: State,
 }
 
-/// A file or link; a state of `None` means that it does not exist.
+/// A file or link that is or becomes something else; a state of `None` means that it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileDelta {
-    pub path: RawPath,
+pub struct Change {
+    #[serde(serialize_with = "write_raw", deserialize_with = "read_raw")]
+    pub path: PathBuf,
     pub from: Option<State>,
     pub to: Option<State>,
 }
 
 /// A folder by its mode; `None` means that it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FolderDelta {
-    pub path: RawPath,
+pub struct FolderChange {
+    #[serde(serialize_with = "write_raw", deserialize_with = "read_raw")]
+    pub path: PathBuf,
     pub from: Option<u32>,
     pub to: Option<u32>,
 }
@@ -58,14 +60,14 @@ impl ManifestDelta {
         let is_kept = |path: &&PathBuf| {
             !before.left_out.contains_key(*path) && !after.left_out.contains_key(*path)
         };
-        let file = |path: &PathBuf| FileDelta {
-            path: RawPath(path.clone()),
+        let file = |path: &PathBuf| Change {
+            path: path.clone(),
             from: before.state(path).cloned(),
             to: after.state(path).cloned(),
         };
         let folders = differing(&before.folders, &after.folders, |_, found, left| found != left);
-        let folder = |path: &PathBuf| FolderDelta {
-            path: RawPath(path.clone()),
+        let folder = |path: &PathBuf| FolderChange {
+            path: path.clone(),
             from: before.folders.get(path).copied(),
             to: after.folders.get(path).copied(),
         };
@@ -87,24 +89,25 @@ impl ManifestDelta {
         is_older: impl Fn(&Path) -> bool,
     ) -> Self {
         let inode = |path: &Path| after.entries.get(path).map(|entry| entry.look.inode);
-        let is_new = |file: &FileDelta| file.from.is_none() && file.to.is_some();
+        let is_new = |file: &Change| file.from.is_none() && file.to.is_some();
         if !self.files.iter().any(is_new) {
             return self;
         }
         let known: HashSet<u64> = before.entries.values().map(|entry| entry.look.inode).collect();
         let (appeared, files) = self.files.into_iter().partition(|file| {
-            let path = file.path.as_ref();
+            let path = &file.path;
             is_new(file) && inode(path).is_some_and(|own| !known.contains(&own)) && is_older(path)
         });
         self.files = files;
-        let appeared: Vec<FileDelta> = appeared;
-        let shown = |FileDelta { path, to, .. }| Some(AppearedFile { path, state: to? });
+        let appeared: Vec<Change> = appeared;
+        let shown =
+            |Change { path, to, .. }| Some(AppearedFile { path: RawPath(path), state: to? });
         self.appeared = appeared.into_iter().filter_map(shown).collect();
         self
     }
 
     /// Takes these files out into a delta of their own.
-    pub fn split_off(&mut self, is_other: impl Fn(&FileDelta) -> bool) -> Self {
+    pub fn split_off(&mut self, is_other: impl Fn(&Change) -> bool) -> Self {
         let files = std::mem::take(&mut self.files);
         let (other, own) = files.into_iter().partition(is_other);
         self.files = own;
@@ -119,24 +122,24 @@ impl ManifestDelta {
     /// The later Manifest, as far as states and modes go: how its files looked is not known.
     pub fn apply(&self, manifest: &mut Manifest) {
         let look = Look { size: 0, mode: 0, inode: 0, modified: i128::MIN, changed: i128::MIN };
-        for FileDelta { path, to, .. } in &self.files {
-            manifest.left_out.remove(&path.0);
+        for Change { path, to, .. } in &self.files {
+            manifest.left_out.remove(path);
             match to {
                 Some(state) => {
                     let entry = Entry { state: state.clone(), look };
-                    manifest.entries.insert(path.0.clone(), entry);
+                    manifest.entries.insert(path.clone(), entry);
                 }
-                None => drop(manifest.entries.remove(&path.0)),
+                None => drop(manifest.entries.remove(path)),
             }
         }
         for AppearedFile { path, state } in &self.appeared {
             let entry = Entry { state: state.clone(), look };
             manifest.entries.insert(path.0.clone(), entry);
         }
-        for FolderDelta { path, to, .. } in &self.folders {
+        for FolderChange { path, to, .. } in &self.folders {
             match to {
-                Some(mode) => drop(manifest.folders.insert(path.0.clone(), *mode)),
-                None => drop(manifest.folders.remove(&path.0)),
+                Some(mode) => drop(manifest.folders.insert(path.clone(), *mode)),
+                None => drop(manifest.folders.remove(path)),
             }
         }
         for RawPath(path) in &self.not_kept {

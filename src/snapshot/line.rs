@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::delta::ManifestDelta;
-use super::{Hash, RawPath, State};
+use super::{FolderChange, Hash, RawPath, State};
 
 /// Which end of a Turn's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub enum Line {
         at: u64,
     },
     /// A folder that Pixir itself made, removed or gave another mode; `None` means that it does not exist.
-    Folder { path: RawPath, from: Option<u32>, to: Option<u32> },
+    Folder(FolderChange),
     /// A survey before or after a command.
     CommandSurvey {
         seen: Seen,

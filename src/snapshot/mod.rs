@@ -34,8 +34,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use claims::{OtherSessions, Unread};
 pub use content::state_of;
+pub use delta::{Change, FolderChange, ManifestDelta};
 pub use manifest::Manifest;
-pub use plan::{Change, Conflict, Direction, Plan, Reason};
+pub use plan::{Conflict, Direction, Plan, Reason};
 pub use record::{Record, last_manifest};
 pub use restore::{Here, Restored, in_the_way, missing, restore, staying};
 pub use store::{Hold, OpenSegment, Store};
@@ -112,6 +113,10 @@ fn write_raw<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Erro
         Some(text) => serializer.serialize_str(text),
         None => serializer.collect_seq(path.as_os_str().as_bytes()),
     }
+}
+
+fn read_raw<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    RawPath::deserialize(deserializer).map(|path| path.0)
 }
 
 impl<'de> Deserialize<'de> for RawPath {

@@ -7,21 +7,13 @@ use std::path::{Path, PathBuf};
 use super::claims::OtherSessions;
 use super::record::Record;
 use super::touches::{Folder, Source, TurnChanges};
-use super::{Hash, Manifest, State};
+use super::{Change, Here, State};
 
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     Back,
     Forward,
-}
-
-/// One path that becomes something else.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    pub path: PathBuf,
-    pub from: Option<State>,
-    pub to: Option<State>,
 }
 
 /// A path that is not ours to change.
@@ -83,22 +75,6 @@ type States = BTreeMap<PathBuf, Option<State>>;
 
 type Folders = BTreeMap<PathBuf, Folder>;
 
-/// What a plan asks the world.
-pub trait World {
-    /// A Manifest that was kept.
-    fn manifest(&self, hash: &Hash) -> io::Result<Manifest>;
-    /// What stands at a place now.
-    fn state(&self, path: &Path) -> io::Result<Option<State>>;
-    /// What stands at each of these places now.
-    fn states(&self, paths: &[&Path]) -> io::Result<Vec<Option<State>>>;
-    /// Files beside this one that a Tool wrote and had no time to give its name.
-    fn drafts(&self, path: &Path) -> Vec<PathBuf>;
-    /// When what stands at a place was made, in nanoseconds since the epoch, where that is known.
-    fn born(&self, path: &Path) -> Option<u64>;
-    /// Everything as it is now, these files included, for a Turn that was cut before its last survey.
-    fn survey(&self, touched: &[PathBuf]) -> Option<Manifest>;
-}
-
 /// The changes of several Turns, put together.
 #[derive(Debug, Default)]
 struct Total {
@@ -158,7 +134,7 @@ impl Plan {
     pub fn of(
         records: &[Record],
         direction: Direction,
-        world: &dyn World,
+        world: &Here<'_>,
         others: &OtherSessions,
     ) -> io::Result<Self> {
         let mut plan = Self::default();
@@ -191,7 +167,7 @@ impl Plan {
         &mut self,
         total: &Total,
         direction: Direction,
-        world: &dyn World,
+        world: &Here<'_>,
     ) -> io::Result<()> {
         let (from, to) = match direction {
             Direction::Back => (&total.after, &total.before),

@@ -72,12 +72,11 @@ impl Record {
             Line::Found { path, made, .. } => {
                 made.iter().chain([path]).map(RawPath::as_ref).find(is_outside)
             }
-            Line::Left { path, .. } | Line::Folder { path, .. } => {
-                Some(path.as_ref()).filter(is_outside)
-            }
+            Line::Left { path, .. } => Some(path.as_ref()).filter(is_outside),
+            Line::Folder(folder) => Some(folder.path.as_path()).filter(is_outside),
             Line::CommandSurvey { seen: Seen::Changed(delta), .. } => {
-                let folders = delta.folders.iter().map(|folder| folder.path.as_ref());
-                let files = delta.files.iter().map(|file| file.path.as_ref());
+                let folders = delta.folders.iter().map(|folder| folder.path.as_path());
+                let files = delta.files.iter().map(|file| file.path.as_path());
                 files.chain(folders).find(is_outside)
             }
             _ => None,

@@ -242,13 +242,14 @@ fn put(
     if let (State::File { mode, .. }, Some(content)) = (state, content)
         && has_other_names(folder, name)
     {
-        return sync(&overwrite(folder, name, content, *mode)?, is_synced);
+        return sync(&write(folder, name, OFlags::TRUNC, content, *mode)?, is_synced);
     }
     let draft = format!(".{:016x}.pixir-undo", fastrand::u64(..));
     let draft = OsStr::new(&draft);
     let made = match (state, content) {
         (State::File { mode, .. }, Some(content)) => {
-            fill(folder, draft, content, *mode).and_then(|file| sync(&file, is_synced))
+            let new = OFlags::CREATE | OFlags::EXCL;
+            write(folder, draft, new, content, *mode).and_then(|file| sync(&file, is_synced))
         }
         (State::Link { target }, _) => {
             rustix::fs::symlinkat(target.as_ref(), folder, draft).map_err(Into::into)
@@ -266,8 +267,14 @@ fn sync(file: &File, is_synced: bool) -> io::Result<()> {
     if is_synced { file.sync_data() } else { Ok(()) }
 }
 
-fn fill(folder: &impl AsFd, name: &OsStr, content: &[u8], mode: u32) -> io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+fn write(
+    folder: &impl AsFd,
+    name: &OsStr,
+    how: OFlags,
+    content: &[u8],
+    mode: u32,
+) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | how;
     let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o600))?);
     file.write_all(content)?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
@@ -279,14 +286,6 @@ fn has_other_names(folder: &impl AsFd, name: &OsStr) -> bool {
     rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1
     })
-}
-
-fn overwrite(folder: &impl AsFd, name: &OsStr, content: &[u8], mode: u32) -> io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::empty())?);
-    file.write_all(content)?;
-    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
-    Ok(file)
 }
 
 /// Folders that nobody noted are made as a Tool would make them.
@@ -308,24 +307,32 @@ pub struct Here<'a> {
     pub limits: survey::Limits,
 }
 
-impl super::plan::World for Here<'_> {
-    fn born(&self, path: &Path) -> Option<u64> {
+impl Here<'_> {
+    /// When what stands at a place was made, in nanoseconds since the epoch, where that is known.
+    pub(super) fn born(&self, path: &Path) -> Option<u64> {
         self.workspace.birth_exact(path)
     }
 
-    fn manifest(&self, hash: &super::Hash) -> io::Result<super::Manifest> {
+    /// A Manifest that was kept.
+    pub(super) fn manifest(&self, hash: &super::Hash) -> io::Result<super::Manifest> {
         super::Manifest::kept(hash, self.store)
     }
-    fn state(&self, path: &Path) -> io::Result<Option<State>> {
+
+    /// What stands at a place now.
+    pub(super) fn state(&self, path: &Path) -> io::Result<Option<State>> {
         content::state_of(self.workspace, path, Some(self.store))
     }
-    fn states(&self, paths: &[&Path]) -> io::Result<Vec<Option<State>>> {
+
+    /// What stands at each of these places now.
+    pub(super) fn states(&self, paths: &[&Path]) -> io::Result<Vec<Option<State>>> {
         let pieces: Vec<&[&Path]> = paths.chunks(PIECE).collect();
         let look = |piece: &&[&Path]| piece.iter().map(|path| self.state(path)).collect();
         let seen: Vec<io::Result<Vec<_>>> = spread(&pieces, look);
         Ok(seen.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
-    fn drafts(&self, path: &Path) -> Vec<PathBuf> {
+
+    /// Files beside this one that a Tool wrote and had no time to give its name.
+    pub(super) fn drafts(&self, path: &Path) -> Vec<PathBuf> {
         let Some(name) = path.file_name() else { return Vec::new() };
         // `.<beginning of the name>.<16 hex>.pixir-new`
         let is_draft = |other: &std::ffi::OsString| {
@@ -340,7 +347,9 @@ impl super::plan::World for Here<'_> {
         let names = self.workspace.names_beside(path).into_iter().filter(is_draft);
         names.map(|name| path.with_file_name(name)).collect()
     }
-    fn survey(&self, touched: &[PathBuf]) -> Option<super::Manifest> {
+
+    /// Everything as it is now, these files included, for a Turn that was cut before its last survey.
+    pub(super) fn survey(&self, touched: &[PathBuf]) -> Option<super::Manifest> {
         let (workspace, store, limits) = (self.workspace, self.store, self.limits);
         survey::Survey { workspace, store, limits }.take_with(None, touched).ok()
     }

@@ -8,12 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::claims::OtherSessions;
-use super::delta::{AppearedFile, FileDelta, FolderDelta, ManifestDelta};
+use super::delta::{AppearedFile, ManifestDelta};
 use super::line::{Line, Seen, When};
-use super::plan::World;
 use super::record::Record;
 use super::tracker::is_before;
-use super::{Hash, Manifest, RawPath, State};
+use super::{Change, FolderChange, Hash, Here, Manifest, RawPath, State};
 
 /// Who made a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +96,7 @@ struct ToolWrite {
 /// Reads a Record line by line.
 struct Reader<'a> {
     record: &'a Record,
-    world: &'a dyn World,
+    world: &'a Here<'a>,
     others: &'a OtherSessions,
     changes: TurnChanges,
     interval: Interval,
@@ -106,7 +105,7 @@ struct Reader<'a> {
 
 impl TurnChanges {
     /// Reads what a Record tells.
-    pub fn of(record: &Record, world: &dyn World, others: &OtherSessions) -> Self {
+    pub fn of(record: &Record, world: &Here<'_>, others: &OtherSessions) -> Self {
         let mut reader = Reader {
             record,
             world,
@@ -152,12 +151,14 @@ impl Reader<'_> {
                 writes.push(ToolWrite { found: state.clone(), left: None });
             }
             Line::Left { path, state, .. } => self.left(path.as_ref(), state.as_ref()),
-            Line::Folder { path, from, to } => self.changes.folders.push(FolderTouch {
-                path: path.0.clone(),
-                found: Folder::of(*from),
-                left: Folder::of(*to),
-                source: Source::Turn,
-            }),
+            Line::Folder(FolderChange { path, from, to }) => {
+                self.changes.folders.push(FolderTouch {
+                    path: path.clone(),
+                    found: Folder::of(*from),
+                    left: Folder::of(*to),
+                    source: Source::Turn,
+                });
+            }
             Line::CommandSurvey { seen, is_running, started, ended } => {
                 self.surveyed(place, seen, *ended);
                 self.interval = if *is_running {
@@ -220,9 +221,9 @@ impl Reader<'_> {
                 self.while_running(&delta, Source::Command, Some((started, ended)));
             }
             Interval::Idle | Interval::Old(_) => {
-                let is_own = |path: &RawPath| self.writes.contains_key(&path.0);
+                let is_own = |path: &PathBuf| self.writes.contains_key(path);
                 let foreign = delta.files.iter().filter(|file| !is_own(&file.path));
-                let foreign = foreign.map(|file| file.path.0.clone()).collect::<Vec<_>>();
+                let foreign = foreign.map(|file| file.path.clone()).collect::<Vec<_>>();
                 self.changes.foreign.extend(foreign);
                 self.take_writes();
             }
@@ -246,7 +247,7 @@ impl Reader<'_> {
 
     /// Everything in an interval in which commands ran: what no file tool wrote has this source.
     fn while_running(&mut self, delta: &ManifestDelta, source: Source, window: Option<(u64, u64)>) {
-        for FileDelta { path: RawPath(path), from, to } in &delta.files {
+        for Change { path, from, to } in &delta.files {
             let writes = self.writes.remove(path).unwrap_or_default();
             let claim = window.and_then(|window| self.others.claim(path, window));
             if let Some(session) = claim {
@@ -276,7 +277,7 @@ impl Reader<'_> {
             }
         }
         self.take_writes();
-        for FolderDelta { path: RawPath(path), from, to } in &delta.folders {
+        for FolderChange { path, from, to } in &delta.folders {
             if window.is_some_and(|window| self.others.claim(path, window).is_some()) {
                 continue;
             }

@@ -15,7 +15,7 @@ use super::progress::SurveyProgress;
 use super::record::{FOLDER, began, keep_as_last, name, now};
 use super::survey::{self, Limits, Refused, Survey};
 use super::watch::FolderWatch;
-use super::{Manifest, RawPath, State, Store};
+use super::{FolderChange, Manifest, RawPath, State, Store};
 use crate::git_index;
 use crate::state::SessionFolder;
 use crate::workspace::Workspace;
@@ -198,14 +198,9 @@ impl Tracker {
     }
 
     /// Pixir itself made or removed a folder, or gave it another mode; `None` means that it does not exist.
-    pub fn folder_changed(
-        &self,
-        path: &Path,
-        from: Option<u32>,
-        to: Option<u32>,
-    ) -> io::Result<()> {
+    pub fn folder_changed(&self, folder: FolderChange) -> io::Result<()> {
         let Some(turn) = self.following().turn else { return Ok(()) };
-        self.append(turn, &Line::Folder { path: RawPath(path.to_owned()), from, to })
+        self.append(turn, &Line::Folder(folder))
     }
 
     /// A command starts; it runs until the answer is dropped.
@@ -334,7 +329,7 @@ impl Tracker {
             following.last = Some(known.followed_by(manifest));
             let was_reported =
                 |path: &Path| following.watch.as_ref().is_none_or(|watch| watch.was_reported(path));
-            since.split_off(|file| file.from.is_some() && !was_reported(file.path.as_ref()))
+            since.split_off(|file| file.from.is_some() && !was_reported(&file.path))
         };
         let is_running = self.following().is_running;
         if unreported != ManifestDelta::default() {

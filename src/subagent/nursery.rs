@@ -14,7 +14,7 @@ use crate::bounds::Bounds;
 use crate::config::{Config, Sight, Window};
 use crate::conversation::Conversation;
 use crate::error::{Explain, Kind, Report};
-use crate::event::{Extra, LOG_VERSION, PostureChanged, SessionStarted};
+use crate::event::{Extra, InitialPosture, LOG_VERSION, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::LogError;
@@ -209,7 +209,7 @@ impl Nursery {
     ) -> Result<Session, Unborn> {
         let folder = annex.map_or(of.base.workspace.root(), Annex::folder);
         let globs = bounds.sets().next().cloned().unwrap_or_default();
-        let first = SessionStarted {
+        let posture = InitialPosture {
             pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
             log_version: LOG_VERSION,
             workspace: folder.to_string_lossy().into_owned(),
@@ -220,6 +220,9 @@ impl Nursery {
             effort: record.effort.clone(),
             allow_write: globs.allow,
             deny_write: globs.deny,
+        };
+        let first = SessionStarted {
+            posture,
             parent_session_id: Some(of.parent.to_string()),
             subagent_id: Some(record.id.clone()),
             extra: Extra::from_iter([

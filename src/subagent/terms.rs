@@ -41,7 +41,9 @@ pub fn recorded(history: &History, bounds: &Bounds) -> Result<Bounds, String> {
     let mut bounds = bounds.clone();
     for fact in history.facts() {
         let (allow, deny) = match fact {
-            Canonical::SessionStarted(started) => (&started.allow_write, &started.deny_write),
+            Canonical::SessionStarted(started) => {
+                (&started.posture.allow_write, &started.posture.deny_write)
+            }
             Canonical::PostureChanged(changed) => (&changed.allow_write, &changed.deny_write),
             _ => continue,
         };

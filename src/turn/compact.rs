@@ -12,11 +12,9 @@ use super::budget::{BudgetRefusal, tell_wait};
 use super::purse::Reservation;
 use crate::compaction::{self, Notes, Nothing, Plan, Trigger};
 use crate::config::AnswerSchema;
-use crate::event::{
-    Canonical, Event, Extra, ProviderUsage, Sequenced, Timestamp, Tokens, UserMessage,
-};
+use crate::event::{Canonical, Event, Extra, ProviderUsage, Tokens, UserMessage};
 use crate::history::History;
-use crate::id::{EventId, SessionId};
+use crate::id::SessionId;
 use crate::provider::{Completed, Item, ModelEvent, Request, Wishes};
 use crate::resource::Contents;
 use crate::tokens::estimate;
@@ -178,14 +176,5 @@ async fn listen(
 /// A History of one message, which is in no Log.
 fn alone(session: &SessionId, text: String) -> History {
     let message = UserMessage { text, ..UserMessage::default() };
-    let event = Event::sequenced(Sequenced {
-        id: EventId::mint(),
-        session_id: session.clone(),
-        // Only a Log gives out places.
-        seq: None,
-        ts: Timestamp::now(),
-        fact: message.into(),
-        extra: Extra::new(),
-    });
-    History::from_events(vec![Arc::new(event)])
+    History::from_events(vec![Arc::new(Event::supposed(session.clone(), message.into()))])
 }

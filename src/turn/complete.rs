@@ -79,8 +79,7 @@ impl Turn {
                     End::Session(_) => None,
                 };
                 if let Some(error) = error.filter(|_| progress.attempts > 0) {
-                    self.record_failure(self.bill(iteration, &progress), &mut progress, &error)
-                        .await?;
+                    self.record_failure(iteration, &mut progress, &error).await?;
                 }
                 return Err(end);
             }
@@ -101,14 +100,12 @@ impl Turn {
                 Err(Stop::Failed(error)) => error,
                 Err(Stop::Interrupted) => {
                     let error = self.stopped();
-                    self.record_failure(self.bill(iteration, &progress), &mut progress, &error)
-                        .await?;
+                    self.record_failure(iteration, &mut progress, &error).await?;
                     return Err(End::Interrupted);
                 }
                 Err(Stop::Spent(end)) => {
                     if let End::Failed { error, .. } = &end {
-                        self.record_failure(self.bill(iteration, &progress), &mut progress, error)
-                            .await?;
+                        self.record_failure(iteration, &mut progress, error).await?;
                     }
                     return Err(end);
                 }
@@ -130,8 +127,7 @@ impl Turn {
                     .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
             let report = self.clean_echo(Report::describe(&error));
             let Some(delay) = delay else {
-                self.record_failure(self.bill(iteration, &progress), &mut progress, &report)
-                    .await?;
+                self.record_failure(iteration, &mut progress, &report).await?;
                 let status = terminal_status(&error);
                 return Err(End::Failed { status, error: Box::new(report) });
             };
@@ -147,7 +143,7 @@ impl Turn {
             let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
             if slept.is_none() {
                 let error = self.stopped();
-                self.record_failure(self.bill(iteration, &progress), &mut progress, &error).await?;
+                self.record_failure(iteration, &mut progress, &error).await?;
                 return Err(End::Interrupted);
             }
         }
@@ -375,14 +371,16 @@ impl Turn {
 
     async fn record_failure(
         &self,
-        bill: ProviderUsage,
+        iteration: u32,
         progress: &mut Progress<'_>,
         error: &Report,
     ) -> Result<(), End> {
+        let bill = ProviderUsage {
+            status: Some("failed".to_owned()),
+            error_kind: Some(error.kind.clone()),
+            ..self.bill(iteration, progress)
+        };
         self.show_held(&mut progress.screen);
-        let status = Some("failed".to_owned());
-        let error_kind = Some(error.kind.clone());
-        let bill = ProviderUsage { status, error_kind, ..bill };
         self.pay(bill).await?;
         self.keep_partial(progress.shown.kept().to_owned(), error).await
     }

@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "git itself says what is right")]
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use tempfile::TempDir;
 
-use crate::git_objects::{GitObjectError, ObjectFormat, ObjectId, Pack, PackIndex};
+use crate::git_objects::{ObjectFormat, ObjectId, Pack, PackIndex, as_damage};
 
 /// An object as git tells it.
 pub struct Object {
@@ -238,11 +238,18 @@ pub fn fake_files(entries: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
     (pack, index)
 }
 
-pub fn open(pack: &[u8], index: &[u8], format: ObjectFormat) -> Result<Pack, GitObjectError> {
+pub fn open(pack: &[u8], index: &[u8], format: ObjectFormat) -> io::Result<Pack> {
     Pack::open(file_with(pack), PackIndex::open(file_with(index), format)?)
 }
 
 pub fn fake_pack(entries: &[Vec<u8>]) -> Pack {
     let (pack, index) = fake_files(entries);
     open(&pack, &index, ObjectFormat::Sha1).unwrap()
+}
+
+/// Asserts that a result is an error that says this.
+#[track_caller]
+pub fn refused<T>(result: io::Result<T>, words: &str) {
+    let message = result.err().map(|error| as_damage(error).to_string()).unwrap_or_default();
+    assert!(message.contains(words), "{message:?} and not {words:?}");
 }

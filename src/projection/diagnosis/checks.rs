@@ -238,7 +238,7 @@ pub fn usage_check(spending: &Spending) -> Check {
         "{} of the model, {} failed, {}{family}",
         counted(usage.calls, "call"),
         usage.failed,
-        counted(usage.total_tokens, "token")
+        counted(usage.tokens.total_tokens, "token")
     );
     let Some(first) = spending.unreadable_sessions.first() else {
         return check("usage", Health::Passed, message);

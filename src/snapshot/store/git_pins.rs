@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::fs::Dir;
 
 use crate::files::{Durability, StateDir, StateFolder};
-use crate::git_objects::{GitObjectError, ObjectFormat, ObjectId, Pack, PackIndex, loose};
+use crate::git_objects::{ObjectFormat, ObjectId, Pack, PackIndex, as_damage, loose};
 use crate::workspace::{Wanted, Workspace};
 
 /// The folder of pinned packs and objects in the store.
@@ -118,8 +118,8 @@ impl<'w> PinnedRepository<'w> {
 /// Opens a pinned pack; the format is that of its index.
 pub fn open_pack(pins: &StateDir, name: &str, format: ObjectFormat) -> io::Result<Pack> {
     let open = |file_name: String| pins.open_file(file_name)?.ok_or_else(super::gone);
-    let index = PackIndex::open(open(format!("{name}.idx"))?, format).map_err(damaged)?;
-    Pack::open(open(format!("{name}.pack"))?, index).map_err(damaged)
+    let index = PackIndex::open(open(format!("{name}.idx"))?, format).map_err(as_damage)?;
+    Pack::open(open(format!("{name}.pack"))?, index).map_err(as_damage)
 }
 
 /// Reads a pinned loose object.
@@ -128,12 +128,7 @@ pub fn read_loose(pins: &StateDir, id: &ObjectId, limit: u64) -> io::Result<Vec<
     let (folder, rest) = name.split_at_checked(2).ok_or_else(super::gone)?;
     let folder = pins.open_dir(folder)?.ok_or_else(super::gone)?;
     let file = folder.open_file(rest)?.ok_or_else(super::gone)?;
-    loose::read_blob(&file, limit).map_err(damaged)
-}
-
-/// An error of git's objects as one of the store.
-pub fn damaged(error: GitObjectError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
+    loose::read_blob(&file, limit).map_err(as_damage)
 }
 
 fn copy(file: &File, pins: &StateDir, name: &str) -> Option<()> {

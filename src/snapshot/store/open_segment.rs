@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-use super::git_pins::{self, damaged};
+use super::git_pins;
 use super::segment::{Location, Segment};
 use super::{SEGMENTS, gone};
 use crate::files::StateFolder;
-use crate::git_objects::{ObjectFormat, Pack};
+use crate::git_objects::{ObjectFormat, Pack, as_damage};
 use crate::snapshot::Hash;
 
 /// The largest content that git may hold for us: no larger file is recorded.
@@ -45,7 +45,7 @@ impl OpenSegment {
         let content = match location {
             Location::Data { offset, length } => self.read_data(offset, length)?,
             Location::Pack { pack, position } => {
-                self.pack(pack)?.read_blob(position, LARGEST_IN_GIT).map_err(damaged)?
+                self.pack(pack)?.read_blob(position, LARGEST_IN_GIT).map_err(as_damage)?
             }
             Location::Loose { object } => {
                 let id = self.table.loose.get(object).ok_or_else(gone)?;
