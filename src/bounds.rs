@@ -175,22 +175,18 @@ fn whole_folder(glob: &str) -> Option<PathBuf> {
         "**" | "**/*" => "",
         pattern => pattern.strip_suffix("/**/*").or_else(|| pattern.strip_suffix("/**"))?,
     };
-    (!is_pattern(folder)).then(|| plain(folder))
+    (!is_pattern(folder)).then(|| folder.into())
 }
 
 /// The one place that a forbidding glob means, if it is one.
 fn literal(glob: &str) -> Option<PathBuf> {
     let pattern = trimmed(glob);
-    whole_folder(&pattern).or_else(|| (!is_pattern(&pattern)).then(|| plain(&pattern)))
+    whole_folder(&pattern).or_else(|| (!is_pattern(&pattern)).then(|| pattern.into()))
 }
 
 /// The folders of a glob before its first pattern.
 fn fixed_start(glob: &str) -> PathBuf {
     trimmed(glob).split('/').take_while(|part| !is_pattern(part)).collect()
-}
-
-fn plain(path: &str) -> PathBuf {
-    path.split('/').filter(|part| !part.is_empty() && *part != ".").collect()
 }
 
 /// The deeper of two folders when one lies in the other.

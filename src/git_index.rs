@@ -49,7 +49,8 @@ pub fn index_files(git: &Path) -> Vec<PathBuf> {
     named.map(|entry| entry.path()).collect()
 }
 
-fn git_folder(git: &Path) -> Option<PathBuf> {
+/// The folder of the repository whose `.git` this is.
+pub fn git_folder(git: &Path) -> Option<PathBuf> {
     if git.is_dir() {
         return Some(git.to_owned());
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::exit::Exit;
 use super::{Context, bad_argument};
-use crate::config::{self, Edit, Entry, Key, Loaded};
+use crate::config::{self, Edit, Key, Loaded};
 use crate::error::Report;
 use crate::paths;
 use crate::render::{clean, one_line};
@@ -67,8 +67,7 @@ pub fn config(args: ConfigArgs, context: &Context) -> Result<Exit, Report> {
         Action::List { origin } => list(origin, context),
         Action::Get { key } => get(&key, context),
         Action::Set { key, value } => {
-            let known = known(&key)?;
-            let value = known.0.shape.value_of(&value);
+            let value = known(&key)?.value_of(&value);
             change(&key, &Edit::Set(value), context)
         }
         Action::Unset { key } => change(&key, &Edit::Unset, context),
@@ -77,9 +76,8 @@ pub fn config(args: ConfigArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 /// A setting by its name, or the name that was meant.
-fn known(name: &str) -> Result<(&'static Key, &'static Entry), Report> {
-    let found = Key::find(config::canonical(name)).zip(config::find(name));
-    found.ok_or_else(|| {
+fn known(name: &str) -> Result<&'static Key, Report> {
+    Key::find(config::canonical(name)).ok_or_else(|| {
         let mut actions = vec!["list all of them with `pixir config list`".to_owned()];
         let mut message = format!("`{name}` is not a setting");
         if let Some(nearest) = Key::nearest(name) {
@@ -99,13 +97,13 @@ fn loaded(context: &Context) -> Result<Loaded, Report> {
     Ok(loaded)
 }
 
-fn fact(key: &Key, entry: &Entry, loaded: &Loaded) -> Value {
+fn fact(key: &Key, loaded: &Loaded) -> Value {
     json!({
         "key": key.name,
-        "value": (entry.show)(&loaded.config),
-        "origin": loaded.origins.of(key.name).facts(),
-        "accepts": config::accepts(key),
-        "about": entry.about,
+        "value": key.show(&loaded.config),
+        "origin": loaded.origins.of(&key.name).facts(),
+        "accepts": key.accepts(),
+        "about": key.about,
         "variable": key.variable(),
         "in_workspace": key.in_workspace,
     })
@@ -113,18 +111,17 @@ fn fact(key: &Key, entry: &Entry, loaded: &Loaded) -> Value {
 
 fn list(origin: bool, context: &Context) -> Result<Exit, Report> {
     let loaded = loaded(context)?;
-    let width = config::entries().map(|(key, _)| key.name.len()).max().unwrap_or(0);
+    let width = Key::shown().map(|key| key.name.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for (key, entry) in config::entries() {
-        let value = one_line(&shown(&(entry.show)(&loaded.config)), 100);
-        let from = loaded.origins.of(key.name);
+    for key in Key::shown() {
+        let value = one_line(&shown(&key.show(&loaded.config)), 100);
+        let from = loaded.origins.of(&key.name);
         let from = if origin { format!("  ({}: {from})", from.layer()) } else { String::new() };
         let from = from.replace("(default: default)", "(default)");
         // Writing to a String cannot fail.
         writeln!(text, "{:width$}  {value}{from}", key.name).ok();
     }
-    let facts: Vec<Value> =
-        config::entries().map(|(key, entry)| fact(key, entry, &loaded)).collect();
+    let facts: Vec<Value> = Key::shown().map(|key| fact(key, &loaded)).collect();
     Ok(context.told(
         "config",
         &clean(&text),
@@ -133,15 +130,15 @@ fn list(origin: bool, context: &Context) -> Result<Exit, Report> {
 }
 
 fn get(name: &str, context: &Context) -> Result<Exit, Report> {
-    let (key, entry) = known(name)?;
+    let key = known(name)?;
     let loaded = loaded(context)?;
-    let value = (entry.show)(&loaded.config);
+    let value = key.show(&loaded.config);
     if value.is_null() {
         context.notice(&format!("`{}` is not set", key.name));
-        return Ok(context.told("config", "", fact(key, entry, &loaded)));
+        return Ok(context.told("config", "", fact(key, &loaded)));
     }
     let text = format!("{}\n", shown(&value));
-    Ok(context.told("config", &clean(&text), fact(key, entry, &loaded)))
+    Ok(context.told("config", &clean(&text), fact(key, &loaded)))
 }
 
 /// A value as a person would type it.

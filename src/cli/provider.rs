@@ -1,7 +1,7 @@
 //! Named servers: from a name in the user's settings to a credential for it, and nothing wider.
 
 use super::door::Environment;
-use crate::config::{Config, Server};
+use crate::config::{Config, Policy, Server};
 use crate::credential::{Chosen, Credential, FieldPolicy};
 use crate::error::{Kind, Report};
 
@@ -16,7 +16,10 @@ pub fn chosen(config: &Config, environment: &Environment) -> Result<Option<Chose
         .filter(|key| !key.trim().is_empty());
     let credential = Credential::new(key.as_deref(), &server.base_url)
         .map_err(|error| explained(&Report::describe(&error), name, server))?;
-    let policy = if server.is_portable { FieldPolicy::Portable } else { FieldPolicy::OpenAi };
+    let policy = match server.policy {
+        Policy::Portable => FieldPolicy::Portable,
+        Policy::OpenAi => FieldPolicy::OpenAi,
+    };
     Ok(Some(Chosen {
         credential: credential.with_policy(policy),
         reason: format!("provider `{name}` is chosen, and it gets no other key").into(),

@@ -8,12 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::file::{ConfigError, apply_user_text, check_together};
-use super::keys::Key;
-use super::manual::canonical;
-use super::origin::Origins;
+use super::file::{ConfigError, Loaded, check_together};
+use super::keys::{Key, canonical};
+use super::read;
 use super::tree::leaves;
-use super::{Config, read};
 use crate::error::{Explain, Kind};
 use crate::files::{Durability, StateDir};
 use crate::paths::Home;
@@ -61,9 +59,9 @@ pub fn change(home: &Home, name: &str, edit: &Edit) -> Result<Edited, EditError>
 /// Refuses a mistake that was not there before; an old one is only told.
 fn judged(old: &str, new: &str, path: &Path, home: &Home) -> Result<Option<String>, EditError> {
     let mistakes = |text: &str| {
-        let mut config = Config::new(home.clone());
-        let applied = apply_user_text(&mut config, path, text, &mut Origins::default());
-        (applied, check_together(&config))
+        let mut loaded = Loaded::new(home.clone());
+        let applied = loaded.apply_user_text(path, text);
+        (applied, check_together(&loaded.config))
     };
     let (old_single, old_together) = mistakes(old);
     let (single, together) = mistakes(new);

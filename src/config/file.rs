@@ -5,11 +5,11 @@
 //! with a notice, never fatal.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
-use super::keys::{KEYS, Key, Shape};
+use super::keys::Key;
 use super::origin::{Origin, Origins};
 use super::tree::{Leaf, leaves};
 use super::{Config, McpOrigin, McpServer, McpTransport, Wanted, mcp, read, wanted};
@@ -64,165 +64,206 @@ pub struct Loaded {
 /// Resolves the settings of one run: defaults, user's file, Workspace's file, environment, flags.
 pub fn load(sources: Sources<'_>) -> Result<Loaded, ConfigError> {
     let Sources { home, workspace, trusted, environment, flags } = sources;
-    let mut config = Config::new(home.clone());
-    let mut notices = Vec::new();
-    let mut origins = Origins::default();
-    apply_user_file(&mut config, &home.config(), &mut origins)?;
+    let mut loaded = Loaded::new(home);
+    loaded.apply_user_file()?;
     if let Some(workspace) = workspace {
-        notices = apply_workspace_file(&mut config, workspace, trusted, &mut origins);
+        loaded.apply_workspace_file(workspace, trusted);
     }
-    apply_environment(&mut config, environment, &mut origins)?;
-    fill_in(&mut config.mcp.servers, "mcp_servers", environment);
+    loaded.apply_environment(environment)?;
+    fill_in(&mut loaded.config.mcp.servers, "mcp_servers", environment);
     if let Some(workspace) = workspace {
-        let known = config.mcp.servers.len();
-        notices.extend(apply_shared_file(&mut config, workspace, trusted));
-        let brought = config.mcp.servers.get_mut(known..).unwrap_or_default();
+        let known = loaded.config.mcp.servers.len();
+        loaded.apply_shared_file(workspace, trusted);
+        let brought = loaded.config.mcp.servers.get_mut(known..).unwrap_or_default();
         fill_in(brought, "mcpServers", environment);
     }
-    notices.extend(config.mcp.servers.iter().filter_map(McpServer::problem));
-    apply_flags(&mut config, &flags, &mut origins)?;
-    check_together(&config)?;
-    config.dry_run = flags.dry_run;
-    config.role = flags.role;
-    config.writes = flags.writes;
-    let names_mode = environment("PIXIR_PERMISSION_MODE").is_some_and(|mode| !mode.is_empty());
-    config.mode_named = flags.permission_mode.is_some() || names_mode;
-    let names_model = environment("PIXIR_MODEL").is_some_and(|name| !name.is_empty());
-    config.model_named = flags.model.is_some() || names_model;
-    Ok(Loaded { config, notices, origins })
+    loaded.notices.extend(loaded.config.mcp.servers.iter().filter_map(McpServer::problem));
+    loaded.apply_flags(&flags)?;
+    check_together(&loaded.config)?;
+    let is_named =
+        |key: &str| matches!(loaded.origins.of(key), Origin::Variable(_) | Origin::Flag(_));
+    loaded.config.mode_named = is_named("permission_mode");
+    loaded.config.model_named = is_named("model");
+    loaded.config.dry_run = flags.dry_run;
+    loaded.config.role = flags.role;
+    loaded.config.writes = flags.writes;
+    Ok(loaded)
 }
 
-fn apply_user_file(
-    config: &mut Config,
-    path: &Path,
-    origins: &mut Origins,
-) -> Result<(), ConfigError> {
-    match read::user_file(path) {
-        Ok(None) => Ok(()),
-        Ok(Some(text)) => apply_user_text(config, path, &text, origins),
-        Err(reason) => Err(ConfigError::of_file(path, reason)),
+impl Loaded {
+    /// The defaults, which nobody has set.
+    pub(super) fn new(home: Home) -> Self {
+        Self { config: Config::new(home), notices: Vec::new(), origins: Origins::default() }
     }
-}
 
-/// The text of the user's file, or of what is about to become it.
-pub(super) fn apply_user_text(
-    config: &mut Config,
-    path: &Path,
-    text: &str,
-    origins: &mut Origins,
-) -> Result<(), ConfigError> {
-    let source = Source::File(path.to_owned());
-    let mut problems = Vec::new();
-    let leaves = leaves(text).map_err(|reason| ConfigError::of_file(path, reason))?;
-    for leaf in &leaves {
-        match apply_leaf(config, leaf, &leaves) {
-            Err(problem) => problems.push(problem),
-            Ok(()) if leaf.value.is_null() => {}
-            Ok(()) => origins.set(&leaf.path, Origin::User(path.to_owned())),
+    fn apply_user_file(&mut self) -> Result<(), ConfigError> {
+        let path = self.config.home.config();
+        match read::user_file(&path) {
+            Ok(None) => Ok(()),
+            Ok(Some(text)) => self.apply_user_text(&path, &text),
+            Err(reason) => Err(ConfigError::of_file(&path, reason)),
         }
     }
-    problems.dedup();
-    if problems.is_empty() { Ok(()) } else { Err(ConfigError { source, problems }) }
-}
 
-fn apply_workspace_file(
-    config: &mut Config,
-    workspace: &Path,
-    trusted: &[Wanted],
-    origins: &mut Origins,
-) -> Vec<String> {
-    let path = paths::workspace_config(workspace);
-    let shown = path.display();
-    let text = match read::workspace_file(workspace) {
-        Ok(None) => return Vec::new(),
-        Ok(Some(text)) => text,
-        Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
-    };
-    let leaves = match leaves(&text) {
-        Ok(leaves) => leaves,
-        Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
-    };
-    let mut notices = Vec::new();
-    // The very bytes that are used are the ones that must be trusted.
-    let is_trusted = wanted::is_trusted(trusted, &path, &text);
-    let mut untrusted = Vec::new();
-    for leaf in &leaves {
-        if !is_trusted && wanted::wants_trust(leaf) {
-            untrusted.push(format!("`{}`", leaf.path));
-            continue;
-        }
-        // Applied to a copy, so that a value that does not fit the others leaves no trace.
-        let mut attempt = config.clone();
-        let outcome = apply_leaf(&mut attempt, leaf, &leaves)
-            .map_err(|problem| problem.to_string())
-            .and_then(|()| check_together(&attempt).map_err(|error| error.to_string()))
-            .and_then(|()| {
-                let is_wider = attempt.sandbox.is_wider_than(&config.sandbox);
-                let refusal = || format!("`{}` would widen the sandbox", leaf.path);
-                if is_wider && !is_trusted { Err(refusal()) } else { Ok(()) }
-            })
-            .and_then(|()| {
-                let raised = raises_iterations(config.max_iterations, attempt.max_iterations);
-                let refusal = || format!("`{}` would raise the limit", leaf.path);
-                if raised && !is_trusted { Err(refusal()) } else { Ok(()) }
-            });
-        match outcome {
-            Ok(()) if leaf.value.is_null() => {}
-            Ok(()) if leaf.path == "mcp_servers" => {
-                origins.set(&leaf.path, Origin::Workspace(path.clone()));
-                notices.extend(adopt(config, attempt.mcp.servers, &shown.to_string()));
+    /// The text of the user's file, or of what is about to become it.
+    pub(super) fn apply_user_text(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+        let source = Origin::User(path.to_owned());
+        let mut problems = Vec::new();
+        let leaves = leaves(text).map_err(|reason| ConfigError::of_file(path, reason))?;
+        for leaf in &leaves {
+            match apply_leaf(&mut self.config, leaf, &leaves) {
+                Err(problem) => problems.push(problem),
+                Ok(()) if leaf.value.is_null() => {}
+                Ok(()) => self.origins.set(&leaf.path, source.clone()),
             }
-            Ok(()) => {
-                *config = attempt;
-                origins.set(&leaf.path, Origin::Workspace(path.clone()));
+        }
+        problems.dedup();
+        if problems.is_empty() { Ok(()) } else { Err(ConfigError { source, problems }) }
+    }
+
+    fn apply_workspace_file(&mut self, workspace: &Path, trusted: &[Wanted]) {
+        let path = paths::workspace_config(workspace);
+        let shown = path.display().to_string();
+        let text = read::workspace_file(workspace);
+        let Some((leaves, text)) = self.understood(&shown, text, leaves) else { return };
+        // The very bytes that are used are the ones that must be trusted.
+        let is_trusted = wanted::is_trusted(trusted, &path, &text);
+        let mut untrusted = Vec::new();
+        for leaf in &leaves {
+            if !is_trusted && wanted::wants_trust(leaf) {
+                untrusted.push(format!("`{}`", leaf.path));
+                continue;
             }
-            Err(reason) => notices.push(format!("{shown}: {reason}; it is ignored")),
+            match with_guest(&self.config, leaf, &leaves, is_trusted) {
+                Ok(_) if leaf.value.is_null() => {}
+                Ok(attempt) => {
+                    self.origins.set(&leaf.path, Origin::Workspace(path.clone()));
+                    if leaf.path == "mcp_servers" {
+                        self.adopt(attempt.mcp.servers, &shown);
+                    } else {
+                        self.config = attempt;
+                    }
+                }
+                Err(reason) => self.notices.push(format!("{shown}: {reason}; it is ignored")),
+            }
+        }
+        if !untrusted.is_empty() {
+            let keys = untrusted.join(", ");
+            self.notices.push(format!(
+                "{shown}: {keys} ignored, because this Workspace is not trusted; see `pixir trust`"
+            ));
+        }
+        self.notices.dedup();
+    }
+
+    /// The servers of an `.mcp.json`, if the user trusts it as it is.
+    fn apply_shared_file(&mut self, workspace: &Path, trusted: &[Wanted]) {
+        let path = paths::workspace_servers(workspace);
+        let shown = path.display().to_string();
+        let text = read::shared_file(workspace);
+        let Some((servers, text)) = self.understood(&shown, text, mcp::read_shared) else { return };
+        if wanted::is_trusted(trusted, &path, &text) {
+            self.adopt(servers, &shown);
+        } else if !servers.is_empty() {
+            let words = "its MCP servers are ignored, because it is not trusted; see `pixir trust`";
+            self.notices.push(format!("{shown}: {words}"));
         }
     }
-    if !untrusted.is_empty() {
-        let keys = untrusted.join(", ");
-        notices.push(format!(
-            "{shown}: {keys} ignored, because this Workspace is not trusted; see `pixir trust`"
-        ));
+
+    /// What a file of a Workspace says, with its text; one that cannot be read is ignored.
+    fn understood<T>(
+        &mut self,
+        shown: &str,
+        text: Result<Option<String>, String>,
+        read: fn(&str) -> Result<T, String>,
+    ) -> Option<(T, String)> {
+        let found = text.and_then(|text| text.map(|text| Ok((read(&text)?, text))).transpose());
+        found.unwrap_or_else(|reason| {
+            self.notices.push(format!("{shown} is ignored: {reason}"));
+            None
+        })
     }
-    notices.dedup();
-    notices
+
+    /// Takes servers that a Workspace brings; what they say of themselves is not believed, and the
+    /// names of the user's own stay theirs.
+    fn adopt(&mut self, servers: Vec<McpServer>, shown: &str) {
+        let origin = McpOrigin::Workspace;
+        let stranger = |server: McpServer| McpServer { origin, is_trusted: false, ..server };
+        let servers = servers.into_iter().map(stranger).collect();
+        let taken = mcp::join(&mut self.config.mcp.servers, servers);
+        let told = |name| format!("{shown}: MCP server `{name}` is ignored: the name is taken");
+        self.notices.extend(taken.into_iter().map(told));
+    }
+
+    fn apply_environment(
+        &mut self,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<(), ConfigError> {
+        for key in Key::all() {
+            let name = key.variable();
+            if let Some(text) = environment(&name).filter(|text| !text.is_empty()) {
+                self.apply_typed(key, &text, Origin::Variable(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_flags(&mut self, flags: &Flags) -> Result<(), ConfigError> {
+        let given = [
+            ("model", flags.model.clone()),
+            ("effort", flags.effort.clone()),
+            ("credential", flags.credential.clone()),
+            ("max_iterations", flags.max_iterations.map(|most| most.to_string())),
+            ("max_tokens_total", flags.max_tokens_total.map(|most| most.to_string())),
+            ("max_cost", flags.max_cost.clone()),
+            ("max_requests", flags.max_requests.map(|most| most.to_string())),
+            ("timeout", flags.timeout.clone()),
+            ("web_search", flags.web_search.then(|| true.to_string())),
+            ("provider", flags.provider.clone()),
+            ("permission_mode", flags.permission_mode.as_ref().map(ToString::to_string)),
+            ("sandbox", flags.sandbox.clone()),
+        ];
+        for (name, text) in given {
+            let (Some(text), Some(key)) = (text, Key::find(name)) else { continue };
+            let flag = format!("--{}", name.replace('_', "-"));
+            self.apply_typed(key, &text, Origin::Flag(flag))?;
+        }
+        Ok(())
+    }
+
+    /// A setting as somebody typed it.
+    fn apply_typed(&mut self, key: &Key, text: &str, source: Origin) -> Result<(), ConfigError> {
+        if let Err(reason) = key.set(&mut self.config, &key.value_of(text)) {
+            let problems = vec![Problem { key: key.name.clone(), reason }];
+            return Err(ConfigError { source, problems });
+        }
+        self.origins.set(&key.name, source);
+        Ok(())
+    }
+}
+
+/// The settings with one of a Workspace, if it fits the others and widens nothing without trust.
+fn with_guest(
+    config: &Config,
+    leaf: &Leaf,
+    all: &[Leaf],
+    is_trusted: bool,
+) -> Result<Config, String> {
+    let mut attempt = config.clone();
+    apply_leaf(&mut attempt, leaf, all).map_err(|problem| problem.to_string())?;
+    check_together(&attempt).map_err(|error| error.to_string())?;
+    if !is_trusted && attempt.sandbox.is_wider_than(&config.sandbox) {
+        return Err(format!("`{}` would widen the sandbox", leaf.path));
+    }
+    if !is_trusted && raises_iterations(config.max_iterations, attempt.max_iterations) {
+        return Err(format!("`{}` would raise the limit", leaf.path));
+    }
+    Ok(attempt)
 }
 
 /// Whether a Turn could make more calls of the model than before; `None` is no limit.
 fn raises_iterations(before: Option<u32>, after: Option<u32>) -> bool {
     before.is_some_and(|before| after.is_none_or(|after| after > before))
-}
-
-/// The servers of an `.mcp.json`, if the user trusts it as it is.
-fn apply_shared_file(config: &mut Config, workspace: &Path, trusted: &[Wanted]) -> Vec<String> {
-    let path = paths::workspace_servers(workspace);
-    let shown = path.display().to_string();
-    let text = match read::shared_file(workspace) {
-        Ok(None) => return Vec::new(),
-        Ok(Some(text)) => text,
-        Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
-    };
-    let servers = match mcp::read_shared(&text) {
-        Ok(servers) => servers,
-        Err(reason) => return vec![format!("{shown} is ignored: {reason}")],
-    };
-    if !wanted::is_trusted(trusted, &path, &text) {
-        let is_empty = servers.is_empty();
-        let words = "its MCP servers are ignored, because it is not trusted; see `pixir trust`";
-        return if is_empty { Vec::new() } else { vec![format!("{shown}: {words}")] };
-    }
-    adopt(config, servers, &shown)
-}
-
-/// Takes servers that a Workspace brings; what they say of themselves is not believed, and the
-/// names of the user's own stay theirs.
-fn adopt(config: &mut Config, servers: Vec<McpServer>, shown: &str) -> Vec<String> {
-    let stranger =
-        |server: McpServer| McpServer { origin: McpOrigin::Workspace, is_trusted: false, ..server };
-    let taken = mcp::join(&mut config.mcp.servers, servers.into_iter().map(stranger).collect());
-    let told = |name| format!("{shown}: MCP server `{name}` is ignored: the name is taken");
-    taken.into_iter().map(told).collect()
 }
 
 /// Puts values of the environment into the entries of servers; one that lacks its value is broken.
@@ -238,62 +279,11 @@ fn fill_in(servers: &mut [McpServer], table: &str, environment: &dyn Fn(&str) ->
     }
 }
 
-fn apply_environment(
-    config: &mut Config,
-    environment: &dyn Fn(&str) -> Option<String>,
-    origins: &mut Origins,
-) -> Result<(), ConfigError> {
-    for key in KEYS {
-        let name = key.variable();
-        let Some(text) = environment(&name).filter(|text| !text.is_empty()) else { continue };
-        let value = key.shape.value_of(&text);
-        (key.set)(config, &value).map_err(|reason| ConfigError {
-            source: Source::Variable(name.clone()),
-            problems: vec![Problem { key: key.name.into(), reason, nearest: None }],
-        })?;
-        origins.set(key.name, Origin::Variable(name));
-    }
-    Ok(())
-}
-
-fn apply_flags(
-    config: &mut Config,
-    flags: &Flags,
-    origins: &mut Origins,
-) -> Result<(), ConfigError> {
-    let given = [
-        ("model", flags.model.clone().map(Value::from)),
-        ("effort", flags.effort.clone().map(Value::from)),
-        ("credential", flags.credential.clone().map(Value::from)),
-        ("max_iterations", flags.max_iterations.map(Value::from)),
-        ("max_tokens_total", flags.max_tokens_total.map(Value::from)),
-        ("max_cost", flags.max_cost.as_deref().map(|text| Shape::Decimal.value_of(text))),
-        ("max_requests", flags.max_requests.map(Value::from)),
-        ("timeout", flags.timeout.clone().map(Value::from)),
-        ("web_search", flags.web_search.then_some(Value::from(true))),
-        ("provider", flags.provider.clone().map(Value::from)),
-        ("permission_mode", flags.permission_mode.as_ref().map(|mode| mode.as_str().into())),
-        ("sandbox", flags.sandbox.clone().map(Value::from)),
-    ];
-    for (name, value) in given {
-        let (Some(value), Some(key)) = (value, Key::find(name)) else { continue };
-        let flag = format!("--{}", name.replace('_', "-"));
-        (key.set)(config, &value).map_err(|reason| ConfigError {
-            source: Source::Flag(flag.clone()),
-            problems: vec![Problem { key: name.into(), reason, nearest: None }],
-        })?;
-        origins.set(name, Origin::Flag(flag));
-    }
-    Ok(())
-}
-
 /// What single keys cannot know of each other.
 pub(super) fn check_together(config: &Config) -> Result<(), ConfigError> {
     let refuse = |key: &str, reason: &str| {
-        Err(ConfigError {
-            source: Source::Together,
-            problems: vec![Problem { key: key.into(), reason: reason.into(), nearest: None }],
-        })
+        let problem = Problem { key: key.into(), reason: reason.into() };
+        Err(ConfigError { source: Origin::Default, problems: vec![problem] })
     };
     if config.bash.timeout > config.bash.max_timeout {
         return refuse("bash.timeout_ms", "must not be larger than bash.max_timeout_ms");
@@ -318,10 +308,12 @@ pub(super) fn check_together(config: &Config) -> Result<(), ConfigError> {
 }
 
 fn apply_leaf(config: &mut Config, leaf: &Leaf, all: &[Leaf]) -> Result<(), Problem> {
-    let problem = |reason: String| Problem { key: leaf.path.clone(), reason, nearest: None };
+    let problem = |reason: String| Problem { key: leaf.path.clone(), reason };
     let Some(key) = Key::find(&leaf.path) else {
-        let nearest = Key::nearest(&leaf.path).map(str::to_owned);
-        return Err(Problem { nearest, ..problem("is not a setting".into()) });
+        return Err(problem(match Key::nearest(&leaf.path) {
+            Some(nearest) => format!("is not a setting, did you mean `{nearest}`?"),
+            None => "is not a setting".to_owned(),
+        }));
     };
     if all.iter().filter(|other| other.path == leaf.path).count() > 1 {
         return Err(problem("is given more than once".into()));
@@ -330,7 +322,7 @@ fn apply_leaf(config: &mut Config, leaf: &Leaf, all: &[Leaf]) -> Result<(), Prob
     if leaf.value.is_null() {
         return Ok(());
     }
-    (key.set)(config, &leaf.value).map_err(problem)
+    key.set(config, &leaf.value).map_err(problem)
 }
 
 /// One thing that is wrong with one key.
@@ -339,13 +331,6 @@ struct Problem {
     /// Dotted; empty when the file as a whole is meant.
     key: String,
     reason: String,
-    nearest: Option<String>,
-}
-
-impl Problem {
-    fn whole(reason: String) -> Self {
-        Self { key: String::new(), reason, nearest: None }
-    }
 }
 
 impl fmt::Display for Problem {
@@ -353,34 +338,22 @@ impl fmt::Display for Problem {
         if self.key.is_empty() {
             return f.write_str(&self.reason);
         }
-        write!(f, "`{}` {}", self.key, self.reason)?;
-        match &self.nearest {
-            Some(nearest) => write!(f, ", did you mean `{nearest}`?"),
-            None => Ok(()),
-        }
+        write!(f, "`{}` {}", self.key, self.reason)
     }
-}
-
-/// Who said something wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Source {
-    File(PathBuf),
-    Variable(String),
-    Flag(String),
-    /// Each value is fine, the whole is not.
-    Together,
 }
 
 /// Settings that cannot be used, with every mistake named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    source: Source,
+    /// Who said something wrong; the default where each value is fine and the whole is not.
+    source: Origin,
     problems: Vec<Problem>,
 }
 
 impl ConfigError {
     pub(super) fn of_file(path: &Path, reason: String) -> Self {
-        Self { source: Source::File(path.to_owned()), problems: vec![Problem::whole(reason)] }
+        let problem = Problem { key: String::new(), reason };
+        Self { source: Origin::User(path.to_owned()), problems: vec![problem] }
     }
 
     /// Whether it names a mistake that another one does not.
@@ -395,10 +368,10 @@ impl std::error::Error for ConfigError {}
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
-            Source::File(path) => write!(f, "{}: ", path.display())?,
-            Source::Variable(name) => write!(f, "environment variable {name}: ")?,
-            Source::Flag(name) => write!(f, "flag {name}: ")?,
-            Source::Together => f.write_str("settings: ")?,
+            Origin::User(_) | Origin::Workspace(_) => write!(f, "{}: ", self.source)?,
+            Origin::Variable(name) => write!(f, "environment variable {name}: ")?,
+            Origin::Flag(name) => write!(f, "flag {name}: ")?,
+            Origin::Default => f.write_str("settings: ")?,
         }
         for (place, problem) in self.problems.iter().enumerate() {
             let comma = if place == 0 { "" } else { "; " };
@@ -419,21 +392,18 @@ impl Explain for ConfigError {
             .map(|problem| problem.key.as_str())
             .filter(|key| !key.is_empty())
             .collect();
-        match &self.source {
-            Source::File(path) => {
-                serde_json::json!({ "file": path.display().to_string(), "keys": keys })
-            }
-            Source::Variable(name) => serde_json::json!({ "variable": name, "keys": keys }),
-            Source::Flag(name) => serde_json::json!({ "flag": name, "keys": keys }),
-            Source::Together => serde_json::json!({ "keys": keys }),
-        }
+        let mut details = self.source.place();
+        details["keys"] = keys.into();
+        details
     }
     fn next_actions(&self) -> Vec<String> {
         match &self.source {
-            Source::File(path) => vec![format!("correct or remove {}", path.display())],
-            Source::Variable(name) => vec![format!("unset {name}, or give it a valid value")],
-            Source::Together => vec!["see who set what with `pixir config list --origin`".into()],
-            Source::Flag(_) => Vec::new(),
+            Origin::User(_) | Origin::Workspace(_) => {
+                vec![format!("correct or remove {}", self.source)]
+            }
+            Origin::Variable(name) => vec![format!("unset {name}, or give it a valid value")],
+            Origin::Default => vec!["see who set what with `pixir config list --origin`".into()],
+            Origin::Flag(_) => Vec::new(),
         }
     }
 }

@@ -5,23 +5,46 @@
 //! `headers` may be secret and is never shown; `${NAME}` takes a value from the environment, and in
 //! `command` and `args` from the entry's own `env` before that.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use super::{DAY, HOUR, forms, servers};
+
 /// How MCP servers are used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Mcp {
-    /// By name, each name once.
+    /// Programs and addresses that offer tools, by name; see `pixir mcp --help`.
+    #[serde(rename = "mcp_servers", serialize_with = "names", deserialize_with = "table")]
+    #[schemars(with = "forms::Table", extend("accepts" = "an object of servers by name"))]
     pub servers: Vec<McpServer>,
-    /// How long the first Turn of a Session waits for servers that are still starting.
+    /// How long the first Turn waits for servers that are still starting.
+    #[serde(rename = "mcp.wait_ms", with = "forms::millis")]
+    #[schemars(with = "u64", range(max = HOUR))]
     pub wait: Duration,
-    /// How long a server may take until it has said what it is and which tools it has.
+    /// How long a server may take to say what it offers.
+    #[serde(rename = "mcp.connect_ms", with = "forms::millis")]
+    #[schemars(with = "u64", range(min = 1, max = HOUR))]
     pub connect: Duration,
-    /// How long one call may take.
+    /// How long one call of a server's tool may take.
+    #[serde(rename = "mcp.call_ms", with = "forms::millis")]
+    #[schemars(with = "u64", range(min = 1, max = DAY))]
     pub call: Duration,
+}
+
+/// Names alone: arguments, variables and headers may hold secrets.
+fn names<S: Serializer>(servers: &[McpServer], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(servers.iter().map(|server| &server.name))
+}
+
+fn table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<McpServer>, D::Error> {
+    forms::Table::deserialize(deserializer).map(read)
 }
 
 impl Default for Mcp {
@@ -179,68 +202,85 @@ impl fmt::Debug for McpTransport {
     }
 }
 
-/// Reads `mcp_servers` of a settings file. Nothing is guessed: an entry with a mistake is a server that
-/// is broken, and the others are as they are.
-pub fn read(value: &Value) -> Result<Vec<McpServer>, String> {
-    let table = value.as_object().ok_or("must be an object of servers by name")?;
-    let mut servers = Vec::new();
-    for (name, entry) in table {
-        let read = own(name, entry);
-        let key = || format!("mcp_servers.{name}");
-        let Some((transport, is_trusted)) = read
-            .unwrap_or_else(|problem| Some((McpTransport::Broken { key: key(), problem }, false)))
-        else {
-            continue;
-        };
-        let name = name.clone();
-        servers.push(McpServer { name, transport, origin: McpOrigin::User, is_trusted });
-    }
-    servers.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(servers)
+/// An entry as it is written.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Entry {
+    #[serde(rename = "type")]
+    #[schemars(schema_with = "forms::text")]
+    kind: Option<String>,
+    #[schemars(schema_with = "forms::text")]
+    command: Option<String>,
+    #[schemars(extend("accepts" = "a list of texts"))]
+    args: Vec<String>,
+    #[schemars(with = "BTreeMap<String, String>", extend("accepts" = "an object of texts"))]
+    env: Map<String, Value>,
+    #[schemars(schema_with = "cwd")]
+    cwd: Option<String>,
+    #[schemars(schema_with = "forms::text")]
+    url: Option<String>,
+    #[schemars(with = "BTreeMap<String, String>", extend("accepts" = "an object of texts"))]
+    headers: Map<String, Value>,
+    trusted: bool,
+    /// Looked at before the rest is read.
+    disabled: bool,
 }
 
-/// An entry of the user's own; `None` when it is switched off.
-fn own(name: &str, entry: &Value) -> Result<Option<(McpTransport, bool)>, String> {
-    let is_name = !name.is_empty()
-        && name.len() <= 64
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
-    if !is_name {
-        return Err("the name must be 1 to 64 letters, digits, `.`, `_` or `-`".to_owned());
+fn cwd(_: &mut SchemaGenerator) -> Schema {
+    let words = "\"home\", \"workspace\" or an absolute path";
+    json_schema!({ "type": "string", "pattern": "^(home$|workspace$|/)", "accepts": words })
+}
+
+/// Reads `mcp_servers` of a settings file. Nothing is guessed: an entry with a mistake is a server that
+/// is broken, and the others are as they are.
+fn read(table: forms::Table) -> Vec<McpServer> {
+    let mut servers = Vec::new();
+    for (name, value) in table {
+        if !servers::is_name(&name) {
+            let problem = "the name must be 1 to 64 letters, digits, `.`, `_` or `-`".to_owned();
+            let transport = McpTransport::Broken { key: format!("mcp_servers.{name}"), problem };
+            servers.push(McpServer { name, transport, origin: McpOrigin::User, is_trusted: false });
+        } else if value.get("disabled") != Some(&Value::Bool(true)) {
+            servers.push(server("mcp_servers", name, &value, McpOrigin::User));
+        }
     }
-    let fields = entry.as_object().ok_or("it is not an object")?;
-    if switch(fields, "disabled")? {
-        return Ok(None);
-    }
-    known_only(fields)?;
-    Ok(Some((transport(fields, McpFolder::Home)?, switch(fields, "trusted")?)))
+    servers
 }
 
 /// Reads the `.mcp.json` of a Workspace, which many programs share: what Pixir does not know in it
 /// is skipped, and a server that cannot be used is broken.
 pub fn read_shared(text: &str) -> Result<Vec<McpServer>, String> {
-    let value: Value = serde_json::from_str(text).map_err(|error| {
+    let mut value: Value = serde_json::from_str(text).map_err(|error| {
         format!("it is not JSON: line {}, column {}", error.line(), error.column())
     })?;
-    let Some(table) = value.get("mcpServers").and_then(Value::as_object) else {
+    let Some(table) = value.get_mut("mcpServers").and_then(Value::as_object_mut) else {
         return Err("it has no object `mcpServers`".to_owned());
     };
     let mut servers = Vec::new();
-    for (name, entry) in table {
-        let is_off = entry.get("disabled").and_then(Value::as_bool).unwrap_or(false);
-        if is_off {
+    for (name, value) in table {
+        if value.get("disabled") == Some(&Value::Bool(true)) {
             continue;
         }
-        let fields = entry.as_object().ok_or_else(|| "it is not an object".to_owned());
-        let read = fields.and_then(|fields| transport(fields, McpFolder::Workspace));
-        let transport = read.unwrap_or_else(|problem| McpTransport::Broken {
-            key: format!("mcpServers.{name}"),
-            problem,
-        });
-        let (name, origin) = (name.clone(), McpOrigin::Workspace);
-        servers.push(McpServer { name, transport, origin, is_trusted: false });
+        if let Some(fields) = value.as_object_mut() {
+            fields.retain(|name, _| SHARED.contains(&name.as_str()));
+        }
+        servers.push(server("mcpServers", name.clone(), value, McpOrigin::Workspace));
     }
     servers.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(servers)
+}
+
+/// The fields of an entry that programs agree on; what a stranger says of trust is not one.
+const SHARED: [&str; 7] = ["type", "command", "args", "env", "cwd", "url", "headers"];
+
+/// A server as its entry describes it, or a broken one.
+fn server(table: &str, name: String, value: &Value, origin: McpOrigin) -> McpServer {
+    let read = forms::object::<Entry>(value)
+        .and_then(|entry| Ok((entry.trusted, transport(entry, origin)?)));
+    let (is_trusted, transport) = read.unwrap_or_else(|problem| {
+        (false, McpTransport::Broken { key: format!("{table}.{name}"), problem })
+    });
+    McpServer { name, transport, origin, is_trusted }
 }
 
 /// Adds servers to those that are there; whoever came first keeps the name. Gives the names that
@@ -257,97 +297,39 @@ pub fn join(servers: &mut Vec<McpServer>, others: Vec<McpServer>) -> Vec<String>
     taken
 }
 
-const NAMES: [&str; 9] =
-    ["type", "command", "args", "env", "cwd", "url", "headers", "trusted", "disabled"];
-
-fn known_only(fields: &Map<String, Value>) -> Result<(), String> {
-    match fields.keys().find(|name| !NAMES.contains(&name.as_str())) {
-        Some(odd) => Err(format!("`{odd}` is none of {}", NAMES.join(", "))),
-        None => Ok(()),
-    }
-}
-
-fn transport(fields: &Map<String, Value>, folder: McpFolder) -> Result<McpTransport, String> {
-    let kind = text(fields, "type")?;
-    let (command, url) = (text(fields, "command")?, text(fields, "url")?);
-    match (kind.as_deref(), command, url) {
-        (None | Some("stdio"), Some(command), None) => Ok(McpTransport::Stdio {
-            command,
-            args: texts(fields, "args")?,
-            env: pairs(fields, "env")?,
-            folder: folder_of(fields, folder)?,
-        }),
-        (None | Some("http" | "streamable-http" | "streamable_http"), None, Some(url)) => {
-            Ok(McpTransport::Http { url, headers: pairs(fields, "headers")? })
-        }
+fn transport(entry: Entry, origin: McpOrigin) -> Result<McpTransport, String> {
+    let Entry { kind, command, args, env, cwd, url, headers, .. } = entry;
+    let kind = kind.as_deref().map(|kind| match kind {
+        "streamable-http" | "streamable_http" => "http",
+        kind => kind,
+    });
+    match (kind, command, url) {
         (Some("sse"), ..) => {
             Err("the old `sse` transport is not spoken; use `http`, if the server has it".into())
         }
         (Some("stdio"), None, _) => Err("`command` is missing".into()),
-        (Some("http" | "streamable-http" | "streamable_http"), _, None) => {
-            Err("`url` is missing".into())
+        (Some("http"), _, None) => Err("`url` is missing".into()),
+        (Some(kind), ..) if !matches!(kind, "stdio" | "http") => {
+            Err("`type` must be \"stdio\" or \"http\"".into())
         }
-        (
-            Some("stdio" | "http" | "streamable-http" | "streamable_http") | None,
-            Some(_),
-            Some(_),
-        ) => Err("it has both `command` and `url`".into()),
-        (None, None, None) => Err("it has neither `command` nor `url`".into()),
-        (Some(_), ..) => Err("`type` must be \"stdio\" or \"http\"".into()),
-    }
-}
-
-fn folder_of(fields: &Map<String, Value>, default: McpFolder) -> Result<McpFolder, String> {
-    match text(fields, "cwd")?.as_deref() {
-        None => Ok(default),
-        Some("home") => Ok(McpFolder::Home),
-        Some("workspace") => Ok(McpFolder::Workspace),
-        Some(path) if path.starts_with('/') => Ok(McpFolder::At(path.into())),
-        Some(_) => Err("`cwd` must be \"home\", \"workspace\" or an absolute path".into()),
-    }
-}
-
-fn text(fields: &Map<String, Value>, name: &str) -> Result<Option<String>, String> {
-    match fields.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text.trim().to_owned())),
-        Some(_) => Err(format!("`{name}` must be text")),
-    }
-}
-
-fn texts(fields: &Map<String, Value>, name: &str) -> Result<Vec<String>, String> {
-    let wanted = || format!("`{name}` must be a list of texts");
-    match fields.get(name) {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(list)) => {
-            let item = |item: &Value| item.as_str().map(str::to_owned).ok_or_else(wanted);
-            list.iter().map(item).collect()
-        }
-        Some(_) => Err(wanted()),
-    }
-}
-
-fn pairs(fields: &Map<String, Value>, name: &str) -> Result<Vec<(String, String)>, String> {
-    let wanted = || format!("`{name}` must be an object of texts");
-    match fields.get(name) {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Object(table)) => {
-            let pair = |(name, value): (&String, &Value)| {
-                let value = value.as_str().ok_or_else(wanted)?;
-                Ok((name.clone(), value.to_owned()))
+        (_, Some(_), Some(_)) => Err("it has both `command` and `url`".into()),
+        (_, None, None) => Err("it has neither `command` nor `url`".into()),
+        (_, Some(command), None) => {
+            let folder = match cwd.as_deref() {
+                None if origin == McpOrigin::Workspace => McpFolder::Workspace,
+                None | Some("home") => McpFolder::Home,
+                Some("workspace") => McpFolder::Workspace,
+                Some(path) => McpFolder::At(path.into()),
             };
-            table.iter().map(pair).collect()
+            Ok(McpTransport::Stdio { command, args, env: pairs(env), folder })
         }
-        Some(_) => Err(wanted()),
+        (_, None, Some(url)) => Ok(McpTransport::Http { url, headers: pairs(headers) }),
     }
 }
 
-fn switch(fields: &Map<String, Value>, name: &str) -> Result<bool, String> {
-    match fields.get(name) {
-        None | Some(Value::Null) => Ok(false),
-        Some(Value::Bool(given)) => Ok(*given),
-        Some(_) => Err(format!("`{name}` must be true or false")),
-    }
+fn pairs(table: Map<String, Value>) -> Vec<(String, String)> {
+    let pair = |(name, value): (String, Value)| Some((name, value.as_str()?.to_owned()));
+    table.into_iter().filter_map(pair).collect()
 }
 
 /// Puts values of the environment in the place of `${NAME}` and `${NAME:-otherwise}`; names the
@@ -411,14 +393,17 @@ mod tests {
 
     use super::*;
 
+    fn read(table: Value) -> Vec<McpServer> {
+        super::read(serde_json::from_value(table).unwrap())
+    }
+
     #[test]
     fn a_server_is_a_program_or_an_address() {
-        let servers = read(&json!({
+        let servers = read(json!({
             "web": {"type": "http", "url": "https://x/mcp", "headers": {"Authorization": "Bearer t"}},
             "files": {"command": "npx", "args": ["-y", "s"], "env": {"A": "b"}, "trusted": true},
             "off": {"command": "x", "disabled": true},
-        }))
-        .unwrap();
+        }));
         let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
         assert_eq!(names, ["files", "web"]);
         assert!(servers[0].is_trusted && !servers[1].is_trusted);
@@ -430,7 +415,6 @@ mod tests {
 
     #[test]
     fn a_mistake_in_a_server_is_named_and_breaks_no_other() {
-        assert!(read(&json!([])).unwrap_err().contains("must be an object"));
         for (mut table, words) in [
             (json!({"a b": {"command": "x"}}), "`mcp_servers.a b`: the name must be"),
             (json!({"a": 1}), "`mcp_servers.a`: it is not an object"),
@@ -447,7 +431,7 @@ mod tests {
             (json!({"a": {"type": "pigeon", "url": "x"}}), "`type` must be"),
         ] {
             table["good"] = json!({"command": "y"});
-            let servers = read(&table).unwrap();
+            let servers = read(table);
             let problem = servers[0].problem().unwrap();
             assert!(problem.contains(words), "{problem}");
             assert_eq!((servers[1].name.as_str(), servers[1].problem()), ("good", None));

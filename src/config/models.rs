@@ -159,53 +159,63 @@ pub fn remember(home: &Home, base_url: &str, listing: &Listing) -> std::io::Resu
     Ok(folder.replace(Home::MODELS, text.as_bytes(), Durability::Lazy)?)
 }
 
-/// Whether a model can be shown images. The list of its endpoint is looked at when there is an
-/// image to show, and never before.
+/// A model at an endpoint, which is looked up when something about it matters, and never before.
 #[derive(Debug, Clone)]
-pub struct Sight {
+struct AtEndpoint {
     home: Home,
     base_url: String,
     model: String,
+}
+
+impl AtEndpoint {
+    fn new((home, base_url): (Home, &str), model: &str) -> Self {
+        Self { home, base_url: base_url.to_owned(), model: model.to_owned() }
+    }
+
+    /// What the list of the endpoint says, or else the table.
+    fn look_up(&self) -> Model {
+        let listing = remembered(&self.home, &self.base_url);
+        let mut models = listing.into_iter().flat_map(|listing| listing.models);
+        let listed = models.find(|model| model.name == self.model);
+        listed.unwrap_or_else(|| Model::named(&self.model))
+    }
+}
+
+/// Whether a model can be shown images; looked up when there is an image to show.
+#[derive(Debug, Clone)]
+pub struct Sight {
+    model: AtEndpoint,
     known: Arc<OnceLock<bool>>,
 }
 
 impl Sight {
     /// What a model sees at an endpoint: nothing where images are not taken, and everything where
     /// its list does not say otherwise.
-    pub fn new(takes_images: bool, (home, base_url): (Home, &str), model: &str) -> Self {
+    pub fn new(takes_images: bool, endpoint: (Home, &str), model: &str) -> Self {
         let known = if takes_images { OnceLock::new() } else { OnceLock::from(false) };
-        let (base_url, model) = (base_url.to_owned(), model.to_owned());
-        Self { home, base_url, model, known: Arc::new(known) }
+        Self { model: AtEndpoint::new(endpoint, model), known: Arc::new(known) }
     }
 
     /// Looks it up once.
     pub fn sees(&self) -> bool {
-        *self.known.get_or_init(|| {
-            let listing = remembered(&self.home, &self.base_url);
-            let models = listing.into_iter().flat_map(|listing| listing.models);
-            let listed = models.into_iter().find(|model| model.name == self.model);
-            listed.unwrap_or_else(|| Model::named(&self.model)).images.unwrap_or(true)
-        })
+        *self.known.get_or_init(|| self.model.look_up().images.unwrap_or(true))
     }
 }
 
 /// How large the window of a model is: what the user says, or the list of its endpoint, or the
-/// table. Looked up when a request is about to leave, and never before.
+/// table. Looked up when a request is about to leave.
 #[derive(Debug, Clone)]
 pub struct Window {
-    home: Home,
-    base_url: String,
-    model: String,
+    model: AtEndpoint,
     /// Its tokens; `None` where nobody says how many there are.
     known: Arc<OnceLock<Option<u64>>>,
 }
 
 impl Window {
     /// The window of a model at an endpoint, unless the user names one.
-    pub fn new(named: Option<u64>, (home, base_url): (Home, &str), model: &str) -> Self {
+    pub fn new(named: Option<u64>, endpoint: (Home, &str), model: &str) -> Self {
         let known = named.map_or_else(OnceLock::new, |own| OnceLock::from(Some(own)));
-        let (base_url, model) = (base_url.to_owned(), model.to_owned());
-        Self { home, base_url, model, known: Arc::new(known) }
+        Self { model: AtEndpoint::new(endpoint, model), known: Arc::new(known) }
     }
 
     /// In tokens; looked up once.
@@ -219,12 +229,7 @@ impl Window {
     }
 
     fn known(&self) -> Option<u64> {
-        *self.known.get_or_init(|| {
-            let listing = remembered(&self.home, &self.base_url);
-            let models = listing.into_iter().flat_map(|listing| listing.models);
-            let listed = models.into_iter().find(|model| model.name == self.model);
-            listed.unwrap_or_else(|| Model::named(&self.model)).context_window
-        })
+        *self.known.get_or_init(|| self.model.look_up().context_window)
     }
 }
 

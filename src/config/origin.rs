@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::manual::canonical;
+use super::keys::canonical;
 
 /// Who set a value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,13 +38,22 @@ impl Origin {
 
     /// Layer and place, for machines.
     pub fn facts(&self) -> Value {
+        let mut facts = json!({ "layer": self.layer() });
+        if let (Some(facts), Value::Object(place)) = (facts.as_object_mut(), self.place()) {
+            facts.extend(place);
+        }
+        facts
+    }
+
+    /// The file, variable or flag, for machines.
+    pub fn place(&self) -> Value {
         match self {
-            Origin::Default => json!({ "layer": self.layer() }),
+            Origin::Default => json!({}),
             Origin::User(path) | Origin::Workspace(path) => {
-                json!({ "layer": self.layer(), "file": path.display().to_string() })
+                json!({ "file": path.display().to_string() })
             }
-            Origin::Variable(name) => json!({ "layer": self.layer(), "variable": name }),
-            Origin::Flag(name) => json!({ "layer": self.layer(), "flag": name }),
+            Origin::Variable(name) => json!({ "variable": name }),
+            Origin::Flag(name) => json!({ "flag": name }),
         }
     }
 }

@@ -2,6 +2,11 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{MANY, forms};
+
 /// Caches of package managers; never programs or settings.
 const DEFAULT_CACHES: &[&str] =
     &["~/.cargo/registry", "~/.cargo/git", "~/.npm/_cacache", "~/.cache"];
@@ -9,38 +14,77 @@ const DEFAULT_CACHES: &[&str] =
 /// The addresses of a process on most machines; as much memory as this is no limit.
 pub const ADDRESS_SPACE: u64 = 1 << 47;
 
-/// What holds host commands.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// With less memory not even a shell starts.
+const LEAST_MEMORY: u64 = 64 << 20;
+/// A petabyte.
+const MOST_BYTES: u64 = MANY * 1000;
+
+/// What holds host commands. `~` is the user's home.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Sandbox {
+    /// How commands are held by the kernel; `required` runs nothing where not all of it is to be had.
+    #[schemars(with = "String", extend("enum" = ["workspace", "read-only", "required", "off"]))]
     pub level: SandboxLevel,
+    /// Which commands get the network: those that say so, all, or none.
+    #[schemars(with = "String", extend("enum" = ["declare", "allow", "deny"]))]
     pub network: NetworkRule,
+    /// Which commands may use Unix sockets where those of other programs cannot be hidden: those that
+    /// ask for it and that you allow (none in `auto`), those that ask for it, or none.
+    #[schemars(with = "String", extend("enum" = ["ask", "declare", "deny"]))]
     pub local_sockets: SocketRule,
-    /// Writable beside the Workspace; `~` is the user's home.
+    /// What commands may write beside the Workspace.
+    #[schemars(schema_with = "forms::places")]
     pub write: Vec<PathBuf>,
-    /// Readable in home folders, beside what always is.
+    /// What commands may read in home folders, beside tool chains, caches and settings without secrets;
+    /// credentials in it stay hidden unless they are named exactly.
+    #[schemars(schema_with = "forms::places")]
     pub read: Vec<PathBuf>,
-    /// Package caches that commands write through private layers; `~` is the user's home.
+    /// Package caches that commands write through a private layer: nothing they write there is seen
+    /// outside.
+    #[schemars(schema_with = "forms::places")]
     pub caches: Vec<PathBuf>,
-    /// How large the private layers of one slot may become before they are removed.
+    /// How many bytes the private layers over caches may have; larger ones are removed when no command
+    /// uses them.
+    #[serde(rename = "max_cache_bytes")]
+    #[schemars(range(max = MOST_BYTES))]
     pub cache_bytes: u64,
-    /// Unreadable beside what always is.
+    /// What commands cannot read, beside credentials and most of home folders; lists of several files
+    /// add up.
+    #[schemars(schema_with = "forms::places")]
     pub hide: Vec<PathBuf>,
     /// How many processes a command may have.
+    #[serde(rename = "max_processes")]
+    #[schemars(range(min = 16, max = 1_000_000))]
     pub processes: u64,
-    /// How large a file may become.
+    /// How large a file may become that a command writes.
+    #[serde(rename = "max_file_bytes")]
+    #[schemars(range(min = 1, max = MOST_BYTES))]
     pub file_bytes: u64,
-    /// How many files a process may have open.
+    /// How many files each process of a command may have open.
+    #[serde(rename = "max_open_files")]
+    #[schemars(range(min = 64, max = MANY))]
     pub open_files: u64,
-    /// How much private memory a process may have.
+    /// How much private memory each process of a command may have. By default as much as there are
+    /// addresses: sanitizers reserve terabytes, and would not start with less.
+    #[serde(rename = "max_process_bytes")]
+    #[schemars(range(min = LEAST_MEMORY, max = MOST_BYTES))]
     pub process_bytes: u64,
-    /// How much `/dev/shm` may hold.
+    /// How much `/dev/shm` of a command may hold; never more than a quarter of the memory of the machine
+    /// or container.
+    #[serde(rename = "max_shared_memory_bytes")]
+    #[schemars(range(min = 1, max = MOST_BYTES))]
     pub shared_bytes: u64,
-    /// How much memory all processes of a command may take.
+    /// How much memory all processes of a command may take, where Pixir can make a control group (cgroup
+    /// v2, delegated); never more than seven eighths of the memory of the machine or container.
+    #[serde(rename = "max_memory_bytes")]
+    #[schemars(range(min = LEAST_MEMORY, max = MOST_BYTES))]
     pub memory_bytes: u64,
 }
 
 /// How strict the sandbox is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum SandboxLevel {
     /// No sandbox at all; somebody said so.
     Off,
@@ -53,14 +97,6 @@ pub enum SandboxLevel {
 }
 
 impl SandboxLevel {
-    /// Every one, in the order of strictness.
-    pub const ALL: [SandboxLevel; 4] = [
-        SandboxLevel::Off,
-        SandboxLevel::Workspace,
-        SandboxLevel::Required,
-        SandboxLevel::ReadOnly,
-    ];
-
     /// The word for it, in flags and settings.
     pub fn name(self) -> &'static str {
         match self {
@@ -73,7 +109,8 @@ impl SandboxLevel {
 }
 
 /// Who gets the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum NetworkRule {
     /// Every command.
     Allow,
@@ -83,22 +120,9 @@ pub enum NetworkRule {
     Deny,
 }
 
-impl NetworkRule {
-    /// Every one.
-    pub const ALL: [NetworkRule; 3] = [NetworkRule::Allow, NetworkRule::Declare, NetworkRule::Deny];
-
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            NetworkRule::Allow => "allow",
-            NetworkRule::Declare => "declare",
-            NetworkRule::Deny => "deny",
-        }
-    }
-}
-
 /// Who may use Unix sockets where those of other programs cannot be hidden from commands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SocketRule {
     /// A command that says so.
     Declare,
@@ -106,20 +130,6 @@ pub enum SocketRule {
     Ask,
     /// No command.
     Deny,
-}
-
-impl SocketRule {
-    /// Every one.
-    pub const ALL: [SocketRule; 3] = [SocketRule::Declare, SocketRule::Ask, SocketRule::Deny];
-
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            SocketRule::Declare => "declare",
-            SocketRule::Ask => "ask",
-            SocketRule::Deny => "deny",
-        }
-    }
 }
 
 impl Default for Sandbox {

@@ -256,6 +256,8 @@ fn a_mistake_in_a_budget_or_server_is_named() {
         (r#"{"max_cost": 0}"#, "`max_cost` must be an amount of dollars above 0, not 0"),
         (r#"{"max_requests": 0}"#, "`max_requests` must be a whole number from 1"),
         (r#"{"web_search": "yes"}"#, "`web_search` must be true or false"),
+        (r#"{"prices": 3}"#, "`prices` must be an object of prices by model, not 3"),
+        (r#"{"providers": []}"#, "`providers` must be an object of servers by name, not a list"),
         (r#"{"prices": {"m": {}}}"#, "`prices` must have dollars per million tokens for `m`"),
         (r#"{"providers": {"a": {}}}"#, "`providers` has a mistake in server `a`"),
         (r#"{"provider": "a"}"#, "`provider` names no server: \"a\"; there are none"),

@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::keys::{KEYS, Key};
+use super::keys::Key;
 
 /// One value of a config file.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,7 @@ pub fn leaves(text: &str) -> Result<Vec<Leaf>, String> {
 fn open(entries: &Entries, prefix: &str, found: &mut Vec<Leaf>) -> Result<(), String> {
     for (name, raw) in &entries.0 {
         let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-        let is_group = KEYS.iter().any(|key| {
+        let is_group = Key::all().iter().any(|key| {
             key.name.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('.'))
         });
         if is_group && raw.get().starts_with('{') {

@@ -30,25 +30,24 @@ pub fn wanted(workspace: &Path, config: &Config) -> Vec<Wanted> {
 fn servers(workspace: &Path) -> Option<Wanted> {
     let text = read::shared_file(workspace).ok().flatten()?;
     let value: Value = serde_json::from_str(&text).ok()?;
-    let table = value.get("mcpServers")?.as_object()?;
-    let settings: Vec<(String, String)> = table
-        .iter()
-        .map(|(name, entry)| (format!("mcpServers.{name}"), entry.to_string()))
-        .collect();
-    let file = paths::workspace_servers(workspace);
-    (!settings.is_empty()).then(|| Wanted { file, digest: digest(&text), settings })
+    let table = value.get("mcpServers")?.as_object()?.iter();
+    let settings = table.map(|(name, entry)| (format!("mcpServers.{name}"), entry.to_string()));
+    Wanted::of(paths::workspace_servers(workspace), &text, settings.collect())
 }
 
 fn settings(workspace: &Path, config: &Config) -> Option<Wanted> {
     let text = read::workspace_file(workspace).ok().flatten()?;
-    let found = leaves(&text).ok()?;
-    let settings: Vec<(String, String)> = found
-        .iter()
+    let leaves = leaves(&text).ok()?.into_iter();
+    let settings = leaves
         .filter(|leaf| wants_trust(leaf) || widens_sandbox(leaf, config))
-        .map(|leaf| (leaf.path.clone(), leaf.value.to_string()))
-        .collect();
-    let file = paths::workspace_config(workspace);
-    (!settings.is_empty()).then(|| Wanted { file, digest: digest(&text), settings })
+        .map(|leaf| (leaf.path, leaf.value.to_string()));
+    Wanted::of(paths::workspace_config(workspace), &text, settings.collect())
+}
+
+impl Wanted {
+    fn of(file: PathBuf, text: &str, settings: Vec<(String, String)>) -> Option<Self> {
+        (!settings.is_empty()).then(|| Self { file, digest: digest(text), settings })
+    }
 }
 
 /// Whether the content of a file is what the user trusts.
@@ -65,7 +64,7 @@ pub fn wants_trust(leaf: &Leaf) -> bool {
 fn widens_sandbox(leaf: &Leaf, config: &Config) -> bool {
     let mut attempt = config.clone();
     let is_set =
-        Key::find(&leaf.path).is_some_and(|key| (key.set)(&mut attempt, &leaf.value).is_ok());
+        Key::find(&leaf.path).is_some_and(|key| key.set(&mut attempt, &leaf.value).is_ok());
     is_set && attempt.sandbox.is_wider_than(&config.sandbox)
 }
 

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use crate::bounds::WriteGlobs;
 use crate::event::PermissionMode;
 use crate::files::read_regular;
+use crate::git_index::git_folder;
 use crate::role::Role;
 use crate::workspace::Workspace;
 
 /// The longest branch name that is shown, in characters.
 const BRANCH_LIMIT: usize = 100;
-/// No `.git` file or HEAD that matters is larger.
+/// No HEAD that matters is larger.
 const HEAD_LIMIT: u64 = 4096;
 
 /// What is true when the user speaks.
@@ -104,14 +105,9 @@ impl Context {
 pub fn git_branch(workspace: &Path) -> Option<String> {
     let dot_git =
         workspace.ancestors().map(|folder| folder.join(".git")).find(|path| path.exists())?;
-    let folder = if dot_git.is_dir() {
-        dot_git
-    } else {
-        let pointer = small_text(&dot_git)?;
-        let target = pointer.trim().strip_prefix("gitdir:")?.trim().to_owned();
-        dot_git.parent()?.join(target)
-    };
-    let head = small_text(&folder.join("HEAD"))?;
+    let folder = git_folder(&dot_git)?;
+    let head = read_regular(&folder.join("HEAD"), HEAD_LIMIT).ok()?;
+    let head = String::from_utf8(head).ok()?;
     let head = head.trim();
     match head.strip_prefix("ref:") {
         Some(reference) => {
@@ -123,10 +119,6 @@ pub fn git_branch(workspace: &Path) -> Option<String> {
         }
         None => None,
     }
-}
-
-fn small_text(path: &Path) -> Option<String> {
-    String::from_utf8(read_regular(path, HEAD_LIMIT).ok()?).ok()
 }
 
 /// A branch is named by whoever made the repository: no line breaks, nothing invisible, no essay.

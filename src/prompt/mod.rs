@@ -13,12 +13,14 @@ mod project;
 mod roles;
 mod skills;
 
-use sha2::{Digest, Sha256};
-
 pub use context::Context;
 pub use project::{Project, Sources};
 pub use roles::roles;
 pub use skills::index;
+
+use crate::secret::Secrets;
+use crate::skill::sha256;
+use crate::tool::{first_chars, visible};
 
 /// The name of the instructions below and of the order of the parts; a test pins it to the bytes.
 pub const VERSION: &str = "pxr3";
@@ -42,13 +44,25 @@ pub fn cache_key(version: &str, model: &str, family: &str) -> String {
     format!("{version}:{model}:{}", &sha256(family.as_bytes())[..24])
 }
 
-fn sha256(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+/// Lines of `name: description` up to a limit in bytes, and how many had no room; what a description
+/// says of a Secret is cleaned, and its characters beyond `longest` are cut.
+fn index_lines<'a>(
+    named: impl Iterator<Item = (&'a str, &'a str)>,
+    (limit, longest): (usize, usize),
+    secrets: &Secrets,
+) -> (String, usize) {
+    let (mut text, mut left_out) = (String::new(), 0);
+    for (name, description) in named {
+        let description = visible(description);
+        let description = secrets.clean(&description).into_owned();
+        let line = format!("- {name}: {}\n", first_chars(&description, longest));
+        if text.len() + line.len() > limit {
+            left_out += 1;
+        } else {
+            text.push_str(&line);
+        }
+    }
+    (text, left_out)
 }
 
 #[cfg(test)]

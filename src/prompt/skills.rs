@@ -3,9 +3,9 @@
 //! It only routes. What a Skill says is read when it is activated; one that the user has not trusted
 //! is not even described here, because these words have the weight of a developer's.
 
+use super::index_lines;
 use crate::secret::Secrets;
 use crate::skill::Found;
-use crate::tool::{first_chars, visible};
 
 /// How many bytes the index may have.
 const LIMIT: usize = 8000;
@@ -17,24 +17,10 @@ const HEAD: &str = "# Skills\n\nInstructions for special tasks, kept until they 
 
 /// The text of the index; `None` when there is nothing to route to.
 pub fn index(found: &Found, secrets: &Secrets) -> Option<String> {
-    let (mut text, mut left_out, mut strange) = (String::new(), 0usize, 0usize);
-    for skill in &found.skills {
-        if !skill.is_trusted {
-            strange += 1;
-            continue;
-        }
-        if skill.front.is_for_people {
-            continue;
-        }
-        let description = visible(&skill.front.description);
-        let description = secrets.clean(&description).into_owned();
-        let line = format!("- {}: {}\n", skill.name(), first_chars(&description, LONGEST));
-        if text.len() + line.len() > LIMIT {
-            left_out += 1;
-            continue;
-        }
-        text.push_str(&line);
-    }
+    let strange = found.skills.iter().filter(|skill| !skill.is_trusted).count();
+    let named = found.skills.iter().filter(|skill| skill.is_trusted && !skill.front.is_for_people);
+    let named = named.map(|skill| (skill.name(), skill.front.description.as_str()));
+    let (mut text, left_out) = index_lines(named, (LIMIT, LONGEST), secrets);
     if left_out > 0 {
         text.extend(["- and ", &left_out.to_string(), " more: see skills_list\n"]);
     }

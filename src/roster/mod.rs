@@ -15,9 +15,8 @@ use serde_json::{Value, json};
 
 use crate::error::{Explain, Kind};
 use crate::role::Role;
-use crate::skill::{Flaw, Places, at_most, entries};
+use crate::skill::{Flaw, Places, Root, TrustedFiles, listed, roots};
 use crate::trust::Trust;
-use crate::workspace::project_folders;
 pub use file::Written;
 
 /// How many files of one folder are looked at.
@@ -89,45 +88,23 @@ pub struct Listed {
 /// Where roles may be.
 #[derive(Debug, Clone)]
 pub struct Roster {
-    /// Whose, where, and whether somebody else may have written there.
-    roots: Vec<(Origin, PathBuf, bool)>,
-    /// What a link of the project must not lead out of.
-    fence: Option<PathBuf>,
-    /// Where tools may write, whatever link leads there.
-    workspace: PathBuf,
+    roots: Vec<Root<Origin>>,
     trust: Trust,
 }
 
 impl Roster {
     /// The roles of a Workspace. Nothing is read yet.
     pub fn new(places: &Places) -> Self {
-        let mut roots: Vec<(Origin, PathBuf, bool)> = Vec::new();
-        let own = [
-            (Origin::Pixir, Some(places.home.folder().join("agents"))),
-            (Origin::Codex, places.user.as_ref().map(|user| user.join(".codex/agents"))),
-        ];
-        for folder in project_folders(&places.workspace).into_iter().rev() {
-            for name in [".pixir/agents", ".codex/agents"] {
-                let path = folder.join(name);
-                if !own.iter().any(|(_, own)| own.as_ref() == Some(&path)) {
-                    roots.push((Origin::Repo, path, true));
-                }
-            }
-        }
-        for (origin, path) in own {
-            let Some(path) = path else { continue };
-            let needs_trust = path.starts_with(&places.workspace);
-            roots.push((origin, path, needs_trust));
-        }
-        let fence =
-            project_folders(&places.workspace).first().and_then(|root| root.canonicalize().ok());
-        let (workspace, trust) = (places.workspace.clone(), Trust::new(&places.home));
-        Self { roots, fence, workspace, trust }
+        let mut own = vec![(Origin::Pixir, places.home.folder().join("agents"))];
+        let codex = places.user.as_ref().map(|user| (Origin::Codex, user.join(".codex/agents")));
+        own.extend(codex);
+        let repo = (Origin::Repo, &[".pixir/agents", ".codex/agents"][..]);
+        Self { roots: roots(&places.workspace, repo, own), trust: Trust::new(&places.home) }
     }
 
     /// Whether a file lies where roles of this Workspace may be.
     pub fn may_hold(&self, file: &Path) -> bool {
-        self.roots.iter().any(|(_, root, _)| file.starts_with(root))
+        self.roots.iter().any(|root| file.starts_with(&root.path))
     }
 
     /// The role that a person chose.
@@ -162,8 +139,8 @@ impl Roster {
 
     /// Whether a file is the user's own, where nobody else writes.
     fn is_own(&self, file: &Path) -> bool {
-        let mut own = self.roots.iter().filter(|(_, _, needs_trust)| !needs_trust);
-        own.any(|(_, root, _)| file.parent() == Some(root))
+        let mut own = self.roots.iter().filter(|root| !root.needs_trust);
+        own.any(|root| file.parent() == Some(&root.path))
     }
 
     /// The names of all roles, also of those that cannot be used.
@@ -186,31 +163,25 @@ impl Roster {
     /// Everything that is there now.
     pub fn all(&self) -> Listed {
         let mut listed = Listed::default();
-        let mut words = None;
+        let trusted = TrustedFiles::new(&self.trust);
         let mut all: Vec<(usize, Entry)> = Vec::new();
-        for (rank, (origin, root, needs_trust)) in self.roots.iter().enumerate() {
-            let fence = self.fence.as_deref().filter(|_| *origin == Origin::Repo);
-            for path in files(root, fence, &mut listed.broken) {
-                match file::read(&path, *origin, fence) {
+        for (rank, root) in self.roots.iter().enumerate() {
+            let fence = root.fence.as_deref();
+            for path in files(&root.path, fence, &mut listed.broken) {
+                match file::read(&path, root.scope, fence) {
                     Err(flaw) => listed.broken.push(flaw),
                     Ok(mut entry) => {
-                        let words = words.get_or_insert_with(|| self.trust.words());
-                        let in_reach = |real: PathBuf| real.starts_with(&self.workspace);
-                        entry.is_strange = *needs_trust || path.canonicalize().is_ok_and(in_reach);
-                        entry.is_trusted = !entry.is_strange
-                            || words.iter().any(|word| {
-                                word.file == path && word.digest == entry.digest && word.trusted
-                            });
+                        let real = path.canonicalize();
+                        entry.is_strange =
+                            root.needs_trust || real.is_ok_and(|real| root.is_strange(&real));
+                        entry.is_trusted =
+                            !entry.is_strange || trusted.covers(&path, &entry.digest);
                         all.push((rank, entry));
                     }
                 }
             }
         }
-        all.sort_by(|(rank, one), (other_rank, other)| {
-            let key =
-                |entry: &Entry, rank: usize| (entry.name().to_owned(), !entry.is_trusted, rank);
-            key(one, *rank).cmp(&key(other, *other_rank))
-        });
+        all.sort_by_cached_key(|(rank, entry)| (entry.name().to_owned(), !entry.is_trusted, *rank));
         for (_, entry) in all {
             listed.all.push(entry.clone());
             let is_built_in = Role::find(entry.name()).is_some();
@@ -249,18 +220,8 @@ pub fn examine(path: &Path) -> Listed {
     listed
 }
 
-fn files(root: &Path, fence: Option<&Path>, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
-    let entries = match entries(root, fence) {
-        Ok(Some(entries)) => entries,
-        Ok(None) => return Vec::new(),
-        Err(flaw) => {
-            broken.push(flaw);
-            return Vec::new();
-        }
-    };
-    let is_role = |path: &PathBuf| path.extension().is_some_and(|end| end == "toml");
-    let paths = entries.filter_map(Result::ok).map(|entry| entry.path()).filter(is_role);
-    at_most(MOST, paths, root, broken)
+fn files(folder: &Path, fence: Option<&Path>, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
+    listed(folder, fence, (MOST, Some("toml")), broken)
 }
 
 /// Why a role cannot be chosen.

@@ -52,8 +52,7 @@ impl Roster {
     /// No roles but those of this build.
     pub fn none() -> Self {
         let home = Home::new("/nowhere");
-        let (fence, trust) = (None, Trust::new(&home));
-        Self { roots: Vec::new(), fence, workspace: home.folder().to_owned(), trust }
+        Self { roots: Vec::new(), trust: Trust::new(&home) }
     }
 }
 

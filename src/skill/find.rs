@@ -1,5 +1,6 @@
 //! Finding Skills: a look at a few folders, and at those files that changed since the last look.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read};
@@ -70,10 +71,11 @@ impl Cache {
         let mut seen = HashMap::new();
         // The rank is the order in which they count.
         let mut all: Vec<(usize, Arc<Skill>)> = Vec::new();
-        let mut words: Option<Vec<Word>> = None;
+        let trusted = TrustedFiles::new(trust);
         for (rank, root) in roots.iter().enumerate() {
             let mut sum = 0;
-            for folder in folders(root, &mut found.broken) {
+            let fence = root.fence.as_deref();
+            for folder in listed(&root.path, fence, (MOST_ENTRIES, None), &mut found.broken) {
                 let Some(known) = self.known(&folder, root) else { continue };
                 // What the disk said may be otherwise the next time, though the file is the same.
                 if known.outcome.as_ref().map_or_else(|flaw| flaw.line.is_some(), |_| true) {
@@ -88,8 +90,8 @@ impl Cache {
                             found.broken.push(Flaw::whole(words).in_file(&root.path));
                             break;
                         }
-                        let is_trusted = !skill.is_strange
-                            || is_trusted(words.get_or_insert_with(|| trust.words()), &skill);
+                        let is_trusted =
+                            !skill.is_strange || trusted.covers(&skill.path, &skill.digest);
                         let skill = if is_trusted == skill.is_trusted {
                             skill
                         } else {
@@ -103,9 +105,8 @@ impl Cache {
         // What is gone is forgotten.
         self.0 = seen;
         // A stranger's never stands before one that the user trusts.
-        all.sort_by(|(rank, one), (other_rank, other)| {
-            let key = |skill: &Skill, rank| (!skill.is_trusted, rank, skill.path.clone());
-            one.name().cmp(other.name()).then_with(|| key(one, *rank).cmp(&key(other, *other_rank)))
+        all.sort_by_cached_key(|(rank, skill)| {
+            (skill.name().to_owned(), !skill.is_trusted, *rank, skill.path.clone())
         });
         for (_, skill) in all {
             found.all.push(Arc::clone(&skill));
@@ -157,7 +158,7 @@ pub fn examine(path: &Path) -> Found {
     let folders = if is_package {
         vec![folder.to_owned()]
     } else {
-        folders(&root(folder), &mut found.broken)
+        listed(folder, None, (MOST_ENTRIES, None), &mut found.broken)
     };
     for folder in folders {
         match Cache::default().known(&folder, &root(&folder)).map(|known| known.outcome) {
@@ -191,23 +192,40 @@ fn place(skill: &Skill) -> String {
     format!("{}:{}", skill.scope.name(), path.display())
 }
 
-fn is_trusted(words: &[Word], skill: &Skill) -> bool {
-    let is_meant = |word: &&Word| word.file == skill.path && word.digest == skill.digest;
-    words.iter().find(is_meant).is_some_and(|word| word.trusted)
+/// The files that the user trusts as they are; what was said is read when it is asked for.
+pub struct TrustedFiles<'a> {
+    trust: &'a Trust,
+    words: OnceCell<Vec<Word>>,
 }
 
-/// The folders in a root, sorted by name.
-fn folders(root: &Root, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
-    let entries = match entries(&root.path, root.fence.as_deref()) {
-        Ok(Some(entries)) => entries,
-        Ok(None) => return Vec::new(),
-        Err(flaw) => {
-            broken.push(flaw);
-            return Vec::new();
-        }
+impl<'a> TrustedFiles<'a> {
+    pub fn new(trust: &'a Trust) -> Self {
+        Self { trust, words: OnceCell::new() }
+    }
+
+    /// Whether a file with this content is one of them.
+    pub fn covers(&self, file: &Path, digest: &str) -> bool {
+        let words = self.words.get_or_init(|| self.trust.words());
+        words.iter().any(|word| word.file == file && word.digest == digest && word.trusted)
+    }
+}
+
+/// Paths in a folder that may be a project's, sorted: at most so many, of one extension or any.
+pub fn listed(
+    folder: &Path,
+    fence: Option<&Path>,
+    (most, extension): (usize, Option<&str>),
+    broken: &mut Vec<Flaw>,
+) -> Vec<PathBuf> {
+    let entries = entries(folder, fence).unwrap_or_else(|flaw| {
+        broken.push(flaw);
+        None
+    });
+    let is_meant = |path: &PathBuf| {
+        extension.is_none_or(|own| path.extension().is_some_and(|extension| extension == own))
     };
-    let folders = entries.filter_map(Result::ok).map(|entry| entry.path());
-    at_most(MOST_ENTRIES, folders, &root.path, broken)
+    let paths = entries.into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    at_most(most, paths.filter(is_meant), folder, broken)
 }
 
 /// Paths of one folder, sorted; where there are more than that, it is told.
@@ -313,15 +331,14 @@ pub fn entries(folder: &Path, fence: Option<&Path>) -> Result<Option<fs::ReadDir
 
 /// The bytes of a regular file beneath a folder, if they are not too many.
 pub fn content(space: &Workspace, path: &Path, largest: u64) -> Result<Vec<u8>, Flaw> {
-    let whole = |error: String| Flaw::whole(error);
-    let open = space.open_file(path).map_err(|error| whole(error.to_string()))?;
+    let open = space.open_file(path).map_err(|error| Flaw::whole(error.to_string()))?;
     let mut bytes = Vec::new();
     open.file
         .take(largest + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| whole(error.to_string()))?;
+        .map_err(|error| Flaw::whole(error.to_string()))?;
     if bytes.len() as u64 > largest {
-        return Err(whole(format!("it is larger than {largest} bytes")));
+        return Err(Flaw::whole(format!("it is larger than {largest} bytes")));
     }
     Ok(bytes)
 }

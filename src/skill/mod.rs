@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 
 pub use allowed::AllowedTools;
 pub use expand::{Expanded, Named};
-pub use find::{Found, at_most, entries, examine, fenced};
+pub use find::{Found, TrustedFiles, entries, examine, fenced, listed};
 pub use front::{Front, checked_name};
 pub use mention::mentions;
 pub use package::View;
@@ -163,22 +163,22 @@ struct Inner {
     cache: Mutex<Cache>,
 }
 
-/// A folder that may hold Skills or prompts, the first counts most.
+/// A folder that may hold Skills, prompts or roles, the first counts most.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Root {
-    path: PathBuf,
-    scope: Scope,
+pub struct Root<S = Scope> {
+    pub path: PathBuf,
+    pub scope: S,
     /// Somebody else may have written there: a project, or a tool in the Workspace.
-    needs_trust: bool,
+    pub needs_trust: bool,
     /// Where tools may write, whatever link leads there.
     workspace: Option<PathBuf>,
     /// What a link in it must not lead out of; the user's own may lead anywhere.
-    fence: Option<PathBuf>,
+    pub fence: Option<PathBuf>,
 }
 
-impl Root {
+impl<S> Root<S> {
     /// Whether somebody else may have written what really lies there.
-    fn is_strange(&self, real: &Path) -> bool {
+    pub fn is_strange(&self, real: &Path) -> bool {
         let in_reach = |workspace: &PathBuf| real.starts_with(workspace);
         self.needs_trust || self.workspace.as_ref().is_some_and(in_reach)
     }
@@ -187,13 +187,14 @@ impl Root {
 impl Skills {
     /// The Skills of a Workspace. Nothing is read yet.
     pub fn new(places: Places) -> Self {
-        let roots = roots(
-            &places,
-            &[".agents/skills", ".pixir/skills", ".claude/skills"],
-            &[(Scope::User, ".agents/skills")],
-            "skills",
-        );
-        let prompts = roots_of_prompts(&places);
+        let shared = places.user.as_ref().map(|user| (Scope::User, user.join(".agents/skills")));
+        let own = |name: &str| (Scope::Pixir, places.home.folder().join(name));
+        let mut folders: Vec<(Scope, PathBuf)> = shared.into_iter().collect();
+        folders.push(own("skills"));
+        let names = [".agents/skills", ".pixir/skills", ".claude/skills"];
+        let roots_of = |names: &[&str], own| roots(&places.workspace, (Scope::Repo, names), own);
+        let roots = roots_of(&names, folders);
+        let prompts = roots_of(&[".pixir/prompts"], vec![own("prompts")]);
         Self(Arc::new(Inner { places, roots, prompts, cache: Mutex::default() }))
     }
 
@@ -221,40 +222,25 @@ impl Skills {
     }
 }
 
-fn roots_of_prompts(places: &Places) -> Vec<Root> {
-    roots(places, &[".pixir/prompts"], &[], "prompts")
-}
-
-/// The folders of the project from the Workspace outwards, then the user's. One that is both is the
+/// The folders of the project from the Workspace outwards, then the user's own. One that is both is the
 /// user's, and needs trust where tools may write.
-fn roots(places: &Places, repo: &[&str], user: &[(Scope, &str)], home: &str) -> Vec<Root> {
-    let mut own: Vec<(Scope, PathBuf)> = Vec::new();
-    for (scope, name) in user {
-        own.extend(places.user.as_ref().map(|folder| (*scope, folder.join(name))));
-    }
-    own.push((Scope::Pixir, places.home.folder().join(home)));
-    let folders = project_folders(&places.workspace);
+pub fn roots<S: Copy>(
+    workspace: &Path,
+    (repo, names): (S, &[&str]),
+    own: Vec<(S, PathBuf)>,
+) -> Vec<Root<S>> {
+    let folders = project_folders(workspace);
     let fence = folders.first().map(|root| root.to_path_buf());
     let mut roots = Vec::new();
-    for folder in folders.iter().rev() {
-        for name in repo {
-            let path = folder.join(name);
-            if own.iter().any(|(_, own)| *own == path) {
-                continue;
-            }
+    for path in folders.iter().rev().flat_map(|folder| names.iter().map(|name| folder.join(name))) {
+        if !own.iter().any(|(_, own)| *own == path) {
             let fence = fence.clone();
-            roots.push(Root {
-                path,
-                scope: Scope::Repo,
-                needs_trust: true,
-                workspace: None,
-                fence,
-            });
+            roots.push(Root { path, scope: repo, needs_trust: true, workspace: None, fence });
         }
     }
     for (scope, path) in own {
-        let needs_trust = path.starts_with(&places.workspace);
-        let workspace = Some(places.workspace.clone());
+        let needs_trust = path.starts_with(workspace);
+        let workspace = Some(workspace.to_owned());
         roots.push(Root { path, scope, needs_trust, workspace, fence: None });
     }
     roots

@@ -10,12 +10,18 @@ use serde_json::{Map, Value, json};
 use crate::error::{Explain, Kind};
 
 /// What may stand in a place.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Parameter {
+    /// The key behind which the rest is written.
+    #[serde(skip)]
     pub name: String,
+    #[serde(rename = "type", default)]
     pub kind: Type,
+    #[serde(rename = "required", default)]
     pub is_required: bool,
     pub default: Option<Value>,
+    #[serde(default)]
     pub description: String,
 }
 
@@ -47,20 +53,9 @@ impl Type {
         }
     }
 
-    /// All of them.
-    pub const ALL: [Type; 7] = [
-        Type::String,
-        Type::Integer,
-        Type::Number,
-        Type::Boolean,
-        Type::Array,
-        Type::Object,
-        Type::Any,
-    ];
-
     /// The type of that name.
     pub fn named(name: &str) -> Option<Type> {
-        Type::ALL.into_iter().find(|own| own.name() == name)
+        Type::deserialize(Value::from(name)).ok()
     }
 
     /// The word for it.

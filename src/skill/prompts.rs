@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use super::find::{at_most, entries, fenced, text_of};
+use super::find::{TrustedFiles, fenced, listed, text_of};
 use super::front::{checked_name, split};
 use super::mention::name_length;
 use super::{Flaw, Root, Scope, sha256, yaml};
@@ -121,36 +121,21 @@ fn words(text: &str) -> Vec<String> {
 /// Looks for prompts.
 pub(super) fn look(roots: &[Root], trust: &Trust) -> PromptsFound {
     let mut found = PromptsFound::default();
-    let mut said = None;
+    let trusted = TrustedFiles::new(trust);
     let mut all: Vec<(usize, Prompt)> = Vec::new();
     for (rank, root) in roots.iter().enumerate() {
-        let entries = match entries(&root.path, root.fence.as_deref()) {
-            Ok(Some(entries)) => entries,
-            Ok(None) => continue,
-            Err(flaw) => {
-                found.broken.push(flaw);
-                continue;
-            }
-        };
-        let is_prompt = |path: &PathBuf| path.extension().is_some_and(|end| end == "md");
-        let paths = entries.filter_map(Result::ok).map(|entry| entry.path()).filter(is_prompt);
-        for path in at_most(MOST, paths, &root.path, &mut found.broken) {
+        let fence = root.fence.as_deref();
+        for path in listed(&root.path, fence, (MOST, Some("md")), &mut found.broken) {
             match read(&path, root) {
                 Err(flaw) => found.broken.push(flaw.in_file(&path)),
                 Ok(mut prompt) => {
-                    prompt.is_trusted = !prompt.is_strange
-                        || said.get_or_insert_with(|| trust.words()).iter().any(|word| {
-                            word.file == path && word.digest == prompt.digest && word.trusted
-                        });
+                    prompt.is_trusted = !prompt.is_strange || trusted.covers(&path, &prompt.digest);
                     all.push((rank, prompt));
                 }
             }
         }
     }
-    all.sort_by(|(rank, one), (other_rank, other)| {
-        let key = |prompt: &Prompt, rank: usize| (prompt.name.clone(), !prompt.is_trusted, rank);
-        key(one, *rank).cmp(&key(other, *other_rank))
-    });
+    all.sort_by_cached_key(|(rank, prompt)| (prompt.name.clone(), !prompt.is_trusted, *rank));
     found.all = all.iter().map(|(_, prompt)| prompt.clone()).collect();
     all.dedup_by(|(_, later), (_, earlier)| later.name == earlier.name);
     found.prompts = all.into_iter().map(|(_, prompt)| prompt).collect();

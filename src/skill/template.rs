@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::find::{at_most, content, text_of};
-use super::place::{Parameter, Type, is_name, strangers};
+use super::place::{Parameter, is_name, strangers};
 use super::{Flaw, Skill};
 use crate::workspace::Workspace;
 
@@ -45,18 +45,6 @@ struct Written {
     #[serde(default)]
     parameters: Map<String, Value>,
     workflow: Map<String, Value>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenParameter {
-    #[serde(rename = "type", default)]
-    kind: Type,
-    #[serde(default)]
-    required: bool,
-    default: Option<Value>,
-    #[serde(default)]
-    description: String,
 }
 
 impl Skill {
@@ -129,14 +117,14 @@ fn parameter(name: String, value: Value) -> Result<Parameter, Flaw> {
     if !is_name(&name) {
         return Err(Flaw::whole(format!("`{name}` cannot be the name of a parameter")));
     }
-    let written: WrittenParameter = serde_json::from_value(value)
+    let written: Parameter = serde_json::from_value(value)
         .map_err(|error| Flaw::whole(format!("parameter `{name}`: {error}")))?;
-    let WrittenParameter { kind, required, default, description } = written;
+    let Parameter { kind, is_required, ref default, .. } = written;
     if default.as_ref().is_some_and(|default| !kind.fits(default)) {
         let message = format!("the default of `{name}` is not of type {}", kind.name());
         return Err(Flaw::whole(message));
     }
-    Ok(Parameter { name, kind, is_required: required && default.is_none(), default, description })
+    Ok(Parameter { name, is_required: is_required && default.is_none(), ..written })
 }
 
 fn checked_id(id: &str) -> Result<String, Flaw> {

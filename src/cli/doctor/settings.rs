@@ -9,7 +9,7 @@ use super::{Check, Health, or_well};
 use crate::cli::Context;
 use crate::cli::provider::fitting_model;
 use crate::config::models::Model;
-use crate::config::{Config, Key, Loaded, McpTransport, entries};
+use crate::config::{Config, Key, Loaded, McpTransport};
 use crate::error::{Kind, Report, counted};
 
 /// Variables of Pixir that are no settings.
@@ -150,12 +150,11 @@ pub fn environment(context: &Context) -> Vec<Check> {
     let mut found = Vec::new();
     for (name, _) in context.environment.all() {
         let Some(name) = name.to_str().filter(|name| name.starts_with("PIXIR_")) else { continue };
-        let is_setting = entries().any(|(key, _)| key.variable() == name)
-            || Key::find("sandbox").is_some_and(|key| key.variable() == name);
+        let is_setting = Key::all().iter().any(|key| key.variable() == name);
         if is_setting || VARIABLES.contains(&name) {
             continue;
         }
-        let known = entries().map(|(key, _)| key.variable());
+        let known = Key::shown().map(Key::variable);
         let known = known.chain(VARIABLES.iter().map(|name| (*name).to_owned()));
         let likeness = |other: &String| strsim::jaro_winkler(name, other);
         let nearest = known.max_by(|one, other| likeness(one).total_cmp(&likeness(other)));

@@ -8,7 +8,7 @@ use super::*;
 const TOKENS: fn(u64) -> SpendLimits = |most| SpendLimits { tokens: Some(most), cost: None };
 
 fn prices() -> Prices {
-    Prices::read(&json!({"m": {"input": 1, "output": 1}})).unwrap()
+    serde_json::from_value(json!({"m": {"input": 1, "output": 1}})).unwrap()
 }
 
 /// Reserves for a request of a thousand tokens of input, if it may leave at once.
