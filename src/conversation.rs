@@ -8,14 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 pub use linked::{Linked, LinkedFiles};
 
 use crate::compaction::{KEPT_TURNS, Trigger};
 use crate::disk;
-use crate::error::{Explain, Kind};
 use crate::event::{
     Descriptor, From as ListenFrom, Listener, PermissionMode, Said, SharedEvent, Status,
 };
@@ -39,6 +37,9 @@ pub struct Input {
     /// The prompt, as typed.
     pub text: String,
 }
+
+/// What a front-end may be told instead.
+pub type ConversationError = SessionError;
 
 /// A Session that a front-end talks to; cheap to clone.
 #[derive(Debug, Clone)]
@@ -195,7 +196,7 @@ impl Conversation {
         let body = Box::new(move |context| -> futures_util::future::BoxFuture<'static, Status> {
             Box::pin(turn::run(context, settings, input))
         });
-        Ok(self.session.start_turn(body).await?)
+        self.session.start_turn(body).await
     }
 
     /// Whether the model can be shown images; where it cannot, they are described to it.
@@ -219,7 +220,7 @@ impl Conversation {
         LinkedFiles::new(workspace.clone(), editor.clone(), late)
     }
 
-    async fn keep(&self, files: Vec<Attachment>) -> Result<Vec<Descriptor>, SessionError> {
+    async fn keep(&self, files: Vec<Attachment>) -> Result<Vec<Descriptor>, ConversationError> {
         if files.is_empty() {
             return Ok(Vec::new());
         }
@@ -239,12 +240,12 @@ impl Conversation {
 
     /// Waits until no Turn runs. Decided by the Turn's own life, never by silence.
     pub async fn finished(&self) -> Result<Status, ConversationError> {
-        Ok(self.session.finished().await?)
+        self.session.finished().await
     }
 
     /// Stops the running Turn; returns when its end is recorded.
     pub async fn interrupt(&self) -> Result<(), ConversationError> {
-        Ok(self.session.interrupt().await?)
+        self.session.interrupt().await
     }
 
     /// Ends the recording of files for undo that goes on before a command, if one does: the command runs, and what
@@ -261,7 +262,7 @@ impl Conversation {
         call_id: &CallId,
         said: impl Into<Said> + Send,
     ) -> Result<(), ConversationError> {
-        Ok(self.session.answer(call_id, said.into()).await?)
+        self.session.answer(call_id, said.into()).await
     }
 
     /// Ends whatever runs, lets go of the Session and returns when its Log is free for others.
@@ -302,28 +303,11 @@ impl Conversation {
 
     /// Everything recorded so far.
     pub async fn history(&self) -> Result<History, ConversationError> {
-        Ok(self.session.history().await?)
+        self.session.history().await
     }
 
     /// What of it is held in memory: how it began, and everything that the model still sees. Cheap.
     pub async fn recent(&self) -> Result<History, ConversationError> {
-        Ok(self.session.recent().await?)
-    }
-}
-
-/// What a front-end may be told instead.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct ConversationError(#[from] SessionError);
-
-impl Explain for ConversationError {
-    fn kind(&self) -> Kind {
-        self.0.kind()
-    }
-    fn details(&self) -> Value {
-        self.0.details()
-    }
-    fn next_actions(&self) -> Vec<String> {
-        self.0.next_actions()
+        self.session.recent().await
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 use tokio::sync::OnceCell;
 
-use super::door::{Access, Opened};
+use super::door::Opened;
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::signals::Signals;
@@ -16,7 +16,7 @@ use crate::config::{Config, Loaded, Sight};
 use crate::credential::{CredentialKind, FieldPolicy};
 use crate::error::{Kind, Report};
 use crate::event::PermissionMode;
-use crate::harness::{Door, Harness, ProcessLimits};
+use crate::harness::{Harness, ProcessLimits};
 use crate::role::strictest;
 use crate::rpc::BlockingStream;
 use crate::scripted::Server;
@@ -41,11 +41,7 @@ pub fn acp(args: &AcpArgs, context: &Context) -> Result<Exit, Report> {
     if args.login {
         return login::login(&login::LoginArgs::default(), context);
     }
-    let context = Arc::new(Context {
-        flags: context.flags.clone(),
-        environment: context.environment.clone(),
-        started: context.started,
-    });
+    let context = Arc::new(context.clone());
     let doors = doors(&context)?;
     in_runtime(async {
         let mut signals = Signals::listen();
@@ -105,23 +101,13 @@ async fn open(
         context.notice(notice);
     }
     loaded.config.permission_mode = mode(&loaded.config);
-    let credential = match access {
-        Access::Provider(credential) => credential,
-        Access::Demo => {
-            let (credential, server) = Access::Demo.open().await?;
-            if let Some(server) = server {
-                // It lives as long as the process; a second one is not needed.
-                demo.set(server).ok();
-            }
-            credential
-        }
-    };
-    let own_binary = std::env::current_exe()
-        .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
-    let environment = context.environment.all();
+    let (credential, server) = access.open().await?;
+    if let Some(server) = server {
+        // It lives as long as the process; a second one is not needed.
+        demo.set(server).ok();
+    }
     let Loaded { config, notices, .. } = loaded;
-    let door = Door { config, credential, environment, own_binary };
-    let harness = Harness::open_sharing(door, limits);
+    let harness = Harness::open_sharing(context.door(config, credential)?, limits);
     // An editor's user does not read standard error.
     Ok(harness.noting(notices))
 }

@@ -11,12 +11,13 @@ use super::children::{self, StatusArgs};
 use super::exit::Exit;
 use super::skills::missing;
 use super::{Context, bad_argument};
-use crate::error::{Report, counted};
+use crate::error::Report;
 use crate::event::{PermissionMode, guest};
 use crate::render::{clean, one_line};
 use crate::role::Role;
 use crate::roster::{Entry, Origin, examine};
 use crate::skill::Flaw;
+use crate::tool::is_built_in;
 
 /// Show roles, check their files, or look at Subagents
 #[derive(Debug, Args)]
@@ -53,40 +54,14 @@ enum Action {
     Status(StatusArgs),
 }
 
-pub fn agents(args: AgentsArgs, context: &Context) -> Result<Exit, Report> {
-    match args.action.unwrap_or(Action::List) {
+pub fn agents(args: &AgentsArgs, context: &Context) -> Result<Exit, Report> {
+    match args.action.as_ref().unwrap_or(&Action::List) {
         Action::List => list(context),
-        Action::Show { name } => show(&name, context),
+        Action::Show { name } => show(name, context),
         Action::Validate { path } => validate(path.as_deref(), context),
-        Action::Status(args) => children::status(&args, context),
+        Action::Status(args) => children::status(args, context),
     }
 }
-
-/// All tools of this build.
-const TOOLS: &[&str] = &[
-    "apply_patch",
-    "bash",
-    "bash_input",
-    "bash_output",
-    "bash_stop",
-    "close_agent",
-    "edit",
-    "glob",
-    "grep",
-    "list",
-    "list_agents",
-    "merge_child",
-    "read",
-    "resource_view",
-    "run_workflow",
-    "send_input",
-    "skill_view",
-    "skills_list",
-    "spawn_agent",
-    "update_plan",
-    "wait_agent",
-    "write",
-];
 
 /// Roles of this build that no file of the user stands in for.
 fn built_in(entries: &[Entry]) -> impl Iterator<Item = &'static Role> + '_ {
@@ -115,9 +90,9 @@ fn list(context: &Context) -> Result<Exit, Report> {
     let output = json!({
         "roles": output,
         "shadowed": listed.shadowed,
-        "broken": listed.broken.iter().map(told).collect::<Vec<_>>(),
+        "broken": listed.broken,
     });
-    Ok(context.told("agents", &text, output))
+    context.told("agents", &text, output)
 }
 
 fn show(name: &str, context: &Context) -> Result<Exit, Report> {
@@ -150,7 +125,7 @@ fn show(name: &str, context: &Context) -> Result<Exit, Report> {
     if !instructions.is_empty() {
         text.extend(["\n", clean(&instructions).trim_end(), "\n"]);
     }
-    Ok(context.told("agents", &text, output))
+    context.told("agents", &text, output)
 }
 
 fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
@@ -165,29 +140,15 @@ fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
         return Err(bad_argument(message).with_next_actions(vec![next]));
     }
     let odd: Vec<Flaw> = listed.all.iter().flat_map(oddities).collect();
-    let mut text = String::new();
-    for flaw in &listed.broken {
-        writeln!(text, "error: {}", one_line(&flaw.to_string(), 500)).ok();
-    }
-    for flaw in &odd {
-        writeln!(text, "warning: {}", one_line(&flaw.to_string(), 500)).ok();
-    }
-    let (all, wrong) = (listed.all.len(), listed.broken.len());
-    let counts = [(all, "role"), (wrong, "error"), (odd.len(), "warning")];
-    writeln!(text, "{}", counts.map(|(count, noun)| counted(count, noun)).join(", ")).ok();
-    let output = json!({
-        "roles": listed.all.iter().map(entry).collect::<Vec<_>>(),
-        "errors": listed.broken.iter().map(told).collect::<Vec<_>>(),
-        "warnings": odd.iter().map(told).collect::<Vec<_>>(),
-    });
-    Ok(context.judged("agents", &text, output, wrong))
+    let entries: Vec<Value> = listed.all.iter().map(entry).collect();
+    context.judged("agents", "role", &entries, &listed.broken, &odd)
 }
 
 /// What is odd about a role, and the tools of its list that there are not.
 fn oddities(entry: &Entry) -> Vec<Flaw> {
     let mut odd = entry.odd.clone();
     let named = entry.written.custom.tools.iter().flatten();
-    for name in named.filter(|name| guest(name).is_none() && !TOOLS.contains(&name.as_str())) {
+    for name in named.filter(|name| guest(name).is_none() && !is_built_in(name)) {
         let message = format!("there is no tool `{}`", one_line(name, 60));
         odd.push(Flaw { path: entry.path.clone(), line: entry.tools_line, message });
     }
@@ -221,8 +182,4 @@ fn entry(entry: &Entry) -> Value {
         "tools": written.custom.tools,
         "trusted": entry.is_trusted,
     })
-}
-
-fn told(flaw: &Flaw) -> Value {
-    json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line, "message": flaw.message })
 }

@@ -5,16 +5,21 @@
 //! which of the two it is, by a hidden command that takes a prompt.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::num::{IntErrorKind, ParseIntError};
+use std::str::FromStr;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, FromArgMatches};
+use clap::{CommandFactory, FromArgMatches};
 
-use super::run::RunArgs;
-use super::{Cli, Command, Flags, guard, usage_error};
+use super::{Cli, Command, guard, usage_error};
 use crate::error::Report;
 
 /// The hidden command that takes a prompt.
 pub const RUN: &str = "__run";
+
+/// What is said of a number that does not fit.
+const TOO_LARGE: &str = "the number is too large";
 
 /// What the command line says.
 #[derive(Debug)]
@@ -33,56 +38,20 @@ pub enum Parsed {
 /// Reads the command line, the program's name first.
 pub fn parse(args: &[OsString]) -> Parsed {
     let json = flags_of(args).any(|arg| arg == "--json");
-    let cli = match bare_words(args).or_else(|| plain_prompt(args)) {
-        Some(cli) => cli,
-        None => match by_the_whole_grammar(args.to_vec()) {
-            Ok(cli) => cli,
-            Err(error) => return refused(&error, args, json),
-        },
+    let grammar = Cli::command();
+    let words = with_command(attachments_first(args.to_vec(), &grammar), &grammar);
+    let matches = grammar.clone().try_get_matches_from(words);
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return refused(&error, args, json, &grammar),
     };
     if let Command::Run(run) = &cli.command
-        && let Err(report) = guard::check(&run.words, &run.literal)
+        && let Err(report) = guard::check(&run.words, &run.literal, &grammar)
     {
         let text = crate::render::error_text(&report);
         return Parsed::Refused { report, text, json };
     }
     Parsed::Command(Box::new(cli))
-}
-
-fn by_the_whole_grammar(args: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let grammar = Cli::command();
-    let args = with_command(attachments_first(args, &grammar), &grammar);
-    Cli::from_arg_matches(&grammar.try_get_matches_from(args)?)
-}
-
-/// A prompt without any flag needs no grammar at all.
-fn bare_words(args: &[OsString]) -> Option<Cli> {
-    let words: Vec<String> = args
-        .get(1..)?
-        .iter()
-        .map(|word| word.to_str().map(str::to_owned))
-        .collect::<Option<_>>()?;
-    if guard::is_reserved(words.first()?) || words.iter().any(|word| word.starts_with('-')) {
-        return None;
-    }
-    let command = Command::Run(RunArgs { words, literal: Vec::new() });
-    Some(Cli { flags: Flags::default(), command })
-}
-
-/// A prompt and its flags, which is what most other command lines are, read without building the
-/// commands: every flag of every command would cost half a millisecond before the first request.
-/// Whatever is not plain, or plainly wrong, is left to the whole grammar and its words.
-fn plain_prompt(args: &[OsString]) -> Option<Cli> {
-    let grammar = clap::Command::new("pixir").disable_help_flag(true);
-    let grammar = RunArgs::augment_args(Flags::augment_args(grammar));
-    let may_be_command = |place: usize| args[place].to_str().is_none_or(guard::is_reserved);
-    if args.is_empty() || first_word(args, &grammar).is_some_and(may_be_command) {
-        return None;
-    }
-    let matches = grammar.try_get_matches_from(args).ok()?;
-    let flags = Flags::from_arg_matches(&matches).ok()?;
-    let command = Command::Run(RunArgs::from_arg_matches(&matches).ok()?);
-    Some(Cli { flags, command })
 }
 
 /// Arguments that may be flags: those before `--`.
@@ -177,7 +146,7 @@ fn is_command(args: &[OsString], place: usize, grammar: &clap::Command) -> bool 
 }
 
 /// Help that was asked for, or why the command line makes no sense.
-fn refused(error: &clap::Error, args: &[OsString], json: bool) -> Parsed {
+fn refused(error: &clap::Error, args: &[OsString], json: bool, grammar: &clap::Command) -> Parsed {
     let asked = matches!(
         error.kind(),
         ErrorKind::DisplayHelp
@@ -187,63 +156,30 @@ fn refused(error: &clap::Error, args: &[OsString], json: bool) -> Parsed {
     if asked {
         return Parsed::Say(error.render().to_string());
     }
-    let grammar = Cli::command();
-    let place = first_word(args, &grammar).filter(|place| is_command(args, *place, &grammar));
+    let place = first_word(args, grammar).filter(|place| is_command(args, *place, grammar));
     let words = place.map(|place| &args[place..]).unwrap_or_default();
-    let report = usage_error::explain(error, words, &grammar);
+    let report = usage_error::explain(error, words, grammar);
     Parsed::Refused { text: crate::render::error_text(&report), report, json }
+}
+
+/// Reads a whole number, `lowest` or more; it is read as a `P`, whose range may be wider. What is wrong is said in
+/// plain words.
+pub fn whole<P, N>(lowest: P) -> impl Fn(&str) -> Result<N, String> + Clone
+where
+    P: FromStr<Err = ParseIntError> + PartialOrd + Display + Copy,
+    N: TryFrom<P>,
+{
+    move |text| match text.parse::<P>() {
+        Ok(number) if number < lowest => Err(format!("it must be {lowest} or more")),
+        Ok(number) => number.try_into().map_err(|_| TOO_LARGE.to_owned()),
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => Err(TOO_LARGE.to_owned()),
+        Err(_) => Err(format!("it must be a whole number, {lowest} or more")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    /// What stands on command lines: flags of every shape, words, commands, dividers.
-    const PIECES: [&str; 27] = [
-        "fix",
-        "the",
-        "sessions",
-        "resume",
-        "help",
-        "--",
-        "-",
-        "--json",
-        "--events",
-        "--model",
-        "m",
-        "--model=m",
-        "--quiet",
-        "-q",
-        "-qq",
-        "--help",
-        "-h",
-        "-V",
-        "--version",
-        "--unknown",
-        "-x",
-        "--color",
-        "always",
-        "__run",
-        "--attach",
-        "--attach=f",
-        "",
-    ];
-
-    proptest! {
-        #[test]
-        fn the_short_way_reads_a_prompt_as_the_whole_grammar_does(
-            pieces in proptest::collection::vec(proptest::sample::select(&PIECES[..]), 0..7)
-        ) {
-            let args: Vec<OsString> =
-                std::iter::once("pixir").chain(pieces).map(OsString::from).collect();
-            for quick in [bare_words(&args), plain_prompt(&args)].into_iter().flatten() {
-                let whole = by_the_whole_grammar(args.clone());
-                prop_assert_eq!(format!("{quick:?}"), format!("{:?}", whole.unwrap()));
-            }
-        }
-    }
 
     #[test]
     fn attachments_are_gathered_from_everywhere_in_their_order() {
@@ -265,16 +201,5 @@ mod tests {
             let parsed = parse(&std::iter::once("pixir".into()).chain(args).collect::<Vec<_>>());
             assert!(matches!(parsed, Parsed::Refused { .. }), "{line}");
         }
-    }
-
-    #[test]
-    fn an_ordinary_prompt_goes_the_short_way() {
-        for line in ["fix it", "--model m explain this --quiet", "-- resume x", "", "- --json"] {
-            let args = line.split(' ').filter(|word| !word.is_empty()).map(OsString::from);
-            let args: Vec<OsString> = std::iter::once("pixir".into()).chain(args).collect();
-            assert!(plain_prompt(&args).is_some(), "{line}");
-        }
-        let bare = ["pixir", "fix it", "now"].map(OsString::from);
-        assert!(bare_words(&bare).is_some());
     }
 }

@@ -7,13 +7,12 @@ use serde_json::{Value, json};
 
 use super::exit::Exit;
 use super::resume::refuse_read_only;
-use super::{Context, bad_argument, say};
+use super::{Context, bad_argument};
 use crate::annex::{Annex, AnnexError, Annexes, diff};
 use crate::config::Config;
 use crate::error::{Kind, Report};
 use crate::history::History;
 use crate::log::Log;
-use crate::render::{Envelope, clean};
 use crate::secret::Secrets;
 use crate::state::StateRoot;
 use crate::tool::{Commands, Containment, Host};
@@ -117,15 +116,11 @@ pub fn changes(args: &ChangesArgs, context: &Context) -> Result<Exit, Report> {
     let secrets = Secrets::from_environment(context.environment.all());
     let (text, left_out) =
         if args.diff { diff(&changes, &annex.store(), &secrets) } else { (String::new(), 0) };
-    if context.flags.json {
-        let mut output = changes.json();
-        output["annex"] = about(&annex);
-        if args.diff {
-            output["diff"] = json!(text);
-            output["diffs_left_out"] = json!(left_out);
-        }
-        say(&Envelope::success("changes", output, context.started.elapsed()).line());
-        return Ok(Exit::Answered);
+    let mut output = changes.json();
+    output["annex"] = about(&annex);
+    if args.diff {
+        output["diff"] = json!(text);
+        output["diffs_left_out"] = json!(left_out);
     }
     let mut told = changes.told();
     if changes.is_empty() {
@@ -137,8 +132,7 @@ pub fn changes(args: &ChangesArgs, context: &Context) -> Result<Exit, Report> {
     if left_out > 0 {
         writeln!(told, "# the diffs of {left_out} more files are left out").ok();
     }
-    say(&clean(&told));
-    Ok(Exit::Answered)
+    context.told("changes", &told, output)
 }
 
 /// Every child of this Workspace that has an annex.
@@ -147,11 +141,6 @@ fn list(context: &Context) -> Result<Exit, Report> {
     let own = annexes(context, &config);
     let roots = context.state_roots(false)?;
     let annexes: Vec<Annex> = roots.iter().flat_map(|root| own.of_workspace(root)).collect();
-    if context.flags.json {
-        let output: Vec<Value> = annexes.iter().map(about).collect();
-        say(&Envelope::success("changes", json!(output), context.started.elapsed()).line());
-        return Ok(Exit::Answered);
-    }
     let mut told = String::new();
     for annex in &annexes {
         let (child, mode) = (annex.child(), annex.mode().name());
@@ -159,11 +148,10 @@ fn list(context: &Context) -> Result<Exit, Report> {
         let branch = annex.branch().map(|branch| format!("  on {branch}")).unwrap_or_default();
         writeln!(told, "{child}  {mode}{name}{branch}  {}", annex.folder().display()).ok();
     }
-    if annexes.is_empty() {
+    if annexes.is_empty() && !context.flags.json {
         context.notice("no child has a Workspace of its own here");
     }
-    say(&clean(&told));
-    Ok(Exit::Answered)
+    context.told("changes", &told, annexes.iter().map(about).collect::<Vec<_>>())
 }
 
 fn about(annex: &Annex) -> Value {

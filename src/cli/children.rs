@@ -3,14 +3,12 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::Context;
 use super::chosen::Chosen;
 use super::exit::Exit;
-use super::{Context, say};
 use crate::error::Report;
-use crate::id::SessionId;
-use crate::projection::{self, Standing};
-use crate::render::{Envelope, clean, one_line};
-use crate::state::StateRoot;
+use crate::projection;
+use crate::render::{clean, one_line};
 use crate::subagent::{self, View};
 
 /// How much of a summary is shown.
@@ -29,30 +27,14 @@ pub struct StatusArgs {
 
 pub fn status(args: &StatusArgs, context: &Context) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
-    let holder = holder(&root, &id);
-    let views = subagent::children(&root, &id, holder.is_some());
-    let views = views?;
-    if context.flags.json {
-        let subagents: Vec<Value> = views.iter().map(node).collect();
-        let output = json!({ "session_id": id, "pid": holder, "subagents": subagents });
-        say(&Envelope::success("agents", output, context.started.elapsed()).line());
-        return Ok(Exit::Answered);
-    }
-    if views.is_empty() {
+    let holder = projection::holder_of(&root, &id);
+    let views = subagent::children(&root, &id, holder.is_some())?;
+    if views.is_empty() && !context.flags.json {
         context.notice("this Session has no Subagents");
     }
-    say(&views.iter().map(row).collect::<String>());
-    Ok(Exit::Answered)
-}
-
-/// The process that has the Session open.
-fn holder(root: &StateRoot, id: &SessionId) -> Option<u32> {
-    let found = projection::list(std::slice::from_ref(root), usize::MAX).into_iter();
-    let mut own = found.filter(|summary| summary.session_id == *id);
-    own.find_map(|summary| match summary.standing {
-        Standing::Running { pid } => Some(pid),
-        _ => None,
-    })
+    let subagents: Vec<Value> = views.iter().map(node).collect();
+    let output = json!({ "session_id": id, "pid": holder, "subagents": subagents });
+    context.told("agents", &views.iter().map(row).collect::<String>(), output)
 }
 
 fn node(view: &View) -> Value {

@@ -5,21 +5,21 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::Context;
+use super::arguments::whole;
 use super::chosen::Chosen;
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::undo::manners;
-use super::{Context, say};
 use crate::compaction::{self, KEPT_TURNS, Nothing, Room, Trigger};
 use crate::config::{Config, DEFAULT_MODEL, Window};
 use crate::error::{Kind, Report, counted};
 use crate::event::{Canonical, HistoryCompaction, Seq};
-use crate::harness::{Door, Harness, Start, Which};
+use crate::harness::{Harness, Start, Which};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::Log;
 use crate::projection;
-use crate::render::{Envelope, clean};
 use crate::session::Session;
 use crate::state::StateRoot;
 
@@ -45,7 +45,7 @@ pub struct CompactArgs {
     #[command(flatten)]
     session: Chosen,
     /// Keep this many Turns word for word
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<i64, u32>(1))]
     keep_turns: Option<u32>,
     /// Ask the Session's own model to put the older Turns into words
     #[arg(long)]
@@ -65,7 +65,7 @@ pub fn compact(args: &CompactArgs, context: &Context) -> Result<Exit, Report> {
         let history = History::from_events(reading.events);
         let config = context.settings(Some(root.workspace()))?.config;
         let made = plan(&history, args, &config, &root, &id, context);
-        return Ok(told(made.as_ref().ok(), None, &id, context));
+        return told(made.as_ref().ok(), None, &id, context);
     }
     let recorded = if args.model_assisted {
         with_model(args, &root, &id, context)?
@@ -73,7 +73,7 @@ pub fn compact(args: &CompactArgs, context: &Context) -> Result<Exit, Report> {
         alone(args, None, &root, &id, context)?
     };
     let (fact, seq) = recorded.unzip();
-    Ok(told(fact.as_ref(), seq, &id, context))
+    told(fact.as_ref(), seq, &id, context)
 }
 
 type Recorded = Option<(HistoryCompaction, Seq)>;
@@ -114,8 +114,7 @@ fn alone(
             return Ok(None);
         };
         fact.fallback_reason = reason;
-        let recorded = session.record(fact.clone().into()).await;
-        let recorded = recorded?;
+        let recorded = session.record(fact.clone().into()).await?;
         Ok(Some((fact, recorded.seq().unwrap_or_default())))
     })
 }
@@ -138,11 +137,7 @@ fn with_model(
     in_runtime(async {
         // The embedded model's server lives as long as this.
         let (credential, _demo) = opened.access.open().await?;
-        let own_binary = std::env::current_exe()
-            .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
-        let environment = context.environment.all();
-        let config = opened.loaded.config;
-        let harness = Harness::open(Door { config, credential, environment, own_binary });
+        let harness = Harness::open(context.door(opened.loaded.config, credential)?);
         let start = Start {
             workspace: root.workspace().to_owned(),
             session: Which::Resume(id.clone()),
@@ -224,29 +219,23 @@ fn told(
     seq: Option<Seq>,
     id: &SessionId,
     context: &Context,
-) -> Exit {
+) -> Result<Exit, Report> {
     let is_dry_run = context.flags.dry_run;
-    if context.flags.json {
-        let output = json!({
-            "compacted": fact.is_some() && !is_dry_run,
-            "dry_run": is_dry_run,
-            "seq": seq,
-            "compaction": fact,
-            "reason": fact.is_none().then(|| Nothing::Small.to_string()),
-        });
-        let envelope = Envelope::success("compact", output, context.started.elapsed());
-        say(&envelope.line());
-        return Exit::Answered;
-    }
+    let output = json!({
+        "compacted": fact.is_some() && !is_dry_run,
+        "dry_run": is_dry_run,
+        "seq": seq,
+        "compaction": fact,
+        "reason": fact.is_none().then(|| Nothing::Small.to_string()),
+    });
     let Some(fact) = fact else {
-        say("there is nothing to compact: it would not become smaller\n");
-        return Exit::Answered;
+        let words = "there is nothing to compact: it would not become smaller\n";
+        return context.told("compact", words, output);
     };
     let mut text = preview(fact, id);
     match seq {
         Some(seq) => writeln!(text, "recorded as Event {seq}; the Log keeps everything").ok(),
         None => writeln!(text, "nothing was changed (dry run)").ok(),
     };
-    say(&clean(&text));
-    Exit::Answered
+    context.told("compact", &text, output)
 }

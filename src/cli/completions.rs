@@ -4,7 +4,8 @@ use clap::Args;
 use clap_complete::Shell;
 
 use super::exit::Exit;
-use super::{command, say};
+use super::{Context, command, say};
+use crate::error::Report;
 
 /// Print a completion script for a shell
 #[derive(Debug, Args)]
@@ -17,9 +18,10 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-pub fn completions(args: &CompletionsArgs) -> Exit {
+#[expect(clippy::unnecessary_wraps, reason = "every command can fail, in the table of commands")]
+pub fn completions(args: &CompletionsArgs, _: &Context) -> Result<Exit, Report> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command(), "pixir", &mut script);
     say(&String::from_utf8_lossy(&script));
-    Exit::Answered
+    Ok(Exit::Answered)
 }

@@ -11,7 +11,7 @@ use super::{Context, bad_argument};
 use crate::config::{self, Edit, Key, Loaded};
 use crate::error::Report;
 use crate::paths;
-use crate::render::{clean, one_line};
+use crate::render::one_line;
 
 /// Show settings and where they come from, or change yours
 #[derive(Debug, Args)]
@@ -62,15 +62,15 @@ enum Action {
     Path,
 }
 
-pub fn config(args: ConfigArgs, context: &Context) -> Result<Exit, Report> {
-    match args.action.unwrap_or(Action::List { origin: false }) {
-        Action::List { origin } => list(origin, context),
-        Action::Get { key } => get(&key, context),
+pub fn config(args: &ConfigArgs, context: &Context) -> Result<Exit, Report> {
+    match args.action.as_ref().unwrap_or(&Action::List { origin: false }) {
+        Action::List { origin } => list(*origin, context),
+        Action::Get { key } => get(key, context),
         Action::Set { key, value } => {
-            let value = known(&key)?.value_of(&value);
-            change(&key, &Edit::Set(value), context)
+            let value = known(key)?.value_of(value);
+            change(key, &Edit::Set(value), context)
         }
-        Action::Unset { key } => change(&key, &Edit::Unset, context),
+        Action::Unset { key } => change(key, &Edit::Unset, context),
         Action::Path => path(context),
     }
 }
@@ -122,11 +122,7 @@ fn list(origin: bool, context: &Context) -> Result<Exit, Report> {
         writeln!(text, "{:width$}  {value}{from}", key.name).ok();
     }
     let facts: Vec<Value> = Key::shown().map(|key| fact(key, &loaded)).collect();
-    Ok(context.told(
-        "config",
-        &clean(&text),
-        json!({ "settings": facts, "notices": loaded.notices }),
-    ))
+    context.told("config", &text, json!({ "settings": facts, "notices": loaded.notices }))
 }
 
 fn get(name: &str, context: &Context) -> Result<Exit, Report> {
@@ -135,10 +131,9 @@ fn get(name: &str, context: &Context) -> Result<Exit, Report> {
     let value = key.show(&loaded.config);
     if value.is_null() {
         context.notice(&format!("`{}` is not set", key.name));
-        return Ok(context.told("config", "", fact(key, &loaded)));
+        return context.told("config", "", fact(key, &loaded));
     }
-    let text = format!("{}\n", shown(&value));
-    Ok(context.told("config", &clean(&text), fact(key, &loaded)))
+    context.told("config", &format!("{}\n", shown(&value)), fact(key, &loaded))
 }
 
 /// A value as a person would type it.
@@ -173,7 +168,7 @@ fn change(name: &str, edit: &Edit, context: &Context) -> Result<Exit, Report> {
         "changed": edited.is_changed,
         "still_wrong": edited.still_wrong,
     });
-    Ok(context.told("config", &clean(&what), output))
+    context.told("config", &what, output)
 }
 
 /// Somebody who sets a thing wants it to hold; whoever says otherwise is named.
@@ -194,5 +189,5 @@ fn path(context: &Context) -> Result<Exit, Report> {
     if let Some(workspace) = workspace.filter(|path| path.exists()) {
         writeln!(text, "{}", workspace.display()).ok();
     }
-    Ok(context.told("config", &clean(&text), output))
+    context.told("config", &text, output)
 }

@@ -3,9 +3,9 @@
 use clap::Args;
 
 use super::Context;
-use super::keyboard::{forget_typed, read_line};
+use super::keyboard::says_yes;
 use crate::error::{Kind, Report};
-use crate::render::{Paper, Signalled, clean};
+use crate::render::clean;
 
 /// Whether the user has agreed beforehand.
 #[derive(Debug, Args)]
@@ -45,11 +45,10 @@ impl Confirmation {
         }
         let Question { plan, words, .. } = question;
         let text = format!("{plan}  {words} [y] yes  [n] no\n  › ");
-        forget_typed();
-        Paper::standard(Signalled::default()).activity(clean(&text).as_bytes());
-        match read_line().unwrap_or_default().to_lowercase().as_str() {
-            "y" | "yes" => Ok(Agreed::OnTerminal),
-            _ => Err(Report::new(Kind::PermissionDenied, "nothing was changed")),
+        if says_yes(&clean(&text)) {
+            Ok(Agreed::OnTerminal)
+        } else {
+            Err(Report::new(Kind::PermissionDenied, "nothing was changed"))
         }
     }
 }

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use clap::Args;
 use serde_json::{Map, json};
-use tokio_util::sync::CancellationToken;
 
-use super::drive::{Attended, Driver, in_runtime};
+use super::drive::{Driver, in_runtime};
 use super::exit::{self, Exit};
+use super::workflow::{LARGEST, attend_run, exit_of};
 use super::{Context, bad_argument, say};
 use crate::error::{Explain, Kind, Report};
 use crate::event::{Canonical, EventKind, Heard, PermissionMode, WorkflowEvent};
@@ -21,9 +21,6 @@ use crate::workflow::{
     DelegateCommands, DelegateSource, Delegation, Finished, Flaw, Ground, Halt, Outcome, Progress,
     SpecError, Written, delegate_plan, delegate_shown,
 };
-
-/// More than any spec may have; what is larger is refused without being read to its end.
-const LARGEST: u64 = 1_000_001;
 
 /// How an error begins when nothing more may be spent.
 pub const SPENT: &str = "the budget is used up: ";
@@ -59,14 +56,8 @@ pub fn delegate(args: &DelegateArgs, context: &Context) -> Result<Exit, Report> 
         progress: args.progress.then(|| Progress::new(context.started, String::new())),
     };
     // Lines of JSON stand alone on stderr.
-    let quiet = Context {
-        flags: super::Flags {
-            quiet: context.flags.quiet || args.progress,
-            ..context.flags.clone()
-        },
-        environment: context.environment.clone(),
-        started: context.started,
-    };
+    let mut quiet = context.clone();
+    quiet.flags.quiet |= args.progress;
     let done = hand_over(args, &quiet, &mut teller);
     match done {
         Err(report) if args.progress => {
@@ -103,14 +94,9 @@ fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Res
     refuse_writers(&delegation, &mode)?;
     if context.flags.dry_run {
         let plan = delegate_plan(&delegation, &workspace);
-        let text = if context.flags.json {
-            Envelope::success("delegate", plan.output, context.started.elapsed()).line()
-        } else {
-            clean(&plan.text)
-        };
-        say(&text);
-        teller.over("planned", Exit::Answered);
-        return Ok(Exit::Answered);
+        let exit = context.told("delegate", &plan.text, plan.output)?;
+        teller.over("planned", exit);
+        return Ok(exit);
     }
     check_trust(&delegation, &workspace, context)?;
     let mut opened = context.open(&workspace, None)?;
@@ -121,12 +107,9 @@ fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Res
         if let Some(progress) = &mut teller.progress {
             *progress = Progress::new(context.started, driver.conversation.id().to_string());
         }
-        let finished = run(&delegation, &mut driver, teller).await;
-        driver.remember();
-        driver.harness.cancel_children(&driver.conversation).await;
-        driver.settle().await;
-        let finished = finished?;
-        let exit = exit_of(&finished);
+        let order = order(&delegation);
+        let finished = attend_run(order, &mut driver, |heard| teller.hear(heard)).await?;
+        let exit = exit_of_all(&finished);
         if show(&delegation, &finished, exit, &mut driver, context).is_ok() {
             teller.over(finished.outcome.name(), exit);
             return Ok(exit);
@@ -140,28 +123,12 @@ fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Res
     })
 }
 
-async fn run(
-    delegation: &Delegation,
-    driver: &mut Driver<'_>,
-    teller: &mut Teller,
-) -> Result<Finished, Report> {
+fn order(delegation: &Delegation) -> WorkflowOrder {
     let template = match &delegation.source {
         DelegateSource::Template(name) => Some(name.clone()),
         DelegateSource::Tasks | DelegateSource::Workflow => None,
     };
-    let order = WorkflowOrder {
-        workflow: delegation.workflow.clone(),
-        template,
-        past: None,
-        horizon: None,
-    };
-    let cancel = CancellationToken::new();
-    let work = driver.harness.run_workflow(&driver.conversation, order, cancel.clone());
-    let stop = async move { cancel.cancel() };
-    match driver.attend(work, stop, |heard| teller.hear(heard)).await {
-        Attended::Done { value, .. } => value,
-        Attended::Abandoned => Err(Report::new(Kind::Interrupted, "stopped by a second signal")),
-    }
+    WorkflowOrder { workflow: delegation.workflow.clone(), template, past: None, horizon: None }
 }
 
 /// The spec, whole; everything that is wrong with it is told at once.
@@ -294,23 +261,18 @@ fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
 }
 
 /// The code for a delegation.
-fn exit_of(finished: &Finished) -> Exit {
-    match (finished.outcome, &finished.halt) {
-        (Outcome::Completed, _) => return Exit::Answered,
-        (Outcome::Cancelled, _) => return Exit::Interrupted,
-        (Outcome::Partial | Outcome::Failed, Some(Halt::Deadline)) => return Exit::TimedOut,
-        (Outcome::Partial | Outcome::Failed, _) => {}
-    }
+fn exit_of_all(finished: &Finished) -> Exit {
     let is_refused = |summary: &str| {
         [Kind::AuthRefused, Kind::NotAuthenticated]
             .iter()
             .any(|kind| summary.starts_with(&format!("{}: ", kind.name())))
     };
-    // Nobody got anything, and all for the same reason.
-    if finished.bundles.iter().all(|bundle| is_refused(&bundle.summary)) {
-        Exit::NotSignedIn
-    } else {
-        Exit::NoAnswer
+    match exit_of(finished) {
+        // Nobody got anything, and all for the same reason.
+        Exit::NoAnswer if finished.bundles.iter().all(|bundle| is_refused(&bundle.summary)) => {
+            Exit::NotSignedIn
+        }
+        exit => exit,
     }
 }
 

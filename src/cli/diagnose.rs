@@ -5,16 +5,17 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::json;
 
+use super::Context;
 use super::chosen::Chosen;
+use super::doctor::health_word;
 use super::exit::Exit;
-use super::{Context, say};
 use crate::credential::FieldPolicy;
 use crate::error::{Kind, Report, counted};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::projection::{self, Anatomy, Diagnosis, Health, Turn, anatomy};
 use crate::provider::{Request, Wishes, body};
-use crate::render::{Envelope, clean, one_line};
+use crate::render::one_line;
 use crate::resource::Contents;
 
 /// How many damaged places and Turns a person is shown.
@@ -47,33 +48,25 @@ pub fn diagnose(args: &DiagnoseArgs, context: &Context) -> Result<Exit, Report> 
     let prices = settings.as_ref().map(|config| config.prices.clone()).unwrap_or_default();
     let model = projection::posture_model(&root, &id).unwrap_or_default();
     let replay = |history: History| replayed(&id, &model, history);
-    let found = projection::diagnose(&root, &id, &prices, replay);
-    let mut found = found?;
+    let mut found = projection::diagnose(&root, &id, &prices, replay)?;
     if args.since_success {
         found = found.since_success();
     }
-    let is_sound = found.is_sound();
-    if context.flags.json {
-        let output = serde_json::to_value(&found)
-            .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
-        let mut envelope = Envelope::success("diagnose", output, context.started.elapsed())
-            .of_session(&id, context.resume_command_of(&id, &root));
-        if !is_sound {
-            let failed = found.checks.iter().filter(|check| check.status == Health::Failed);
-            let failed: Vec<&str> = failed.map(|check| check.id).collect();
-            envelope.ok = false;
-            envelope.status = "error";
-            let message = format!("failed: {}", failed.join(", "));
-            let report = Report::new(Kind::LogDamaged, message)
-                .with_details(json!({ "checks": failed }))
-                .with_next_actions(found.next_actions.clone());
-            envelope.error = Some(report);
-        }
-        say(&envelope.line());
-    } else {
-        say(&clean(&told(&found, args.since_success)));
+    let envelope = context.envelope("diagnose", &found)?.failing(failure(&found));
+    let envelope = envelope.of_session(&id, context.resume_command_of(&id, &root));
+    Ok(context.answer(&envelope, &told(&found, args.since_success)))
+}
+
+/// The checks that failed, if any did.
+fn failure(found: &Diagnosis) -> Option<Report> {
+    if found.is_sound() {
+        return None;
     }
-    Ok(if is_sound { Exit::Answered } else { Exit::Error })
+    let failed = found.checks.iter().filter(|check| check.status == Health::Failed);
+    let failed: Vec<&str> = failed.map(|check| check.id).collect();
+    let report = Report::new(Kind::LogDamaged, format!("failed: {}", failed.join(", ")));
+    let report = report.with_details(json!({ "checks": failed }));
+    Some(report.with_next_actions(found.next_actions.clone()))
 }
 
 /// What a server would be sent now, as far as the Log decides it.
@@ -110,11 +103,7 @@ fn told(found: &Diagnosis, since_success: bool) -> String {
         writeln!(text, "  {}", turn_line(turn)).ok();
     }
     for check in &found.checks {
-        let word = match check.status {
-            Health::Passed => "ok     ",
-            Health::Warning => "warning",
-            Health::Failed => "FAILED ",
-        };
+        let word = health_word(check.status);
         writeln!(text, "{word} {}: {}", check.id, one_line(&check.message, 300)).ok();
     }
     for found in found.damage.breaks.iter().take(SHOWN) {

@@ -12,6 +12,7 @@ use crate::credential::{
     self, Chosen, Circumstances, Credential, CredentialError, CredentialKind, FieldPolicy, Issuer,
 };
 use crate::error::{Kind, Report};
+use crate::harness::Door;
 use crate::http::HttpSettings;
 use crate::id::SessionId;
 use crate::paths::{Home, STATE_FOLDER, shell_word};
@@ -23,6 +24,7 @@ use crate::roster::Roster;
 use crate::scripted::{DEMO_MODEL, Server, demo_model};
 use crate::skill::{Places, Skills};
 use crate::state::{self, Resolved, StateRoot};
+use crate::tool::{Containment, Host};
 use crate::turn;
 use crate::workspace::{Choice, Workspace, WorkspaceError, escape_by_link};
 
@@ -227,6 +229,20 @@ impl Context {
             loaded.config.web_search = false;
         }
         Ok(Opened { loaded, access: Access::Provider(credential) })
+    }
+
+    /// What a Harness gets from this process, with these settings and this credential.
+    pub fn door(&self, config: Config, credential: Credential) -> Result<Door, Report> {
+        let Host { own_binary, environment, .. } = self.host()?;
+        Ok(Door { config, credential, environment, own_binary })
+    }
+
+    /// What commands get from this process.
+    pub fn host(&self) -> Result<Host, Report> {
+        let own_binary = std::env::current_exe()
+            .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
+        let environment = self.environment.all();
+        Ok(Host { own_binary, environment, containment: Containment::Best })
     }
 
     /// Where Skills, prompts and roles of a Workspace may be.

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinHandle;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::Interval;
 
 pub use attend::Attended;
+use attend::Watched;
 pub use line_mode::refuse_command_word;
 
 use super::Context;
@@ -28,7 +28,7 @@ use crate::event::{
     Answer, Canonical, Ephemeral, EventKind, From as ListenFrom, Heard, PermissionMode,
     PermissionRequest, Said, Status, SubagentEvent,
 };
-use crate::harness::{Door, Harness, Start, Which};
+use crate::harness::{Harness, Start, Which};
 use crate::projection;
 use crate::render::{Ending, Envelope, Mode, Paper, Reply, Tally, View, understand};
 use crate::resource::Attachment;
@@ -198,14 +198,7 @@ impl<'a> Driver<'a> {
             view.notice(notice);
         }
         let (credential, demo) = opened.access.open().await?;
-        let own_binary = std::env::current_exe()
-            .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
-        let harness = Harness::open(Door {
-            config: opened.loaded.config,
-            credential,
-            environment: context.environment.all(),
-            own_binary,
-        });
+        let harness = Harness::open(context.door(opened.loaded.config, credential)?);
         let from = if session == Which::New { ListenFrom::Start } else { ListenFrom::Now };
         let can_ask = context.can_ask_in_run();
         let conversation =
@@ -259,7 +252,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Leaves everything in order.
-    async fn end(&mut self) {
+    pub async fn end(&mut self) {
         self.remember();
         self.harness.cancel_children(&self.conversation).await;
         self.settle().await;
@@ -315,42 +308,10 @@ impl<'a> Driver<'a> {
         let sent = self.conversation.send_with(input, attachments).await;
         sent?;
         let mut tally = Tally::default();
-        let mut ticker = tokio::time::interval(self.view.tick_every());
-        ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut unread = false;
         self.asked = None;
-        let mut stopping: Option<JoinHandle<()>> = None;
-        loop {
-            match self.next(&mut ticker).await {
-                Wake::Heard(None) => break,
-                Wake::Heard(Some(heard)) => {
-                    unread |= self.view.hear(&heard).is_err();
-                    self.has_children |= life_of(&heard).is_some();
-                    self.note_question(&heard);
-                    self.note_recording(&heard);
-                    if tally.hear(&heard) {
-                        break;
-                    }
-                }
-                Wake::Typed(line) => self.reply(line).await,
-                Wake::SkipRecording => self.skip_recording(),
-                Wake::Tick => {
-                    self.look_at_children().await;
-                    unread |= self.view.tick().is_err();
-                }
-                Wake::Signal(_) if stopping.is_some() => return Ok(Driven::Abandoned),
-                Wake::Signal(asked) => {
-                    self.asked = Some(asked);
-                    // As the kernel does at Ctrl-C with what it has not handed over yet.
-                    self.keyboard.forget_entries();
-                    stopping = Some(stop(&self.conversation));
-                }
-            }
-            if unread && stopping.is_none() {
-                self.view.fall_silent();
-                stopping = Some(stop(&self.conversation));
-            }
-        }
+        let stop = stop(self.conversation.clone());
+        let watched = self.watch(std::future::pending::<()>(), stop, |heard| tally.hear(heard));
+        let Watched::Over { mut unread, .. } = watched.await else { return Ok(Driven::Abandoned) };
         // Children go on, and so do their questions.
         self.questions.retain(|open| open.agent.is_some());
         self.view.answered();
@@ -515,11 +476,8 @@ fn is_shown(heard: &Heard) -> bool {
 }
 
 /// Asks the Turn to end; its end is heard like everything else.
-fn stop(conversation: &Conversation) -> JoinHandle<()> {
-    let conversation = conversation.clone();
-    tokio::spawn(async move {
-        if let Err(error) = conversation.interrupt().await {
-            tracing::debug!(%error, "the Turn was already over");
-        }
-    })
+async fn stop(conversation: Conversation) {
+    if let Err(error) = conversation.interrupt().await {
+        tracing::debug!(%error, "the Turn was already over");
+    }
 }

@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 
 use super::chosen::Chosen;
 use super::exit::Exit;
-use super::{Context, markdown, say};
+use super::{Context, markdown};
 use crate::error::{Kind, Report, counted};
 use crate::log::LogError;
 use crate::projection::{Transcript, transcript};
-use crate::render::{Envelope, Gone, Paper, Signalled, clean, escape_hidden};
+use crate::render::{Gone, Paper, Signalled, clean, escape_hidden};
 use crate::secret::Secrets;
 
 /// Write a Session down for others to read
@@ -72,26 +72,25 @@ pub fn export(args: &ExportArgs, context: &Context) -> Result<Exit, Report> {
     } else if !context.flags.json {
         let mut paper = PaperWriter(Paper::standard(Signalled::default()));
         return match exported.write(&mut paper) {
-            Ok(_) | Err(ExportError::Write(_)) if !paper.0.has_failed() => Ok(Exit::Answered),
+            Ok(()) | Err(ExportError::Write(_)) if !paper.0.has_failed() => Ok(Exit::Answered),
             // A reader that left has seen enough; any other failure leaves a document that is cut.
-            Ok(_) | Err(ExportError::Write(_)) => {
+            Ok(()) | Err(ExportError::Write(_)) => {
                 Err(Report::new(Kind::Internal, "the document could not be written to stdout"))
             }
             Err(ExportError::Log(error)) => Err(Report::describe(&error)),
         };
     } else {
         let mut document = Vec::new();
-        let bytes =
-            exported.write(&mut document).map_err(|error| error.into_report(Path::new("-")))?;
-        output["bytes"] = json!(bytes);
+        exported.write(&mut document).map_err(|error| error.into_report(Path::new("-")))?;
+        output["bytes"] = json!(document.len());
         output["document"] = match args.format {
             Format::Markdown => Value::from(String::from_utf8_lossy(&document)),
             Format::Json => serde_json::from_slice(&document).unwrap_or_default(),
         };
     }
-    let envelope = Envelope::success("export", output, context.started.elapsed());
-    say(&envelope.of_session(&id, context.resume_command_of(&id, &root)).line());
-    Ok(Exit::Answered)
+    let envelope = context.envelope("export", output)?;
+    let envelope = envelope.of_session(&id, context.resume_command_of(&id, &root));
+    Ok(context.answer(&envelope, ""))
 }
 
 /// A document that is written Turn by Turn, so that neither the Log nor the document is held.
@@ -102,15 +101,13 @@ struct Exported {
 }
 
 impl Exported {
-    /// Writes all of it; says how many bytes it has.
-    fn write(&self, out: &mut dyn Write) -> Result<u64, ExportError> {
-        let mut out = Counted { out, bytes: 0 };
+    /// Writes all of it.
+    fn write(&self, out: &mut impl Write) -> Result<(), ExportError> {
         match self.format {
-            Format::Markdown => self.write_markdown(&mut out)?,
-            Format::Json => self.write_json(&mut out)?,
+            Format::Markdown => self.write_markdown(out)?,
+            Format::Json => self.write_json(out)?,
         }
-        out.flush()?;
-        Ok(out.bytes)
+        Ok(out.flush()?)
     }
 
     fn write_markdown(&self, out: &mut impl Write) -> Result<(), ExportError> {
@@ -148,7 +145,7 @@ impl Exported {
         escape_hidden(&text).into_owned()
     }
 
-    /// Puts the document in place whole, for one pair of eyes.
+    /// Puts the document in place whole, for one pair of eyes; says how many bytes it has.
     fn replace(&self, path: &Path) -> Result<u64, ExportError> {
         let folder = match path.parent() {
             Some(folder) if folder != Path::new("") => folder,
@@ -162,32 +159,15 @@ impl Exported {
             let mut options = OpenOptions::new();
             let file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
             let mut out = BufWriter::new(file);
-            let bytes = self.write(&mut out)?;
+            self.write(&mut out)?;
             out.get_ref().sync_all()?;
+            let bytes = out.get_ref().metadata()?.len();
             fs::rename(&temporary, path)?;
             Ok(bytes)
         };
         write().inspect_err(|_| {
             fs::remove_file(&temporary).ok();
         })
-    }
-}
-
-/// Counts what is written.
-struct Counted<'a> {
-    out: &'a mut dyn Write,
-    bytes: u64,
-}
-
-impl Write for Counted<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.out.write(bytes)?;
-        self.bytes += count as u64;
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }
 

@@ -1,15 +1,14 @@
 //! `pixir fork`: a Session of its own from some point of another one.
 
 use clap::Args;
-use serde_json::json;
 
+use super::Context;
+use super::arguments::whole;
 use super::changes::annexes;
 use super::chosen::Chosen;
 use super::exit::Exit;
-use super::{Context, say};
 use crate::error::{Report, counted};
 use crate::fork::{Cut, check_place, fork};
-use crate::render::{Envelope, clean};
 
 /// Branch off a new Session from another one
 #[derive(Debug, Args)]
@@ -27,9 +26,10 @@ pub struct ForkArgs {
     session: Chosen,
     /// Take along this many Turns
     #[arg(long, value_name = "TURN", conflicts_with = "to_seq")]
+    #[arg(value_parser = whole::<usize, usize>(0))]
     at: Option<usize>,
     /// Take along everything up to this seq of the Log
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64, u64>(0))]
     to_seq: Option<u64>,
     /// Tell the new Session what happened after that point
     #[arg(long)]
@@ -47,14 +47,12 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
     check_place(&annexes, &root, &id)?;
     let to = root.for_fork(&context.home()?);
     let forked = fork(&root, &to, &id, cut, args.summarize, context.flags.dry_run)?;
+    let mut envelope = context.envelope("fork", &forked)?;
+    if let Some(id) = &forked.session_id {
+        envelope = envelope.of_session(id, context.resume_command_of(id, &root));
+    }
     if context.flags.json {
-        let output = serde_json::to_value(&forked).unwrap_or_else(|_| json!(null));
-        let mut envelope = Envelope::success("fork", output, context.started.elapsed());
-        if let Some(id) = &forked.session_id {
-            envelope = envelope.of_session(id, context.resume_command_of(id, &root));
-        }
-        say(&envelope.line());
-        return Ok(Exit::Answered);
+        return Ok(context.answer(&envelope, ""));
     }
     let end = args.to_seq.map(|seq| format!(", up to Event {seq}")).unwrap_or_default();
     let what = format!("{} of {id}{end}", counted(forked.turns, "Turn"));
@@ -65,7 +63,7 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
         }
         None => format!("a fork would take along {what}\nnothing was made (dry run)\n"),
     };
-    say(&clean(&told));
+    let exit = context.answer(&envelope, &told);
     if let Some(problem) = root.problem() {
         let place = to.folder().path();
         let verb = if context.flags.dry_run { "would be" } else { "is" };
@@ -77,5 +75,5 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
     if args.summarize && !forked.is_summarized {
         context.notice("nothing happened after that point, so there is nothing to summarize");
     }
-    Ok(Exit::Answered)
+    Ok(exit)
 }

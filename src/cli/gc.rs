@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::arguments::whole;
 use super::changes::annexes;
 use super::drive::in_runtime;
 use super::exit::Exit;
-use super::{Context, bad_argument, say};
+use super::{Context, bad_argument};
 use crate::annex::{Annexes, Closed};
 use crate::config::duration;
 use crate::error::{Kind, Report, counted};
 use crate::paths::as_texts;
 use crate::projection::{self, Cleared, Plan, Waste, Wish};
-use crate::render::{Envelope, clean};
 use crate::state;
 
 /// How many things a person is shown for each Workspace.
@@ -42,6 +42,7 @@ pub struct GcArgs {
     older_than: Option<String>,
     /// Leave this many of the newest Sessions of each Workspace
     #[arg(long, value_name = "N", default_value_t = 0, requires = "older_than")]
+    #[arg(value_parser = whole::<usize, usize>(0))]
     keep: usize,
     /// In every Workspace that you used
     #[arg(long)]
@@ -107,13 +108,9 @@ pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
     }
     done.failed.extend(refused);
     let all: Vec<&Plan> = plans.iter().chain([&at_home, &nobodys]).collect();
-    let has_failed = !done.failed.is_empty();
-    if context.flags.json {
-        say(&envelope(&all, &gone, args.apply, &done, context).line());
-    } else {
-        say(&clean(&told(&all, &gone, args.apply, &done)));
-    }
-    Ok(if has_failed { Exit::Error } else { Exit::Answered })
+    let envelope = context.envelope("gc", output(&all, &gone, args.apply, &done))?;
+    let envelope = envelope.failing(first_failure(&done));
+    Ok(context.answer(&envelope, &told(&all, &gone, args.apply, &done)))
 }
 
 /// Clears the Workspaces of children that are no more, or whose changes are all merged; a dirty worktree
@@ -148,19 +145,13 @@ fn add(sum: &mut Cleared, more: Cleared) {
     sum.failed.extend(more.failed);
 }
 
-fn envelope(
-    plans: &[&Plan],
-    gone: &[PathBuf],
-    applied: bool,
-    done: &Cleared,
-    context: &Context,
-) -> Envelope {
+fn output(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> Value {
     let failed: Vec<Value> = done
         .failed
         .iter()
         .map(|(path, reason)| json!({ "path": path.to_string_lossy(), "reason": reason }))
         .collect();
-    let output = json!({
+    json!({
         "applied": applied,
         "plans": plans,
         "gone_workspaces": as_texts(gone),
@@ -171,18 +162,13 @@ fn envelope(
         "removed": { "count": done.count, "bytes": done.bytes },
         "spared": as_texts(&done.spared),
         "failed": failed,
-    });
-    let mut envelope = Envelope::success("gc", output, context.started.elapsed());
-    if let Some((path, reason)) = done.failed.first() {
-        envelope.ok = false;
-        envelope.status = "error";
-        let message = format!("{}: {reason}", path.display());
-        envelope.error = Some(
-            Report::new(Kind::WriteFailed, message)
-                .with_details(json!({ "path": path.to_string_lossy() })),
-        );
-    }
-    envelope
+    })
+}
+
+fn first_failure(done: &Cleared) -> Option<Report> {
+    let (path, reason) = done.failed.first()?;
+    let report = Report::new(Kind::WriteFailed, format!("{}: {reason}", path.display()));
+    Some(report.with_details(json!({ "path": path.to_string_lossy() })))
 }
 
 fn told(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> String {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::arguments::whole;
 use super::chosen::Chosen;
 use super::exit::Exit;
 use super::resume::refuse_gone;
@@ -14,12 +15,12 @@ use crate::config::models::Model;
 use crate::credential::Credential;
 use crate::error::{Kind, Report, counted};
 use crate::event::Seq;
-use crate::harness::{Door, Harness, Preview, Supposed};
+use crate::harness::{Harness, Preview, Supposed};
 use crate::history::History;
 use crate::id::SessionId;
 use crate::log::{Log, Reading};
 use crate::projection::{self, Anatomy, METHOD, anatomy};
-use crate::render::{Envelope, clean, one_line};
+use crate::render::{clean, one_line};
 use crate::scripted::DEMO_MODEL;
 use crate::state::StateRoot;
 use crate::workspace::Workspace;
@@ -42,7 +43,7 @@ pub struct InspectReplayArgs {
     #[command(flatten)]
     session: Chosen,
     /// Suppose that the Log ends with this seq
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64, Seq>(0))]
     after_seq: Option<Seq>,
     /// Show every item
     #[arg(long)]
@@ -106,8 +107,9 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
             fields.shift_remove("items");
         }
         output["replay"] = taken_apart;
-        let envelope = Envelope::success("inspect-replay", output, context.started.elapsed());
-        say(&envelope.of_session(&id, context.resume_command_of(&id, &root)).line());
+        let envelope = context.envelope("inspect-replay", output)?;
+        let envelope = envelope.of_session(&id, context.resume_command_of(&id, &root));
+        context.answer(&envelope, "");
     } else {
         say(&clean(&told(&id, &preview, &anatomy, window, args.items)));
         for note in notes {
@@ -136,10 +138,8 @@ fn preview(
         config.model_named = true;
     }
     let credential = access(&config, stored_model.as_deref(), context, &mut notes)?;
-    let own_binary = std::env::current_exe().unwrap_or_default();
-    let environment = context.environment.all();
     let workspace = Workspace::open(folder)?;
-    let harness = Harness::open(Door { config, credential, environment, own_binary });
+    let harness = Harness::open(context.door(config, credential)?);
     let preview = harness.preview(&workspace, id, history, supposed)?;
     notes.extend(preview.notices.iter().cloned());
     Ok((preview, notes))

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::prompt_reader::{DropCount, TerminalInput, TypedEntry, forward_entries};
+use crate::render::{Paper, Signalled};
 use crate::rpc::wait_until_ready;
 
 /// How many entries may wait for a Turn to end; further ones wait in the kernel.
@@ -23,19 +24,13 @@ const QUEUED_ENTRIES: usize = 64;
 /// The reader of stdin.
 #[derive(Default)]
 pub struct Keyboard {
-    reading: Option<JoinHandle<Option<Line>>>,
+    reading: Option<JoinHandle<Option<TypedEntry>>>,
     /// What was typed in line mode, where the terminal is read all the time: when something came cannot be told
     /// later.
     entries: Option<mpsc::Receiver<TerminalInput>>,
     /// Entries that came before a question, and so are no answer to it.
     waiting: VecDeque<TypedEntry>,
     dropped: DropCount,
-}
-
-/// A line, and when it came.
-struct Line {
-    text: String,
-    at: Instant,
 }
 
 impl Keyboard {
@@ -48,8 +43,7 @@ impl Keyboard {
         Self { entries: Some(entries), dropped, ..Self::default() }
     }
 
-    /// The next entry of a keyboard that is read all the time; `None` at the end of input. Nothing is lost when the
-    /// future is dropped.
+    /// The next entry; `None` at the end of input. Nothing is lost when the future is dropped.
     pub async fn entry(&mut self) -> Option<TypedEntry> {
         match self.waiting.pop_front() {
             Some(entry) => Some(entry),
@@ -58,10 +52,17 @@ impl Keyboard {
     }
 
     async fn next_entry(&mut self) -> Option<TypedEntry> {
-        match self.entries.as_mut()?.recv().await? {
-            TerminalInput::Entry(entry) => Some(entry),
-            TerminalInput::End => None,
+        if let Some(entries) = &mut self.entries {
+            return match entries.recv().await? {
+                TerminalInput::Entry(entry) => Some(entry),
+                TerminalInput::End => None,
+            };
         }
+        let read = || read_line().map(TypedEntry::line);
+        let reading = self.reading.get_or_insert_with(|| tokio::task::spawn_blocking(read));
+        let entry = reading.await.ok().flatten();
+        self.reading = None;
+        entry
     }
 
     /// Forgets what was typed and not asked for yet.
@@ -75,46 +76,24 @@ impl Keyboard {
     /// asked then, also when a reading that was under way has taken it.
     pub async fn line_after(&mut self, moment: Instant) -> Option<String> {
         loop {
-            if self.entries.is_some() {
-                let entry = self.next_entry().await?;
-                if entry.at > moment {
-                    // The first line is the answer; what was pasted behind it answers nothing.
-                    return entry.lines.first().map(|line| line.trim().to_owned());
-                }
-                self.waiting.push_back(entry);
-                continue;
+            let entry = self.next_entry().await?;
+            if entry.at > moment {
+                // The first line is the answer; what was pasted behind it answers nothing.
+                return entry.lines.first().map(|line| line.trim().to_owned());
             }
-            let line = self.next().await?;
-            if line.at > moment {
-                return Some(line.text);
-            }
+            self.waiting.push_back(entry);
         }
     }
 
     /// Waits for Enter alone, after `moment`. Words that are typed meanwhile are kept for the next prompt.
     pub async fn enter_after(&mut self, moment: Instant) -> Option<()> {
         loop {
-            if self.entries.is_some() {
-                let entry = self.next_entry().await?;
-                if entry.at > moment && entry.lines.iter().all(|line| line.trim().is_empty()) {
-                    return Some(());
-                }
-                self.waiting.push_back(entry);
-                continue;
-            }
-            let line = self.next().await?;
-            if line.at > moment && line.text.is_empty() {
+            let entry = self.next_entry().await?;
+            if entry.at > moment && entry.lines.iter().all(|line| line.trim().is_empty()) {
                 return Some(());
             }
+            self.waiting.push_back(entry);
         }
-    }
-
-    async fn next(&mut self) -> Option<Line> {
-        let read = || read_line().map(|text| Line { text, at: Instant::now() });
-        let reading = self.reading.get_or_insert_with(|| tokio::task::spawn_blocking(read));
-        let line = reading.await.ok().flatten();
-        self.reading = None;
-        line
     }
 }
 
@@ -140,6 +119,15 @@ pub fn read_from_terminal() -> io::Result<()> {
 pub fn forget_typed() {
     // Something that is no terminal has nothing typed.
     tcflush(io::stdin().as_fd(), QueueSelector::IFlush).ok();
+}
+
+/// Shows a question on stderr and waits for its answer: anything but a yes is a no. What was typed before it is no
+/// answer to it.
+pub fn says_yes(question: &str) -> bool {
+    forget_typed();
+    Paper::standard(Signalled::default()).activity(question.as_bytes());
+    let answer = read_line().unwrap_or_default().to_lowercase();
+    matches!(answer.as_str(), "y" | "yes")
 }
 
 /// A line of stdin without its end; `None` when there are no more.

@@ -9,17 +9,17 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::Context;
 use super::drive::in_runtime;
-use super::exit::Exit;
+use super::exit::{self, Exit};
 use super::keyboard::read_line;
 use super::signals::Signals;
-use super::{Context, say};
 use crate::credential::{
     BrowserLogin, Chosen, CredentialError, CredentialKind, DEFAULT_PORTS, DeviceLogin, Issuer,
     Pace, Pasted, Store, Tokens, now,
 };
 use crate::error::{Kind, Report};
-use crate::render::{Envelope, Paper, Signalled, clean};
+use crate::render::{Paper, Signalled, clean};
 
 /// Sign in with a ChatGPT subscription
 #[derive(Debug, Default, Args)]
@@ -76,11 +76,8 @@ async fn sign_in(by_code: bool, context: &Context) -> Result<Exit, Report> {
     store_all(&obtained, &store, context).await?;
     let mut facts = facts(&obtained);
     facts["path"] = json!(store.path().to_string_lossy());
-    if context.flags.json {
-        say(&Envelope::success("login", facts, context.started.elapsed()).line());
-    } else {
-        say(&format!("Signed in with ChatGPT{}.\n", clean(&who(&obtained))));
-    }
+    let words = format!("Signed in with ChatGPT{}.\n", who(&obtained));
+    let exit = context.told("login", &words, facts)?;
     for (name, words) in [
         ("OPENAI_BASE_URL", "OPENAI_BASE_URL is set: while it is, only the API key is used"),
         ("OPENAI_API_KEY", "OPENAI_API_KEY is set too; `--credential api-key` uses it"),
@@ -89,7 +86,7 @@ async fn sign_in(by_code: bool, context: &Context) -> Result<Exit, Report> {
             context.notice(words);
         }
     }
-    Ok(Exit::Answered)
+    Ok(exit)
 }
 
 /// Signs in by a browser on this machine, for somebody who cannot type here.
@@ -294,23 +291,16 @@ fn screen(is_set: &dyn Fn(&str) -> bool) -> Screen {
 fn status(context: &Context) -> Result<Exit, Report> {
     let config = context.settings(None)?.config;
     let chosen = context.chosen(&config);
-    if !context.flags.json {
-        say(&clean(&told(&chosen?)));
-        return Ok(Exit::Answered);
+    match chosen {
+        Ok(chosen) => context.told("login", &told(&chosen), describe(&chosen)),
+        Err(report) if context.flags.json => {
+            let output = json!({ "credential": null, "reason": report.message });
+            let exit = exit::of_report(&report);
+            context.answer(&context.envelope("login", output)?.failing(Some(report)), "");
+            Ok(exit)
+        }
+        Err(report) => Err(report),
     }
-    let answer = match &chosen {
-        Ok(chosen) => describe(chosen),
-        Err(report) => json!({"credential": null, "reason": report.message}),
-    };
-    let mut envelope = Envelope::success("login", answer, context.started.elapsed());
-    let exit = chosen.as_ref().map_or_else(super::exit::of_report, |_| Exit::Answered);
-    if let Err(report) = chosen {
-        envelope.ok = false;
-        envelope.status = "error";
-        envelope.error = Some(report);
-    }
-    say(&envelope.line());
-    Ok(exit)
 }
 
 /// What is said of a server that works without a key.

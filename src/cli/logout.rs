@@ -3,12 +3,11 @@
 use clap::Args;
 use serde_json::json;
 
+use super::Context;
 use super::drive::in_runtime;
 use super::exit::Exit;
-use super::{Context, say};
 use crate::credential::{CredentialError, Store};
 use crate::error::{Kind, Report};
-use crate::render::Envelope;
 
 /// Sign out of ChatGPT on this machine
 #[derive(Debug, Args)]
@@ -19,16 +18,13 @@ pub struct LogoutArgs {}
 
 pub fn logout(_: &LogoutArgs, context: &Context) -> Result<Exit, Report> {
     let (was_signed_in, revoked) = in_runtime(sign_out(context))?;
-    if context.flags.json {
-        let output = json!({"was_signed_in": was_signed_in, "revoked": revoked});
-        say(&Envelope::success("logout", output, context.started.elapsed()).line());
-    } else {
-        say(if was_signed_in { "Signed out.\n" } else { "Nobody was signed in.\n" });
-    }
+    let words = if was_signed_in { "Signed out.\n" } else { "Nobody was signed in.\n" };
+    let output = json!({ "was_signed_in": was_signed_in, "revoked": revoked });
+    let exit = context.told("logout", words, output)?;
     if context.environment.get("OPENAI_API_KEY").is_some_and(|key| !key.is_empty()) {
         context.notice("OPENAI_API_KEY is still set, and will be used");
     }
-    Ok(Exit::Answered)
+    Ok(exit)
 }
 
 /// Forgets the sign-in; says whether there was one, and whether the issuer knows that it is over.

@@ -17,7 +17,7 @@ use crate::error::{Kind, Report, counted};
 use crate::mcp::{Ground, Probe, probe, shown};
 use crate::render::one_line;
 use crate::secret::Secrets;
-use crate::tool::{Commands, Containment, Host};
+use crate::tool::Commands;
 
 /// Show MCP servers, or test one
 #[derive(Debug, Args)]
@@ -53,23 +53,23 @@ enum Action {
     },
 }
 
-pub fn mcp(args: McpArgs, context: &Context) -> Result<Exit, Report> {
+pub fn mcp(args: &McpArgs, context: &Context) -> Result<Exit, Report> {
     let folder = context.folder()?;
     let loaded = context.settings(Some(&folder))?;
     for notice in &loaded.notices {
         context.notice(notice);
     }
     let config = loaded.config;
-    match args.action.unwrap_or(Action::List) {
+    match args.action.as_ref().unwrap_or(&Action::List) {
         Action::List => {
             let servers = &config.mcp.servers;
             if servers.is_empty() {
                 context.notice("there are no MCP servers; see `pixir mcp --help`");
             }
             let output: Vec<Value> = servers.iter().map(entry).collect();
-            Ok(context.told("mcp", &list(servers), json!(output)))
+            context.told("mcp", &list(servers), output)
         }
-        Action::Test { name } => test(&name, &config, folder, context),
+        Action::Test { name } => test(name, &config, folder, context),
     }
 }
 
@@ -127,19 +127,14 @@ fn test(name: &str, config: &Config, folder: PathBuf, context: &Context) -> Resu
     let probe = probed.map_err(clean)?;
     let mut output = facts(server, &probe, took);
     secrets.clean_value(&mut output);
-    let words = secrets.clean(&text(name, &probe, took)).into_owned();
-    Ok(context.told("mcp", &words, output))
+    context.told("mcp", &secrets.clean(&text(name, &probe, took)), output)
 }
 
 fn ground(config: &Config, workspace: PathBuf, context: &Context) -> Result<Ground, Report> {
-    let own_binary = std::env::current_exe()
-        .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
-    let environment = context.environment.all();
-    let secrets = Arc::new(Secrets::from_environment(environment.iter().cloned()));
+    let secrets = Arc::new(Secrets::from_environment(context.environment.all()));
     let home = context.environment.get("HOME").map(PathBuf::from);
-    let host = Host { own_binary, environment, containment: Containment::Best };
     Ok(Ground {
-        commands: Commands::new(host, config),
+        commands: Commands::new(context.host()?, config),
         http: context.http_settings(config),
         workspace,
         home: home.filter(|home| home.is_absolute()).unwrap_or_else(|| PathBuf::from("/")),

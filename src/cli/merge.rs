@@ -7,19 +7,18 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::Context;
 use super::changes::{Named, named_or_only};
 use super::confirm::{Agreed, Confirmation, Question};
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::undo::manners;
-use super::{Context, say};
 use crate::annex::{self, Annex, AnnexError, Changes, Deed, Done, Merge, Step, shown};
 use crate::error::{Kind, Report};
 use crate::event::{Canonical, SubagentEventKind};
 use crate::harness::bounds_of;
 use crate::history::History;
 use crate::log::Log;
-use crate::render::{Envelope, clean};
 use crate::session::Session;
 use crate::snapshot::{Change, Hash};
 use crate::workspace::Workspace;
@@ -56,8 +55,7 @@ pub struct MergeArgs {
 pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
     let named = named_or_only(args.id.as_deref(), context)?;
     if context.flags.dry_run {
-        let reading = Log::read(&named.logs, named.annex.parent());
-        let reading = reading?;
+        let reading = Log::read(&named.logs, named.annex.parent())?;
         let history = History::from_events(reading.events);
         let parent = parent_workspace(&named.annex, &history, context)?;
         let done = if args.undo {
@@ -66,7 +64,7 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
         } else {
             Told::of_merge(&plan(&named.annex, &parent)?.0, true)
         };
-        return Ok(told(&done, context));
+        return told(&done, context);
     }
     in_runtime(async {
         let (logs, id) = (&named.logs, named.annex.parent());
@@ -87,11 +85,10 @@ pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
         };
         if let Some(done) = done {
             let fact = if args.undo { annex::taken_back } else { annex::merged };
-            let recorded = session.record(fact(&named.annex, &done)).await;
-            recorded?;
+            session.record(fact(&named.annex, &done)).await?;
             done.recorded();
         }
-        Ok(told(&what, context))
+        told(&what, context)
     })
 }
 
@@ -243,14 +240,10 @@ impl Told {
     }
 }
 
-fn told(told: &Told, context: &Context) -> Exit {
-    if context.flags.json {
-        let mut output = told.facts.clone();
-        output["dry_run"] = json!(told.is_dry);
-        output["undo"] = json!(told.is_back);
-        say(&Envelope::success("merge", output, context.started.elapsed()).line());
-        return Exit::Answered;
-    }
+fn told(told: &Told, context: &Context) -> Result<Exit, Report> {
+    let mut output = told.facts.clone();
+    output["dry_run"] = json!(told.is_dry);
+    output["undo"] = json!(told.is_back);
     let mut text = if told.is_shown { String::new() } else { told.text() };
     text.push_str(match (told.lines.is_empty() && told.conflicts.is_empty(), told.is_dry) {
         (true, _) => "there is nothing to merge\n",
@@ -261,6 +254,5 @@ fn told(told: &Told, context: &Context) -> Exit {
         (_, false) if told.is_back => "taken back\n",
         (_, false) => "merged\n",
     });
-    say(&clean(&text));
-    Exit::Answered
+    context.told("merge", &text, output)
 }

@@ -5,6 +5,7 @@
 
 mod acp;
 mod agents;
+mod answer;
 mod arguments;
 mod changes;
 mod children;
@@ -35,8 +36,6 @@ mod models;
 mod permissions;
 mod prompt_reader;
 mod provider;
-#[cfg(test)]
-mod readme;
 mod relay;
 mod repair;
 mod resume;
@@ -68,7 +67,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use crate::error::{Kind, Report};
 use crate::event::PermissionMode;
 use crate::render::{Envelope, Paper, Signalled, clean, error_text, use_ascii, with_symbols};
-use arguments::Parsed;
+use arguments::{Parsed, whole};
 use door::Environment;
 use exit::Exit;
 
@@ -128,16 +127,16 @@ pub struct Flags {
     #[arg(long, global = true, value_name = "DIR")]
     pub cwd: Option<PathBuf>,
     /// Stop after this many calls of the model; 0 for no limit
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, value_name = "N", value_parser = whole::<i64, u32>(0))]
     pub max_iterations: Option<u32>,
     /// Stop when the Session has used this many tokens
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, global = true, value_name = "N", value_parser = whole::<u64, u64>(1))]
     pub max_tokens_total: Option<u64>,
     /// Stop when the Session has cost this much; needs the model's price in the config
     #[arg(long, global = true, value_name = "USD")]
     pub max_cost: Option<String>,
     /// Stop after this many requests to the Provider, retries included
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, global = true, value_name = "N", value_parser = whole::<u64, u64>(1))]
     pub max_requests: Option<u64>,
     /// Stop after this long, such as 90s, 10m or 1h30m
     #[arg(long, global = true, value_name = "DURATION")]
@@ -225,43 +224,62 @@ pub enum Paying {
     ApiKey,
 }
 
-/// The commands of this build.
-#[derive(Debug, Subcommand)]
-pub enum Command {
+/// The table of commands: each with its arguments, the `kind` of its envelope, and the function that does it.
+macro_rules! commands {
+    ($($(#[$meta:meta])* $name:ident($args:ty) = $kind:literal: $run:path,)*) => {
+        /// The commands of this build.
+        #[derive(Debug, Subcommand)]
+        pub enum Command { $($(#[$meta])* $name($args),)* }
+
+        impl Command {
+            /// The `kind` of its envelope.
+            fn kind(&self) -> &'static str {
+                match self { $(Command::$name(_) => $kind,)* }
+            }
+
+            fn run(&self, context: &Context) -> Result<Exit, Report> {
+                match self { $(Command::$name(args) => $run(args, context),)* }
+            }
+        }
+    };
+}
+
+commands! {
     #[command(name = arguments::RUN, hide = true, override_usage = "pixir [FLAGS] [PROMPT]...")]
-    Run(run::RunArgs),
-    Resume(resume::ResumeArgs),
-    Sessions(sessions::SessionsArgs),
-    Verify(verify::VerifyArgs),
-    Repair(repair::RepairArgs),
-    Usage(usage::UsageArgs),
-    Models(models::ModelsArgs),
-    Permissions(permissions::PermissionsArgs),
-    Mcp(mcp::McpArgs),
-    Skills(skills::SkillsArgs),
-    Agents(agents::AgentsArgs),
-    Workflow(workflow::WorkflowArgs),
-    Delegate(delegate::DelegateArgs),
-    Trust(trust::TrustArgs),
-    Untrust(trust::UntrustArgs),
-    Undo(undo::UndoArgs),
-    Redo(undo::RedoArgs),
-    Fork(fork::ForkArgs),
-    Compact(compact::CompactArgs),
-    Tree(tree::TreeArgs),
-    Changes(changes::ChangesArgs),
-    Merge(merge::MergeArgs),
-    Acp(acp::AcpArgs),
-    Login(login::LoginArgs),
-    Logout(logout::LogoutArgs),
-    Doctor(doctor::DoctorArgs),
-    Demo(demo::DemoArgs),
-    Config(config::ConfigArgs),
-    Gc(gc::GcArgs),
-    Export(export::ExportArgs),
-    Diagnose(diagnose::DiagnoseArgs),
-    InspectReplay(inspect_replay::InspectReplayArgs),
-    Completions(completions::CompletionsArgs),
+    Run(run::RunArgs) = "turn": run::run,
+    Resume(resume::ResumeArgs) = "turn": resume::resume,
+    Sessions(sessions::SessionsArgs) = "sessions": sessions::sessions,
+    Verify(verify::VerifyArgs) = "verify": verify::verify,
+    Repair(repair::RepairArgs) = "repair": repair::repair,
+    Usage(usage::UsageArgs) = "usage": usage::usage,
+    Models(models::ModelsArgs) = "models": models::models,
+    Permissions(permissions::PermissionsArgs) = "permissions": permissions::permissions,
+    Mcp(mcp::McpArgs) = "mcp": mcp::mcp,
+    Skills(skills::SkillsArgs) = "skills": skills::skills,
+    Agents(agents::AgentsArgs) = "agents": agents::agents,
+    Workflow(workflow::WorkflowArgs) = "workflow": workflow::workflow,
+    Delegate(delegate::DelegateArgs) = "delegate": delegate::delegate,
+    Trust(trust::TrustArgs) = "trust": trust::trust,
+    Untrust(trust::UntrustArgs) = "untrust": trust::untrust,
+    Undo(undo::UndoArgs) = "undo": undo::undo,
+    Redo(undo::RedoArgs) = "redo": undo::redo,
+    Fork(fork::ForkArgs) = "fork": fork::run,
+    Compact(compact::CompactArgs) = "compact": compact::compact,
+    Tree(tree::TreeArgs) = "tree": tree::tree,
+    Changes(changes::ChangesArgs) = "changes": changes::changes,
+    Merge(merge::MergeArgs) = "merge": merge::merge,
+    Acp(acp::AcpArgs) = "acp": acp::acp,
+    Login(login::LoginArgs) = "login": login::login,
+    Logout(logout::LogoutArgs) = "logout": logout::logout,
+    Doctor(doctor::DoctorArgs) = "doctor": doctor::doctor,
+    Demo(demo::DemoArgs) = "demo": demo::demo,
+    Config(config::ConfigArgs) = "config": config::config,
+    Gc(gc::GcArgs) = "gc": gc::gc,
+    Export(export::ExportArgs) = "export": export::export,
+    Diagnose(diagnose::DiagnoseArgs) = "diagnose": diagnose::diagnose,
+    InspectReplay(inspect_replay::InspectReplayArgs) = "inspect-replay":
+        inspect_replay::inspect_replay,
+    Completions(completions::CompletionsArgs) = "completions": completions::completions,
 }
 
 impl Command {
@@ -292,44 +310,6 @@ impl Command {
                 | Command::Acp(_)
         )
     }
-
-    /// The `kind` of its envelope.
-    fn kind(&self) -> &'static str {
-        match self {
-            Command::Run(_) | Command::Resume(_) => "turn",
-            Command::Sessions(_) => "sessions",
-            Command::Verify(_) => "verify",
-            Command::Repair(_) => "repair",
-            Command::Usage(_) => "usage",
-            Command::Models(_) => "models",
-            Command::Permissions(_) => "permissions",
-            Command::Mcp(_) => "mcp",
-            Command::Skills(_) => "skills",
-            Command::Agents(_) => "agents",
-            Command::Workflow(_) => "workflow",
-            Command::Delegate(_) => "delegate",
-            Command::Trust(_) => "trust",
-            Command::Untrust(_) => "untrust",
-            Command::Undo(_) => "undo",
-            Command::Redo(_) => "redo",
-            Command::Fork(_) => "fork",
-            Command::Compact(_) => "compact",
-            Command::Tree(_) => "tree",
-            Command::Changes(_) => "changes",
-            Command::Merge(_) => "merge",
-            Command::Acp(_) => "acp",
-            Command::Login(_) => "login",
-            Command::Logout(_) => "logout",
-            Command::Doctor(_) => "doctor",
-            Command::Demo(_) => "demo",
-            Command::Config(_) => "config",
-            Command::Gc(_) => "gc",
-            Command::Export(_) => "export",
-            Command::Diagnose(_) => "diagnose",
-            Command::InspectReplay(_) => "inspect-replay",
-            Command::Completions(_) => "completions",
-        }
-    }
 }
 
 /// The whole grammar, for completions and generated documentation.
@@ -338,6 +318,7 @@ pub fn command() -> clap::Command {
 }
 
 /// What every command is given.
+#[derive(Clone)]
 pub struct Context {
     pub flags: Flags,
     pub environment: Environment,
@@ -365,13 +346,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         use_ascii();
     }
     let json = context.flags.json;
-    match trace::set_up(&context).and_then(|()| dispatch(cli.command, &context)) {
+    match trace::set_up(&context).and_then(|()| dispatch(&cli.command, &context)) {
         Ok(exit) => exit.into(),
         Err(report) => refuse(&report, &error_text(&report), json, kind, started),
     }
 }
 
-fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
+fn dispatch(command: &Command, context: &Context) -> Result<Exit, Report> {
     if !context.flags.attach.is_empty() && command.kind() != "turn" {
         return Err(bad_argument("--attach goes with a prompt, not with this command"));
     }
@@ -387,41 +368,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit, Report> {
     if context.flags.dry_run && !command.has_dry_run() {
         return Err(bad_argument("--dry-run means nothing to this command, so nothing was done"));
     }
-    match command {
-        Command::Run(args) => run::run(&args, context),
-        Command::Resume(args) => resume::resume(args, context),
-        Command::Sessions(args) => sessions::sessions(args, context),
-        Command::Verify(args) => verify::verify(&args, context),
-        Command::Repair(args) => repair::repair(&args, context),
-        Command::Usage(args) => usage::usage(&args, context),
-        Command::Models(args) => models::models(&args, context),
-        Command::Permissions(args) => permissions::permissions(args, context),
-        Command::Mcp(args) => mcp::mcp(args, context),
-        Command::Skills(args) => skills::skills(args, context),
-        Command::Agents(args) => agents::agents(args, context),
-        Command::Workflow(args) => workflow::workflow(&args, context),
-        Command::Delegate(args) => delegate::delegate(&args, context),
-        Command::Trust(args) => trust::trust(&args, context),
-        Command::Untrust(args) => trust::untrust(&args, context),
-        Command::Undo(args) => undo::undo(&args, context),
-        Command::Redo(args) => undo::redo(&args, context),
-        Command::Fork(args) => fork::run(&args, context),
-        Command::Compact(args) => compact::compact(&args, context),
-        Command::Tree(args) => tree::tree(&args, context),
-        Command::Changes(args) => changes::changes(&args, context),
-        Command::Merge(args) => merge::merge(&args, context),
-        Command::Acp(args) => acp::acp(&args, context),
-        Command::Login(args) => login::login(&args, context),
-        Command::Logout(args) => logout::logout(&args, context),
-        Command::Doctor(args) => doctor::doctor(&args, context),
-        Command::Demo(args) => demo::demo(&args, context),
-        Command::Config(args) => config::config(args, context),
-        Command::Gc(args) => gc::gc(&args, context),
-        Command::Export(args) => export::export(&args, context),
-        Command::Diagnose(args) => diagnose::diagnose(&args, context),
-        Command::InspectReplay(args) => inspect_replay::inspect_replay(&args, context),
-        Command::Completions(args) => Ok(completions::completions(&args)),
-    }
+    command.run(context)
 }
 
 /// Ends a run that could not do its work: words on stderr, with `--json` an envelope on stdout.

@@ -6,17 +6,17 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::Context;
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::signals::Signals;
-use super::{Context, say};
 use crate::config::models::{self, Listing, Model, UNKNOWN_WINDOW};
 use crate::config::{Config, Stream};
 use crate::credential::Credential;
 use crate::error::{Kind, Report};
 use crate::paths::shell_word;
 use crate::provider::{Responses, Travel};
-use crate::render::{Envelope, clean, one_line};
+use crate::render::one_line;
 use crate::secret::Secrets;
 
 /// How long an endpoint may take to list its models.
@@ -64,17 +64,12 @@ pub fn models(args: &ModelsArgs, context: &Context) -> Result<Exit, Report> {
     if let Some(notice) = what_to_do(source, &shown, &config) {
         context.notice(&notice);
     }
-    if context.flags.json {
-        let models: Vec<_> = shown.iter().map(|model| row_json(model, &config)).collect();
-        let output = json!({
-            "source": source, "fetched_at": fetched_at, "provider": config.provider,
-            "default": config.model, "unknown_context_window": UNKNOWN_WINDOW, "models": models,
-        });
-        say(&Envelope::success("models", output, context.started.elapsed()).line());
-        return Ok(Exit::Answered);
-    }
-    say(&table(&shown, &config));
-    Ok(Exit::Answered)
+    let models: Vec<_> = shown.iter().map(|model| row_json(model, &config)).collect();
+    let output = json!({
+        "source": source, "fetched_at": fetched_at, "provider": config.provider,
+        "default": config.model, "unknown_context_window": UNKNOWN_WINDOW, "models": models,
+    });
+    context.told("models", &table(&shown, &config), output)
 }
 
 /// What this list is, and how to have a better one.
@@ -183,5 +178,5 @@ fn table(models: &[Model], config: &Config) -> String {
         format!("{mark} {:<widest$}  {window:>8}  {efforts}", name(model)).trim_end().to_owned()
             + "\n"
     };
-    clean(&models.iter().map(row).collect::<String>())
+    models.iter().map(row).collect()
 }

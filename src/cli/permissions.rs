@@ -2,15 +2,13 @@
 
 use std::fmt::Write;
 
-use clap::{Args, Subcommand};
-use serde_json::{Value, json};
-
 use super::exit::Exit;
 use super::session_lookup::{ambiguous, is_part};
 use super::{Context, bad_argument};
 use crate::error::{Kind, Report};
 use crate::permission::{Approval, Approvals, Scope, offered_prefix};
 use crate::render::{name_on_one_line, one_line};
+use clap::{Args, Subcommand};
 
 /// Show, give or take back what is allowed for good
 #[derive(Debug, Args)]
@@ -57,25 +55,25 @@ enum Action {
     },
 }
 
-pub fn permissions(args: PermissionsArgs, context: &Context) -> Result<Exit, Report> {
+pub fn permissions(args: &PermissionsArgs, context: &Context) -> Result<Exit, Report> {
     let approvals = Approvals::new(&context.home()?);
     let project = context.folder()?;
-    match args.action.unwrap_or(Action::List { all: false }) {
+    match args.action.as_ref().unwrap_or(&Action::List { all: false }) {
         Action::List { all } => {
             let here = (!all).then_some(project.as_path());
             let found = approvals.list(here)?;
             if found.is_empty() {
                 context.notice("nothing is allowed for good here");
             }
-            Ok(context.told("permissions", &text(&found), listed(&found)))
+            context.told("permissions", &text(&found), found)
         }
         Action::Allow { words, network } => {
             let words: Vec<String> =
                 words.iter().flat_map(|word| word.split_whitespace()).map(str::to_owned).collect();
-            let allowed = approvals.allow_prefix(&project, &words, network)?;
+            let allowed = approvals.allow_prefix(&project, &words, *network)?;
             let allowed = allowed.ok_or_else(|| not_a_prefix(&words))?;
             let words = format!("allowed\n{}", text(std::slice::from_ref(&allowed)));
-            Ok(context.told("permissions", &words, listed(&[allowed])))
+            context.told("permissions", &words, [allowed])
         }
         Action::Forget { ids, all } => {
             if let Some(bad) = ids.iter().find(|id| id.trim().is_empty()) {
@@ -85,11 +83,11 @@ pub fn permissions(args: PermissionsArgs, context: &Context) -> Result<Exit, Rep
             let named = ids.iter().map(|id| find_id(id, &known));
             let named: Vec<String> = named.collect::<Result<_, _>>()?;
             let is_meant = |approval: &Approval| {
-                if all { approval.project == project } else { named.contains(&approval.id) }
+                if *all { approval.project == project } else { named.contains(&approval.id) }
             };
             let gone = approvals.forget(is_meant)?;
             let words = format!("{} forgotten\n{}", gone.len(), text(&gone));
-            Ok(context.told("permissions", &words, listed(&gone)))
+            context.told("permissions", &words, gone)
         }
     }
 }
@@ -142,12 +140,10 @@ fn text(approvals: &[Approval]) -> String {
     text
 }
 
-fn listed(approvals: &[Approval]) -> Value {
-    json!(approvals)
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn approval(id: &str) -> Approval {

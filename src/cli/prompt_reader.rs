@@ -40,6 +40,11 @@ pub struct TypedEntry {
 }
 
 impl TypedEntry {
+    /// A line that came now.
+    pub fn line(text: String) -> Self {
+        Self { lines: vec![text], at: Instant::now(), is_cut: false, is_utf8: true }
+    }
+
     /// All lines as one text, without blank space around it.
     pub fn text(&self) -> String {
         self.lines.join("\n").trim().to_owned()

@@ -2,13 +2,12 @@
 
 use clap::Args;
 
+use super::Context;
 use super::chosen::Chosen;
 use super::exit::Exit;
 use super::resume::refuse_read_only;
-use super::{Context, say};
-use crate::error::{Kind, Report, counted};
+use crate::error::{Report, counted};
 use crate::log;
-use crate::render::{Envelope, clean};
 
 /// How many lines are named.
 const SHOWN: usize = 10;
@@ -29,27 +28,25 @@ pub fn repair(args: &RepairArgs, context: &Context) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
     refuse_read_only(&id, &root)?;
     let repaired = log::repair(&root, &id)?;
+    let copy = &repaired.session_id;
+    let envelope = context.envelope("repair", &repaired)?;
+    let envelope = envelope.of_session(copy, context.resume_command_of(copy, &root));
     if context.flags.json {
-        let output = serde_json::to_value(&repaired)
-            .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
-        let envelope = Envelope::success("repair", output, context.started.elapsed());
-        let resume = context.resume_command_of(&repaired.session_id, &root);
-        say(&envelope.of_session(&repaired.session_id, resume).line());
-        return Ok(Exit::Answered);
+        return Ok(context.answer(&envelope, ""));
     }
-    say(&clean(&format!(
+    let words = format!(
         "{} was copied to {}: {} kept, {} dropped, {} added\n{}copy:   {}\nreport: {}\n{}\n",
         repaired.original,
-        repaired.session_id,
+        copy,
         counted(repaired.events_kept, "Event"),
         repaired.events_dropped,
         repaired.events_added,
         unproven(&repaired.unproven_lines_kept),
         repaired.path.display(),
         repaired.report_path.display(),
-        context.next_command(&repaired.session_id, &root),
-    )));
-    Ok(Exit::Answered)
+        context.next_command(copy, &root),
+    );
+    Ok(context.answer(&envelope, &words))
 }
 
 /// Says which lines were kept although they may have been changed.

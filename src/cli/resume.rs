@@ -36,23 +36,22 @@ pub struct ResumeArgs {
     literal: Vec<String>,
 }
 
-pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
+pub fn resume(args: &ResumeArgs, context: &Context) -> Result<Exit, Report> {
     // Without words it is the last one; a first word is always an id, because a wrong one must not become a prompt.
-    let is_last = args.last || args.words.is_empty();
-    let (id, root) = if is_last {
-        context.last_session()?
-    } else {
-        let id = args.words.remove(0);
-        context.session_named(&id).map_err(|report| with_last(report, &id, &args))?
+    let named = args.words.split_first().filter(|_| !args.last);
+    let words = named.map_or(args.words.as_slice(), |(_, prompt)| prompt);
+    let (id, root) = match named {
+        None => context.last_session()?,
+        Some((id, _)) => context.session_named(id).map_err(|report| with_last(report, args))?,
     };
     refuse_gone(&id, &root)?;
     let workspace = root.workspace().to_owned();
     if args.literal.is_empty() {
-        let session = if is_last { "--last" } else { id.as_str() };
+        let session = if named.is_none() { "--last" } else { id.as_str() };
         let command = format!("pixir resume {session} --");
-        refuse_command_word(&args.words, &context.skills(&workspace)?, &command)?;
+        refuse_command_word(words, &context.skills(&workspace)?, &command)?;
     }
-    let gathered = stdin::gather(&args.words, &args.literal)?;
+    let gathered = stdin::gather(words, &args.literal)?;
     if gathered.prompt == Prompt::Lines {
         context.refuse_lines()?;
     }
@@ -63,9 +62,9 @@ pub fn resume(mut args: ResumeArgs, context: &Context) -> Result<Exit, Report> {
 }
 
 /// Adds what to type when the first word was meant as part of a prompt.
-fn with_last(report: Report, word: &str, args: &ResumeArgs) -> Report {
-    let rest = args.words.iter().chain(&args.literal).map(String::as_str);
-    let prompt = std::iter::once(word).chain(rest).collect::<Vec<_>>().join(" ");
+fn with_last(report: Report, args: &ResumeArgs) -> Report {
+    let words = args.words.iter().chain(&args.literal).map(String::as_str);
+    let prompt = words.collect::<Vec<_>>().join(" ");
     let command = prompt_command("pixir resume --last --", &prompt);
     let mut actions = report.next_actions();
     actions.push(format!("if these words are a prompt: {command}"));

@@ -2,20 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 
+use super::Context;
+use super::arguments::whole;
 use super::confirm::{Confirmation, Question};
 use super::exit::Exit;
 use super::resume::refuse_read_only;
 use super::session_lookup::unique_part;
 use super::unreadable::owner;
-use super::{Context, say};
-use crate::error::{Kind, Report, counted};
+use crate::error::{Report, counted};
 use crate::id::SessionId;
+use crate::paths::as_texts;
 use crate::projection::{self, Standing, Summary};
-use crate::render::{Envelope, clean, one_line};
+use crate::render::one_line;
 use crate::state::{self, StateRoot};
 
 /// How many Sessions a person is shown unless they ask for more.
@@ -36,7 +39,7 @@ pub struct SessionsArgs {
     #[arg(long)]
     all: bool,
     /// List at most this many, 0 for all; 50 unless --json is given
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize, usize>(0))]
     limit: Option<usize>,
 }
 
@@ -59,9 +62,9 @@ struct DeleteArgs {
     confirmation: Confirmation,
 }
 
-pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
-    if let Some(SessionsCommand::Delete(delete_args)) = args.command {
-        return delete(&delete_args, context);
+pub fn sessions(args: &SessionsArgs, context: &Context) -> Result<Exit, Report> {
+    if let Some(SessionsCommand::Delete(delete_args)) = &args.command {
+        return delete(delete_args, context);
     }
     let limit = match args.limit {
         Some(0) => usize::MAX,
@@ -76,22 +79,18 @@ pub fn sessions(args: SessionsArgs, context: &Context) -> Result<Exit, Report> {
     explain_read_only(&found, context);
     explain_unreadable(&found, context);
     context.explain_closed_folders(args.all, !found.is_empty())?;
-    if context.flags.json {
-        let output = serde_json::to_value(&found)
-            .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
-        say(&Envelope::success("sessions", output, context.started.elapsed()).line());
-        return Ok(Exit::Answered);
-    }
-    if found.is_empty() {
+    let is_for_person = !context.flags.json;
+    if found.is_empty() && is_for_person {
         context.notice("there are no Sessions yet");
     }
     let now = jiff::Timestamp::now().as_second();
     let widest = found.iter().map(|summary| summary.session_id.as_str().len()).max().unwrap_or(0);
-    say(&found.iter().map(|summary| row(summary, widest, now, args.all)).collect::<String>());
-    if found.len() == limit {
+    let rows = found.iter().map(|summary| row(summary, widest, now, args.all));
+    let exit = context.told("sessions", &rows.collect::<String>(), &found)?;
+    if found.len() == limit && is_for_person {
         context.notice(&format!("these are the last {limit}; `--limit 0` lists all"));
     }
-    Ok(Exit::Answered)
+    Ok(exit)
 }
 
 fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
@@ -103,7 +102,8 @@ fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
         let title = one_line(&title.collect::<String>(), 60);
         let plan = format!("deletes {id}  {title}\n");
         if is_dry_run {
-            return Ok(show_deletion(&id, &plan, context));
+            let output = json!({ "session_id": id, "deleted": [], "dry_run": true });
+            return context.told("sessions", &plan, output);
         }
         let command = format!("sessions delete {id}");
         let words = "Delete it for good?";
@@ -111,26 +111,9 @@ fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
     }
     refuse_read_only(&id, &root)?;
     let deleted = projection::delete(&root, &id)?;
-    if context.flags.json {
-        let paths: Vec<String> = deleted.iter().map(|path| path.display().to_string()).collect();
-        let output = serde_json::json!({ "session_id": id, "deleted": paths });
-        say(&Envelope::success("sessions", output, context.started.elapsed()).line());
-        return Ok(Exit::Answered);
-    }
-    let lines = deleted.iter().map(|path: &PathBuf| format!("deleted {}\n", path.display()));
-    say(&clean(&lines.collect::<String>()));
-    Ok(Exit::Answered)
-}
-
-/// Says what `--dry-run` would delete.
-fn show_deletion(id: &SessionId, plan: &str, context: &Context) -> Exit {
-    if context.flags.json {
-        let output = serde_json::json!({ "session_id": id, "deleted": [], "dry_run": true });
-        say(&Envelope::success("sessions", output, context.started.elapsed()).line());
-    } else {
-        say(&clean(plan));
-    }
-    Exit::Answered
+    let lines = deleted.iter().map(|path| format!("deleted {}\n", path.display()));
+    let output = json!({ "session_id": id, "deleted": as_texts(&deleted) });
+    context.told("sessions", &lines.collect::<String>(), output)
 }
 
 /// What is deleted is what stands here, or where `--cwd` says. No directory leads to a Workspace that is

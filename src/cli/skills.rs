@@ -7,9 +7,9 @@ use clap::{Args, Subcommand, ValueHint};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
-use super::{Context, bad_argument, say, workflow};
+use super::{Context, bad_argument, workflow};
 use crate::error::{Kind, Report, counted};
-use crate::render::{Envelope, clean, one_line};
+use crate::render::{clean, one_line};
 use crate::skill::{AllowedTools, Flaw, Found, MAIN_FILE, Skill, Template, examine};
 
 /// Show skills, or check them
@@ -46,10 +46,10 @@ enum Action {
     },
 }
 
-pub fn skills(args: SkillsArgs, context: &Context) -> Result<Exit, Report> {
-    match args.action.unwrap_or(Action::List) {
+pub fn skills(args: &SkillsArgs, context: &Context) -> Result<Exit, Report> {
+    match args.action.as_ref().unwrap_or(&Action::List) {
         Action::List => list(context),
-        Action::Show { name } => show(&name, context),
+        Action::Show { name } => show(name, context),
         Action::Validate { path } => validate(path.as_deref(), context),
     }
 }
@@ -90,14 +90,10 @@ fn list(context: &Context) -> Result<Exit, Report> {
             "path": prompt.path.to_string_lossy(),
             "trusted": prompt.is_trusted,
         })).collect::<Vec<_>>(),
-        "shadowed": found.shadowed.iter().map(|shadow| json!({
-            "name": shadow.name,
-            "selected": shadow.selected,
-            "shadowed": shadow.shadowed,
-        })).collect::<Vec<_>>(),
-        "broken": found.broken.iter().chain(&prompts.broken).map(told).collect::<Vec<_>>(),
+        "shadowed": found.shadowed,
+        "broken": found.broken.iter().chain(&prompts.broken).collect::<Vec<_>>(),
     });
-    Ok(context.told("skills", &text, output))
+    context.told("skills", &text, output)
 }
 
 fn show(name: &str, context: &Context) -> Result<Exit, Report> {
@@ -120,9 +116,9 @@ fn show(name: &str, context: &Context) -> Result<Exit, Report> {
     output["content"] = json!(&*skill.text);
     output["files"] = files.iter().map(|file| file.to_string_lossy()).collect();
     output["files_left_out"] = json!(more);
-    output["workflow_templates"] = templates.iter().map(template).collect();
-    output["problems"] = skill.odd.iter().chain(&flaws).map(told).collect();
-    Ok(context.told("skills", &words(skill, &files, &templates), output))
+    output["workflow_templates"] = json!(templates);
+    output["problems"] = json!(skill.odd.iter().chain(&flaws).collect::<Vec<_>>());
+    context.told("skills", &words(skill, &files, &templates), output)
 }
 
 fn words(skill: &Skill, files: &[PathBuf], templates: &[Template]) -> String {
@@ -189,26 +185,10 @@ fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
         return Err(bad_argument(message).with_next_actions(vec![next]));
     }
     broken.extend(spoiled);
-    let mut odd: Vec<Flaw> = Vec::new();
-    for skill in &all {
-        odd.extend(skill.odd.iter().cloned());
-    }
+    let odd: Vec<Flaw> = all.iter().flat_map(|skill| skill.odd.clone()).collect();
     broken.extend(workflow::broken_templates(&all, &folder, context)?);
-    let mut text = String::new();
-    for flaw in &broken {
-        writeln!(text, "error: {}", one_line(&flaw.to_string(), 500)).ok();
-    }
-    for flaw in &odd {
-        writeln!(text, "warning: {}", one_line(&flaw.to_string(), 500)).ok();
-    }
-    let counts = [(all.len(), "skill"), (broken.len(), "error"), (odd.len(), "warning")];
-    writeln!(text, "{}", counts.map(|(count, noun)| counted(count, noun)).join(", ")).ok();
-    let output = json!({
-        "skills": all.iter().map(|skill| entry(skill)).collect::<Vec<_>>(),
-        "errors": broken.iter().map(told).collect::<Vec<_>>(),
-        "warnings": odd.iter().map(told).collect::<Vec<_>>(),
-    });
-    Ok(context.judged("skills", &text, output, broken.len()))
+    let entries: Vec<Value> = all.iter().map(|skill| entry(skill)).collect();
+    context.judged("skills", "skill", &entries, &broken, &odd)
 }
 
 /// What is to be checked is not there.
@@ -219,22 +199,30 @@ pub fn missing(path: &Path) -> Report {
 }
 
 impl Context {
-    /// Says what a check found; whatever is wrong makes it an error.
-    pub fn judged(&self, kind: &'static str, text: &str, output: Value, wrong: usize) -> Exit {
-        if wrong == 0 {
-            return self.told(kind, text, output);
+    /// Says what a check of files found; one that cannot be used makes it an error. `kind` is that of the
+    /// envelope, `noun` one of the things that were checked.
+    pub fn judged(
+        &self,
+        kind: &'static str,
+        noun: &str,
+        all: &[Value],
+        broken: &[Flaw],
+        odd: &[Flaw],
+    ) -> Result<Exit, Report> {
+        let mut text = String::new();
+        for (word, flaws) in [("error", broken), ("warning", odd)] {
+            for flaw in flaws {
+                // Writing to a String cannot fail.
+                writeln!(text, "{word}: {}", one_line(&flaw.to_string(), 500)).ok();
+            }
         }
-        if self.flags.json {
-            let mut envelope = Envelope::success(kind, output, self.started.elapsed());
-            let message = format!("{wrong} cannot be used as they are");
-            envelope.ok = false;
-            envelope.status = "error";
-            envelope.error = Some(Report::new(Kind::InvalidSkill, message));
-            say(&envelope.line());
-        } else {
-            say(text);
-        }
-        Exit::Error
+        let counts = [(all.len(), noun), (broken.len(), "error"), (odd.len(), "warning")];
+        writeln!(text, "{}", counts.map(|(count, noun)| counted(count, noun)).join(", ")).ok();
+        let plural = format!("{noun}s");
+        let output = json!({ plural: all, "errors": broken, "warnings": odd });
+        let message = format!("{} cannot be used as they are", broken.len());
+        let error = (!broken.is_empty()).then(|| Report::new(Kind::InvalidSkill, message));
+        Ok(self.answer(&self.envelope(kind, output)?.failing(error), &text))
     }
 }
 
@@ -258,31 +246,4 @@ fn entry(skill: &Skill) -> Value {
             "request": source.what.to_string(),
         })).collect::<Vec<_>>(),
     })
-}
-
-fn template(template: &Template) -> Value {
-    let parameters: Vec<Value> = template
-        .parameters
-        .iter()
-        .map(|own| {
-            json!({
-                "name": own.name,
-                "type": own.kind.name(),
-                "required": own.is_required,
-                "default": own.default,
-                "description": own.description,
-            })
-        })
-        .collect();
-    json!({
-        "template_id": template.full_id,
-        "name": template.name,
-        "description": template.description,
-        "path": template.path.to_string_lossy(),
-        "parameters": parameters,
-    })
-}
-
-fn told(flaw: &Flaw) -> Value {
-    json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line, "message": flaw.message })
 }

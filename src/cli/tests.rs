@@ -1,5 +1,7 @@
 //! Arguments as tables, and the promises of the exit codes.
 
+mod readme;
+
 use std::ffi::OsString;
 
 use super::arguments::{Parsed, parse};

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::Serialize;
 
+use super::Context;
 use super::exit::Exit;
 use super::sessions::{age, status};
-use super::{Context, say};
 use crate::error::{Report, counted};
 use crate::id::SessionId;
 use crate::projection::{self, Summary};
-use crate::render::{Envelope, clean, one_line};
+use crate::render::one_line;
 
 /// Draw Sessions with what branched off from them
 #[derive(Debug, Args)]
@@ -73,44 +73,33 @@ impl Forest {
         roots.into_iter().collect()
     }
 
-    fn node(&self, id: &SessionId, seen: &mut BTreeSet<SessionId>) -> Value {
-        let mut node = self.sessions.get(id).map_or(Value::Null, |summary| json!(summary));
-        seen.insert(id.clone());
-        let mut children = Vec::new();
-        for child in self.children_of(id) {
-            if !seen.contains(child) {
-                children.push(self.node(child, seen));
-            }
-        }
-        node["children"] = json!(children);
-        node
-    }
-
-    fn children_of(&self, id: &SessionId) -> impl Iterator<Item = &SessionId> {
-        self.children.get(id).into_iter().flatten()
-    }
-
-    fn draw(
-        &self,
-        id: &SessionId,
-        shown: &Shown,
-        stem: &str,
-        out: &mut String,
-        seen: &mut BTreeSet<SessionId>,
-    ) {
+    /// A Session with what branched off; one that was `seen` stands elsewhere already.
+    fn node(&self, id: &SessionId, seen: &mut BTreeSet<SessionId>) -> Option<Node<'_>> {
         if !seen.insert(id.clone()) {
-            return;
+            return None;
         }
-        if let Some(summary) = self.sessions.get(id) {
-            out.push_str(&row(summary, shown));
-        }
-        let children: Vec<&SessionId> =
-            self.children_of(id).filter(|child| !seen.contains(*child)).collect();
-        for (place, child) in children.iter().enumerate() {
-            let is_last = place + 1 == children.len();
+        let summary = self.sessions.get(id)?;
+        let branches = self.children.get(id).into_iter().flatten();
+        let children = branches.filter_map(|child| self.node(child, seen)).collect();
+        Some(Node { summary, children })
+    }
+}
+
+/// A Session with what branched off from it.
+#[derive(Serialize)]
+struct Node<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    children: Vec<Node<'a>>,
+}
+
+impl Node<'_> {
+    fn draw(&self, shown: &Shown, stem: &str, out: &mut String) {
+        out.push_str(&row(self.summary, shown));
+        for (place, child) in self.children.iter().enumerate() {
+            let is_last = place + 1 == self.children.len();
             out.extend([stem, if is_last { "└─ " } else { "├─ " }]);
-            let below = format!("{stem}{}", if is_last { "   " } else { "│  " });
-            self.draw(child, shown, &below, out, seen);
+            child.draw(shown, &format!("{stem}{}", if is_last { "   " } else { "│  " }), out);
         }
     }
 }
@@ -143,21 +132,16 @@ pub fn tree(args: &TreeArgs, context: &Context) -> Result<Exit, Report> {
         None => forest.roots(),
     };
     let mut seen = BTreeSet::new();
-    if context.flags.json {
-        let trees: Vec<Value> = roots.iter().map(|root| forest.node(root, &mut seen)).collect();
-        say(&Envelope::success("tree", json!(trees), context.started.elapsed()).line());
-        return Ok(Exit::Answered);
-    }
+    let trees: Vec<Node> = roots.iter().filter_map(|root| forest.node(root, &mut seen)).collect();
     let shown = Shown { now: jiff::Timestamp::now().as_second(), marked: id.as_ref() };
     let mut out = String::new();
-    for root in roots {
-        forest.draw(&root, &shown, "", &mut out, &mut seen);
+    for tree in &trees {
+        tree.draw(&shown, "", &mut out);
     }
-    if out.is_empty() {
+    if out.is_empty() && !context.flags.json {
         context.notice("there are no Sessions yet");
     }
-    say(&clean(&out));
-    Ok(Exit::Answered)
+    context.told("tree", &out, trees)
 }
 
 fn row(summary: &Summary, shown: &Shown) -> String {

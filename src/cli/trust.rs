@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::Context;
 use super::exit::Exit;
-use super::keyboard::{forget_typed, read_line};
-use super::{Context, say};
+use super::keyboard::says_yes;
 use crate::config::{self, Wanted};
 use crate::error::{Kind, Report};
 use crate::paths;
-use crate::render::{Envelope, Paper, Signalled, clean, on_one_line};
+use crate::render::on_one_line;
 use crate::trust::Trust;
 
 /// Let the settings of this Workspace do more than a stranger's may
@@ -36,18 +36,16 @@ pub fn trust(_: &TrustArgs, context: &Context) -> Result<Exit, Report> {
     all.extend(context.strangers(&folder)?);
     if all.is_empty() {
         let words = format!("nothing in {} wants trust\n", folder.display());
-        return Ok(context.told(
-            "trust",
-            &words,
-            json!({ "file": file.to_string_lossy(), "wanted": [], "trusted": false, "files": [] }),
-        ));
+        let file = file.to_string_lossy();
+        let output = json!({ "file": file, "wanted": [], "trusted": false, "files": [] });
+        return context.told("trust", &words, output);
     }
     let trust = Trust::new(&context.home()?);
     let (mut words, mut files) = (String::new(), Vec::new());
     for wanted in &all {
         let is_trusted = settled(wanted, &trust, context)?;
         let word = if is_trusted { "trusted" } else { "not trusted" };
-        words.extend([&clean(&wanted.file.to_string_lossy()), " is ", word, "\n"]);
+        words.extend([&wanted.file.to_string_lossy(), " is ", word, "\n"]);
         let listed = listed(wanted);
         let file = wanted.file.to_string_lossy();
         files.push(json!({ "file": file, "wanted": listed, "trusted": is_trusted }));
@@ -59,7 +57,7 @@ pub fn trust(_: &TrustArgs, context: &Context) -> Result<Exit, Report> {
         "trusted": is_trusted,
         "files": files,
     });
-    Ok(context.told("trust", &words, output))
+    context.told("trust", &words, output)
 }
 
 /// What the user says about a file; whoever said yes is not asked again.
@@ -91,15 +89,14 @@ pub fn untrust(_: &UntrustArgs, context: &Context) -> Result<Exit, Report> {
         let was_trusted = trust.forget(file)?;
         is_any |= was_trusted;
         if was_trusted {
-            let file = clean(&file.to_string_lossy());
-            told.extend([&file, " is no longer trusted\n"]);
+            told.extend([&file.to_string_lossy(), " is no longer trusted\n"]);
         }
     }
     if !is_any {
-        told = format!("{} was not trusted\n", clean(&file.to_string_lossy()));
+        told = format!("{} was not trusted\n", file.display());
     }
     let output = json!({ "file": file.to_string_lossy(), "was_trusted": is_any });
-    Ok(context.told("untrust", &told, output))
+    context.told("untrust", &told, output)
 }
 
 impl Context {
@@ -170,16 +167,6 @@ impl Context {
         }
         Ok(())
     }
-
-    /// Says something on stdout, as words or as an envelope.
-    pub fn told(&self, kind: &'static str, words: &str, output: Value) -> Exit {
-        if self.flags.json {
-            say(&Envelope::success(kind, output, self.started.elapsed()).line());
-        } else {
-            say(words);
-        }
-        Exit::Answered
-    }
 }
 
 /// Shows what is wanted, and asks; anything but a yes is a no.
@@ -192,10 +179,7 @@ fn asked(wanted: &Wanted) -> bool {
         text.extend(["  ", &on_one_line(name), " = ", &on_one_line(value), "\n"]);
     }
     text.push_str("  Trust this file as it is now? [y] yes  [n] no\n  › ");
-    forget_typed();
-    Paper::standard(Signalled::default()).activity(text.as_bytes());
-    let answer = read_line().unwrap_or_default().to_lowercase();
-    matches!(answer.as_str(), "y" | "yes")
+    says_yes(&text)
 }
 
 fn listed(wanted: &Wanted) -> Vec<Value> {

@@ -5,12 +5,13 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::Context;
+use super::arguments::whole;
 use super::changes::annexes;
 use super::confirm::{Agreed, Confirmation, Question};
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::resume::{refuse_gone, refuse_read_only};
-use super::{Context, say};
 use crate::annex::Annex;
 use crate::config::Config;
 use crate::error::{Kind, Report, counted};
@@ -20,7 +21,7 @@ use crate::id::SessionId;
 use crate::log::Log;
 use crate::paths;
 use crate::projection;
-use crate::render::{Envelope, clean, one_line};
+use crate::render::one_line;
 use crate::rewind::{Rewind, Site};
 use crate::session::{Manners, Session};
 use crate::snapshot::{Change, Conflict, Direction, Limits, Plan, Reason};
@@ -47,7 +48,7 @@ pub struct UndoArgs {
     #[arg(value_name = "ID")]
     id: Option<String>,
     /// Take back this many Turns
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<i64, u32>(1))]
     turns: u32,
     /// Take back also what changed while a command ran, and overwrite what was changed outside this session since
     #[arg(long)]
@@ -138,7 +139,7 @@ fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Resul
     if context.flags.dry_run {
         let rewind = look(&read, &site)?;
         let plan = NumberedRewind::new(&rewind, &read, &id);
-        return Ok(told(&plan, &Outcome::DryRun, order.kind, context));
+        return told(&plan, &Outcome::DryRun, order.kind, context);
     }
     in_runtime(async {
         let (session, _) = Session::open(&root, &id, manners(&config))?;
@@ -166,9 +167,9 @@ fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Resul
             let action = format!("mend that, then run `pixir {command}` again");
             return Err(Report::new(Kind::WriteFailed, message).with_next_actions(vec![action]));
         }
-        let recorded = session.record(rewind.fact(&restored)).await;
-        recorded?;
-        Ok(told(&plan, &Outcome::Done { files: restored.files, agreed }, order.kind, context))
+        session.record(rewind.fact(&restored)).await?;
+        let outcome = Outcome::Done { files: restored.files, agreed };
+        told(&plan, &outcome, order.kind, context)
     })
 }
 
@@ -272,12 +273,7 @@ fn told(
     outcome: &Outcome,
     kind: &'static str,
     context: &Context,
-) -> Exit {
-    if context.flags.json {
-        let output = output(plan, outcome, kind);
-        say(&Envelope::success(kind, output, context.started.elapsed()).line());
-        return Exit::Answered;
-    }
+) -> Result<Exit, Report> {
     // What was asked about has been read already.
     let shown = match outcome {
         Outcome::Done { agreed: Agreed::OnTerminal, .. } => "",
@@ -287,8 +283,7 @@ fn told(
         Outcome::DryRun => "nothing was changed (dry run)".to_owned(),
         Outcome::Done { files, .. } => format!("{} changed", counted(*files, "file")),
     };
-    say(&clean(&format!("{shown}{result}\n")));
-    Exit::Answered
+    context.told(kind, &format!("{shown}{result}\n"), output(plan, outcome, kind))
 }
 
 fn output(plan: &NumberedRewind<'_>, outcome: &Outcome, kind: &'static str) -> Value {

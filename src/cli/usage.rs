@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::json;
 
 use super::exit::Exit;
-use super::{Context, bad_argument, say};
+use super::{Context, bad_argument};
 use crate::config;
 use crate::error::{Report, counted};
 use crate::event::RateLimits;
@@ -14,7 +13,7 @@ use crate::id::SessionId;
 use crate::log;
 use crate::projection::{self, Spending, Sum, Window};
 use crate::provider::{spoken, utc};
-use crate::render::{Envelope, clean, one_line};
+use crate::render::one_line;
 
 /// How many Sessions a person is shown, the dearest first.
 const FIRST_SCREEN: usize = 20;
@@ -59,12 +58,10 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
         context.explain_closed_folders(args.all, has_sessions)?;
         projection::spending(&roots, window, &prices)
     };
+    let exit = context.told("usage", &text(&spending), &spending)?;
     if context.flags.json {
-        let output = serde_json::to_value(&spending).unwrap_or_else(|_| json!(null));
-        say(&Envelope::success("usage", output, context.started.elapsed()).line());
-        return Ok(Exit::Answered);
+        return Ok(exit);
     }
-    say(&text(&spending));
     if spending.unreadable_lines > 0 {
         let lines = counted(spending.unreadable_lines, "damaged line");
         context.notice(&format!("skipped {lines}; `pixir verify` says where"));
@@ -72,7 +69,7 @@ pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
     if !spending.unreadable_sessions.is_empty() {
         context.notice(&missing(&spending.unreadable_sessions));
     }
-    Ok(Exit::Answered)
+    Ok(exit)
 }
 
 /// Says which Sessions are not in the sums.
@@ -125,7 +122,7 @@ pub fn text(spending: &Spending) -> String {
         lines.push(format!("\nlimits, as the Provider said at {}", limits.seen_at));
         lines.extend(limit_lines(&limits.limits));
     }
-    clean(&lines.join("\n")) + "\n"
+    lines.join("\n") + "\n"
 }
 
 fn limit_lines(limits: &RateLimits) -> Vec<String> {

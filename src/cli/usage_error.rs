@@ -30,7 +30,7 @@ pub fn explain(error: &clap::Error, words: &[OsString], grammar: &clap::Command)
     let name = std::iter::once("pixir").chain(path.iter().map(|command| command.get_name()));
     let name = name.collect::<Vec<_>>().join(" ");
     let command = path.last().copied().unwrap_or(grammar);
-    let mut message = in_plain_words(first_sentence(error), lowest_number(error, command, grammar));
+    let mut message = first_sentence(error);
     if let Some(meant) = suggestion(error).or_else(|| near_flag(error, command, grammar)) {
         message = format!("{message}, did you mean `{meant}`?");
     }
@@ -77,47 +77,6 @@ fn first_sentence(error: &clap::Error) -> String {
     }
     let named = text.lines().skip(1).take_while(|line| !line.trim().is_empty());
     named.fold(message, |message, line| format!("{message} {}", line.trim()))
-}
-
-/// Replaces the messages of Rust and clap about numbers by plain ones.
-fn in_plain_words(message: String, lowest: u64) -> String {
-    let whole = format!("it must be a whole number, {lowest} or more");
-    let words = [
-        ("invalid digit found in string", whole.as_str()),
-        ("cannot parse integer from empty string", &whole),
-        ("invalid float literal", "it must be a number"),
-        ("number too large to fit in target type", "the number is too large"),
-    ];
-    let message =
-        words.into_iter().fold(message, |message, (rust, plain)| message.replace(rust, plain));
-    match message.rsplit_once(": ").and_then(|(start, range)| Some((start, plain_range(range)?))) {
-        Some((start, plain)) => format!("{start}: {plain}"),
-        None => message,
-    }
-}
-
-/// What clap means by `0 is not in 1..18446744073709551615`: the end of a range is mostly that of its type.
-fn plain_range(text: &str) -> Option<String> {
-    let (number, range) = text.split_once(" is not in ")?;
-    let (lowest, _) = range.split_once("..")?;
-    let (number, lowest) = (number.parse::<i128>().ok()?, lowest.parse::<i128>().ok()?);
-    let plain = if number < lowest {
-        format!("it must be {lowest} or more")
-    } else {
-        "the number is too large".to_owned()
-    };
-    Some(plain)
-}
-
-/// The lowest whole number that the refused flag takes: 0 or 1.
-fn lowest_number(error: &clap::Error, command: &clap::Command, grammar: &clap::Command) -> u64 {
-    let shown = texts(error, ContextKind::InvalidArg).into_iter().next().unwrap_or_default();
-    let name = shown.split(' ').next().and_then(|flag| flag.strip_prefix("--"));
-    let mut flags = command.get_arguments().chain(grammar.get_arguments());
-    let Some(flag) = flags.find(|flag| name.is_some() && flag.get_long() == name) else { return 0 };
-    let value = clap::Arg::new("value").value_parser(flag.get_value_parser().clone());
-    let zero = clap::Command::new("flag").no_binary_name(true).arg(value);
-    u64::from(zero.try_get_matches_from(["0"]).is_err())
 }
 
 /// The argument, subcommand or value that was probably meant.

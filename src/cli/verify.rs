@@ -2,13 +2,13 @@
 
 use clap::Args;
 
+use super::Context;
 use super::exit::Exit;
-use super::{Context, bad_argument, say};
-use crate::error::{Report, counted};
+use crate::error::{Kind, Report, counted};
 use crate::id::SessionId;
 use crate::log::{self, Break, Verification};
 use crate::projection;
-use crate::render::Envelope;
+use crate::render::clean;
 use crate::state::StateRoot;
 
 /// Check the proof chain, order, call pairs, blobs and Resources of a Log
@@ -47,40 +47,25 @@ pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
         .iter()
         .map(|(id, root)| log::verify(root, id).map_err(Report::from))
         .collect::<Result<Vec<_>, _>>()?;
-    let all_hold = checked.iter().all(|verification| verification.ok);
-    if context.flags.json {
-        say(&envelope(&checked, args.all, all_hold, context)?.line());
-    } else {
-        say(&checked.iter().map(text).collect::<String>());
-        if checked.is_empty() {
-            context.notice("there are no Sessions in this Workspace");
-        }
+    let envelope = match checked.as_slice() {
+        [only] if !args.all => context.envelope("verify", only)?,
+        many => context.envelope("verify", many)?,
+    };
+    let words = checked.iter().map(text).collect::<String>();
+    let exit = context.answer(&envelope.failing(broken(&checked)), &words);
+    if checked.is_empty() && !context.flags.json {
+        context.notice("there are no Sessions in this Workspace");
     }
-    Ok(if all_hold { Exit::Answered } else { Exit::Error })
+    Ok(exit)
 }
 
-fn envelope(
-    checked: &[Verification],
-    all: bool,
-    all_hold: bool,
-    context: &Context,
-) -> Result<Envelope, Report> {
-    let value = match checked {
-        [only] if !all => serde_json::to_value(only),
-        many => serde_json::to_value(many),
-    };
-    let output = value.map_err(|error| bad_argument(error.to_string()))?;
-    let mut envelope = Envelope::success("verify", output, context.started.elapsed());
-    if !all_hold {
-        let broken = checked.iter().filter(|verification| !verification.ok).count();
-        let all = counted(checked.len(), "Log");
-        let verb = if broken == 1 { "does" } else { "do" };
-        let message = format!("{broken} of {all} {verb} not hold");
-        envelope.ok = false;
-        envelope.status = "error";
-        envelope.error = Some(Report::new(crate::error::Kind::LogDamaged, message));
-    }
-    Ok(envelope)
+/// How many of the Logs are broken, if any is.
+fn broken(checked: &[Verification]) -> Option<Report> {
+    let broken = checked.iter().filter(|verification| !verification.ok).count();
+    let all = counted(checked.len(), "Log");
+    let verb = if broken == 1 { "does" } else { "do" };
+    let message = format!("{broken} of {all} {verb} not hold");
+    (broken > 0).then(|| Report::new(Kind::LogDamaged, message))
 }
 
 /// A verification as a person reads it.
@@ -112,7 +97,7 @@ pub fn text(verification: &Verification) -> String {
         ));
     }
     text.extend(verification.notes.iter().map(|note| format!("  note: {note}")));
-    crate::render::clean(&text.join("\n")) + "\n"
+    clean(&text.join("\n")) + "\n"
 }
 
 /// Whether a Log holds, in a few words.

@@ -55,13 +55,9 @@ impl Envelope {
         Self {
             ok: ending.is_completed(),
             status: status_word(ending),
-            kind: "turn",
-            session_id: None,
-            output: ending.output.clone().map_or(Value::Null, Value::from),
             usage: Some(ending.usage.clone()),
-            duration_ms: millis(took),
-            resume_command: None,
             error: ending.error(),
+            ..Self::success("turn", ending.output.clone().into(), took)
         }
     }
 
@@ -102,6 +98,17 @@ impl Envelope {
     #[must_use]
     pub fn having_spent(mut self, spent: &SubagentUsage) -> Self {
         self.usage.get_or_insert_default().add_child(spent);
+        self
+    }
+
+    /// Says what is wrong with what the command found, if anything is.
+    #[must_use]
+    pub fn failing(mut self, error: Option<Report>) -> Self {
+        if error.is_some() {
+            self.ok = false;
+            self.status = "error";
+            self.error = error;
+        }
         self
     }
 

@@ -29,18 +29,19 @@ use crate::id::CallId;
 const TITLE_WIDTH: usize = 100;
 
 /// What a stream leads to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Surface {
     /// A person looks at it.
     Terminal,
     /// A file or a pipe.
     Plain,
     /// Nobody; something else speaks there.
+    #[default]
     Hidden,
 }
 
 /// How things look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Look {
     pub answer: Surface,
     pub activity: Surface,
@@ -53,6 +54,7 @@ pub struct Look {
 }
 
 /// What has been shown of the Turn so far.
+#[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact about the screen of its own")]
 pub struct Line {
     look: Look,
@@ -81,20 +83,7 @@ pub struct Line {
 impl Line {
     /// Nothing shown yet.
     pub fn new(look: Look) -> Self {
-        Self {
-            look,
-            sanitiser: Sanitiser::default(),
-            shown: String::new(),
-            in_text: false,
-            gap: false,
-            catching_up: false,
-            behind_activity: false,
-            told: false,
-            titles: HashMap::new(),
-            live: LiveOutput::default(),
-            plan: None,
-            graph: Graph::default(),
-        }
+        Self { look, ..Self::default() }
     }
 
     /// Where the Workflow stands that runs.

@@ -75,13 +75,7 @@ impl View {
         let look = match mode {
             Mode::Text(look) => look,
             Mode::Json(look) => Look { answer: Surface::Hidden, ..look },
-            Mode::Events => Look {
-                answer: Surface::Hidden,
-                activity: Surface::Hidden,
-                colour: false,
-                quiet: true,
-                verbose: false,
-            },
+            Mode::Events => Look { quiet: true, ..Look::default() },
         };
         let is_live = look.activity == Surface::Terminal && !look.quiet;
         Self {

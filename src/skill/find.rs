@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::Stat;
+use serde::Serialize;
 
 use super::{Flaw, MAIN_FILE, Root, Scope, Skill, front, sha256};
 use crate::trust::{Trust, Word};
@@ -34,7 +35,7 @@ pub struct Found {
 }
 
 /// A name that several Skills have.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Shadow {
     pub name: String,
     /// The one that is used.

@@ -23,6 +23,7 @@ mod yaml;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 pub use allowed::AllowedTools;
@@ -111,8 +112,9 @@ impl Skill {
 }
 
 /// Something wrong, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Flaw {
+    #[serde(serialize_with = "crate::paths::as_text")]
     pub path: PathBuf,
     /// From 1; `None` when it is about the whole file.
     pub line: Option<usize>,

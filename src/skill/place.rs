@@ -4,17 +4,17 @@
 //! value stands as text. What has no value leaves its field out. Keys are never touched, and what an
 //! argument says is never looked at for further places.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Explain, Kind};
 
 /// What may stand in a place.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
     /// The key behind which the rest is written.
-    #[serde(skip)]
+    #[serde(skip_deserializing)]
     pub name: String,
     #[serde(rename = "type", default)]
     pub kind: Type,
@@ -26,7 +26,7 @@ pub struct Parameter {
 }
 
 /// What a value may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Type {
     #[default]

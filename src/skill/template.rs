@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::find::{at_most, content, text_of};
@@ -19,17 +19,21 @@ const LARGEST: u64 = 256 * 1024;
 const MOST: usize = 100;
 
 /// A Workflow with places for arguments.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Template {
+    #[serde(skip)]
     pub id: String,
     /// `skill/id`, by which everybody finds it.
+    #[serde(rename = "template_id")]
     pub full_id: String,
     pub name: String,
     pub description: String,
+    /// Relative to the Skill's folder.
+    #[serde(serialize_with = "crate::paths::as_text")]
+    pub path: PathBuf,
     /// In the order of the file.
     pub parameters: Vec<Parameter>,
-    /// Relative to the Skill's folder.
-    pub path: PathBuf,
+    #[serde(skip)]
     workflow: Map<String, Value>,
 }
 

@@ -81,7 +81,7 @@ pub use ending::PROGRAMS as RUN_OUTSIDE;
 pub use output::{SpillFile, store_text};
 pub use picture::show as show_image;
 pub use plain::{is_hidden, plain};
-pub use schema::Schema;
+pub use schema::{Schema, is_built_in};
 #[cfg(test)]
 pub use schema::{draw as draw_schema, keep as keep_schemas};
 pub use service::{Program, Said, Served, Service, quoted};

@@ -19,6 +19,11 @@ const DRAWN: &str = include_str!("schemas.json");
 static BY_NAME: LazyLock<HashMap<&'static str, &'static RawValue>> =
     LazyLock::new(|| serde_json::from_str(DRAWN).unwrap_or_default());
 
+/// Whether a tool of this build has that name.
+pub fn is_built_in(tool: &str) -> bool {
+    BY_NAME.contains_key(tool)
+}
+
 /// A JSON Schema, as text.
 #[derive(Clone)]
 pub struct Schema(Cow<'static, RawValue>);

@@ -1,6 +1,6 @@
 //! How commands are held: one that does nothing is run, and looked at.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::resource::Shelf;
 use crate::sandbox::Profile;
 use crate::secret::Secrets;
 use crate::state::StateRoot;
-use crate::tool::{Commands, Containment, Desk, Host, Signals, ToolContext, Toolbox};
+use crate::tool::{Commands, Desk, Signals, ToolContext, Toolbox};
 use crate::workspace::Workspace;
 
 /// Runs a command that does nothing, and sees what held it.
@@ -63,15 +63,12 @@ fn sandbox(level: &str) -> Check {
 }
 
 async fn contained(folder: &Path, config: &Config, context: &Context) -> Result<Value, Report> {
-    let own_binary: PathBuf = std::env::current_exe()
-        .map_err(|error| Report::new(Kind::Internal, format!("no own binary: {error}")))?;
-    let host =
-        Host { own_binary, environment: context.environment.all(), containment: Containment::Best };
     let history = History::default();
     let scratch = StateRoot::at(folder, StateFolder::root(std::env::temp_dir()));
     let session_folder = scratch.session_folder(&SessionId::mint());
     let shelf = Shelf::new(&session_folder.folder());
-    let toolbox = Toolbox::built_in(config, Commands::new(host, config), &history, shelf);
+    let toolbox =
+        Toolbox::built_in(config, Commands::new(context.host()?, config), &history, shelf);
     let bash = toolbox.find("bash")?;
     let workspace = Workspace::open(folder)?;
     let cx = ToolContext {

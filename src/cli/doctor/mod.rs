@@ -13,14 +13,14 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::Context;
 use super::drive::in_runtime;
 use super::exit::Exit;
 use super::login::{NO_KEY, describe, freshness};
-use super::{Context, say};
 use crate::config::{Config, CredentialKind};
 use crate::credential::{Chosen, now};
 use crate::error::{Kind, Report};
-use crate::render::{Envelope, clean};
+use crate::projection::Health;
 
 /// Check that everything is in place for a Turn
 #[derive(Debug, Args)]
@@ -48,14 +48,6 @@ struct Check {
     kind: Option<String>,
     message: String,
     details: Value,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Health {
-    Passed,
-    Warning,
-    Failed,
 }
 
 impl Check {
@@ -98,36 +90,25 @@ impl Check {
 
 pub fn doctor(args: &DoctorArgs, context: &Context) -> Result<Exit, Report> {
     let checks = in_runtime(async { Ok(examine(args.online, context).await) })?;
-    let has_failed = checks.iter().any(|check| check.status == Health::Failed);
-    if context.flags.json {
-        let output = serde_json::to_value(&checks)
-            .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
-        let mut envelope =
-            Envelope::success("doctor", json!({"checks": output}), context.started.elapsed());
-        if has_failed {
-            let failed: Vec<&str> = checks
-                .iter()
-                .filter(|check| check.status == Health::Failed)
-                .map(|check| check.id)
-                .collect();
-            envelope.ok = false;
-            envelope.status = "error";
-            let message = format!("failed: {}", failed.join(", "));
-            envelope.error = Some(Report::new(Kind::InvalidConfig, message));
-        }
-        say(&envelope.line());
-    } else {
-        say(&clean(&checks.iter().map(told).collect::<String>()));
-    }
-    Ok(if has_failed { Exit::Error } else { Exit::Answered })
+    let failed = checks.iter().filter(|check| check.status == Health::Failed);
+    let failed: Vec<&str> = failed.map(|check| check.id).collect();
+    let message = format!("failed: {}", failed.join(", "));
+    let error = (!failed.is_empty()).then(|| Report::new(Kind::InvalidConfig, message));
+    let envelope = context.envelope("doctor", json!({ "checks": checks }))?.failing(error);
+    Ok(context.answer(&envelope, &checks.iter().map(told).collect::<String>()))
 }
 
-fn told(check: &Check) -> String {
-    let word = match check.status {
+/// A word for how a check ended, in a column.
+pub fn health_word(health: Health) -> &'static str {
+    match health {
         Health::Passed => "ok     ",
         Health::Warning => "warning",
         Health::Failed => "FAILED ",
-    };
+    }
+}
+
+fn told(check: &Check) -> String {
+    let word = health_word(check.status);
     let mut text = format!("{word} {}: {}\n", check.id, check.message);
     for action in check.details["next_actions"].as_array().into_iter().flatten() {
         writeln!(text, "          try: {}", action.as_str().unwrap_or_default()).ok();

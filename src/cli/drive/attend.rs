@@ -16,6 +16,19 @@ pub enum Attended<T> {
     Abandoned,
 }
 
+/// How watching came to an end.
+pub(super) enum Watched<T> {
+    Over {
+        /// What the work came to, if it was done.
+        done: Option<T>,
+        was_stopped: bool,
+        /// The reader of stdout left.
+        unread: bool,
+    },
+    /// A second signal: out, at once.
+    Abandoned,
+}
+
 impl Driver<'_> {
     /// Waits for children that go on after the Turn: nobody will come back for them. The first
     /// signal ends them all, and the run was interrupted; the second one does not wait for that.
@@ -45,6 +58,32 @@ impl Driver<'_> {
         stop: impl Future<Output = ()> + Send + 'static,
         mut hear: impl FnMut(&Heard),
     ) -> Attended<T> {
+        self.show_question();
+        let watched = self.watch(work, stop, |heard| {
+            hear(heard);
+            false
+        });
+        let watched = watched.await;
+        if let Watched::Over { .. } = watched {
+            self.view.children(&[]);
+            self.view.finish().ok();
+        }
+        match watched {
+            Watched::Over { done: Some(value), was_stopped, .. } => {
+                Attended::Done { value, was_stopped }
+            }
+            Watched::Over { done: None, .. } | Watched::Abandoned => Attended::Abandoned,
+        }
+    }
+
+    /// Shows what happens and answers questions until some work is done, or until `is_over` says so of what was
+    /// heard.
+    pub(super) async fn watch<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        stop: impl Future<Output = ()> + Send + 'static,
+        mut is_over: impl FnMut(&Heard) -> bool,
+    ) -> Watched<T> {
         let mut work = std::pin::pin!(work);
         let mut ticker = tokio::time::interval(self.view.tick_every());
         ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -54,7 +93,6 @@ impl Driver<'_> {
             stopping = stop.take().map(tokio::spawn);
         }
         let (mut done, mut unread) = (None, false);
-        self.show_question();
         loop {
             let wake = tokio::select! {
                 wake = self.next(&mut ticker) => wake,
@@ -71,7 +109,10 @@ impl Driver<'_> {
                     unread |= self.view.hear(&heard).is_err();
                     self.has_children |= life_of(&heard).is_some();
                     self.note_question(&heard);
-                    hear(&heard);
+                    self.note_recording(&heard);
+                    if is_over(&heard) {
+                        break;
+                    }
                 }
                 Wake::Typed(line) => self.reply(line).await,
                 Wake::SkipRecording => self.skip_recording(),
@@ -80,8 +121,13 @@ impl Driver<'_> {
                     self.look_at_children().await;
                     unread |= self.view.tick().is_err();
                 }
-                Wake::Signal(_) if stopping.is_some() => return Attended::Abandoned,
-                Wake::Signal(_) => stopping = stop.take().map(tokio::spawn),
+                Wake::Signal(_) if stopping.is_some() => return Watched::Abandoned,
+                Wake::Signal(asked) => {
+                    self.asked = Some(asked);
+                    // As the kernel does at Ctrl-C with what it has not handed over yet.
+                    self.keyboard.forget_entries();
+                    stopping = stop.take().map(tokio::spawn);
+                }
             }
             // Nobody is left to read what it comes to, and it may cost money.
             if unread && done.is_none() && stopping.is_none() {
@@ -89,12 +135,7 @@ impl Driver<'_> {
                 stopping = stop.take().map(tokio::spawn);
             }
         }
-        self.view.children(&[]);
-        self.view.finish().ok();
-        match done {
-            Some(value) => Attended::Done { value, was_stopped: stopping.is_some() },
-            None => Attended::Abandoned,
-        }
+        Watched::Over { done, was_stopped: stopping.is_some(), unread }
     }
 
     pub(super) async fn look_at_children(&mut self) {

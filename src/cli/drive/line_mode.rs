@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::time::Instant;
 
 use super::{Driven, Driver, Errand, is_shown};
 use crate::cli::exit::Exit;
@@ -122,9 +121,7 @@ pub fn refuse_command_word(words: &[String], skills: &Skills, command: &str) -> 
     if word.len() < text.trim().len() && !word.starts_with('/') {
         return Ok(());
     }
-    let lines = vec![text.clone()];
-    let entry = TypedEntry { lines, at: Instant::now(), is_cut: false, is_utf8: true };
-    let message = match understand(&entry, skills, "pixir") {
+    let message = match understand(&TypedEntry::line(text.clone()), skills, "pixir") {
         Request::Nothing | Request::Prompt(_) => return Ok(()),
         Request::Told(told) if !told.starts_with('/') => {
             told.lines().next().unwrap_or_default().to_owned()
@@ -163,7 +160,7 @@ fn unknown(name: &str, notices: &[String]) -> String {
         [] => format!("nothing was sent: there is no command, prompt or Skill called /{shown}\n"),
         _ => format!("nothing was sent: {}\n", one_line(&notices.join("; "), 400)),
     };
-    if guard::is_reserved(name) {
+    if guard::is_command(name) {
         writeln!(text, "  try: leave with /quit, then run `pixir {name}`").ok();
     }
     text.push_str("  try: /help\n  try: begin with another word if it is a prompt");
@@ -371,6 +368,8 @@ fn last_lines(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::paths::Home;
     use crate::skill::Places;

@@ -11,7 +11,7 @@ use crate::cli::Context;
 use crate::cli::exit::Exit;
 use crate::error::Report;
 use crate::render::one_line;
-use crate::skill::{self, Parameter, Skill, Type, strangers};
+use crate::skill::{self, Skill, Template, Type, strangers};
 use crate::workflow::{Flaw, Ground, Written};
 
 /// How many files of one folder are looked at.
@@ -37,18 +37,13 @@ pub fn list(context: &Context) -> Result<Exit, Report> {
         }
     }
     for skill in context.skills(&folder)?.all().skills {
-        let (templates, flaws) = skill.templates();
+        let (templates, flaws) = usable_templates(&skill, &ground);
         broken.extend(flaws.into_iter().map(|flaw| {
             let line = flaw.line.map(|line| format!("line {line}: ")).unwrap_or_default();
             (flaw.path, format!("{line}{}", flaw.message))
         }));
         for template in templates {
             let path = skill.folder.join(&template.path);
-            let written = Written::Template(Box::new(template.clone()), skill.clone());
-            if let Err(message) = checked(&written, &ground) {
-                broken.push((path, message));
-                continue;
-            }
             entries.push(json!({
                 "name": template.full_id,
                 "title": template.name,
@@ -56,7 +51,7 @@ pub fn list(context: &Context) -> Result<Exit, Report> {
                 "source": "skill",
                 "path": path.to_string_lossy(),
                 "trusted": skill.is_trusted,
-                "parameters": template.parameters.iter().map(told).collect::<Vec<_>>(),
+                "parameters": template.parameters,
             }));
         }
     }
@@ -70,7 +65,7 @@ pub fn list(context: &Context) -> Result<Exit, Report> {
         "workflows": entries,
         "broken": broken.iter().map(|(path, message)| json!({ "path": path.to_string_lossy(), "message": message })).collect::<Vec<_>>(),
     });
-    Ok(context.told("workflow", &words(&entries), output))
+    context.told("workflow", &words(&entries), output)
 }
 
 fn words(entries: &[Value]) -> String {
@@ -145,7 +140,7 @@ fn entry_of_file(
         "description": value.get("description").and_then(Value::as_str).unwrap_or_default(),
         "source": "file",
         "path": path.to_string_lossy(),
-        "parameters": written.parameters().iter().map(told).collect::<Vec<_>>(),
+        "parameters": written.parameters(),
     }))
 }
 
@@ -159,18 +154,21 @@ pub fn broken_templates(
     let limits = context.settings(Some(folder))?.config.subagents;
     let role = |name: &str| roster.find(name).ok();
     let ground = Ground { role: &role, roles: roster.names(), limits, arguments: Map::new() };
-    let mut broken = Vec::new();
-    for skill in skills {
-        let (templates, flaws) = skill.templates();
-        broken.extend(flaws);
-        for template in templates {
-            let path = skill.folder.join(&template.path);
-            let written = Written::Template(Box::new(template), Arc::clone(skill));
-            let wrong = checked(&written, &ground).err();
-            broken.extend(wrong.map(|message| skill::Flaw { path, line: None, message }));
-        }
-    }
-    Ok(broken)
+    Ok(skills.iter().flat_map(|skill| usable_templates(skill, &ground).1).collect())
+}
+
+/// The templates of a Skill that can be used, and what is wrong with the others.
+fn usable_templates(skill: &Arc<Skill>, ground: &Ground<'_>) -> (Vec<Template>, Vec<skill::Flaw>) {
+    let (mut templates, mut flaws) = skill.templates();
+    templates.retain(|template| {
+        let written = Written::Template(Box::new(template.clone()), Arc::clone(skill));
+        let wrong = checked(&written, ground).err();
+        let path = skill.folder.join(&template.path);
+        let is_usable = wrong.is_none();
+        flaws.extend(wrong.map(|message| skill::Flaw { path, line: None, message }));
+        is_usable
+    });
+    (templates, flaws)
 }
 
 /// Reads it as far as that can be done without arguments. Where some are required, samples take their
@@ -218,14 +216,4 @@ fn sample(kind: Type) -> Value {
         Type::Array => json!([]),
         Type::Object => json!({}),
     }
-}
-
-fn told(own: &Parameter) -> Value {
-    json!({
-        "name": own.name,
-        "type": own.kind.name(),
-        "required": own.is_required,
-        "default": own.default,
-        "description": own.description,
-    })
 }

@@ -10,14 +10,13 @@ mod validate;
 use clap::{Args, Subcommand};
 
 pub use list::broken_templates;
-pub use run::run_example;
+pub use run::{attend_run, exit_of, run_example};
+pub use source::LARGEST;
 
 use super::Context;
 use super::exit::Exit;
 use super::session_lookup::{ambiguous, is_part};
 use crate::error::{Kind, Report};
-use crate::id::SessionId;
-use crate::projection::{self, Standing};
 use crate::state::StateRoot;
 use crate::workflow::{Found, Outcome, all, find, session_named};
 
@@ -122,11 +121,4 @@ fn last_incomplete(context: &Context) -> Result<(StateRoot, Found), Report> {
         Report::new(Kind::NotFound, "there is no run in this Workspace that is not complete")
             .with_next_actions(vec!["list the runs: pixir workflow status".into()])
     })
-}
-
-/// Whether a process has the Session open.
-fn is_open(root: &StateRoot, id: &SessionId) -> bool {
-    let found = projection::list(std::slice::from_ref(root), usize::MAX).into_iter();
-    let mut own = found.filter(|summary| summary.session_id == *id);
-    own.any(|summary| matches!(summary.standing, Standing::Running { .. }))
 }

@@ -22,7 +22,7 @@ pub fn plan(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
         context.notice(&format!("warning: {flaw}"));
     }
     let text = drawn(&workflow, &plan, terminal_width().min(WIDEST));
-    Ok(context.told("workflow", &text, facts(&workflow, &plan, &odd)))
+    context.told("workflow", &text, facts(&workflow, &plan, &odd))
 }
 
 fn facts(workflow: &Workflow, plan: &Plan, odd: &[Flaw]) -> Value {

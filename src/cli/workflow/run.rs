@@ -12,6 +12,7 @@ use crate::cli::door::Opened;
 use crate::cli::drive::{Attended, Driver, in_runtime};
 use crate::cli::exit::{self, Exit};
 use crate::error::{Kind, Report, counted};
+use crate::event::Heard;
 use crate::harness::{Which, WorkflowOrder};
 use crate::render::{Envelope, clean};
 use crate::workflow::{Finished, Halt, Outcome, Written, cut_off_before, find};
@@ -117,24 +118,27 @@ fn drive(mut order: WorkflowOrder, place: Place, context: &Context) -> Result<Ex
             let found = found?;
             order.past = found.map(|found| found.past).or(order.past);
         }
-        let cancel = CancellationToken::new();
-        let work = driver.harness.run_workflow(&driver.conversation, order, cancel.clone());
-        let stop = async move { cancel.cancel() };
-        let attended = driver.attend(work, stop, |_| ()).await;
-        driver.remember();
-        let finished = match attended {
-            Attended::Done { value, .. } => value,
-            Attended::Abandoned => {
-                Err(Report::new(Kind::Interrupted, "stopped by a second signal"))
-            }
-        };
-        driver.harness.cancel_children(&driver.conversation).await;
-        driver.settle().await;
-        let finished = finished?;
+        let finished = attend_run(order, &mut driver, |_| ()).await?;
         let exit = exit_of(&finished);
         show(&finished, exit, &mut driver, context)?;
         Ok(exit)
     })
+}
+
+/// Shows a run while it goes on, and leaves everything in order behind it.
+pub async fn attend_run(
+    order: WorkflowOrder,
+    driver: &mut Driver<'_>,
+    hear: impl FnMut(&Heard),
+) -> Result<Finished, Report> {
+    let cancel = CancellationToken::new();
+    let work = driver.harness.run_workflow(&driver.conversation, order, cancel.clone());
+    let attended = Box::pin(driver.attend(work, async move { cancel.cancel() }, hear)).await;
+    driver.end().await;
+    match attended {
+        Attended::Done { value, .. } => value,
+        Attended::Abandoned => Err(Report::new(Kind::Interrupted, "stopped by a second signal")),
+    }
 }
 
 fn show(

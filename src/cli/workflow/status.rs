@@ -5,12 +5,13 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::cli::Context;
 use crate::cli::exit::Exit;
-use crate::cli::{Context, say};
 use crate::error::{Report, counted};
-use crate::render::{Envelope, clean, one_line};
+use crate::projection;
+use crate::render::{clean, one_line};
 use crate::state::StateRoot;
-use crate::workflow::{Found, all, line_of};
+use crate::workflow::{Found, line_of};
 
 /// The widest line.
 const WIDTH: usize = 160;
@@ -31,36 +32,19 @@ pub struct StatusArgs {
 pub fn status(args: &StatusArgs, context: &Context) -> Result<Exit, Report> {
     let Some(id) = &args.id else { return list(context) };
     let (root, found) = super::found(id, context)?;
-    let is_open = super::is_open(&root, &found.session);
-    if context.flags.json {
-        let output = value(&found, is_open);
-        say(&Envelope::success("workflow_status", output, context.started.elapsed()).line());
-        return Ok(Exit::Answered);
-    }
-    say(&text(&found, is_open));
-    Ok(Exit::Answered)
+    let is_open = is_open(&root, &found);
+    context.told("workflow_status", &text(&found, is_open), value(&found, is_open))
 }
 
 fn list(context: &Context) -> Result<Exit, Report> {
-    let roots = context.state_roots(false)?;
-    let runs: Vec<(&StateRoot, Found)> = roots
-        .iter()
-        .flat_map(|root| all(root).into_iter().map(move |found| (root, found)))
-        .collect();
-    if context.flags.json {
-        let runs: Vec<Value> = runs
-            .iter()
-            .map(|(root, found)| value(found, super::is_open(root, &found.session)))
-            .collect();
-        let output = json!({ "runs": runs });
-        say(&Envelope::success("workflow_status", output, context.started.elapsed()).line());
-        return Ok(Exit::Answered);
-    }
-    if runs.is_empty() {
+    let runs = super::runs(context)?;
+    if runs.is_empty() && !context.flags.json {
         context.notice("no workflow was run here");
     }
+    let mut words = String::new();
+    let mut values = Vec::new();
     for (root, found) in &runs {
-        let is_open = super::is_open(root, &found.session);
+        let is_open = is_open(root, found);
         let (ready, count) = ready(found);
         let line = format!(
             "{}  {:<11}  {ready}/{count} ready  {}  {}",
@@ -69,9 +53,15 @@ fn list(context: &Context) -> Result<Exit, Report> {
             found.session,
             clean(&found.past.workflow.name)
         );
-        say(&format!("{}\n", one_line(&line, WIDTH)));
+        words.extend([&one_line(&line, WIDTH), "\n"]);
+        values.push(value(found, is_open));
     }
-    Ok(Exit::Answered)
+    context.told("workflow_status", &words, json!({ "runs": values }))
+}
+
+/// Whether a process has the Session of a run open.
+fn is_open(root: &StateRoot, found: &Found) -> bool {
+    projection::holder_of(root, &found.session).is_some()
 }
 
 /// A word for where a run is.

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use serde_json::json;
 
 use super::source::{Purpose, SourceArgs, attempt};
+use crate::cli::Context;
 use crate::cli::exit::Exit;
-use crate::cli::{Context, say};
 use crate::error::{Report, counted};
-use crate::render::{Envelope, one_line};
+use crate::render::one_line;
 use crate::workflow::{Flaw, Plan, odd};
 
 pub fn validate(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
@@ -37,7 +37,7 @@ pub fn validate(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
                 "flaws": [],
                 "warnings": odd.iter().map(Flaw::facts).collect::<Vec<_>>(),
             });
-            return Ok(context.told("workflow", &text, output));
+            return context.told("workflow", &text, output);
         }
         Err(error) => error,
     };
@@ -47,15 +47,9 @@ pub fn validate(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
     }
     let count = error.flaws.len() + error.left_out;
     writeln!(text, "{}: {}", one_line(&args.source, 200), counted(count, "error")).ok();
-    if context.flags.json {
-        let flaws: Vec<_> = error.flaws.iter().map(Flaw::facts).collect();
-        let output = json!({ "valid": false, "flaws": flaws, "left_out": error.left_out });
-        let mut envelope =
-            Envelope::failure("workflow", Report::describe(&error), context.started.elapsed());
-        envelope.output = output;
-        say(&envelope.line());
-    } else {
-        say(&text);
-    }
+    let flaws: Vec<_> = error.flaws.iter().map(Flaw::facts).collect();
+    let output = json!({ "valid": false, "flaws": flaws, "left_out": error.left_out });
+    let envelope = context.envelope("workflow", output)?.failing(Some(Report::describe(&error)));
+    context.answer(&envelope, &text);
     Ok(Exit::Usage)
 }

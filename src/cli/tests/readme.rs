@@ -1,6 +1,6 @@
 //! README's commands are commands: each fenced `pixir …` line is parsed, and so are the quickstart's.
 
-use super::arguments::{Parsed, parse};
+use super::{Parsed, parse};
 
 /// Splits a shell line well enough for a README: quotes, no escapes.
 fn words(line: &str) -> Vec<String> {
