@@ -51,7 +51,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     let mut lines = read_lines(input)?;
     let reader = output.as_fd().try_clone_to_owned()?;
-    let writer = write_lines(output)?.watching(reader)?;
+    let writer = write_lines(output)?.watching(reader);
     let connection = Arc::new(Connection::new(Peer::new(&writer), doors));
     let mut agent = Agent::new(connection);
     let gone = lines.gone();

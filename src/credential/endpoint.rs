@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use url::{Host, Url};
 
 use super::CredentialError;
+use crate::http::is_loopback;
 
 /// Where an endpoint is, by its address alone; no name is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,22 +64,16 @@ pub fn loopback_override(
 
 fn place_of(host: &Host<&str>) -> Place {
     let address = match host {
-        Host::Domain(name) if name.eq_ignore_ascii_case("localhost") => return Place::Loopback,
+        _ if is_loopback(host) => return Place::Loopback,
         Host::Domain(_) => return Place::Public,
         Host::Ipv4(address) => IpAddr::V4(*address),
-        Host::Ipv6(address) => IpAddr::V6(*address).to_canonical(),
+        Host::Ipv6(address) => address.to_canonical(),
     };
     let is_private = match address {
         IpAddr::V4(address) => address.is_private() || address.is_link_local(),
         IpAddr::V6(address) => address.is_unique_local() || address.is_unicast_link_local(),
     };
-    if address.is_loopback() {
-        Place::Loopback
-    } else if is_private {
-        Place::Private
-    } else {
-        Place::Public
-    }
+    if is_private { Place::Private } else { Place::Public }
 }
 
 /// Printable ASCII without blanks: anything else would break, or smuggle, a header.

@@ -13,7 +13,7 @@ use url::Url;
 
 use super::token::{Grant, Tokens};
 use super::{CredentialError, endpoint, user_agent};
-use crate::http::{Endpoint, HttpClient, HttpError, HttpResponse, HttpSettings};
+use crate::http::{HttpClient, HttpError, HttpSettings};
 use crate::secret::redact_echo;
 
 /// The issuer of ChatGPT subscriptions.
@@ -74,8 +74,7 @@ impl Issuer {
         let named = endpoint::loopback_override(ISSUER_VARIABLE, lookup)?;
         let is_loopback = named.is_some();
         let base = named.unwrap_or_else(|| ISSUER.to_owned());
-        let (base_url, connect) = (base.clone(), PATIENCE / 2);
-        let client = http.clone().client(Endpoint { base_url, is_loopback, connect });
+        let client = http.clone().client(base.clone(), PATIENCE / 2);
         Ok(Self { base, is_loopback, client })
     }
 
@@ -168,7 +167,8 @@ impl Issuer {
     pub async fn reach(&self, patience: Duration) -> Result<(), CredentialError> {
         let asking = self.client.get("", HeaderMap::new());
         let asked = tokio::time::timeout(patience, asking).await.map_err(|_| late(patience))?;
-        asked.map(drop).map_err(unreachable)
+        asked?;
+        Ok(())
     }
 
     async fn post_json(
@@ -209,10 +209,14 @@ impl Issuer {
         headers.insert(USER_AGENT, HeaderValue::from_str(&user_agent()).map_err(odd)?);
         headers.insert("originator", HeaderValue::from_static(super::ORIGINATOR));
         let asking = async {
-            let asked = self.client.post(path, headers, body.into()).await;
-            let mut response = asked.map_err(unreachable)?;
-            let bytes = read(&mut response).await?;
-            Ok((response.status(), bytes))
+            let response = self.client.post(path, headers, body.into()).await?;
+            let status = response.status();
+            let message = "its answer is too long".to_owned();
+            let bytes = response.whole(LARGEST).await?;
+            Ok::<_, CredentialError>((
+                status,
+                bytes.ok_or(CredentialError::Unavailable { message })?,
+            ))
         };
         let asked = tokio::time::timeout(patience, asking).await;
         let (status, bytes) = asked.map_err(|_| late(patience))??;
@@ -228,26 +232,12 @@ impl Issuer {
     }
 }
 
-async fn read(response: &mut HttpResponse) -> Result<Vec<u8>, CredentialError> {
-    let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-        bytes.extend_from_slice(&chunk);
-        if bytes.len() > LARGEST {
-            let message = "its answer is too long".to_owned();
-            return Err(CredentialError::Unavailable { message });
+impl From<HttpError> for CredentialError {
+    fn from(error: HttpError) -> Self {
+        match error {
+            HttpError::Setting(message) => Self::Setting { message },
+            other => Self::Unavailable { message: other.to_string() },
         }
-    }
-    Ok(bytes)
-}
-
-fn unreachable(error: HttpError) -> CredentialError {
-    match error {
-        HttpError::Setting(message) => CredentialError::Setting { message },
-        HttpError::InvalidRequest(message)
-        | HttpError::Connect(message)
-        | HttpError::Tls(message)
-        | HttpError::Broken(message)
-        | HttpError::TooLong(message) => CredentialError::Unavailable { message },
     }
 }
 

@@ -56,7 +56,6 @@ const SESSION_LIMIT: usize = 64;
 pub struct Credential {
     means: Means,
     base_url: String,
-    is_loopback: bool,
     policy: FieldPolicy,
     /// The `OpenAI-Organization` header.
     pub organization: Option<String>,
@@ -120,25 +119,23 @@ impl Credential {
             return Err(CredentialError::Odd("OPENAI_API_KEY"));
         }
         let means = key.map_or(Means::Nothing, |key| Means::Key(key.into()));
-        let is_loopback = place == Place::Loopback;
-        Ok(Self::with(means, base_url, is_loopback, FieldPolicy::OpenAi))
+        Ok(Self::with(means, base_url, FieldPolicy::OpenAi))
     }
 
     /// Ties a subscription to its own endpoint, or to one on this machine that stands in for it.
     pub fn subscription(keyring: Keyring, base_url: &str) -> Result<Self, CredentialError> {
         let place = endpoint::check("PIXIR_CHATGPT_BASE_URL", base_url, true)?;
-        let is_loopback = place == Place::Loopback;
-        if !is_loopback && base_url != CHATGPT_BASE_URL {
+        if place != Place::Loopback && base_url != CHATGPT_BASE_URL {
             let reason = "it must be on this machine";
             return Err(CredentialError::Endpoint { name: "PIXIR_CHATGPT_BASE_URL", reason });
         }
         let means = Means::Subscription(keyring);
-        Ok(Self::with(means, base_url, is_loopback, FieldPolicy::ChatGpt))
+        Ok(Self::with(means, base_url, FieldPolicy::ChatGpt))
     }
 
-    fn with(means: Means, base_url: &str, is_loopback: bool, policy: FieldPolicy) -> Self {
+    fn with(means: Means, base_url: &str, policy: FieldPolicy) -> Self {
         let base_url = base_url.to_owned();
-        Self { means, base_url, is_loopback, policy, organization: None, project: None }
+        Self { means, base_url, policy, organization: None, project: None }
     }
 
     /// The same credential for a backend that accepts other fields.
@@ -175,11 +172,6 @@ impl Credential {
     /// The endpoint, without a final slash.
     pub fn base_url(&self) -> &str {
         &self.base_url
-    }
-
-    /// Whether the endpoint is this machine.
-    pub fn is_loopback(&self) -> bool {
-        self.is_loopback
     }
 
     /// Which fields the endpoint accepts.
@@ -245,39 +237,35 @@ impl Credential {
         authorization: &Authorization,
         session: &str,
     ) -> Result<HeaderMap, CredentialError> {
-        let odd = |_| CredentialError::Odd("the credential");
         let mut headers = HeaderMap::new();
-        let mut put = |name: &'static str, value: &str| {
-            headers.insert(name, HeaderValue::from_str(value).map_err(odd)?);
-            Ok(())
+        let mut put = |name: &'static str, value: &str, is_secret: bool| {
+            let odd = |_| CredentialError::Odd("the credential");
+            let mut value = HeaderValue::from_str(value).map_err(odd)?;
+            value.set_sensitive(is_secret);
+            headers.insert(name, value);
+            Ok::<_, CredentialError>(())
         };
-        put(USER_AGENT.as_str(), &user_agent())?;
+        put(USER_AGENT.as_str(), &user_agent(), false)?;
         if let Some(organization) = &self.organization {
-            put("openai-organization", organization)?;
+            put("openai-organization", organization, false)?;
         }
         if let Some(project) = &self.project {
-            put("openai-project", project)?;
+            put("openai-project", project, false)?;
         }
         if self.kind() == CredentialKind::ChatGpt {
-            put("originator", ORIGINATOR)?;
+            put("originator", ORIGINATOR, false)?;
             let session: String = session.chars().filter(char::is_ascii_graphic).collect();
             let session = session.get(..SESSION_LIMIT).unwrap_or(&session);
             if !session.is_empty() {
-                put("session-id", session)?;
-                put("x-client-request-id", session)?;
+                put("session-id", session, false)?;
+                put("x-client-request-id", session, false)?;
             }
         }
-        let mut hide = |name: &'static str, value: &str| {
-            let mut value = HeaderValue::from_str(value).map_err(odd)?;
-            value.set_sensitive(true);
-            headers.insert(name, value);
-            Ok(())
-        };
         if let Some(account_id) = &authorization.account_id {
-            hide("chatgpt-account-id", account_id)?;
+            put("chatgpt-account-id", account_id, true)?;
         }
         if let Some(bearer) = &authorization.bearer {
-            hide(AUTHORIZATION.as_str(), &format!("Bearer {}", bearer.expose_secret()))?;
+            put(AUTHORIZATION.as_str(), &format!("Bearer {}", bearer.expose_secret()), true)?;
         }
         Ok(headers)
     }

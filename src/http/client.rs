@@ -12,7 +12,7 @@ use http::{HeaderMap, Method, StatusCode};
 use reqwest::{Upgraded, redirect, retry};
 use url::Url;
 
-use super::{Endpoint, HttpError, HttpSettings, proxy, tls};
+use super::{HttpError, HttpSettings, is_loopback, proxy, tls};
 
 /// Unused connections per host, and how long they are kept.
 const IDLE_CONNECTIONS: usize = 4;
@@ -32,7 +32,8 @@ const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A client of one endpoint. It is built by its first request.
 pub struct HttpClient {
     settings: HttpSettings,
-    endpoint: Endpoint,
+    base_url: String,
+    connect: Duration,
     /// Host and port of the endpoint, for messages.
     peer: String,
     built: OnceLock<Result<BuiltClient, HttpError>>,
@@ -45,10 +46,10 @@ struct BuiltClient {
 }
 
 impl HttpClient {
-    pub(super) fn new(settings: HttpSettings, endpoint: Endpoint) -> Self {
-        let url = Url::parse(&endpoint.base_url).ok();
+    pub(super) fn new(settings: HttpSettings, base_url: String, connect: Duration) -> Self {
+        let url = Url::parse(&base_url).ok();
         let peer = url.as_ref().and_then(host_and_port).unwrap_or_default();
-        Self { settings, endpoint, peer, built: OnceLock::new() }
+        Self { settings, base_url, connect, peer, built: OnceLock::new() }
     }
 
     /// Host and port of the endpoint, for messages.
@@ -91,7 +92,7 @@ impl HttpClient {
     }
 
     fn url(&self, path: &str) -> Result<Url, HttpError> {
-        let text = format!("{}{path}", self.endpoint.base_url);
+        let text = format!("{}{path}", self.base_url);
         Url::parse(&text)
             .map_err(|error| HttpError::InvalidRequest(format!("{text} is not a URL: {error}")))
     }
@@ -102,8 +103,8 @@ impl HttpClient {
 
     fn build(&self) -> Result<BuiltClient, HttpError> {
         let url = self.url("")?;
-        let proxy =
-            if self.endpoint.is_loopback { None } else { proxy::find(&self.settings, &url)? };
+        let is_direct = url.host().is_some_and(|host| is_loopback(&host));
+        let proxy = if is_direct { None } else { proxy::find(&self.settings, &url)? };
         let tls = tls::config(&self.settings, &url)?;
         let builder = reqwest::Client::builder()
             .http1_only()
@@ -112,7 +113,7 @@ impl HttpClient {
             .referer(false)
             .retry(retry::never())
             .no_proxy()
-            .connect_timeout(self.endpoint.connect)
+            .connect_timeout(self.connect)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .pool_idle_timeout(IDLE_TIME)
             .tcp_nodelay(true)
@@ -147,7 +148,7 @@ impl HttpClient {
             None => String::new(),
         };
         let reason = if error.is_timeout() {
-            format!(" within {} s", self.endpoint.connect.as_secs_f64())
+            format!(" within {} s", self.connect.as_secs_f64())
         } else {
             format!(": {}", root_cause(error))
         };
@@ -158,7 +159,7 @@ impl HttpClient {
 /// Omits headers and proxy, which may be private.
 impl fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpClient").field("endpoint", &self.endpoint).finish_non_exhaustive()
+        f.debug_struct("HttpClient").field("base_url", &self.base_url).finish_non_exhaustive()
     }
 }
 
@@ -227,6 +228,18 @@ impl HttpResponse {
     /// More of the body if it has arrived already.
     pub fn chunk_now(&mut self) -> Option<Result<Option<Bytes>, HttpError>> {
         self.chunk().now_or_never()
+    }
+
+    /// The whole body; `None` when it has more than `longest` bytes.
+    pub async fn whole(mut self, longest: usize) -> Result<Option<Vec<u8>>, HttpError> {
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk().await? {
+            body.extend_from_slice(&chunk);
+            if body.len() > longest {
+                return Ok(None);
+            }
+        }
+        Ok(Some(body))
     }
 
     /// The bare connection, after the server agreed to switch protocols.

@@ -15,6 +15,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use url::Host;
+
 pub use client::{HttpClient, HttpResponse};
 pub use lines::EventLines;
 
@@ -33,17 +35,6 @@ pub struct HttpSettings {
     cert_file: Option<PathBuf>,
     /// Added to them: `tls.extra_roots`.
     extra_roots: Vec<PathBuf>,
-}
-
-/// One server.
-#[derive(Debug, Clone)]
-pub struct Endpoint {
-    /// Prefix of every path; without a final slash.
-    pub base_url: String,
-    /// Whether it is on this machine, and therefore reached without a proxy.
-    pub is_loopback: bool,
-    /// Limit for opening a connection, proxy and TLS included.
-    pub connect: Duration,
 }
 
 impl HttpSettings {
@@ -66,9 +57,11 @@ impl HttpSettings {
         self
     }
 
-    /// A client of one endpoint. Nothing is read or connected before its first request.
-    pub fn client(self, endpoint: Endpoint) -> HttpClient {
-        HttpClient::new(self, endpoint)
+    /// A client of one endpoint; `base_url` is the prefix of every path, without a final slash, and
+    /// `connect` limits opening a connection, proxy and TLS included. Nothing is read or connected
+    /// before the first request.
+    pub fn client(self, base_url: String, connect: Duration) -> HttpClient {
+        HttpClient::new(self, base_url, connect)
     }
 }
 
@@ -80,6 +73,15 @@ impl fmt::Debug for HttpSettings {
             .field("cert_file", &self.cert_file)
             .field("extra_roots", &self.extra_roots)
             .finish_non_exhaustive()
+    }
+}
+
+/// Whether a host is this machine, and therefore reached without a proxy. No name is looked up.
+pub fn is_loopback(host: &Host<&str>) -> bool {
+    match host {
+        Host::Domain(name) => name.eq_ignore_ascii_case("localhost"),
+        Host::Ipv4(address) => address.is_loopback(),
+        Host::Ipv6(address) => address.to_canonical().is_loopback(),
     }
 }
 

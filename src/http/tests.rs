@@ -10,7 +10,7 @@ use http::HeaderMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Endpoint, HttpClient, HttpError, HttpResponse, HttpSettings};
+use super::{HttpClient, HttpError, HttpResponse, HttpSettings};
 
 /// Longer than any machine is busy.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -53,9 +53,8 @@ impl Counter {
                 });
             }
         });
-        let endpoint = Endpoint { base_url, is_loopback: true, connect: PATIENCE };
         Self {
-            client: HttpSettings::default().client(endpoint),
+            client: HttpSettings::default().client(base_url, PATIENCE),
             connections: accepted,
             requests,
             closed,
@@ -155,9 +154,8 @@ async fn an_end_that_comes_alone_is_an_end() {
 async fn pair() -> (HttpClient, tokio::task::JoinHandle<TcpStream>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let base_url = format!("http://{}", listener.local_addr().unwrap());
-    let endpoint = Endpoint { base_url, is_loopback: true, connect: PATIENCE };
     let server = tokio::spawn(async move { listener.accept().await.unwrap().0 });
-    (HttpSettings::default().client(endpoint), server)
+    (HttpSettings::default().client(base_url, PATIENCE), server)
 }
 
 #[tokio::test]
@@ -273,8 +271,7 @@ async fn a_refused_connection_is_not_a_broken_one() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let base_url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let endpoint = Endpoint { base_url, is_loopback: true, connect: PATIENCE };
-    let client = HttpSettings::default().client(endpoint);
+    let client = HttpSettings::default().client(base_url, PATIENCE);
     let error = client.get("/", HeaderMap::new()).await.unwrap_err();
     assert!(matches!(error, HttpError::Connect(_)), "{error:?}");
 }
@@ -285,7 +282,6 @@ fn nothing_private_is_shown() {
         (name == "HTTPS_PROXY").then(|| "http://ada:opensesame@proxy.example".to_owned())
     });
     let base_url = "https://model.example/v1".to_owned();
-    let endpoint = Endpoint { base_url, is_loopback: false, connect: PATIENCE };
-    let shown = format!("{network:?} {:?}", network.clone().client(endpoint));
+    let shown = format!("{network:?} {:?}", network.clone().client(base_url, PATIENCE));
     assert!(shown.contains("HTTPS_PROXY") && !shown.contains("opensesame"), "{shown}");
 }

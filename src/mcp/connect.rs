@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::McpError;
 use super::handler::Handler;
-use super::http_transport::McpHttpClient;
+use super::http_transport::{McpHttpClient, headers_of};
 use super::pipes::{Delivery, Errors, Flaw, LONGEST_MESSAGE, Pipes};
 use super::wording;
 use crate::config::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
@@ -91,9 +91,10 @@ async fn attempt(
             handler.clone().serve_with_lifecycle(pipes, greet).await
         }
         McpTransport::Http { url, headers } => {
-            let client = McpHttpClient::new(&ground.http, url, headers, flaw.clone())?;
-            let mut settings = StreamableHttpClientTransportConfig::with_uri(url.as_str());
-            settings.max_sse_event_size = LONGEST_MESSAGE;
+            let client = McpHttpClient::new(&ground.http, url, flaw.clone());
+            let settings = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+                .custom_headers(headers_of(url, headers)?)
+                .max_sse_event_size(LONGEST_MESSAGE);
             let transport = StreamableHttpClientTransport::with_client(client, settings);
             handler.clone().serve_with_lifecycle(transport, greet).await
         }

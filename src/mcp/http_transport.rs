@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ use url::Url;
 
 use super::McpError;
 use super::pipes::{Flaw, LONGEST_MESSAGE, answered, unreadable};
-use crate::http::{Endpoint, EventLines, HttpClient, HttpError, HttpResponse, HttpSettings};
+use crate::http::{EventLines, HttpClient, HttpError, HttpResponse, HttpSettings, is_loopback};
 
 /// Headers that the transport sets itself; an entry may not have them.
 const RESERVED: [&str; 9] = [
@@ -51,79 +50,51 @@ const LISTEN_EVERY: Duration = Duration::from_secs(1);
 
 type Failure = StreamableHttpError<reqwest::Error>;
 
-/// The address of an MCP server and the headers of its entry; cheap to clone.
+/// The address of an MCP server; cheap to clone.
 #[derive(Clone)]
 pub struct McpHttpClient {
     client: Arc<HttpClient>,
-    headers: HeaderMap,
     /// Why the last request failed.
     flaw: Flaw,
     /// When a stream may be requested again.
     listen_at: Arc<Mutex<Option<Instant>>>,
 }
 
+/// The headers of an entry, which rmcp adds to every request. An address that leaves this machine
+/// unprotected may have none.
+pub fn headers_of(
+    url: &str,
+    headers: &[(String, String)],
+) -> Result<HashMap<HeaderName, HeaderValue>, McpError> {
+    let setting = |reason: &str| McpError::Setting(reason.to_owned());
+    let url = Url::parse(url).map_err(|_| setting("its `url` is not a URL"))?;
+    let host = url.host().ok_or_else(|| setting("its `url` has no host"))?;
+    match url.scheme() {
+        "https" => {}
+        "http" if is_loopback(&host) || headers.is_empty() => {}
+        "http" => return Err(McpError::Insecure(host.to_string())),
+        _ => return Err(setting("its `url` must begin with http or https")),
+    }
+    let mut sent = HashMap::new();
+    for (name, value) in headers {
+        let odd = || McpError::Setting(format!("its header `{name}` cannot be sent"));
+        if RESERVED.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+            return Err(odd());
+        }
+        let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| odd())?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| odd())?;
+        value.set_sensitive(true);
+        sent.insert(key, value);
+    }
+    Ok(sent)
+}
+
 impl McpHttpClient {
-    /// Reads an entry; connects to nothing yet.
-    pub fn new(
-        http: &HttpSettings,
-        url: &str,
-        headers: &[(String, String)],
-        flaw: Flaw,
-    ) -> Result<Self, McpError> {
-        let setting = |reason: &str| McpError::Setting(reason.to_owned());
-        let parsed = Url::parse(url).map_err(|_| setting("its `url` is not a URL"))?;
-        let host = parsed.host_str().ok_or_else(|| setting("its `url` has no host"))?;
-        let is_loopback = is_loopback(host);
-        match parsed.scheme() {
-            "https" => {}
-            "http" if is_loopback || headers.is_empty() => {}
-            "http" => return Err(McpError::Insecure(host.to_owned())),
-            _ => return Err(setting("its `url` must begin with http or https")),
-        }
-        let mut sent = HeaderMap::new();
-        for (name, value) in headers {
-            let odd = || McpError::Setting(format!("its header `{name}` cannot be sent"));
-            if RESERVED.iter().any(|own| name.eq_ignore_ascii_case(own)) {
-                return Err(odd());
-            }
-            let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| odd())?;
-            let mut value = HeaderValue::from_str(value).map_err(|_| odd())?;
-            value.set_sensitive(true);
-            sent.append(key, value);
-        }
+    /// A client of a server; connects to nothing yet.
+    pub fn new(http: &HttpSettings, url: &str, flaw: Flaw) -> Self {
         let base_url = url.split('#').next().unwrap_or(url).to_owned();
-        let endpoint = Endpoint { base_url, is_loopback, connect: CONNECT };
-        let client = Arc::new(http.clone().client(endpoint));
-        Ok(Self { client, headers: sent, flaw, listen_at: Arc::default() })
-    }
-
-    /// The headers of a posted message: those of the entry, then those of the SDK.
-    fn headers(
-        &self,
-        session: Option<&str>,
-        others: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<HeaderMap, Failure> {
-        let mut headers = self.headers.clone();
-        headers.extend(others);
-        if let Some(session) = session {
-            let invalid =
-                |_| StreamableHttpError::UnexpectedServerResponse("its session id".into());
-            let session = HeaderValue::from_str(session).map_err(invalid)?;
-            headers.insert(HeaderName::from_static("mcp-session-id"), session);
-        }
-        let both = "application/json, text/event-stream";
-        headers.insert(ACCEPT, HeaderValue::from_static(both));
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
-        Ok(headers)
-    }
-
-    /// The headers of a request that rmcp makes.
-    fn custom_headers(
-        &self,
-        others: HashMap<HeaderName, HeaderValue>,
-    ) -> HashMap<HeaderName, HeaderValue> {
-        let own = self.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
-        own.chain(others).collect()
+        let client = Arc::new(http.clone().client(base_url, CONNECT));
+        Self { client, flaw, listen_at: Arc::default() }
     }
 
     /// The reqwest client for a request that rmcp makes.
@@ -152,9 +123,17 @@ impl McpHttpClient {
         &self,
         message: ClientJsonRpcMessage,
         session: Option<Arc<str>>,
-        others: HashMap<HeaderName, HeaderValue>,
+        headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        let headers = self.headers(session.as_deref(), others)?;
+        let mut headers: HeaderMap = headers.into_iter().collect();
+        let both = "application/json, text/event-stream";
+        headers.insert(ACCEPT, HeaderValue::from_static(both));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
+        if let Some(session) = &session {
+            let invalid =
+                |_| StreamableHttpError::UnexpectedServerResponse("its session id".into());
+            headers.insert(HEADER_SESSION_ID, HeaderValue::from_str(session).map_err(invalid)?);
+        }
         let body = Bytes::from(serde_json::to_vec(&message)?);
         let sent = self.client.post("", headers, body).await;
         let response = sent.map_err(|error| self.failed(McpError::from(&error)))?;
@@ -174,7 +153,9 @@ impl McpHttpClient {
         if status.is_success() && kind.starts_with(EVENT_STREAM_MIME_TYPE) {
             return Ok(StreamableHttpPostResponse::Sse(events(response), session));
         }
-        let body = self.whole(response).await?;
+        let body = response.whole(LONGEST_MESSAGE).await;
+        let body = body.map_err(|error| self.failed(McpError::from(&error)))?;
+        let body = body.ok_or_else(|| self.failed(McpError::odd("its answer has no end")))?;
         match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
             Ok(answer @ JsonRpcMessage::Error(_)) => {
                 Ok(StreamableHttpPostResponse::Json(answer, session))
@@ -201,21 +182,6 @@ impl McpHttpClient {
         };
         tokio::time::sleep_until(at).await;
     }
-
-    /// A body that is not a stream, up to the length of a message.
-    async fn whole(&self, mut response: HttpResponse) -> Result<Vec<u8>, Failure> {
-        let mut body = Vec::new();
-        loop {
-            let chunk = response.chunk().await;
-            let Some(chunk) = chunk.map_err(|error| self.failed(McpError::from(&error)))? else {
-                return Ok(body);
-            };
-            body.extend_from_slice(&chunk);
-            if body.len() > LONGEST_MESSAGE {
-                return Err(self.failed(McpError::odd("its answer has no end")));
-            }
-        }
-    }
 }
 
 impl StreamableHttpClient for McpHttpClient {
@@ -239,8 +205,7 @@ impl StreamableHttpClient for McpHttpClient {
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<(), Failure> {
-        let headers = self.custom_headers(custom_headers);
-        self.reqwest()?.delete_session(uri, session_id, auth_header, headers).await
+        self.reqwest()?.delete_session(uri, session_id, auth_header, custom_headers).await
     }
 
     async fn get_stream(
@@ -252,17 +217,15 @@ impl StreamableHttpClient for McpHttpClient {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
         self.pause().await;
-        let headers = self.custom_headers(custom_headers);
-        let limit = LONGEST_MESSAGE;
-        let client = self.reqwest()?;
-        let opened = client
+        let opened = self
+            .reqwest()?
             .get_stream_with_max_sse_event_size(
                 uri,
                 session_id,
                 last_event_id,
                 auth_header,
-                headers,
-                limit,
+                custom_headers,
+                LONGEST_MESSAGE,
             )
             .await;
         match opened {
@@ -272,12 +235,6 @@ impl StreamableHttpClient for McpHttpClient {
             Err(_) => Err(StreamableHttpError::ServerDoesNotSupportSse),
         }
     }
-}
-
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost")
-        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The events of a posted message's answer, none longer than a message may be.
@@ -313,10 +270,12 @@ fn readable(mut event: Sse) -> Sse {
 mod tests {
     use super::*;
 
-    fn web(url: &str, headers: &[(&str, &str)]) -> Result<McpHttpClient, McpError> {
+    fn web(
+        url: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<HashMap<HeaderName, HeaderValue>, McpError> {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let headers: Vec<_> = headers.iter().map(own).collect();
-        McpHttpClient::new(&HttpSettings::default(), url, &headers, Flaw::default())
+        headers_of(url, &headers.iter().map(own).collect::<Vec<_>>())
     }
 
     #[test]

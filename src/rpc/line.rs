@@ -1,24 +1,20 @@
 //! Lines in: a thread that waits for the other side, so that nobody else has to.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::os::fd::AsFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::io::Interest;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{Fault, Id, Message};
+use super::{Fault, Id, Message, hang_up};
 
 /// The longest line; images and whole files come on one.
-const LONGEST: usize = 128 << 20;
+const LONGEST: u64 = 128 << 20;
 
 /// How many messages may wait to be handled.
 const WAITING: usize = 32;
-
-/// How often it is tried to hand on a message when nobody takes any.
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// A line that came, or how much of one that was too long.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,6 +40,8 @@ impl Line {
 pub struct Lines {
     messages: mpsc::Receiver<Message>,
     gone: CancellationToken,
+    /// Cancels `gone` when the other side hangs up before everything is read.
+    _watch: AbortOnDropHandle<()>,
 }
 
 impl Lines {
@@ -64,92 +62,37 @@ impl Lines {
 pub fn read_lines(input: impl Read + AsFd + Send + 'static) -> io::Result<Lines> {
     let (sender, messages) = mpsc::channel(WAITING);
     let gone = CancellationToken::new();
-    let leaving = gone.clone();
+    let watched = input.as_fd().try_clone_to_owned()?;
+    let ended = gone.clone();
     std::thread::Builder::new().name("pixir-in".to_owned()).spawn(move || {
         // However this ends, it is the end.
-        let _end = leaving.clone().drop_guard();
+        let _end = ended.drop_guard();
         let mut input = BufReader::with_capacity(64 * 1024, input);
         while let Some(line) = next_line(&mut input, LONGEST) {
             let Some(message) = line.message() else { continue };
             drop(line);
-            let look = || {
-                let is_gone = hangs_up(input.get_ref().as_fd());
-                if is_gone {
-                    leaving.cancel();
-                }
-                is_gone
-            };
-            if !hand_on(&sender, message, look) {
+            if sender.blocking_send(message).is_err() {
                 return;
             }
         }
     })?;
-    Ok(Lines { messages, gone })
-}
-
-/// Hands a message on. While nobody takes it, the stream is not read either, and its end has to be
-/// looked for.
-fn hand_on(
-    messages: &mpsc::Sender<Message>,
-    mut message: Message,
-    is_gone: impl Fn() -> bool,
-) -> bool {
-    loop {
-        match messages.try_send(message) {
-            Ok(()) => return true,
-            Err(TrySendError::Closed(_)) => return false,
-            Err(TrySendError::Full(back)) => message = back,
-        }
-        if is_gone() {
-            return messages.blocking_send(message).is_ok();
-        }
-    }
-}
-
-/// Waits a little for the other side to hang up; what it said before may still be unread.
-fn hangs_up(input: BorrowedFd<'_>) -> bool {
-    let mut watched = [PollFd::from_borrowed_fd(input, PollFlags::RDHUP)];
-    let pause = Timespec::try_from(PAUSE).ok();
-    if poll(&mut watched, pause.as_ref()).is_err() {
-        std::thread::sleep(PAUSE);
-        return false;
-    }
-    let [watched] = watched;
-    watched.revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+    let watch = hang_up::watch(watched, Interest::READABLE, gone.clone());
+    Ok(Lines { messages, gone, _watch: watch })
 }
 
 /// Reads one line without its end. Of one that is too long nothing is kept.
-pub fn next_line(input: &mut impl BufRead, longest: usize) -> Option<Line> {
+pub fn next_line(input: &mut impl BufRead, longest: u64) -> Option<Line> {
     let mut line = Vec::new();
-    let mut is_too_long = false;
-    loop {
-        let piece = match input.fill_buf() {
-            Ok(piece) => piece,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // A stream that cannot be read any more is one that has ended.
-            Err(_) => &[],
-        };
-        if piece.is_empty() {
-            // What the other side did not finish, it did not say; but a last line may lack its end.
-            return match (is_too_long, line.is_empty()) {
-                (true, _) => Some(Line::TooLong),
-                (false, true) => None,
-                (false, false) => Some(Line::Whole(line)),
-            };
-        }
-        let end = memchr::memchr(b'\n', piece);
-        let taken = end.map_or(piece.len(), |end| end + 1);
-        let words = piece.get(..end.unwrap_or(taken)).unwrap_or_default();
-        if line.len() + words.len() > longest {
-            is_too_long = true;
-            line = Vec::new();
-        }
-        if !is_too_long {
-            line.extend_from_slice(words);
-        }
-        input.consume(taken);
-        if end.is_some() {
-            return Some(if is_too_long { Line::TooLong } else { Line::Whole(line) });
-        }
+    // A stream that cannot be read any more is one that has ended.
+    input.by_ref().take(longest + 1).read_until(b'\n', &mut line).ok();
+    if line.pop_if(|last| *last == b'\n').is_some() {
+        return Some(Line::Whole(line));
     }
+    if line.len() as u64 > longest {
+        drop(line);
+        input.skip_until(b'\n').ok();
+        return Some(Line::TooLong);
+    }
+    // What the other side did not finish, it did not say; but a last line may lack its end.
+    (!line.is_empty()).then_some(Line::Whole(line))
 }

@@ -5,6 +5,7 @@
 
 mod blocking;
 mod fault;
+mod hang_up;
 mod line;
 mod message;
 mod peer;

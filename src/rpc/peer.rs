@@ -41,7 +41,7 @@ impl Peer {
 
     /// Says something that wants no answer.
     pub async fn notify(&self, method: &str, params: &impl Serialize) {
-        self.say(json_line(&Notification { jsonrpc: "2.0", method, params })).await;
+        self.say(json_line(&Call { jsonrpc: "2.0", id: None, method, params })).await;
     }
 
     /// Answers a question.
@@ -59,7 +59,7 @@ impl Peer {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
         self.open().insert(number, reply);
-        let question = Question { jsonrpc: "2.0", id: number, method, params };
+        let question = Call { jsonrpc: "2.0", id: Some(number), method, params };
         self.say(json_line(&question)).await;
         Asked { peer: self.clone(), number, answer, is_over: false }
     }
@@ -118,7 +118,7 @@ impl Peer {
 
 fn withdrawal(number: u64) -> Result<Vec<u8>, serde_json::Error> {
     let params = json!({ "requestId": number });
-    json_line(&Notification { jsonrpc: "2.0", method: CANCEL_REQUEST, params: &params })
+    json_line(&Call { jsonrpc: "2.0", id: None, method: CANCEL_REQUEST, params: &params })
 }
 
 /// An answer to come.
@@ -154,17 +154,12 @@ impl Drop for Asked {
     }
 }
 
+/// A request, or a notification where there is no id.
 #[derive(Serialize)]
-struct Notification<'a, P> {
+struct Call<'a, P> {
     jsonrpc: &'static str,
-    method: &'a str,
-    params: &'a P,
-}
-
-#[derive(Serialize)]
-struct Question<'a, P> {
-    jsonrpc: &'static str,
-    id: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
     method: &'a str,
     params: &'a P,
 }

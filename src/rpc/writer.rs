@@ -1,13 +1,15 @@
 //! Lines out: one thread, one order, and no word to a reader that has gone.
 
-use std::io::{self, BufWriter, PipeReader, PipeWriter, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, BufWriter, Write};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::hang_up;
 
 /// How many lines may wait for a slow reader.
 const WAITING: usize = 1024;
@@ -28,8 +30,8 @@ pub struct Writer {
     done: oneshot::Receiver<()>,
     /// Cancelled when the other side closed its end.
     reader_gone: CancellationToken,
-    /// Ends the watch over the reader when it is dropped.
-    watch: Option<PipeWriter>,
+    /// Cancels `reader_gone` while nothing is written.
+    watch: Option<AbortOnDropHandle<()>>,
 }
 
 /// Starts to write. After a failure lines are taken and thrown away, and the reader counts as gone.
@@ -64,16 +66,10 @@ pub fn write_lines(output: impl Write + Send + 'static) -> io::Result<Writer> {
 
 impl Writer {
     /// Notices that the other side closed its end of `output` also while nothing is written.
-    pub fn watching(mut self, output: OwnedFd) -> io::Result<Self> {
-        let (end, watch) = io::pipe()?;
-        let gone = self.reader_gone.clone();
-        std::thread::Builder::new().name("pixir-reader".to_owned()).spawn(move || {
-            if is_closed_by_reader(&output, &end) {
-                gone.cancel();
-            }
-        })?;
-        self.watch = Some(watch);
-        Ok(self)
+    #[must_use]
+    pub fn watching(mut self, output: OwnedFd) -> Self {
+        self.watch = Some(hang_up::watch(output, Interest::WRITABLE, self.reader_gone()));
+        self
     }
 
     /// Is cancelled when the other side closed its end.
@@ -103,28 +99,5 @@ impl Writer {
             self.done.await.ok();
         };
         tokio::time::timeout(patience, ending).await.ok();
-    }
-}
-
-/// Waits until the reader of a pipe or socket is gone; false when the watch ends before.
-fn is_closed_by_reader(output: &OwnedFd, end: &PipeReader) -> bool {
-    loop {
-        // Errors and the end are always told; nothing else is asked for.
-        let mut watched = [
-            PollFd::from_borrowed_fd(output.as_fd(), PollFlags::empty()),
-            PollFd::from_borrowed_fd(end.as_fd(), PollFlags::empty()),
-        ];
-        match poll(&mut watched, None) {
-            Ok(_) => {}
-            Err(Errno::INTR) => continue,
-            Err(_) => return false,
-        }
-        let [output, end] = watched;
-        if output.revents().intersects(PollFlags::ERR | PollFlags::HUP) {
-            return true;
-        }
-        if !end.revents().is_empty() || !output.revents().is_empty() {
-            return false;
-        }
     }
 }

@@ -13,7 +13,7 @@ use super::reply::{After, Delivery, Head, Reply, Torn};
 use super::{Received, Requests, Script, check, socket};
 
 /// The largest request that is read.
-const LIMIT: usize = 256 * 1024 * 1024;
+pub(super) const LIMIT: usize = 256 * 1024 * 1024;
 
 /// What becomes of the connection after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,10 +176,7 @@ async fn stream(
     }
     socket.write_all(&packet).await?;
     if left == 0 {
-        match reply.torn {
-            Torn::Closed => socket.shutdown().await?,
-            Torn::Reset => socket.set_zero_linger()?,
-        }
+        tear(socket, reply.torn).await?;
         return Ok(Next::Close);
     }
     if reply.after == After::HoldOpen {
@@ -189,6 +186,14 @@ async fn stream(
     }
     socket.write_all(b"0\r\n\r\n").await?;
     Ok(Next::Listen)
+}
+
+/// Ends a connection in the middle of an answer.
+pub(super) async fn tear(socket: &mut TcpStream, torn: Torn) -> std::io::Result<()> {
+    match torn {
+        Torn::Closed => socket.shutdown().await,
+        Torn::Reset => socket.set_zero_linger(),
+    }
 }
 
 /// The input of a body.

@@ -13,11 +13,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use url::Url;
 
-use super::Received;
 use super::connection::{plain, read};
+use super::{Received, serve};
 
 /// The account of every token, unless a test says otherwise.
 const ACCOUNT: &str = "account-of-the-story";
@@ -87,7 +87,7 @@ pub(super) struct Book {
     pages: Mutex<Pages>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pages {
     account: String,
     /// Seconds that a new access token lives.
@@ -107,20 +107,10 @@ impl Issuer {
     /// Listens on a free port of 127.0.0.1.
     pub async fn start() -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let pages = Pages {
-            account: ACCOUNT.to_owned(),
-            life: 3600,
-            counts: Counts::default(),
-            faults: HashMap::new(),
-            codes: HashMap::new(),
-            device: HashMap::new(),
-            fresh: HashSet::new(),
-            spent: HashSet::new(),
-            live: HashSet::new(),
-            handed_out: Vec::new(),
-        };
+        let pages = Pages { account: ACCOUNT.to_owned(), life: 3600, ..Pages::default() };
         let book = Arc::new(Book { address: listener.local_addr()?, pages: Mutex::new(pages) });
-        let task = tokio::spawn(serve(listener, Arc::clone(&book)));
+        let own = Arc::clone(&book);
+        let task = tokio::spawn(serve(listener, move |socket| converse(socket, Arc::clone(&own))));
         Ok(Self { book, task })
     }
 
@@ -318,15 +308,6 @@ impl Pages {
             "authorization_code": code, "code_challenge": challenge, "code_verifier": verifier,
         });
         (200, answer)
-    }
-}
-
-async fn serve(listener: TcpListener, book: Arc<Book>) {
-    // Connections live in the set, so they end when this task does.
-    let mut connections = JoinSet::new();
-    while let Ok((socket, _)) = listener.accept().await {
-        while connections.try_join_next().is_some() {}
-        connections.spawn(converse(socket, Arc::clone(&book)));
     }
 }
 

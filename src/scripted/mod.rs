@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use issuer::Book;
@@ -190,7 +190,12 @@ impl Server {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let requests = Arc::new(Requests { book, ..Requests::default() });
-        let task = tokio::spawn(serve(listener, Arc::new(script), requests.clone()));
+        let script = Arc::new(script);
+        let own = Arc::clone(&requests);
+        let task = tokio::spawn(serve(listener, move |socket| {
+            own.connections.fetch_add(1, Ordering::Relaxed);
+            connection::run(socket, Arc::clone(&script), Arc::clone(&own))
+        }));
         Ok(Self { address, requests, task })
     }
 
@@ -270,12 +275,14 @@ impl Requests {
     }
 }
 
-async fn serve(listener: TcpListener, script: Arc<Script>, requests: Arc<Requests>) {
-    // Connections live in the set, so they end when this task does.
+/// Accepts connections until it is dropped; they live in its set, so they end with it.
+async fn serve<F>(listener: TcpListener, converse: impl Fn(TcpStream) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let mut connections = JoinSet::new();
     while let Ok((socket, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
-        requests.connections.fetch_add(1, Ordering::Relaxed);
-        connections.spawn(connection::run(socket, script.clone(), requests.clone()));
+        connections.spawn(converse(socket));
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 /// One answer, built step by step.
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct Reply {
     pub(super) head: Head,
     pub(super) headers: Vec<(String, String)>,
@@ -146,20 +147,17 @@ impl Reply {
     }
 
     /// Adds a header; over a WebSocket only an error has any.
-    #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// A message, streamed word by word.
-    #[must_use]
     pub fn text(self, text: &str) -> Self {
         self.text_in(text.split_inclusive(' '))
     }
 
     /// A message, streamed in the given pieces.
-    #[must_use]
     pub fn text_in<'a>(self, chunks: impl IntoIterator<Item = &'a str>) -> Self {
         self.step(Step::Text {
             chunks: chunks.into_iter().map(str::to_owned).collect(),
@@ -169,7 +167,6 @@ impl Reply {
     }
 
     /// A message that refers to pages on the web: address and title.
-    #[must_use]
     pub fn citing(self, text: &str, pages: &[(&str, &str)]) -> Self {
         let chunks = text.split_inclusive(' ').map(str::to_owned).collect();
         let cites =
@@ -178,111 +175,94 @@ impl Reply {
     }
 
     /// A search that the Provider made, and what it found.
-    #[must_use]
     pub fn web_search(self, query: &str, sources: &[&str]) -> Self {
         let sources = sources.iter().map(|url| (*url).to_owned()).collect();
         self.step(Step::WebSearch { query: query.to_owned(), sources })
     }
 
     /// A message of one piece, many times.
-    #[must_use]
     pub fn deltas(self, count: usize, piece: &str) -> Self {
         let chunks = vec![piece.to_owned(); count];
         self.step(Step::Text { chunks, phase: None, cites: Vec::new() })
     }
 
     /// A message that the server marks as commentary.
-    #[must_use]
     pub fn commentary(self, text: &str) -> Self {
         let chunks = text.split_inclusive(' ').map(str::to_owned).collect();
         self.step(Step::Text { chunks, phase: Some("commentary"), cites: Vec::new() })
     }
 
     /// A message that only refuses.
-    #[must_use]
     pub fn refusal(self, text: &str) -> Self {
         self.step(Step::Refusal(text.to_owned()))
     }
 
     /// A reasoning item with its summary and encrypted content.
-    #[must_use]
     pub fn reasoning(self, summary: &str) -> Self {
         self.step(Step::Reasoning { summary: summary.to_owned(), encrypted: Encrypted::WithItem })
     }
 
     /// A reasoning item whose encrypted content comes with the last event.
-    #[must_use]
     pub fn reasoning_sealed_late(self, summary: &str) -> Self {
         self.step(Step::Reasoning { summary: summary.to_owned(), encrypted: Encrypted::AtTheEnd })
     }
 
     /// A reasoning item that cannot be replayed.
-    #[must_use]
     pub fn reasoning_unsealed(self, summary: &str) -> Self {
         self.step(Step::Reasoning { summary: summary.to_owned(), encrypted: Encrypted::Nowhere })
     }
 
     /// A tool call.
-    #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "scripts read best with a bare `json!`")]
     pub fn call(self, name: &str, arguments: Value) -> Self {
         self.call_as(None, name, &arguments.to_string())
     }
 
     /// A tool call with its own id and with arguments that may be no JSON at all.
-    #[must_use]
     pub fn call_as(self, call_id: Option<&str>, name: &str, arguments: &str) -> Self {
         let call_id = call_id.map(str::to_owned);
         self.step(Step::Call { call_id, name: name.to_owned(), arguments: arguments.to_owned() })
     }
 
     /// Tokens on the bill.
-    #[must_use]
     pub fn usage(mut self, input: u64, cached: u64, output: u64) -> Self {
         self.usage = usage(input, cached, output);
         self
     }
 
     /// How much of the output on the bill was reasoning.
-    #[must_use]
     pub fn reasoning_tokens(mut self, count: u64) -> Self {
         self.usage["output_tokens_details"]["reasoning_tokens"] = count.into();
         self
     }
 
     /// Silence.
-    #[must_use]
     pub fn pause(self, time: Duration) -> Self {
         self.step(Step::Pause(time))
     }
 
     /// A comment line, as servers send it to keep a connection alive.
-    #[must_use]
     pub fn comment(self, text: &str) -> Self {
         self.step(Step::Raw(format!(": {text}\n\n")))
     }
 
     /// Any event, known or not.
-    #[must_use]
     pub fn event(self, name: &str, data: &Value) -> Self {
         self.step(Step::Raw(format!("event: {name}\ndata: {data}\n\n")))
     }
 
     /// Bytes that are no event.
-    #[must_use]
     pub fn garbage(self, text: &str) -> Self {
         self.step(Step::Raw(text.to_owned()))
     }
 
     /// Ends early, for a reason.
-    #[must_use]
     pub fn incomplete(mut self, reason: &str) -> Self {
         self.ending = Ending::Incomplete(reason.to_owned());
         self
     }
 
     /// Ends with `response.failed`.
-    #[must_use]
     pub fn fails(mut self, code: &str, message: &str) -> Self {
         let (code, message) = (code.to_owned(), message.to_owned());
         self.ending = Ending::Failed { code, message, billed: false };
@@ -290,7 +270,6 @@ impl Reply {
     }
 
     /// Ends with `response.failed`, and with a bill.
-    #[must_use]
     pub fn fails_billed(mut self, code: &str, message: &str) -> Self {
         let (code, message) = (code.to_owned(), message.to_owned());
         self.ending = Ending::Failed { code, message, billed: true };
@@ -298,67 +277,57 @@ impl Reply {
     }
 
     /// Ends with a top-level `error` event.
-    #[must_use]
     pub fn errors(mut self, code: &str, message: &str) -> Self {
         self.ending = Ending::Error { code: code.to_owned(), message: message.to_owned() };
         self
     }
 
     /// Ends the body without a last word.
-    #[must_use]
     pub fn ends_silently(mut self) -> Self {
         self.ending = Ending::Nothing;
         self
     }
 
     /// Holds the socket open behind the last byte and says nothing more.
-    #[must_use]
     pub fn left_open(mut self) -> Self {
         self.after = After::HoldOpen;
         self
     }
 
     /// Says what it has said so far, then nothing, without end.
-    #[must_use]
     pub fn stalls(self) -> Self {
         self.ends_silently().left_open()
     }
 
     /// Tears the connection down behind so many bytes of the body.
-    #[must_use]
     pub fn cut_at(mut self, bytes: usize) -> Self {
         self.cut = Some(bytes);
         self
     }
 
     /// Resets the connection behind so many bytes of the body.
-    #[must_use]
     pub fn reset_at(mut self, bytes: usize) -> Self {
         self.torn = Torn::Reset;
         self.cut_at(bytes)
     }
 
     /// Sends the event at this place twice, from 0.
-    #[must_use]
     pub fn twice(mut self, place: usize) -> Self {
         self.twice = Some(place);
         self
     }
 
     /// A frame that is not text; over SSE, the end of the connection.
-    #[must_use]
     pub fn binary(self) -> Self {
         self.step(Step::Binary)
     }
 
     /// Closes the WebSocket with a code; over SSE, the end of the connection.
-    #[must_use]
     pub fn closes(self, code: u16) -> Self {
         self.step(Step::Close(code))
     }
 
     /// Sends every byte alone.
-    #[must_use]
     pub fn byte_by_byte(mut self) -> Self {
         self.delivery = Delivery::ByteByByte;
         self

@@ -1,29 +1,27 @@
-//! Sockets: the same scripts over frames, made by hand so that a fault falls on its byte.
+//! Sockets: the same scripts over frames, whose bytes are written by hand so that a fault falls on its byte.
 //!
 //! Like the real service, each connection knows the responses it gave and no others: a request may
 //! go on from one of them, and is refused when it does not pair with what that response has seen.
 
 use std::collections::HashMap;
+use std::io;
 use std::time::Instant;
 
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Bytes, Message};
 
-use super::connection::items;
+use super::connection::{LIMIT, Next, items, tear};
 use super::render::{self, Piece};
-use super::reply::{After, Delivery, Ending, Head, Reply, Torn};
+use super::reply::{After, Delivery, Ending, Head, Reply};
 use super::{Received, Requests, Script, check};
-
-const TEXT: u8 = 1;
-const BINARY: u8 = 2;
-const CLOSE: u8 = 8;
-const PING: u8 = 9;
-const PONG: u8 = 10;
-
-/// The largest message that is read.
-const LIMIT: u64 = 256 * 1024 * 1024;
 
 /// Whether a request asks to become a WebSocket.
 pub fn is_wanted(request: &Received) -> bool {
@@ -38,7 +36,7 @@ pub async fn run(
     handshake: Received,
     script: &Script,
     requests: &Requests,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let key = handshake.header("sec-websocket-key").unwrap_or_default();
     let head = format!(
         "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
@@ -46,8 +44,11 @@ pub async fn run(
         derive_accept_key(key.as_bytes())
     );
     socket.write_all(head.as_bytes()).await?;
-    let mut line = Line { socket, handshake, known: HashMap::new() };
-    while let Some(message) = line.read().await? {
+    let limits =
+        WebSocketConfig::default().max_message_size(Some(LIMIT)).max_frame_size(Some(LIMIT));
+    let frames = WebSocketStream::from_raw_socket(socket, Role::Server, Some(limits)).await;
+    let mut line = Line { frames, handshake, known: HashMap::new() };
+    while let Some(message) = line.read().await {
         if line.answer(message, script, requests).await? == Next::Close {
             return Ok(());
         }
@@ -55,14 +56,9 @@ pub async fn run(
     Ok(())
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Listen,
-    Close,
-}
-
 struct Line {
-    socket: TcpStream,
+    /// Read message by message, and written to past it.
+    frames: WebSocketStream<TcpStream>,
     handshake: Received,
     /// What the model had seen at the end of each response.
     known: HashMap<String, Vec<Value>>,
@@ -70,34 +66,18 @@ struct Line {
 
 impl Line {
     /// The next text message; `None` when the client has left.
-    async fn read(&mut self) -> std::io::Result<Option<String>> {
+    async fn read(&mut self) -> Option<String> {
         loop {
-            let (Ok(first), Ok(second)) =
-                (self.socket.read_u8().await, self.socket.read_u8().await)
-            else {
-                return Ok(None);
-            };
-            let length = match second & 0x7f {
-                126 => u64::from(self.socket.read_u16().await?),
-                127 => self.socket.read_u64().await?,
-                short => u64::from(short),
-            };
-            if length > LIMIT {
-                return Ok(None);
-            }
-            let mask = self.socket.read_u32().await?.to_be_bytes();
-            let mut payload = vec![0; usize::try_from(length).unwrap_or_default()];
-            self.socket.read_exact(&mut payload).await?;
-            for (place, byte) in payload.iter_mut().enumerate() {
-                *byte ^= mask[place % 4];
-            }
-            match first & 0x0f {
-                TEXT => return Ok(Some(String::from_utf8_lossy(&payload).into_owned())),
-                PING => self.socket.write_all(&frame(PONG, &payload)).await?,
-                CLOSE => return Ok(None),
+            match self.frames.next().await?.ok()? {
+                Message::Text(text) => return Some(text.to_string()),
+                Message::Close(_) => return None,
                 _ => {}
             }
         }
+    }
+
+    fn socket(&mut self) -> &mut TcpStream {
+        self.frames.get_mut()
     }
 
     async fn answer(
@@ -105,7 +85,7 @@ impl Line {
         text: String,
         script: &Script,
         requests: &Requests,
-    ) -> std::io::Result<Next> {
+    ) -> io::Result<Next> {
         let body: Value = serde_json::from_str(&text).unwrap_or_default();
         let previous = body.get("previous_response_id").map(|id| id.as_str().unwrap_or_default());
         let seen = previous.map(|id| self.known.get(id).cloned());
@@ -144,7 +124,7 @@ impl Line {
         status: u16,
         headers: &[(String, String)],
         body: &str,
-    ) -> std::io::Result<Next> {
+    ) -> io::Result<Next> {
         if let Some(id) = previous {
             self.known.remove(id);
         }
@@ -157,29 +137,32 @@ impl Line {
         let error = body.get("error").cloned().unwrap_or(body);
         let message =
             json!({"type": "error", "status": status, "error": error, "headers": headers});
-        self.socket.write_all(&frame(TEXT, message.to_string().as_bytes())).await?;
+        self.socket().write_all(&text(&message.to_string())?).await?;
         Ok(Next::Listen)
     }
 
-    async fn stream(&mut self, reply: &Reply, request: &Received) -> std::io::Result<Next> {
+    async fn stream(&mut self, reply: &Reply, request: &Received) -> io::Result<Next> {
         let mut left = reply.cut.unwrap_or(usize::MAX);
         let mut packet = Vec::new();
         for piece in render::pieces(reply, &request.body["model"], request.input().len()) {
             let bytes = match piece {
                 Piece::Pause(time) => {
-                    self.socket.write_all(&std::mem::take(&mut packet)).await?;
+                    self.socket().write_all(&std::mem::take(&mut packet)).await?;
                     tokio::time::sleep(time).await;
                     continue;
                 }
                 Piece::Bytes(bytes) => {
                     self.remember(&bytes, request);
-                    frames(&bytes)
+                    frames(&bytes)?
                 }
-                Piece::Binary => frame(BINARY, b"\0\x01"),
+                Piece::Binary => {
+                    frame(Frame::message(&b"\0\x01"[..], OpCode::Data(Data::Binary), true))?
+                }
                 Piece::Close(code) => {
-                    packet.extend(frame(CLOSE, &code.to_be_bytes()));
-                    self.socket.write_all(&packet).await?;
-                    self.socket.shutdown().await?;
+                    let reason = CloseFrame { code: code.into(), reason: "".into() };
+                    packet.extend(frame(Frame::close(Some(reason)))?);
+                    self.socket().write_all(&packet).await?;
+                    self.socket().shutdown().await?;
                     return Ok(Next::Close);
                 }
             };
@@ -189,7 +172,7 @@ impl Line {
                 Delivery::AsOne => packet.extend_from_slice(kept),
                 Delivery::ByteByByte => {
                     for byte in kept {
-                        self.socket.write_all(std::slice::from_ref(byte)).await?;
+                        self.socket().write_all(std::slice::from_ref(byte)).await?;
                     }
                 }
             }
@@ -197,17 +180,14 @@ impl Line {
                 break;
             }
         }
-        self.socket.write_all(&packet).await?;
+        self.socket().write_all(&packet).await?;
         if left == 0 {
-            match reply.torn {
-                Torn::Closed => self.socket.shutdown().await?,
-                Torn::Reset => self.socket.set_zero_linger()?,
-            }
+            tear(self.socket(), reply.torn).await?;
             return Ok(Next::Close);
         }
         if reply.after == After::HoldOpen && matches!(reply.ending, Ending::Nothing) {
             // Reading notices when the client has had enough; its pings stay without answer.
-            while self.socket.read_u8().await.is_ok() {}
+            while self.socket().read_u8().await.is_ok() {}
             return Ok(Next::Close);
         }
         Ok(Next::Listen)
@@ -247,36 +227,30 @@ fn whole(body: &Value, context: &[Value]) -> Value {
 }
 
 /// Bytes of an event stream as frames: one for each event, a ping for a comment, and garbage as it is.
-fn frames(bytes: &[u8]) -> Vec<u8> {
-    let text = String::from_utf8_lossy(bytes);
-    let blocks = text.split("\n\n").filter(|block| !block.is_empty());
-    blocks
-        .flat_map(|block| match data(block) {
-            Some(data) => frame(TEXT, data.as_bytes()),
-            None if block.starts_with(':') => frame(PING, b""),
-            None => frame(TEXT, block.as_bytes()),
-        })
-        .collect()
+fn frames(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let stream = String::from_utf8_lossy(bytes);
+    let mut out = Vec::new();
+    for block in stream.split("\n\n").filter(|block| !block.is_empty()) {
+        out.extend(match data(block) {
+            Some(data) => text(data)?,
+            None if block.starts_with(':') => frame(Frame::ping(Bytes::new()))?,
+            None => text(block)?,
+        });
+    }
+    Ok(out)
 }
 
 fn data(block: &str) -> Option<&str> {
     block.lines().find_map(|line| line.strip_prefix("data: "))
 }
 
-/// One frame of a server, which are never masked.
-fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
-    let mut out = vec![0x80 | kind];
-    match u16::try_from(payload.len()) {
-        Ok(length @ 0..126) => out.extend(length.to_be_bytes().get(1)),
-        Ok(length) => {
-            out.push(126);
-            out.extend(length.to_be_bytes());
-        }
-        Err(_) => {
-            out.push(127);
-            out.extend((payload.len() as u64).to_be_bytes());
-        }
-    }
-    out.extend_from_slice(payload);
-    out
+fn text(words: &str) -> io::Result<Vec<u8>> {
+    frame(Frame::message(words.as_bytes().to_vec(), OpCode::Data(Data::Text), true))
+}
+
+/// The bytes of a frame; those of a server are not masked.
+fn frame(frame: Frame) -> io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    frame.format(&mut out).map_err(io::Error::other)?;
+    Ok(out)
 }

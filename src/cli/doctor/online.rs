@@ -9,7 +9,7 @@ use super::{Check, Health};
 use crate::cli::Context;
 use crate::credential::Chosen;
 use crate::error::{Kind, Report};
-use crate::http::{Endpoint, HttpError, HttpSettings};
+use crate::http::{HttpError, HttpSettings};
 
 /// How long an endpoint may take to show that it is there.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,11 +21,7 @@ pub async fn endpoint(chosen: Option<&Chosen>, http: HttpSettings) -> Check {
         return Check::new(ID, Health::Warning, "not reached, because there is no credential");
     };
     let credential = &chosen.credential;
-    let client = http.client(Endpoint {
-        base_url: credential.base_url().to_owned(),
-        is_loopback: credential.is_loopback(),
-        connect: PATIENCE,
-    });
+    let client = http.client(credential.base_url().to_owned(), PATIENCE);
     let details = json!({ "url": credential.base_url() });
     // No secret goes along: whether somebody is there is all that is asked.
     let reached = tokio::time::timeout(PATIENCE, client.get("", HeaderMap::new())).await;

@@ -5,7 +5,6 @@ use serde_json::json;
 use super::*;
 use crate::error::Explain;
 use crate::http::HttpError;
-use crate::provider::wire::unreachable;
 
 #[track_caller]
 fn check_http(status: u16, body: &str, kind: Kind, retryable: bool) {
@@ -351,14 +350,16 @@ fn the_table_of_errors() {
         ("500", typed(500, "", "x"), Kind::ProviderError, true, "resume"),
         (
             "refused connection",
-            unreachable(HttpError::Connect("connection refused".to_owned())),
+            ProviderError::from(HttpError::Connect("connection refused".to_owned())),
             Kind::Network,
             true,
             "network",
         ),
         (
             "bad certificate",
-            unreachable(HttpError::Tls("invalid peer certificate: UnknownIssuer".to_owned())),
+            ProviderError::from(HttpError::Tls(
+                "invalid peer certificate: UnknownIssuer".to_owned(),
+            )),
             Kind::Tls,
             false,
             "SSL_CERT_FILE",

@@ -27,7 +27,7 @@ use crate::config::models::{self, Model};
 use crate::config::{Config, Stream, Transport};
 use crate::credential::{Authorization, Credential, FieldPolicy, Recovery};
 use crate::error::Kind;
-use crate::http::{Endpoint, HttpClient, HttpSettings};
+use crate::http::{HttpClient, HttpSettings};
 use crate::id::SessionId;
 use call::Call;
 use transport::Lines;
@@ -80,18 +80,14 @@ impl Responses {
         let speaks_sockets = SOCKETS.iter().any(|known| base_url.starts_with(known));
         let usual = if speaks_sockets { Transport::Auto } else { Transport::Sse };
         let policy = travel.transport.unwrap_or(usual);
-        let endpoint = Endpoint {
-            base_url: base_url.to_owned(),
-            is_loopback: credential.is_loopback(),
-            connect: limits.connect,
-        };
+        let client = travel.http.client(base_url.to_owned(), limits.connect);
         let shared = Shared {
             account: account(&credential),
             credential,
             limits,
             policy,
             pace: Pace { connect: travel.pace.connect.min(limits.connect), ..travel.pace },
-            client: travel.http.client(endpoint),
+            client,
             lines: Lines::default(),
         };
         Self { shared: Arc::new(shared) }

@@ -12,7 +12,6 @@ use futures_util::{FutureExt, StreamExt};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 
 use super::clock::Clock;
-use super::unreachable;
 use crate::config::Stream;
 use crate::error::Kind;
 use crate::event::RateLimits;
@@ -39,12 +38,12 @@ pub async fn get(
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let mut clock = Clock::start(limits, client.peer());
-    let mut response = clock.watch(client.get(path, headers)).await?.map_err(unreachable)?;
+    let mut response = clock.watch(client.get(path, headers)).await??;
     if !response.status().is_success() {
         return Err(refusal(&mut response, &mut clock).await);
     }
     let mut body = Vec::new();
-    while let Some(chunk) = clock.watch(response.chunk()).await?.map_err(unreachable)? {
+    while let Some(chunk) = clock.watch(response.chunk()).await?? {
         body.extend_from_slice(&chunk);
         if body.len() > SMALL {
             let message = "the Provider's answer is far longer than it should be";
@@ -67,7 +66,7 @@ pub async fn post(
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let mut clock = Clock::start(limits, client.peer());
-    let mut response = clock.watch(client.post(path, headers, body)).await?.map_err(unreachable)?;
+    let mut response = clock.watch(client.post(path, headers, body)).await??;
     if !response.status().is_success() {
         return Err(refusal(&mut response, &mut clock).await);
     }
@@ -186,13 +185,13 @@ struct LineReader {
 impl LineReader {
     async fn next_line(&mut self) -> Result<Option<Bytes>, ProviderError> {
         loop {
-            if let Some(line) = self.lines.take().map_err(unreachable)? {
+            if let Some(line) = self.lines.take()? {
                 if is_field(&line) {
                     self.start = None;
                 }
                 return Ok(Some(line));
             }
-            let chunk = self.clock.watch(self.response.chunk()).await?.map_err(unreachable)?;
+            let chunk = self.clock.watch(self.response.chunk()).await??;
             let Some(chunk) = chunk else { return self.ended() };
             if let Some(start) = &mut self.start {
                 let room = BODY_LIMIT.saturating_sub(start.len());

@@ -24,7 +24,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::clock::Clock;
 use super::sse::refusal;
-use super::unreachable;
 use crate::config::Stream;
 use crate::error::Kind;
 use crate::event::RateLimits;
@@ -105,7 +104,7 @@ impl Socket {
         let limits = Stream { idle: pace.connect, total: pace.connect, connect: pace.connect };
         let mut clock = Clock::start(limits, client.peer());
         let handshake = async {
-            let mut response = client.get(path, headers).await.map_err(unreachable)?;
+            let mut response = client.get(path, headers).await?;
             if response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 return Err(refusal(&mut response, &mut clock).await);
             }
@@ -116,7 +115,7 @@ impl Socket {
                 return Err(broken("the handshake was not answered as a WebSocket"));
             }
             let limits = limits::from_headers(|name| response.header(name));
-            Ok((response.upgrade().await.map_err(unreachable)?, limits))
+            Ok((response.upgrade().await?, limits))
         };
         let (connection, limits) =
             tokio::time::timeout(pace.connect, handshake).await.map_err(|_| {
