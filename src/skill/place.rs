@@ -4,6 +4,7 @@
 //! value stands as text. What has no value leaves its field out. Keys are never touched, and what an
 //! argument says is never looked at for further places.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -26,8 +27,9 @@ pub struct Parameter {
 }
 
 /// What a value may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum Type {
     #[default]
     String,
@@ -51,11 +53,6 @@ impl Type {
             Type::Object => value.is_object(),
             Type::Any => true,
         }
-    }
-
-    /// The type of that name.
-    pub fn named(name: &str) -> Option<Type> {
-        Type::deserialize(Value::from(name)).ok()
     }
 
     /// The word for it.

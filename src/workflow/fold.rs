@@ -73,6 +73,12 @@ pub fn runs<'f>(facts: impl Iterator<Item = &'f Canonical>) -> Vec<Past> {
     runs
 }
 
+/// The steps that an earlier part of the run had finished, as the first Event of this part says.
+pub fn reused(event: &WorkflowEvent) -> Vec<&str> {
+    let ids = event.extra.get("reused").and_then(Value::as_array);
+    ids.into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
 /// What to tell whoever comes back to a Session with a run that was cut off.
 pub fn cut_off<'f>(facts: impl Iterator<Item = &'f Canonical>) -> Option<String> {
     let last = runs(facts).pop().filter(|run| run.outcome.is_none())?;
@@ -114,12 +120,9 @@ impl Past {
             WorkflowEventKind::Resumed => {
                 self.outcome = None;
                 self.resumes += 1;
-                let reused = event.extra.get("reused").and_then(Value::as_array);
-                let is_reused = |id: &str| {
-                    reused.is_some_and(|ids| ids.iter().any(|own| own.as_str() == Some(id)))
-                };
+                let reused = reused(event);
                 for (step, past) in self.workflow.steps.iter().zip(&mut self.steps) {
-                    if !is_reused(&step.id) {
+                    if !reused.contains(&step.id.as_str()) {
                         past.bundle = None;
                     }
                 }

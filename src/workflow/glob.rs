@@ -1,14 +1,17 @@
 //! Whether two globs can mean the same path.
 //!
-//! A glob says what the expression says that `globset` makes of it. That expression becomes a small
-//! automaton over bytes, and two automata run side by side, next to a third that knows what a path
-//! is: a way through all three is a path that both globs match, and no way is a proof that there is none.
+//! A glob says what the expression says that `globset` makes of it, and that expression becomes an
+//! automaton over bytes. Two of them run side by side, next to a third that knows what a path is: a way
+//! through all three is a path that both globs match, and no way is a proof that there is none.
 
 use std::collections::VecDeque;
+use std::slice::from_ref;
 
 use globset::GlobBuilder;
-use regex_syntax::ParserBuilder;
-use regex_syntax::hir::{Class, Hir, HirKind, Look};
+use regex_automata::nfa::thompson::{NFA, State, Transition, WhichCaptures};
+use regex_automata::util::look::Look;
+use regex_automata::util::primitives::StateID;
+use regex_automata::util::syntax;
 
 /// More states than any glob of a set has that somebody wrote by hand; it bounds what a comparison
 /// can cost.
@@ -16,64 +19,26 @@ const MOST_STATES: usize = 4_000;
 
 /// A glob, ready to be compared.
 #[derive(Debug, Clone)]
-pub struct Glob {
-    states: Vec<State>,
-    start: usize,
-}
-
-#[derive(Debug, Clone)]
-enum State {
-    /// Goes on with any byte of a set.
-    Byte(Bytes, usize),
-    /// Goes on without a byte.
-    Free(Vec<usize>),
-    /// The end.
-    Match,
-}
-
-/// A set of bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Bytes([u128; 2]);
-
-impl Bytes {
-    const NONE: Bytes = Bytes([0; 2]);
-
-    fn only(byte: u8) -> Self {
-        Self::NONE.with(byte)
-    }
-
-    fn with(mut self, byte: u8) -> Self {
-        self.0[usize::from(byte >> 7)] |= 1 << (byte & 127);
-        self
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self([self.0[0] & other.0[0], self.0[1] & other.0[1]])
-    }
-
-    fn without(self, other: Self) -> Self {
-        Self([self.0[0] & !other.0[0], self.0[1] & !other.0[1]])
-    }
-
-    fn is_empty(self) -> bool {
-        self == Self::NONE
-    }
-}
+pub struct Glob(NFA);
 
 impl Glob {
     /// Reads a glob, relative and without odd slashes; says why it cannot be used.
     pub fn new(glob: &str) -> Result<Self, String> {
         let built = GlobBuilder::new(glob).literal_separator(true).backslash_escape(true).build();
         let built = built.map_err(|error| error.kind().to_string())?;
-        let parsed = ParserBuilder::new()
-            .utf8(false)
-            .dot_matches_new_line(true)
-            .build()
-            .parse(built.regex())
+        let nfa = NFA::compiler()
+            .configure(NFA::config().utf8(false).which_captures(WhichCaptures::None))
+            .syntax(syntax::Config::new().utf8(false).dot_matches_new_line(true))
+            .build(built.regex())
             .map_err(|_| "it cannot be read".to_owned())?;
-        let mut own = Self { states: vec![State::Match], start: 0 };
-        own.start = own.add(&parsed, 0)?;
-        Ok(own)
+        if nfa.states().len() > MOST_STATES {
+            return Err("it is too long".to_owned());
+        }
+        // The whole of a path is matched, from its start to its end, and nothing else is looked at.
+        if nfa.look_set_any().iter().any(|look| !matches!(look, Look::Start | Look::End)) {
+            return Err("it looks around in a way that is not known".to_owned());
+        }
+        Ok(Self(nfa))
     }
 
     /// Whether there is a path that both match.
@@ -84,109 +49,59 @@ impl Glob {
 
     /// The same with only so much work left; `None` when that was not enough.
     pub fn meets_within(&self, other: &Glob, work: &mut usize) -> Option<bool> {
-        let size = self.states.len() * other.states.len() * Walk::COUNT;
+        let ours = self.0.states();
+        let theirs = other.0.states();
+        let size = ours.len() * theirs.len() * Walk::COUNT;
         // Making room is cheaper than looking, and not free.
         *work = work.checked_sub(size / 256)?;
         let mut seen = vec![false; size];
-        let mut waiting = VecDeque::from([(self.start, other.start, Walk::NewName)]);
+        let start = (self.0.start_anchored(), other.0.start_anchored(), Walk::NewName);
+        let mut waiting = VecDeque::from([start]);
         while let Some((one, two, walk)) = waiting.pop_front() {
             *work = work.checked_sub(1)?;
-            let place = (one * other.states.len() + two) * Walk::COUNT + walk as usize;
-            if std::mem::replace(&mut seen[place], true) {
+            let place = (one.as_usize() * theirs.len() + two.as_usize()) * Walk::COUNT;
+            if std::mem::replace(&mut seen[place + walk as usize], true) {
                 continue;
             }
-            match (&self.states[one], &other.states[two]) {
-                (State::Free(ways), _) => {
-                    waiting.extend(ways.iter().map(|way| (*way, two, walk)));
-                }
-                (_, State::Free(ways)) => {
-                    waiting.extend(ways.iter().map(|way| (one, *way, walk)));
-                }
-                (State::Match, State::Match) if walk == Walk::Name => return Some(true),
-                (State::Match, _) | (_, State::Match) => {}
-                (State::Byte(ours, one), State::Byte(theirs, two)) => {
-                    let both = ours.and(*theirs);
-                    let next = walk.steps().into_iter().filter(|(on, _)| !both.and(*on).is_empty());
-                    waiting.extend(next.map(|(_, walk)| (*one, *two, walk)));
-                }
+            let our = &ours[one];
+            let their = &theirs[two];
+            if free(our, |next| waiting.push_back((next, two, walk)))
+                || free(their, |next| waiting.push_back((one, next, walk)))
+            {
+                continue;
+            }
+            if let (State::Match { .. }, State::Match { .. }, Walk::Name) = (our, their, walk) {
+                return Some(true);
+            }
+            for (our, their) in taking(our)
+                .iter()
+                .flat_map(|our| taking(their).iter().map(move |their| (our, their)))
+            {
+                let next = walk.over(our.start.max(their.start), our.end.min(their.end));
+                waiting.extend(next.map(|walk| (our.next, their.next, walk)));
             }
         }
         Some(false)
     }
-
-    /// Adds what leads over `hir` to `next`, and gives its first state.
-    fn add(&mut self, hir: &Hir, next: usize) -> Result<usize, String> {
-        match hir.kind() {
-            HirKind::Empty | HirKind::Look(Look::Start | Look::End) => Ok(next),
-            HirKind::Literal(literal) => {
-                literal.0.iter().rev().try_fold(next, |next, byte| self.byte(*byte, next))
-            }
-            HirKind::Class(class) => {
-                let bytes = bytes_of(class)?;
-                self.push(State::Byte(bytes, next))
-            }
-            HirKind::Concat(parts) => {
-                parts.iter().rev().try_fold(next, |next, part| self.add(part, next))
-            }
-            HirKind::Alternation(parts) => {
-                let ways: Result<Vec<usize>, String> =
-                    parts.iter().map(|part| self.add(part, next)).collect();
-                self.push(State::Free(ways?))
-            }
-            HirKind::Capture(capture) => self.add(&capture.sub, next),
-            HirKind::Repetition(again) => match (again.min, again.max) {
-                (0, Some(1)) => {
-                    let once = self.add(&again.sub, next)?;
-                    self.push(State::Free(vec![once, next]))
-                }
-                (0, None) => {
-                    let hub = self.push(State::Free(vec![next]))?;
-                    let once = self.add(&again.sub, hub)?;
-                    self.states[hub] = State::Free(vec![once, next]);
-                    Ok(hub)
-                }
-                (1, None) => {
-                    let hub = self.push(State::Free(vec![next]))?;
-                    let once = self.add(&again.sub, hub)?;
-                    self.states[hub] = State::Free(vec![once, next]);
-                    Ok(once)
-                }
-                (least, Some(most)) if least == most => {
-                    (0..least).try_fold(next, |next, _| self.add(&again.sub, next))
-                }
-                _ => Err("it repeats in a way that is not known".to_owned()),
-            },
-            HirKind::Look(_) => Err("it looks around in a way that is not known".to_owned()),
-        }
-    }
-
-    fn byte(&mut self, byte: u8, next: usize) -> Result<usize, String> {
-        self.push(State::Byte(Bytes::only(byte), next))
-    }
-
-    fn push(&mut self, state: State) -> Result<usize, String> {
-        if self.states.len() >= MOST_STATES {
-            return Err("it is too long".to_owned());
-        }
-        self.states.push(state);
-        Ok(self.states.len() - 1)
-    }
 }
 
-fn bytes_of(class: &Class) -> Result<Bytes, String> {
-    match class {
-        Class::Bytes(class) => Ok(class
-            .iter()
-            .flat_map(|range| range.start()..=range.end())
-            .fold(Bytes::NONE, Bytes::with)),
-        // Only a class of plain letters comes out as one of characters.
-        Class::Unicode(class) => class
-            .iter()
-            .flat_map(|range| range.start()..=range.end())
-            .try_fold(Bytes::NONE, |bytes, letter| {
-                u8::try_from(letter).ok().filter(u8::is_ascii).map(|byte| bytes.with(byte))
-            })
-            .ok_or_else(|| "it has a class that is not known".to_owned()),
+/// Goes on to wherever a state leads without a byte; `false` when it wants one, or is the end.
+fn free(state: &State, mut go: impl FnMut(StateID)) -> bool {
+    match state {
+        State::Look { next, .. } | State::Capture { next, .. } => go(*next),
+        State::Union { alternates } => alternates.iter().copied().for_each(go),
+        State::BinaryUnion { alt1, alt2 } => [*alt1, *alt2].into_iter().for_each(go),
+        _ => return false,
+    }
+    true
+}
+
+/// Which bytes lead on, and where.
+fn taking(state: &State) -> &[Transition] {
+    match state {
+        State::ByteRange { trans } => from_ref(trans),
+        State::Sparse(ways) => &ways.transitions,
+        _ => &[],
     }
 }
 
@@ -202,17 +117,18 @@ enum Walk {
 impl Walk {
     const COUNT: usize = 4;
 
-    /// Where which bytes lead.
-    fn steps(self) -> [(Bytes, Walk); 3] {
-        let (slash, dot) = (Bytes::only(b'/'), Bytes::only(b'.'));
-        let other = Bytes([u128::MAX; 2]).without(slash).without(dot).without(Bytes::only(0));
-        let (after_slash, after_dot) = match self {
-            Walk::NewName => (Bytes::NONE, Walk::Dot),
-            Walk::Dot => (Bytes::NONE, Walk::DotDot),
-            Walk::DotDot => (Bytes::NONE, Walk::Name),
-            Walk::Name => (slash, Walk::Name),
+    /// Where the bytes of a range lead.
+    fn over(self, first: u8, last: u8) -> impl Iterator<Item = Walk> {
+        let has = |byte: u8| (first..=last).contains(&byte);
+        let has_other = (first..=last).any(|byte| !matches!(byte, 0 | b'.' | b'/'));
+        let after_dot = match self {
+            Walk::NewName => Walk::Dot,
+            Walk::Dot => Walk::DotDot,
+            Walk::DotDot | Walk::Name => Walk::Name,
         };
-        [(after_slash, Walk::NewName), (dot, after_dot), (other, Walk::Name)]
+        let after_slash = (self == Walk::Name && has(b'/')).then_some(Walk::NewName);
+        let after_dot = has(b'.').then_some(after_dot);
+        [after_slash, after_dot, has_other.then_some(Walk::Name)].into_iter().flatten()
     }
 }
 

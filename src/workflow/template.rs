@@ -65,7 +65,7 @@ impl Written {
     /// What it can be given. What is wrong with them is told when it is read.
     pub fn parameters(&self) -> Vec<Parameter> {
         match self {
-            Self::Spec(value) => parameters(value, &mut Vec::new()).unwrap_or_default(),
+            Self::Spec(value) => parameters(value).unwrap_or_default(),
             Self::Template(template, _) => template.parameters.clone(),
         }
     }

@@ -1,7 +1,9 @@
 //! The state of a run as its Events tell it, for whoever draws it.
 
+use serde::Deserialize;
 use serde_json::Value;
 
+use super::fold::reused;
 use crate::event::{WorkflowEvent, WorkflowEventKind};
 
 /// A run that is watched.
@@ -32,6 +34,15 @@ pub struct WatchedStep {
     pub words: String,
 }
 
+/// A step as the first Event of a run, or of a part of it, tells it.
+#[derive(Deserialize)]
+struct Told {
+    #[serde(default)]
+    id: String,
+    task: Option<String>,
+    apply: Option<String>,
+}
+
 /// How far a step is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepState {
@@ -57,35 +68,32 @@ impl Watch {
             WorkflowEventKind::Resumed => event.extra.get("steps")?,
             _ => return None,
         };
-        let steps = steps.as_array()?;
-        let reused = event.extra.get("reused").and_then(Value::as_array);
-        let is_reused = |id: &str| reused.is_some_and(|ids| ids.iter().any(|own| own == id));
-        let text = |step: &Value, key: &str| {
-            step.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
-        };
-        let step = |step: &Value| {
-            let source = text(step, "apply");
-            let about = match source.as_str() {
-                "" => text(step, "task").lines().next().unwrap_or_default().to_owned(),
-                source => format!("apply what {source} changed"),
-            };
-            WatchedStep {
-                id: text(step, "id"),
-                about,
-                applies: !source.is_empty(),
-                state: if is_reused(&text(step, "id")) {
-                    StepState::Ready
-                } else {
-                    StepState::Waiting
-                },
-                words: String::new(),
-            }
+        let steps: Vec<Told> = serde_json::from_value(steps.clone()).ok()?;
+        let reused = reused(event);
+        let step = |step: Told| WatchedStep {
+            about: match &step.apply {
+                None => step
+                    .task
+                    .as_deref()
+                    .and_then(|task| task.lines().next())
+                    .unwrap_or_default()
+                    .to_owned(),
+                Some(source) => format!("apply what {source} changed"),
+            },
+            applies: step.apply.is_some(),
+            state: if reused.contains(&step.id.as_str()) {
+                StepState::Ready
+            } else {
+                StepState::Waiting
+            },
+            id: step.id,
+            words: String::new(),
         };
         let name = event.extra.get("workflow_name").and_then(Value::as_str).unwrap_or_default();
         Some(Self {
             id: event.workflow_id.clone(),
             name: name.to_owned(),
-            steps: steps.iter().map(step).collect(),
+            steps: steps.into_iter().map(step).collect(),
             outcome: None,
         })
     }
@@ -102,9 +110,8 @@ impl Watch {
         }
         if event.kind == WorkflowEventKind::Resumed {
             self.outcome = None;
-            let reused = event.extra.get("reused").and_then(Value::as_array);
-            let is_reused = |id: &str| reused.is_some_and(|ids| ids.iter().any(|own| own == id));
-            for step in self.steps.iter_mut().filter(|step| !is_reused(&step.id)) {
+            let reused = reused(event);
+            for step in self.steps.iter_mut().filter(|step| !reused.contains(&step.id.as_str())) {
                 step.state = StepState::Waiting;
                 step.words.clear();
             }

@@ -4,13 +4,13 @@
 //! program that asked judges the answer itself; whatever Pixir can check still counts. `read` makes the
 //! Workflow, `show` the one answer, `progress` what is told meanwhile.
 
-mod keys;
 mod progress;
 mod read;
 mod schema;
 mod show;
 #[cfg(test)]
 mod tests;
+mod written;
 
 pub use progress::Progress;
 pub use read::{Delegation, Source};

@@ -1,14 +1,17 @@
 //! From what another program wrote to a Workflow, or everything that is wrong with it.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{DEFAULTS, DELEGATION, ONE_TASK};
+use super::written::{Bounds, DelegationSpec};
 use crate::error::{Explain, Kind};
-use crate::workflow::spec::shape::Shape;
-use crate::workflow::spec::{Budget, Flaw, Ground, Posture, SpecError, Workflow, in_order, parse};
+use crate::workflow::spec::check::{Checked, Checker};
+use crate::workflow::spec::{Flaw, Ground, Posture, SpecError, Workflow, in_order, parse, typed};
+
+static DELEGATION: LazyLock<Checker> = LazyLock::new(Checker::of::<DelegationSpec>);
 
 /// The role of a task that only reads, and of one that writes.
 const ROLES: [&str; 2] = ["explorer", "worker"];
@@ -45,21 +48,9 @@ impl Source {
 }
 
 /// A delegation that cannot be used.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{}", .0.headline("the spec"))]
 pub struct BadSpec(pub SpecError);
-
-impl std::fmt::Display for BadSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let more = self.0.flaws.len() + self.0.left_out - 1;
-        f.write_str("the spec cannot be used")?;
-        if let Some(first) = self.0.flaws.first() {
-            write!(f, ": {first}")?;
-        }
-        if more > 0 { write!(f, " (and {more} more)") } else { Ok(()) }
-    }
-}
-
-impl std::error::Error for BadSpec {}
 
 impl Explain for BadSpec {
     fn kind(&self) -> Kind {
@@ -93,10 +84,9 @@ impl Delegation {
             let flaw = Flaw::new("", "a delegation must be a JSON object");
             return Err(BadSpec(SpecError::one(flaw)));
         };
-        let mut reader = Reader { fields, ground, flaws: Vec::new() };
-        let read = reader.delegation(templates);
-        let mut told = HashSet::new();
-        reader.flaws.retain(|flaw| told.insert((flaw.pointer.clone(), flaw.message.clone())));
+        let checked = DELEGATION.check(&written);
+        let mut reader = Reader { fields, ground, flaws: checked.flaws.clone() };
+        let read = reader.delegation(&checked, templates);
         match (SpecError::of(in_order(reader.flaws, &written)), read) {
             (None, Some(delegation)) => Ok(delegation),
             (Some(error), _) => Err(BadSpec(error)),
@@ -123,25 +113,17 @@ impl Reader<'_> {
         self.flaws.push(Flaw::new(pointer, message));
     }
 
-    fn delegation(&mut self, templates: Templates<'_>) -> Option<Delegation> {
+    fn delegation(&mut self, checked: &Checked, templates: Templates<'_>) -> Option<Delegation> {
         // What is made of steps is looked at piece by piece, so that no flaw hides another.
-        let mut rest = self.fields.clone();
-        let is_whole = |key: &str| match (key, self.fields.get(key)) {
-            ("tasks", Some(Value::Array(tasks))) => {
-                DELEGATION.key("tasks").is_some_and(|key| match &key.shape {
-                    Shape::List(_, least, most) => (*least..=*most).contains(&tasks.len()),
-                    _ => false,
-                })
-            }
-            ("workflow", Some(Value::Object(_))) => true,
-            _ => false,
-        };
-        let whole: Vec<&str> =
-            ["tasks", "workflow"].into_iter().filter(|key| is_whole(key)).collect();
-        for key in &whole {
-            rest.shift_remove(*key);
+        let is_wrong = |pointer: &str| checked.flaws.iter().any(|flaw| flaw.pointer == pointer);
+        let whole = |key: &str| self.fields.get(key).filter(|_| !is_wrong(&format!("/{key}")));
+        let tasks = whole("tasks").and_then(Value::as_array);
+        let workflow = whole("workflow");
+        let mut good = checked.good(self.fields, "");
+        for key in ["tasks", "workflow"] {
+            good.shift_remove(key);
         }
-        let good = DELEGATION.good(&rest, "", &mut self.flaws);
+        let spec: DelegationSpec = typed(good, "", &mut self.flaws);
         let named: Vec<&str> =
             SOURCES.into_iter().filter(|key| self.fields.contains_key(*key)).collect();
         // Who misspelt it is told so, and not that it is missing.
@@ -179,46 +161,30 @@ impl Reader<'_> {
                 "`arguments` are for `workflow` and `template`; tasks have none",
             );
         }
-        let limits = self.limits(&good);
-        let arguments =
-            good.get("arguments").and_then(Value::as_object).cloned().unwrap_or_default();
-        let read = if whole.contains(&"tasks") {
-            self.tasks(&good).map(|own| (own, Source::Tasks))
-        } else if whole.contains(&"workflow") {
-            self.workflow(arguments).map(|own| (own, Source::Workflow))
-        } else if let Some(name) = good.get("template").and_then(Value::as_str) {
-            match templates(name.trim(), arguments) {
-                Ok(workflow) => Some((workflow, Source::Template(name.trim().to_owned()))),
-                Err(error) => {
+        let limits = spec.limits.unwrap_or_default();
+        self.check_limits(limits);
+        let arguments = spec.arguments.unwrap_or_default();
+        let template = spec.template.as_deref().map(str::trim);
+        let (mut workflow, source) = match (tasks, workflow, template) {
+            (Some(tasks), ..) => (self.tasks(tasks, checked)?, Source::Tasks),
+            (_, Some(written), _) => (self.workflow(written, arguments)?, Source::Workflow),
+            (.., Some(name)) => {
+                let filled = templates(name, arguments).map_err(|error| {
                     self.flaws.extend(error.flaws.into_iter().map(of_template));
-                    None
-                }
+                });
+                (filled.ok()?, Source::Template(name.to_owned()))
             }
-        } else {
-            None
+            (None, None, None) => return None,
         };
-        let (mut workflow, source) = read?;
-        limits.apply(&mut workflow);
-        if let Some(name) = good.get("name").and_then(Value::as_str) {
+        apply(limits, &mut workflow);
+        if let Some(name) = &spec.name {
             name.trim().clone_into(&mut workflow.name);
         }
-        if let Some(budget) = good.get("budget") {
-            workflow.budget = Budget {
-                tokens: budget.get("tokens").and_then(Value::as_u64),
-                cost_usd: budget.get("cost_usd").and_then(Value::as_f64),
-            };
-        }
+        workflow.budget = spec.budget.unwrap_or(workflow.budget);
         Some(Delegation { workflow, source, child_timeout_ms: limits.child_timeout_ms })
     }
 
-    fn limits(&mut self, good: &Map<String, Value>) -> Wanted {
-        let given = good.get("limits");
-        let number = |name: &str| given.and_then(|own| own.get(name)).and_then(Value::as_u64);
-        let wanted = Wanted {
-            max_concurrency: number("max_concurrency").and_then(|own| usize::try_from(own).ok()),
-            timeout_ms: number("timeout_ms"),
-            child_timeout_ms: number("child_timeout_ms"),
-        };
+    fn check_limits(&mut self, wanted: Bounds) {
         let most = self.ground.limits.max_running;
         if wanted.max_concurrency.is_some_and(|own| own > most) {
             let message = format!(
@@ -234,77 +200,52 @@ impl Reader<'_> {
             );
             self.wrong("/limits/child_timeout_ms", message);
         }
-        wanted
     }
 
-    fn workflow(&mut self, arguments: Map<String, Value>) -> Option<Workflow> {
-        let written = self.fields.get("workflow")?;
+    fn workflow(&mut self, written: &Value, arguments: Map<String, Value>) -> Option<Workflow> {
         let ground = Ground {
             role: self.ground.role,
             roles: self.ground.roles.clone(),
             limits: self.ground.limits,
             arguments,
         };
-        match Workflow::of(written, &ground) {
-            Ok(workflow) => Some(workflow),
-            Err(error) => {
+        Workflow::of(written, &ground)
+            .map_err(|error| {
                 let inner = error.moved(|pointer| format!("/workflow{pointer}"));
                 self.flaws.extend(inner.flaws);
-                None
-            }
-        }
+            })
+            .ok()
     }
 
     /// A Workflow of steps that do not know each other.
-    fn tasks(&mut self, good: &Map<String, Value>) -> Option<Workflow> {
-        let empty = Map::new();
-        // A flaw in one default must not hide the others, nor those of the tasks.
-        let defaults = match self.fields.get("defaults") {
-            Some(Value::Object(fields)) => DEFAULTS.good(fields, "/defaults", &mut Vec::new()),
-            _ => empty.clone(),
-        };
-        let tasks = self.fields.get("tasks")?.as_array()?;
+    fn tasks(&mut self, tasks: &[Value], checked: &Checked) -> Option<Workflow> {
+        let defaults = self.fields.get("defaults").and_then(Value::as_object);
+        let defaults = defaults.map(|own| checked.good(own, "/defaults")).unwrap_or_default();
         let mut own: Vec<Map<String, Value>> = Vec::new();
         for (place, task) in tasks.iter().enumerate() {
-            let pointer = format!("/tasks/{place}");
             own.push(match task {
-                Value::Object(fields) => ONE_TASK.good(fields, &pointer, &mut self.flaws),
-                other => {
-                    if let Some(key) = ONE_TASK.key("task") {
-                        let before = self.flaws.len();
-                        key.shape.check(other, &pointer, &mut self.flaws);
-                        if !other.is_string() {
-                            self.flaws.truncate(before);
-                            self.wrong(pointer, "a task must be text, or an object");
-                        }
-                    }
-                    Map::from_iter([("task".to_owned(), other.clone())])
-                }
+                Value::Object(fields) => checked.good(fields, &format!("/tasks/{place}")),
+                other => Map::from_iter([("task".to_owned(), other.clone())]),
             });
         }
-        let taken: HashSet<String> =
-            own.iter().filter_map(|task| task.get("id")?.as_str().map(str::to_owned)).collect();
+        let taken: HashSet<&str> = own.iter().filter_map(|task| task.get("id")?.as_str()).collect();
         let mut steps = Vec::new();
         for (place, task) in own.iter().enumerate() {
             let mut step = defaults.clone();
             step.extend(task.iter().map(|(key, value)| (key.clone(), value.clone())));
-            // What is wrong with it is told already.
-            let words = step.get("task").and_then(Value::as_str).unwrap_or_default();
-            if words.trim().is_empty() {
-                step.insert("task".to_owned(), json!("-"));
-            }
+            // That it says nothing, or something else than words, is told already.
+            let words = step.get("task").filter(|words| words.is_string()).cloned();
+            step.insert("task".to_owned(), words.unwrap_or_default());
             let mut id = format!("task_{}", place + 1);
-            while taken.contains(&id) {
+            while taken.contains(id.as_str()) {
                 id.push('_');
             }
             step.entry("id").or_insert_with(|| json!(id));
             let writes = step.get("posture").is_some_and(|posture| posture == "write");
             step.entry("role").or_insert_with(|| json!(ROLES[usize::from(writes)]));
-            steps.push(Value::Object(step));
+            steps.push(step);
         }
-        let name = good.get("name").and_then(Value::as_str).unwrap_or("delegate");
-        let written = json!({ "id": "delegate", "name": name, "steps": steps });
-        match Workflow::filled(&written, self.ground) {
+        match Workflow::of_fields("delegate", steps, self.ground) {
             Ok(mut workflow) => {
                 for step in &mut workflow.steps {
                     step.answer_is_enough = true;
@@ -312,16 +253,8 @@ impl Reader<'_> {
                 Some(workflow)
             }
             Err(error) => {
-                let is_told = |pointer: &str| self.flaws.iter().any(|flaw| flaw.pointer == pointer);
-                let told: HashSet<String> = error
-                    .flaws
-                    .iter()
-                    .map(|flaw| origin(&flaw.pointer, tasks, &own, &defaults))
-                    .filter(|pointer| is_told(pointer))
-                    .collect();
                 let moved = error.moved(|pointer| origin(pointer, tasks, &own, &defaults));
-                self.flaws
-                    .extend(moved.flaws.into_iter().filter(|flaw| !told.contains(&flaw.pointer)));
+                self.flaws.extend(moved.flaws);
                 None
             }
         }
@@ -374,25 +307,13 @@ fn origin(
     }
 }
 
-/// The limits that were named.
-#[derive(Clone, Copy)]
-struct Wanted {
-    max_concurrency: Option<usize>,
-    timeout_ms: Option<u64>,
-    child_timeout_ms: Option<u64>,
-}
-
-impl Wanted {
-    /// They count more than those of the Workflow; a step's own time counts more than that of all.
-    fn apply(self, workflow: &mut Workflow) {
-        if let Some(most) = self.max_concurrency {
-            workflow.limits.max_concurrency = most;
-        }
-        if let Some(timeout) = self.timeout_ms {
-            workflow.limits.timeout_ms = timeout;
-        }
-        for step in workflow.steps.iter_mut().filter(|step| step.task.is_some()) {
-            step.timeout_ms = step.timeout_ms.or(self.child_timeout_ms);
-        }
+/// The limits of a delegation count more than those of its Workflow; a step's own time counts more than
+/// that of all.
+fn apply(limits: Bounds, workflow: &mut Workflow) {
+    let own = &mut workflow.limits;
+    own.max_concurrency = limits.max_concurrency.unwrap_or(own.max_concurrency);
+    own.timeout_ms = limits.timeout_ms.unwrap_or(own.timeout_ms);
+    for step in workflow.steps.iter_mut().filter(|step| step.task.is_some()) {
+        step.timeout_ms = step.timeout_ms.or(limits.child_timeout_ms);
     }
 }

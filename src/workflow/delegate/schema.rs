@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::OWN;
-use crate::workflow::spec::keys::{object, reference_of};
+use super::written::DelegationSpec;
+use crate::workflow::spec::check::schema_of;
+use crate::workflow::spec::publish::reference_of;
 use crate::workflow::spec::schema as of_workflows;
 
 /// The answer and the lines of progress, written by hand.
@@ -12,18 +13,13 @@ const ANSWERS: &str = include_str!("answers.json");
 /// The schema of everything.
 pub fn schema() -> Value {
     let mut definitions = Map::new();
-    let mut of_workflows = of_workflows();
-    if let Some(Value::Object(inner)) = of_workflows.get("$defs") {
-        definitions.extend(inner.clone());
-    }
-    if let Some(fields) = of_workflows.as_object_mut() {
-        for key in ["$defs", "$schema"] {
-            fields.shift_remove(key);
+    for (name, whole) in [("workflow", of_workflows()), ("delegation", of_delegations())] {
+        let Value::Object(mut whole) = whole else { continue };
+        whole.shift_remove("$schema");
+        if let Some(Value::Object(inner)) = whole.shift_remove("$defs") {
+            definitions.extend(inner);
         }
-    }
-    definitions.insert("workflow".to_owned(), of_workflows);
-    for group in OWN {
-        definitions.insert(group.name.to_owned(), without_places(object(group)));
+        definitions.insert(name.to_owned(), whole.into());
     }
     if let Ok(Value::Object(answers)) = serde_json::from_str(ANSWERS) {
         definitions.extend(answers);
@@ -42,24 +38,15 @@ pub fn schema() -> Value {
 
 /// The tables of keys, as Markdown.
 pub fn reference() -> String {
-    reference_of(&OWN)
+    reference_of("delegation", &of_delegations())
 }
 
-/// Arguments are for workflows: nothing of a delegation itself has a place for one.
-fn without_places(schema: Value) -> Value {
-    match schema {
-        Value::Object(mut fields) => {
-            if let Some(Value::Array(ways)) = fields.get_mut("anyOf") {
-                ways.retain(|way| {
-                    let name = way.get("$ref").and_then(Value::as_str).unwrap_or_default();
-                    !matches!(name, "#/$defs/place" | "#/$defs/text")
-                });
-            }
-            Value::Object(
-                fields.into_iter().map(|(key, value)| (key, without_places(value))).collect(),
-            )
-        }
-        Value::Array(values) => values.into_iter().map(without_places).collect(),
-        other => other,
+/// A delegation. The workflow in it, and the checks of its tasks, are what they are in a workflow.
+fn of_delegations() -> Value {
+    let mut schema = schema_of::<DelegationSpec>();
+    if let Some(inner) = schema["$defs"].as_object_mut() {
+        inner.shift_remove("workflow");
+        inner.shift_remove("check");
     }
+    schema
 }

@@ -109,6 +109,14 @@ impl SpecError {
         first.into_iter().chain(others).collect()
     }
 
+    /// What cannot be used, its first flaw, and how many more there are.
+    pub fn headline(&self, what: &str) -> String {
+        let first = self.flaws.first().map(|first| format!(": {first}")).unwrap_or_default();
+        let more = (self.flaws.len() + self.left_out).saturating_sub(1);
+        let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+        format!("{what} cannot be used{first}{more}")
+    }
+
     /// The same, with its places where `origin` says; a message may end with the place of another step.
     #[must_use]
     pub fn moved(mut self, origin: impl Fn(&str) -> String) -> Self {
@@ -126,12 +134,7 @@ impl SpecError {
 
 impl std::fmt::Display for SpecError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let more = self.flaws.len() + self.left_out - 1;
-        match self.flaws.first() {
-            Some(first) => write!(f, "the workflow cannot be used: {first}")?,
-            None => f.write_str("the workflow cannot be used")?,
-        }
-        if more > 0 { write!(f, " (and {more} more)") } else { Ok(()) }
+        f.write_str(&self.headline("the workflow"))
     }
 }
 
@@ -170,81 +173,49 @@ pub fn quoted(text: &str) -> String {
     format!("`{short}`")
 }
 
-/// Words that people write for others.
+/// Words that could stand there, and what people write for them.
 const SYNONYMS: &[(&str, &str)] = &[
-    ("agent", "role"),
-    ("agent_type", "role"),
-    ("persona", "role"),
-    ("prompt", "task"),
-    ("instructions", "task"),
-    ("message", "task"),
-    ("run", "task"),
-    ("depend_on", "depends_on"),
-    ("deps", "depends_on"),
-    ("dependencies", "depends_on"),
-    ("after", "depends_on"),
-    ("requires", "depends_on"),
-    ("needs_steps", "depends_on"),
-    ("inputs", "needs"),
-    ("input", "needs"),
-    ("from", "step"),
-    ("path", "pointer"),
-    ("outputs", "output"),
-    ("output_schema", "output"),
-    ("schema", "output"),
-    ("mode", "posture"),
-    ("permission_mode", "posture"),
-    ("sandbox_mode", "posture"),
-    ("workspace_mode", "workspace"),
-    ("isolation", "workspace"),
-    ("reads", "read_set"),
-    ("writes", "write_set"),
-    ("files", "write_set"),
-    ("timeout", "timeout_ms"),
-    ("timeout_seconds", "timeout_ms"),
-    ("retry", "retries"),
-    ("max_retries", "retries"),
-    ("on_error", "on_failure"),
-    ("continue_on_error", "on_failure"),
-    ("checks", "verify"),
-    ("tests", "verify"),
-    ("verification", "verify"),
-    ("cmd", "command"),
-    ("review", "gate"),
-    ("approval", "gate"),
-    ("apply_from", "apply"),
-    ("merge", "apply"),
-    ("reasoning_effort", "effort"),
-    ("concurrency", "max_concurrency"),
-    ("max_parallel", "max_concurrency"),
-    ("max_concurrency", "limits"),
-    ("timeout_ms", "limits"),
-    ("params", "parameters"),
-    ("args", "parameters"),
-    ("inputs", "parameters"),
-    ("tasks", "steps"),
-    ("jobs", "steps"),
-    ("nodes", "steps"),
-    ("title", "name"),
-    ("cost", "cost_usd"),
-    ("max_cost", "cost_usd"),
-    ("max_tokens", "tokens"),
-    ("kind", "type"),
-    ("readonly", "read_only"),
-    ("read-only", "read_only"),
-    ("writer", "write"),
-    ("stop", "abort"),
-    ("fail", "abort"),
-    ("ignore", "continue"),
+    ("role", "agent agent_type persona"),
+    ("task", "prompt instructions message run"),
+    ("depends_on", "depend_on deps dependencies after requires needs_steps"),
+    ("needs", "inputs input"),
+    ("step", "from"),
+    ("pointer", "path"),
+    ("output", "outputs output_schema schema"),
+    ("posture", "mode permission_mode sandbox_mode"),
+    ("workspace", "workspace_mode isolation"),
+    ("read_set", "reads"),
+    ("write_set", "writes files"),
+    ("timeout_ms", "timeout timeout_seconds"),
+    ("retries", "retry max_retries"),
+    ("on_failure", "on_error continue_on_error"),
+    ("verify", "checks tests verification"),
+    ("command", "cmd"),
+    ("gate", "review approval"),
+    ("apply", "apply_from merge"),
+    ("effort", "reasoning_effort"),
+    ("max_concurrency", "concurrency max_parallel"),
+    ("limits", "max_concurrency timeout_ms"),
+    ("parameters", "params args inputs"),
+    ("steps", "tasks jobs nodes"),
+    ("name", "title"),
+    ("cost_usd", "cost max_cost"),
+    ("tokens", "max_tokens"),
+    ("type", "kind"),
+    ("read_only", "readonly read-only"),
+    ("write", "writer"),
+    ("abort", "stop fail"),
+    ("continue", "ignore"),
 ];
 
 /// The word that was most likely meant.
 pub fn nearest(given: &str, accepted: &[String]) -> Option<String> {
     let lower = given.to_lowercase();
-    let is_synonym =
-        |(own, other): &&(&str, &str)| *own == lower && accepted.iter().any(|word| word == other);
-    if let Some((_, other)) = SYNONYMS.iter().find(is_synonym) {
-        return Some((*other).to_owned());
+    let is_meant = |(word, others): &&(&str, &str)| {
+        others.split(' ').any(|own| own == lower) && accepted.iter().any(|own| own == word)
+    };
+    if let Some((word, _)) = SYNONYMS.iter().find(is_meant) {
+        return Some((*word).to_owned());
     }
     // A long text is nobody's slip of the finger, and comparing it costs.
     if given.len() > 100 {

@@ -1,31 +1,33 @@
 //! What a Workflow is, after it was read, checked and made whole.
 //!
 //! Every field has its value here: this form is what is recorded, and what its hash is made of.
-//! Written specs are read by `read`, with the table of keys in `keys`.
+//! Written specs are the types of `written`; `check` holds JSON against them, and `read` makes it whole.
 
+pub mod check;
 mod flaw;
 mod graph;
 mod json;
-pub mod keys;
 mod output;
+pub mod publish;
 mod read;
-pub mod shape;
 mod step;
 #[cfg(test)]
 mod tests;
+pub mod written;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use flaw::{Flaw, SpecError, quoted};
 pub use json::read as parse;
-pub use keys::{reference, schema};
-pub use read::{Ground, in_order, misfit, parameters};
+pub use publish::{reference, schema};
+pub use read::{Ground, in_order, misfit, parameters, typed};
 
-use crate::permission::sorted;
-use crate::skill::sha256;
+use crate::workflow::digest::digest;
+use written::{COMMAND, ID, LONGEST_STEP, USUAL_CHECK, WORDS};
 
 /// A graph of steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,8 +47,7 @@ pub struct Workflow {
 impl Workflow {
     /// SHA-256 over the whole of it, with sorted keys: equal Workflows have equal hashes.
     pub fn hash(&self) -> String {
-        let value = serde_json::to_value(self).unwrap_or_default();
-        sha256(sorted(&value).to_string().as_bytes())
+        digest(self)
     }
 }
 
@@ -60,11 +61,16 @@ pub struct Limits {
 }
 
 /// What all steps together may use up.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "budget", title = "the budget", deny_unknown_fields)]
 pub struct Budget {
+    /// How many tokens, all in all. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
     pub tokens: Option<u64>,
+    /// How many dollars; the models need prices in the config. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1_000_000))]
     pub cost_usd: Option<f64>,
 }
 
@@ -134,16 +140,18 @@ impl Step {
 }
 
 /// Whether a step may change files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum Posture {
     ReadOnly,
     Write,
 }
 
 /// Where a step works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum Workspace {
     Shared,
     Isolated,
@@ -151,30 +159,45 @@ pub enum Workspace {
 }
 
 /// What becomes of the others when a step does not get ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum OnFailure {
-    /// Those that depend on it do not start.
+    // Those that depend on it do not start.
     #[default]
     Hold,
-    /// They start all the same, and are told.
+    // They start all the same, and are told.
     Continue,
-    /// The run ends.
+    // The run ends.
     Abort,
 }
 
 /// A value that an earlier step delivered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "need", title = "a need", deny_unknown_fields)]
 pub struct Need {
+    /// Which step delivers it; it must have an `output`.
+    #[schemars(regex(pattern = ID))]
     pub step: String,
-    /// Where in its output, as a JSON pointer; empty is all of it.
+    /// Where in its output, as a JSON pointer such as `/findings/0`. Default: all of it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(min = 1, max = WORDS), extend("format" = "line"))]
     pub pointer: String,
 }
 
 /// A command that must pass.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "check", title = "a check", deny_unknown_fields)]
 pub struct Check {
+    /// A shell command; it passes when it exits with 0.
+    #[schemars(length(min = 1, max = COMMAND), extend("format" = "text"))]
     pub command: String,
+    /// How long it may take. Default: 600000, ten minutes.
+    #[serde(default = "usual_check")]
+    #[schemars(range(min = 1, max = LONGEST_STEP))]
     pub timeout_ms: u64,
+}
+
+fn usual_check() -> u64 {
+    USUAL_CHECK
 }

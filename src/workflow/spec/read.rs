@@ -4,16 +4,25 @@
 //! already is left out of later checks, so that one mistake is not told twice.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
 
+use super::check::Checker;
 use super::flaw::{Flaw, SpecError, inside, quoted};
-use super::keys::{MOST_STEPS, PARAMETER, STEP, USUAL_RUN, WORKFLOW};
+use super::json as text;
 use super::step::Draft;
-use super::{Budget, Limits, Step, Workflow, graph, json};
+use super::written::{LimitsSpec, ParameterSpec, WorkflowSpec};
+use super::{Limits, Step, Workflow, graph};
 use crate::config::Subagents;
 use crate::role::Role;
-use crate::skill::{Filling, Parameter, TemplateError, Type, strangers};
+use crate::skill::{Filling, Parameter, TemplateError, strangers};
+
+/// The usual time of a run.
+const USUAL_RUN: u64 = 3_600_000;
+
+static WORKFLOW: LazyLock<Checker> = LazyLock::new(Checker::of::<WorkflowSpec>);
 
 /// What must be known besides the spec.
 pub struct Ground<'a> {
@@ -37,19 +46,15 @@ impl Ground<'static> {
 
 impl Workflow {
     /// Reads a spec, or says everything that is wrong with it.
-    pub fn read(text: impl AsRef<[u8]>, ground: &Ground<'_>) -> Result<Self, SpecError> {
-        Self::of(&json::read(text.as_ref())?, ground)
+    pub fn read(spec: impl AsRef<[u8]>, ground: &Ground<'_>) -> Result<Self, SpecError> {
+        Self::of(&text::read(spec.as_ref())?, ground)
     }
 
     /// The same, of JSON that somebody else has read.
     pub fn of(written: &Value, ground: &Ground<'_>) -> Result<Self, SpecError> {
-        json::check(written)?;
+        text::check(written)?;
+        let parameters = parameters(written).map_err(|flaws| sorted(flaws, written))?;
         let mut flaws = Vec::new();
-        let parameters = parameters(written, &mut flaws);
-        if parameters.is_none() {
-            return Err(sorted(flaws, written));
-        }
-        let parameters = parameters.unwrap_or_default();
         let body = without_parameters(written);
         for (pointer, name) in strangers(&body, &parameters) {
             let names: Vec<&str> = parameters.iter().map(|own| own.name.as_str()).collect();
@@ -72,44 +77,74 @@ impl Workflow {
 
     /// Reads a spec whose places are filled already: whatever looks like one is text.
     pub fn filled(value: &Value, ground: &Ground<'_>) -> Result<Self, SpecError> {
-        json::check(value)?;
-        let mut reader = Reader { ground, flaws: Vec::new(), roles: HashMap::new() };
-        let read = reader.workflow(value);
-        match (SpecError::of(in_order(reader.flaws, value)), read) {
-            (None, Some(workflow)) => Ok(workflow),
-            (Some(error), _) => Err(error),
-            // Nothing is refused without a reason.
-            (None, None) => Err(SpecError::one(Flaw::new("", "it cannot be read"))),
-        }
+        text::check(value)?;
+        let Some(fields) = value.as_object() else { return Err(no_object()) };
+        let mut reader = Reader::new(ground);
+        let workflow = reader.workflow(fields);
+        SpecError::of(in_order(reader.flaws, value)).map_or(Ok(workflow), Err)
+    }
+
+    /// Makes one of steps whose fields are good, each by itself.
+    pub fn of_fields(
+        name: &str,
+        steps: Vec<Map<String, Value>>,
+        ground: &Ground<'_>,
+    ) -> Result<Self, SpecError> {
+        let mut reader = Reader::new(ground);
+        let steps = steps.into_iter().enumerate();
+        let drafts = steps.map(|(place, own)| {
+            let written = own.clone();
+            Draft::read(&mut reader, &written, own, format!("/steps/{place}"))
+        });
+        let drafts = drafts.collect();
+        let spec = WorkflowSpec { name: Some(name.to_owned()), ..WorkflowSpec::default() };
+        let workflow = reader.whole(spec, drafts);
+        let error = SpecError { flaws: reader.flaws, left_out: 0 };
+        if error.flaws.is_empty() { Ok(workflow) } else { Err(error) }
     }
 }
 
-/// The parameters of a spec; `None` when they, or the whole spec, cannot be read at all.
-pub fn parameters(written: &Value, flaws: &mut Vec<Flaw>) -> Option<Vec<Parameter>> {
-    let Some(fields) = written.as_object() else {
-        flaws.push(Flaw::new("", "a workflow must be a JSON object"));
-        return None;
-    };
-    let Some(value) = fields.get("parameters") else { return Some(Vec::new()) };
-    if let Some(key) = WORKFLOW.key("parameters") {
-        key.shape.check(value, "/parameters", flaws);
-    }
+fn no_object() -> SpecError {
+    SpecError::one(Flaw::new("", "a workflow must be a JSON object"))
+}
+
+/// The parameters of a spec, or what is wrong with them.
+pub fn parameters(written: &Value) -> Result<Vec<Parameter>, Vec<Flaw>> {
+    let Some(fields) = written.as_object() else { return Err(no_object().flaws) };
+    let Some(value) = fields.get("parameters") else { return Ok(Vec::new()) };
+    let mut checked = WORKFLOW.check(&json!({ "parameters": value }));
+    // That there are no steps is not the point here.
+    checked.flaws.retain(|flaw| !flaw.pointer.is_empty());
     let mut all = Vec::new();
-    for (name, value) in value.as_object()? {
+    for (name, value) in value.as_object().into_iter().flatten() {
         let pointer = inside("/parameters", name);
         let Some(fields) = value.as_object() else { continue };
-        let good = PARAMETER.good(fields, &pointer, &mut Vec::new());
-        let kind = text(&good, "type").and_then(Type::named).unwrap_or_default();
-        let default = good.get("default").cloned();
+        let spec: ParameterSpec =
+            typed(checked.good(fields, &pointer), &pointer, &mut checked.flaws);
+        let kind = spec.kind.unwrap_or_default();
+        // A default may be null.
+        let default = fields.get("default").cloned();
         if default.as_ref().is_some_and(|default| !kind.fits(default)) {
             let message = format!("the default is not of type {}", kind.name());
-            flaws.push(Flaw::new(inside(&pointer, "default"), message));
+            checked.flaws.push(Flaw::new(inside(&pointer, "default"), message));
         }
-        let is_required = flag(&good, "required") && default.is_none();
-        let description = text(&good, "description").unwrap_or_default().to_owned();
+        let is_required = spec.required == Some(true) && default.is_none();
+        let description = spec.description.unwrap_or_default();
         all.push(Parameter { name: name.clone(), kind, is_required, default, description });
     }
-    flaws.is_empty().then_some(all)
+    if checked.flaws.is_empty() { Ok(all) } else { Err(checked.flaws) }
+}
+
+/// Good fields as what they are. That they do not fit is a flaw, too, though the schema says all.
+pub fn typed<T: DeserializeOwned + Default>(
+    good: Map<String, Value>,
+    pointer: &str,
+    flaws: &mut Vec<Flaw>,
+) -> T {
+    serde_json::from_value(Value::Object(good)).unwrap_or_else(|error| {
+        flaws.push(Flaw::new(pointer, error.to_string()));
+        T::default()
+    })
 }
 
 /// An argument that does not fit, told at its parameter.
@@ -145,7 +180,7 @@ fn sorted(flaws: Vec<Flaw>, value: &Value) -> SpecError {
     told.unwrap_or_else(|| SpecError::one(Flaw::new("", "it cannot be read")))
 }
 
-/// Flaws in the order of the file.
+/// Flaws in the order of the file, each once: several rules may say the same of one value.
 pub fn in_order(mut flaws: Vec<Flaw>, value: &Value) -> Vec<Flaw> {
     flaws.sort_by_cached_key(|flaw| {
         let mut at = Some(value);
@@ -165,6 +200,7 @@ pub fn in_order(mut flaws: Vec<Flaw>, value: &Value) -> Vec<Flaw> {
         });
         places.collect::<Vec<usize>>()
     });
+    flaws.dedup();
     flaws
 }
 
@@ -175,7 +211,11 @@ pub struct Reader<'a> {
     roles: HashMap<String, Option<&'static Role>>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(ground: &'a Ground<'a>) -> Self {
+        Self { ground, flaws: Vec::new(), roles: HashMap::new() }
+    }
+
     pub fn wrong(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
         self.flaws.push(Flaw::new(pointer, message));
     }
@@ -199,56 +239,40 @@ impl Reader<'_> {
         found
     }
 
-    fn workflow(&mut self, value: &Value) -> Option<Workflow> {
-        let Some(fields) = value.as_object() else {
-            self.wrong("", "a workflow must be a JSON object");
-            return None;
-        };
-        // The steps are looked at one by one, so that a flaw in one does not hide the others.
-        let mut rest = fields.clone();
-        let steps = match rest.get("steps") {
-            Some(Value::Array(steps)) if (1..=MOST_STEPS).contains(&steps.len()) => {
-                let steps = steps.clone();
-                rest.shift_remove("steps");
-                rest.insert("steps".to_owned(), Value::Array(Vec::new()));
-                Some(steps)
-            }
-            _ => None,
-        };
-        let mut flaws = Vec::new();
-        let good = WORKFLOW.good(&rest, "", &mut flaws);
-        // The empty list stands in for the steps.
-        flaws.retain(|flaw| steps.is_none() || flaw.pointer != "/steps");
-        self.flaws.append(&mut flaws);
-        let limits = self.limits(good.get("limits"));
-        let budget = good.get("budget");
-        let budget = Budget {
-            tokens: budget.and_then(|own| own.get("tokens")).and_then(Value::as_u64),
-            cost_usd: budget.and_then(|own| own.get("cost_usd")).and_then(Value::as_f64),
-        };
+    fn workflow(&mut self, fields: &Map<String, Value>) -> Workflow {
+        let checked = WORKFLOW.check(&Value::Object(fields.clone()));
+        let mut good = checked.good(fields, "");
+        self.flaws.clone_from(&checked.flaws);
+        // The steps are read one by one, so that a flaw in one does not hide those of the others.
+        good.shift_remove("steps");
+        let is_list = !checked.flaws.iter().any(|flaw| flaw.pointer == "/steps");
+        let steps = fields.get("steps").filter(|_| is_list).and_then(Value::as_array);
         let mut drafts = Vec::new();
-        for (place, step) in steps?.iter().enumerate() {
+        for (place, step) in steps.into_iter().flatten().enumerate() {
             let pointer = format!("/steps/{place}");
-            match step.as_object() {
-                Some(fields) => {
-                    let good = STEP.good(fields, &pointer, &mut self.flaws);
-                    drafts.push(Draft::read(self, fields, &good, pointer));
-                }
-                None => self.wrong(pointer, "a step must be an object"),
+            if let Some(fields) = step.as_object() {
+                let good = checked.good(fields, &pointer);
+                drafts.push(Draft::read(self, fields, good, pointer));
             }
         }
+        let spec = typed(good, "", &mut self.flaws);
+        self.whole(spec, drafts)
+    }
+
+    fn whole(&mut self, spec: WorkflowSpec, drafts: Vec<Draft>) -> Workflow {
+        let limits = self.limits(spec.limits.unwrap_or_default());
         let steps = graph::join(self, drafts);
         self.check_children(&steps);
-        let name = text(&good, "name").map(str::trim);
-        let id = text(&good, "id").map_or_else(|| id_of(name.unwrap_or_default()), str::to_owned);
-        Some(Workflow {
+        let name = spec.name.as_deref().map(str::trim);
+        let id = spec.id.map_or_else(|| id_of(name.unwrap_or_default()), |id| id.0);
+        Workflow {
             name: name.unwrap_or(&id).to_owned(),
             id,
-            description: text(&good, "description").unwrap_or_default().trim().to_owned(),
+            description: spec.description.unwrap_or_default().trim().to_owned(),
             limits,
-            budget,
+            budget: spec.budget.unwrap_or_default(),
             steps,
-        })
+        }
     }
 
     /// Refuses more steps than a run may start Subagents.
@@ -264,20 +288,17 @@ impl Reader<'_> {
         }
     }
 
-    fn limits(&mut self, given: Option<&Value>) -> Limits {
-        let number = |name: &str| given.and_then(|own| own.get(name)).and_then(Value::as_u64);
+    fn limits(&mut self, given: LimitsSpec) -> Limits {
         let most = self.ground.limits.max_running;
-        let wanted =
-            number("max_concurrency").map(|own| usize::try_from(own).unwrap_or(usize::MAX));
-        if wanted.is_some_and(|wanted| wanted > most) {
+        if given.max_concurrency.is_some_and(|wanted| wanted > most) {
             let message = format!(
                 "it must be from 1 to {most}, which is `subagents.max_running` of the config"
             );
             self.wrong("/limits/max_concurrency", message);
         }
         Limits {
-            max_concurrency: wanted.unwrap_or(most).max(1),
-            timeout_ms: number("timeout_ms").unwrap_or(USUAL_RUN),
+            max_concurrency: given.max_concurrency.unwrap_or(most).max(1),
+            timeout_ms: given.timeout_ms.unwrap_or(USUAL_RUN),
         }
     }
 }
@@ -291,25 +312,4 @@ fn id_of(name: &str) -> String {
         .collect();
     let id: String = words.join("-").chars().take(64).collect();
     if id.is_empty() { "workflow".to_owned() } else { id }
-}
-
-/// The text behind a key.
-pub fn text<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v str> {
-    fields.get(key).and_then(Value::as_str)
-}
-
-/// Whether a switch is on.
-pub fn flag(fields: &Map<String, Value>, key: &str) -> bool {
-    fields.get(key).and_then(Value::as_bool).unwrap_or(false)
-}
-
-/// The values behind a key where one may stand for a list.
-pub fn each<'v>(fields: &'v Map<String, Value>, key: &str) -> Vec<(Option<usize>, &'v Value)> {
-    match fields.get(key) {
-        None => Vec::new(),
-        Some(Value::Array(values)) => {
-            values.iter().enumerate().map(|(place, value)| (Some(place), value)).collect()
-        }
-        Some(value) => vec![(None, value)],
-    }
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::flaw::{Flaw, inside};
-use super::keys::{NOT_WITH_APPLY, USUAL_CHECK};
 use super::output;
-use super::read::{Reader, each, flag, text};
-use super::{Check, Need, OnFailure, Posture, Step, Workspace};
+use super::read::{Reader, typed};
+use super::written::{CheckSpec, GlobSpec, MOST_GLOBS, NeedSpec, OneOrMore, StepSpec, USUAL_CHECK};
+use super::{Check, Need, Posture, Step, Workspace};
 use crate::bounds::{Bounds, WriteGlobs};
 use crate::event::PermissionMode;
 use crate::role::Role;
@@ -16,6 +16,21 @@ use crate::workflow::glob::Glob;
 
 /// The role of a step that names none.
 const USUAL_ROLE: &str = "worker";
+
+/// The keys that make no sense for a step that applies.
+const NOT_WITH_APPLY: [&str; 11] = [
+    "task",
+    "role",
+    "model",
+    "effort",
+    "posture",
+    "workspace",
+    "read_set",
+    "write_set",
+    "retries",
+    "needs",
+    "output",
+];
 
 /// A step and where it stands.
 pub struct Draft {
@@ -34,10 +49,12 @@ impl Draft {
     pub fn read(
         reader: &mut Reader<'_>,
         all: &Map<String, Value>,
-        good: &Map<String, Value>,
+        good: Map<String, Value>,
         pointer: String,
     ) -> Self {
         let before = reader.flaws.len();
+        let is_cut = good.len() < all.len();
+        let spec: StepSpec = typed(good, &pointer, &mut reader.flaws);
         let at = |key: &str| inside(&pointer, key);
         let applies = all.contains_key("apply");
         if applies {
@@ -48,67 +65,57 @@ impl Draft {
         } else if !all.contains_key("task") {
             reader.wrong(pointer.clone(), "a step needs `task`, or `apply`");
         }
-        let name = text(good, "role").map_or(USUAL_ROLE, str::trim);
+        let name = spec.role.as_deref().map_or(USUAL_ROLE, str::trim);
         let role = if applies { None } else { reader.role(name, at("role")) };
-        let posture = posture(reader, good, role, applies, &pointer);
-        let workspace = match text(good, "workspace") {
+        let posture = posture(reader, spec.posture, role, applies, &at("posture"));
+        let workspace = match spec.workspace {
             _ if applies => Workspace::Shared,
-            Some("isolated") => Workspace::Isolated,
-            Some("worktree") => Workspace::Worktree,
+            Some(own) => own,
             None if posture == Posture::Write => Workspace::Isolated,
-            _ => Workspace::Shared,
+            None => Workspace::Shared,
         };
-        let mut edges: Vec<(String, String)> = Vec::new();
-        for (place, value) in each(good, "depends_on") {
-            let pointer = place.map_or_else(
-                || at("depends_on"),
-                |place| inside(&at("depends_on"), &place.to_string()),
-            );
-            edges.extend(value.as_str().map(|id| (id.to_owned(), pointer)));
-        }
-        let needs = needs(reader, good, &pointer, &mut edges);
-        for key in ["gate", "apply"] {
-            edges.extend(text(good, key).map(|id| (id.to_owned(), at(key))));
-        }
-        let output = good.get("output").filter(|schema| {
+        let named = spec.depends_on.map(|own| own.placed(&at("depends_on"))).unwrap_or_default();
+        let mut edges: Vec<(String, String)> =
+            named.into_iter().map(|(pointer, id)| (id.0, pointer)).collect();
+        let needs = needs(reader, spec.needs.unwrap_or_default(), &at("needs"), &mut edges);
+        let gate = spec.gate.map(|id| id.0);
+        let apply = spec.apply.map(|id| id.0);
+        edges.extend(gate.clone().map(|id| (id, at("gate"))));
+        edges.extend(apply.clone().map(|id| (id, at("apply"))));
+        let output = spec.output.map(Value::Object).filter(|schema| {
             let flaws = output::flaws(schema, &at("output"));
             let is_good = flaws.is_empty();
             reader.flaws.extend(flaws);
             is_good
         });
+        let trimmed = |text: String| text.trim().to_owned();
+        let checks = spec.verify.map(|own| own.placed("")).unwrap_or_default();
         let step = Step {
-            id: text(all, "id").unwrap_or_default().to_owned(),
-            task: text(good, "task").filter(|_| !applies).map(|task| task.trim().to_owned()),
-            apply: text(good, "apply").map(str::to_owned),
+            // Also a name that cannot be one is known to those who refer to it.
+            id: all.get("id").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            task: spec.task.filter(|_| !applies).map(trimmed),
+            apply,
             role: if applies { USUAL_ROLE.to_owned() } else { name.to_owned() },
-            model: text(good, "model").map(|word| word.trim().to_owned()),
-            effort: text(good, "effort").map(|word| word.trim().to_owned()),
+            model: spec.model.map(trimmed),
+            effort: spec.effort.map(trimmed),
             depends_on: Vec::new(),
             posture,
             workspace,
-            read_set: set(reader, good, "read_set", &pointer).unwrap_or_else(everything),
-            write_set: write_set(reader, all, good, posture, &pointer),
-            timeout_ms: timeout(reader, good, &pointer),
-            retries: good.get("retries").and_then(Value::as_u64).map_or(0, |own| {
-                // At most five, as the table says.
-                u32::try_from(own).unwrap_or(0)
-            }),
-            optional: flag(good, "optional"),
-            on_failure: match text(good, "on_failure") {
-                Some("continue") => OnFailure::Continue,
-                Some("abort") => OnFailure::Abort,
-                _ => OnFailure::Hold,
-            },
+            read_set: spec
+                .read_set
+                .map_or_else(everything, |globs| set(reader, globs, &at("read_set"))),
+            write_set: write_set(reader, spec.write_set, posture, applies, &at("write_set")),
+            timeout_ms: timeout(reader, spec.timeout_ms, at("timeout_ms")),
+            retries: spec.retries.unwrap_or_default(),
+            optional: spec.optional.unwrap_or_default(),
+            on_failure: spec.on_failure.unwrap_or_default(),
             needs,
-            output: output.cloned(),
-            verify: each(good, "verify")
-                .into_iter()
-                .filter_map(|(_, value)| check(value))
-                .collect(),
-            gate: text(good, "gate").map(str::to_owned),
+            output,
+            verify: checks.into_iter().map(|(_, own)| check(own)).collect(),
+            gate,
             answer_is_enough: false,
         };
-        let is_vague = reader.flaws.len() > before || good.len() < all.len();
+        let is_vague = is_cut || reader.flaws.len() > before;
         Self { step, pointer, edges, states_output: all.contains_key("output"), is_vague }
     }
 
@@ -132,18 +139,17 @@ fn may_write(role: &Role) -> bool {
 
 fn posture(
     reader: &mut Reader<'_>,
-    good: &Map<String, Value>,
+    wanted: Option<Posture>,
     role: Option<&'static Role>,
     applies: bool,
     pointer: &str,
 ) -> Posture {
     let can_write = applies || role.is_none_or(may_write);
-    match text(good, "posture") {
+    match wanted {
         _ if applies => Posture::Write,
-        Some("write") => {
+        Some(Posture::Write) => {
             if let Some(role) = role.filter(|_| !can_write) {
-                let message = format!("the role `{}` only reads", role.name);
-                reader.wrong(inside(pointer, "posture"), message);
+                reader.wrong(pointer, format!("the role `{}` only reads", role.name));
             }
             Posture::Write
         }
@@ -154,59 +160,49 @@ fn posture(
 
 fn needs(
     reader: &mut Reader<'_>,
-    good: &Map<String, Value>,
+    written: BTreeMap<String, NeedSpec>,
     pointer: &str,
     edges: &mut Vec<(String, String)>,
 ) -> BTreeMap<String, Need> {
     let mut needs = BTreeMap::new();
-    for (name, value) in good.get("needs").and_then(Value::as_object).into_iter().flatten() {
-        let at = inside(&inside(pointer, "needs"), name);
-        let (step, path) = match value {
-            Value::String(short) => {
+    for (name, need) in written {
+        let at = inside(pointer, &name);
+        let (need, step_at, path_at) = match need {
+            NeedSpec::Short(short) => {
                 let short = short.trim();
-                let end = short.find('/').unwrap_or(short.len());
-                (&short[..end], &short[end..])
+                let (step, path) = short.split_at(short.find('/').unwrap_or(short.len()));
+                (Need { step: step.to_owned(), pointer: path.to_owned() }, at.clone(), at)
             }
-            value => {
-                let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
-                (text("step"), text("pointer"))
-            }
+            NeedSpec::Full(need) => (need, inside(&at, "step"), inside(&at, "pointer")),
         };
-        if !output::is_pointer(path) {
-            let at = if value.is_string() { at.clone() } else { inside(&at, "pointer") };
+        if !output::is_pointer(&need.pointer) {
             reader.wrong(
-                at,
+                path_at,
                 "this is no JSON pointer: it begins with `/`, and `~` stands only in `~0` and `~1`",
             );
             continue;
         }
-        edges.push((step.to_owned(), if value.is_string() { at } else { inside(&at, "step") }));
-        needs.insert(name.clone(), Need { step: step.to_owned(), pointer: path.to_owned() });
+        edges.push((need.step.clone(), step_at));
+        needs.insert(name, need);
     }
     needs
 }
 
-/// The globs of a set as they are matched; `None` when there are none.
+/// The globs of a set as they are matched.
 fn set(
     reader: &mut Reader<'_>,
-    good: &Map<String, Value>,
-    key: &str,
+    written: OneOrMore<GlobSpec, MOST_GLOBS>,
     pointer: &str,
-) -> Option<Vec<String>> {
-    good.get(key)?;
+) -> Vec<String> {
     let mut globs: Vec<String> = Vec::new();
-    for (place, value) in each(good, key) {
-        let mut at = inside(pointer, key);
-        if let Some(place) = place {
-            at = inside(&at, &place.to_string());
-        }
-        match glob(value.as_str().unwrap_or_default()) {
+    for (at, written) in written.placed(pointer) {
+        match glob(&written.0) {
             Ok(glob) if globs.contains(&glob) => {}
             Ok(glob) => globs.push(glob),
             Err(message) => reader.flaws.push(Flaw::new(at, message)),
         }
     }
-    Some(globs)
+    globs
 }
 
 /// A glob without what means nothing in it. A folder, which ends in a slash, is all that is in it.
@@ -235,48 +231,49 @@ pub fn glob(written: &str) -> Result<String, String> {
 
 fn write_set(
     reader: &mut Reader<'_>,
-    all: &Map<String, Value>,
-    good: &Map<String, Value>,
+    written: Option<OneOrMore<GlobSpec, MOST_GLOBS>>,
     posture: Posture,
+    applies: bool,
     pointer: &str,
 ) -> Vec<String> {
     let before = reader.flaws.len();
-    let given = set(reader, good, "write_set", pointer);
-    let is_clean = reader.flaws.len() == before && !all.contains_key("apply");
+    let given = written.map(|globs| set(reader, globs, pointer));
+    let is_clean = reader.flaws.len() == before && !applies;
     match (posture, given) {
         (Posture::ReadOnly, None) => Vec::new(),
         (Posture::Write, None) => everything(),
         (Posture::ReadOnly, Some(globs)) => {
             if !globs.is_empty() {
                 let message = "a step that only reads writes nothing; leave it out, or give it the posture `write`";
-                reader.wrong(inside(pointer, "write_set"), message);
+                reader.wrong(pointer, message);
             }
             Vec::new()
         }
         (Posture::Write, Some(globs)) => {
             if globs.is_empty() && is_clean {
                 let message = "a step that writes must be able to write something; leave it out for everything";
-                reader.wrong(inside(pointer, "write_set"), message);
+                reader.wrong(pointer, message);
             }
             globs
         }
     }
 }
 
-fn timeout(reader: &mut Reader<'_>, good: &Map<String, Value>, pointer: &str) -> Option<u64> {
-    let wanted = good.get("timeout_ms").and_then(Value::as_u64)?;
+fn timeout(reader: &mut Reader<'_>, wanted: Option<u64>, pointer: String) -> Option<u64> {
     let most = reader.ground.limits.max_timeout.as_millis();
-    if u128::from(wanted) > most {
+    if wanted.is_some_and(|wanted| u128::from(wanted) > most) {
         let message = format!(
             "it must be from 1 to {most}, which is `subagents.max_timeout_ms` of the config"
         );
-        reader.wrong(inside(pointer, "timeout_ms"), message);
+        reader.wrong(pointer, message);
     }
-    Some(wanted)
+    wanted
 }
 
-fn check(value: &Value) -> Option<Check> {
-    let timeout = value.get("timeout_ms").and_then(Value::as_u64).unwrap_or(USUAL_CHECK);
-    let command = value.as_str().or_else(|| value.get("command").and_then(Value::as_str))?;
-    Some(Check { command: command.trim().to_owned(), timeout_ms: timeout })
+fn check(written: CheckSpec) -> Check {
+    let check = match written {
+        CheckSpec::Short(command) => Check { command, timeout_ms: USUAL_CHECK },
+        CheckSpec::Full(check) => check,
+    };
+    Check { command: check.command.trim().to_owned(), ..check }
 }
