@@ -223,14 +223,8 @@ impl<'h> Draft<'h> {
                     ));
                 }
                 Canonical::ToolResult(result) => {
-                    let several = result.details["files"].as_array().into_iter().flatten();
-                    for facts in std::iter::once(&result.details).chain(several) {
-                        let is_change =
-                            facts.get("diff").is_some() || facts.get("deleted").is_some();
-                        files.extend(
-                            facts["path"].as_str().filter(|_| is_change).map(str::to_owned),
-                        );
-                    }
+                    let changed = result.files().filter(|file| file.is_changed);
+                    files.extend(changed.map(|file| file.path.to_owned()));
                 }
                 _ => {}
             }

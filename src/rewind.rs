@@ -246,7 +246,7 @@ fn outside(history: &History, turns: &[Seq], root: &Path) -> Option<String> {
             Some(Canonical::ToolCall(call)) if is_one => {
                 calls.insert(&call.call_id, &call.args);
             }
-            Some(Canonical::ToolResult(result)) if result.details.get("diff").is_some() => {
+            Some(Canonical::ToolResult(result)) if result.diff().is_some() => {
                 paths.extend(calls.get(&result.call_id).into_iter().flat_map(|args| named(args)));
             }
             _ => {}

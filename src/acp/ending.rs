@@ -3,7 +3,7 @@
 use agent_client_protocol_schema::v1::StopReason;
 
 use super::fault;
-use crate::error::{Kind, Report};
+use crate::error::Kind;
 use crate::event::{Canonical, Status, TerminalStatus, TurnFailed};
 use crate::rpc::Fault;
 
@@ -46,19 +46,8 @@ impl Ending {
                 Ok(StopReason::Refusal)
             }
             // The server cut the answer, with whatever reason or none.
-            TerminalStatus::Incomplete if failed.details["reason"].is_string() => {
-                Ok(StopReason::MaxTokens)
-            }
-            _ => Err(fault::of(&report(failed))),
+            TerminalStatus::Incomplete if failed.is_cut() => Ok(StopReason::MaxTokens),
+            _ => Err(fault::of(&failed.report())),
         }
-    }
-}
-
-/// The error of a Turn that failed.
-pub fn report(failed: &TurnFailed) -> Report {
-    Report {
-        kind: failed.error_kind.clone(),
-        message: failed.error_message.clone(),
-        details: failed.details.clone(),
     }
 }

@@ -11,15 +11,15 @@ use super::drive::{Driver, in_runtime};
 use super::exit::{self, Exit};
 use super::workflow::{LARGEST, attend_run, exit_of};
 use super::{Context, bad_argument, say};
-use crate::error::{Explain, Kind, Report};
+use crate::error::{Kind, Report};
 use crate::event::{Canonical, EventKind, Heard, PermissionMode, WorkflowEvent};
 use crate::files::open_regular;
 use crate::harness::{Which, WorkflowOrder};
 use crate::render::{Envelope, Gone, Paper, Signalled, clean, error_text, escape_hidden};
 use crate::rpc::BlockingStream;
 use crate::workflow::{
-    DelegateCommands, DelegateSource, Delegation, Finished, Flaw, Ground, Halt, Outcome, Progress,
-    SpecError, Written, delegate_plan, delegate_shown,
+    DelegateCommands, DelegateSource, Delegation, Finished, Flaw, Ground, Halt, LostTemplate,
+    Outcome, Progress, SpecError, Written, delegate_plan, delegate_shown,
 };
 
 /// How an error begins when nothing more may be spent.
@@ -147,11 +147,10 @@ fn read(args: &DelegateArgs, workspace: &Path, context: &Context) -> Result<Dele
 }
 
 /// What a template that cannot be had says of itself.
-fn lost(name: &str, error: &impl Explain) -> SpecError {
+fn lost(name: &str, error: &LostTemplate) -> SpecError {
     let flaw = Flaw::new("", error.to_string());
-    let known: Vec<String> =
-        serde_json::from_value(error.details()["known"].clone()).unwrap_or_default();
-    SpecError::one(if known.is_empty() { flaw } else { flaw.accepting(name, &known) })
+    let known = error.known();
+    SpecError::one(if known.is_empty() { flaw } else { flaw.accepting(name, known) })
 }
 
 /// Refuses the template of a stranger: it can be looked at, not run.

@@ -126,12 +126,12 @@ async fn evidence(driver: &Driver<'_>, look: Look) -> Result<String, Report> {
     });
     let tests: Vec<&str> = results
         .clone()
-        .filter(|result| result.details.get("exit_code").is_some())
+        .filter(|result| result.is_command())
         .filter_map(|result| result.output.as_deref())
         .collect();
     // On one screen with the tool lines, the diff has been seen already.
     let is_seen = look.answer == look.activity && look.answer == Surface::Terminal && !look.quiet;
-    let diffs = results.filter_map(|result| result.details.get("diff")?.as_str());
+    let diffs = results.filter_map(|result| result.diff());
     let mut told = Vec::new();
     if let [before, ..] = tests.as_slice() {
         told.push(format!("\nThe test at first:\n{}", indented(before)));

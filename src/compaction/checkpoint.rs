@@ -138,18 +138,15 @@ impl Checkpoint {
     /// argument that looks like one.
     fn take_result(&mut self, call: Option<&ToolCall>, result: &ToolResult) {
         self.failed_calls += u64::from(!result.ok);
-        let several = result.details["files"].as_array().into_iter().flatten();
-        for facts in std::iter::once(&result.details).chain(several) {
-            let Some(path) = facts["path"].as_str().filter(|_| result.ok) else { continue };
-            let is_change = facts.get("diff").is_some() || facts.get("deleted").is_some();
-            let list = if is_change { &mut self.files_changed } else { &mut self.files_read };
-            list.push(path.to_owned());
+        for file in result.files().filter(|_| result.ok) {
+            let list = if file.is_changed { &mut self.files_changed } else { &mut self.files_read };
+            list.push(file.path.to_owned());
         }
         let command =
             call.filter(|call| call.name == "bash").and_then(|call| call.args["command"].as_str());
         if let Some(command) = command {
             let first = command.lines().next().unwrap_or_default();
-            let code = match result.details["exit_code"].as_i64() {
+            let code = match result.exit_code() {
                 Some(code) => format!("exit {code}"),
                 None if result.ok => "ok".to_owned(),
                 None => "failed".to_owned(),

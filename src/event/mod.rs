@@ -16,6 +16,7 @@ mod posture;
 mod pressure;
 #[cfg(test)]
 mod reference;
+mod result_facts;
 mod schema;
 mod subagent;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use guest::{guest, guest_call};
 pub use hidden::{hidden_in, is_bidi_control, is_hidden, is_invisible, spell_hidden};
 pub use posture::*;
 pub use pressure::{Pressure, Tier};
+pub use result_facts::FileFact;
 #[doc(hidden)]
 pub use schema::events_schema;
 pub use subagent::{SubagentEvent, SubagentEventKind, SubagentUsage};

@@ -381,8 +381,8 @@ impl Turn {
                 call.ok = Some(result.ok);
                 call.output_bytes = output.len();
                 call.output = bounded(&output, OUTPUT);
-                let diff = result.details.get("diff").and_then(Value::as_str);
-                call.diff = diff.filter(|diff| !diff.is_empty()).map(|diff| bounded(diff, DIFF));
+                call.diff =
+                    result.diff().filter(|diff| !diff.is_empty()).map(|diff| bounded(diff, DIFF));
                 call.attachments = result.descriptor().into_iter().map(Attachment::of).collect();
                 return;
             }

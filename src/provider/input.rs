@@ -301,7 +301,7 @@ impl<'a> Fold<'a> {
         let is_current = self.batch_start >= self.turn_start;
         let batch = std::mem::take(&mut self.batch);
         let results = batch.iter().filter_map(|open| open.result);
-        let told: Vec<&str> = results.flat_map(told).collect();
+        let told: Vec<&str> = results.flat_map(ToolResult::told).collect();
         for Open { call, result, limit } in batch {
             self.open_item("{\"type\":\"function_call_output\",\"call_id\":");
             json(self.out, call.call_id.as_str());
@@ -407,12 +407,6 @@ impl<'a> Fold<'a> {
         }
         self.out.extend_from_slice(opening.as_bytes());
     }
-}
-
-/// The Subagents whose ends a result has told.
-fn told(result: &ToolResult) -> impl Iterator<Item = &str> {
-    let told = result.details.get("told").and_then(Value::as_array);
-    told.into_iter().flatten().filter_map(Value::as_str)
 }
 
 fn checkpoint_text(checkpoint: &HistoryCompaction) -> String {

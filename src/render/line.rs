@@ -314,14 +314,14 @@ impl Line {
             (_, Some(trouble)) => format!("{name}: {trouble}"),
         };
         self.activity(&line, sheet);
-        if outcome.is_some() && !is_streamed && is_command(result) {
+        if outcome.is_some() && !is_streamed && result.is_command() {
             let output = result.output.as_deref().unwrap_or_default();
             last_lines(output, |line| self.activity(line, sheet));
         }
-        if let Some(notice) = result.details.get("notice").and_then(serde_json::Value::as_str) {
+        if let Some(notice) = result.notice() {
             self.activity(&one_line(notice, END_WIDTH), sheet);
         }
-        if let Some(diff) = result.details.get("diff").and_then(serde_json::Value::as_str) {
+        if let Some(diff) = result.diff() {
             let colour = self.look.colour;
             diff::show(diff, colour, diff::SHORT, |line| sheet.line(line));
         }
@@ -456,14 +456,8 @@ const RED: &str = "31";
 
 /// What a command in the background is called, as long as it runs.
 fn handle(result: &ToolResult) -> Option<String> {
-    let is_running = result.details.get("running").and_then(serde_json::Value::as_bool)?;
-    let handle = result.details.get("background").and_then(serde_json::Value::as_str)?;
-    is_running.then(|| one_line(handle, 20))
-}
-
-/// Whether a result is that of a command that ran.
-fn is_command(result: &ToolResult) -> bool {
-    result.details.get("exit_code").is_some()
+    let (handle, is_running) = result.background()?;
+    (is_running == Some(true)).then(|| one_line(handle, 20))
 }
 
 /// Why a call went wrong, in a few words; `None` when it went well.
@@ -471,11 +465,10 @@ fn outcome(result: &ToolResult) -> Option<String> {
     if result.ok {
         return None;
     }
-    if let Some(signal) = result.details.get("signal").filter(|signal| !signal.is_null()) {
-        let signal = signal.as_str().map_or_else(|| signal.to_string(), str::to_owned);
+    if let Some(signal) = result.signal() {
         return Some(format!("signal {}", one_line(&signal, 20)));
     }
-    if let Some(code) = result.details.get("exit_code").and_then(serde_json::Value::as_i64) {
+    if let Some(code) = result.exit_code() {
         return Some(format!("exit {code}"));
     }
     let message = result.error.as_ref().map_or("failed", |error| error.message.as_str());

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::spec::{Spec, WorkspaceMode};
 use crate::event::{
     Canonical, Extra, PermissionMode, Said, SubagentEvent, SubagentEventKind, SubagentUsage,
+    ToolResult,
 };
 use crate::history::History;
 use crate::id::SessionId;
@@ -18,9 +19,10 @@ use crate::tool::first_chars;
 const SHOWN_TASK: usize = 400;
 
 /// How far a child is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Status {
     /// It waits for its turn.
+    #[default]
     Queued,
     /// It works.
     Running,
@@ -90,7 +92,7 @@ impl Status {
 }
 
 /// What is known of a child.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Record {
     /// `sub_` and ten hex digits.
     pub id: String,
@@ -149,18 +151,8 @@ impl Record {
             workspace: spec.workspace,
             depth: spec.depth,
             timeout: spec.timeout,
-            child: None,
-            cradle: None,
             attempt: 1,
-            tried: Vec::new(),
-            status: Status::Queued,
-            summary: None,
-            reason: None,
-            child_seq: None,
-            usage: SubagentUsage::default(),
-            elapsed: Duration::ZERO,
-            is_closed: false,
-            is_told: false,
+            ..Self::default()
         }
     }
 
@@ -169,7 +161,7 @@ impl Record {
         let mut records: Vec<Self> = Vec::new();
         for fact in history.facts() {
             if let Canonical::ToolResult(result) = fact {
-                note_told(&mut records, &result.details);
+                note_told(&mut records, result);
             }
             let Canonical::SubagentEvent(event) = fact else { continue };
             let Some(id) = event.subagent_id.as_ref().filter(|_| !event.is_copy()) else {
@@ -196,18 +188,10 @@ impl Record {
             workspace: WorkspaceMode::named(event.workspace_mode.as_deref()),
             depth: event.depth.unwrap_or(1),
             timeout: Duration::from_millis(event.timeout_ms.unwrap_or(600_000)),
-            child: None,
-            cradle: None,
             attempt: 1,
-            tried: Vec::new(),
             status: Status::after(&event.event)?,
-            summary: None,
-            reason: None,
-            child_seq: None,
-            usage: SubagentUsage::default(),
-            elapsed: Duration::ZERO,
-            is_closed: false,
             is_told: true,
+            ..Self::default()
         };
         record.apply(event);
         Some(record)
@@ -341,13 +325,9 @@ pub struct View {
 }
 
 /// Who had no room in an answer of a wait is news to the next one, also after a restart.
-fn note_told(records: &mut [Record], details: &Value) {
-    let is_in = |field: &str, record: &Record| {
-        let mut ids = details.get(field).and_then(Value::as_array).into_iter().flatten();
-        ids.any(|id| id.as_str() == Some(record.id.as_str()))
-    };
-    for record in records.iter_mut().filter(|record| is_in("told", record)) {
-        record.is_told = !is_in("left", record);
+fn note_told(records: &mut [Record], result: &ToolResult) {
+    for record in records.iter_mut().filter(|record| result.told().any(|id| id == record.id)) {
+        record.is_told = !result.left().any(|id| id == record.id);
     }
 }
 

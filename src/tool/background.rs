@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::command::{CommandError, Job};
@@ -272,14 +272,10 @@ fn past_of(history: &History) -> HashMap<String, String> {
     let mut past = HashMap::new();
     for fact in history.facts() {
         let Canonical::ToolResult(result) = fact else { continue };
-        let details = &result.details;
-        let Some(id) = details.get("background").and_then(Value::as_str) else { continue };
-        let number = |name: &str| details.get(name).and_then(Value::as_i64);
-        let end = match (details.get("running"), number("exit_code"), number("signal")) {
-            (Some(Value::Bool(false)), Some(code), _) => format!("{id} ended: exit code {code}"),
-            (Some(Value::Bool(false)), None, Some(signal)) => {
-                format!("{id} ended: killed by signal {signal}")
-            }
+        let Some((id, is_running)) = result.background() else { continue };
+        let end = match (is_running, result.exit_code(), result.signal()) {
+            (Some(false), Some(code), _) => format!("{id} ended: exit code {code}"),
+            (Some(false), None, Some(signal)) => format!("{id} ended: killed by signal {signal}"),
             _ => format!("{id} ended with the process that ran it"),
         };
         past.insert(id.to_owned(), end);

@@ -183,7 +183,7 @@ impl Tool for Bash {
         if let Some(note) = self.git_note(&args.command, needs, &context).await {
             ending.add_note(&note);
         }
-        let Ending { ok, lines, details } = ending;
+        let Ending { ok, lines, details, programs } = ending;
         let mut text = collected.bounded.text;
         if text.is_empty() {
             text.push_str("(no output)");
@@ -196,7 +196,7 @@ impl Tool for Bash {
             let max = timeout.as_millis();
             write!(text, "\n[timeout_ms was lowered to the maximum of {max}]").ok();
         }
-        Ok(ToolOutput::new(ok, text, details))
+        Ok(ToolOutput { programs, ..ToolOutput::new(ok, text, details) })
     }
 }
 

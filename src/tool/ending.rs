@@ -20,9 +20,6 @@ const NAMED_LEFTOVERS: usize = 5;
 /// How many paths of one kind are named.
 const NAMED_PATHS: usize = 20;
 
-/// The name under which a result lists the files that programs outside the sandbox run.
-pub const PROGRAMS: &str = "run_outside";
-
 /// How a command went.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ending {
@@ -30,6 +27,8 @@ pub struct Ending {
     /// What stands behind the output, without a newline at its end.
     pub lines: String,
     pub details: Value,
+    /// Files that programs outside the sandbox run, and that the command made or changed.
+    pub programs: Vec<PathBuf>,
 }
 
 /// What is said about a command besides what happened to it.
@@ -92,7 +91,7 @@ impl Ending {
             ("mended", &mended.put_back),
             ("neutralised", &mended.nested.neutralised),
             ("uncovered", &outcome.uncovered),
-            (PROGRAMS, &mended.nested.programs),
+            ("run_outside", &mended.nested.programs),
         ];
         for (name, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
             details[name] =
@@ -105,7 +104,7 @@ impl Ending {
         if !notices.is_empty() {
             details["notice"] = json!(notices.join("; "));
         }
-        Self { ok, lines, details }
+        Self { ok, lines, details, programs: mended.nested.programs.clone() }
     }
 }
 
@@ -183,18 +182,14 @@ fn facts(outcome: &Outcome, collected: &Collected) -> Value {
         End::Signal(signal) => (None, Some(signal)),
         End::Unknown => (None, None),
     };
-    let listed = |processes: &[Leftover]| -> Vec<Value> {
-        let fact = |process: &Leftover| json!({"pid": process.pid, "name": process.name});
-        processes.iter().map(fact).collect()
-    };
     json!({
         "exit_code": exit_code,
         "signal": signal,
         "timed_out": outcome.stopped == Some(Stop::TimedOut),
         "interrupted": outcome.stopped == Some(Stop::Interrupted),
         "duration_ms": u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
-        "leftovers": listed(&outcome.leftovers),
-        "survivors": listed(&outcome.survivors),
+        "leftovers": outcome.leftovers,
+        "survivors": outcome.survivors,
         "output_path": collected.spill.as_ref().map(|path| path.to_string_lossy()),
         "output_bytes": collected.total_bytes,
         "containment": outcome.containment,

@@ -136,24 +136,24 @@ impl Handle {
         if !text.ends_with('\n') {
             text.push('\n');
         }
-        let (ok, mut details) = match &glance.over {
+        let (ok, mut details, programs) = match &glance.over {
             None => {
                 if let Some(path) = glance.spill.as_ref().filter(|_| !is_whole) {
                     writeln!(text, "[full output so far: {}]", path.display()).ok();
                 }
                 write!(text, "[{} runs]", self.id).ok();
-                (true, running_facts(&glance))
+                (true, running_facts(&glance), Vec::new())
             }
             Some(Ok(ending)) => {
                 text.push_str(&ending.lines);
-                (ending.ok, ending.details.clone())
+                (ending.ok, ending.details.clone(), ending.programs.clone())
             }
             Some(Err(error)) => return Err(error.clone()),
         };
         details["background"] = json!(self.id);
         details["running"] = json!(glance.over.is_none());
         details["dropped_bytes"] = json!(glance.dropped);
-        Ok(ToolOutput::new(ok, text, details))
+        Ok(ToolOutput { programs, ..ToolOutput::new(ok, text, details) })
     }
 }
 

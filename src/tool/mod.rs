@@ -77,7 +77,6 @@ pub use bound::bound;
 pub use command::{CommandError, Commands, Containment, End, Host, Stop};
 pub use difference::{Difference, Versions};
 pub use editor::{Desk, Editor};
-pub use ending::PROGRAMS as RUN_OUTSIDE;
 pub use output::{SpillFile, store_text};
 pub use picture::show as show_image;
 pub use plain::{is_hidden, plain};
@@ -306,12 +305,21 @@ pub struct ToolOutput {
     pub is_unfinished: bool,
     /// The Skill whose context the call asked for.
     pub skill_context: Option<String>,
+    /// Files that programs outside the sandbox run, and that a command made or changed.
+    pub programs: Vec<PathBuf>,
 }
 
 impl ToolOutput {
     /// An answer about something that is over.
     pub fn new(ok: bool, text: impl Into<String>, details: Value) -> Self {
-        Self { ok, text: text.into(), details, is_unfinished: false, skill_context: None }
+        Self {
+            ok,
+            text: text.into(),
+            details,
+            is_unfinished: false,
+            skill_context: None,
+            programs: Vec::new(),
+        }
     }
 }
 

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::Stat;
-use serde_json::Value;
 
-use crate::event::Canonical;
+use crate::event::{Canonical, FileFact};
 use crate::history::History;
 use crate::id::sha256;
 
@@ -69,20 +68,17 @@ impl Seen {
         let live: Vec<&Canonical> = history.live_backwards().map(|(_, fact)| fact).collect();
         for fact in live.into_iter().rev() {
             let Canonical::ToolResult(result) = fact else { continue };
-            seen.learn(&result.details);
-            let files = result.details.get("files").and_then(Value::as_array);
-            files.into_iter().flatten().for_each(|file| seen.learn(file));
+            result.files().for_each(|file| seen.learn(file));
         }
         seen
     }
 
     /// Takes what a result says about one file; a file that was deleted has no hash.
-    fn learn(&self, facts: &Value) {
-        let text = |key| facts.get(key).and_then(Value::as_str);
-        let Some(path) = text("path").map(Path::new) else { return };
-        if let Some(print) = text("sha256").and_then(Print::from_sha256) {
+    fn learn(&self, file: FileFact<'_>) {
+        let path = Path::new(file.path);
+        if let Some(print) = file.sha256.and_then(Print::from_sha256) {
             self.note(path, print);
-        } else if facts.get("deleted").and_then(Value::as_bool) == Some(true) {
+        } else if file.is_deleted {
             self.forget(path);
         }
     }

@@ -315,13 +315,15 @@ impl Turn {
     ) -> Result<String, End> {
         let secrets = &self.settings.secrets;
         let (ok, text, mut details, error) = match outcome {
-            Ok(ToolOutput { ok, text, details, .. }) => (ok, text, details, None),
+            Ok(ToolOutput { ok, text, details, programs, .. }) => {
+                self.outside.note(&programs, self.settings.workspace.root());
+                (ok, text, details, None)
+            }
             Err(error) => {
                 let report = self.clean(error.into());
                 (false, error_text(&report), Value::Null, Some(report))
             }
         };
-        self.outside.note(&details, self.settings.workspace.root());
         secrets.clean_value(&mut details);
         let cleaned = secrets.clean(&text);
         let output = bound(&cleaned, self.settings.output_limit).into_owned();

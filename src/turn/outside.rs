@@ -2,12 +2,8 @@
 //! end of the Turn names them to the user.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-
-use serde_json::Value;
-
-use crate::tool::RUN_OUTSIDE;
 
 /// How many files are named.
 const NAMED: usize = 12;
@@ -18,14 +14,11 @@ pub(super) struct ProgramFiles(Mutex<BTreeSet<String>>);
 
 impl ProgramFiles {
     /// Takes what the result of a call lists.
-    pub(super) fn note(&self, details: &Value, root: &Path) {
-        let Some(listed) = details.get(RUN_OUTSIDE).and_then(Value::as_array) else { return };
-        let short = |path: &str| {
-            let path = Path::new(path);
-            path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned()
-        };
+    pub(super) fn note(&self, programs: &[PathBuf], root: &Path) {
+        let short =
+            |path: &PathBuf| path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        files.extend(listed.iter().filter_map(Value::as_str).map(short));
+        files.extend(programs.iter().map(short));
     }
 
     /// What the user is told, if there is anything.
@@ -49,22 +42,21 @@ impl ProgramFiles {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn files_are_named_once_and_not_all_of_them() {
         let files = ProgramFiles::default();
         let root = Path::new("/w");
-        files.note(&json!({"exit_code": 0}), root);
+        files.note(&[], root);
         assert_eq!(files.notice(), None);
-        files.note(&json!({RUN_OUTSIDE: ["/w/.envrc", "/x/.envrc"]}), root);
-        files.note(&json!({RUN_OUTSIDE: ["/w/.envrc"]}), root);
+        files.note(&["/w/.envrc".into(), "/x/.envrc".into()], root);
+        files.note(&["/w/.envrc".into()], root);
         let notice = files.notice().unwrap();
         assert!(notice.ends_with("first: .envrc, /x/.envrc"), "{notice}");
-        let many: Vec<String> = (0..20).map(|number| format!("/w/.vscode/{number:02}")).collect();
-        files.note(&json!({ RUN_OUTSIDE: many }), root);
+        let many: Vec<PathBuf> =
+            (0..20).map(|number| format!("/w/.vscode/{number:02}").into()).collect();
+        files.note(&many, root);
         assert!(
             files.notice().unwrap().ends_with(".vscode/10 and 10 more"),
             "{:?}",

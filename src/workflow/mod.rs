@@ -41,7 +41,7 @@ pub use spec::{
     Flaw, Ground, OnFailure, Posture, SpecError, Step, Workflow, Workspace as WorkspaceMode,
     reference, schema,
 };
-pub use template::Written;
+pub use template::{LostTemplate, Written};
 pub use tool::{RunWorkflow, tool_spec};
 pub use watch::{StepState, Watch, WatchedStep};
 

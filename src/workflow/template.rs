@@ -172,6 +172,17 @@ pub enum LostTemplate {
     Untrusted { name: String, path: PathBuf },
 }
 
+impl LostTemplate {
+    /// The templates that could be meant.
+    pub fn known(&self) -> &[String] {
+        match self {
+            Self::Unknown { known, .. } => known,
+            Self::Several { all, .. } => all,
+            _ => &[],
+        }
+    }
+}
+
 impl Explain for LostTemplate {
     fn kind(&self) -> Kind {
         match self {
@@ -184,8 +195,7 @@ impl Explain for LostTemplate {
 
     fn details(&self) -> Value {
         match self {
-            Self::Unknown { known, .. } => json!({ "known": known }),
-            Self::Several { all, .. } => json!({ "known": all }),
+            Self::Unknown { .. } | Self::Several { .. } => json!({ "known": self.known() }),
             Self::Broken { flaw, .. } => {
                 json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line })
             }

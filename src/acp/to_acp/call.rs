@@ -323,15 +323,9 @@ impl Card {
             let data = json!({ "terminal_id": id, "data": for_terminal(output) });
             meta.insert("terminal_output".to_owned(), data);
         }
-        let fact = |name: &str| result.details.get(name).cloned().unwrap_or_default();
-        let signal = match fact("signal") {
-            Value::Number(number) => json!(number.to_string()),
-            other => other,
-        };
-        let code = match fact("exit_code") {
-            Value::Null if signal.is_null() && !result.ok => json!(1),
-            other => other,
-        };
+        let signal = result.signal();
+        let is_unknown = signal.is_none() && !result.ok;
+        let code = result.exit_code().or(is_unknown.then_some(1));
         let end = json!({ "terminal_id": id, "exit_code": code, "signal": signal });
         meta.insert("terminal_exit".to_owned(), end);
         meta
@@ -345,17 +339,16 @@ impl Card {
             self.words(result)
         };
         content.extend(image.map(|image| ToolCallContent::Content(Content::new(image))));
-        let notice = result.details.get("notice").and_then(Value::as_str);
         let output = result.output.as_deref().unwrap_or_default();
         let is_seen = |notice: &str| !self.has_terminal && output.contains(notice);
-        let notice = notice.filter(|notice| !is_seen(notice));
+        let notice = result.notice().filter(|notice| !is_seen(notice));
         content.extend(notice.map(|notice| text(&format!("\u{26a0} {notice}"))));
         content
     }
 
     /// The change where there is one, the text otherwise.
     fn words(&self, result: &ToolResult) -> Vec<ToolCallContent> {
-        if let Some(diff) = result.details.get("diff").and_then(Value::as_str) {
+        if let Some(diff) = result.diff() {
             let was_there = result.details.get("created") == Some(&Value::Bool(false));
             let before = if was_there { Before::There } else { Before::Unknown };
             let pieces = diff::content(diff, &self.root, before);
@@ -373,8 +366,7 @@ impl Card {
 
     /// Where it happened, as far as the result knows better than the call.
     fn locations(&self, result: &ToolResult) -> Vec<ToolCallLocation> {
-        let diff = result.details.get("diff").and_then(Value::as_str);
-        let hunks = diff.map(diff::hunks).unwrap_or_default();
+        let hunks = result.diff().map(diff::hunks).unwrap_or_default();
         let mut places: Vec<ToolCallLocation> = Vec::new();
         for hunk in hunks {
             let path = self.root.join(&hunk.path);

@@ -25,7 +25,7 @@ use serde_json::Value;
 pub use attached::{Attached, image_of};
 
 use super::client::Client;
-use super::{ending, fault};
+use super::fault;
 use crate::event::{
     AssistantMessage, Canonical, Ephemeral, Event, EventKind, HistoryCompaction, ProviderUsage,
     Reasoning, RecordedFiles, Seq, Status, SubagentEvent, TerminalStatus, Tier, TurnFailed,
@@ -430,7 +430,7 @@ impl Renderer {
         if failed.terminal_status == TerminalStatus::Interrupted {
             return notice.into_iter().collect();
         }
-        let failure = failure(&id.to_string(), &fault::told(&ending::report(failed)));
+        let failure = failure(&id.to_string(), &fault::told(&failed.report()));
         [failure].into_iter().chain(notice).collect()
     }
 }

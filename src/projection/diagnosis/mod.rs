@@ -237,12 +237,7 @@ fn turns(history: &History) -> Vec<Turn> {
                 failed.terminal_status.as_str().clone_into(&mut turn.status);
                 turn.error_kind = Some(failed.error_kind.clone());
                 turn.error_message = Some(failed.error_message.clone());
-                let actions = failed.details.get("next_actions").and_then(Value::as_array);
-                turn.next_actions = actions
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|action| action.as_str().map(str::to_owned))
-                    .collect();
+                turn.next_actions = failed.report().next_actions();
             }
             Canonical::ProviderUsage(_) => turn.provider_calls += 1,
             Canonical::ToolCall(call) => {
