@@ -20,9 +20,9 @@ use serde_json::Value;
 use crate::annex::{self, AnnexError, Annexes};
 use crate::bounds::Bounds;
 use crate::config::models::Model;
-use crate::config::{Config, McpServer, SandboxLevel, Sight, Window, mcp};
+use crate::config::{Config, McpServer, SandboxLevel, mcp};
 use crate::conversation::Conversation;
-use crate::credential::{Credential, FieldPolicy};
+use crate::credential::Credential;
 use crate::disk;
 use crate::error::{Explain, Kind};
 use crate::history::History;
@@ -30,7 +30,6 @@ use crate::http::HttpSettings;
 use crate::id::SessionId;
 use crate::log::{Flaw, Opened};
 use crate::mcp::{Connections, Ground, WeakConnections};
-use crate::paths::Home;
 use crate::permission::Approvals;
 use crate::projection;
 use crate::prompt::{self, Project, Sources};
@@ -43,7 +42,7 @@ use crate::session::{Manners, Session, SessionError, Sessions};
 use crate::skill::{Places, Skills};
 use crate::snapshot::{Limits, Store, Tracker};
 use crate::state::{self, Resolved, SessionFolder, StateRoot};
-use crate::subagent::{Capacity, Family, Subagents};
+use crate::subagent::{Capacity, Family, Subagents, senses};
 use crate::tool::{Background, Commands, Containment, Host, Toolbox, WeakBackground};
 use crate::turn::{Budget, Prompt, Purse, Settings, Stance};
 use crate::workspace::{Workspace, WorkspaceError};
@@ -326,6 +325,7 @@ impl Harness {
             tools = tools.with_skills(&skills);
         }
         let confinement = Profile::of(self.config.sandbox.level, &posture.mode);
+        let (sight, window) = senses(&self.config, &self.credential, &posture.model);
         let settings = Settings {
             connections,
             provider: Arc::clone(&self.provider),
@@ -334,8 +334,8 @@ impl Harness {
             approvals: self.approvals.clone(),
             role: posture.role,
             shelf: resources,
-            sight: self.sight(&posture.model),
-            window: self.window(&posture.model),
+            sight,
+            window,
             gauge: Arc::default(),
             compaction: self.config.compaction,
             editor: None,
@@ -383,17 +383,6 @@ impl Harness {
     /// The user's home folder; `None` when nobody knows it.
     fn user(&self) -> Option<PathBuf> {
         Some(self.user_home.clone()).filter(|home| home.parent().is_some())
-    }
-
-    /// Whether a model can be shown images.
-    fn sight(&self, model: &str) -> Sight {
-        sight(&self.config.home, &self.credential, model)
-    }
-
-    /// How much a model can be told at once.
-    fn window(&self, model: &str) -> Window {
-        let endpoint = (self.config.home.clone(), self.credential.base_url());
-        Window::new(self.config.context_window, endpoint, model)
     }
 
     /// The tools of a Session; all its Conversations in this process share its commands.
@@ -480,11 +469,6 @@ impl Seat<'_> {
     }
 }
 
-fn sight(home: &Home, credential: &Credential, model: &str) -> Sight {
-    let takes_images = credential.policy() != FieldPolicy::Portable;
-    Sight::new(takes_images, (home.clone(), credential.base_url()), model)
-}
-
 /// What the caller of a Conversation brings.
 struct Caller {
     can_ask: bool,
@@ -556,31 +540,29 @@ pub enum HarnessError {
     Bounds(String),
 }
 
+impl HarnessError {
+    /// The error of another module that it passes on.
+    fn cause(&self) -> Option<&dyn Explain> {
+        match self {
+            HarnessError::Workspace(error) => Some(error),
+            HarnessError::Session(error) => Some(error),
+            HarnessError::Annex(error) => Some(error),
+            HarnessError::Bounds(_) => None,
+        }
+    }
+}
+
 impl Explain for HarnessError {
     fn kind(&self) -> Kind {
-        match self {
-            HarnessError::Workspace(error) => error.kind(),
-            HarnessError::Session(error) => error.kind(),
-            HarnessError::Annex(error) => error.kind(),
-            HarnessError::Bounds(_) => Kind::InvalidArgs,
-        }
+        self.cause().map_or(Kind::InvalidArgs, Explain::kind)
     }
+
     fn details(&self) -> Value {
-        match self {
-            HarnessError::Workspace(error) => error.details(),
-            HarnessError::Session(error) => error.details(),
-            HarnessError::Annex(error) => error.details(),
-            HarnessError::Bounds(_) => Value::Null,
-        }
+        self.cause().map_or(Value::Null, Explain::details)
     }
+
     fn next_actions(&self) -> Vec<String> {
-        match self {
-            HarnessError::Workspace(error) => error.next_actions(),
-            HarnessError::Session(error) => error.next_actions(),
-            HarnessError::Annex(error) => error.next_actions(),
-            HarnessError::Bounds(_) => {
-                vec!["write globs relative to the Workspace, such as 'src/**'".to_owned()]
-            }
-        }
+        let globs = || vec!["write globs relative to the Workspace, such as 'src/**'".to_owned()];
+        self.cause().map_or_else(globs, Explain::next_actions)
     }
 }

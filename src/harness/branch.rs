@@ -102,8 +102,7 @@ impl Harness {
         let to = root.for_fork(&self.config.home);
         let forking = move || fork(&root, &to, &parent, Cut::End, false, false);
         let forked = disk::work(forking).await;
-        let forked = forked.map_err(|error| Report::new(Kind::Crashed, error.to_string()))?;
-        let forked = forked?;
+        let forked = forked.map_err(|error| Report::new(Kind::Crashed, error.to_string()))??;
         let nameless = || Report::new(Kind::Internal, "the branch has no name");
         forked.session_id.ok_or_else(nameless)
     }
@@ -129,8 +128,7 @@ fn take(
     let rewind = match way {
         Way::Back(count) => Rewind::back(history, count, site),
         Way::Forward => Rewind::forward(history, site),
-    };
-    let rewind = rewind?;
+    }?;
     rewind.check(force, site)?;
     let restored = rewind.restore(site)?;
     if let Some((path, reason)) = restored.failed.first() {

@@ -15,6 +15,7 @@ use crate::prompt;
 use crate::role::strictest;
 use crate::roster::Roster;
 use crate::sandbox::Profile;
+use crate::subagent::senses;
 use crate::turn::{Budget, Prompt, Settings};
 use crate::workspace::Workspace;
 
@@ -52,11 +53,12 @@ impl Harness {
         let confinement = Profile::of(self.config.sandbox.level, &after.mode);
         old.stance.set(after.mode.clone(), confinement);
         let toolbox = old.tools.clone().of_role(after.role);
+        let (sight, window) = senses(&self.config, &self.credential, &after.model);
         let settings = Settings {
             toolbox,
             role: after.role,
-            sight: self.sight(&after.model),
-            window: self.window(&after.model),
+            sight,
+            window,
             prompt: Prompt {
                 cache_key: prompt::cache_key(
                     prompt::VERSION,
@@ -80,11 +82,12 @@ impl Harness {
         self.sessions.remember(conversation.session());
         self.take_family(conversation, from);
         let old = conversation.settings();
+        let (sight, window) = senses(&self.config, &self.credential, &old.model);
         let conversation = conversation.with(Settings {
             provider: Arc::clone(&self.provider),
             secrets: Arc::clone(&self.secrets),
-            sight: self.sight(&old.model),
-            window: self.window(&old.model),
+            sight,
+            window,
             ..old.clone()
         });
         self.lead(&conversation);

@@ -3,7 +3,6 @@
 use std::sync::{Arc, PoisonError, Weak};
 
 use super::{Harness, HarnessError};
-use crate::config::Window;
 use crate::conversation::Conversation;
 use crate::event::Canonical;
 use crate::history::History;
@@ -114,8 +113,6 @@ impl Harness {
 
     fn subagents(&self) -> &Subagents {
         self.subagents.get_or_init(|| {
-            let (home, credential) = (self.config.home.clone(), self.credential.clone());
-            let context_window = self.config.context_window;
             let nursery = Nursery {
                 sessions: Arc::clone(&self.sessions),
                 manners: self.manners(),
@@ -123,11 +120,7 @@ impl Harness {
                 commands: self.commands.clone(),
                 annexes: self.annexes.clone(),
                 user: self.user(),
-                senses: Box::new(move |model| {
-                    let endpoint = (home.clone(), credential.base_url());
-                    let window = Window::new(context_window, endpoint, model);
-                    (super::sight(&home, &credential, model), window)
-                }),
+                credential: self.credential.clone(),
             };
             Subagents::new(nursery, self.capacity.clone())
         })

@@ -33,16 +33,7 @@ impl Harness {
         };
         let tool: Arc<dyn AnyTool> = Arc::new(RunWorkflow { family: Arc::clone(family), sources });
         let rest: Rest = Arc::new(|| Box::pin(async {}));
-        let role = settings.role;
-        Settings {
-            toolbox: settings
-                .toolbox
-                .clone()
-                .and(vec![Arc::clone(&tool)], rest.clone())
-                .of_role(role),
-            tools: settings.tools.clone().and(vec![tool], rest),
-            ..settings
-        }
+        settings.with_tools(vec![tool], rest)
     }
 
     /// Runs a Workflow in the Session of a Conversation, or goes on with a run of it. Returns when
@@ -71,8 +62,8 @@ impl Harness {
             };
             let stage = Stage::new(family, id.clone(), &workflow)?;
             let text = secrets.clean(&words).into_owned();
-            let said = session.record(UserMessage { text, ..UserMessage::default() }.into()).await;
-            let said = said?;
+            let message = UserMessage { text, ..UserMessage::default() };
+            let said = session.record(message.into()).await?;
             if let (Some(tracker), Some(seq)) = (&tracker, said.seq()) {
                 tracker.begin(seq);
             }

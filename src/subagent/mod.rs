@@ -28,7 +28,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use capacity::Capacity;
 pub use durable::children;
-pub use nursery::Nursery;
+pub use nursery::{Nursery, senses};
 pub use record::{Record, Status, View};
 pub use show::{line, value, verdict};
 pub use spec::{Wish, WorkspaceMode};
@@ -143,15 +143,7 @@ impl Family {
             let family = Arc::clone(&family);
             Box::pin(async move { family.cancel_all().await })
         });
-        Settings {
-            toolbox: settings
-                .toolbox
-                .clone()
-                .and(tools.clone(), rest.clone())
-                .of_role(settings.role),
-            tools: settings.tools.clone().and(tools, rest),
-            ..settings
-        }
+        settings.with_tools(tools, rest)
     }
 
     /// What children inherit from now on.

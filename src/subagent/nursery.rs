@@ -13,7 +13,8 @@ use crate::annex::{self, Annex, AnnexError, Annexes};
 use crate::bounds::Bounds;
 use crate::config::{Config, Sight, Window};
 use crate::conversation::Conversation;
-use crate::error::{Explain, Kind, Report};
+use crate::credential::{Credential, FieldPolicy};
+use crate::error::{Kind, Report};
 use crate::event::{Extra, InitialPosture, LOG_VERSION, PostureChanged, SessionStarted};
 use crate::history::History;
 use crate::id::SessionId;
@@ -31,9 +32,6 @@ use crate::tool::{Background, Commands, ToolError, Toolbox};
 use crate::turn::{Prompt, Settings, Stance};
 use crate::workspace::Workspace;
 
-/// Whether a model can be shown images, and how much it can be told at once.
-pub type Senses = Box<dyn Fn(&str) -> (Sight, Window) + Send + Sync>;
-
 /// What all children of the process are made of.
 pub struct Nursery {
     pub sessions: Arc<Sessions>,
@@ -44,7 +42,7 @@ pub struct Nursery {
     pub annexes: Annexes,
     /// The user's home folder; `None` when nobody knows it.
     pub user: Option<PathBuf>,
-    pub senses: Senses,
+    pub credential: Credential,
 }
 
 /// A child that can be talked to.
@@ -82,9 +80,9 @@ pub enum Unborn {
     Failed(Report),
 }
 
-impl<E: Explain> From<&E> for Unborn {
-    fn from(error: &E) -> Self {
-        Unborn::Failed(Report::describe(error))
+impl<E: Into<Report>> From<E> for Unborn {
+    fn from(error: E) -> Self {
+        Unborn::Failed(error.into())
     }
 }
 
@@ -112,8 +110,8 @@ impl Nursery {
         record: &Record,
         of: Parentage<'_>,
     ) -> Result<Raised, Unborn> {
-        let role = self.role(record, &of).map_err(|error| Unborn::Failed(error.into()))?;
-        let bounds = of.bounds().map_err(Unborn::Failed)?;
+        let role = self.role(record, &of)?;
+        let bounds = of.bounds()?;
         let annex = self.place(id, record, &of).await?;
         let session = self.begin(id, record, &of, role, annex.as_ref(), &bounds)?;
         for globs in bounds.sets().skip(1) {
@@ -122,15 +120,14 @@ impl Nursery {
                 deny_write: globs.deny.clone(),
                 ..PostureChanged::default()
             };
-            session.record(narrower.into()).await.map_err(|error| Unborn::from(&error))?;
+            session.record(narrower.into()).await?;
         }
         let workspace = match &annex {
-            Some(annex) => self.open(annex).map_err(Unborn::Failed)?,
+            Some(annex) => self.open(annex)?,
             None => of.base.workspace.clone(),
         };
         let (workspace, history) = (workspace.bounded(bounds), History::default());
-        let raised = self.converse(session, workspace, record, role, &of, &history).await;
-        raised.map_err(Unborn::Failed)
+        Ok(self.converse(session, workspace, record, role, &of, &history).await?)
     }
 
     /// Makes the Workspace of a new child, if it is to have its own. It comes before the Log: a child
@@ -156,7 +153,7 @@ impl Nursery {
         };
         match self.annexes.make(wanted).await {
             Err(error) if error.is_taken() => Err(Unborn::Taken),
-            other => other.map(Some).map_err(|error| Unborn::from(&error)),
+            other => Ok(Some(other?)),
         }
     }
 
@@ -167,8 +164,7 @@ impl Nursery {
         record: &Record,
         of: &Parentage<'_>,
     ) -> Result<Workspace, Report> {
-        let found = self.annexes.find(of.logs(), child)?;
-        match found {
+        match self.annexes.find(of.logs(), child)? {
             Some(annex) => self.open(&annex),
             None if record.workspace == WorkspaceMode::Shared => Ok(of.base.workspace.clone()),
             None => Err(Report::describe(&AnnexError::Closed { child: child.clone() })),
@@ -176,8 +172,7 @@ impl Nursery {
     }
 
     fn open(&self, annex: &Annex) -> Result<Workspace, Report> {
-        let opened = Workspace::open(annex.folder())?;
-        Ok(opened.hiding(self.config.home.folder()))
+        Ok(Workspace::open(annex.folder())?.hiding(self.config.home.folder()))
     }
 
     /// Goes on with a child that has a Log.
@@ -189,8 +184,7 @@ impl Nursery {
     ) -> Result<Raised, Report> {
         let role = self.role(record, &of)?;
         let workspace = self.find(child, record, &of)?;
-        let opened = self.sessions.open(of.logs(), child, self.manners.clone()).await;
-        let (session, _) = opened?;
+        let (session, _) = self.sessions.open(of.logs(), child, self.manners.clone()).await?;
         let history = session.history().await?;
         let bounds = terms::recorded(&history, of.base.workspace.bounds())
             .map_err(|reason| unusable(&reason))?;
@@ -233,7 +227,7 @@ impl Nursery {
         };
         match self.sessions.create(of.logs(), id, first.into(), self.manners.clone()) {
             Err(SessionError::Log(LogError::AlreadyExists { .. })) => Err(Unborn::Taken),
-            made => made.map_err(|error| Unborn::from(&error)),
+            made => Ok(made?),
         }
     }
 
@@ -255,8 +249,7 @@ impl Nursery {
             is_paid: true,
             settings: settings.clone(),
         };
-        let family = of.subagents.family(kin, history).await;
-        let family = family?;
+        let family = of.subagents.family(kin, history).await?;
         let settings = family.equip(settings);
         Ok(Raised { conversation: Conversation::new(session, settings, Vec::new()), family })
     }
@@ -285,7 +278,7 @@ impl Nursery {
         let confinement = Profile::of(self.config.sandbox.level, &mode);
         let model = record.model.clone().unwrap_or_else(|| base.model.clone());
         let family = format!("{}:{}", of.parent, role.name);
-        let (sight, window) = (self.senses)(&model);
+        let (sight, window) = senses(&self.config, &self.credential, &model);
         Settings {
             toolbox: tools.clone().of_role(role),
             tools,
@@ -327,6 +320,14 @@ impl Nursery {
     }
 }
 
+/// Whether a model can be shown images, and how much it can be told at once.
+pub fn senses(config: &Config, credential: &Credential, model: &str) -> (Sight, Window) {
+    let endpoint = || (config.home.clone(), credential.base_url());
+    let takes_images = credential.policy() != FieldPolicy::Portable;
+    let sight = Sight::new(takes_images, endpoint(), model);
+    (sight, Window::new(config.context_window, endpoint(), model))
+}
+
 /// Bounds that cannot be used: going on without them would widen.
 fn unusable(reason: &str) -> Report {
     Report::new(Kind::InvalidArgs, format!("write bounds: {reason}"))
@@ -340,10 +341,9 @@ pub fn inherited(base: &Settings, ids: &[String]) -> Result<Vec<Attachment>, Rep
         let Some(descriptor) = base.shelf.find(id) else {
             return Err(lost(format!("there is no Resource `{id}`")));
         };
-        let bytes = base.shelf.bytes(&descriptor);
-        let bytes = bytes.map_err(|_| lost(format!("the bytes of Resource `{id}` are gone")))?;
-        let attachment = Attachment::from_bytes(&descriptor.name, bytes);
-        attachments.push(attachment?);
+        let gone = |_| lost(format!("the bytes of Resource `{id}` are gone"));
+        let bytes = base.shelf.bytes(&descriptor).map_err(gone)?;
+        attachments.push(Attachment::from_bytes(&descriptor.name, bytes)?);
     }
     Ok(attachments)
 }

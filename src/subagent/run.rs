@@ -243,8 +243,7 @@ impl Run {
     async fn bear(&self, of: Parentage<'_>) -> Result<Raised, Report> {
         for _ in 0..NAMES {
             let id = SessionId::mint();
-            let told = self.tell(self.record.starting(&id)).await;
-            told?;
+            self.tell(self.record.starting(&id)).await?;
             match of.subagents.nursery.raise(&id, &self.record, of).await {
                 Ok(raised) => return Ok(raised),
                 Err(Unborn::Taken) => {}
@@ -313,8 +312,7 @@ impl Run {
         let context =
             context::text(&self.record, &self.terms.facts, self.link.parent.id(), max_depth);
         let input = Input { text: self.text.clone() };
-        let sent = conversation.delegate(input, attachments, context).await;
-        sent.map_err(Report::from)
+        Ok(conversation.delegate(input, attachments, context).await?)
     }
 
     async fn next(

@@ -24,7 +24,7 @@ pub struct Slots {
 }
 
 /// A place to run in, free again when dropped.
-pub struct Slot<'a>(#[expect(dead_code, reason = "held, and given back")] SemaphorePermit<'a>);
+pub type Slot<'a> = SemaphorePermit<'a>;
 
 impl Slots {
     /// So many.
@@ -34,13 +34,13 @@ impl Slots {
 
     /// A slot, if one is free and nobody waits for it.
     pub fn take(&self) -> Option<Slot<'_>> {
-        self.free.try_acquire().ok().map(Slot)
+        self.free.try_acquire().ok()
     }
 
     /// Waits for a slot behind everybody who waits already. Dropping the future leaves the queue.
     pub async fn wait(&self) -> Option<Slot<'_>> {
         // Never closed, so there is always one in the end.
-        self.free.acquire().await.ok().map(Slot)
+        self.free.acquire().await.ok()
     }
 
     /// Why a command does not start yet.

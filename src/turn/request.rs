@@ -9,9 +9,17 @@ use crate::id::SessionId;
 use crate::prompt::Context;
 use crate::provider::Request;
 use crate::resource::Contents;
-use crate::tool::ToolSpec;
+use crate::tool::{AnyTool, Rest, ToolSpec};
 
 impl Settings {
+    /// The same settings with more Tools, of which the role uses those that it may.
+    #[must_use]
+    pub fn with_tools(self, more: Vec<Arc<dyn AnyTool>>, rest: Rest) -> Self {
+        let toolbox = self.toolbox.clone().and(more.clone(), rest.clone()).of_role(self.role);
+        let tools = self.tools.clone().and(more, rest);
+        Self { toolbox, tools, ..self }
+    }
+
     /// One call to the model after this History.
     pub fn request(
         &self,

@@ -56,13 +56,11 @@ impl Stage {
         child: &SessionId,
         bundle: &mut Bundle,
     ) -> Result<Vec<PathBuf>, Report> {
-        let annex = self.family.annexes().find(self.logs(), child);
-        let annex = annex?;
+        let annex = self.family.annexes().find(self.logs(), child)?;
         let Some(annex) = annex else { return Err(Report::new(Kind::NotFound, "no Workspace")) };
         let parent = self.workspace.clone();
         let changes = disk::work(move || annex.changes(&parent)).await;
-        let changes = changes.map_err(|error| Report::new(Kind::Crashed, error.to_string()))?;
-        let changes = changes?;
+        let changes = changes.map_err(|error| Report::new(Kind::Crashed, error.to_string()))??;
         if !changes.is_empty() {
             bundle.artifacts.push(Artifact {
                 kind: CHANGE_SET.to_owned(),
