@@ -14,6 +14,16 @@ fn names(grammar: &clap::Command) -> impl Iterator<Item = &str> {
     names.chain(["help"])
 }
 
+/// Whether a word of the command line is a prompt in quotes, of three words or more: it is more than one slip of the
+/// finger away from every command.
+pub fn is_surely_a_prompt(word: &str) -> bool {
+    word.split_whitespace().count() > 2
+}
+
+fn is_like(lower: &str, name: &str) -> bool {
+    name.len().abs_diff(lower.len()) <= 1 && strsim::damerau_levenshtein(lower, name) <= 1
+}
+
 /// Whether a word is a command of this build.
 pub fn is_command(word: &str) -> bool {
     names(&super::command()).any(|name| name == word)
@@ -24,10 +34,7 @@ pub fn check(words: &[String], literal: &[String], grammar: &clap::Command) -> R
     let ([word], []) = (words, literal) else { return Ok(()) };
     let as_prompt = format!("if it is meant as a prompt: {}", prompt_command("pixir --", word));
     let lower = word.to_lowercase();
-    let near = |name: &&str| {
-        name.len().abs_diff(lower.len()) <= 1 && strsim::damerau_levenshtein(&lower, name) <= 1
-    };
-    let Some(meant) = names(grammar).find(near) else { return Ok(()) };
+    let Some(meant) = names(grammar).find(|name| is_like(&lower, name)) else { return Ok(()) };
     Err(bad_argument(format!("`{word}` is not a command, did you mean `{meant}`?"))
         .with_next_actions(vec![format!("pixir {meant}"), as_prompt]))
 }
@@ -36,6 +43,16 @@ pub fn check(words: &[String], literal: &[String], grammar: &clap::Command) -> R
 mod tests {
     use super::super::command;
     use super::*;
+
+    #[test]
+    fn three_words_are_like_no_command() {
+        assert!(names(&command()).all(|name| !name.contains(char::is_whitespace)));
+        assert!(is_surely_a_prompt("fix the bug"));
+        for word in ["log in", " log in ", "merge child", "un do"] {
+            assert!(!is_surely_a_prompt(word));
+            assert!(check(&[word.trim().to_owned()], &[], &command()).is_err(), "{word}");
+        }
+    }
 
     #[track_caller]
     fn check_word(word: &str, expected: Option<&str>) {

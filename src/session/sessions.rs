@@ -14,7 +14,7 @@ use crate::log::{LogError, Opened};
 use crate::state::{SessionFolder, StateRoot};
 
 /// How long a Session of this process that is just closing may still hold its lock.
-const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// The live Sessions of one process; knowing them does not keep them alive.
 #[derive(Debug, Default)]

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio_util::sync::CancellationToken;
@@ -102,6 +103,9 @@ struct UnassignedSupervisor {
 /// How long a supervisor may take to read what it is to build.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How often a command is attempted while folders that are mounted for it change.
+const MOST_ATTEMPTS: usize = 5;
+
 /// How many supervisors wait for another command.
 const MOST_SPARES: usize = 3;
 
@@ -173,7 +177,7 @@ pub enum Stop {
 }
 
 /// A process that the command left behind.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Leftover {
     pub pid: i32,
     pub name: String,
@@ -262,21 +266,19 @@ impl Commands {
             environment: self.0.environment.clone(),
         };
         let frame = order.encode().map_err(|_| CommandError::Unsayable)?;
-        let outcome = match self.attempt(&frame, job, output).await {
+        let mut outcome = self.attempt(&frame, job, output).await;
+        for _ in 1..MOST_ATTEMPTS {
             // What it was confined by has changed under it; nothing has run yet.
-            Err(CommandError::Stale) => {
-                self.spares().retain(|(own, _)| own.as_ref() != job.spec);
-                self.attempt(&frame, job, output).await
-            }
-            other => other,
-        };
+            let Err(CommandError::Stale) = outcome else { break };
+            self.spares().retain(|(own, _)| own.as_ref() != job.spec);
+            outcome = self.attempt(&frame, job, output).await;
+        }
         if let Err(CommandError::Unsupported { .. }) = outcome {
             self.0.subreaper_only.store(true, Ordering::Relaxed);
             self.spares().clear();
             self.early().take();
             return outcome;
         }
-        self.prepare_spare(job.spec);
         outcome
     }
 
@@ -360,14 +362,6 @@ impl Commands {
         spares.push((spec.cloned(), supervisor));
         if spares.len() > MOST_SPARES {
             spares.remove(0);
-        }
-    }
-
-    fn prepare_spare(&self, spec: Option<&Spec>) {
-        let has_one = self.spares().iter().any(|(own, _)| own.as_ref() == spec);
-        // A failure here will be met again, and told, by the next command.
-        if !has_one && let Ok(supervisor) = self.start(spec) {
-            self.keep(spec, supervisor);
         }
     }
 

@@ -295,6 +295,9 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
     let covers = Covers::new(spec, settled.enforcement.level);
+    // A supervisor is started for a command, so its first command sees what was mounted for it. A folder in which others
+    // add and remove entries all the time would never be found as it was a moment ago.
+    let mut is_first = true;
     loop {
         let (mut order, given) = match lifeline::receive() {
             Ok(Some(received)) => received,
@@ -310,7 +313,8 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
             return ExitCode::SUCCESS;
         }
         let is_stale = |asker: &mut Asker| asker.wait().and_then(|()| asker.is_stale());
-        match asker.as_mut().map(is_stale) {
+        let is_new = std::mem::take(&mut is_first);
+        match asker.as_mut().filter(|_| !is_new).map(is_stale) {
             None | Some(Ok(false)) => {}
             Some(Ok(true)) => {
                 report(STALE);

@@ -115,6 +115,9 @@ fn every_item_of_the_checklist_can_be_done() {
             ["cargo", "bench", "--bench", name] => {
                 assert!(manifest.contains(&format!("[[bench]]\nname = \"{name}\"")), "{line}");
             }
+            ["cargo", "build", "--profile", name] => {
+                assert!(manifest.contains(&format!("[profile.{name}]")), "{line}");
+            }
             ["cargo", "run", "--example", "smoke", "--", name] => {
                 assert!(smoke.contains(&format!("name: \"{name}\"")), "{line}");
             }

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pixir::workbench::{Answer, Setup, Workbench};
@@ -103,6 +104,25 @@ fn home_changes(machine: &Machine) {
     assert!(!last.contains(SECRET) && last.contains("made later"), "{last}");
 }
 
+/// A folder in which others add entries all the time stops no command.
+fn busy_folder(machine: &Machine) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..60_000 {
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                fs::write(machine.root.join(format!("home/added-{number}")), "").unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let answers: Vec<Answer> = (0..4).map(|_| machine.run("cat ~/mnt/../.profile")).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(answers.iter().all(|answer| answer.text.contains("No such file")));
+    });
+}
+
 /// A program that listens in the folder of devices is not reached, and devices work.
 fn devices(machine: &Machine) {
     let log = UnixDatagram::bind("/dev/log").unwrap();
@@ -157,6 +177,7 @@ fn driver() {
     let machine = Machine::new(&std::env::current_dir().unwrap());
     match drive.to_str().unwrap() {
         "home" => home_changes(&machine),
+        "busy" => busy_folder(&machine),
         "devices" => devices(&machine),
         _ => crowd(&machine),
     }
@@ -192,6 +213,11 @@ fn drive(what: &str, mount: &str) {
 #[test]
 fn what_changes_in_a_home_with_mounts_is_seen_by_the_next_command() {
     drive("home", MOUNT_HOME);
+}
+
+#[test]
+fn a_home_folder_that_changes_all_the_time_stops_no_command() {
+    drive("busy", MOUNT_HOME);
 }
 
 #[test]
