@@ -27,5 +27,5 @@ async fn closed(stream: OwnedFd, side: Interest) {
         }
         guard.clear_ready();
     }
-    pending().await
+    pending::<()>().await;
 }

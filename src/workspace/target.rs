@@ -260,14 +260,14 @@ impl Target {
     ) -> Result<(File, Temporary<'_>, Vec<String>), WorkspaceError> {
         let mode = if like.is_some() { 0o600 } else { 0o666 };
         let (mut file, temporary) = self.temporary(mode).map_err(|errno| self.explain(errno))?;
-        let mut fill = || {
+        let mut write_and_sync = || {
             file.write_all(content)?;
             let notes = like.map(|like| carry::carry_over(like, &file)).transpose()?;
             file.sync_all()?;
             Ok(notes.unwrap_or_default())
         };
-        let filled: io::Result<Vec<String>> = fill();
-        match filled {
+        let written: io::Result<Vec<String>> = write_and_sync();
+        match written {
             Ok(notes) => Ok((file, temporary, notes)),
             Err(error) => Err(temporary.give_up(self.explain(errno_of(&error)))),
         }
