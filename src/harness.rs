@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -56,9 +55,6 @@ pub use workflows::{StepState, WatchedStep, WorkflowOrder, WorkflowWatch};
 pub use crate::tool::Editor;
 use grant::Grants;
 use posture::{Posture, Resumed};
-
-/// When the first request has long left, and things that can wait are done.
-const AFTER_THE_RUSH: Duration = Duration::from_millis(250);
 
 /// What enters at the door: nothing below reads the environment or a settings file.
 pub struct Door {
@@ -447,10 +443,8 @@ impl Harness {
     /// Notes the Workspace in the user's cache, off the path to the first request.
     fn remember_workspace(&self, root: &Path) {
         let (home, root) = (self.config.home.clone(), root.to_owned());
-        // Best effort, and nobody waits for it: the cache can be deleted at any time. A thread for
-        // it would only be in the way of the first request.
+        // Best effort, in the background: the cache can be deleted at any time.
         tokio::spawn(async move {
-            tokio::time::sleep(AFTER_THE_RUSH).await;
             disk::work(move || projection::remember(&home, &root)).await.ok();
         });
     }
