@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use super::base::Base;
 use crate::files::StateDir;
 use crate::snapshot::{Hash, State};
+
+/// How much is read at once where the kernel does not copy.
+const COPY_BUFFER: usize = 64 << 10;
 
 /// Makes a copy in a folder that is not there yet, for its owner alone.
 pub fn copy(base: &Base, annexes: &StateDir, name: &OsStr) -> io::Result<StateDir> {
@@ -83,8 +86,35 @@ impl Copier<'_> {
                 Err(_) => self.can_share.store(false, Ordering::Relaxed),
             }
         }
-        // Between two files the kernel copies.
-        let copied = io::copy(&mut from.take(size), &mut File::from(to.try_clone()?))?;
+        let mut to = File::from(to.try_clone()?);
+        // Between two files the kernel copies, where their file systems can.
+        let copied = match io::copy(&mut from.take(size), &mut to) {
+            Ok(copied) => copied,
+            Err(error) => {
+                tracing::debug!(%error, "the kernel did not copy a file");
+                to.set_len(0)?;
+                to.rewind()?;
+                copy_by_reading(from, &mut to, size)?
+            }
+        };
         if copied == size { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+fn copy_by_reading(mut from: &File, to: &mut File, size: u64) -> io::Result<u64> {
+    from.rewind()?;
+    let mut from = from.take(size);
+    let mut buffer = vec![0; COPY_BUFFER];
+    let mut copied = 0;
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(copied),
+            Ok(count) => {
+                to.write_all(&buffer[..count])?;
+                copied += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }

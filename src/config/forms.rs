@@ -50,17 +50,17 @@ pub fn kind(schema: &Value) -> &str {
 /// without blanks around it, and `null` is how a person comments out a line of JSON.
 pub fn object<T: DeserializeOwned + JsonSchema>(value: &Value) -> Result<T, String> {
     let mut fields = value.as_object().ok_or("it is not an object")?.clone();
-    fields.retain(|_, value| !value.is_null());
-    for value in fields.values_mut() {
-        if let Value::String(text) = value {
-            *text = text.trim().to_owned();
-        }
-    }
     let schema = schema_of::<T>();
     let known = schema["properties"].as_object().ok_or("it has no fields")?;
     if let Some(odd) = fields.keys().find(|name| !known.contains_key(*name)) {
         let names: Vec<&str> = known.keys().map(String::as_str).collect();
         return Err(format!("`{odd}` is none of {}", names.join(", ")));
+    }
+    fields.retain(|_, value| !value.is_null());
+    for value in fields.values_mut() {
+        if let Value::String(text) = value {
+            *text = text.trim().to_owned();
+        }
     }
     for (name, field) in known {
         match fields.get(name) {

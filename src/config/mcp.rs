@@ -275,12 +275,28 @@ const SHARED: [&str; 7] = ["type", "command", "args", "env", "cwd", "url", "head
 
 /// A server as its entry describes it, or a broken one.
 fn server(table: &str, name: String, value: &Value, origin: McpOrigin) -> McpServer {
-    let read = forms::object::<Entry>(value)
+    let read = forms::object::<Entry>(&without_unused(value))
         .and_then(|entry| Ok((entry.trusted, transport(entry, origin)?)));
     let (is_trusted, transport) = read.unwrap_or_else(|problem| {
         (false, McpTransport::Broken { key: format!("{table}.{name}"), problem })
     });
     McpServer { name, transport, origin, is_trusted }
+}
+
+/// An entry without the fields that its transport does not use, whatever is in them: other programs put some there.
+fn without_unused(value: &Value) -> Value {
+    let has = |name: &str| value.get(name).is_some_and(|value| !value.is_null());
+    let has_command = has("command");
+    let has_url = has("url");
+    let mut used = value.clone();
+    if let Some(fields) = used.as_object_mut() {
+        fields.retain(|name, _| match name.as_str() {
+            "args" | "env" | "cwd" => has_command,
+            "headers" => has_url,
+            _ => true,
+        });
+    }
+    used
 }
 
 /// Adds servers to those that are there; whoever came first keeps the name. Gives the names that
@@ -450,6 +466,15 @@ mod tests {
         assert!(!servers[0].is_trusted, "no file of a Workspace speaks for itself");
         assert_eq!(servers[0].origin, McpOrigin::Workspace);
         assert!(read_shared("{}").is_err() && read_shared("nonsense").is_err());
+    }
+
+    #[test]
+    fn fields_of_the_other_transport_do_not_count() {
+        let servers = read(json!({
+            "a": {"type": "http", "url": "http://x", "env": {"PORT": 8080}, "args": [1], "cwd": 5},
+            "b": {"command": "x", "headers": {"n": 1}, "url": null},
+        }));
+        assert!(servers.iter().all(|server| server.problem().is_none()), "{servers:?}");
     }
 
     #[test]

@@ -84,7 +84,9 @@ pub fn headers_of(
         let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| odd())?;
         let mut value = HeaderValue::from_str(value).map_err(|_| odd())?;
         value.set_sensitive(true);
-        sent.insert(key, value);
+        if sent.insert(key, value).is_some() {
+            return Err(odd());
+        }
     }
     Ok(sent)
 }
