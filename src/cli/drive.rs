@@ -364,10 +364,12 @@ impl<'a> Driver<'a> {
     fn note_recording(&mut self, heard: &Heard) {
         let Heard::Event(event) = heard else { return };
         let EventKind::Ephemeral(Ephemeral::Status(status)) = event.kind() else { return };
-        self.recording_since = match status {
-            Status::Recording { .. } => self.recording_since.or_else(|| Some(Instant::now())),
-            _ => None,
-        };
+        if !matches!(status, Status::Recording { .. }) {
+            self.recording_since = None;
+        } else if self.recording_since.is_none() {
+            self.keyboard.begin_wait_for_enter();
+            self.recording_since = Some(Instant::now());
+        }
     }
 
     fn skip_recording(&mut self) {

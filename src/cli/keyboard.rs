@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io::{self, BufRead};
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
@@ -21,6 +21,9 @@ use crate::rpc::wait_until_ready;
 /// How many entries may wait for a Turn to end; further ones wait in the kernel.
 const QUEUED_ENTRIES: usize = 64;
 
+/// How often the terminal is asked whether Enter was pressed.
+const ENTER_POLL: Duration = Duration::from_millis(50);
+
 /// The reader of stdin.
 #[derive(Default)]
 pub struct Keyboard {
@@ -30,6 +33,8 @@ pub struct Keyboard {
     entries: Option<mpsc::Receiver<TerminalInput>>,
     /// Entries that came before a question, and so are no answer to it.
     waiting: VecDeque<TypedEntry>,
+    /// The terminal holds bytes that were not typed in answer to the current wait for Enter.
+    has_typed_ahead: bool,
     dropped: DropCount,
 }
 
@@ -85,8 +90,17 @@ impl Keyboard {
         }
     }
 
-    /// Waits for Enter alone, after `moment`. Words that are typed meanwhile are kept for the next prompt.
+    /// Notes what is typed already when a wait for Enter begins.
+    pub fn begin_wait_for_enter(&mut self) {
+        self.has_typed_ahead = typed_bytes() > 0;
+    }
+
+    /// Waits for Enter alone, after `moment`. Words that are typed meanwhile are kept for the next prompt in line
+    /// mode, and stay in the terminal for the shell in a run of one prompt.
     pub async fn enter_after(&mut self, moment: Instant) -> Option<()> {
+        if self.entries.is_none() && self.reading.is_none() {
+            return self.enter_alone().await;
+        }
         loop {
             let entry = self.next_entry().await?;
             if entry.at > moment && entry.lines.iter().all(|line| line.trim().is_empty()) {
@@ -95,12 +109,43 @@ impl Keyboard {
             self.waiting.push_back(entry);
         }
     }
+
+    /// Waits until the terminal holds an empty line and nothing else, and reads that line only: reading further
+    /// would take input from the shell. `None` once it holds anything else.
+    async fn enter_alone(&mut self) -> Option<()> {
+        let mut poll = tokio::time::interval(ENTER_POLL);
+        loop {
+            poll.tick().await;
+            match typed_bytes() {
+                0 => {}
+                1 if !self.has_typed_ahead && reads_lines() => return read_line().map(drop),
+                _ => self.has_typed_ahead = true,
+            }
+            if self.has_typed_ahead {
+                return None;
+            }
+        }
+    }
+}
+
+/// How many bytes of complete lines the terminal holds.
+fn typed_bytes() -> u64 {
+    rustix::io::ioctl_fionread(io::stdin()).unwrap_or(0)
+}
+
+/// Whether the terminal hands over whole lines.
+fn reads_lines() -> bool {
+    has_mode(LocalModes::ICANON)
 }
 
 /// Whether the terminal shows what is typed.
 pub fn echoes() -> bool {
+    has_mode(LocalModes::ECHO)
+}
+
+fn has_mode(mode: LocalModes) -> bool {
     let modes = tcgetattr(io::stdin()).map(|termios| termios.local_modes);
-    modes.is_ok_and(|modes| modes.contains(LocalModes::ECHO))
+    modes.is_ok_and(|modes| modes.contains(mode))
 }
 
 /// Puts the controlling terminal in the place of stdin. Whatever stdin was must have been read.

@@ -123,9 +123,16 @@ fn wait_for<T>(look: impl Fn() -> T, wished: impl Fn(&T) -> bool) -> T {
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE * 3, future).await.unwrap() })
+    run_within(PATIENCE * 3, future)
 }
+
+fn run_within<T>(limit: Duration, future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(limit, future).await.unwrap() })
+}
+
+/// The time limit of the flood: 300 MB cost many seconds in a build without optimisation, and more beside other work.
+const FLOOD_LIMIT: Duration = Duration::from_mins(10);
 
 /// A long sleep under the mark.
 const SLEEP: &str = "exec -a MARK sleep 300";
@@ -416,11 +423,12 @@ fn driver() {
     let (what, mark) = drive.split_once(' ').unwrap();
     let mode = if what == "subreaper" { Mode::Subreaper } else { Mode::Namespace };
     let house = House { mark: mark.to_owned(), ..House::new(mode) };
-    run(async {
+    run_within(FLOOD_LIMIT, async {
         house.bash("true").await;
         if what == "flood" {
             let before = peak_memory_kb();
-            let answer = house.bash("head -c 314572800 /dev/zero | tr '\\0' 'x'").await;
+            let flood = "head -c 314572800 /dev/zero | tr '\\0' 'x'";
+            let answer = house.bash_within(flood, FLOOD_LIMIT.as_millis() as u64).await;
             assert_eq!(answer.details["output_bytes"], 314_572_800);
             assert!(answer.text.len() <= 16 * 1024);
             let growth = peak_memory_kb() - before;

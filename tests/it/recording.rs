@@ -102,6 +102,22 @@ async fn enter_skips_a_recording_and_leaves_no_old_status_line_on_the_screen() {
     assert_eq!(results[0]["ok"], true);
 }
 
+/// What is typed while one prompt runs is for the shell that comes after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn words_that_are_typed_during_a_recording_reach_the_shell() {
+    let house = House::with(touching()).await;
+    let held = hold_up(&house.workspace());
+    let script = r#""$PIXIR" 'touch a file'; read line; echo "the shell read: $line""#;
+    let mut terminal = Terminal::script(&house, script);
+    terminal.shows("recording files for undo");
+    terminal.types("words for the shell\n\n");
+    drop(held);
+    terminal.shows("the shell read: words for the shell");
+    assert_eq!(terminal.ends(), Some(0));
+    assert!(house.workspace().join("ran").exists());
+    assert!(!terminal.screen().contains("recording was skipped"), "{}", terminal.screen());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_editor_sees_that_a_command_waits_for_the_recording() {
     let stage = Stage::new(Stage::mark(), Script::new(touching())).await;

@@ -62,7 +62,8 @@ async fn commands_show_their_output_as_the_client_likes_it() {
     let of_call: Vec<&Value> =
         updates.iter().filter(|update| update.get("toolCallId").is_some()).collect();
     assert_eq!(of_call[0]["title"], command, "a status that is not told is `pending`");
-    assert_eq!(of_call[1]["status"], "in_progress");
+    // A recording of files for undo that takes long is shown before it, as `pending`.
+    assert!(of_call.iter().any(|update| update["status"] == "in_progress"), "{of_call:#?}");
     let last = of_call.last().unwrap();
     assert_eq!(last["status"], "failed");
     let text = last["content"][0]["content"]["text"].as_str().unwrap();
