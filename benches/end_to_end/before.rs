@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::scene::Scene;
-use super::table::time;
-use super::{Report, median_wall};
+use super::table::{median, time};
+use super::{Report, median_wall, megabytes, ratio};
 
 /// The argument that asks for this comparison.
 pub const ROLE: &str = "before";
@@ -16,10 +16,15 @@ pub const ROLE: &str = "before";
 const SIZES: [usize; 2] = [0, 2000];
 /// Runs of each binary.
 const RUNS: usize = 25;
+/// What the peak memory may have grown by.
+const GROWTH: u64 = 3_000_000;
 
 pub fn measure(report: &mut Report, earlier: Option<String>) {
     let earlier = earlier.unwrap();
     let binaries = [Path::new(&earlier), Path::new(env!("CARGO_BIN_EXE_pixir"))];
+    first_byte(report, binaries);
+    deltas(report, binaries);
+    memory(report, binaries);
     for files in SIZES {
         let walls = |prompt: &str| {
             let scene = Scene::among_files(prompt, files);
@@ -36,6 +41,32 @@ pub fn measure(report: &mut Report, earlier: Option<String>) {
         promise(report, &row("one call of bash"), next, 1.15);
         promise(report, &row("the first command of a Session"), one, 1.3);
     }
+}
+
+fn first_byte(report: &mut Report, binaries: [&Path; 2]) {
+    let times = Scene::new("answer").take_turns_of(binaries, 2 * RUNS).map(|runs| {
+        median(&mut runs.iter().map(|run| run.first_byte.unwrap()).collect::<Vec<_>>())
+    });
+    let row = "exec to first request byte, earlier and now";
+    report.times(row, times[0], times[1], None);
+    promise(report, row, times, 1.25);
+}
+
+fn deltas(report: &mut Report, binaries: [&Path; 2]) {
+    let times = Scene::new("deltas 20000")
+        .take_turns_of(binaries, RUNS)
+        .map(|runs| median(&mut runs.iter().map(|run| run.cpu).collect::<Vec<_>>()));
+    report.times("20,000 deltas, CPU, earlier and now", times[0], times[1], None);
+}
+
+fn memory(report: &mut Report, binaries: [&Path; 2]) {
+    let [earlier, now] =
+        Scene::new("bash 50").peaks_of(binaries, 5).map(|mut peaks| median(&mut peaks));
+    let shown = [megabytes(earlier), megabytes(now), String::new()];
+    report.row("peak memory, 50 calls, earlier and now", shown, ratio(now, earlier));
+    let text =
+        format!("peak memory {} ≤ {} + {}", megabytes(now), megabytes(earlier), megabytes(GROWTH));
+    report.promise(text, now <= earlier + GROWTH);
 }
 
 fn promise(report: &mut Report, what: &str, [earlier, now]: [Duration; 2], factor: f64) {

@@ -90,11 +90,18 @@ impl Scene {
     /// The floor client, Pixir without syncing, and Pixir as it is by default, each so many times
     /// and in turn.
     pub fn take_turns(&self, count: usize) -> [Vec<Run>; 3] {
+        self.runs_in_turn(count, |model| self.commands(model))
+    }
+
+    fn runs_in_turn<const N: usize>(
+        &self,
+        count: usize,
+        commands: impl Fn(&Model) -> [Command; N],
+    ) -> [Vec<Run>; N] {
         let mut model = Model::start(None);
-        let mut runs = [Vec::new(), Vec::new(), Vec::new()];
+        let mut runs = std::array::from_fn(|_| Vec::new());
         for _ in 0..count {
-            let mut commands = self.commands(&model);
-            for (runs, command) in runs.iter_mut().zip(&mut commands) {
+            for (runs, command) in runs.iter_mut().zip(&mut commands(&model)) {
                 let run = child::run(command);
                 let arrivals = model.arrivals(self.requests);
                 let first_byte = arrivals.first().map(|first| first.saturating_sub(run.started));
@@ -121,15 +128,18 @@ impl Scene {
 
     /// Two binaries in turn, each so many times, without syncing.
     pub fn take_turns_of(&self, binaries: [&Path; 2], count: usize) -> [Vec<Run>; 2] {
+        self.runs_in_turn(count, |model| self.commands_of(binaries, model))
+    }
+
+    /// The peak memory of two binaries, each so many times.
+    pub fn peaks_of(&self, binaries: [&Path; 2], count: usize) -> [Vec<u64>; 2] {
         let model = Model::start(None);
-        let mut runs = [Vec::new(), Vec::new()];
-        for _ in 0..count {
-            for (runs, binary) in runs.iter_mut().zip(binaries) {
-                let command = Command::new(binary);
-                runs.push(child::run(&mut self.prepared(command, &model, Durability::None)));
-            }
-        }
-        runs
+        let commands = self.commands_of(binaries, &model);
+        commands.map(|command| (0..count).map(|_| child::peak(&command)).collect())
+    }
+
+    fn commands_of(&self, binaries: [&Path; 2], model: &Model) -> [Command; 2] {
+        binaries.map(|binary| self.prepared(Command::new(binary), model, Durability::None))
     }
 
     fn pixir(&self, model: &Model, durability: Durability) -> Command {
