@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use pixir::scripted::{Issuer, Received, Reply, Script, Server};
 use serde_json::{Value, json};
 
-/// Tells this program to be Pixir for once, in a process of its own.
+/// The argument that makes this program act as Pixir, in a process of its own.
 const AS_PIXIR: &str = "__as-pixir";
 
-/// What may stand beside the name of a smoke.
+/// The flags.
 const FLAGS: [&str; 3] = ["--dry-run", "--scripted", "--json"];
 
-/// What one smoke sends and what it must see.
+/// One smoke test: what it sends, and what it must see.
 struct Smoke {
     name: &'static str,
     what: &'static str,
@@ -141,14 +141,14 @@ const SKILL: &str = "---\nname: smoke-word\ndescription: Says which word a smoke
 /// How long the sign-in service may take to give a code.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One thing that was looked at.
+/// One check and its result.
 struct Check {
     name: &'static str,
     ok: bool,
     found: Value,
 }
 
-/// What came of it: the envelope, and from the Logs the bills and what happened to a graph.
+/// The result of a run: the envelope, and from the Logs the bills, the Workflow Events and the Skills.
 struct Seen {
     envelope: Value,
     bills: Vec<Value>,
@@ -204,7 +204,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What it would do.
+/// The report of `--dry-run`.
 fn rehearsal(smoke: &Smoke) -> Value {
     json!({
         "smoke": smoke.name,
@@ -223,14 +223,14 @@ fn command_words(smoke: &Smoke) -> Vec<String> {
     bounds.iter().chain(smoke.arguments).map(|word| (*word).to_owned()).collect()
 }
 
-/// A model and an issuer of our own, and a home that is signed in to them.
+/// A scripted model and issuer, and a home folder that is signed in to them.
 struct Stage {
     home: PathBuf,
     issuer: Issuer,
     server: Server,
 }
 
-/// Does it with a scripted model, on the route of a subscription.
+/// Runs a smoke with a scripted model, on the route of a subscription.
 fn on_stage(smoke: &Smoke) -> Result<Value, Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Runtime::new()?;
     let issuer = runtime.block_on(Issuer::start())?;
@@ -245,7 +245,7 @@ fn on_stage(smoke: &Smoke) -> Result<Value, Box<dyn std::error::Error>> {
     report
 }
 
-/// What a well-behaved model does with each of the prompts.
+/// The answers of the scripted model to each of the prompts.
 fn answer(request: &Received) -> Reply {
     let wants_tool = request.user_texts().last().is_some_and(|text| text.contains("bash tool"));
     if wants_tool && request.outputs().is_empty() {
@@ -281,7 +281,7 @@ fn answer(request: &Received) -> Reply {
     reply.text("pong").usage(2100, 1920, 5)
 }
 
-/// Does it, in a scratch Workspace, with the settings and the credential of the user, or of a stage.
+/// Runs a smoke in a temporary Workspace, with the settings and the credential of the user, or of scripted services.
 fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error::Error>> {
     let scratch = scratch("work");
     let workspace = scratch.join("work");
@@ -329,12 +329,12 @@ fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error
     }))
 }
 
-/// A folder of this process, gone at the end.
+/// A temporary folder of this process.
 fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("pixir-smoke-{name}-{}", std::process::id()))
 }
 
-/// This program as Pixir, with the settings and the credential of the user, or of a stage.
+/// This program as Pixir, with the settings and the credential of the user, or of scripted services.
 fn pixir(stage: Option<&Stage>) -> Result<Command, std::io::Error> {
     let mut command = Command::new(std::env::current_exe()?);
     if let Some(stage) = stage {
@@ -371,8 +371,8 @@ fn give_skill(
     Ok(())
 }
 
-/// The first leg of a sign-in by code, in a home of its own: the service gives a page and a code, nobody
-/// types the code, and nothing is stored. The code itself is not shown.
+/// The first part of a sign-in by code, in a home folder of its own: the service gives a page and a code, the code is
+/// not typed, and nothing is stored. The code itself is not shown.
 fn device_code(stage: Option<&Stage>) -> Result<Vec<Check>, Box<dyn std::error::Error>> {
     let home = scratch("sign-in");
     std::fs::create_dir_all(&home)?;

@@ -1,10 +1,10 @@
-//! Street door.
+//! The `pixir` binary: the command line, or the supervisor of a command.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    // The watcher of a command starts before anything else, because every command waits for it.
+    // Checked before anything else, because every command waits for its supervisor to start.
     if arguments.next().is_some_and(|first| first == pixir::SUPERVISE) {
         return pixir::supervise(arguments);
     }

@@ -1,4 +1,4 @@
-//! The editor's agent: how soon it answers, what a Session costs, and how fast it talks.
+//! Benchmark of `pixir acp`: time to initialize, memory per Session, and updates per second.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -12,19 +12,19 @@ use super::model::Model;
 use super::table::{median, time};
 use super::{Report, child, megabytes};
 
-/// The argument that measures these rows alone.
+/// The argument to measure only these rows.
 pub const ROLE: &str = "acp";
 /// The role of a process that answers one line and ends.
 pub const ANSWER: &str = "__answer";
 
-/// How much later than any process it may answer.
+/// How much later than a trivial process it may answer `initialize`.
 const GREETING: Duration = Duration::from_millis(15);
-/// What one more idle Session may take, in bytes.
+/// Most bytes of memory for one more idle Session.
 const SESSION: u64 = 300_000;
-/// How many pieces the long answer has.
+/// Deltas of the long answer.
 const PIECES: usize = 20_000;
 
-/// Answers one line, as anybody could.
+/// Answers one line, as the fastest possible process would.
 pub fn answer() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -45,7 +45,7 @@ pub fn measure(report: &mut Report) {
     talking(&stage, report);
 }
 
-/// From the moment before `exec` to the first answer, of any process and of Pixir, in turn.
+/// Time from before `exec` to the first answer, of the trivial process and of Pixir, alternating.
 fn greeted(stage: &Stage) -> [Duration; 2] {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..40 {
@@ -76,7 +76,7 @@ fn setting_up(stage: &Stage, report: &mut Report) {
     lone(report, "acp: session/new", time(median(&mut times)));
 }
 
-/// A row that has nothing to be compared with.
+/// A row without a comparison.
 fn lone(report: &mut Report, name: &str, value: String) {
     report.row(name, [String::new(), value, String::new()], String::new());
 }
@@ -133,7 +133,7 @@ fn talking(stage: &Stage, report: &mut Report) {
         })
         .collect();
     lone(report, "acp: pieces of an answer per second", median(&mut rates).to_string());
-    // Pieces are told together where they come together; what is loaded is told one by one.
+    // Deltas that arrive together become one update; a loaded Session sends one update for each entry.
     for _ in 0..10 {
         editor.prompt(&session, "read 50");
     }
@@ -154,7 +154,7 @@ fn per_second(count: usize, taken: Duration) -> u64 {
     u64::try_from(count as u128 * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
 }
 
-/// A home, a Workspace and a model.
+/// A home folder, a Workspace and a scripted model.
 struct Stage {
     folder: TempDir,
     model: Model,
@@ -186,7 +186,7 @@ impl Stage {
     }
 }
 
-/// The least of an editor.
+/// A minimal ACP client.
 struct Editor {
     process: Child,
     stdin: ChildStdin,
@@ -203,7 +203,7 @@ impl Editor {
         Self { process, stdin, stdout, next: 0 }
     }
 
-    /// Asks, and reads until the answer; gives it, and how many other lines came.
+    /// Sends a request and reads until its answer; gives the answer, and the number of other lines.
     fn call(&mut self, method: &str, params: &Value) -> (Value, usize) {
         self.next += 1;
         let question =
@@ -233,13 +233,13 @@ impl Editor {
         self.call("session/new", &params).0["sessionId"].as_str().unwrap().to_owned()
     }
 
-    /// One prompt to its end, and how many updates it had.
+    /// Runs one prompt to its end; gives the number of its updates.
     fn prompt(&mut self, session: &str, text: &str) -> usize {
         let prompt = json!([{"type": "text", "text": text}]);
         self.call("session/prompt", &json!({"sessionId": session, "prompt": prompt})).1
     }
 
-    /// What it holds in memory, when it has come to rest.
+    /// Its resident memory in bytes, once it is idle.
     fn resident(&self) -> u64 {
         // Sessions are announced a moment after they are made.
         std::thread::sleep(Duration::from_millis(500));

@@ -1,4 +1,4 @@
-//! A bare client: reqwest and eventsource-stream. It sends the first request that Pixir sent, parses the same
+//! A client made of reqwest and eventsource-stream. It sends the first request that Pixir sent, parses the same
 //! typed frames and writes deltas to stdout.
 
 use std::io::Write;

@@ -16,7 +16,7 @@ pub const ROLE: &str = "before";
 const SIZES: [usize; 2] = [0, 2000];
 /// Runs of each binary.
 const RUNS: usize = 25;
-/// What the peak memory may have grown by.
+/// Most bytes that the peak memory may have grown by.
 const GROWTH: u64 = 3_000_000;
 
 pub fn measure(report: &mut Report, earlier: Option<String>) {

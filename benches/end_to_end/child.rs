@@ -9,10 +9,10 @@ use nix::time::{ClockId, clock_gettime};
 
 /// The role of a process that ends at once.
 pub const NOTHING: &str = "__nothing";
-/// The role of a process that tells how much memory another one took.
+/// The role of a process that prints the peak memory of another one.
 pub const PEAK: &str = "__peak";
 
-/// What one process took.
+/// The times of one process.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     /// When it was started, on the clock that all processes share.
@@ -44,7 +44,7 @@ pub fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().into()
 }
 
-/// Runs it to its end, which must be a good one.
+/// Runs a command to its end, which must be a success.
 pub fn run(command: &mut Command) -> Run {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let cpu = cpu_of_children();

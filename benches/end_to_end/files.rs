@@ -1,6 +1,6 @@
-//! Many files: the list of ten thousand Sessions, the look before a command, and the way back.
+//! Benchmarks with many files: the list of 10,000 Sessions, the survey before a command, and undo.
 //!
-//! Floors are the least that anybody must do: look at every name, or write every file.
+//! The floor of a row is the least work that any program must do: stat every name, or write every file.
 
 use std::fs;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn list(report: &mut Report) {
     );
 }
 
-/// The look before a command that finds nothing new, and a Turn that changed every file, taken back.
+/// The survey before a command that finds nothing new, and the undo of a Turn that changed every file.
 fn walk_and_undo(report: &mut Report) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let paint = |colour: &str| {
@@ -73,7 +73,7 @@ fn walk_and_undo(report: &mut Report) {
         }
     };
     paint("blue");
-    // What was written a moment ago is read again, to be sure; that is not what is measured.
+    // Files written a moment ago are read again, which is not what is measured.
     std::thread::sleep(Duration::from_millis(200));
     let mut followed = Followed::new(folder.path()).unwrap();
     followed.begin().unwrap();

@@ -1,4 +1,4 @@
-//! The floor: the least a client can do. It sends the requests that Pixir sent, reads the stream,
+//! The floor client: the least that a client can do. It sends the requests that Pixir sent, reads the stream,
 //! finds deltas and calls in it, writes the deltas to stdout, runs the calls, and nothing else.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use serde::Deserialize;
 /// The role of the process.
 pub const ROLE: &str = "__floor";
 
-/// What a frame must say to matter.
+/// The fields of a frame that matter here.
 #[derive(Deserialize)]
 pub struct Frame {
     pub r#type: String,

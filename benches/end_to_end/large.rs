@@ -1,4 +1,4 @@
-//! Large Workspaces: what the first command of a Session waits for, and what an unchanged Workspace costs.
+//! Benchmarks of large Workspaces: the wait before the first command, and the cost of an unchanged Workspace.
 //!
 //! The floor of the first row is reading every file, that of the second is looking at every name.
 
@@ -27,7 +27,7 @@ struct Size {
     unchanged: Duration,
 }
 
-/// Measures these sizes, or one that was asked for.
+/// Measures these sizes, or the given one.
 pub fn measure(report: &mut Report, asked: Option<String>) {
     let millis = Duration::from_millis;
     let mut sizes = vec![
@@ -83,7 +83,7 @@ fn in_git(report: &mut Report, size: &Size) {
     report.promise(format!("{count} unchanged files: {} ≤ {limit}", time(unchanged)), held);
 }
 
-/// Only told: beyond the limit on files nothing is recorded.
+/// Reported without a promise: beyond the limit on files nothing is recorded.
 fn without_git(report: &mut Report, size: &Size) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     write_files(folder.path(), size.files);

@@ -124,7 +124,7 @@ fn first_byte(report: &mut Report, sync: Duration) {
     );
 }
 
-/// A command with and without the sandbox; here the floor is Pixir without it.
+/// A command with and without the sandbox; the floor is Pixir without the sandbox.
 fn sandboxed(report: &mut Report) {
     let sandbox::Cost { next: [without, within], first } = sandbox::measured();
     report.times("one command, in the sandbox", without, within, None);

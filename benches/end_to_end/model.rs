@@ -1,4 +1,4 @@
-//! The model: the scripted one, in a process of its own, that answers by what the user said.
+//! The scripted model in a process of its own, which answers by the words of the prompt.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -17,13 +17,13 @@ pub const ROLE: &str = "__model";
 /// Lines of a page of the book.
 const PAGE: usize = 120;
 
-/// Serves for ever; with a folder it keeps the bodies of all requests there.
+/// Serves for ever; writes the bodies of all requests to a folder if one is given.
 pub fn serve(folder: Option<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let count = AtomicUsize::new(0);
         let script = Script::answering(move |request| {
-            // Whoever measures wants to know when the first byte came.
+            // The benchmark needs the time of the first byte.
             println!("{}", child::now().saturating_sub(request.arrived.elapsed()).as_nanos());
             if let Some(folder) = &folder {
                 let number = count.fetch_add(1, Ordering::Relaxed).to_string();

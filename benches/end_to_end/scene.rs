@@ -1,4 +1,4 @@
-//! A scene: a home, a Workspace, a prompt, and the requests that Pixir makes for it.
+//! A scenario: a home folder, a Workspace, a prompt, and the requests that Pixir makes for it.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +20,7 @@ pub enum Durability {
     Turn,
 }
 
-/// What is measured again and again.
+/// A scenario that is measured many times.
 pub struct Scene {
     folder: TempDir,
     arguments: Vec<String>,
@@ -184,7 +184,7 @@ fn furnish() -> TempDir {
     folder
 }
 
-/// What it costs here and now to force things to the disk.
+/// What syncing to the disk costs on this machine now.
 pub struct SyncCost {
     /// A small append to a file.
     pub append: Duration,

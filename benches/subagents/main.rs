@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 /// The role of the model's process.
 const MODEL: &str = "__model";
 
-/// The ladder.
+/// The numbers of children that are measured.
 const LADDER: [usize; 8] = [1, 5, 10, 25, 50, 100, 500, 1000];
 
 /// Marginal memory of a child that is held open, at most, in bytes.
@@ -39,7 +39,7 @@ const SPAWNED_MS: f64 = 100.0;
 const FILES: usize = 10;
 const MORE_FILES: usize = 40;
 
-/// How much longer 64 children may take than one.
+/// Largest ratio of the times of 64 children and of one.
 const CROWD: f64 = 1.2;
 
 fn main() -> ExitCode {
@@ -75,7 +75,7 @@ fn answer(request: &Received) -> Reply {
         said.iter().rfind(|text| !text.starts_with('[')).unwrap().split(' ').collect();
     let number = |place: usize| words.get(place).and_then(|word| word.parse().ok()).unwrap_or(0);
     let (count, pause) = (number(1), number(2) as u64);
-    // What is told of children that ended is no new prompt.
+    // A report about children that ended is no new prompt.
     let is_prompt = |item: &Value| {
         let text = item["content"][0]["text"].as_str().unwrap_or_default();
         item["role"] == "user" && !text.starts_with('[')
@@ -143,7 +143,7 @@ fn measure(ladder: &[usize]) -> bool {
     }
     let default = Case::shared("ladder, default durability", 50, 0);
     cases.push(Case { durability: "turn", ..default });
-    // Children that are at work already are not part of what it takes to start others.
+    // The pause keeps the children idle, so that their work is not part of the time to start the others.
     let isolated = Case { workspace: "isolated", ..Case::shared("isolated", 50, 2000) };
     cases.push(isolated);
     let name = "isolated, default durability";
@@ -341,7 +341,7 @@ fn stamp(event: &Value) -> f64 {
 }
 
 impl Taken {
-    /// Whether everything that it should have done is there; only then its numbers say anything.
+    /// Whether the run did everything that it should; only then its numbers count.
     fn counts(&self) -> bool {
         self.faults.is_empty() && self.completed == self.case.children
     }
@@ -464,7 +464,7 @@ fn verdict(holds: bool) -> &'static str {
     if holds { "holds" } else { "MISSED" }
 }
 
-/// The model in a process of its own, gone with this.
+/// The model in a process of its own, killed on drop.
 struct Model {
     child: Child,
     url: String,

@@ -35,7 +35,7 @@ struct Run {
     requests: u64,
 }
 
-/// Runs the ladder, and says what it saw.
+/// Runs all numbers of children, and prints a report.
 pub fn measure(asked: &[usize], is_rehearsal: bool) -> ExitCode {
     let ladder = if asked.is_empty() { &LADDER[..] } else { asked };
     let all: usize = ladder.iter().sum();

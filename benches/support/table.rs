@@ -1,4 +1,4 @@
-//! Measuring and showing: medians, and tables that line up.
+//! Medians, and tables whose columns line up.
 
 use std::time::Duration;
 

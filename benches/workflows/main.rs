@@ -136,7 +136,7 @@ fn fan_out() -> Taken {
 fn idle() -> Taken {
     let mut taken = Taken::new("idle Session", 1, idle_session(&Site::new(WIDTH)));
     if taken.peak == 0 {
-        taken.faults.push("nobody knows how much memory it has".to_owned());
+        taken.faults.push("its memory could not be read".to_owned());
     }
     taken.told("")
 }
@@ -146,7 +146,7 @@ impl Taken {
         Self { case, count, spans: Spans::default(), peak, faults: Vec::new() }
     }
 
-    /// Says how it went, for whoever waits.
+    /// Prints the result of a case.
     fn told(mut self, complaint: &str) -> Self {
         if !self.faults.is_empty() && !complaint.is_empty() {
             self.faults.push(complaint.to_owned());
@@ -191,7 +191,7 @@ fn summary(runs: &[Taken]) -> Value {
     let wide = (whole("wide") - whole("spawned")) / count;
     let peak = |case: &str| middle(runs, case, |run| run.peak as f64);
     let above = peak("fan-out") - peak("idle Session");
-    // Whatever the numbers are: with a fault they are of something else.
+    // With a fault, the numbers do not measure what they should.
     let faults: usize = runs.iter().map(|run| run.faults.len()).sum();
     json!({
         "chain_ms_per_step": chain,

@@ -42,7 +42,7 @@ fn answer(request: &Received) -> Reply {
     }
 }
 
-/// That process, gone with this.
+/// That process, killed on drop.
 pub struct Model {
     child: Child,
     pub url: String,

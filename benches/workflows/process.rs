@@ -1,4 +1,4 @@
-//! The program that is measured: where it runs, what it says, and how much memory it takes.
+//! Runs the measured program: its folders, its output and its memory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::model::Model;
 
-/// A home, a Workspace and a model.
+/// A home folder, a Workspace and a model.
 pub struct Site {
     place: tempfile::TempDir,
     model: Model,
@@ -25,7 +25,7 @@ pub struct Ran {
 }
 
 impl Site {
-    /// A site where so many children may run at once.
+    /// An environment in which so many children may run at once.
     pub fn new(width: usize) -> Self {
         let site = Self { place: tempfile::tempdir().unwrap(), model: Model::start() };
         std::fs::create_dir_all(site.home().join(".pixir")).unwrap();
@@ -48,7 +48,7 @@ impl Site {
         std::fs::write(self.work().join(name), value.to_string()).unwrap();
     }
 
-    /// Runs it to its end.
+    /// Runs Pixir to its end.
     pub fn pixir(&self, args: &[&str]) -> Ran {
         let mut child = self.command(args).stdin(Stdio::null()).spawn().unwrap();
         // Both are read while it runs: an envelope of a thousand steps is larger than a pipe.
@@ -82,7 +82,7 @@ impl Site {
     }
 }
 
-/// Reads a stream to its end, beside everything else.
+/// Reads a stream to its end in a thread.
 fn all_of(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut text = String::new();
@@ -91,7 +91,7 @@ fn all_of(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// The memory of a process with one Session that nobody uses, as an editor opens it, in bytes.
+/// The memory in bytes of a process with one idle Session, as an editor opens it.
 pub fn idle_session(site: &Site) -> u64 {
     let mut child =
         site.command(&["acp"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

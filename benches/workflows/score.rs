@@ -1,4 +1,4 @@
-//! What a run is worth: answers, Logs and bills must be right, and the Log says how long it took.
+//! Checks of a run: answers, Logs and bills must be right, and the Log says how long it took.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 /// How long things took, as the parent's Log tells it.
 #[derive(Debug, Clone, Default)]
 pub struct Spans {
-    /// From the first word of the run to the last of its children.
+    /// From the first Event of the run to the end of its last child.
     pub whole_ms: f64,
     /// What all children took, from being queued to their end.
     pub children_ms: f64,
@@ -15,7 +15,7 @@ pub struct Spans {
     pub most_at_once: usize,
 }
 
-/// Each answer stands at its place.
+/// Checks that each answer is at its index.
 pub fn answers<'a>(told: impl Iterator<Item = &'a str>, count: usize, faults: &mut Vec<String>) {
     let mut found = 0;
     for (place, text) in told.enumerate() {
@@ -29,7 +29,7 @@ pub fn answers<'a>(told: impl Iterator<Item = &'a str>, count: usize, faults: &m
     }
 }
 
-/// The Logs of a run are whole, they add up, and tell how long it took.
+/// Checks that the Logs of a run are whole and add up; gives its times.
 pub fn logs(work: &Path, envelope: &Value, count: usize, faults: &mut Vec<String>) -> Spans {
     if envelope["ok"] != true {
         faults.push(format!("it says: {}", envelope["error"]));
@@ -70,7 +70,7 @@ pub fn logs(work: &Path, envelope: &Value, count: usize, faults: &mut Vec<String
     }
 }
 
-/// How many were there at once at the most.
+/// Most children that were open at the same time.
 fn most(mut moments: Vec<(f64, i32)>) -> usize {
     moments.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
     let (mut now, mut most) = (0, 0);

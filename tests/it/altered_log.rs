@@ -17,7 +17,7 @@ use crate::support::{House, Stage};
 /// Changes something while the model is asked; it is given the Log.
 type Alter = fn(&Path);
 
-/// A stage whose model alters the Log before it asks for a command.
+/// A test environment whose model alters the Log before it asks for a command.
 async fn stage(alter: Alter) -> Stage {
     let workspace: Arc<OnceLock<PathBuf>> = Arc::default();
     let place = Arc::clone(&workspace);

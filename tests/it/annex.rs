@@ -44,7 +44,7 @@ pub fn picture(folder: &Path) -> Picture {
     picture
 }
 
-/// A house with a parent Session, and children of it.
+/// A test environment with a parent Session and its children.
 pub struct Family {
     pub house: House,
     pub nursery: Nursery,
@@ -530,11 +530,7 @@ async fn killed_in_the_middle_of_a_merge_it_is_taken_back_and_can_be_done_again(
         let journal = format!(".pixir/sessions/{}/snapshots/merge.json", family.parent);
         assert!(!here.join(journal).exists(), "state {states}");
         // Killed after its last step, there may be nothing more to do; before, it begins anew.
-        assert!(
-            again.err.contains("was cut off, and what it had written was taken back"),
-            "{}",
-            again.err
-        );
+        assert!(again.err.contains("was interrupted and rolled back"), "{}", again.err);
         assert_eq!(again.out.lines().last(), Some("merged"), "state {states}: {}", again.out);
         assert_eq!(
             (family.house.read("made"), family.house.read("c")),

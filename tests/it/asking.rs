@@ -1,4 +1,4 @@
-//! Questions on a terminal, and runs in which nobody can be asked.
+//! Questions on a terminal, and runs without a terminal to ask on.
 
 use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ async fn a_question_says_when_nothing_would_hold_the_command() {
     let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
     let args = ["--ask", "--sandbox", "off", "make it"];
     let mut terminal = Terminal::run(&house, &args, &[]);
-    terminal.shows("sandbox    off: nothing holds this command");
+    terminal.shows("sandbox    off: this command is not confined");
     terminal.shows("  › ");
     terminal.types("n\n");
     assert_eq!(terminal.ends(), Some(0));
@@ -198,7 +198,7 @@ async fn what_is_allowed_for_good_is_listed_and_forgotten() {
 async fn without_anybody_to_ask_it_is_denied_at_once_and_the_exit_code_tells() {
     let house = House::scripted(calling("bash", json!({"command": "touch x"}))).await;
     let answered = house.pixir(&["--ask", "make it"]).exits(0);
-    assert!(answered.err.contains("nobody can answer questions here"), "{}", answered.err);
+    assert!(answered.err.contains("there is no terminal to ask on"), "{}", answered.err);
     assert!(!house.workspace().join("x").exists());
     let empty =
         House::with([Reply::calls("bash", json!({"command": "touch x"})), Reply::new()]).await;
@@ -298,5 +298,5 @@ async fn a_piped_prompt_leaves_the_terminal_for_questions() {
     // Without a controlling terminal nobody can answer, also where the screen is one.
     let mut detached = Terminal::script(&house, r#"setsid -w "$PIXIR" --ask it </dev/null"#);
     assert_eq!(detached.ends(), Some(0));
-    detached.shows("nobody can answer questions here");
+    detached.shows("there is no terminal to ask on");
 }

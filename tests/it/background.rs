@@ -33,7 +33,7 @@ fn stop(id: &str) -> Step {
     Step::Call("bash_stop", json!({ "id": id }))
 }
 
-/// A house whose model takes these steps, however many looks that needs.
+/// A test environment whose model takes these steps, with as many calls of `bash_output` as they need.
 async fn house(steps: impl IntoIterator<Item = Step>) -> House {
     let state = Mutex::new((steps.into_iter().collect::<VecDeque<_>>(), 0));
     House::scripted(Script::answering(move |request| {

@@ -1,4 +1,4 @@
-//! The command line through its own door: the real binary, cleared environment, exit codes.
+//! The command line: the real binary, a cleared environment, exit codes.
 
 use std::io::Write;
 use std::path::Path;
@@ -32,7 +32,7 @@ impl Ran {
     }
 }
 
-/// `pixir` in the house's Workspace, with nothing of this machine's environment.
+/// `pixir` in the Workspace, with nothing of this machine's environment.
 fn pixir(house: &House, args: &[&str]) -> Command {
     let mut command = bare(&house.home(), args);
     command

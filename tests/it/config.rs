@@ -1,4 +1,4 @@
-//! Settings on the command line: who set what, and changes that keep everything else.
+//! `pixir config`: the origin of settings, and changes that keep everything else.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

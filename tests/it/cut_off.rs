@@ -1,4 +1,4 @@
-//! Killed while the sign-in is renewed: the store is the old one or the new one, and what comes
+//! Kills during a token renewal: the store is the old one or the new one, and what comes
 //! next either works or says clearly what to do.
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::support::{leaks, tracer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Draft {
     None,
-    /// Room was made, and nothing has come.
+    /// The file exists and is empty.
     Blank,
     /// Some of what came is in it.
     Half,

@@ -1,4 +1,4 @@
-//! Pages that cannot lie: the command reference is written here.
+//! Documentation pages, checked against the program: the command reference is written here.
 
 use std::fmt::Write;
 use std::fs;

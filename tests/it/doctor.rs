@@ -1,4 +1,4 @@
-//! The doctor: what it looks at, and what it says about a machine that is not well.
+//! `pixir doctor`: what it checks, and what it reports.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What a person and a script are told when a Provider does not answer.
+//! Errors of a Provider that does not answer, as a person and a script see them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -120,7 +120,7 @@ async fn a_cut_answer_is_kept_and_labelled_and_an_empty_one_is_none() {
     );
 }
 
-/// The key of the stage in forms that a server may echo.
+/// The key of the test environment in forms that a server may echo.
 fn echoed_forms(key: &str) -> Vec<String> {
     use base64::Engine as _;
     use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -266,8 +266,12 @@ async fn an_empty_answer_is_a_cut_stream_or_of_a_wrong_endpoint() {
     let stage = Stage::new(Stage::mark(), Script::new([])).await;
     stage.configure(&json!({"retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}));
     for (head, requests, words) in [
-        ("content-type: text/event-stream\r\n", 2, "without its last word"),
-        ("content-type: Text/Event-Stream; charset=utf-8\r\n", 2, "without its last word"),
+        ("content-type: text/event-stream\r\n", 2, "before the response was complete"),
+        (
+            "content-type: Text/Event-Stream; charset=utf-8\r\n",
+            2,
+            "before the response was complete",
+        ),
         ("content-type: application/json\r\n", 1, "an empty body instead of a stream of events"),
         ("", 1, "an empty body instead of a stream of events"),
     ] {

@@ -1,4 +1,4 @@
-//! Faults that people have, planted one at a time: the doctor names each of them.
+//! Common faults, planted one at a time: `pixir doctor` names each of them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -410,7 +410,7 @@ fn faults() -> Vec<Fault> {
         fault("a torn Log", |p| p.log("{\"id\":\"0\",\"se"), "logs", "log_damaged", ID, 0),
         fault("an empty Log", |p| p.log(""), "logs", "log_damaged", ID, 0),
         fault(
-            "a Turn that was cut",
+            "an unfinished Turn",
             |p| {
                 p.log("{\"id\":\"0\",\"session_id\":\"x\",\"seq\":0,\"ts\":\"x\",\"type\":\"user_message\",\"data\":{\"text\":\"x\"}}\n");
             },

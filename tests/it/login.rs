@@ -233,7 +233,7 @@ async fn signing_out_clears_the_store_whatever_the_issuer_says() {
     assert_eq!(run.out, "Signed out.\n");
     assert!(!desk.auth().exists());
     assert_eq!(desk.issuer.counts().revokes, 1);
-    assert_eq!(desk.run(&["logout"]).exits(0).out, "Nobody was signed in.\n");
+    assert_eq!(desk.run(&["logout"]).exits(0).out, "You were not signed in.\n");
     desk.sign_in(3600);
     desk.issuer.fail(Endpoint::Revoke, Fault::Answer(500, "no".into()));
     let run = desk.run(&["logout", "--json"]).exits(0);

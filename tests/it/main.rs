@@ -1,4 +1,4 @@
-//! Promises of the whole program, tested through its doors.
+//! Integration tests: stories that drive the real binary, or a Conversation, against the scripted model.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,13 +8,13 @@
     reason = "tests fail by panicking, and start programs themselves"
 )]
 
-/// The editor's agent, over its own two streams.
+/// `pixir acp`, over stdin and stdout.
 mod acp;
 /// Logs that other programs change under a running Turn.
 mod altered_log;
-/// Children in Workspaces of their own, and what comes back of them.
+/// Child Workspaces, and merges from them.
 mod annex;
-/// Answers with a shape, and answers from the web.
+/// Answers that match a schema, and answers with web search.
 mod answers;
 /// Questions on a terminal.
 mod asking;
@@ -22,91 +22,91 @@ mod asking;
 mod background;
 /// What a run may use up.
 mod budgets;
-/// The command line through its own door.
+/// The command line of the binary.
 mod cli;
-/// Windows that fill up, and room that is made in them.
+/// Compaction: context windows that fill up.
 mod compaction;
 /// Settings shown and changed.
 mod config;
-/// Paths that try to leave, and links that change while they are followed.
+/// Paths that lead out of the Workspace, and links that change while they are followed.
 mod confinement;
-/// Killed while the sign-in is renewed.
+/// Kills during a token renewal.
 mod cut_off;
-/// A Log cut and flipped in every way.
+/// Logs with every cut and every flipped bit.
 mod damage;
-/// Many tasks of another program, and one answer.
+/// `pixir delegate`.
 mod delegate;
-/// Pages that cannot lie.
+/// Documentation pages, checked against the program.
 mod docs;
-/// Is everything in place?
+/// `pixir doctor`.
 mod doctor;
-/// Every Turn ends once.
+/// Every Turn has exactly one end.
 mod ends;
-/// What is said when a Provider does not answer.
+/// Errors of a Provider that does not answer.
 mod errors;
-/// What can be seen of a Session, whatever state it is in.
+/// Commands that inspect a Session, whatever state its Log is in.
 mod evidence;
-/// Faults that the doctor finds.
+/// Faults that `pixir doctor` finds.
 mod faults;
-/// Files that are more than their letters, changed by every tool.
+/// File properties besides the text, kept by every tool.
 mod fidelity;
-/// Sessions that branch off.
+/// `pixir fork`.
 mod fork;
-/// What a lasting grant covers.
+/// The scope of permanent permissions.
 mod grants;
-/// Whatever a stranger plants, nothing starts.
+/// Hostile repositories: nothing in them is started.
 mod hostile;
-/// Something planted at every path that is touched.
+/// Hostile files planted at every path that a command touches.
 mod hostile_checkout;
 /// A Session killed at every append and at random.
 mod kill;
-/// What a family may spend, a model repeat and an answer cost.
+/// Limits on the usage of a Session with its children, on loops of calls, and on the cost of an answer.
 mod limits;
 /// Prompts line by line on a terminal.
 mod line_mode;
 /// Signing in, and signing out.
 mod login;
-/// Servers that bring tools.
+/// MCP servers.
 mod mcp;
-/// Merges where it gets odd: nothing is lost, nothing is half done.
+/// Merges in rare situations: nothing is lost, nothing is half done.
 mod merging;
 /// Proxies and certificates.
 mod network;
 /// Patches of several files.
 mod patch;
-/// What is asked, what is remembered, and what is refused.
+/// Permissions: questions, remembered answers and refusals.
 mod permissions;
 /// The model's plan.
 mod plan;
 /// Texts for the model that a checkout brings as links, pipes and devices.
 mod planted_checkout;
-/// Records that claim the work of others.
+/// Snapshot Records that claim changes of other Sessions.
 mod planted_claims;
 /// Files of the Home that are links, pipes, or belong to another user.
 mod planted_home;
 /// A checkout that brings Pixir's state.
 mod planted_state;
-/// Processes that commands start, and that nothing survives.
+/// Processes that commands start: none survives.
 mod process;
-/// What crosses to the model.
+/// The prompt that the model gets.
 mod prompt;
-/// The first steps, taken by a test.
+/// The quickstart page, run by a test.
 mod quickstart;
 /// The recording of files for undo before a command.
 mod recording;
 /// Redaction markers that are written back.
 mod redaction;
-/// What is released, and how.
+/// The release packages.
 mod release;
-/// Staying signed in.
+/// Renewal of tokens.
 mod renewal;
-/// What commands that look at things say.
+/// Output of commands that list and show.
 mod reports;
 /// Files that are attached, and images that are looked at.
 mod resource;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
-/// What a Session is for, from files.
+/// Roles, built in and from files.
 mod roles;
 /// Everyday work, escapes and stories of the sandbox.
 mod sandbox;
@@ -114,50 +114,50 @@ mod sandbox;
 mod schemas;
 /// Searching the Workspace.
 mod search;
-/// Other servers that speak the dialect.
+/// Other providers with a compatible API.
 mod servers;
 /// Sessions by a part of their ids, confirmations, and hints for wrong arguments.
 mod session_ids;
 /// Streams whose flags another process changed.
 mod shared_streams;
-/// Packages of instructions, used when they are asked for.
+/// Skills.
 mod skills;
 /// Commands that wait for each other.
 mod slots;
 /// Arguments in the spelling of other agents.
 mod spellings;
-/// What was spent, and on what.
+/// `pixir usage`.
 mod spending;
 /// Signals, a second process and a full disk.
 mod stop;
-/// Skills and roles that are odd, hostile, or lie where others can write.
+/// Skills and roles that are malformed, hostile, or in folders where other users can write.
 mod strangers;
 /// Every way a stream can break, on both transports.
 mod stream_faults;
 /// Children that work for a Session.
 mod subagents;
-/// A house to live in, and a way to read its Log.
+/// Fixtures of the stories.
 mod support;
-/// Nobody but the Provider is called.
+/// The only host that is called is the Provider.
 mod telemetry;
 /// What a person sees on a terminal.
 mod terminal;
 /// Runs in which hardly a thread can be started.
 mod thread_limits;
-/// The house rules.
+/// Checks of the source tree.
 mod tidy;
 /// Stories of the transport.
 mod transport;
-/// Whose word counts.
+/// Trust in files of a Workspace.
 mod trust;
 /// Stories of a Turn, each ending in the Log.
 mod turn;
-/// Turns taken back and brought back.
+/// `pixir undo` and `pixir redo`.
 mod undo;
 mod undo_git;
 mod undo_others;
 mod unusable_state;
 /// Graphs of steps.
 mod workflows;
-/// Commands of every shape, ended in every way.
+/// Commands with every shape of processes, ended in every way.
 mod zoo;

@@ -215,7 +215,11 @@ async fn a_folder_that_became_a_link_is_merged_and_goes_back() {
     }
     let refused = family.house.pixir(&["merge", "--yes", &child]).exits(1);
     assert!(refused.err.contains("link (both changed where it points)"), "{}", refused.err);
-    assert!(refused.err.contains("new (both made it, and differently)"), "{}", refused.err);
+    assert!(
+        refused.err.contains("new (both created it, with different contents)"),
+        "{}",
+        refused.err
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -257,7 +257,7 @@ async fn the_issuer_is_reached_through_the_same_proxy_and_trusts_the_same_roots(
     let run = ran(&mut pixir(&["hi"])).exits(0);
     assert!(run.out.contains("hello from the plan"), "{}", run.out);
     let goodbye = ran(&mut pixir(&["logout"])).exits(0);
-    assert!(!goodbye.err.contains("could not be told"), "{}", goodbye.err);
+    assert!(!goodbye.err.contains("could not be revoked"), "{}", goodbye.err);
     let tunnel = format!("CONNECT {ISSUER}:443 HTTP/1.1");
     assert!(gate.asked().len() >= 3 && gate.asked().iter().all(|asked| *asked == tunnel));
 }

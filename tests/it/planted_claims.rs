@@ -16,7 +16,7 @@ use crate::support::house::logs;
 const PLANTED: &str = "20260101T000000-aaaaaa";
 const RECORDS: &str = ".pixir/sessions/20260101T000000-aaaaaa/snapshots";
 
-/// A house with the Workspace `inner` in it, whose model runs one command when it is told to.
+/// A test environment with the Workspace `inner` in it, whose model runs one command when the prompt says so.
 async fn house(command: String) -> House {
     let script = Script::answering(move |request: &Received| {
         let is_told = request.user_texts().last().is_some_and(|said| *said == "do it");

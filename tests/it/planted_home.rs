@@ -383,7 +383,7 @@ async fn planted_caches_cost_no_turn_and_change_nothing_outside() {
     }
 }
 
-/// A lease that could be believed, of a child whose Log is nowhere.
+/// A plausible registration of a child Workspace, of a child without a Log.
 fn lease(child: &str, folder: &Path) -> String {
     let raw = |path: &Path| serde_json::json!(path.to_str().unwrap());
     serde_json::json!({

@@ -39,7 +39,7 @@ const PLANTS: [Plant; 6] = [
     Plant::OtherOwner,
 ];
 
-/// A house with a README, whose model lists the files once in every Turn.
+/// A test environment with a README, whose model lists the files once in every Turn.
 async fn house() -> House {
     let script = Script::answering(|request: &Received| {
         if request.outputs().len() % 2 == 1 || request.outputs().len() > 3 {
@@ -190,7 +190,7 @@ async fn a_required_sandbox_makes_no_difference_to_planted_state() {
     }
 }
 
-/// A house whose state lives in the Home. Its model does what it is told last: `count`, `read PATH`
+/// A test environment with its state in the home folder. Its model does what the last message says: `count`, `read PATH`
 /// or `grep PATH`, and answers with what it was shown.
 async fn counting_house() -> House {
     let script = Script::answering(|request: &Received| {

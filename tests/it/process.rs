@@ -524,7 +524,7 @@ async fn without_a_supervisor_the_error_says_what_an_embedder_sets() {
         let mut events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let result = events.find(|event| event["type"] == "tool_result").unwrap();
         let actions = result["data"]["error"]["details"]["next_actions"].to_string();
-        assert!(actions.contains("Door::own_binary"), "{own_binary}: {result}");
+        assert!(actions.contains("HarnessOptions::own_binary"), "{own_binary}: {result}");
         assert!(actions.contains("pixir::SUPERVISE"), "{own_binary}: {result}");
         if own_binary.starts_with("/nowhere") {
             assert!(result["data"]["error"]["message"].as_str().unwrap().contains(own_binary));

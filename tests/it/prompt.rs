@@ -1,4 +1,4 @@
-//! What crosses to the model: small, stable, append-only, and without surprises.
+//! The prompt that the model gets: small, stable and append-only.
 
 use pixir::scripted::Reply;
 use serde_json::{Value, json};

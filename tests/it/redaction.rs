@@ -12,7 +12,7 @@ use crate::support::house::{listen, listen_until, logs};
 const SECRET: &str = "secret-of-the-house";
 const MARKER: &str = "[redacted:STORY_TOKEN]";
 
-/// A house with one file that holds the secret, whose model makes these calls in one Turn.
+/// A test environment with one file that holds the secret, whose model makes these calls in one Turn.
 async fn house(calls: Vec<(&'static str, Value)>, content: &str) -> House {
     let replies = calls.into_iter().map(|(tool, args)| Reply::calls(tool, args));
     let mut house = House::with(replies.chain([Reply::says("done")]).collect::<Vec<_>>()).await;

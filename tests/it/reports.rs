@@ -20,7 +20,7 @@ fn allow(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs the binary in a House as a user who may not read what lies there; `None` where that cannot be had.
+/// Runs the binary as a user who may not read what lies there; `None` where that is not possible.
 fn as_a_stranger(house: &House, closed: &Path, args: &[&str]) -> Option<Ran> {
     let home = tempfile::tempdir().unwrap();
     as_a_stranger_in(home.path(), house, closed, args)
@@ -79,7 +79,11 @@ async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
             assert!(is_named(&said), "{said}");
             let chmod = format!("chmod u+rwx {}", place.display());
             assert_eq!(said.contains(&chmod), owner == "you", "{said}");
-            assert_eq!(said.contains("run pixir as the user"), owner != "you", "{said}");
+            assert_eq!(
+                said.contains("run pixir as the owner of the folder"),
+                owner != "you",
+                "{said}"
+            );
             assert!(!said.contains("there are no Sessions"), "{said}");
         }
     }

@@ -253,13 +253,13 @@ async fn what_cannot_be_attached_stops_the_run_before_anything_is_recorded() {
         ("pipe", "a named pipe"),
         ("/dev/zero", "a device"),
         ("empty", "it is empty"),
-        ("huge", "16777216 are the most"),
+        ("huge", "16777216 are allowed"),
         ("photo.heic", "convert it to PNG"),
         ("cut.png", "broken"),
     ]
     .map(|(name, words)| (vec![folder.join(name).to_str().unwrap().to_owned()], words))
     .into();
-    cases.push((many, "20 attachments are the most"));
+    cases.push((many, "20 attachments are allowed"));
     if !rustix::process::geteuid().is_root() {
         let path = folder.join("closed");
         let nobody = std::os::unix::fs::PermissionsExt::from_mode(0o000);
@@ -418,7 +418,7 @@ async fn a_server_that_takes_no_images_gets_words_and_the_user_is_told() {
     let words = last_words(&requests[0]);
     assert!(words[1]["text"].as_str().unwrap().contains("shot.png (image/png"));
     assert!(words[2]["text"].as_str().unwrap().ends_with("this model takes no images]"));
-    assert!(requests[1].outputs()[0].ends_with("[it is not shown: this model takes no images]"));
+    assert!(requests[1].outputs()[0].ends_with("[image not shown: this model takes no images]"));
 }
 
 #[tokio::test]

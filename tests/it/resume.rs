@@ -32,7 +32,7 @@ async fn stage() -> Stage {
     Stage::new(Stage::mark(), Script::answering(reply)).await
 }
 
-/// A stage with a Session of one Turn.
+/// A test environment with a Session of one Turn.
 async fn stage_with_session() -> (Stage, SessionId) {
     let stage = stage().await;
     stage.run(&["what is it?"]).expect_code(0);
@@ -40,7 +40,7 @@ async fn stage_with_session() -> (Stage, SessionId) {
     (stage, id)
 }
 
-/// Puts a Log into the Workspace of a stage.
+/// Writes a Log into the Workspace.
 fn place_log(stage: &Stage, id: &str, bytes: &[u8]) {
     let sessions = stage.workspace().join(".pixir/sessions");
     fs::create_dir_all(&sessions).unwrap();

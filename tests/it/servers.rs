@@ -1,4 +1,4 @@
-//! Other servers that speak the dialect: named by the user, and by nobody else.
+//! Other providers with a compatible API, which only the user can name.
 
 use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Which Session a command is about, what needs a yes, and what a wrong argument is told.
+//! Sessions by a part of their id, confirmations, and errors for wrong arguments.
 
 use pixir::scripted::{Reply, Script};
 use serde_json::{Value, json};

@@ -17,7 +17,7 @@ fn plant(root: &Path, name: &str, head: &str, body: &str) {
     std::fs::write(folder.join("SKILL.md"), text).unwrap();
 }
 
-/// A Skill of the user of this house.
+/// Adds a Skill of the user.
 fn own(house: &House, name: &str, head: &str, body: &str) {
     plant(&house.home().join(".agents/skills"), name, head, body);
 }
@@ -235,7 +235,7 @@ async fn a_skill_of_the_project_is_text_until_the_user_trusts_it() {
     let transcript = house.transcript(&conversation);
     assert!(!transcript.contains("skill_activation") && !transcript.contains("hydration"));
     let shown = requests[1].input().last().unwrap()["output"].as_str().unwrap().to_owned();
-    assert!(shown.contains("a stranger's text") && shown.contains("Run everything."), "{shown}");
+    assert!(shown.contains("untrusted text") && shown.contains("Run everything."), "{shown}");
     drop(conversation);
 
     house.pixir(&["trust"]).exits(3);
@@ -337,7 +337,7 @@ async fn the_model_may_ask_for_context_and_permission_still_decides() {
     let fact = &events(&conversation, "skill_context_hydration")[0];
     assert_eq!(fact["error"]["kind"], "permission_denied", "{fact}");
     let input = house.requests()[1].input().to_vec();
-    assert!(texts(&input, "developer").concat().contains("it could not be had"));
+    assert!(texts(&input, "developer").concat().contains("[not available: "));
 }
 
 #[tokio::test]

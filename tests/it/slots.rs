@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::House;
 use crate::support::house::{DEADLINE, finish, listen, listen_until};
 
-/// A house in which the user's words are the command that the model runs.
+/// A test environment in which the user's words are the command that the model runs.
 async fn obedient_house() -> House {
     let answer = |request: &Received| match request.outputs().len() {
         0 => Reply::calls("bash", json!({"command": request.user_texts().last().unwrap()})),

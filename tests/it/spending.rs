@@ -1,4 +1,4 @@
-//! What was spent, and what there is to spend it on.
+//! `pixir usage` and `pixir models`.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -153,7 +153,7 @@ async fn what_the_provider_says_is_left_is_on_record_and_shown_with_its_reset() 
     ended.expect_code(0);
     assert_eq!(bill(&stage)["secondary"]["window_minutes"], 10_080);
     let told = stage.run(&["usage"]).expect_code(0).stdout.clone();
-    assert!(told.contains("64 % of 5 h used, begins anew 2096-10-02 07:06 UTC"), "{told}");
+    assert!(told.contains("64 % of 5 h used, resets 2096-10-02 07:06 UTC"), "{told}");
     assert!(told.contains("8 % of 7 d used"), "{told}");
     let spent = output(&stage.run(&["usage", "--json"]).expect_code(0).stdout);
     assert_eq!(spent["limits"]["plan"], "plus");

@@ -16,7 +16,7 @@ use crate::support::torture::{self, Size};
 const GO_ON: &str = "go on";
 const WENT_ON: &str = "I went on.\n";
 
-/// A stage whose model answers `go on`, and everything else as the story wants.
+/// A test environment whose model answers `go on`, and everything else as the story says.
 async fn stage(reply: impl Fn(&Received, &str) -> Reply + Send + Sync + 'static) -> Stage {
     let mark = Stage::mark();
     let own = mark.clone();

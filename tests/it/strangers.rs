@@ -1,4 +1,4 @@
-//! Stories of Skills and roles that are odd, hostile, or lie where others can write.
+//! Skills and roles that are malformed, hostile, or in folders where other users can write.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -124,7 +124,7 @@ async fn whatever_is_shown_of_a_strange_skill_says_so_and_long_ones_have_pages()
     let results = events(&conversation, "tool_result");
     let told = |place: usize| results[place]["output"].as_str().unwrap();
     for place in [0, 1] {
-        assert!(told(place).contains("a stranger's text"), "{}", told(place));
+        assert!(told(place).contains("untrusted text"), "{}", told(place));
     }
     assert!(told(0).ends_with("Do more evil."));
     assert!(told(3).contains("The very end.") && told(3).contains("bytes 69000-"), "{}", told(3));

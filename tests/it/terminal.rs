@@ -1,4 +1,4 @@
-//! Pixir on a terminal: a real one, as the kernel makes it, with a test at the other end.
+//! Pixir on a pseudo-terminal.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,10 +1,10 @@
-//! The house rules: floors, module docs, file size, the presenters' allow-list, the budget.
+//! Checks of the source tree: layers, module docs, file size, the presenters' allow-list and the dependency budget.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Rooms by floor, from the ground up; a room may use only rooms on lower floors.
+/// Modules by layer, the lowest first; a module may use only modules of lower layers.
 const FLOORS: &[&[&str]] = &[
     &["error"],
     &["id", "files", "git_index", "git_objects"],
@@ -27,14 +27,14 @@ const FLOORS: &[&[&str]] = &[
     &["cli"],
 ];
 
-/// Rooms that only show or drive.
+/// Modules that are front-ends.
 const PRESENTERS: &[&str] = &["acp", "render", "scripted"];
 
-/// What a presenter may know.
+/// The modules that a front-end may use.
 const PRESENTERS_MAY_USE: &[&str] =
     &["id", "error", "rpc", "event", "config", "history", "projection", "conversation", "harness"];
 
-/// The hard stop; 100 to 400 is the aim.
+/// The hard limit; 100 to 400 is the aim.
 const LONGEST_FILE: usize = 600;
 
 /// Packages in the normal and build tree on Linux; raised only on purpose.
@@ -66,7 +66,7 @@ fn room_of(path: &Path) -> Option<String> {
     let inside = path.strip_prefix(root().join("src")).unwrap();
     let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
     let room = first.trim_end_matches(".rs");
-    // The workbench and the bench are doors for tests and benchmarks, not rooms.
+    // The workbench and the bench are entry points for tests and benchmarks, not modules of a layer.
     (!matches!(room, "bench" | "lib" | "main" | "workbench")).then(|| room.to_owned())
 }
 
@@ -82,7 +82,7 @@ fn code(path: &Path) -> Option<String> {
     Some(lines.filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n"))
 }
 
-/// Every room that a piece of code names, grouped imports included.
+/// Every module that a piece of code names, grouped imports included.
 fn rooms_used(code: &str) -> BTreeSet<String> {
     let word = |text: &str| -> String {
         text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
@@ -152,7 +152,7 @@ fn presenters_know_only_conversation_and_events() {
     }
 }
 
-/// Threads do not grow with Sessions: what may block goes through the Disk. A person's keyboard,
+/// Threads do not grow with Sessions: blocking work goes through the pool. A person's keyboard,
 /// a lock that another process holds and a request of an editor wait for something else.
 #[test]
 fn what_may_block_goes_through_the_disk() {

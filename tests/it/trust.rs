@@ -1,4 +1,4 @@
-//! Trust: settings of a Workspace that want more than a stranger's may.
+//! Trust: settings of a Workspace that take effect only when they are trusted.
 
 use pixir::scripted::{Reply, Script};
 use serde_json::json;

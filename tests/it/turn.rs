@@ -133,7 +133,7 @@ async fn calls_that_only_look_are_answered_in_order() {
     5 tool_result ok=true "     1\told a\n"
     6 tool_result ok=true "     1\told b\n"
     7 tool_call write {"path":"a","content":"new"}
-    8 tool_result ok=true "wrote a, 3 bytes (+1 -1); there is no newline at its end any more"
+    8 tool_result ok=true "wrote a, 3 bytes (+1 -1); the file no longer ends with a newline"
     9 tool_call read {"path":"a"}
     10 tool_result ok=true "     1\tnew\n[no newline at the end]\n"
     11 provider_usage completed retries=0

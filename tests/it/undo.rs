@@ -221,7 +221,7 @@ async fn what_stands_in_the_way_is_named_before_anything_changes() {
     house.write("gone/mine", "mine\n");
     house.write("deep", "now a file\n");
     let before = picture(&house.workspace());
-    let words = ["changed while a command ran", "something stands in the way: deep, gone"];
+    let words = ["changed while a command ran", "other files are in the way: deep, gone"];
     for (args, words) in
         [&["undo", "--yes"][..], &["undo", "--yes", "--force"]].into_iter().zip(words)
     {

@@ -72,7 +72,7 @@ fn git(house: &House, words: &[&str]) {
     assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// A house whose model runs one command in each Turn.
+/// A test environment whose model runs one command in each Turn.
 async fn house() -> House {
     let script = Script::answering(|request: &Received| {
         if request.outputs().len() % 2 == 1 {

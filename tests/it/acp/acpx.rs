@@ -1,4 +1,4 @@
-//! npm `acpx` as a client: somebody else's program, from outside, as a user would run it.
+//! npm `acpx` as a client: a foreign program, run as a user would run it.
 //!
 //! `.ci/run` puts it, and the Node it needs, into a folder of the build. Without that folder the
 //! stories are skipped with a word about it, except in CI.
@@ -21,7 +21,7 @@ fn modules() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("npm/node_modules")
 }
 
-/// A client on a stage, if there is one on this machine.
+/// The `acpx` client, if it is installed on this machine.
 struct Acpx {
     stage: Stage,
 }

@@ -155,7 +155,7 @@ async fn invisible_characters_are_spelled_in_the_title_and_the_text_of_a_questio
             .filter_map(|content| content["content"]["text"].as_str())
             .collect();
         assert!(!texts.iter().any(|text| text.contains(|c| invisible.contains(c))), "{texts:?}");
-        assert!(texts.iter().any(|text| text.contains("characters that hide")), "{texts:?}");
+        assert!(texts.iter().any(|text| text.contains("contains hidden characters")), "{texts:?}");
         editor.choose(&asked, "reject");
     }
     editor.answer(prompt).unwrap();

@@ -38,7 +38,7 @@ async fn all_blocks_reach_the_model_in_order() {
         message["context"]
             .as_str()
             .unwrap()
-            .ends_with("The user's editor says:\nCursor in a.rs, line 3")
+            .ends_with("Context from the user's editor:\nCursor in a.rs, line 3")
     );
     let body = stage.server.requests()[0].body_text.clone();
     for part in ["fn b() {}", "data:image/png;base64,", "Cursor in a.rs, line 3"] {

@@ -302,7 +302,7 @@ async fn files_that_have_no_room_are_not_asked_for() {
     let (message, _) = sent(&stage);
     assert_eq!(message["resources"].as_array().unwrap().len(), 20);
     let text = message["text"].as_str().unwrap();
-    assert_eq!(text.matches("there is no room for more").count(), 2, "{text}");
+    assert_eq!(text.matches("the limit for attachments is reached").count(), 2, "{text}");
     let is_question = |message: &&Value| message["method"] == "fs/read_text_file";
     assert_eq!(editor.received.iter().filter(is_question).count(), 20);
     assert!(editor.end().0.success());

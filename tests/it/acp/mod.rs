@@ -23,7 +23,7 @@ use serde_json::Value;
 use crate::support::Stage;
 use crate::support::editor::Editor;
 
-/// A stage whose model gives these replies.
+/// A test environment whose model gives these replies.
 async fn stage(replies: impl IntoIterator<Item = Reply>) -> Stage {
     Stage::new(Stage::mark(), Script::new(replies)).await
 }
@@ -36,7 +36,7 @@ fn editor(stage: &Stage, args: &[&str], capabilities: Value) -> (Editor, String)
     (editor, id)
 }
 
-/// The facts of one type in the stage's Log.
+/// The facts of one type in the Log.
 fn facts(stage: &Stage, type_name: &str) -> Vec<Value> {
     let events = stage.events().into_iter().filter(|event| event["type"] == type_name);
     events.map(|event| event["data"].clone()).collect()

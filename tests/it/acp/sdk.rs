@@ -45,7 +45,7 @@ impl Heard {
     }
 }
 
-/// `pixir acp` on a stage, as the SDK starts it.
+/// `pixir acp`, as the SDK starts it.
 fn agent(stage: &Stage) -> AcpAgent {
     let mut dressed = std::process::Command::new(stage.program());
     stage.dress(&mut dressed);

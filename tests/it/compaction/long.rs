@@ -156,7 +156,7 @@ async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
     assert!(compactions >= turns / 25, "{compactions}");
     assert!(pressures >= compactions, "{pressures} {compactions}");
     assert_eq!(of_type(&events, "turn_failed"), Vec::<Value>::new());
-    // Room was made in time: no request was ever refused for its length.
+    // Compaction came in time: no request was refused for its length.
     assert_eq!(seen.overflows.load(Ordering::Relaxed), 0);
     for event in &recorded {
         let data = &event["data"];

@@ -13,7 +13,7 @@ use crate::support::{House, Stage};
 
 const WINDOW: u64 = 24_000;
 
-/// A stage whose model answers long, and counts as it should.
+/// A test environment whose model gives long answers, and counts tokens correctly.
 async fn talkative(window: u64) -> Stage {
     let script = Script::answering(|request| {
         let turn = request.user_texts().len();
@@ -40,8 +40,8 @@ async fn tiers_are_told_once_and_room_is_made_at_the_last() {
         told += &ended.stderr;
     }
     for words in [
-        "(advisory): room is made by itself at 90 %, or now with `pixir compact 2",
-        "(critical): room is made now",
+        "(advisory): compacts automatically at 90 %, or now with `pixir compact 2",
+        "(critical): compacting now",
     ] {
         assert!(told.contains(words), "{told}");
     }
@@ -51,11 +51,11 @@ async fn tiers_are_told_once_and_room_is_made_at_the_last() {
     assert_eq!(compactions[0]["data"]["trigger"], "critical_pressure");
     assert!(
         told.contains(
-            "older conversation is told in short from here on (the model's window was nearly full)"
+            "older conversation is summarised from here on (the model's window was nearly full)"
         ),
         "{told}"
     );
-    assert_eq!(told.matches("older conversation is told").count(), compactions.len());
+    assert_eq!(told.matches("older conversation is summarised").count(), compactions.len());
     let requests = stage.server.requests();
     let last = requests.last().unwrap();
     assert!(last.user_texts().iter().any(|text| text.contains("What the user said:\n- begin")));
@@ -101,7 +101,7 @@ async fn a_preview_changes_nothing_and_the_command_keeps_what_it_showed() {
     let shown = stage.run(&["compact", "--last", "--dry-run"]);
     shown.expect_code(0);
     assert_eq!(std::fs::read(&log).unwrap(), before, "nothing was changed");
-    // How much it is depends on where the stage is.
+    // The number depends on the path of the test environment.
     let (sizes, rest) = shown.stdout.split_once('\n').unwrap();
     assert!(sizes.starts_with(&format!("the conversation of {id} becomes about ")), "{sizes}");
     insta::assert_snapshot!(rest);
@@ -319,7 +319,7 @@ async fn an_editor_asks_for_room_and_is_told_what_came_of_it() {
     let id = editor.session(&stage.workspace());
     let nothing = editor.turn(&id, "/compact").unwrap();
     assert_eq!(nothing["stopReason"], "end_turn");
-    assert!(text_of(&editor.updates(), "agent_message_chunk").contains("nothing to tell in short"));
+    assert!(text_of(&editor.updates(), "agent_message_chunk").contains("nothing to compact yet"));
     for odd in ["all", "0", "-1", "1.5"] {
         editor.turn(&id, &format!("/compact {odd}")).unwrap();
         let told = text_of(&editor.updates(), "agent_message_chunk");
@@ -415,13 +415,13 @@ async fn room_that_cannot_be_made_is_not_promised() {
     let ended = stage.run(&[&"word ".repeat(words)]);
     ended.expect_code(0);
     let told = &ended.stderr;
-    assert!(told.contains("(critical): nothing older is left to be told in short"), "{told}");
-    assert!(!told.contains("room is made now"), "{told}");
+    assert!(told.contains("(critical): no older Turns are left to compact"), "{told}");
+    assert!(!told.contains("compacting now"), "{told}");
     let events = stage.events();
     assert_eq!(of_type(&events, "history_compaction"), Vec::<Value>::new());
 }
 
-/// An editor's Session in which room was made at least once, and the words of its Turns.
+/// An editor's Session that was compacted at least once, and the words of its Turns.
 fn talked(editor: &mut Editor, id: &str, turns: usize) -> Vec<String> {
     let said: Vec<String> = (0..turns).map(|turn| format!("step {turn}")).collect();
     for words in &said {

@@ -1,4 +1,4 @@
-//! How a delegation ends before its time: the horizon, signals, and what is refused.
+//! Delegations that end early: the time limit, signals, and refusals.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -29,7 +29,7 @@ fn is_alive(mark: &str) -> bool {
 /// The tasks that never end by themselves.
 const SLEEPERS: [&str; 3] = ["one", "two", "three"];
 
-/// A house whose children run a command that never ends, and say so in a file of their folder.
+/// A test environment whose children run a command that never ends, and report that in a file of their folder.
 async fn sleepers(mark: &str) -> House {
     let mark = mark.to_owned();
     let house = house(move |told| match told.step() {
@@ -157,7 +157,7 @@ async fn whoever_asked_and_left_pays_for_nothing_more() {
             fits("progress", &last);
             assert_eq!(
                 (&last["type"], &last["error"]["message"]),
-                (&json!("delegate_refused"), &json!("nobody reads stdout"))
+                (&json!("delegate_refused"), &json!("stdout was closed"))
             );
             let last = facts(&root_log(&house.workspace())).pop().unwrap();
             assert_eq!((&last["kind"], &last["reason"]), (&json!("finished"), &json!("cancelled")));

@@ -24,7 +24,7 @@ fn specs() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         (b"{\"tasks\": [\"\xff\xfe\"]}".to_vec(), "", "not UTF-8 from byte 12 on"),
         (b"not json".to_vec(), "", "not JSON"),
         (b"[]".to_vec(), "", "must be a JSON object"),
-        (b"{\"tasks\": [\"x\"], \"tasks\": []}".to_vec(), "/tasks", "stands there twice"),
+        (b"{\"tasks\": [\"x\"], \"tasks\": []}".to_vec(), "/tasks", "occurs twice"),
         (b"{\"tasks\": [\"x\"]} {}".to_vec(), "", "not JSON"),
         (b"\xef\xbb\xbf{}".to_vec(), "", "byte order mark"),
         (deep.into_bytes(), "", "levels deep"),

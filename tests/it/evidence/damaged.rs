@@ -1,4 +1,4 @@
-//! Logs in every bad state, before every command that looks at one.
+//! Logs in every bad state, and every command that reads one.
 
 use std::fs;
 

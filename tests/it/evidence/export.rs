@@ -1,4 +1,4 @@
-//! A Session written down for others.
+//! `pixir export`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Clearing away: shown first, never what somebody needs, and safe to be killed.
+//! `pixir gc`: shown first, never what is still needed, and safe to be killed.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! The request that would leave next is the one that leaves.
+//! `pixir inspect-replay`: the shown request is the one that is sent next.
 
 use serde_json::{Value, json};
 

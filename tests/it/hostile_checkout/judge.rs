@@ -1,4 +1,4 @@
-//! What must not have happened when a command has run in a scene where something was planted.
+//! Checks of what must not have happened after a command has run where something was planted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! The model of all scenes: what it does is the last word that the user said.
+//! The scripted model: it does what the last word of the user says.
 
 use pixir::scripted::{Received, Reply, Script};
 use serde_json::json;

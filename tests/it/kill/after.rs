@@ -1,4 +1,4 @@
-//! After a death: what must hold, whatever the moment was.
+//! Checks after a kill that must hold whatever the moment was.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -11,10 +11,10 @@ use super::point::{Death, Point};
 use super::scene::{Before, FILE, GO_ON, WENT_ON, content, read};
 use crate::support::Stage;
 
-/// What was found, for the summary.
+/// The end of the Log after a kill, for the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// It died before there was a Session.
+    /// It was killed before there was a Session.
     NoSession,
     /// The Log ended with a whole line.
     Whole,
@@ -22,7 +22,7 @@ pub enum Found {
     Torn,
 }
 
-/// Checks the state that a death left.
+/// Checks the state that a kill left.
 pub fn check(stage: &Stage, before: &Before, point: &Point, death: &Death) -> Found {
     stage.assert_nothing_survives();
     let Some((_, path)) = stage.session() else {

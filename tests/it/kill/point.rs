@@ -1,4 +1,4 @@
-//! Kill points: where in a Turn the process dies, and the watch that strikes there.
+//! Kill points: where in a Turn the process is killed, and the watch on the Log that kills it there.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +13,7 @@ use crate::support::house::DEADLINE;
 use crate::support::stage::{Ended, Strike};
 use crate::support::torture;
 
-/// One death.
+/// One kill.
 #[derive(Debug, Clone)]
 pub struct Point {
     /// From 0.
@@ -26,7 +26,7 @@ pub struct Point {
     pub events: bool,
 }
 
-/// The moment.
+/// The moment of a kill.
 #[derive(Debug, Clone, Copy)]
 pub enum When {
     /// When the Turn's n-th line has appeared, and a little later.
@@ -43,7 +43,7 @@ pub enum When {
     Request { number: usize, later: Duration, stalls: bool },
 }
 
-/// The moment of a second death, while the first one is being dealt with.
+/// The moment of a second kill, while a resume recovers from the first.
 #[derive(Debug, Clone, Copy)]
 pub enum Again {
     /// As `When::Line`.
@@ -131,7 +131,7 @@ pub fn choose(
     points
 }
 
-/// Whether a death in the middle of an append can be had; without, chance must do.
+/// Whether a process can be killed in the middle of an append, which needs `strace`.
 fn has_strace() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -143,14 +143,14 @@ fn has_strace() -> bool {
     })
 }
 
-/// What was seen until the end.
+/// A killed run, and what was durable before.
 pub struct Death {
     pub ended: Ended,
     /// Every whole line that was in the Log before the strike.
     pub durable: Vec<u8>,
 }
 
-/// Starts the Turn and strikes at the point.
+/// Starts the Turn and kills the process at the point.
 pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUsize>) -> Death {
     let mut running = match when {
         When::Offset(limit) => stage.start_limited(words, limit, Strike::Kill),

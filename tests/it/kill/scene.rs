@@ -1,4 +1,4 @@
-//! The scene: a Session of three Turns that write, edit and run commands, and the states between.
+//! A Session of three Turns that write, edit and run commands, and the states between them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

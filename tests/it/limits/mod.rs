@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::support::Stage;
 
-/// A stage whose model has a price: ten dollars per million tokens of any kind.
+/// A test environment whose model has a price: ten dollars per million tokens of any kind.
 async fn priced(script: Script, more: &Value) -> Stage {
     let stage = Stage::new(Stage::mark(), script).await;
     let prices = json!({"gpt-5.5": {"input": 10, "output": 10}});

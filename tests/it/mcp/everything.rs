@@ -1,4 +1,4 @@
-//! A server that is not ours: the reference server of the protocol, as npm has it.
+//! The reference MCP server of the protocol, from npm.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;

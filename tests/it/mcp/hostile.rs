@@ -1,4 +1,4 @@
-//! Servers that mean harm, or are merely broken: the Turn ends, and nothing grows without end.
+//! Hostile or broken MCP servers on stdio: the Turn ends, and nothing grows without end.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn output_without_an_end_ends_the_connection() {
 #[tokio::test]
 async fn a_program_that_is_no_server_is_found_out() {
     let told = told_of("chatter").await;
-    assert!(told.contains("what it prints is no MCP"), "{told}");
+    assert!(told.contains("its output is not MCP"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Addresses that mean harm, or are merely broken: the Turn ends, and nothing goes on without end.
+//! Hostile or broken MCP servers over HTTP: the Turn ends, and nothing goes on without end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -215,7 +215,7 @@ async fn a_body_without_an_end_is_not_kept() {
     let (conversation, status) = house.turn("hi").await;
     assert_eq!(status, Status::Done);
     let told = conversation.take_notices().join("\n");
-    assert!(told.contains("has no end"), "{told}");
+    assert!(told.contains("is too large"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

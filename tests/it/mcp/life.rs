@@ -1,4 +1,4 @@
-//! The life of servers: whatever becomes of Pixir, nothing of them stays.
+//! The lifecycle of MCP servers: however Pixir ends, none of them stays.
 
 use std::time::Duration;
 

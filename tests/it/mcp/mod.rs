@@ -27,7 +27,7 @@ use crate::support::House;
 use crate::support::house::{DEADLINE, finish, listen, listen_until, say};
 use server::story;
 
-/// A house with one server, handed over as an editor would.
+/// A test environment with one MCP server, passed as an editor would pass it.
 async fn house(script: &Value, replies: impl IntoIterator<Item = Reply>) -> House {
     let mut house = House::with(replies).await;
     house.config.mcp.wait = DEADLINE;

@@ -1,4 +1,4 @@
-//! A server to tell stories with: a hidden mode of this very test program.
+//! A scripted MCP server on stdio: a hidden mode of this test program.
 //!
 //! It speaks the protocol by hand, so that it can also speak it badly.
 

@@ -1,4 +1,4 @@
-//! A server behind an address: streamable HTTP over loopback, spoken by hand.
+//! A scripted MCP server over streamable HTTP on loopback.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Commands that fight back, and worlds that lack something: containment where it is hard.
+//! Containment of commands that resist it, and on machines that lack something.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! The arena: a Workspace, and around it everything that an escape could touch, watched.
+//! The environment of escape attempts: a Workspace, and around it everything that an escape could touch, watched.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 /// What must never be read; it stands in files, in another process and in the environment.
 pub const SECRET: &str = "s3cr3t-of-the-arena";
 
-/// A place to escape from.
+/// The environment that attempts try to escape from.
 pub struct Arena {
     _folder: tempfile::TempDir,
     root: PathBuf,

@@ -94,7 +94,7 @@ async fn a_repository_may_come_to_be_and_starts_nothing() {
             echo x > f && git add f && git commit -qm one && git log --oneline";
         let answer = place.run(commit).await;
         assert!(answer.ok && answer.text.contains(" one\n"), "{}", answer.text);
-        assert!(!answer.text.contains("put back"), "{}", answer.text);
+        assert!(!answer.text.contains("were restored"), "{}", answer.text);
         assert!(place.read(".git/config").contains("email = a@b.c"));
         // From now on it is kept like any other.
         place.run(&plant(".git")).await;
@@ -111,15 +111,15 @@ async fn a_planted_repository_is_tamed_and_that_is_told() {
         // The Workspace lies below the top of a repository.
         fs::create_dir_all(place.folder.path().join(".git/hooks")).unwrap();
         let answer = place.run(&plant(".git")).await;
-        assert!(answer.text.contains("which was put back"), "{}", answer.text);
+        assert!(answer.text.contains("which were restored"), "{}", answer.text);
         assert!(answer.text.contains(".git/config") && answer.text.contains("pre-commit"));
         holds_nothing_evil(&place.path(".git"));
         let place = Place::new(subreaper);
         let answer = place.run(&format!("{}; echo 'gitdir: g' > .git", plant("g"))).await;
-        assert!(answer.text.contains("which was put back"), "{}", answer.text);
+        assert!(answer.text.contains("which were restored"), "{}", answer.text);
         assert!(!place.path(".git").exists());
         let answer = place.run("ln -s g .git").await;
-        assert!(answer.text.contains("which was put back"), "{}", answer.text);
+        assert!(answer.text.contains("which were restored"), "{}", answer.text);
         assert!(place.path(".git").symlink_metadata().is_err());
         let bare = format!("mkdir -p objects refs && touch HEAD && {}", plant("."));
         place.run(&bare).await;
@@ -253,7 +253,7 @@ async fn a_background_command_cannot_pass_its_change_off_as_the_users() {
     let handle = bench.call("bash", args).await.unwrap().details["background"].clone();
     until("it has begun", || place.path("ready").exists());
     let answer = bench.call("bash", json!({"command": "cat .git/config"})).await.unwrap();
-    assert!(answer.text.contains("which was put back"), "{}", answer.text);
+    assert!(answer.text.contains("which were restored"), "{}", answer.text);
     assert_eq!(place.read(".git/config"), "one");
     bench.call("bash_input", json!({"id": handle, "text": "\n"})).await.unwrap();
     let end = json!({"id": handle, "wait_ms": 20_000});

@@ -18,7 +18,7 @@ const DRIVE: &str = "PIXIR_TEST_KERNEL";
 /// The call that Landlock begins with, and the one that makes namespaces.
 const LANDLOCK: i64 = 444;
 
-/// A house whose model runs these commands, one after the other.
+/// A test environment whose model runs these commands, one after the other.
 async fn house(commands: &[(&str, bool)]) -> House {
     let calls = commands.iter().map(|(command, network)| {
         let mut args = json!({ "command": command });
@@ -30,7 +30,7 @@ async fn house(commands: &[(&str, bool)]) -> House {
     House::with(calls.chain([Reply::says("done")])).await
 }
 
-/// The Events of the one Session of a house.
+/// The Events of the only Session.
 fn events(house: &House, kind: &str) -> Vec<Value> {
     let logs = crate::support::house::logs(&house.workspace());
     let text = fs::read_to_string(&logs[0]).unwrap();
@@ -191,7 +191,7 @@ async fn a_file_that_would_redirect_git_is_taken_away_and_told() {
     house.write(".git/config", "");
     house.turn("go").await;
     let outputs = outputs(&house);
-    assert!(outputs[0].contains("which was put back") && outputs[0].contains("commondir"));
+    assert!(outputs[0].contains("which were restored") && outputs[0].contains("commondir"));
     assert!(!house.workspace().join(".git/commondir").exists());
 }
 
@@ -243,7 +243,7 @@ fn driver() {
         let answer = call(SandboxLevel::Workspace, evil).await.unwrap();
         assert_eq!(answer.details["sandbox"], "partial");
         assert!(answer.details["notice"].as_str().unwrap().contains("partial"));
-        assert!(answer.text.contains("which was put back"), "{}", answer.text);
+        assert!(answer.text.contains("which were restored"), "{}", answer.text);
         assert_eq!(fs::read_to_string(git.join("config")).unwrap(), "one");
         assert!(!git.join("hooks/pre-commit").exists());
         let error = call(SandboxLevel::Required, "touch ran").await.unwrap_err();

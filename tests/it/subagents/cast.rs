@@ -1,4 +1,4 @@
-//! A cast: one scripted model that plays a parent, line by line, and its children by their tasks.
+//! A scripted model for a parent, reply by reply, and for its children, by their tasks.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 
 use crate::support::house::logs;
 
-/// What the parent is asked.
+/// The prompt of the parent.
 pub const GO: &str = "share the work";
 
-/// A line of the parent, which may look at what it was told.
+/// A reply of the parent, which may depend on the request.
 pub type Line = Box<dyn Fn(&Received) -> Reply + Send + Sync>;
 
-/// A line that is always the same.
+/// A reply that is always the same.
 pub fn line(reply: Reply) -> Line {
     Box::new(move |_| reply.clone())
 }
 
-/// A model that says the parent's lines in order, and answers children by task and step.
+/// A model that gives the parent's replies in order, and answers children by task and step.
 pub fn cast(
     lines: impl IntoIterator<Item = Line>,
     child: impl Fn(&str, usize) -> Reply + Send + Sync + 'static,
@@ -36,7 +36,7 @@ pub fn cast(
     })
 }
 
-/// The last thing that a child was told; `None` when the request is no child's.
+/// The last message to a child; `None` when the request is not from a child.
 pub fn task(request: &Received) -> Option<String> {
     let is_child = request.input().iter().any(|item| {
         let text = item["content"][0]["text"].as_str().unwrap_or_default();
@@ -71,7 +71,7 @@ pub fn says(text: &str) -> Line {
     line(Reply::says(text))
 }
 
-/// The first Subagent that the model was told of.
+/// The id of the first Subagent in a request.
 pub fn first_id(request: &Received) -> String {
     let text = serde_json::to_string(request.input()).unwrap();
     let place = text.find("sub_").unwrap();
@@ -100,7 +100,7 @@ pub fn count(path: &Path, event: &str) -> usize {
     lives(path).iter().filter(|life| life["event"] == event).count()
 }
 
-/// Watches how many children are asked for at the same moment.
+/// Counts how many children have a request at the same time.
 #[derive(Clone, Default)]
 pub struct Crowd(Arc<Mutex<(usize, usize)>>);
 

@@ -140,7 +140,7 @@ async fn each_child_has_its_own_time() {
     assert_eq!((&late["status"], &late["reason"]), (&json!("timed_out"), &json!("timeout")));
     let requests = house.requests();
     let last = requests.iter().rfind(|request| cast::task(request).is_none()).unwrap();
-    assert!(last.outputs().last().unwrap().contains("not all of them well"));
+    assert!(last.outputs().last().unwrap().contains("but not all completed"));
     agree(&house.workspace());
 }
 

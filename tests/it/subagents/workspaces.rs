@@ -207,7 +207,7 @@ async fn a_worktree_that_conflicts_stays_as_it_is_until_it_can_be_merged() {
     let last =
         |place: usize| requests[requests.len() - place].outputs().last().unwrap().to_string();
     assert!(last(5).contains("nothing was merged: a.txt"), "{told}");
-    assert!(last(4).contains("its workspace stays: 2 changes"), "{told}");
+    assert!(last(4).contains("its workspace was kept: 2 changes"), "{told}");
     assert!(last(2).contains("merged 2 files"), "{told}");
     assert!(!last(1).contains("stays"), "{told}");
     assert_eq!((house.read("a.txt"), house.read("new.txt")), ("child\n".into(), "new\n".into()));

@@ -1,10 +1,10 @@
-//! A memory cage: a control group of either version with little memory, for the program under test.
+//! A control group of either version with little memory, for the program under test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many were made.
+/// Number of control groups made so far.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A control group with a limit on memory; removed when it is dropped.
@@ -14,7 +14,7 @@ pub struct MemoryCage {
 }
 
 impl MemoryCage {
-    /// Makes one, if this machine and this user can.
+    /// Makes a control group, if this machine and this user can.
     pub fn new(bytes: u64) -> Option<Self> {
         let first = Path::new("/sys/fs/cgroup/memory");
         let second = Path::new("/sys/fs/cgroup");
@@ -44,12 +44,12 @@ impl MemoryCage {
         Some(cage)
     }
 
-    /// Puts a process in, and so everything that it will start.
+    /// Adds a process, and with it everything that it will start.
     pub fn hold(&self, process: u32) {
         fs::write(self.folder.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
-    /// How many processes the kernel killed in it for want of memory.
+    /// Processes that the kernel killed in it because it was out of memory.
     pub fn kills(&self) -> u64 {
         let text = fs::read_to_string(self.folder.join(self.events)).unwrap();
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));

@@ -1,4 +1,4 @@
-//! A desk: a home, a Workspace, an issuer, and a model that wants the issuer's tokens.
+//! Test environment with sign-in: a home folder, a Workspace, an issuer, and a model that wants its tokens.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::house::PIXIR;
 use super::leaks;
 
-/// A home, a Workspace, an issuer and a model that wants its tokens.
+/// A home folder, a Workspace, an issuer and a model that wants its tokens.
 pub struct Desk {
     folder: tempfile::TempDir,
     pub issuer: Issuer,
     pub server: Server,
 }
 
-/// What a run left behind.
+/// Exit code and output of a run.
 pub struct Ran {
     pub code: Option<i32>,
     pub out: String,
@@ -48,7 +48,7 @@ impl Ran {
     }
 }
 
-/// Nothing that the issuer ever handed out is in any stream, nor in any file but the store.
+/// Checks that no token of the issuer is in any stream, or in any file but the token store.
 impl Drop for Desk {
     fn drop(&mut self) {
         let secrets = [self.issuer.handed_out(), leaks::planted()].concat();
@@ -82,13 +82,13 @@ impl Desk {
 
     pub fn pixir(&self, args: &[&str]) -> Command {
         let mut command = Command::new(PIXIR);
-        // What developers may switch on holds no secret either.
+        // The trace is on, so that it is searched for secrets too.
         command.arg("--log-file").arg(self.folder.path().join("trace.log")).args(args);
         self.dress(&mut command);
         command
     }
 
-    /// Gives a command the desk's folders, environment and pipes.
+    /// Sets the folders, environment and pipes of a command.
     pub fn dress(&self, command: &mut Command) {
         command
             .env_clear()

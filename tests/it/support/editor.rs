@@ -1,4 +1,4 @@
-//! An editor: a small client that talks to the real `pixir acp` in raw lines, and keeps all of them.
+//! A small ACP client that talks to the real `pixir acp` in raw lines, and keeps all of them.
 
 #![expect(clippy::needless_pass_by_value, reason = "stories read best with a bare `json!`")]
 
@@ -16,25 +16,25 @@ use super::house::DEADLINE;
 use super::leaks;
 use super::stage::{Stage, wait_for};
 
-/// A running `pixir acp` and everything that was said to and by it.
+/// A running `pixir acp`, and every message in both directions.
 pub struct Editor {
     pub child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
     next_id: u64,
-    /// What came and nobody has looked at yet.
+    /// Messages that were received and not consumed yet.
     unread: VecDeque<Value>,
-    /// Every line in either direction, in order of its passing here.
+    /// Every message in either direction, in order.
     pub sent: Vec<Value>,
     pub received: Vec<Value>,
-    /// Lines of stdout that are no JSON; there must be none.
+    /// Lines of stdout that are not JSON; there must be none.
     pub junk: Vec<String>,
-    /// What it said beside the protocol.
+    /// Its stderr.
     stderr: Arc<Mutex<String>>,
 }
 
 impl Editor {
-    /// Starts it on a stage, with these further arguments.
+    /// Starts `pixir acp` in an environment, with these further arguments.
     pub fn start(stage: &Stage, args: &[&str]) -> Self {
         let mut all = vec!["acp"];
         all.extend(args);
@@ -76,7 +76,7 @@ impl Editor {
         }
     }
 
-    /// Starts it and greets it, with these client capabilities.
+    /// Starts `pixir acp` and initializes it with these client capabilities.
     pub fn greeted(stage: &Stage, capabilities: Value) -> Self {
         let mut editor = Self::start(stage, &[]);
         editor.initialize(capabilities);
@@ -88,7 +88,7 @@ impl Editor {
         self.call("initialize", params).unwrap()
     }
 
-    /// Writes bytes as they are; a reader that left is for the story to notice.
+    /// Writes bytes as they are. A closed pipe is ignored here: the story notices it.
     pub fn raw(&mut self, bytes: &[u8]) {
         let stdin = self.stdin.as_mut().expect("stdin is open");
         stdin.write_all(bytes).and_then(|()| stdin.flush()).ok();
@@ -100,7 +100,7 @@ impl Editor {
         self.sent.push(message.clone());
     }
 
-    /// Asks, and gives the id of the question.
+    /// Sends a request; gives its id.
     pub fn ask(&mut self, method: &str, params: Value) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
@@ -112,13 +112,13 @@ impl Editor {
         self.say(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
-    /// Asks and waits for the answer; everything that came before it stays to be looked at.
+    /// Sends a request and waits for its answer; messages that came before it stay unread.
     pub fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let id = self.ask(method, params);
         self.answer(id)
     }
 
-    /// The answer to a question.
+    /// Waits for the answer to a request.
     #[track_caller]
     pub fn answer(&mut self, id: u64) -> Result<Value, Value> {
         let message = self.wait(&format!("the answer to {id}"), |message| {
@@ -130,13 +130,13 @@ impl Editor {
         }
     }
 
-    /// The next request of the agent for a method.
+    /// Waits for the next request of the agent for a method.
     #[track_caller]
     pub fn request(&mut self, method: &str) -> Value {
         self.wait(method, |message| message["method"] == method && message.get("id").is_some())
     }
 
-    /// The next notification of a kind of update.
+    /// Waits for the next update of a kind.
     #[track_caller]
     pub fn update(&mut self, kind: &str) -> Value {
         let found = self.wait(kind, |message| {
@@ -146,7 +146,7 @@ impl Editor {
         found["params"]["update"].clone()
     }
 
-    /// The first message that is wished for; it is taken out, what came around it stays.
+    /// Waits for the first message that matches and takes it; the others stay unread.
     #[track_caller]
     pub fn wait(&mut self, what: &str, wished: impl Fn(&Value) -> bool) -> Value {
         let mut looked_at = 0;
@@ -196,27 +196,27 @@ impl Editor {
             .collect()
     }
 
-    /// A new Session in a directory.
+    /// Creates a Session in a directory.
     #[track_caller]
     pub fn session(&mut self, cwd: &Path) -> String {
         let made = self.call("session/new", json!({"cwd": cwd, "mcpServers": []})).unwrap();
         made["sessionId"].as_str().unwrap().to_owned()
     }
 
-    /// Sends a prompt of text; gives the id of the question.
+    /// Sends a prompt of text; gives the id of the request.
     pub fn prompt(&mut self, session: &str, text: &str) -> u64 {
         let prompt = json!([{"type": "text", "text": text}]);
         self.ask("session/prompt", json!({"sessionId": session, "prompt": prompt}))
     }
 
-    /// One prompt to its end.
+    /// Runs one prompt to its end.
     #[track_caller]
     pub fn turn(&mut self, session: &str, text: &str) -> Result<Value, Value> {
         let id = self.prompt(session, text);
         self.answer(id)
     }
 
-    /// Answers a question of the agent.
+    /// Answers a request of the agent.
     pub fn reply(&mut self, request: &Value, result: Value) {
         self.say(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result}));
     }
@@ -226,7 +226,7 @@ impl Editor {
         self.reply(request, json!({"outcome": {"outcome": "selected", "optionId": option}}));
     }
 
-    /// The first line on stderr that begins like this, when it is there.
+    /// Waits for a line on stderr that begins like this.
     #[track_caller]
     pub fn heard_aside(&self, beginning: &str) -> String {
         let look = || {
@@ -241,7 +241,7 @@ impl Editor {
         self.stdin = None;
     }
 
-    /// Closes stdin and waits for the end; everything that was said has been JSON.
+    /// Closes stdin and waits for the end; checks that stdout was nothing but JSON.
     #[track_caller]
     pub fn end(mut self) -> (ExitStatus, Vec<Value>) {
         self.hang_up();

@@ -1,4 +1,4 @@
-//! A house: an empty home, a Workspace, a scripted model on loopback, and the real harness.
+//! Test environment: an empty home folder, a Workspace, a scripted model on loopback, and the real Harness.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use super::{leaks, transcript};
 /// The binary under test.
 pub const PIXIR: &str = env!("CARGO_BIN_EXE_pixir");
 
-/// Longer than anything here takes, shorter than a person's patience.
+/// Longer than anything takes here.
 pub const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Everything one story needs, gone when it ends.
+/// The folders, model and settings of one story; removed on drop.
 pub struct House {
     folder: tempfile::TempDir,
     pub server: Server,
     pub config: Config,
     pub can_ask: bool,
-    /// What an editor would hand over.
+    /// MCP servers that an editor would pass.
     pub mcp_servers: Vec<pixir::McpServer>,
     /// Files of the Workspace that hold a planted secret on purpose.
     pub may_hold: Vec<&'static str>,
@@ -41,12 +41,12 @@ impl Drop for House {
 }
 
 impl House {
-    /// A house whose model gives these replies, one per request.
+    /// An environment whose model gives these replies, one per request.
     pub async fn with(replies: impl IntoIterator<Item = Reply>) -> Self {
         Self::scripted(Script::new(replies)).await
     }
 
-    /// A house whose model follows a script.
+    /// An environment whose model follows a script.
     pub async fn scripted(script: Script) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("work")).unwrap();
@@ -92,7 +92,7 @@ impl House {
         run
     }
 
-    /// Runs the binary until `is_here`, and kills it then.
+    /// Runs the binary and kills it once `is_here` is true.
     pub fn pixir_killed_when(&self, args: &[&str], is_here: impl Fn() -> bool) {
         let mut child = self.command(args).spawn().unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
@@ -105,7 +105,7 @@ impl House {
         leaks::check_stream(&String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
     }
 
-    /// The binary here, not started yet; whoever starts it looks for leaks.
+    /// A command that runs the binary here. Its output must be checked for leaks by the caller.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(PIXIR);
         self.dress(command.args(args));
@@ -113,7 +113,7 @@ impl House {
         command
     }
 
-    /// Gives a command the surroundings of this house.
+    /// Sets the environment and the folder of a command.
     pub fn dress(&self, command: &mut Command) {
         command
             .env_clear()
@@ -128,7 +128,7 @@ impl House {
         String::from_utf8(std::fs::read(self.workspace().join(path)).unwrap()).unwrap()
     }
 
-    /// Puts a program in front of all others that commands find.
+    /// Writes a program into the folder that is first on the PATH of commands.
     pub fn plant(&self, name: &str, script: &str) {
         let folder = self.planted();
         std::fs::create_dir_all(&folder).unwrap();
@@ -145,7 +145,7 @@ impl House {
         self.harness_sharing(ProcessLimits::default())
     }
 
-    /// A harness beside others of one process.
+    /// A Harness that shares its limits with others of one process.
     pub fn harness_sharing(&self, limits: ProcessLimits) -> Harness {
         let mut path = std::env::var_os("PATH").unwrap();
         if self.planted().exists() {
@@ -165,7 +165,7 @@ impl House {
         Harness::open_sharing(door, limits)
     }
 
-    /// A new Session of a harness that the story keeps.
+    /// Starts a new Session of a Harness that the story keeps.
     pub async fn start_with(&self, harness: &Harness) -> Conversation {
         let (workspace, can_ask) = (self.workspace(), self.can_ask);
         let mcp_servers = self.mcp_servers.clone();
@@ -193,7 +193,7 @@ impl House {
             .await
     }
 
-    /// One Turn in a new Session.
+    /// Runs one Turn in a new Session.
     pub async fn turn(&self, text: &str) -> (Conversation, Status) {
         let conversation = self.start().await;
         let status = say(&conversation, text).await;
@@ -223,7 +223,7 @@ pub async fn finish(conversation: &Conversation) -> Status {
         .unwrap()
 }
 
-/// Listens until an Event satisfies `wanted`, and gives everything heard so far.
+/// Listens until an Event satisfies `wanted`; gives all Events so far.
 pub async fn listen_until(
     listener: &mut pixir::Listener,
     wanted: impl Fn(&Event) -> bool,
@@ -245,7 +245,7 @@ pub async fn listen_until(
     heard
 }
 
-/// A listener that hears everything from now on.
+/// A listener for all Events from now on.
 pub fn listen(conversation: &Conversation) -> pixir::Listener {
     conversation.subscribe(From::Now)
 }

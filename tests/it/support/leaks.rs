@@ -1,6 +1,6 @@
-//! Leaks: what was planted as a secret is looked for wherever a run could have left it.
+//! Leak checks: planted secrets are searched for wherever a run could have left them.
 //!
-//! Every home, Workspace, stream and list of arguments of every story passes here when the story
+//! Every home folder, Workspace, stream and list of arguments of every story is checked when the story
 //! ends, so a new one is covered without saying so.
 
 use std::collections::{HashMap, HashSet};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use memchr::memmem;
 
-/// Keys and tokens that stand in the environment of runs.
+/// Keys and tokens in the environment of runs.
 pub const PLANTED: &[&str] = &[
     "sk-test-of-the-house",
     "secret-of-the-house",
@@ -21,10 +21,10 @@ pub const PLANTED: &[&str] = &[
     "sk-planted-key",
 ];
 
-/// What runs have printed, for secrets that are known only when their story ends.
+/// Output of runs, for secrets that are known only at the end of their story.
 static STREAMS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What any process of a story was ever seen to be started with.
+/// Arguments of every process of a story that was seen so far.
 static ARGUMENTS: Mutex<Option<HashSet<Vec<u8>>>> = Mutex::new(None);
 
 /// How often the arguments of processes are looked at.
@@ -47,7 +47,7 @@ pub fn watch() {
     });
 }
 
-/// Notes what every process below this one was started with; strangers may say what they like.
+/// Records the arguments of every process below this one; other processes are ignored.
 pub fn look() {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let parents: HashMap<u32, u32> = processes
@@ -68,7 +68,7 @@ pub fn look() {
     ARGUMENTS.lock().unwrap().get_or_insert_default().extend(lines);
 }
 
-/// Looks at what a run has printed, and keeps it for secrets that are found out later.
+/// Checks the output of a run for planted secrets.
 #[track_caller]
 pub fn check_stream(text: &str) {
     if let Some(secret) = first(text.as_bytes(), &planted()) {
@@ -76,7 +76,7 @@ pub fn check_stream(text: &str) {
     }
 }
 
-/// The same, for a story that has secrets of its own when it ends.
+/// Like `check_stream`, and keeps the output for secrets that are known only at the end of the story.
 #[track_caller]
 pub fn keep_stream(text: &str) {
     check_stream(text);
@@ -122,14 +122,14 @@ fn first<'a>(bytes: &[u8], secrets: &'a [String]) -> Option<&'a str> {
     secrets.iter().find(is_in).map(String::as_str)
 }
 
-/// The token store, what it was before it was damaged, and what a killed renewal left of it.
+/// The token store, its damaged predecessor, and temporary files of a killed renewal.
 fn is_store(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let is_ours = path.parent().and_then(Path::file_name) == Some(OsStr::new(".pixir"));
     is_ours && (name.starts_with("auth.json") || name.starts_with(".auth."))
 }
 
-/// The content of a file of the Workspace, kept to be restored as it was.
+/// The content of a file of the Workspace in the snapshot store.
 fn is_content(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let above = path.ancestors().nth(2).is_some_and(|folder| folder.ends_with(".pixir/snapshots"));
@@ -146,7 +146,7 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The watch itself can fail: a value that got out is found at every place it looks at.
+/// The check itself can fail: a leaked value is found at every place that is searched.
 #[test]
 fn a_secret_that_gets_out_is_found_wherever_it_is() {
     let secrets = vec![format!("escaped-{:016x}", fastrand::u64(..))];

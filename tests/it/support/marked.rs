@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use super::stage::wait_for;
 
-/// How long dying may take, on a machine with much to do.
+/// How long processes may take to end, on a busy machine.
 const GONE_WITHIN: Duration = Duration::from_mins(1);
 
-/// A mark that no other test has.
+/// A mark that is unique to one test.
 pub fn new_mark() -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     format!("marked-{}-{}-", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The living processes that carry the mark, this one aside.
+/// The running processes that carry the mark, without this one.
 pub fn marked(mark: &str) -> Vec<String> {
     let own = std::process::id().to_string();
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
@@ -38,14 +38,14 @@ fn contains(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|window| window == word)
 }
 
-/// Nobody with the mark is left, soon.
+/// Waits until no process with the mark is left.
 #[track_caller]
 pub fn assert_gone(mark: &str, what: &str) {
     let left = wait_for(GONE_WITHIN, || marked(mark), Vec::is_empty);
     assert_eq!(left, Vec::<String>::new(), "{what}");
 }
 
-/// The same, while the runtime goes on.
+/// Like `assert_gone`, without blocking the runtime.
 pub async fn gone(mark: &str, what: &str) {
     let end = std::time::Instant::now() + GONE_WITHIN;
     while !marked(mark).is_empty() && std::time::Instant::now() < end {

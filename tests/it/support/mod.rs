@@ -1,4 +1,4 @@
-//! What every story needs: a house to live in, a stage for the binary, and a way to read its Log.
+//! Fixtures of the stories: test environments, clients, leak checks, and a reader for Logs.
 
 pub mod cage;
 pub mod desk;

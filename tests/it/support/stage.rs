@@ -1,5 +1,5 @@
-//! A stage for the real binary: a home, a Workspace, a scripted model, and every process it starts
-//! findable by a mark that no other test shares.
+//! Test environment for the real binary: a home folder, a Workspace, a scripted model, and a mark by which all its
+//! processes are found.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -34,7 +34,7 @@ const KILL_AT_TRUNCATION: &[&str] = &[
 /// How long processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_mins(1);
 
-/// Everything one run of the binary needs, gone when it ends.
+/// The folders, binary and model of one run; removed on drop.
 pub struct Stage {
     folder: tempfile::TempDir,
     /// Holds the binary under a name of its own, so that helpers it starts carry the mark too.
@@ -49,14 +49,14 @@ impl Drop for Stage {
     }
 }
 
-/// What happens at a limit.
+/// What happens when a write reaches the limit on file size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strike {
     Kill,
     Refuse,
 }
 
-/// How a run ended and what it said.
+/// Exit status and output of a run.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,
@@ -73,13 +73,13 @@ impl Ended {
 }
 
 impl Stage {
-    /// A mark for the next stage; its script may need it.
+    /// A mark for the next environment; its script may need it.
     pub fn mark() -> String {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         format!("stage-{}-{}-", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A stage whose model follows a script.
+    /// An environment whose model follows a script.
     pub async fn new(mark: String, script: Script) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for name in ["work", "home/.pixir"] {
@@ -125,14 +125,14 @@ impl Stage {
     /// The binary with these arguments, in the Workspace, with an environment of its own.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.program());
-        // What developers may switch on holds no secret either.
+        // The trace is on, so that it is searched for secrets too.
         command.arg("--log-file").arg(self.folder.path().join("trace.log")).args(args);
         self.dress(&mut command);
         command.env("PIXIR_LOG", "trace");
         command
     }
 
-    /// Gives a command the stage's folders, environment and pipes.
+    /// Sets the folders, environment and pipes of a command.
     pub fn dress(&self, command: &mut Command) {
         command
             .current_dir(self.workspace())
@@ -217,7 +217,7 @@ impl Stage {
         bytes.split(|byte| *byte == b'\n').filter_map(|l| serde_json::from_slice(l).ok()).collect()
     }
 
-    /// Processes of this stage that live: commands by their mark, Pixir's own by their program.
+    /// The running processes of this environment: commands by their mark, Pixir's own by their program.
     pub fn survivors(&self) -> Vec<String> {
         let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
         processes
@@ -242,7 +242,7 @@ impl Stage {
     }
 }
 
-/// A run of the binary, and what it has said so far.
+/// A running binary, and its output so far.
 pub struct Running {
     pub child: Child,
     stdout: Option<JoinHandle<String>>,
@@ -293,7 +293,7 @@ fn collect(mut pipe: impl std::io::Read + Send + 'static) -> JoinHandle<String> 
     })
 }
 
-/// Looks until it is as wished, or patience ends; gives what was seen last.
+/// Calls `look` until its value is as wished or the time is over; gives the last value.
 pub fn wait_for<T>(
     patience: Duration,
     mut look: impl FnMut() -> T,

@@ -1,4 +1,4 @@
-//! A real terminal, as the kernel makes it, with a test at the other end.
+//! A pseudo-terminal with Pixir in it and a test at the other end.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use super::house::{DEADLINE, House, PIXIR};
 use super::leaks;
 
-/// A terminal with Pixir in it.
+/// A pseudo-terminal with a program in it.
 pub struct Terminal {
     keyboard: File,
     screen: Arc<Mutex<Vec<u8>>>,
@@ -87,7 +87,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until the screen has shown something so many times.
+    /// Waits until the screen has shown a text so many times.
     pub fn shows_times(&self, text: &str, times: usize) {
         let start = Instant::now();
         while self.screen().matches(text).count() < times {

@@ -1,4 +1,4 @@
-//! What the torture suites share: how much to do, by which seed, and a word about it at the end.
+//! Shared by the torture suites: how much to do, the seed, and the summary at the end.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// What was asked for.
+    /// The size that `PIXIR_TORTURE` asks for.
     pub fn asked() -> Self {
         match std::env::var("PIXIR_TORTURE").as_deref() {
             Ok("full") => Self::Full,
@@ -20,7 +20,7 @@ impl Size {
         }
     }
 
-    /// The one count or the other.
+    /// The count for this size.
     pub fn of(self, sample: usize, full: usize) -> usize {
         match self {
             Self::Sample => sample,
@@ -35,7 +35,7 @@ pub fn seed() -> u64 {
     asked.map_or(4711, |text| text.parse().expect("PIXIR_SEED is a number"))
 }
 
-/// Says what was done, past the capture of test output, so that it can be seen.
+/// Prints a summary past the capture of test output.
 pub fn say(summary: &str) {
     std::io::stderr().write_all(format!("\ntorture: {summary}\n").as_bytes()).unwrap();
 }

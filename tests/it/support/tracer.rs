@@ -1,7 +1,7 @@
-//! A tracer: stops a program at each of its system calls, and kills it where a story says.
+//! A ptrace tracer: stops a program at each of its system calls, and kills it where a story says.
 //!
-//! Between two system calls of a thread nothing it does can be seen from outside, so whoever looks
-//! at every stop has seen every state of a file that the program ever made.
+//! Between two system calls of a thread nothing it does can be seen from outside, so a look at every stop sees
+//! every state of a file that the program ever made.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -11,8 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// Runs a program until `is_here` says that it is to die, and says whether it did; otherwise it ran
-/// to its own end. `dress` gives the command its surroundings.
+/// Runs a program and kills it once `is_here` is true; false when it ran to its own end before. `configure` sets
+/// the environment of the command.
 #[expect(clippy::zombie_processes, reason = "the loop below waits for it, as for all its threads")]
 pub fn kill_when(
     program: &[&str],

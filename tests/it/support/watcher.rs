@@ -1,5 +1,5 @@
-//! A watcher: notes whom a program and everything it starts get in touch with, by the kernel's own
-//! word. Every system call of every process and thread stops here before it happens.
+//! A ptrace watcher: records every address that a program and everything it starts connect or send to. Every
+//! system call of every process and thread stops here before it happens.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,20 +15,20 @@ use nix::sys::ptrace::{self, Options};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// What was seen of a run.
+/// The recorded contacts and programs of a run.
 #[derive(Debug, Default)]
 pub struct Watched {
     pub code: Option<i32>,
     pub stderr: String,
-    /// Addresses, `unix:` paths, families without addresses, and other ways out.
+    /// Addresses, `unix:` paths, families without addresses, and other channels.
     pub contacts: BTreeSet<String>,
     /// Programs that were started, which shows that children are watched too.
     pub programs: BTreeSet<String>,
-    /// Calls that could not be looked at; there must be none.
+    /// Calls that could not be read; there must be none.
     pub blind: Vec<String>,
 }
 
-/// Runs a program to its end while `talk` has its streams. `dress` gives it its surroundings.
+/// Runs a program to its end while `talk` uses its streams. `configure` sets the environment of the command.
 pub fn watch<T>(
     line: &[&str],
     dress: impl FnOnce(&mut Command) + Send,
@@ -36,7 +36,7 @@ pub fn watch<T>(
 ) -> (T, Watched) {
     std::thread::scope(|scope| {
         let (streams, taken) = channel();
-        // Whoever traces is one thread, and nobody else's children reach it.
+        // The tracing thread waits only for what it traces, not for children of other stories.
         let tracing = scope.spawn(move || trace(line, dress, &streams));
         let (stdin, stdout) = taken.recv().expect("it starts");
         let told = talk(stdin, stdout);
@@ -44,7 +44,7 @@ pub fn watch<T>(
     })
 }
 
-/// Says nothing and listens to the end.
+/// Closes stdin and reads stdout to its end.
 pub fn listen(stdin: ChildStdin, mut stdout: ChildStdout) -> String {
     drop(stdin);
     let mut text = String::new();
@@ -81,7 +81,7 @@ fn trace(
         let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         let status = match waitpid(None, Some(flags)) {
             Ok(status) => status,
-            // Nobody is left.
+            // No process is left.
             Err(Errno::ECHILD) => break,
             Err(error) => panic!("{error}"),
         };
@@ -114,7 +114,7 @@ fn trace(
 }
 
 impl Watched {
-    /// Looks at the call in which a thread stands.
+    /// Records the system call in which a thread has stopped.
     fn look(&mut self, pid: Pid) {
         let line = match fs::read_to_string(format!("/proc/{pid}/syscall")) {
             Ok(line) => line,
@@ -141,7 +141,7 @@ impl Watched {
                 }
                 None
             }
-            // What is queued there is seen by nobody.
+            // Calls that are queued there cannot be traced.
             libc::SYS_io_uring_setup => Some("io_uring".to_owned()),
             _ => None,
         };

@@ -1,4 +1,4 @@
-//! What a run that goes on finds gone, what it never knew, and what it says of both.
+//! Resumed runs: what they find missing, what is new to them, and what they report.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ async fn a_run_that_goes_on_says_what_it_takes_back() {
     let shown = house.pixir(&["workflow", "resume", id]).exits(0).err;
     let at = |line: &str| shown.find(line).unwrap_or_else(|| panic!("{line}: {shown}"));
     let begun = at(&format!("workflow a test ({id}): goes on, 0 of 3 steps ready\n"));
-    let back = at("\nland: what it did was taken back (1 file)\n");
+    let back = at("\nland: its changes were undone (1 file)\n");
     let ready = at("[x] land ready");
     let over = at("workflow a test completed: 3 of 3 steps ready\n");
     assert!(begun < back && back < ready && ready < over, "{shown}");

@@ -1,4 +1,4 @@
-//! What a run takes back before it goes on, what it leaves alone, and what it may not touch at all.
+//! Rollback in resumed runs: what is rolled back, what is left alone, and what must not be touched.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;

@@ -110,7 +110,7 @@ fn checks(log: &Path, step: &str) -> Vec<(String, Value, String)> {
         .collect()
 }
 
-/// A house whose model is never asked: the one on board is.
+/// A test environment whose model is not called: the embedded one is.
 async fn alone() -> House {
     House::with([]).await
 }

@@ -1,4 +1,4 @@
-//! Steps that apply: many at the same time, and when nothing may be written any more.
+//! Steps that merge: many at the same time, and when nothing may be written any more.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A troupe: one scripted model that plays every step of a Workflow by its id.
+//! A scripted model that answers for every step of a Workflow by its id.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 use crate::subagents::cast::events;
 use crate::support::house::logs;
 
-/// What the Subagent of a step was told.
+/// A request of the Subagent of a step.
 #[derive(Debug, Clone)]
 pub struct Told {
     id: String,
     /// The task, with everything that was handed on.
     pub task: String,
-    /// What it was told last.
+    /// The last message.
     pub last: String,
-    /// How many results of tools it has.
+    /// Tool results so far.
     pub turn: usize,
-    /// How many Subagents had this step before.
+    /// Subagents of this step before this one.
     pub session: usize,
-    /// Where it works.
+    /// Its working directory.
     pub workspace: PathBuf,
     pub subagent: String,
 }
 
 impl Told {
-    /// What a request says of it; `None` when it is no step's.
+    /// Reads a request; `None` when it is not from a step.
     pub fn of(request: &Received) -> Option<Self> {
         let late = request.input().iter().find_map(|item| {
             let text = item["content"][0]["text"].as_str().unwrap_or_default();
@@ -78,7 +78,7 @@ pub fn troupe(answer: impl Fn(&Told) -> Reply + Send + Sync + 'static) -> Script
     })
 }
 
-/// A graph of these steps.
+/// A Workflow spec with these steps.
 #[expect(clippy::needless_pass_by_value, reason = "steps are written down where they are used")]
 pub fn workflow(steps: Value) -> Value {
     json!({"id": "test", "name": "a test", "steps": steps})
@@ -94,7 +94,7 @@ pub fn root_log(workspace: &Path) -> PathBuf {
     roots.max_by_key(|path| (!facts(path).is_empty(), path.clone())).unwrap()
 }
 
-/// The facts of a run.
+/// The Workflow facts of a Log.
 pub fn facts(log: &Path) -> Vec<Value> {
     let all = events(log).into_iter();
     all.filter(|event| event["type"] == "workflow_event")
@@ -102,7 +102,7 @@ pub fn facts(log: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// What they are, in order.
+/// The kinds of the Workflow facts, in order.
 pub fn kinds(log: &Path) -> Vec<String> {
     let word = |fact: &Value| {
         let kind = fact["kind"].as_str().unwrap_or_default();

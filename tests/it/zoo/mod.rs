@@ -1,6 +1,6 @@
-//! The zoo: commands of every shape, ended in every way, and nobody survives.
+//! Commands with every shape of processes, ended in every way: no process survives.
 //!
-//! A cell is a shape and a way. Who is left is found by a mark in the environment or the command
+//! A case is a shape and an end. Survivors are found by a mark in the environment or the command
 //! line of every process.
 
 mod shapes;
@@ -24,7 +24,7 @@ use crate::support::torture::{self, Size};
 use crate::support::{House, Stage};
 use shapes::{SHAPES, Shape, command};
 
-/// How many cells are looked at side by side.
+/// Cases that run at the same time.
 const AT_ONCE: usize = 4;
 
 /// How a command comes to its end.
@@ -51,7 +51,7 @@ const FOREGROUND: [Way; 5] = [Way::Normal, Way::Timeout, Way::Interrupt, Way::Te
 const BACKGROUND: [Way; 6] =
     [Way::Normal, Way::Stop, Way::Interrupt, Way::SessionEnd, Way::Term, Way::Kill];
 
-/// One shape on its way to one end.
+/// One shape and one end.
 #[derive(Clone)]
 struct Cell {
     shape: &'static Shape,

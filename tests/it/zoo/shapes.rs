@@ -1,9 +1,9 @@
-//! The shapes: ways in which a command can be more than one process, and stay.
+//! Shapes of commands: ways in which a command can start processes that stay.
 //!
 //! `HOLD` is what the shell itself does at the end: nothing, or sleep. `PYTHON` is an interpreter.
-//! Every process inherits the mark in its environment; who clears it carries the mark as its name.
+//! Every process inherits the mark in its environment; one that clears it carries the mark as its name.
 
-/// One way.
+/// One shape.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub name: &'static str,
@@ -22,7 +22,7 @@ const fn with(needs: &'static [&'static str], shape: Shape) -> Shape {
     Shape { needs, ..shape }
 }
 
-/// All of them.
+/// All shapes.
 pub const SHAPES: &[Shape] = &[
     shape("plain", 1, "touch up; HOLD"),
     shape("pipeline", 3, "touch up; HOLD | cat | cat"),

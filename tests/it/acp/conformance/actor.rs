@@ -1,4 +1,4 @@
-//! An actor: a model that plays what the prompt tells it, so that one script serves every case.
+//! A scripted model that does what the prompt says, so that one script serves every case.
 //!
 //! Behind `»` stand its replies, one per line; a reply is steps with ` ;; ` between them. The line is
 //! chosen by how many calls have been answered since the user spoke.

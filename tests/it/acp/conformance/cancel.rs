@@ -38,7 +38,7 @@ fn ended(scene: &mut Scene, session: &str, id: u64) -> super::case::Turn {
     finished(&mut scene.probe, session, id, |asked| panic!("{asked}"))
 }
 
-/// Commands of this stage that live; the agent itself does.
+/// Running commands of this environment; the agent itself is not counted.
 fn commands(scene: &Scene) -> usize {
     scene.stage.survivors().iter().filter(|line| line.contains("sleep 600")).count()
 }

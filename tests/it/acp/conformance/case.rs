@@ -1,6 +1,6 @@
 //! Cases: small tables of requirements, each played against the real `pixir acp`.
 //!
-//! The cases of a topic share a process and a stage; each has Sessions of its own. Every process that
+//! The cases of a topic share a process and a test environment; each has its own Sessions. Every process that
 //! a case starts is held against the schema when it ends.
 
 use std::ops::{Deref, DerefMut};
@@ -179,7 +179,7 @@ impl Drop for Probe {
     }
 }
 
-/// What a case has at hand.
+/// The environment of a case.
 pub struct Scene {
     pub stage: Stage,
     pub probe: Probe,

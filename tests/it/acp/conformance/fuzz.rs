@@ -1,4 +1,4 @@
-//! Fuzz: thousands of messages, whole, broken, out of order, over eight Sessions at once.
+//! Fuzz test: thousands of messages, whole, broken, out of order, over eight Sessions at once.
 //!
 //! Whatever comes, every request is answered exactly once, nothing panics, nothing waits for ever, and
 //! the process ends well when its input does.
@@ -27,7 +27,7 @@ const BREATH: usize = 100;
 /// How long Turns may run undisturbed now and then.
 const REST: Duration = Duration::from_millis(80);
 
-/// A client that is out of its mind.
+/// A client that sends random messages.
 struct Madman {
     rng: Rng,
     stdin: ChildStdin,
@@ -305,7 +305,10 @@ async fn whatever_is_said_everybody_is_answered_once() {
     let twice: Vec<&Value> =
         received.iter().filter(|message| message.get("method").is_none()).filter(is_owed).collect();
     assert!(twice.is_empty(), "seed {seed}: answered more than once: {twice:?}");
-    let lost = received.iter().filter(|message| message.to_string().contains("got lost")).count();
+    let lost = received
+        .iter()
+        .filter(|message| message.to_string().contains("dropped without an answer"))
+        .count();
     assert_eq!(lost, 0, "seed {seed}: a request was dropped");
     // Who asks with a fraction for an id gets it back, which is all that can be done.
     received.retain(|message| !message["id"].is_f64());

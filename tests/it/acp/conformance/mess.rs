@@ -1,4 +1,4 @@
-//! A mess: messages of every kind, made from a seed.
+//! Malformed messages of every kind, made from a seed.
 
 use fastrand::Rng;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! A hundred and more specs that nobody should write: each is refused at its place, in its words.
+//! More than a hundred invalid specs: each is refused with its place and its own message.
 
 /// Steps that are wrong by themselves.
 mod alone;

@@ -177,13 +177,13 @@ pub fn cases() -> Vec<Case> {
             "a pointer without a slash",
             task("needs", json!({"v": {"step": "scan", "pointer": "findings"}})),
             "/steps/1/needs/v/pointer",
-            "no JSON pointer",
+            "not a JSON pointer",
         ),
         (
             "a pointer with a bad escape",
             task("needs", json!({"v": "scan/a~2"})),
             "/steps/1/needs/v",
-            "no JSON pointer",
+            "not a JSON pointer",
         ),
         (
             "a need with a bad name",

@@ -1,4 +1,4 @@
-//! Texts that are no JSON, and specs that are wrong at their top.
+//! Texts that are no JSON, and specs with errors at their top level.
 
 use serde_json::{Value, json};
 
@@ -41,12 +41,12 @@ pub fn texts() -> Vec<Case> {
             "",
             "bytes, 1000000 are allowed",
         ),
-        ("twice", own(r#"{"id": "x", "id": "y", "steps": []}"#), "/id", "stands there twice"),
+        ("twice", own(r#"{"id": "x", "id": "y", "steps": []}"#), "/id", "occurs twice"),
         (
             "twice in a step",
             own(r#"{"id": "x", "steps": [{"id": "a", "task": "x", "task": "y"}]}"#),
             "/steps/0/task",
-            "stands there twice",
+            "occurs twice",
         ),
         (
             "twice in a schema",
@@ -54,7 +54,7 @@ pub fn texts() -> Vec<Case> {
                 r#"{"id": "x", "steps": [{"id": "a", "task": "x", "output": {"type": "object", "a/b": 1, "a/b": 2}}]}"#,
             ),
             "/steps/0/output/a~1b",
-            "stands there twice",
+            "occurs twice",
         ),
     ]
 }

@@ -1,0 +1,120 @@
+//! Copies a Workspace out of the content store: the files as they were surveyed, whatever happens to them
+//! meanwhile.
+//!
+//! Contents are shared with the store where the file system can do that, and copied by the kernel
+//! where it cannot.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use super::base::Base;
+use crate::base::files::StateDir;
+use crate::host::snapshot::{Hash, State};
+
+/// How much is read at once where the kernel does not copy.
+const COPY_BUFFER: usize = 64 << 10;
+
+/// Makes a copy in a new folder that only its owner can access.
+pub fn copy(base: &Base, annexes: &StateDir, name: &OsStr) -> io::Result<StateDir> {
+    let root = annexes.create_new_dir(name)?;
+    let copier = Copier { base, root, can_share: AtomicBool::new(true) };
+    for folder in base.manifest.folders.keys() {
+        rustix::fs::mkdirat(&copier.root, folder, Mode::RWXU)?;
+    }
+    for (path, entry) in &base.manifest.entries {
+        let put = match &entry.state {
+            State::Link { target } => {
+                rustix::fs::symlinkat(target.as_ref(), &copier.root, path).map_err(Into::into)
+            }
+            State::File { sha256, mode } => copier.put(path, sha256, *mode, entry.look.size),
+        };
+        put.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    }
+    // The innermost first, and after what is in them: a folder may be for reading only.
+    for (folder, mode) in base.manifest.folders.iter().rev() {
+        let mode = Mode::from_raw_mode(*mode);
+        rustix::fs::chmodat(&copier.root, folder, mode, AtFlags::empty())?;
+    }
+    Ok(copier.root)
+}
+
+/// Forces everything of a file system to the disk, a copy included.
+pub fn sync(folder: &StateDir) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(folder)?)
+}
+
+struct Copier<'b> {
+    base: &'b Base,
+    root: StateDir,
+    /// Whether the file system can let two files share their content; known after one try.
+    can_share: AtomicBool,
+}
+
+impl Copier<'_> {
+    fn put(&self, path: &Path, content: &Hash, mode: u32, size: u64) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.root, path, flags, Mode::RUSR | Mode::WUSR)?;
+        if size > 0 {
+            if let Some(kept) = self.base.store.open(content)? {
+                self.fill_from(&kept, &file, size)?;
+            } else {
+                // It is in a segment, together with other contents.
+                let bytes = self.base.store.get(content)?;
+                File::from(file.try_clone()?).write_all(&bytes)?;
+            }
+        }
+        Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?)
+    }
+
+    fn fill_from(&self, kept: &File, file: &OwnedFd, size: u64) -> io::Result<()> {
+        if rustix::fs::fstat(kept)?.st_size != size.cast_signed() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its content was cut"));
+        }
+        self.fill(kept, file, size)
+    }
+
+    fn fill(&self, from: &File, to: &OwnedFd, size: u64) -> io::Result<()> {
+        if self.can_share.load(Ordering::Relaxed) {
+            match rustix::fs::ioctl_ficlone(to, from) {
+                Ok(()) => return Ok(()),
+                Err(_) => self.can_share.store(false, Ordering::Relaxed),
+            }
+        }
+        let mut to = File::from(to.try_clone()?);
+        // Between two files the kernel copies, where their file systems can.
+        let copied = match io::copy(&mut from.take(size), &mut to) {
+            Ok(copied) => copied,
+            Err(error) => {
+                tracing::debug!(%error, "the kernel did not copy a file");
+                to.set_len(0)?;
+                to.rewind()?;
+                copy_by_reading(from, &mut to, size)?
+            }
+        };
+        if copied == size { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+fn copy_by_reading(mut from: &File, to: &mut File, size: u64) -> io::Result<u64> {
+    from.rewind()?;
+    let mut from = from.take(size);
+    let mut buffer = vec![0; COPY_BUFFER];
+    let mut copied = 0;
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(copied),
+            Ok(count) => {
+                to.write_all(&buffer[..count])?;
+                copied += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,545 @@
+//! Child Workspaces and merges with real files.
+
+mod unrecorded;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::base::error::Explain;
+use crate::host::process::{Containment, Host};
+use crate::host::snapshot::FolderChange;
+
+struct Yard {
+    folder: TempDir,
+    annexes: Annexes,
+    workspace: Workspace,
+    parent: SessionId,
+}
+
+/// Every file and link, by its mode and content; folders too.
+type Picture = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+
+fn picture(folder: &Path) -> Picture {
+    let mut picture = Picture::new();
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(inside) = waiting.pop() {
+        for entry in fs::read_dir(inside).unwrap() {
+            let path = entry.unwrap().path();
+            if path.ends_with(".pixir") {
+                continue;
+            }
+            let stat = fs::symlink_metadata(&path).unwrap();
+            let (mode, content) = if stat.is_symlink() {
+                (0, fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes())
+            } else if stat.is_dir() {
+                waiting.push(path.clone());
+                (stat.mode(), Vec::new())
+            } else {
+                (stat.mode(), fs::read(&path).unwrap())
+            };
+            picture.insert(path.strip_prefix(folder).unwrap().to_owned(), (mode, content));
+        }
+    }
+    picture
+}
+
+impl Yard {
+    fn new() -> Self {
+        Self::limited(|_| {})
+    }
+
+    fn limited(adjust: impl FnOnce(&mut Config)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("work")).unwrap();
+        let mut config = Config::new(Home::new(folder.path().join("home")));
+        config.durability = Durability::None;
+        adjust(&mut config);
+        let host = Host {
+            own_binary: "/nowhere".into(),
+            environment: Vec::new(),
+            containment: Containment::Best,
+        };
+        let annexes = Annexes::new(&config, Commands::new(host, &config));
+        let workspace = Workspace::open(&folder.path().join("work")).unwrap();
+        Self { folder, annexes, workspace, parent: SessionId::mint() }
+    }
+
+    fn home(&self) -> Home {
+        Home::new(self.folder.path().join("home"))
+    }
+
+    fn work(&self) -> PathBuf {
+        self.workspace.root().to_owned()
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            child: SessionId::mint(),
+            parent: self.parent.clone(),
+            subagent: None,
+            logs: StateRoot::in_workspace(self.work()),
+            workspace: self.workspace.clone(),
+            mode: Mode::Isolated,
+        }
+    }
+
+    fn annex(&self) -> Annex {
+        self.annexes.annex(self.annexes.copy(&self.wanted(), Instant::now()).unwrap())
+    }
+
+    fn planned(&self, annex: &Annex) -> Merge {
+        let changes = annex.changes(&self.workspace).unwrap();
+        annex.merge(&changes, &self.workspace, &|_| false).unwrap()
+    }
+
+    fn merged(&self, annex: &Annex) -> Result<Deed, AnnexError> {
+        let changes = annex.changes(&self.workspace).unwrap();
+        let done = annex.carry_out(
+            &self.planned(annex),
+            &changes,
+            &self.workspace,
+            None,
+            &CancellationToken::new(),
+        )?;
+        let deed = done.deed.clone();
+        done.recorded();
+        Ok(deed)
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_copy_has_what_is_not_ignored_with_modes_links_and_folders() {
+    let yard = Yard::new();
+    let work = yard.work();
+    for folder in ["src/deep", "empty", "target", ".git", ".pixir/sessions", "locked"] {
+        fs::create_dir_all(work.join(folder)).unwrap();
+    }
+    for (path, text) in [
+        (".gitignore", "target/\n*.log\n"),
+        ("src/deep/a.rs", "fn a() {}\r\n"),
+        ("run.sh", "#!/bin/sh\n"),
+        ("none", ""),
+        ("target/big", "built"),
+        ("x.log", "noise"),
+        (".git/HEAD", "ref"),
+        (".pixir/config.json", "{}"),
+        ("locked/in", "x"),
+        (".hidden", "seen"),
+    ] {
+        fs::write(work.join(path), text).unwrap();
+    }
+    set_mode(&work.join("run.sh"), 0o755);
+    set_mode(&work.join("none"), 0o400);
+    set_mode(&work.join("locked"), 0o555);
+    symlink("../outside", work.join("src/link")).unwrap();
+    let annex = yard.annex();
+    let mut expected = picture(&work);
+    expected.retain(|path, _| !["target", ".git", "x.log"].iter().any(|it| path.starts_with(it)));
+    assert_eq!(picture(annex.folder()), expected);
+    assert_eq!(fs::metadata(annex.folder()).unwrap().mode() & 0o777, 0o700);
+    assert!(annex.changes(&yard.workspace).unwrap().is_empty());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let closed = runtime.block_on(yard.annexes.close(&annex)).unwrap();
+    assert_eq!(closed, Closed::Removed { branch: None });
+    assert!(!annex.folder().exists());
+    assert!(yard.annexes.find(&StateRoot::in_workspace(&work), annex.child()).unwrap().is_none());
+    set_mode(&work.join("locked"), 0o755);
+}
+
+#[test]
+fn what_is_too_much_is_refused_and_leaves_nothing() {
+    for (adjust, setting) in [
+        ((|config: &mut Config| config.workspaces.most_files = 2) as fn(&mut Config), "max_files"),
+        (|config| config.workspaces.largest_sum = 20, "max_bytes"),
+        (|config| config.workspaces.largest_file = 9, "max_file_bytes"),
+    ] {
+        let yard = Yard::limited(adjust);
+        for name in ["a", "b", "c"] {
+            fs::write(yard.work().join(name), "ten bytes!").unwrap();
+        }
+        let error = yard.annexes.copy(&yard.wanted(), Instant::now()).unwrap_err();
+        assert_eq!(error.details()["setting"], format!("workspaces.{setting}"), "{error}");
+        assert!(!error.next_actions().is_empty());
+        assert_eq!(fs::read_dir(yard.home().annexes()).map_or(0, Iterator::count), 0);
+    }
+}
+
+#[test]
+fn what_was_never_finished_is_known_and_cleared_away() {
+    let yard = Yard::new();
+    fs::write(yard.work().join("a"), "a").unwrap();
+    let wanted = yard.wanted();
+    let site = yard.home().annexes().join(wanted.child.as_str());
+    let making = lease_of(&wanted, site.clone()).begin(&yard.home()).unwrap();
+    fs::create_dir(&site).unwrap();
+    fs::write(site.join("half"), "of it").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert!(matches!(
+        yard.annexes.find(&StateRoot::in_workspace(yard.work()), &wanted.child),
+        Err(AnnexError::Unfinished { is_being_made: true })
+    ));
+    assert_eq!(runtime.block_on(yard.annexes.collect()).len(), 0, "somebody makes it");
+    drop(making);
+    assert!(yard.annexes.find(&StateRoot::in_workspace(yard.work()), &wanted.child).is_err());
+    let whole = yard.annex();
+    let collected = runtime.block_on(yard.annexes.collect());
+    assert!(matches!(&collected[..], [(id, Ok(Closed::Removed { .. }))] if *id == wanted.child));
+    assert!(!site.exists());
+    assert!(whole.folder().exists(), "it is young: its child may be on its way");
+}
+
+#[test]
+fn children_of_one_moment_share_what_they_begin_with() {
+    let yard = Yard::new();
+    for number in 0..20 {
+        fs::write(yard.work().join(format!("{number}.txt")), format!("{number}\n")).unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let began = std::time::Instant::now();
+    let annexes = runtime.block_on(async {
+        let makes: Vec<_> = (0..50)
+            .map(|_| {
+                let (annexes, wanted) = (yard.annexes.clone(), yard.wanted());
+                tokio::spawn(async move { annexes.make(wanted).await.unwrap() })
+            })
+            .collect();
+        let mut made = Vec::new();
+        for make in makes {
+            made.push(make.await.unwrap());
+        }
+        made
+    });
+    let told = format!("\n50 copies of 20 files: {:?}\n", began.elapsed());
+    std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes()).unwrap();
+    let expected = picture(&yard.work());
+    let bases: std::collections::BTreeSet<String> =
+        annexes.iter().map(|annex| annex.lease.base.unwrap().to_string()).collect();
+    assert!(bases.len() < 50, "nobody surveys for himself alone: {}", bases.len());
+    assert!(annexes.iter().all(|annex| picture(annex.folder()) == expected));
+}
+
+#[test]
+fn what_is_ignored_by_now_is_not_taken_for_removed() {
+    let yard = Yard::new();
+    fs::write(yard.work().join("a.txt"), "a").unwrap();
+    fs::write(yard.work().join("b.txt"), "b").unwrap();
+    let annex = yard.annex();
+    fs::write(annex.folder().join(".gitignore"), "*.txt\n").unwrap();
+    fs::write(annex.folder().join("b.txt"), "other").unwrap();
+    yard.merged(&annex).unwrap();
+    assert_eq!(fs::read_to_string(yard.work().join("a.txt")).unwrap(), "a");
+    assert_eq!(fs::read_to_string(yard.work().join("b.txt")).unwrap(), "other");
+}
+
+/// One path, as a side has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Thing {
+    Nothing,
+    File(&'static str, u32),
+    Link(&'static str),
+}
+
+const TEXTS: [&str; 6] =
+    ["1\n2\n3\n", "one\n2\n3\n", "1\n2\nthree\n", "1\ntwo\n3\n", "\0binary", "\0other"];
+
+impl Thing {
+    fn random(random: &mut fastrand::Rng) -> Self {
+        match random.u8(..10) {
+            0 | 1 => Thing::Nothing,
+            2 => Thing::Link(["a", "b"][random.usize(..2)]),
+            _ => Thing::File(
+                TEXTS[random.usize(..TEXTS.len())],
+                [0o644, 0o755, 0o600][random.usize(..3)],
+            ),
+        }
+    }
+
+    fn put(&self, path: &Path) {
+        fs::remove_file(path).ok();
+        match self {
+            Thing::Nothing => {}
+            Thing::File(text, mode) => {
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+                set_mode(path, *mode);
+            }
+            Thing::Link(to) => {
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                symlink(to, path).unwrap();
+            }
+        }
+    }
+}
+
+/// The expected merge of three states, by cases; `None` is a conflict.
+fn oracle(base: &Thing, child: &Thing, parent: &Thing) -> Option<(Vec<u8>, u32)> {
+    let flat = |thing: &Thing| match thing {
+        Thing::Nothing => (b"nothing".to_vec(), 0),
+        Thing::File(text, mode) => (text.as_bytes().to_vec(), *mode),
+        Thing::Link(to) => ([b"link ", to.as_bytes()].concat(), 0),
+    };
+    if child == base || child == parent {
+        return Some(flat(parent));
+    }
+    if parent == base {
+        return Some(flat(child));
+    }
+    let (Thing::File(b, bm), Thing::File(c, cm), Thing::File(p, pm)) = (base, child, parent) else {
+        return None;
+    };
+    let mode = match (cm == bm, pm == bm, cm == pm) {
+        (true, _, _) => pm,
+        (_, true, _) | (_, _, true) => cm,
+        _ => return None,
+    };
+    let text = if c == b || c == p {
+        (*p).to_owned()
+    } else if p == b {
+        (*c).to_owned()
+    } else if [b, c, p].iter().any(|text| text.contains('\0')) {
+        return None;
+    } else {
+        // By line: every text here has three different lines, and a line that both kept divides the
+        // changes.
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let (b, c, p) = (lines(b), lines(c), lines(p));
+        let mut merged = Vec::new();
+        let mut from = 0;
+        for at in 0..=b.len() {
+            let is_kept = at < b.len() && b[at] == c[at] && b[at] == p[at];
+            if at < b.len() && !is_kept {
+                continue;
+            }
+            let (base, child, parent) = (&b[from..at], &c[from..at], &p[from..at]);
+            if child == base || child == parent {
+                merged.extend_from_slice(parent);
+            } else if parent == base {
+                merged.extend_from_slice(child);
+            } else {
+                return None;
+            }
+            merged.extend(b.get(at).cloned());
+            from = at + 1;
+        }
+        merged.join("\n") + "\n"
+    };
+    Some((text.into_bytes(), *mode))
+}
+
+fn is_alike(base: &Thing, child: &Thing, parent: &Thing) -> bool {
+    let (Thing::File(b, _), Thing::File(c, _), Thing::File(p, _)) = (base, child, parent) else {
+        return false;
+    };
+    let mut lines = b.lines().zip(c.lines()).zip(p.lines());
+    c != p && lines.any(|((b, c), p)| c == p && c != b)
+}
+
+#[test]
+fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
+    let seed =
+        std::env::var_os("PIXIR_SEED").and_then(|seed| seed.to_str()?.parse().ok()).unwrap_or(4711);
+    let rounds = if std::env::var_os("PIXIR_TORTURE").is_some() { 2000 } else { 200 };
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut done, mut refused) = (0, 0);
+    for round in 0..rounds {
+        let yard = Yard::new();
+        let names = ["a", "d/b", "d/e/c"];
+        let mut states = Vec::new();
+        for name in &names[..random.usize(1..=3)] {
+            let base = Thing::random(&mut random);
+            let mut other =
+                || if random.bool() { base.clone() } else { Thing::random(&mut random) };
+            let (child, parent) = (other(), other());
+            base.put(&yard.work().join(name));
+            states.push((*name, base, child, parent));
+        }
+        // The oracle has no answer where both changed a line in the same way.
+        if states.iter().any(|(_, base, child, parent)| is_alike(base, child, parent)) {
+            continue;
+        }
+        let annex = yard.annex();
+        for (name, _, child, parent) in &states {
+            child.put(&annex.folder().join(name));
+            parent.put(&yard.work().join(name));
+        }
+        let before = picture(&yard.work());
+        let expected: Vec<_> = states
+            .iter()
+            .map(|(name, base, child, parent)| (*name, oracle(base, child, parent)))
+            .collect();
+        let plan = yard.planned(&annex);
+        let told: Vec<&Path> = plan.conflicts.iter().map(|it| it.path.as_path()).collect();
+        for (name, wanted) in &expected {
+            let is_told = told.contains(&Path::new(name));
+            assert_eq!(is_told, wanted.is_none(), "{seed} {round} {name}: {states:?} {plan:?}");
+        }
+        let merged = yard.merged(&annex);
+        if expected.iter().any(|(_, wanted)| wanted.is_none()) {
+            assert!(matches!(merged, Err(AnnexError::Conflicts(_))), "{seed} {round}");
+            assert_eq!(picture(&yard.work()), before, "{seed} {round}: nothing was touched");
+            refused += 1;
+            continue;
+        }
+        let deed = merged.unwrap();
+        let now = picture(&yard.work());
+        for (name, wanted) in &expected {
+            let found = match now.get(Path::new(name)) {
+                None => (b"nothing".to_vec(), 0),
+                Some((0, target)) => ([b"link ", &target[..]].concat(), 0),
+                Some((mode, text)) => (text.clone(), mode & 0o777),
+            };
+            assert_eq!(Some(&found), wanted.as_ref(), "{seed} {round} {name}: {states:?}");
+        }
+        let annex = yard
+            .annexes
+            .find(&StateRoot::in_workspace(yard.work()), annex.child())
+            .unwrap()
+            .unwrap();
+        assert!(yard.planned(&annex).is_done(), "{seed} {round}: it is all there");
+        let (store, folder) = (annex.store(), annex.parent_folder());
+        deed.inverse()
+            .carry_out(&yard.workspace, &store, &folder, None, &CancellationToken::new())
+            .unwrap()
+            .recorded();
+        let mut back = picture(&yard.work());
+        let mut before = before;
+        // A folder that lost its last file may go with it.
+        for picture in [&mut back, &mut before] {
+            picture.retain(|path, _| !yard.work().join(path).is_dir() || path.starts_with("x"));
+        }
+        assert_eq!(back, before, "{seed} {round}: and back");
+        done += 1;
+    }
+    assert!(done > rounds / 20 && refused > rounds / 20, "{done} {refused}");
+}
+
+#[test]
+fn folders_come_and_go_with_their_modes() {
+    let yard = Yard::new();
+    for folder in ["gone/inner", "kept", "mode"] {
+        fs::create_dir_all(yard.work().join(folder)).unwrap();
+    }
+    let annex = yard.annex();
+    let inside = annex.folder().to_owned();
+    fs::remove_dir_all(inside.join("gone")).unwrap();
+    fs::create_dir_all(inside.join("new/deep")).unwrap();
+    fs::write(inside.join("new/deep/file"), "x").unwrap();
+    set_mode(&inside.join("new/deep"), 0o555);
+    set_mode(&inside.join("mode"), 0o750);
+    fs::write(yard.work().join("kept/mine"), "y").unwrap();
+    let deed = yard.merged(&annex).unwrap();
+    let now = picture(&yard.work());
+    assert!(!now.contains_key(Path::new("gone")));
+    assert_eq!(now[Path::new("new/deep")].0 & 0o777, 0o555);
+    assert_eq!(now[Path::new("mode")].0 & 0o777, 0o750);
+    assert_eq!(now[Path::new("new/deep/file")].1, b"x");
+    deed.inverse()
+        .carry_out(
+            &yard.workspace,
+            &annex.store(),
+            &annex.parent_folder(),
+            None,
+            &CancellationToken::new(),
+        )
+        .unwrap()
+        .recorded();
+    let back = picture(&yard.work());
+    assert!(back.contains_key(Path::new("gone/inner")) && !back.contains_key(Path::new("new")));
+    set_mode(&inside.join("new/deep"), 0o755);
+}
+
+#[tokio::test]
+async fn an_annex_stays_while_one_that_branched_off_it_has_something_that_is_nowhere_else() {
+    let yard = Yard::new();
+    fs::write(yard.work().join("a"), "x").unwrap();
+    let annex = yard.annex();
+    let workspace = Workspace::open(annex.folder()).unwrap();
+    let wanted = Wanted { parent: annex.child().clone(), workspace, ..yard.wanted() };
+    let inner = yard.annexes.make(wanted).await.unwrap();
+    fs::write(inner.folder().join("b"), "nowhere else").unwrap();
+    assert_eq!(yard.annexes.close(&annex).await.unwrap(), Closed::Kept { changes: 1 });
+    assert!(annex.folder().exists() && inner.folder().exists());
+    fs::write(annex.folder().join("b"), "nowhere else").unwrap();
+    fs::write(yard.work().join("b"), "nowhere else").unwrap();
+    assert_eq!(yard.annexes.close(&annex).await.unwrap(), Closed::Removed { branch: None });
+    assert!(!annex.folder().exists() && !inner.folder().exists());
+}
+
+#[test]
+fn a_folder_that_becomes_writable_does_so_before_its_files_change() {
+    let yard = Yard::new();
+    fs::create_dir(yard.work().join("ro")).unwrap();
+    fs::write(yard.work().join("ro/a"), "old\n").unwrap();
+    set_mode(&yard.work().join("ro"), 0o555);
+    let annex = yard.annex();
+    for (mode, text) in [(0o755, "new\n"), (0o577, "newer\n")] {
+        set_mode(&annex.folder().join("ro"), 0o755);
+        fs::write(annex.folder().join("ro/a"), text).unwrap();
+        set_mode(&annex.folder().join("ro"), mode);
+        let deed = Deed::of(&yard.planned(&annex), annex.child(), &yard.workspace);
+        let mut now = 0o555;
+        let mut back = 0;
+        for step in deed.steps.iter().chain(&deed.inverse().steps) {
+            match step {
+                deed::Step::Folder(FolderChange { from, to, .. }) => {
+                    assert_eq!(*from, Some(now), "each begins where the other ended");
+                    now = to.unwrap();
+                    back += usize::from(now == mode);
+                }
+                deed::Step::File(_) => assert_eq!(now & 0o700, 0o700, "{:?}", deed.steps),
+            }
+        }
+        assert_eq!((now, back), (0o555, 1));
+    }
+    set_mode(&yard.work().join("ro"), 0o755);
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a real repository is made")]
+fn what_is_tracked_belongs_to_a_copy_and_comes_back_also_where_it_is_ignored() {
+    let yard = Yard::new();
+    let work = yard.work();
+    fs::create_dir_all(work.join("dist/js")).unwrap();
+    for (path, text) in [
+        (".gitignore", "dist/\n*.log\n"),
+        ("a.rs", "a\n"),
+        ("dist/js/app.js", "built\n"),
+        ("dist/junk", "noise"),
+        ("kept.log", "kept\n"),
+        ("gone.log", "gone\n"),
+        ("x.log", "noise"),
+    ] {
+        fs::write(work.join(path), text).unwrap();
+    }
+    let git = |words: &[&str]| {
+        let ran = std::process::Command::new("git").current_dir(&work).args(words).output();
+        assert!(ran.unwrap().status.success(), "{words:?}");
+    };
+    git(&["init", "-q"]);
+    git(&["add", "-f", ".gitignore", "a.rs", "dist/js/app.js", "kept.log", "gone.log"]);
+    fs::remove_file(work.join("gone.log")).unwrap();
+    let annex = yard.annex();
+    let mut expected = picture(&work);
+    let noise = [".git", "dist/junk", "x.log"];
+    expected.retain(|path, _| !noise.iter().any(|it| path.starts_with(it)));
+    assert_eq!(picture(annex.folder()), expected);
+    assert!(annex.changes(&yard.workspace).unwrap().is_empty());
+
+    fs::write(annex.folder().join("dist/js/app.js"), "built anew\n").unwrap();
+    fs::remove_file(annex.folder().join("kept.log")).unwrap();
+    fs::write(annex.folder().join("y.log"), "noise of the child").unwrap();
+    assert_eq!(annex.changes(&yard.workspace).unwrap().told(), "M dist/js/app.js\nD kept.log\n");
+    yard.merged(&annex).unwrap();
+    assert_eq!(fs::read_to_string(work.join("dist/js/app.js")).unwrap(), "built anew\n");
+    assert!(!work.join("kept.log").exists() && work.join("x.log").exists());
+}

@@ -1,0 +1,389 @@
+//! Forks a Session: makes a new Session from the history of another one up to some point.
+//!
+//! The child's Log is complete by itself: it has copies of the facts that count, with their times. It is
+//! written in a temporary folder and renamed last, so that no incomplete fork is ever visible.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::io;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::agent::child_workspace::{AnnexError, Annexes};
+use crate::base::error::{Explain, Kind};
+use crate::base::files::{Durability, StateError, StateFolder};
+use crate::base::id::SessionId;
+use crate::record::event::{
+    BranchSummary, Canonical, Event, Extra, LOG_VERSION, Seq, SessionFork, SharedEvent,
+};
+use crate::record::history::History;
+use crate::record::log::{Log, LogError};
+use crate::record::state_dir::{StateProblem, StateRoot, log_name};
+
+/// How many characters of a text a summary keeps.
+const EXCERPT: usize = 400;
+/// The largest file that is copied with a Session, in bytes.
+const LARGEST: u64 = 1 << 30;
+/// How many prompts and files a summary names.
+const NAMED: usize = 30;
+
+/// The point at which a Session is forked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The end: everything is copied.
+    End,
+    /// After this many Turns that count.
+    AfterTurn(usize),
+    /// At this seq, inclusive.
+    At(Seq),
+}
+
+/// The result of a fork or of its dry run.
+#[derive(Debug, Serialize)]
+pub struct Forked {
+    pub parent_session_id: SessionId,
+    pub fork_root_session_id: String,
+    /// `None` after a dry run.
+    pub session_id: Option<SessionId>,
+    #[serde(serialize_with = "crate::base::paths::as_text_if_any")]
+    pub path: Option<PathBuf>,
+    /// The last seq of the parent that was copied.
+    #[serde(rename = "forked_to_seq")]
+    pub to_seq: Seq,
+    pub turns: usize,
+    pub events: usize,
+    /// Whether the child has a summary of the abandoned branch.
+    pub is_summarized: bool,
+}
+
+/// The facts for the child's Log.
+struct Draft<'h> {
+    kept: Vec<(Seq, &'h SharedEvent)>,
+    left: Vec<&'h Canonical>,
+    forked_to_seq: Seq,
+    first: &'h Canonical,
+}
+
+/// Refuses a Session with its own child Workspace: a fork would have its memory but other files.
+pub fn check_place(annexes: &Annexes, logs: &StateRoot, id: &SessionId) -> Result<(), ForkError> {
+    match annexes.find(logs, id)? {
+        None => Ok(()),
+        Some(annex) => {
+            Err(ForkError::Elsewhere { id: id.clone(), folder: annex.folder().to_owned() })
+        }
+    }
+}
+
+/// Forks a Session into the state folder `to`; with `dry_run` nothing is written.
+pub fn fork(
+    root: &StateRoot,
+    to: &StateRoot,
+    parent: &SessionId,
+    cut: Cut,
+    summarize: bool,
+    dry_run: bool,
+) -> Result<Forked, ForkError> {
+    let history = History::from_events(Log::read(root, parent)?.events);
+    let draft = Draft::of(&history, cut)?;
+    let summary = summarize.then(|| draft.summary(parent)).flatten();
+    let mut forked = Forked {
+        parent_session_id: parent.clone(),
+        fork_root_session_id: history.family(parent),
+        session_id: None,
+        path: None,
+        to_seq: draft.forked_to_seq,
+        turns: draft.kept.iter().filter(|(_, event)| is_prompt(event)).count(),
+        events: draft.kept.len(),
+        is_summarized: summary.is_some(),
+    };
+    if dry_run {
+        return Ok(forked);
+    }
+    let child = SessionId::mint();
+    let name = format!(".fork-{child}");
+    let sessions = to.create_sessions()?;
+    let aside = StateRoot::at(to.workspace(), to.sessions().join(&name));
+    let made = draft.write(root, parent, &child, &aside, &forked.fork_root_session_id, summary);
+    let placed = made.and_then(|()| place(to, &child, &aside));
+    sessions.remove_tree(&name).ok();
+    placed?;
+    forked.path = Some(to.log(&child));
+    forked.session_id = Some(child);
+    Ok(forked)
+}
+
+fn is_prompt(event: &Event) -> bool {
+    matches!(event.fact(), Some(Canonical::UserMessage(_)))
+}
+
+impl<'h> Draft<'h> {
+    fn of(history: &'h History, cut: Cut) -> Result<Self, ForkError> {
+        let first = history.facts().next().ok_or(ForkError::Empty)?;
+        let turns = history.live_turns();
+        let last = history.last_seq().unwrap_or_default();
+        let end = match cut {
+            Cut::End => last,
+            Cut::AfterTurn(number) if number == turns.len() => last,
+            Cut::AfterTurn(number) => {
+                let next = number.checked_sub(1).and_then(|_| turns.get(number));
+                let next = next.ok_or(ForkError::NoSuchTurn { number, turns: turns.len() })?;
+                history.beginning_of(*next).saturating_sub(1)
+            }
+            Cut::At(seq) if seq <= last => seq,
+            Cut::At(seq) => return Err(ForkError::NoSuchSeq { seq, last }),
+        };
+        let live: Vec<Seq> = history.live_backwards().map(|(seq, _)| seq).collect();
+        let live: BTreeSet<Seq> = live.into_iter().collect();
+        let (mut kept, mut left) = (Vec::new(), Vec::new());
+        for event in history.iter() {
+            let (Some(seq), Some(fact)) = (event.seq(), event.fact()) else { continue };
+            if !live.contains(&seq) || !is_taken_along(fact) {
+                continue;
+            }
+            if seq <= end { kept.push((seq, event)) } else { left.push(fact) }
+        }
+        Ok(Self { kept, left, forked_to_seq: end, first })
+    }
+
+    /// Writes the child's Log and files into the temporary folder `aside`.
+    fn write(
+        &self,
+        root: &StateRoot,
+        parent: &SessionId,
+        child: &SessionId,
+        aside: &StateRoot,
+        fork_root: &str,
+        summary: Option<String>,
+    ) -> Result<(), ForkError> {
+        let mut log = Log::create(aside, child)?;
+        log.append(self.beginning(root, parent, fork_root))?;
+        let from = root.session_folder(parent);
+        let to = aside.session_folder(child);
+        copy_files(&from.join("resources"), &to.join("resources"), |name| Some(name.to_owned()))?;
+        let mut places: BTreeMap<Seq, Seq> = BTreeMap::new();
+        for (seq, event) in &self.kept {
+            let Some(fact) = event.fact() else { continue };
+            let copied = log.append_copy(event, in_place(fact, parent, &places))?;
+            places.extend(copied.seq().map(|own| (*seq, own)));
+        }
+        // What can be undone in the parent can be undone in the child. Records in an unsafe state folder
+        // are not copied, because they may be forged: undo would remove the files that they name.
+        if !matches!(root.problem(), Some(StateProblem::Unsafe { .. })) {
+            copy_files(&from.join("snapshots"), &to.join("snapshots"), |name| {
+                let turn: Seq = name.strip_suffix(".ndjson")?.parse().ok()?;
+                Some(format!("{}.ndjson", places.get(&turn)?))
+            })?;
+        }
+        log.close_open(
+            "the fork was made before its result",
+            "the fork was made inside of this Turn",
+        )?;
+        if let Some(summary) = summary {
+            let parent_session_id = parent.to_string();
+            log.append(BranchSummary { parent_session_id, summary, extra: Extra::new() }.into())?;
+        }
+        Ok(log.syncer().sync()?)
+    }
+
+    fn beginning(&self, root: &StateRoot, parent: &SessionId, fork_root: &str) -> Canonical {
+        let mut fork = match self.first {
+            Canonical::SessionFork(first) => first.clone(),
+            Canonical::SessionStarted(first) => {
+                SessionFork { posture: first.posture.clone(), ..SessionFork::default() }
+            }
+            _ => SessionFork::default(),
+        };
+        fork.parent_session_id = parent.to_string();
+        fork_root.clone_into(&mut fork.fork_root_session_id);
+        fork.forked_to_seq = self.forked_to_seq;
+        env!("CARGO_PKG_VERSION").clone_into(&mut fork.posture.pixir_version);
+        fork.posture.log_version = LOG_VERSION;
+        fork.posture.workspace = root.workspace().to_string_lossy().into_owned();
+        fork.into()
+    }
+
+    /// A summary of the abandoned branch; `None` when nothing happened there.
+    fn summary(&self, parent: &SessionId) -> Option<String> {
+        let mut lines = Vec::new();
+        let mut files = BTreeSet::new();
+        for fact in &self.left {
+            match fact {
+                Canonical::UserMessage(said) => {
+                    lines.push(format!("- the user said: {}", excerpt(&said.text)));
+                }
+                Canonical::AssistantMessage(said) if said.is_final() => {
+                    lines.push(format!("- the answer was: {}", excerpt(&said.text)));
+                }
+                Canonical::TurnFailed(failed) => {
+                    lines.push(format!(
+                        "- it ended without an answer: {}",
+                        excerpt(&failed.error_message)
+                    ));
+                }
+                Canonical::ToolResult(result) => {
+                    let changed = result.files().filter(|file| file.is_changed);
+                    files.extend(changed.map(|file| file.path.to_owned()));
+                }
+                _ => {}
+            }
+        }
+        if lines.is_empty() {
+            return None;
+        }
+        let skipped = lines.len().saturating_sub(NAMED);
+        let mut text =
+            format!("Another branch of this conversation ({parent}) went on like this:\n");
+        if skipped > 0 {
+            writeln!(text, "- {skipped} earlier steps").ok();
+        }
+        text.push_str(&lines[skipped..].join("\n"));
+        if !files.is_empty() {
+            let named: Vec<String> = files.into_iter().take(NAMED).collect();
+            write!(text, "\nIt changed: {}", named.join(", ")).ok();
+        }
+        text.push_str("\nFiles are as that branch left them, unless they were taken back.");
+        Some(text)
+    }
+}
+
+/// Whether a child inherits a fact. It does not inherit the parent's start and repairs, its costs, its runs
+/// of Workflows, which belong to one Session, and rewinds, because undone facts are not copied.
+fn is_taken_along(fact: &Canonical) -> bool {
+    !matches!(
+        fact,
+        Canonical::SessionStarted(_)
+            | Canonical::SessionFork(_)
+            | Canonical::LogRepaired(_)
+            | Canonical::ProviderUsage(_)
+            | Canonical::HistoryRewound(_)
+            | Canonical::WorkflowEvent(_)
+    )
+}
+
+/// A fact whose seqs are renumbered for the child. Subagents stay with the Session that started them.
+fn in_place(fact: &Canonical, parent: &SessionId, places: &BTreeMap<Seq, Seq>) -> Canonical {
+    let compaction = match fact {
+        Canonical::HistoryCompaction(compaction) => compaction,
+        Canonical::SubagentEvent(life) => return life.clone().copy_of(parent.as_str()).into(),
+        other => return other.clone(),
+    };
+    let moved = |seq: Seq| places.range(..=seq).next_back().map_or(0, |(_, own)| *own);
+    let mut compaction = compaction.clone();
+    let hidden_to = compaction.hidden_to();
+    compaction.from_seq = moved(compaction.from_seq);
+    compaction.to_seq = moved(hidden_to.unwrap_or(compaction.to_seq));
+    compaction.prune_to_seq = compaction.prune_to_seq.map(moved);
+    compaction.extra.shift_remove("range");
+    compaction.into()
+}
+
+fn excerpt(text: &str) -> String {
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match flat.char_indices().nth(EXCERPT) {
+        Some((end, _)) => format!("{}…", &flat[..end]),
+        None => flat,
+    }
+}
+
+/// Copies the files of a folder under new names; files without a new name are skipped.
+fn copy_files(
+    from: &StateFolder,
+    to: &StateFolder,
+    named: impl Fn(&str) -> Option<String>,
+) -> Result<(), StateError> {
+    let Some(from) = from.open()? else { return Ok(()) };
+    for name in from.names()? {
+        let Some(new_name) = name.to_str().and_then(&named) else { continue };
+        if let Some(bytes) = from.read(&name, LARGEST)? {
+            to.create()?.replace(new_name, &bytes, Durability::Lazy)?;
+        }
+    }
+    Ok(())
+}
+
+/// Renames the child into place: its folder first, the Log last.
+fn place(root: &StateRoot, child: &SessionId, aside: &StateRoot) -> Result<(), ForkError> {
+    let from = aside.sessions().create()?;
+    let to = root.sessions().create()?;
+    if from.stat(child.as_str())?.is_some() {
+        from.rename(child.as_str(), &to, child.as_str())?;
+    }
+    from.rename(log_name(child), &to, log_name(child))?;
+    to.sync().ok();
+    Ok(())
+}
+
+/// Why a Session cannot be forked.
+#[derive(Debug, thiserror::Error)]
+pub enum ForkError {
+    #[error("the Session is empty")]
+    Empty,
+    #[error("there is no Turn {number}; the Session has {turns}")]
+    NoSuchTurn { number: usize, turns: usize },
+    #[error("there is no seq {seq}; the last one is {last}")]
+    NoSuchSeq { seq: Seq, last: Seq },
+    #[error("the fork could not be written")]
+    Write(#[from] io::Error),
+    #[error(transparent)]
+    State(StateError),
+    #[error("{id} works in a Workspace of its own, {}: a fork would remember those files and work on others", folder.display())]
+    Elsewhere { id: SessionId, folder: PathBuf },
+    #[error(transparent)]
+    Annex(#[from] AnnexError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+impl From<StateError> for ForkError {
+    fn from(error: StateError) -> Self {
+        match error {
+            StateError::Io { source, .. } => Self::Write(source),
+            StateError::Unsafe { .. } | StateError::TooLarge { .. } => Self::State(error),
+        }
+    }
+}
+
+impl Explain for ForkError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Empty => Kind::NotFound,
+            Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } | Self::Elsewhere { .. } => {
+                Kind::InvalidArgs
+            }
+            Self::Write(_) => Kind::LogWriteFailed,
+            Self::State(error) => error.kind(),
+            Self::Annex(error) => error.kind(),
+            Self::Log(error) => error.kind(),
+        }
+    }
+    fn details(&self) -> Value {
+        match self {
+            Self::NoSuchTurn { turns, .. } => json!({ "turns": turns }),
+            Self::NoSuchSeq { last, .. } => json!({ "last_seq": last }),
+            Self::Log(error) => error.details(),
+            Self::Elsewhere { folder, .. } => json!({ "folder": folder.to_string_lossy() }),
+            Self::Annex(error) => error.details(),
+            Self::State(error) => error.details(),
+            Self::Empty | Self::Write(_) => Value::Null,
+        }
+    }
+    fn next_actions(&self) -> Vec<String> {
+        match self {
+            Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } => {
+                vec!["look with `pixir fork <id> --dry-run`".to_owned()]
+            }
+            Self::Log(error) => error.next_actions(),
+            Self::Elsewhere { id, .. } => vec![
+                format!("go on with it: `pixir resume {id}`"),
+                format!("bring its changes over with `pixir merge {id}`, and go on in its parent"),
+            ],
+            Self::Annex(error) => error.next_actions(),
+            Self::State(error) => error.next_actions(),
+            Self::Empty | Self::Write(_) => {
+                vec!["list the Sessions with `pixir sessions`".to_owned()]
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The Subagents of a Session, and what a front-end may ask of them.
+
+use std::sync::{Arc, PoisonError, Weak};
+
+use super::{Harness, HarnessError};
+use crate::agent::conversation::Conversation;
+use crate::agent::session::Session;
+use crate::agent::subagent::{Family, Kin, Nursery, Subagents, tool_specs};
+pub use crate::agent::subagent::{Record as Child, Status as ChildStatus, View as ChildView};
+use crate::agent::turn::Settings;
+use crate::model::tool_spec::ToolSpec;
+use crate::record::event::Canonical;
+use crate::record::history::History;
+use crate::settings::role::Role;
+
+impl Harness {
+    /// These settings with the Tools for Subagents. All Conversations of a Session in this process
+    /// share its children and its `UsageTotal`.
+    pub(super) async fn with_children(
+        &self,
+        session: &Session,
+        settings: Settings,
+        history: &History,
+    ) -> Result<Settings, HarnessError> {
+        if let Some(family) = self.family(&settings) {
+            let settings = Settings { purse: family.base().purse.clone(), ..settings };
+            family.follow(&settings);
+            return Ok(self.with_workflows(&family, family.equip(settings)));
+        }
+        let (depth, own) = place(history);
+        let (session, settings_of) = (session.clone(), settings.clone());
+        let kin = Kin { session, depth, own, is_paid: false, settings: settings_of };
+        let family = self.subagents().family(kin, history).await?;
+        let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        families.retain(|_, weak| weak.strong_count() > 0);
+        families.insert(settings.session_folder.clone(), Arc::downgrade(&family));
+        drop(families);
+        Ok(self.with_workflows(&family, family.equip(settings)))
+    }
+
+    /// Lets children inherit the current settings of a Conversation.
+    pub(super) fn lead(&self, conversation: &Conversation) {
+        if let Some(family) = self.family(conversation.settings()) {
+            family.follow(conversation.settings());
+        }
+    }
+
+    /// Takes over the children of a Conversation that another Harness of this process started.
+    pub(super) fn take_family(&self, conversation: &Conversation, from: &Self) {
+        if let Some(family) = from.family(conversation.settings()) {
+            let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+            let folder = conversation.settings().session_folder.clone();
+            families.insert(folder, Arc::downgrade(&family));
+        }
+    }
+
+    /// The children of a Conversation, in the order they were started.
+    pub async fn children(&self, conversation: &Conversation) -> Vec<ChildView> {
+        match self.family(conversation.settings()) {
+            Some(family) => family.children().await,
+            None => Vec::new(),
+        }
+    }
+
+    /// Waits until no child of a Conversation works or is queued.
+    pub fn children_settled(
+        &self,
+        conversation: &Conversation,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let family = self.family(conversation.settings());
+        async move {
+            if let Some(family) = family {
+                family.idle().await;
+            }
+        }
+    }
+
+    /// Cancels all children of a Conversation; returns when that is recorded.
+    pub fn cancel_children(
+        &self,
+        conversation: &Conversation,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let family = self.family(conversation.settings());
+        async move {
+            if let Some(family) = family {
+                family.cancel_all().await;
+            }
+        }
+    }
+
+    pub(super) fn family(&self, settings: &Settings) -> Option<Arc<Family>> {
+        let families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        families.get(&settings.session_folder).and_then(Weak::upgrade)
+    }
+
+    /// These tools with the Tools for Subagents, for a preview of the next request.
+    pub(super) fn with_tools_for_children(
+        &self,
+        tools: Arc<[ToolSpec]>,
+        history: &History,
+        role: &Role,
+    ) -> Arc<[ToolSpec]> {
+        if place(history).0 >= self.config.subagents.max_depth {
+            return tools;
+        }
+        let graphs = crate::agent::workflow::tool_spec();
+        let more = tool_specs().into_iter().chain([graphs]);
+        let more = more.filter(|spec| role.may_use(&spec.name));
+        let mut all: Vec<ToolSpec> = tools.iter().cloned().chain(more).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all.into()
+    }
+
+    fn subagents(&self) -> &Subagents {
+        self.subagents.get_or_init(|| {
+            let nursery = Nursery {
+                sessions: Arc::clone(&self.sessions),
+                manners: self.manners(),
+                config: self.config.clone(),
+                commands: self.commands.clone(),
+                annexes: self.annexes.clone(),
+                user: self.user(),
+                credential: self.credential.clone(),
+            };
+            Subagents::new(nursery, self.capacity.clone())
+        })
+    }
+}
+
+/// The depth of a Session in its tree, and its Subagent id.
+fn place(history: &History) -> (u32, Option<String>) {
+    let Some(Canonical::SessionStarted(started)) = history.facts().next() else {
+        return (0, None);
+    };
+    let depth = started.extra.get("depth").and_then(serde_json::Value::as_u64).unwrap_or_default();
+    (u32::try_from(depth).unwrap_or(u32::MAX), started.subagent_id.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::StreamExt;
+    use futures_util::stream::{self, BoxStream};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::agent::harness::{Door, Start, Which};
+    use crate::base::paths::Home;
+    use crate::model::credential::Credential;
+    use crate::model::provider::{
+        Call, Completed, Item, ModelEvent, Provider, ProviderError, Request,
+    };
+    use crate::record::event::{Canonical, Status};
+    use crate::record::log::Log;
+    use crate::settings::config::Config;
+
+    /// A parent that starts a child and waits for it; the child's call panics.
+    #[derive(Debug)]
+    struct Fatal;
+
+    impl Provider for Fatal {
+        fn stream(
+            &self,
+            request: Request,
+        ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
+            assert_eq!(place(&request.history).0, 0, "this call brings its Turn down");
+            let call = |name: &str, args: Value| {
+                let (call_id, name) = (format!("c_{name}"), name.to_owned());
+                Item::Call(Call { call_id, name, arguments: args.to_string() })
+            };
+            let results =
+                request.history.facts().filter(|fact| matches!(fact, Canonical::ToolResult(_)));
+            let item = match results.count() {
+                0 => call("spawn_agent", json!({"task": "fall"})),
+                1 => call("wait_agent", json!({})),
+                _ => {
+                    let (text, citations) = ("So it fell.".to_owned(), Vec::new());
+                    Item::Message { text, is_refusal: false, citations }
+                }
+            };
+            let end = ModelEvent::Completed(Completed::default());
+            stream::iter([ModelEvent::Item(item), end].map(Ok)).boxed()
+        }
+    }
+
+    /// A parent that starts a child and answers; the child thinks for ever.
+    #[derive(Debug)]
+    struct Thinker;
+
+    impl Provider for Thinker {
+        fn stream(
+            &self,
+            request: Request,
+        ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
+            if place(&request.history).0 > 0 {
+                return stream::pending().boxed();
+            }
+            let is_result = |fact: &Canonical| matches!(fact, Canonical::ToolResult(_));
+            let item = if request.history.facts().any(is_result) {
+                let (text, citations) = ("It thinks.".to_owned(), Vec::new());
+                Item::Message { text, is_refusal: false, citations }
+            } else {
+                let (call_id, name) = ("c_1".to_owned(), "spawn_agent".to_owned());
+                let arguments = json!({"task": "think"}).to_string();
+                Item::Call(Call { call_id, name, arguments })
+            };
+            let end = ModelEvent::Completed(Completed::default());
+            stream::iter([ModelEvent::Item(item), end].map(Ok)).boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_taken_back_while_children_are_at_work() {
+        let folder = tempfile::tempdir().unwrap();
+        let (harness, conversation) = begun(folder.path(), Arc::new(Thinker)).await;
+        assert_eq!(conversation.finished().await.unwrap(), Status::Done);
+        let child = harness.children(&conversation).await.pop().unwrap().record;
+        let back = crate::agent::harness::Way::Back(1);
+        let refused = harness.rewind(&conversation, back, false).await.unwrap_err();
+        assert_eq!(refused.kind, "busy");
+        assert!(refused.message.contains(&child.id), "{}", refused.message);
+        harness.cancel_children(&conversation).await;
+        assert_eq!(harness.rewind(&conversation, back, false).await.unwrap().turns, ["go"]);
+    }
+
+    /// A new Session with a first message.
+    async fn begun(
+        folder: &std::path::Path,
+        provider: Arc<dyn Provider>,
+    ) -> (Harness, Conversation) {
+        let workspace = folder.canonicalize().unwrap().join("work");
+        std::fs::create_dir(&workspace).unwrap();
+        let mut harness = Harness::open(Door {
+            config: Config::new(Home::new(folder.join("home"))),
+            credential: Credential::new(Some("sk-nobody"), "http://127.0.0.1:9/v1").unwrap(),
+            environment: Vec::new(),
+            own_binary: "/proc/self/exe".into(),
+        });
+        harness.provider = provider;
+        let (session, can_ask) = (Which::New, false);
+        let start = Start { workspace, session, can_ask, mcp_servers: Vec::new() };
+        let conversation = harness.start(start).await.unwrap();
+        let input = crate::agent::conversation::Input { text: "go".to_owned() };
+        conversation.send(input).await.unwrap();
+        (harness, conversation)
+    }
+
+    #[tokio::test]
+    async fn a_child_that_crashes_is_seen_at_once_and_takes_nobody_along() {
+        let folder = tempfile::tempdir().unwrap();
+        let (harness, conversation) = begun(folder.path(), Arc::new(Fatal)).await;
+        let workspace = conversation.workspace().to_owned();
+        // A child may work for ten minutes; what crashed is not waited for.
+        let status = tokio::time::timeout(Duration::from_mins(1), conversation.finished()).await;
+        assert_eq!(status.expect("at once").unwrap(), Status::Done, "the parent goes on");
+        let child = harness.children(&conversation).await.pop().unwrap().record;
+        assert_eq!((child.status, child.reason.as_deref()), (ChildStatus::Failed, Some("crashed")));
+        let history =
+            History::from_events(Log::read(&workspace, &child.child.unwrap()).unwrap().events);
+        let end = history.facts().last().unwrap().clone();
+        let Canonical::TurnFailed(end) = end else { panic!("{end:?}") };
+        assert_eq!(end.terminal_status.as_str(), "crashed");
+        let told = conversation.history().await.unwrap();
+        let ends = told.facts().filter(|fact| match fact {
+            Canonical::SubagentEvent(life) => life.ends_run(),
+            _ => false,
+        });
+        assert_eq!(ends.count(), 1);
+    }
+}

@@ -1,0 +1,131 @@
+//! Preview of the next request, built by the code of a Turn and not sent.
+//!
+//! What opening the Session would record is supposed, not recorded: results of calls that were cut,
+//! and the next user message. No lock is taken, no process is started, nothing is written.
+
+use std::sync::Arc;
+
+use super::posture::{Posture, Resumed};
+use super::{Harness, HarnessError, Seat};
+use crate::agent::child_workspace::AnnexError;
+use crate::agent::turn::named_in;
+use crate::base::id::SessionId;
+use crate::host::workspace::Workspace;
+use crate::model::roles::Roster;
+use crate::model::skill::Expanded;
+use crate::record::event::{Canonical, Event, UserMessage};
+use crate::record::history;
+use crate::record::history::History;
+use crate::record::resource;
+use crate::tools::mcp::Connections;
+
+/// What a preview assumes to happen next.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Supposed<'a> {
+    /// The next prompt; without it the request ends where the Log does.
+    pub prompt: Option<&'a str>,
+    /// Whether a process has the Session open, which will record the results of open calls itself.
+    pub is_running: bool,
+}
+
+/// The next request, and the settings it was built from.
+#[derive(Debug)]
+pub struct Preview {
+    /// The body of the request; `None` if the Provider has none to show.
+    pub body: Option<Vec<u8>>,
+    pub model: String,
+    pub effort: Option<String>,
+    pub mode: String,
+    pub role: &'static str,
+    pub contract: &'static str,
+    pub cache_key: String,
+    /// The late context of the next user message; `None` if it is unchanged.
+    pub late_context: Option<String>,
+    /// Skills that the prompt would activate; their text is in the request, their sources are not,
+    /// because a preview runs nothing.
+    pub activates: Vec<String>,
+    /// Calls that have no result, and would get one that says so.
+    pub orphans: usize,
+    /// MCP servers, whose tools and instructions are missing, because a preview starts nothing.
+    pub servers: Vec<String>,
+    pub notices: Vec<String>,
+}
+
+impl Harness {
+    /// The next request after this History of a Session.
+    pub fn preview(
+        &self,
+        workspace: &Workspace,
+        id: &SessionId,
+        mut history: History,
+        supposed: Supposed<'_>,
+    ) -> Result<Preview, HarnessError> {
+        let root = self.state(workspace.root()).root_of(id);
+        let logs = root.workspace();
+        let own = self.own_workspace(workspace.clone(), &root, id, &history);
+        let (own, gone) = match own {
+            // A preview runs nothing, so the Workspace of the Log stands in.
+            Err(HarnessError::Annex(
+                error @ (AnnexError::Closed { .. } | AnnexError::Gone { .. }),
+            )) => (workspace.clone(), Some(format!("{error}; shown as in that of its parent"))),
+            own => (own?, None),
+        };
+        let workspace = own.hiding(self.config.home.folder());
+        let orphans = if supposed.is_running { Vec::new() } else { history.orphans() };
+        let suppose = |history: &mut History, fact: Canonical| {
+            history.push(Arc::new(Event::supposed(id.clone(), fact)));
+        };
+        for call in &orphans {
+            let result = history::orphan_result(call, "the process that ran it ended");
+            suppose(&mut history, result.into());
+        }
+        let granted = self.grants.find(id, logs);
+        let roster = Roster::new(&self.places(logs));
+        let before = Posture::of(&history, &roster);
+        let Resumed { posture, .. } = before.resumed(&self.config, granted.as_ref());
+        let workspace = workspace.bounded(posture.bounds()?);
+        let connections = Connections::default();
+        let seat = Seat { logs: &root, id };
+        let (settings, mut notices) =
+            self.settings(seat, workspace, posture, &history, connections, false);
+        notices.extend(gone);
+        let context = settings.late_context();
+        let late_context = Some(context).filter(|now| history.latest_context() != Some(now));
+        let mut activates = Vec::new();
+        if let Some(prompt) = supposed.prompt {
+            let Expanded { text, notices: told, .. } = settings.skills.expand(prompt);
+            notices.extend(told);
+            let found = settings.skills.all().skills;
+            for skill in named_in(&text, &found) {
+                activates.push(skill.name().to_owned());
+                let fact = settings.activation(&skill, &history);
+                suppose(&mut history, fact.into());
+            }
+            let message = UserMessage {
+                text: self.secrets.clean(&text).into_owned(),
+                context: late_context.clone(),
+                ..UserMessage::default()
+            };
+            suppose(&mut history, message.into());
+        }
+        let wanted = resource::wanted(&history);
+        let contents = settings.shelf.contents(&wanted, settings.sight.sees());
+        let tools = self.with_tools_for_children(settings.toolbox.specs(), &history, settings.role);
+        let request = settings.request(id, history, contents, tools, 0);
+        let body = settings.provider.rehearse(&request);
+        Ok(Preview {
+            body,
+            mode: settings.stance.mode().as_str().to_owned(),
+            role: settings.role.name,
+            contract: settings.prompt.contract,
+            cache_key: settings.prompt.cache_key,
+            model: settings.model,
+            effort: settings.effort,
+            late_context,
+            activates,
+            orphans: orphans.len(),
+            servers: self.config.mcp.servers.iter().map(|server| server.name.clone()).collect(),
+            notices,
+        })
+    }
+}

@@ -1,0 +1,444 @@
+//! Undo and redo of Turns, conversation and files together.
+//!
+//! Files are changed first, then `history_rewound` is logged: after an interruption the rewind is repeated
+//! and skips what is done. The Log keeps everything; undone Turns only stop counting.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::base::error::{Explain, Kind, counted};
+use crate::base::files::StateError;
+use crate::base::id::SessionId;
+use crate::base::paths;
+use crate::host::snapshot::{
+    Conflict, Direction, Here, Hold, Limits, OtherSessions, Plan, Reason, Record, Restored, State,
+    Store, Survey, Unread, in_the_way, missing, restore,
+};
+use crate::host::workspace::Workspace;
+use crate::record::event::{
+    Canonical, Extra, HistoryRewound, Seq, SharedEvent, SubagentEvent, SubagentEventKind,
+};
+use crate::record::history::History;
+use crate::record::log::Log;
+use crate::record::state_dir::{SessionFolder, StateRoot};
+
+/// How many paths an error names.
+const NAMED: usize = 20;
+
+/// How deep children of children are followed; a forged Log can name itself.
+const DEEPEST: u32 = 8;
+
+/// The Workspace and the Records of the Session to be rewound.
+#[derive(Debug, Clone)]
+pub struct Site {
+    pub workspace: Workspace,
+    pub session_folder: SessionFolder,
+    pub limits: Limits,
+    /// The state folders whose Sessions may have changed the same files; empty where no other Session can.
+    pub neighbours: Vec<StateRoot>,
+}
+
+/// A planned undo or redo.
+#[derive(Debug)]
+pub struct Rewind {
+    pub direction: Direction,
+    /// The user's message of each Turn, oldest first.
+    pub turns: Vec<(Seq, String)>,
+    pub plan: Plan,
+    to_seq: Seq,
+    /// Keeps garbage collection away: overwritten contents are not referenced until the Event is recorded.
+    _hold: Option<Hold>,
+}
+
+impl Rewind {
+    /// Plans the undo of the last `count` Turns.
+    pub fn back(history: &History, count: usize, site: &Site) -> Result<Self, RewindError> {
+        let live = history.live_turns();
+        let first = live
+            .len()
+            .checked_sub(count.max(1))
+            .ok_or(RewindError::NothingToUndo { wanted: count, turns: live.len() })?;
+        let turns = &live[first..];
+        let to_seq = turns.first().map(|turn| history.beginning_of(*turn)).unwrap_or_default();
+        let mut writers = BTreeSet::new();
+        let mut seen = [site.session_folder.id().clone()].into();
+        note_writers(&mut writers, &mut seen, history, to_seq, site, DEEPEST)?;
+        if !writers.is_empty() {
+            return Err(RewindError::Children(writers.into_iter().collect()));
+        }
+        Self::look(history, Direction::Back, turns, to_seq, site)
+    }
+
+    /// Plans the redo of the last undone Turns.
+    pub fn forward(history: &History, site: &Site) -> Result<Self, RewindError> {
+        let undone = history.undone().ok_or(RewindError::NothingToRedo)?;
+        Self::look(history, Direction::Forward, &undone.turns, undone.marker, site)
+    }
+
+    fn look(
+        history: &History,
+        direction: Direction,
+        turns: &[Seq],
+        to_seq: Seq,
+        site: &Site,
+    ) -> Result<Self, RewindError> {
+        let read = |turn: &Seq| Record::read(&site.session_folder, *turn);
+        let records: Vec<Record> = turns.iter().map(read).collect::<Result<_, _>>()?;
+        if let Some((record, path)) = records.iter().find_map(|it| Some((it, it.outside()?))) {
+            let record = Record::path(&site.session_folder, record.turn);
+            return Err(RewindError::Outside { record, path: path.to_owned() });
+        }
+        let store = Store::beside(&site.session_folder);
+        let hold = store.hold().ok();
+        let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
+        let others = OtherSessions::read(&site.session_folder, &site.neighbours, &records);
+        let mut plan = Plan::of(&records, direction, &here, &others)?;
+        plan.notes.extend(outside(history, turns, site.workspace.root()));
+        let mut notes = left_alone(&plan);
+        notes.extend(shared_with(&plan, &others));
+        notes.extend(others.unread().map(not_read));
+        plan.notes.append(&mut notes);
+        let words = |turn: &Seq| {
+            let said = history.iter().find(|event| event.seq() == Some(*turn));
+            let text = said.and_then(|event| match event.fact() {
+                Some(Canonical::UserMessage(message)) => Some(message.text.clone()),
+                _ => None,
+            });
+            (*turn, text.unwrap_or_default())
+        };
+        Ok(Self { direction, turns: turns.iter().map(words).collect(), plan, to_seq, _hold: hold })
+    }
+
+    /// Refuses conflicts unless `force` is set, and in any case obstructed paths and missing contents.
+    pub fn check(&self, force: bool, site: &Site) -> Result<(), RewindError> {
+        let needs_force = self.needs_force();
+        if !needs_force.is_empty() && !force {
+            return Err(RewindError::Changed(needs_force));
+        }
+        let all = if force { self.plan.clone().forced() } else { self.plan.clone() };
+        let occupied = in_the_way(&all, &site.workspace);
+        if !occupied.is_empty() {
+            return Err(RewindError::Occupied(occupied));
+        }
+        let lost = missing(&all, &Store::beside(&site.session_folder));
+        if lost.is_empty() { Ok(()) } else { Err(RewindError::Lost(lost)) }
+    }
+
+    /// The files and folders that are changed only with `--force`, and why.
+    fn needs_force(&self) -> Vec<(PathBuf, Reason)> {
+        let conflicts = self.plan.conflicts.iter();
+        let files = conflicts.map(|conflict| (conflict.change.path.clone(), conflict.reason));
+        let folders = self.plan.command_folders.iter();
+        files.chain(folders.map(|folder| (folder.clone(), Reason::WhileCommandRan))).collect()
+    }
+
+    /// Changes the files. The caller then logs the Event.
+    pub fn restore(&self, site: &Site) -> Result<Restored, RewindError> {
+        let (workspace, store) = (&site.workspace, &Store::beside(&site.session_folder));
+        for turn in &self.plan.cut_off {
+            let survey = Survey { workspace, store, limits: site.limits };
+            Record::read(&site.session_folder, *turn)?.close(&site.session_folder, &survey)?;
+        }
+        let all = self.plan.clone().forced();
+        Ok(restore(&all, workspace, store))
+    }
+
+    /// The `history_rewound` Event.
+    pub fn fact(&self, restored: &Restored) -> Canonical {
+        // A redo brings back what the Turns themselves left.
+        let is_lost = |conflict: &&Conflict| conflict.reason != Reason::WhileCommandRan;
+        let overwritten = self.plan.conflicts.iter().filter(is_lost).filter_map(|conflict| {
+            let Some(State::File { sha256, .. }) = &conflict.change.from else { return None };
+            Some(json!({ "path": conflict.change.path.to_string_lossy(), "sha256": sha256 }))
+        });
+        let turns: Vec<Seq> = self.turns.iter().map(|(seq, _)| *seq).collect();
+        let facts = json!({
+            "direction": match self.direction {
+                Direction::Back => "undo",
+                Direction::Forward => "redo",
+            },
+            "turns": turns,
+            "files": restored.files,
+            "overwritten": overwritten.collect::<Vec<Value>>(),
+        });
+        let extra: Extra = match facts {
+            Value::Object(facts) => facts.into_iter().collect(),
+            _ => Extra::new(),
+        };
+        HistoryRewound { to_seq: self.to_seq, extra }.into()
+    }
+}
+
+/// Collects the Subagents, and their own, that were started since a seq and whose own Turns changed files
+/// and were not undone. A child may still write when the Turn of its parent has ended. Sessions in `seen`
+/// are skipped.
+fn note_writers(
+    writers: &mut BTreeSet<SessionId>,
+    seen: &mut BTreeSet<SessionId>,
+    history: &History,
+    since: Seq,
+    site: &Site,
+    depth: u32,
+) -> Result<(), RewindError> {
+    for event in history.iter().filter(|event| event.seq() >= Some(since)) {
+        let Some(Canonical::SubagentEvent(life)) = event.fact() else { continue };
+        let child = life.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
+        let Some(child) = child.filter(|_| has_begun(life)) else { continue };
+        if !seen.insert(child.clone()) {
+            continue;
+        }
+        let root = site.session_folder.root();
+        // A child without a Log has no Turn to undo.
+        let Ok(reading) = Log::read(root, &child) else { continue };
+        let folder = root.session_folder(&child);
+        if !shares_files(&reading.events) {
+            continue;
+        }
+        // What it did for earlier Turns of its parent belongs to those.
+        let before = ended_before(history, since, &child);
+        let own = History::from_events(reading.events);
+        if depth > 0 {
+            let next = before.map_or(0, |before| before + 1);
+            note_writers(writers, seen, &own, next, site, depth - 1)?;
+        }
+        let mut turns = own.live_turns();
+        turns.retain(|turn| Some(*turn) > before);
+        let records = turns.iter().map(|turn| Record::read(&folder, *turn));
+        let records = records.collect::<Result<Vec<_>, _>>()?;
+        let store = Store::beside(&site.session_folder);
+        let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
+        let plan = Plan::of(&records, Direction::Back, &here, &OtherSessions::default())?;
+        if !plan.changes.is_empty() || !plan.conflicts.is_empty() {
+            writers.insert(child);
+        }
+    }
+    Ok(())
+}
+
+/// The seq in a child's Log of the last run end that its parent recorded before `since`.
+fn ended_before(history: &History, since: Seq, child: &SessionId) -> Option<Seq> {
+    let earlier = history.iter().filter(|event| event.seq() < Some(since));
+    let ends = earlier.filter_map(|event| match event.fact() {
+        Some(Canonical::SubagentEvent(life)) if life.ends_run() => Some(life),
+        _ => None,
+    });
+    let own = ends.filter(|life| life.child_session_id.as_deref() == Some(child.as_str()));
+    own.filter_map(|life| life.child_seq).max()
+}
+
+/// Whether the child can have Turns of its own from this Event on.
+fn has_begun(life: &SubagentEvent) -> bool {
+    matches!(life.event, SubagentEventKind::Started | SubagentEventKind::Detached)
+}
+
+/// The note about files outside of the Workspace that these Turns changed: those are not covered and are
+/// left as they are.
+fn outside(history: &History, turns: &[Seq], root: &Path) -> Option<String> {
+    let (mut calls, mut paths) = (HashMap::new(), BTreeSet::new());
+    let mut is_one = false;
+    for event in history.iter() {
+        match event.fact() {
+            Some(Canonical::UserMessage(_)) => {
+                is_one = event.seq().is_some_and(|seq| turns.contains(&seq));
+            }
+            Some(Canonical::ToolCall(call)) if is_one => {
+                calls.insert(&call.call_id, &call.args);
+            }
+            Some(Canonical::ToolResult(result)) if result.diff().is_some() => {
+                paths.extend(calls.get(&result.call_id).into_iter().flat_map(|args| named(args)));
+            }
+            _ => {}
+        }
+    }
+    paths.retain(|path| path.is_absolute() && !path.starts_with(root));
+    if paths.is_empty() {
+        return None;
+    }
+    let paths: Vec<PathBuf> = paths.into_iter().collect();
+    let told = told(paths.iter().map(PathBuf::as_path));
+    Some(format!("left as it is, because it is not in the Workspace: {told}"))
+}
+
+/// The files that a tool call names: one, or those of a patch.
+fn named(args: &Value) -> Vec<PathBuf> {
+    let text = |key: &str| args.get(key).and_then(Value::as_str);
+    let patched = text("patch")
+        .or_else(|| text("input"))
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("*** ")?.split_once(" File: ")?.1));
+    let one = text("path").or_else(|| text("file_path"));
+    one.into_iter().chain(patched).map(PathBuf::from).collect()
+}
+
+/// Why a rewind is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum RewindError {
+    #[error("{} can be taken back, not {wanted}", counted(*turns, "Turn"))]
+    NothingToUndo { wanted: usize, turns: usize },
+    #[error("nothing was taken back, or the conversation went on since")]
+    NothingToRedo,
+    #[error("{}", blame(.0))]
+    Changed(Vec<(PathBuf, Reason)>),
+    #[error("other files are in the way: {}", told(.0.iter().map(PathBuf::as_path)))]
+    Occupied(Vec<PathBuf>),
+    #[error("the earlier contents of these files are not stored any more: {}", told(.0.iter().map(PathBuf::as_path)))]
+    Lost(Vec<PathBuf>),
+    #[error("Subagents changed files in these Turns: {}", names(.0).join(", "))]
+    Children(Vec<SessionId>),
+    #[error("{} names {}, which is outside the Workspace", record.display(), path.display())]
+    Outside { record: PathBuf, path: PathBuf },
+    #[error(transparent)]
+    State(StateError),
+    #[error("the Records of file changes could not be read")]
+    Read(#[source] std::io::Error),
+}
+
+impl From<std::io::Error> for RewindError {
+    fn from(error: std::io::Error) -> Self {
+        error.downcast().map_or_else(Self::Read, Self::State)
+    }
+}
+
+fn names(children: &[SessionId]) -> Vec<String> {
+    children.iter().take(NAMED).map(ToString::to_string).collect()
+}
+
+/// Whether a child worked in its parent's Workspace.
+fn shares_files(events: &[SharedEvent]) -> bool {
+    let first = events.iter().find_map(|event| event.fact());
+    let Some(Canonical::SessionStarted(started)) = first else { return true };
+    started.extra.get("workspace_mode").is_none_or(|mode| mode == "shared")
+}
+
+fn is_of_command(reason: Reason) -> bool {
+    reason == Reason::WhileCommandRan
+}
+
+fn blame(conflicts: &[(PathBuf, Reason)]) -> String {
+    let of = |is_meant: fn(Reason) -> bool| -> Vec<&Path> {
+        let meant = conflicts.iter().filter(|(_, reason)| is_meant(*reason));
+        meant.map(|(path, _)| path.as_path()).collect()
+    };
+    let groups = [
+        (
+            "changed outside this session",
+            of(|reason| matches!(reason, Reason::ChangedSince | Reason::ChangedBetween)),
+        ),
+        (
+            "changed by a Turn that was cut off, or outside this session",
+            of(|reason| reason == Reason::Unsure),
+        ),
+        ("changed while a command ran, by it or by another program", of(is_of_command)),
+    ];
+    let named = groups.into_iter().filter(|(_, paths)| !paths.is_empty());
+    let named = named.map(|(words, paths)| {
+        let verb = if paths.len() == 1 { "was" } else { "were" };
+        format!("{} {verb} {words}", told(paths.into_iter()))
+    });
+    named.collect::<Vec<_>>().join("; ")
+}
+
+/// The notes about files that changed while another Session ran a command too.
+fn shared_with(plan: &Plan, others: &OtherSessions) -> Vec<String> {
+    let mut paths_of: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
+    let of_commands = plan.conflicts.iter().filter(|conflict| is_of_command(conflict.reason));
+    let files = of_commands.map(|conflict| conflict.change.path.as_path());
+    for path in files.chain(plan.command_folders.iter().map(PathBuf::as_path)) {
+        for session in others.sharing(path) {
+            paths_of.entry(session).or_default().push(path);
+        }
+    }
+    let note = |(session, paths): (&str, Vec<&Path>)| {
+        let named = told(paths.into_iter());
+        format!("Session {session} ran at the same time, and may have changed: {named}")
+    };
+    paths_of.into_iter().map(note).collect()
+}
+
+/// The note about Records of other Sessions that are too large or too many to be read.
+fn not_read(unread: &Unread) -> String {
+    let (count, path) = (unread.count, unread.path.display());
+    format!(
+        "{count} Records of other Sessions were not read, because they are too large or too many, such as {path}: \
+         changes of those Sessions cannot be recognized"
+    )
+}
+
+/// The notes about files that something else changed meanwhile.
+fn left_alone(plan: &Plan) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !plan.foreign.is_empty() {
+        let named = told(plan.foreign.iter().map(PathBuf::as_path));
+        notes.push(format!("left as it is, because it changed between commands: {named}"));
+    }
+    let sessions: BTreeSet<&str> = plan.claimed.iter().map(|(_, id)| id.as_str()).collect();
+    for session in sessions {
+        let of_session = plan.claimed.iter().filter(|(_, id)| id == session);
+        let paths: Vec<&Path> = of_session.map(|(path, _)| path.as_path()).collect();
+        let named = told(paths.into_iter());
+        notes.push(format!("left as it is, because Session {session} changed it: {named}"));
+    }
+    notes
+}
+
+fn told<'p>(paths: impl ExactSizeIterator<Item = &'p Path>) -> String {
+    let count = paths.len();
+    let mut named: Vec<String> = paths.take(NAMED).map(|path| path.display().to_string()).collect();
+    if count > NAMED {
+        named.push(format!("and {} more", count - NAMED));
+    }
+    named.join(", ")
+}
+
+impl Explain for RewindError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NothingToUndo { .. } | Self::NothingToRedo => Kind::NoTurn,
+            Self::Changed(_) | Self::Occupied(_) | Self::Children(_) => Kind::FileChanged,
+            Self::Lost(_) | Self::Read(_) | Self::Outside { .. } => Kind::ReadFailed,
+            Self::State(error) => error.kind(),
+        }
+    }
+
+    fn details(&self) -> Value {
+        match self {
+            Self::Changed(paths) => {
+                let path = |(path, reason): &(PathBuf, Reason)| json!({ "path": path.to_string_lossy(), "changed": reason.name() });
+                json!({ "files": paths.iter().map(path).collect::<Vec<_>>() })
+            }
+            Self::Lost(paths) | Self::Occupied(paths) => json!({ "files": paths::as_texts(paths) }),
+            Self::Children(children) => json!({ "subagents": names(children) }),
+            Self::NothingToUndo { turns, .. } => json!({ "turns": turns }),
+            Self::Outside { record, .. } => json!({ "path": record.to_string_lossy() }),
+            Self::State(error) => error.details(),
+            Self::NothingToRedo | Self::Read(_) => Value::Null,
+        }
+    }
+
+    fn next_actions(&self) -> Vec<String> {
+        let action = match self {
+            Self::Children(children) => {
+                let undo = |child: &SessionId| format!("take back what it did: pixir undo {child}");
+                return children.iter().take(NAMED).map(undo).collect();
+            }
+            Self::Outside { record, .. } => {
+                let record = record.display();
+                return vec![format!("look at {record}, remove it, then try again")];
+            }
+            Self::State(error) => return error.next_actions(),
+            Self::NothingToUndo { .. } => "see the Session with `pixir sessions`",
+            Self::NothingToRedo => "take Turns back with `pixir undo`",
+            Self::Changed(paths) if paths.iter().all(|(_, reason)| is_of_command(*reason)) => {
+                "look with --dry-run, then take that back too with --force"
+            }
+            Self::Changed(_) => "look with --dry-run, then overwrite those changes with --force",
+            Self::Occupied(_) => "move it elsewhere, then run this again",
+            Self::Lost(_) => "take back fewer Turns with --turns",
+            Self::Read(_) => "check the permissions of .pixir in the Workspace",
+        };
+        vec![action.to_owned()]
+    }
+}

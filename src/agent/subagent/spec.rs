@@ -1,0 +1,239 @@
+//! The specification of a child: the arguments of `spawn_agent`, checked, narrowed and completed.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::base::error::Kind;
+use crate::base::text::first_chars;
+use crate::base::tool_error::ToolError;
+use crate::model::roles::{Roster, RosterError};
+use crate::record::event::PermissionMode;
+use crate::settings::config::Subagents as Limits;
+use crate::settings::role::{Custom, Role, strictest};
+
+/// The role of a child whose parent names none.
+const USUAL_ROLE: &str = "worker";
+
+/// The longest task, in bytes; longer texts belong into files.
+const LONGEST_TASK: usize = 128 * 1024;
+
+/// The longest name of a model or an effort.
+const LONGEST_WORD: usize = 100;
+
+/// How many Resources a child may be given.
+const MOST_RESOURCES: usize = 16;
+
+// Where a child works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkspaceMode {
+    // Plain comments, because the model reads the others: the parent's Workspace itself,
+    #[default]
+    Shared,
+    // a copy,
+    Isolated,
+    // a worktree on a branch of its own.
+    Worktree,
+}
+
+impl WorkspaceMode {
+    /// The word for it, in calls and in the Log.
+    pub fn name(self) -> &'static str {
+        match self {
+            WorkspaceMode::Shared => "shared",
+            WorkspaceMode::Isolated => "isolated",
+            WorkspaceMode::Worktree => "worktree",
+        }
+    }
+
+    /// The mode of that name; `Shared` if it is unknown, as before there was a choice.
+    pub fn named(name: Option<&str>) -> Self {
+        match name {
+            Some("isolated") => WorkspaceMode::Isolated,
+            Some("worktree") => WorkspaceMode::Worktree,
+            _ => WorkspaceMode::Shared,
+        }
+    }
+}
+
+/// The arguments of `spawn_agent`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Wish {
+    /// What to do and what to answer, whole: it sees nothing of this conversation.
+    pub task: String,
+    /// worker (default); explorer and reviewer only read.
+    pub role: Option<String>,
+    pub model: Option<String>,
+    pub effort: Option<String>,
+    /// Default: shared, the same files as yours. Others change files of their own; bring those over with `merge_child`.
+    pub workspace: Option<WorkspaceMode>,
+    /// How long it may work.
+    pub timeout_ms: Option<u64>,
+    /// Ids of Resources that it is given.
+    pub resources: Option<Vec<String>>,
+    /// Only say what would be started.
+    pub validate_only: Option<bool>,
+}
+
+/// The parent that requests a child.
+#[derive(Debug, Clone)]
+pub struct Wisher {
+    pub mode: PermissionMode,
+    /// A root has 0.
+    pub depth: u32,
+    /// Its own role.
+    pub role: &'static Role,
+    /// The roles that it can choose from.
+    pub roster: Roster,
+}
+
+/// A complete specification of a child.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spec {
+    pub task: String,
+    pub role: &'static Role,
+    /// `None` is the parent's.
+    pub model: Option<String>,
+    pub effort: Option<String>,
+    pub workspace: WorkspaceMode,
+    pub timeout: Duration,
+    pub resources: Vec<String>,
+    /// Never laxer than the parent's or the role's.
+    pub mode: PermissionMode,
+    pub depth: u32,
+}
+
+impl Spec {
+    /// Completes the arguments, or fails with everything that a parent needs to correct them.
+    pub fn of(wish: &Wish, wisher: &Wisher, limits: &Limits) -> Result<Self, ToolError> {
+        let depth = wisher.depth + 1;
+        if depth > limits.max_depth {
+            let message = format!("a Subagent of depth {depth} is not allowed");
+            return Err(ToolError::new(Kind::PermissionDenied, message)
+                .details(json!({ "depth": depth, "max_depth": limits.max_depth }))
+                .next("do the work yourself"));
+        }
+        let task = wish.task.trim();
+        if task.is_empty() {
+            return Err(ToolError::invalid("the task is empty").next("say what it has to do"));
+        }
+        if task.len() > LONGEST_TASK {
+            let message = format!("the task has {} bytes, {LONGEST_TASK} are allowed", task.len());
+            return Err(ToolError::invalid(message).next("put long texts into a file and name it"));
+        }
+        let workspace = wish.workspace.unwrap_or_default();
+        let role = role(wish.role.as_deref().unwrap_or(USUAL_ROLE), &wisher.roster)?;
+        let role = role.within(wisher.role);
+        let wants = |of: fn(&Custom) -> Option<&String>| role.custom.as_ref().and_then(of).cloned();
+        let resources = wish.resources.clone().unwrap_or_default();
+        if resources.len() > MOST_RESOURCES {
+            let message = format!("at most {MOST_RESOURCES} Resources can be handed on");
+            return Err(ToolError::invalid(message));
+        }
+        Ok(Self {
+            task: task.to_owned(),
+            role,
+            model: word("model", wish.model.as_deref())?.or_else(|| wants(|it| it.model.as_ref())),
+            effort: word("effort", wish.effort.as_deref())?
+                .or_else(|| wants(|it| it.effort.as_ref())),
+            workspace,
+            timeout: timeout(wish.timeout_ms, limits)?,
+            resources,
+            mode: role.limit(&wisher.mode),
+            depth,
+        })
+    }
+
+    /// Whether it can change anything.
+    pub fn is_reading(&self) -> bool {
+        strictest(&self.mode, &PermissionMode::ReadOnly) == self.mode
+    }
+}
+
+/// The role of that name. The one place where a role of a child is looked up.
+pub fn role(name: &str, roster: &Roster) -> Result<&'static Role, ToolError> {
+    let name = first_chars(name, LONGEST_WORD);
+    roster.find(&name).map_err(|error| {
+        // An unknown name is reported as not found.
+        let is_unknown = matches!(error, RosterError::Unknown { .. });
+        let told = ToolError::from(error);
+        if is_unknown { ToolError { kind: Kind::NotFound, ..told } } else { told }
+    })
+}
+
+fn word(what: &str, given: Option<&str>) -> Result<Option<String>, ToolError> {
+    let Some(given) = given.map(str::trim).filter(|given| !given.is_empty()) else {
+        return Ok(None);
+    };
+    if given.len() > LONGEST_WORD || given.chars().any(char::is_control) {
+        return Err(ToolError::invalid(format!("this is not a valid name of a {what}")));
+    }
+    Ok(Some(given.to_owned()))
+}
+
+fn timeout(wanted: Option<u64>, limits: &Limits) -> Result<Duration, ToolError> {
+    let Some(wanted) = wanted else { return Ok(limits.timeout) };
+    let wanted = Duration::from_millis(wanted);
+    if wanted.is_zero() || wanted > limits.max_timeout {
+        let most = limits.max_timeout.as_millis();
+        let message = format!("timeout_ms must be from 1 to {most}");
+        return Err(ToolError::invalid(message));
+    }
+    Ok(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(task: &str) -> Wish {
+        Wish {
+            task: task.to_owned(),
+            role: None,
+            model: None,
+            effort: None,
+            workspace: None,
+            timeout_ms: None,
+            resources: None,
+            validate_only: None,
+        }
+    }
+
+    fn wisher(mode: PermissionMode) -> Wisher {
+        Wisher { mode, depth: 0, role: Role::build(), roster: Roster::none() }
+    }
+
+    #[test]
+    fn a_child_is_never_laxer_than_its_parent_or_its_role() {
+        let modes = [PermissionMode::Auto, PermissionMode::Ask, PermissionMode::ReadOnly];
+        for (role, keeps) in [("worker", true), ("explorer", false), ("reviewer", false)] {
+            for mode in &modes {
+                let wish = Wish { role: Some(role.to_owned()), ..wish("x") };
+                let spec = Spec::of(&wish, &wisher(mode.clone()), &Limits::default()).unwrap();
+                let expected = if keeps { mode.clone() } else { PermissionMode::ReadOnly };
+                assert_eq!(spec.mode, expected, "{role} under {mode}");
+                assert_eq!(spec.is_reading(), expected == PermissionMode::ReadOnly);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_a_reason() {
+        let auto = wisher(PermissionMode::Auto);
+        let limits = Limits::default();
+        let refuse = |wish: Wish, wisher: &Wisher| Spec::of(&wish, wisher, &limits).unwrap_err();
+        assert_eq!(refuse(wish("  "), &auto).kind, Kind::InvalidArgs);
+        let stranger = Wish { role: Some("wizard".into()), ..wish("x") };
+        assert_eq!(refuse(stranger, &auto).kind, Kind::NotFound);
+        let deep = Wisher { depth: limits.max_depth, ..auto.clone() };
+        assert_eq!(refuse(wish("x"), &deep).kind, Kind::PermissionDenied);
+        for timeout in [0, 3_600_001] {
+            let long = Wish { timeout_ms: Some(timeout), ..wish("x") };
+            assert_eq!(refuse(long, &auto).kind, Kind::InvalidArgs);
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! One model call: send the request, read the stream, retry transient failures, and record the
+//! usage.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+
+use super::budget::tell_wait;
+use super::purse::{Hold, Reservation};
+use super::{End, Settings, Turn, evidence};
+use crate::base::blocking;
+use crate::base::error::{Kind, Report};
+use crate::base::secret::{Cleaner, Secrets};
+use crate::model::provider::{Completed, Item, ModelEvent, ProviderError, Sent, next_delay};
+use crate::record::event::{
+    Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, Status, TerminalStatus, Tokens,
+};
+use crate::record::history::History;
+use crate::record::resource;
+use crate::record::resource::Contents;
+
+/// The response of a call: its items and how it ended.
+pub(super) struct Completion {
+    pub items: Vec<Item>,
+    pub end: Completed,
+}
+
+/// State shared by the attempts of one call.
+struct Progress<'a> {
+    started: Instant,
+    first_byte: Option<Duration>,
+    attempts: u32,
+    shown: Shown,
+    /// Tokens billed for failed attempts.
+    spent: Option<Tokens>,
+    /// Expected usage of the call; held until its actual usage is recorded.
+    reservation: Option<Reservation>,
+    /// Holds the cost of failed attempts until the usage of the call is recorded.
+    held: Option<Hold>,
+    screen: Screen<'a>,
+    /// Transport details of the last request.
+    sent: Sent,
+    /// Rate limits that the server reported last.
+    limits: Option<Box<RateLimits>>,
+    /// Whether compaction after a context overflow was tried; it is tried once.
+    is_shortened: bool,
+}
+
+/// Redacts secrets in streamed deltas, so that they match what will be recorded.
+struct Screen<'a> {
+    text: Cleaner<'a>,
+    reasoning: Cleaner<'a>,
+}
+
+impl<'a> Screen<'a> {
+    fn new(secrets: &'a Secrets) -> Self {
+        Self { text: Cleaner::new(secrets), reasoning: Cleaner::new(secrets) }
+    }
+}
+
+impl Turn {
+    pub(super) async fn complete(&self, iteration: u32) -> Result<Completion, End> {
+        let mut progress = Progress {
+            started: Instant::now(),
+            reservation: None,
+            held: None,
+            first_byte: None,
+            attempts: 0,
+            shown: Shown::default(),
+            sent: Sent::default(),
+            limits: None,
+            spent: None,
+            is_shortened: false,
+            screen: Screen::new(&self.settings.secrets),
+        };
+        loop {
+            if let Err(end) = self.admit_request(iteration, &mut progress).await {
+                let error = match &end {
+                    End::Failed { error, .. } => Some((**error).clone()),
+                    End::Interrupted => Some(self.stopped()),
+                    End::Session(_) => None,
+                };
+                if let Some(error) = error.filter(|_| progress.attempts > 0) {
+                    self.record_failure(iteration, &mut progress, &error).await?;
+                }
+                return Err(end);
+            }
+            progress.attempts += 1;
+            let left = self.settings.total.saturating_sub(progress.started.elapsed());
+            let attempt = tokio::time::timeout(left, self.attempt(&mut progress)).await;
+            let attempt = attempt.unwrap_or_else(|_| {
+                let message =
+                    format!("the model took longer than {:?} in all", self.settings.total);
+                Err(Stop::Failed(ProviderError::terminal(Kind::Timeout, message)))
+            });
+            let error = match attempt {
+                Ok(completion) => {
+                    let usage = self.bill(iteration, &progress);
+                    self.record_success(usage, &completion).await?;
+                    return Ok(completion);
+                }
+                Err(Stop::Failed(error)) => error,
+                Err(Stop::Interrupted) => {
+                    let error = self.stopped();
+                    self.record_failure(iteration, &mut progress, &error).await?;
+                    return Err(End::Interrupted);
+                }
+                Err(Stop::Spent(end)) => {
+                    if let End::Failed { error, .. } = &end {
+                        self.record_failure(iteration, &mut progress, error).await?;
+                    }
+                    return Err(end);
+                }
+                Err(Stop::End(end)) => return Err(end),
+            };
+            progress.limits = error.facts.rate_limits.clone().map(Box::new).or(progress.limits);
+            if error.kind == Kind::ContextOverflow
+                && !std::mem::replace(&mut progress.is_shortened, true)
+            {
+                // Model-assisted compaction makes its own reservation.
+                self.release(&mut progress);
+                if self.recover(iteration).await? {
+                    progress.shown.start_over();
+                    continue;
+                }
+            }
+            let delay =
+                next_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
+                    .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
+            let report = self.clean_echo(Report::describe(&error));
+            let Some(delay) = delay else {
+                self.record_failure(iteration, &mut progress, &report).await?;
+                let status = terminal_status(&error);
+                return Err(End::Failed { status, error: Box::new(report) });
+            };
+            self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
+                attempt: progress.attempts + 1,
+                max_attempts: self.settings.retry.max_attempts,
+                delay_ms: u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
+                error: report,
+            }));
+            progress.shown.start_over();
+            // Others may send while this one waits.
+            self.release(&mut progress);
+            let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
+            if slept.is_none() {
+                let error = self.stopped();
+                self.record_failure(iteration, &mut progress, &error).await?;
+                return Err(End::Interrupted);
+            }
+        }
+    }
+
+    /// Waits until the budget admits another request, and reserves its expected usage.
+    async fn admit_request(&self, iteration: u32, progress: &mut Progress<'_>) -> Result<(), End> {
+        if progress.reservation.is_none() {
+            let Settings { budget, purse, model, .. } = &*self.settings;
+            let history = self.context.recent().await?;
+            let asked = Instant::now();
+            let reserving = budget.reserve(model, purse, || self.reading(&history).tokens);
+            let reserving = self.context.cancel().run_until_cancelled(reserving);
+            let reserved = self.say_if_it_waits(iteration, reserving).await;
+            // Time spent waiting for the budget does not count against the model's time limit.
+            progress.started += asked.elapsed();
+            progress.reservation = reserved.ok_or(End::Interrupted)??;
+        }
+        self.check_budget(progress)
+    }
+
+    /// Releases the reservation between two attempts, and holds what failed attempts were billed
+    /// for.
+    fn release(&self, progress: &mut Progress<'_>) {
+        let Settings { budget, purse, model, .. } = &*self.settings;
+        if progress.reservation.is_some()
+            && let Some(spent) = &progress.spent
+        {
+            progress.held = Some(purse.hold(budget.amount(model, spent)));
+        }
+        progress.reservation = None;
+    }
+
+    /// Emits a status when a request has to wait for the budget, and another when it is sent.
+    async fn say_if_it_waits<T>(&self, iteration: u32, reserving: impl Future<Output = T>) -> T {
+        let tell = |waits| {
+            let status = if waits {
+                Status::WaitingForBudget { iteration }
+            } else {
+                Status::Thinking { iteration }
+            };
+            self.context.emit(Ephemeral::Status(status));
+        };
+        tell_wait(reserving, tell).await
+    }
+
+    /// Asks the budget whether the request may be sent, and counts it.
+    fn check_budget(&self, progress: &Progress<'_>) -> Result<(), End> {
+        let Settings { budget, purse, model, .. } = &*self.settings;
+        Ok(budget.count(model, purse, &progress.spent.clone().unwrap_or_default())?)
+    }
+
+    /// Contents of Resources that the request shows; most Turns have none.
+    async fn contents(&self, history: &History) -> Contents {
+        let wanted = resource::wanted(history);
+        if wanted.is_empty() {
+            return Contents::default();
+        }
+        let (resources, sight) = (self.settings.shelf.clone(), self.settings.sight.clone());
+        let loading = move || resources.contents(&wanted, sight.sees());
+        // On failure the Turn continues: the request says that the contents are not available.
+        blocking::work(loading).await.unwrap_or_default()
+    }
+
+    async fn attempt(&self, progress: &mut Progress<'_>) -> Result<Completion, Stop> {
+        let history = self.context.recent().await.map_err(|error| Stop::End(error.into()))?;
+        let contents = self.contents(&history).await;
+        let (tools, resends) = (self.toolbox().specs(), self.resends(progress.attempts));
+        let session = self.context.session_id();
+        let request = self.settings.request(session, history, contents, tools, resends);
+        let mut stream = self.settings.provider.stream(request);
+        let mut items = Vec::new();
+        let mut is_parted = false;
+        loop {
+            let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
+            let Some(heard) = heard else { return Err(Stop::Interrupted) };
+            match heard {
+                Some(Ok(ModelEvent::Sent(sent))) => self.note_sent(sent, progress)?,
+                Some(Ok(ModelEvent::Alive)) => {
+                    progress.first_byte.get_or_insert_with(|| progress.started.elapsed());
+                }
+                Some(Ok(ModelEvent::TextDelta(delta))) => {
+                    if let Some(news) = progress.shown.text(delta) {
+                        if std::mem::take(&mut is_parted) {
+                            // An empty delta separates two messages of one response.
+                            self.context.emit(Ephemeral::TextDelta(String::new()));
+                        }
+                        self.show(news, &mut progress.screen.text, Ephemeral::TextDelta);
+                    }
+                }
+                Some(Ok(ModelEvent::ReasoningDelta(delta))) => {
+                    if progress.shown.may_show_reasoning() {
+                        let cleaner = &mut progress.screen.reasoning;
+                        self.show(delta, cleaner, Ephemeral::ReasoningDelta);
+                    }
+                }
+                Some(Ok(ModelEvent::Limits(limits))) => progress.limits = Some(limits),
+                Some(Ok(ModelEvent::Billed(tokens))) => {
+                    progress.spent.get_or_insert_default().add(&tokens);
+                }
+                Some(Ok(ModelEvent::Item(item))) => {
+                    self.show_held(&mut progress.screen);
+                    is_parted |= matches!(item, Item::Message { .. });
+                    items.push(item);
+                }
+                Some(Ok(ModelEvent::Completed(end))) => {
+                    self.show_held(&mut progress.screen);
+                    return Ok(Completion { items, end });
+                }
+                Some(Err(error)) => return Err(Stop::Failed(error)),
+                None => {
+                    let message = "the stream ended before the response was complete";
+                    return Err(Stop::Failed(ProviderError::passing(
+                        Kind::InvalidResponse,
+                        message,
+                    )));
+                }
+            }
+        }
+    }
+
+    /// How often the Provider may resend the request by itself; at least once on the first attempt.
+    fn resends(&self, attempts: u32) -> u32 {
+        let left = self.settings.retry.max_attempts.saturating_sub(attempts);
+        if attempts == 1 { left.max(1) } else { left }
+    }
+
+    /// Counts a request that the Provider resent as another attempt: checks the budget and shows it
+    /// as a retry.
+    fn note_sent(&self, mut sent: Sent, progress: &mut Progress<'_>) -> Result<(), Stop> {
+        if let Some(error) = sent.after.take() {
+            self.check_budget(progress).map_err(Stop::Spent)?;
+            progress.attempts += 1;
+            self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
+                attempt: progress.attempts,
+                max_attempts: self.settings.retry.max_attempts,
+                delay_ms: 0,
+                error: self.clean_echo(Report::describe(&*error)),
+            }));
+            progress.shown.start_over();
+        }
+        progress.sent = sent;
+        Ok(())
+    }
+
+    /// Emits the part of a delta that cannot be the beginning of a secret.
+    fn show(&self, news: String, cleaner: &mut Cleaner<'_>, event: fn(String) -> Ephemeral) {
+        if self.settings.secrets.is_empty() {
+            self.context.emit(event(news));
+            return;
+        }
+        self.show_bytes(cleaner.push(news.as_bytes()).into_owned(), event);
+    }
+
+    /// Emits cleaned bytes as text; the cleaner cuts between whole characters.
+    fn show_bytes(&self, bytes: Vec<u8>, event: fn(String) -> Ephemeral) {
+        let text = String::from_utf8(bytes);
+        let text = text.unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+        if !text.is_empty() {
+            self.context.emit(event(text));
+        }
+    }
+
+    /// Emits text that was held back as a possible beginning of a secret.
+    fn show_held(&self, screen: &mut Screen<'_>) {
+        self.show_bytes(screen.reasoning.finish(), Ephemeral::ReasoningDelta);
+        self.show_bytes(screen.text.finish(), Ephemeral::TextDelta);
+    }
+
+    fn bill(&self, iteration: u32, progress: &Progress<'_>) -> ProviderUsage {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        ProviderUsage {
+            model: self.settings.model.clone(),
+            iteration,
+            transport: Some(progress.sent.transport.to_owned()).filter(|name| !name.is_empty()),
+            fallback_reason: progress.sent.fallback_reason.clone().map(|text| self.cleaned(text)),
+            continuation: progress.sent.continuation.clone(),
+            reasoning_dropped: progress.sent.is_without_reasoning,
+            retries: progress.attempts.saturating_sub(1),
+            first_byte_ms: progress.first_byte.map(millis),
+            duration_ms: Some(millis(progress.started.elapsed())),
+            prompt_contract: Some(self.settings.prompt.contract.to_owned()),
+            prompt_cache_key: Some(self.settings.prompt.cache_key.clone()),
+            failed_usage: progress.spent.clone().map(Box::new),
+            rate_limits: progress.limits.clone(),
+            extra: Extra::new(),
+            ..ProviderUsage::default()
+        }
+    }
+
+    async fn record_success(
+        &self,
+        bill: ProviderUsage,
+        completion: &Completion,
+    ) -> Result<(), End> {
+        let end = &completion.end;
+        let status = if end.incomplete.is_some() { "incomplete" } else { "completed" };
+        let mut bill = ProviderUsage {
+            status: Some(status.to_owned()),
+            usage: end.usage.clone(),
+            response_id: end.response_id.clone(),
+            ..bill
+        };
+        if let Some(mut searched) = evidence::web_search(&completion.items) {
+            self.settings.secrets.clean_value(&mut searched);
+            bill.extra.insert("web_search".to_owned(), searched);
+        }
+        self.pay(bill).await
+    }
+
+    /// Records the usage of a call and adds it to the `UsageTotal`.
+    async fn pay(&self, bill: ProviderUsage) -> Result<(), End> {
+        let bill = self.priced(bill);
+        self.context.record(bill.clone()).await?;
+        self.settings.purse.pay(&bill, self.settings.budget.prices());
+        Ok(())
+    }
+
+    /// Adds the estimated cost, where the price is known.
+    fn priced(&self, mut bill: ProviderUsage) -> ProviderUsage {
+        let prices = self.settings.budget.prices();
+        bill.estimated_cost_usd =
+            bill.billed().and_then(|tokens| prices.cost(&bill.model, &tokens));
+        bill
+    }
+
+    async fn record_failure(
+        &self,
+        iteration: u32,
+        progress: &mut Progress<'_>,
+        error: &Report,
+    ) -> Result<(), End> {
+        let bill = ProviderUsage {
+            status: Some("failed".to_owned()),
+            error_kind: Some(error.kind.clone()),
+            ..self.bill(iteration, progress)
+        };
+        self.show_held(&mut progress.screen);
+        self.pay(bill).await?;
+        self.keep_partial(progress.shown.kept().to_owned(), error).await
+    }
+}
+
+/// Why an attempt has no response.
+enum Stop {
+    Failed(ProviderError),
+    Interrupted,
+    /// The budget forbids another request.
+    Spent(End),
+    End(End),
+}
+
+fn terminal_status(error: &ProviderError) -> TerminalStatus {
+    match error.kind {
+        Kind::NotAuthenticated
+        | Kind::AuthRefused
+        | Kind::InsecureTransport
+        | Kind::ModelNotSupported
+        | Kind::InvalidConfig => TerminalStatus::ConfigurationError,
+        _ => TerminalStatus::ProviderError,
+    }
+}
+
+/// Streamed text of a call over all its attempts, so that a retry repeats nothing.
+#[derive(Default)]
+pub(super) struct Shown {
+    /// Shown text of earlier attempts.
+    before: String,
+    /// Text of this attempt.
+    now: String,
+    /// Whether this attempt differs from the shown text: then its deltas are not shown, only its
+    /// whole text at its end.
+    diverged: bool,
+    /// The attempt whose reasoning was shown.
+    reasoning: Option<u32>,
+    attempts: u32,
+}
+
+impl Shown {
+    /// Adds a delta and returns the part that was not shown yet.
+    pub(super) fn text(&mut self, delta: String) -> Option<String> {
+        let known = self.before.as_bytes().get(self.now.len()..).unwrap_or_default();
+        let shared = known.len().min(delta.len());
+        let repeats = known[..shared] == delta.as_bytes()[..shared];
+        self.now.push_str(&delta);
+        if self.diverged {
+            return None;
+        }
+        if self.before.is_empty() {
+            return Some(delta);
+        }
+        if !repeats {
+            self.diverged = true;
+            return None;
+        }
+        if self.now.len() <= self.before.len() {
+            return None;
+        }
+        // This attempt is now longer than the shown text: everything further is new.
+        let news = self.now.get(self.before.len()..).unwrap_or_default().to_owned();
+        self.before.clear();
+        Some(news)
+    }
+
+    fn may_show_reasoning(&mut self) -> bool {
+        *self.reasoning.get_or_insert(self.attempts) == self.attempts
+    }
+
+    /// Starts the next attempt.
+    pub(super) fn start_over(&mut self) {
+        let now = std::mem::take(&mut self.now);
+        if !self.diverged && now.len() > self.before.len() {
+            self.before = now;
+        }
+        self.diverged = false;
+        self.attempts += 1;
+    }
+
+    /// The longest text that arrived, for the record.
+    fn kept(&self) -> &str {
+        if self.now.len() >= self.before.len() { &self.now } else { &self.before }
+    }
+}

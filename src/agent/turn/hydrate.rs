@@ -1,0 +1,165 @@
+//! Skill Context Hydration: the sources that an active Skill declares are read for one Turn.
+//!
+//! Every source passes the checks of any call: plan, bounds, permission, sandbox. It is read only
+//! if the Skill is the user's or trusted, and a user or a model requested it. Commands run in a
+//! read-only sandbox. The output is bounded, hashed and recorded; the model sees it as late
+//! context, in this Turn only.
+
+use serde_json::{Value, json};
+
+use super::execute::Prepared;
+use super::stance::Held;
+use super::{End, Turn};
+use crate::base::error::{Kind, Report};
+use crate::base::id::{CallId, EventId};
+use crate::base::text::bound;
+use crate::base::tool_error::ToolError;
+use crate::host::sandbox::Profile;
+use crate::model::skill::{Skill, Source, What, sha256};
+use crate::record::event::{Extra, SkillContextHydration, ToolCall};
+use crate::tools::tool::ToolOutput;
+
+/// How much of one source the model sees, in bytes.
+const MOST_OF_ONE: usize = 8 * 1024;
+/// How many files a source may bring.
+const MOST_FILES: usize = 8;
+/// How long a command may take, in milliseconds.
+const PATIENCE_MS: u64 = 30_000;
+
+/// The output of one source.
+struct Read {
+    ok: bool,
+    text: String,
+    error: Option<Report>,
+    tools: Vec<String>,
+}
+
+impl Turn {
+    /// Reads all sources of a Skill, one after the other, and records each.
+    pub(super) async fn hydrate(&self, skill: &Skill, requested_by: &str) -> Result<(), End> {
+        if !skill.is_trusted {
+            return Ok(());
+        }
+        for source in &skill.front.sources {
+            let read = self.read_source(source).await?;
+            let cleaned = self.settings.secrets.clean(&read.text);
+            let content = bound(&cleaned, MOST_OF_ONE).into_owned();
+            let cut_from = (content.len() < cleaned.len()).then_some(cleaned.len() as u64);
+            let request = self.settings.secrets.clean(&source.what.to_string()).into_owned();
+            self.context
+                .record(SkillContextHydration {
+                    name: skill.name().to_owned(),
+                    content_hash: skill.digest.clone(),
+                    source: source.id.clone(),
+                    kind: source.what.kind().to_owned(),
+                    request,
+                    tools: read.tools,
+                    requested_by: requested_by.to_owned(),
+                    mode: self.settings.stance.mode().to_string(),
+                    ok: read.ok,
+                    sha256: sha256(content.as_bytes()),
+                    content,
+                    cut_from,
+                    error: read.error.map(|error| self.clean(error)),
+                    extra: Extra::new(),
+                })
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn read_source(&self, source: &Source) -> Result<Read, End> {
+        let command = match &source.what {
+            What::Files(globs) => return self.read_files(globs).await,
+            What::Git(fact) => fact.command(),
+            What::Command(command) => command.clone(),
+        };
+        let args = json!({ "command": command, "timeout_ms": PATIENCE_MS });
+        let outcome = self.consult("bash", args).await?;
+        Ok(Read::of(outcome, vec!["bash".to_owned()]))
+    }
+
+    async fn read_files(&self, globs: &[String]) -> Result<Read, End> {
+        let mut all = Read { ok: true, text: String::new(), error: None, tools: Vec::new() };
+        let mut paths: Vec<String> = Vec::new();
+        for glob in globs {
+            if !glob.contains(['*', '?', '[', '{']) {
+                paths.push(glob.clone());
+                continue;
+            }
+            let found = self.consult("glob", json!({ "pattern": glob })).await?;
+            all.use_tool("glob");
+            match found {
+                Ok(found) => paths.extend(found.text.lines().map(str::to_owned)),
+                Err(error) => return Ok(Read::of(Err(error), all.tools)),
+            }
+        }
+        let mut seen: Vec<String> = Vec::new();
+        // Notes of `glob` are in brackets, as no name with an extension is.
+        let is_note = |path: &String| path.starts_with('[') && path.ends_with(']');
+        for path in paths.into_iter().filter(|path| !is_note(path)) {
+            if seen.contains(&path) {
+                continue;
+            }
+            if seen.len() == MOST_FILES {
+                all.text.push_str("[more files match; they are left out]\n");
+                break;
+            }
+            let outcome = self.consult("read", json!({ "path": path })).await?;
+            all.use_tool("read");
+            let (ok, told) = match outcome {
+                Ok(output) => (output.ok, output.text),
+                // A missing file is not a failure.
+                Err(error) if error.kind == Kind::NotFound => continue,
+                Err(error) => (false, format!("[{}]", error.message)),
+            };
+            all.ok &= ok;
+            all.text.extend(["== ", &path, "\n", &bound(&told, MOST_OF_ONE / 2), "\n"]);
+            seen.push(path);
+        }
+        if seen.is_empty() {
+            all.text.push_str("(no file matches)");
+        }
+        Ok(all)
+    }
+
+    /// Makes a tool call that no model asked for. Only its permission decision and its output are
+    /// recorded.
+    async fn consult(&self, tool: &str, args: Value) -> Result<Result<ToolOutput, ToolError>, End> {
+        if self.context.cancel().is_cancelled() {
+            return Err(End::Interrupted);
+        }
+        let call_id = CallId::new(format!("context_{}", EventId::mint()));
+        let name = tool.to_owned();
+        let fact = ToolCall { call_id, name, args, raw_args: None, extra: Extra::new() };
+        let mode = self.settings.stance.mode();
+        let held = Held { mode, confinement: Profile::ReadOnly };
+        let args = Ok(fact.args.clone());
+        let prepared = match self.prepare_under(fact, args, held) {
+            Ok(prepared) => Prepared { is_source: true, ..prepared },
+            Err(error) => return Ok(Err(error)),
+        };
+        match self.permit(prepared).await? {
+            Err(denied) => Ok(Err(denied)),
+            Ok(prepared) => match self.carry_out(prepared).await? {
+                (_, Some(outcome)) => Ok(outcome),
+                (_, None) => Err(End::Interrupted),
+            },
+        }
+    }
+}
+
+impl Read {
+    fn of(outcome: Result<ToolOutput, ToolError>, tools: Vec<String>) -> Self {
+        match outcome {
+            Ok(ToolOutput { ok, text, .. }) => Self { ok, text, error: None, tools },
+            Err(error) => Self { ok: false, text: String::new(), error: Some(error.into()), tools },
+        }
+    }
+
+    fn use_tool(&mut self, name: &str) {
+        if !self.tools.iter().any(|own| own == name) {
+            self.tools.push(name.to_owned());
+        }
+    }
+}

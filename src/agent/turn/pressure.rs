@@ -1,0 +1,350 @@
+//! Pressure: how full the model's window will be with the next request, measured before it is sent.
+//!
+//! The Provider's count for the last request holds for the prefix that it read; only what came
+//! since is estimated. Without a count, after a compaction, or if the count is implausibly small,
+//! everything is estimated. That estimate is cached and extended, so a request costs a look at what
+//! is new.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::json;
+
+use super::{End, Turn};
+use crate::base::error::{Kind, Report};
+use crate::base::tokens::{PER_ITEM, estimate};
+use crate::record::compaction;
+use crate::record::compaction::{Ends, Room, Trigger, weigh, weigh_checkpoint};
+use crate::record::event::{
+    Canonical, Ephemeral, Pressure, ProviderUsage, Seq, Status, TerminalStatus, Tier,
+};
+use crate::record::history::History;
+
+/// The hint when nothing can be compacted.
+const ELSEWHERE: &str = "choose a model with a larger window, or begin a new Session";
+
+/// The cached estimate of a Session's window, and the tier shown last; it can be lost at any time.
+#[derive(Debug, Default)]
+pub struct Gauge(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    known: Option<Known>,
+    shown: Option<Tier>,
+}
+
+/// An estimate of everything up to a seq.
+#[derive(Debug, Clone)]
+struct Known {
+    seq: Seq,
+    model: String,
+    tokens: u64,
+}
+
+/// The size of the next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub tokens: u64,
+    /// The part of `tokens` that is estimated, not counted by the Provider.
+    pub estimated: u64,
+}
+
+impl Gauge {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Measures a History for a model; `fixed` gives the tokens beside it, and is called only when
+    /// needed.
+    pub(super) fn read(&self, history: &History, model: &str, fixed: impl Fn() -> u64) -> Reading {
+        let known = self.lock().known.clone().filter(|known| known.model == model);
+        let since = known.and_then(|known| Some(known.tokens + grown(history, known.seq)?));
+        let is_fresh = since.is_none();
+        let afresh = || fixed() + whole(history);
+        let mut tokens = since.unwrap_or_else(afresh);
+        let counted = counted(history, model);
+        // Some servers report wrong counts: less than half of the estimate is not believed.
+        let mut credible = counted.filter(|reading| reading.tokens.saturating_mul(2) >= tokens);
+        if credible.is_none() && counted.is_some() && !is_fresh {
+            // The extended estimate still counts images that only their own Turn showed.
+            tokens = afresh();
+            credible = counted.filter(|reading| reading.tokens.saturating_mul(2) >= tokens);
+        }
+        if let Some(seq) = history.last_seq() {
+            self.lock().known = Some(Known { seq, model: model.to_owned(), tokens });
+        }
+        credible.unwrap_or(Reading { tokens, estimated: tokens })
+    }
+
+    /// Whether a tier has to be shown: once, and again after it was left.
+    fn is_news(&self, tier: Option<Tier>) -> bool {
+        let mut state = self.lock();
+        let is_higher = tier > state.shown;
+        state.shown = tier;
+        is_higher
+    }
+
+    fn forget(&self) {
+        *self.lock() = State::default();
+    }
+}
+
+/// The Provider's last count plus an estimate of what came since; `None` if no count is valid.
+fn counted(history: &History, model: &str) -> Option<Reading> {
+    let mut tally = Tally::default();
+    let mut facts = history.live_backwards().map(|(_, fact)| fact);
+    while let Some(fact) = facts.next() {
+        match fact {
+            Canonical::ProviderUsage(usage) if counts(usage, model) => {
+                let tokens = usage.usage.as_ref()?;
+                // The output is part of the next input, reasoning included.
+                let counted = tokens.input_tokens.saturating_add(tokens.output_tokens);
+                let estimated = tally.behind(facts);
+                let tokens = counted.saturating_add(estimated);
+                return Some(Reading { tokens, estimated });
+            }
+            Canonical::HistoryCompaction(_) => return None,
+            _ if is_answer(fact) => {}
+            _ => tally.add(fact),
+        }
+    }
+    None
+}
+
+/// Estimate of what came after a seq; `None` if what was before it may not count any longer.
+fn grown(history: &History, seq: Seq) -> Option<u64> {
+    let mut tally = Tally::default();
+    let mut facts = history.live_backwards();
+    while let Some((own, fact)) = facts.next() {
+        match fact {
+            _ if own <= seq => {
+                let before = facts.map(|(_, fact)| fact);
+                return Some(tally.behind(std::iter::once(fact).chain(before)));
+            }
+            Canonical::HistoryCompaction(_) | Canonical::HistoryRewound(_) => return None,
+            _ => tally.add(fact),
+        }
+    }
+    None
+}
+
+/// Sum of the estimated sizes of Events, added from the last one backwards.
+#[derive(Default)]
+struct Tally {
+    sum: u64,
+    /// Size of Subagent ends whose user message was not added yet.
+    ends: u64,
+    /// Whether a user message was added: what comes before it is of an earlier Turn.
+    is_earlier: bool,
+}
+
+impl Tally {
+    fn add(&mut self, fact: &Canonical) {
+        let weight = weigh(fact, None, !self.is_earlier);
+        match fact {
+            Canonical::SubagentEvent(_) => self.ends += weight,
+            Canonical::UserMessage(_) => {
+                self.sum += weight + Ends::default().add(self.ends);
+                self.ends = 0;
+                self.is_earlier = true;
+            }
+            _ => self.sum += weight,
+        }
+    }
+
+    /// The sum, after these earlier Events: their Subagent ends have used up part of the common
+    /// limit.
+    fn behind<'a>(self, before: impl Iterator<Item = &'a Canonical>) -> u64 {
+        if self.ends == 0 {
+            return self.sum;
+        }
+        let mut told = Ends::default();
+        for fact in before {
+            if told.is_full() || matches!(fact, Canonical::UserMessage(_)) {
+                break;
+            }
+            if matches!(fact, Canonical::SubagentEvent(_)) {
+                told.add(weigh(fact, None, false));
+            }
+        }
+        self.sum + told.add(self.ends)
+    }
+}
+
+/// Whether a usage record counts the conversation of this model.
+fn counts(usage: &ProviderUsage, model: &str) -> bool {
+    usage.model == model
+        && !usage.extra.contains_key("purpose")
+        && usage.usage.as_ref().is_some_and(|tokens| tokens.input_tokens > 0)
+}
+
+/// Whether the model wrote it, so that a usage record counts it.
+fn is_answer(fact: &Canonical) -> bool {
+    matches!(
+        fact,
+        Canonical::AssistantMessage(_) | Canonical::Reasoning(_) | Canonical::ToolCall(_)
+    )
+}
+
+/// Estimate of everything that is replayed.
+fn whole(history: &History) -> u64 {
+    let visible = history.visible();
+    let is_user = |(_, fact): &(Seq, &Canonical)| matches!(fact, Canonical::UserMessage(_));
+    let last = visible.facts.iter().rposition(is_user).unwrap_or_default();
+    let limit = |seq: Seq| visible.checkpoint.and_then(|own| own.prunes(seq));
+    let facts = visible.facts.iter().enumerate();
+    let mut ends = Ends::default();
+    let weights = facts
+        .map(|(place, (seq, fact))| ends.bounded(fact, weigh(fact, limit(*seq), place >= last)));
+    visible.checkpoint.map_or(0, weigh_checkpoint) + weights.sum::<u64>()
+}
+
+impl Turn {
+    /// Measures the window, emits its pressure if the tier is new, and compacts at the critical
+    /// tier.
+    pub(super) async fn make_room(&self, iteration: u32) -> Result<(), End> {
+        let history = self.context.recent().await?;
+        let window = self.settings.window.tokens();
+        let reading = self.reading(&history);
+        let tier = Tier::of(reading.tokens, window);
+        let is_news = self.settings.gauge.is_news(tier);
+        if let Some(tier) = tier.filter(|_| is_news) {
+            let can_shrink = || self.can_shorten(&history, Trigger::CriticalPressure);
+            let helps = tier != Tier::Critical || can_shrink();
+            let pressure = self.pressure(tier, reading, window, helps);
+            self.context.emit(Ephemeral::ContextPressure(pressure));
+        }
+        if tier == Some(Tier::Critical) && self.settings.compaction.auto {
+            self.shorten(&history, Trigger::CriticalPressure, iteration).await?;
+        }
+        if tier == Some(Tier::Critical) { self.check_fit(window).await } else { Ok(()) }
+    }
+
+    /// Refuses a request that cannot fit, before it is sent. An estimate may be a third too high,
+    /// and a window of unknown size may be larger than assumed.
+    async fn check_fit(&self, window: u64) -> Result<(), End> {
+        let reading = self.reading(&self.context.recent().await?);
+        // A server that read more than the window has a larger one.
+        let counted = reading.tokens - reading.estimated;
+        let least = counted + reading.estimated / 4 * 3;
+        if least <= window || counted > window || !self.settings.window.is_known() {
+            return Ok(());
+        }
+        let (tokens, model) = (reading.tokens, &self.settings.model);
+        let message = format!(
+            "the input has about {tokens} tokens and cannot fit the window of {model}, which has {window}"
+        );
+        let report = Report::new(Kind::ContextOverflow, message)
+            .with_details(json!({ "input_tokens": tokens, "window_tokens": window }))
+            .with_next_actions(vec![
+                "ask about less at once: keep long text in a file, and have the model read parts of it"
+                    .to_owned(),
+                "choose a model with a larger window with `--model`".to_owned(),
+                "if the window is larger, name it in `context_window` of the config".to_owned(),
+            ]);
+        let status = TerminalStatus::ConfigurationError;
+        Err(End::Failed { status, error: Box::new(report) })
+    }
+
+    /// Compacts after the Provider reported an overflow; returns whether it did.
+    pub(super) async fn recover(&self, iteration: u32) -> Result<bool, End> {
+        if !self.settings.compaction.auto {
+            return Ok(false);
+        }
+        let history = self.context.recent().await?;
+        self.shorten(&history, Trigger::OverflowRecovery, iteration).await
+    }
+
+    /// Records a compaction, if there is one that helps.
+    async fn shorten(
+        &self,
+        history: &History,
+        trigger: Trigger,
+        iteration: u32,
+    ) -> Result<bool, End> {
+        if !self.can_shorten(history, trigger) {
+            return Ok(false);
+        }
+        // Model-assisted compaction takes time, so it has a status of its own.
+        self.context.emit(Ephemeral::Status(Status::Compacting { iteration }));
+        let asks = self.settings.compaction.model_assisted;
+        let tell = |waits| {
+            let status = if waits {
+                Status::WaitingForBudget { iteration }
+            } else {
+                Status::Compacting { iteration }
+            };
+            self.context.emit(Ephemeral::Status(status));
+        };
+        let (settings, session) = (&self.settings, self.context.session_id());
+        let work = super::compact(settings, session, history, trigger, asks, tell);
+        let Some(done) = self.context.cancel().run_until_cancelled(work).await else {
+            return Err(End::Interrupted);
+        };
+        let Some(mut done) = done.ok() else { return Ok(false) };
+        if let Some(bill) = &mut done.bill {
+            bill.iteration = iteration;
+        }
+        for fact in done.into_facts() {
+            self.context.record(fact).await?;
+        }
+        self.settings.gauge.forget();
+        let window = self.settings.window.tokens();
+        let left = self.reading(&self.context.recent().await?);
+        // Pressure that remains after compaction is not shown again.
+        self.settings.gauge.is_news(Tier::of(left.tokens, window));
+        self.context.emit(Ephemeral::Status(Status::Thinking { iteration }));
+        Ok(true)
+    }
+
+    fn can_shorten(&self, history: &History, trigger: Trigger) -> bool {
+        compaction::plan(history, self.settings.room(), trigger).is_ok()
+    }
+
+    pub(super) fn reading(&self, history: &History) -> Reading {
+        let settings = &self.settings;
+        let specs = self.toolbox().specs();
+        settings.gauge.read(history, &settings.model, || settings.fixed(&specs))
+    }
+
+    fn pressure(&self, tier: Tier, reading: Reading, window: u64, helps: bool) -> Pressure {
+        let id = self.context.session_id();
+        let look = format!("preview it with `pixir compact {id} --dry-run`");
+        let action = match (tier, self.settings.compaction.auto) {
+            (Tier::Critical, _) if !helps => "no older Turns are left to compact".to_owned(),
+            (Tier::Critical, true) => "compacting now; the Log keeps everything".to_owned(),
+            (_, true) => {
+                format!("compacts automatically at 90 %, or now with `pixir compact {id}`")
+            }
+            (_, false) => format!("make room with `pixir compact {id}`"),
+        };
+        Pressure {
+            tier,
+            model: self.settings.model.clone(),
+            input_tokens: reading.tokens,
+            window_tokens: window,
+            window_is_assumed: !self.settings.window.is_known(),
+            estimated_tokens: reading.estimated,
+            next_actions: vec![action, if helps { look } else { ELSEWHERE.to_owned() }],
+        }
+    }
+}
+
+impl super::Settings {
+    /// Tokens of a request beside the conversation: instructions, project and tool specs.
+    pub(super) fn fixed(&self, specs: &[crate::model::tool_spec::ToolSpec]) -> u64 {
+        let tool = |spec: &crate::model::tool_spec::ToolSpec| {
+            let parameters = serde_json::to_string(&spec.parameters).unwrap_or_default();
+            PER_ITEM + estimate(&spec.name) + estimate(&spec.description) + estimate(&parameters)
+        };
+        let project = self.prompt.project.as_deref().map_or(0, estimate);
+        estimate(&self.prompt.instructions) + project + specs.iter().map(tool).sum::<u64>()
+    }
+
+    /// The size of the window and its fixed part, for compaction.
+    pub(super) fn room(&self) -> Room {
+        Room { window: self.window.tokens(), fixed: self.fixed(&self.toolbox.specs()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

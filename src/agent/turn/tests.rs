@@ -1,0 +1,297 @@
+//! Tests of streamed text over retries, of iteration limits, and of Turns with a fake model and
+//! tools.
+
+use super::complete::Shown;
+
+#[track_caller]
+fn check(attempts: &[&[&str]], expected: &str) {
+    let mut shown = Shown::default();
+    let mut screen = String::new();
+    for (number, attempt) in attempts.iter().enumerate() {
+        if number > 0 {
+            shown.start_over();
+        }
+        for delta in *attempt {
+            screen.extend(shown.text((*delta).to_owned()));
+        }
+    }
+    assert_eq!(screen, expected);
+}
+
+#[test]
+fn a_first_attempt_streams_as_it_comes() {
+    check(&[&["One ", "two"]], "One two");
+}
+
+#[test]
+fn a_second_attempt_shows_only_what_is_new() {
+    check(&[&["One ", "two"], &["One two", " three"]], "One two three");
+    check(&[&["One two"], &["One", " two", "", " three", " four"]], "One two three four");
+    check(&[&["One two"], &["One"], &["One two", "!"]], "One two!");
+}
+
+#[test]
+fn an_attempt_that_says_something_else_is_not_streamed() {
+    check(&[&["One two"], &["Eins", " zwei"]], "One two");
+    check(&[&["One two"], &["One three"], &["One two", " three"]], "One two three");
+}
+
+#[test]
+fn a_turn_has_its_iterations_and_no_limit_is_none() {
+    let told = |cap, iteration| super::check_cap(cap, iteration).map_err(|error| error.message);
+    for iteration in [0, 499, 500, 100_000, u32::MAX] {
+        assert_eq!(told(None, iteration), Ok(()), "0 in the settings is no limit");
+    }
+    let default =
+        crate::settings::config::Config::new(crate::base::paths::Home::new("")).max_iterations;
+    assert_eq!(default, Some(500));
+    assert_eq!(told(default, 499), Ok(()));
+    let words = "the Turn used its 500 iterations without an answer";
+    assert_eq!(told(default, 500), Err(words.to_owned()));
+    let words = "the Turn used its 1 iteration without an answer";
+    assert_eq!(told(Some(1), 1), Err(words.to_owned()));
+}
+
+/// A fake model and fake tools around the real Turn and the real Session.
+mod fakes {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use futures_util::StreamExt;
+    use futures_util::future::BoxFuture;
+    use futures_util::stream::{self, BoxStream};
+    use serde_json::{Value, json};
+    use tokio::sync::Barrier;
+
+    use crate::agent::session::{Manners, Session};
+    use crate::agent::turn;
+    use crate::agent::turn::{Input, Prompt, Settings};
+    use crate::base::id::SessionId;
+    use crate::base::paths::Home;
+    use crate::base::tool_error::ToolError;
+    use crate::host::workspace::Workspace;
+    use crate::model::provider::{
+        Call, Completed, Item, ModelEvent, Provider, ProviderError, Request, Wishes,
+    };
+    use crate::model::tool_spec::ToolSpec;
+    use crate::record::event::{Canonical, PermissionMode, Status};
+    use crate::record::resource::Shelf;
+    use crate::settings::config::{
+        Budget as Limits, Compaction, Durability, Prices, Retry, Sight, Window,
+    };
+    use crate::settings::role::Role;
+    use crate::tools::mcp::Connections;
+    use crate::tools::permission::Approvals;
+    use crate::tools::tool::{AnyTool, Effect, Plan, ToolContext, ToolOutput};
+    use crate::tools::toolbox::Toolbox;
+
+    /// Calls the given tools once, then answers.
+    #[derive(Debug)]
+    struct Model(&'static [&'static str]);
+
+    impl Provider for Model {
+        fn stream(
+            &self,
+            request: Request,
+        ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
+            let results =
+                request.history.facts().filter(|fact| matches!(fact, Canonical::ToolResult(_)));
+            let mut items: Vec<Item> = Vec::new();
+            if results.count() == 0 {
+                items.extend(self.0.iter().enumerate().map(|(place, name)| {
+                    let arguments = json!({ "n": place }).to_string();
+                    let (call_id, name) = (format!("c{place}"), (*name).to_owned());
+                    Item::Call(Call { call_id, name, arguments })
+                }));
+            } else {
+                let (text, citations) = ("ok".to_owned(), Vec::new());
+                items.push(Item::Message { text, is_refusal: false, citations });
+            }
+            let end = ModelEvent::Completed(Completed::default());
+            let events = items.into_iter().map(ModelEvent::Item).chain([end]).map(Ok);
+            stream::iter(events.collect::<Vec<_>>()).boxed()
+        }
+    }
+
+    enum Fake {
+        /// Reads, and returns only when two of them run at once.
+        Pair(Arc<Barrier>),
+        Panics,
+        /// Never ends and ignores interrupts.
+        Deaf,
+    }
+
+    impl AnyTool for Fake {
+        fn spec(&self) -> ToolSpec {
+            let name = match self {
+                Fake::Pair(_) => "pair",
+                Fake::Panics => "panics",
+                Fake::Deaf => "deaf",
+            };
+            let parameters = json!({ "type": "object" });
+            ToolSpec {
+                name: name.into(),
+                description: String::new(),
+                parameters: parameters.into(),
+            }
+        }
+        fn plan(&self, _: &Value, _: &ToolContext) -> Result<Plan, ToolError> {
+            let summary = "fake".to_owned();
+            Ok(Plan::new(Effect::Read, summary))
+        }
+        fn run(&self, _: Value, _: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+            Box::pin(async move {
+                match self {
+                    Fake::Pair(barrier) => {
+                        barrier.wait().await;
+                    }
+                    Fake::Panics => panic!("with very-hidden-value inside"),
+                    Fake::Deaf => std::future::pending().await,
+                }
+                Ok(ToolOutput::new(true, "done", Value::Null))
+            })
+        }
+    }
+
+    struct Stage {
+        folder: tempfile::TempDir,
+        session: Session,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let nothing = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
+            let secret = ("S".to_owned(), "very-hidden-value".to_owned());
+            let manners = Manners {
+                secrets: Arc::new(crate::base::secret::Secrets::new([secret])),
+                durability: Durability::None,
+                grace: Duration::from_secs(20),
+            };
+            let first = Canonical::decode("session_started", &nothing);
+            let session =
+                Session::create(folder.path(), &SessionId::mint(), first, manners).unwrap();
+            Self { folder, session }
+        }
+
+        async fn send(&self, calls: &'static [&'static str]) {
+            let pair = Fake::Pair(Arc::new(Barrier::new(2)));
+            let tools: [Arc<dyn AnyTool>; 3] =
+                [Arc::new(pair), Arc::new(Fake::Panics), Arc::new(Fake::Deaf)];
+            let settings = Arc::new(Settings {
+                provider: Arc::new(Model(calls)),
+                toolbox: Toolbox::new(tools.clone()),
+                tools: Toolbox::new(tools),
+                connections: Connections::default(),
+                workspace: Workspace::open(self.folder.path()).unwrap(),
+                secrets: Arc::default(),
+                model: "m".into(),
+                effort: None,
+                stance: turn::Stance::new(
+                    PermissionMode::Auto,
+                    crate::host::sandbox::Profile::Workspace,
+                ),
+                can_ask: false,
+                editor: None,
+                tracker: None,
+                approvals: Approvals::new(&Home::new(self.folder.path())),
+                role: Role::build(),
+                dry_run: false,
+                max_iterations: None,
+                retry: Retry::default(),
+                total: Duration::from_mins(1),
+                tool_grace: Duration::from_millis(20),
+                output_limit: 1024,
+                session_folder: crate::record::state_dir::StateRoot::in_workspace(
+                    self.folder.path(),
+                )
+                .session_folder(&SessionId::mint()),
+                output_folders: [].into(),
+                prompt: Prompt {
+                    contract: "test",
+                    instructions: "x".into(),
+                    project: None,
+                    cache_key: "k".into(),
+                    shell: String::new(),
+                },
+                purse: turn::Purse::default(),
+                budget: Arc::new(turn::Budget::new(Limits::default(), Prices::default())),
+                wishes: Wishes::default(),
+                shelf: Shelf::new(&crate::base::files::StateFolder::root(self.folder.path())),
+                sight: Sight::new(true, (Home::new(""), ""), "m"),
+                window: Window::new(Some(1_000_000), (Home::new(""), ""), "m"),
+                gauge: Arc::default(),
+                compaction: Compaction::default(),
+                skills: crate::model::skill::Skills::new(crate::model::skill::Places {
+                    workspace: self.folder.path().into(),
+                    user: None,
+                    home: Home::new(self.folder.path()),
+                }),
+            });
+            let input = Input { text: "go".into(), ..Input::default() };
+            let body = Box::new(move |context| -> BoxFuture<'static, Status> {
+                Box::pin(turn::run(context, settings, input))
+            });
+            self.session.start_turn(body).await.unwrap();
+        }
+
+        async fn facts(&self) -> String {
+            let history = self.session.history().await.unwrap();
+            let fact = |fact: &Canonical| match fact {
+                Canonical::TurnFailed(failed) => {
+                    format!("turn_failed {} {}", failed.terminal_status, failed.error_message)
+                }
+                Canonical::ToolResult(result) => {
+                    let kind = result.error.as_ref().map_or("ok", |error| &error.kind);
+                    format!("tool_result {} {kind}", result.call_id)
+                }
+                fact => fact.type_name().to_owned(),
+            };
+            history.facts().map(fact).collect::<Vec<_>>().join("\n")
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_that_only_look_run_at_the_same_time() {
+        let stage = Stage::new();
+        stage.send(&["pair", "pair"]).await;
+        let finished = stage.session.finished();
+        let status = tokio::time::timeout(Duration::from_secs(20), finished).await;
+        assert_eq!(status.expect("they met").unwrap(), Status::Done);
+    }
+
+    #[tokio::test]
+    async fn a_panicking_tool_ends_its_turn_and_tells_no_secret() {
+        let stage = Stage::new();
+        stage.send(&["panics"]).await;
+        stage.session.finished().await.unwrap();
+        insta::assert_snapshot!(stage.facts().await, @r"
+        session_started
+        user_message
+        provider_usage
+        tool_call
+        tool_result c0 orphan_tool_call
+        turn_failed crashed the Turn panicked: with [redacted:S] inside
+        ");
+    }
+
+    #[tokio::test]
+    async fn a_tool_deaf_to_an_interrupt_gets_its_result_from_the_executor() {
+        let stage = Stage::new();
+        stage.send(&["deaf", "deaf"]).await;
+        while !matches!(stage.facts().await.matches("tool_call").count(), 2) {
+            tokio::task::yield_now().await;
+        }
+        stage.session.interrupt().await.unwrap();
+        insta::assert_snapshot!(stage.facts().await, @r"
+        session_started
+        user_message
+        provider_usage
+        tool_call
+        tool_call
+        tool_result c0 orphan_tool_call
+        tool_result c1 orphan_tool_call
+        turn_failed interrupted the Turn was interrupted
+        ");
+    }
+}

@@ -1,0 +1,61 @@
+//! Lints: findings about a Workflow that is valid but probably wrong.
+
+use std::collections::HashSet;
+
+use super::plan::Plan;
+use super::spec::{Flaw, Posture, Workflow, Workspace};
+
+/// Lints a valid Workflow.
+pub fn odd(workflow: &Workflow, plan: &Plan) -> Vec<Flaw> {
+    let steps = &workflow.steps;
+    let applied: HashSet<&str> = steps.iter().filter_map(|step| step.apply.as_deref()).collect();
+    let reviewed: HashSet<&str> = steps.iter().filter_map(|step| step.gate.as_deref()).collect();
+    let awaited: HashSet<&str> =
+        steps.iter().flat_map(|step| step.depends_on.iter().map(String::as_str)).collect();
+    let mut found = Vec::new();
+    for (place, step) in steps.iter().enumerate() {
+        let id = step.id.as_str();
+        let is_copy = step.workspace != Workspace::Shared;
+        if step.posture == Posture::Write && is_copy && !applied.contains(id) {
+            let message =
+                format!("no step applies what `{id}` changes; it stays in its own Workspace");
+            found.push(Flaw::new(format!("/steps/{place}"), message));
+        }
+        let is_review = step.role == "reviewer" && step.apply.is_none();
+        if is_review && awaited.contains(id) && !reviewed.contains(id) && step.output.is_none() {
+            let message =
+                format!("steps wait for the review `{id}`, but none has it as its `gate`");
+            found.push(Flaw::new(format!("/steps/{place}"), message));
+        }
+    }
+    if plan.is_cut {
+        let message = "the read and write sets of its steps are too complex to compare; steps that could not be \
+        compared run one after the other";
+        found.push(Flaw::new("/steps", message));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::agent::workflow::Ground;
+    use crate::settings::config::Subagents;
+
+    #[test]
+    fn changes_that_nobody_applies_and_reviews_that_nobody_heeds_are_told() {
+        let written = json!({"id": "x", "steps": [
+            {"id": "make", "task": "x"},
+            {"id": "more", "task": "x"},
+            {"id": "look", "task": "x", "role": "reviewer", "depends_on": "make"},
+            {"id": "land", "apply": "make", "depends_on": "look"},
+        ]});
+        let ground = Ground::of_this_build(Subagents::default());
+        let workflow = Workflow::of(&written, &ground).unwrap();
+        let told = odd(&workflow, &Plan::of(&workflow));
+        let told: Vec<&str> = told.iter().map(|flaw| flaw.pointer.as_str()).collect();
+        assert_eq!(told, ["/steps/1", "/steps/2"]);
+    }
+}

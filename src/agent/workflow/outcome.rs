@@ -1,0 +1,224 @@
+//! Statuses of steps and outcomes of runs: pure decisions, and their names in the Log.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::spec::{OnFailure, Step, Workflow};
+
+/// The reason of a step that could not start because the run has reached its limit of Subagents.
+pub const SUBAGENT_LIMIT: &str = "subagent_limit_reached";
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepStatus {
+    /// Its Subagent answered, or its changes were merged.
+    Completed,
+    Failed,
+    TimedOut,
+    Cancelled,
+    /// The step never started.
+    Held,
+}
+
+/// How far other steps may rely on a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Readiness {
+    /// Its output was checked, or its Subagent states that the task is done.
+    CheckpointReady,
+    /// Perhaps usable, but neither checked nor stated to be done.
+    Partial,
+    /// A user or the orchestrating program must decide something first.
+    NeedsOrchestrator,
+    Failed,
+    Held,
+}
+
+impl Readiness {
+    /// The name in the Log and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Readiness::CheckpointReady => "checkpoint_ready",
+            Readiness::Partial => "partial",
+            Readiness::NeedsOrchestrator => "needs_orchestrator",
+            Readiness::Failed => "failed",
+            Readiness::Held => "held",
+        }
+    }
+
+    /// Parses the readiness that a Subagent states: the last `checkpoint_status:` line of its answer.
+    pub fn stated(answer: &str) -> Option<Self> {
+        answer.lines().rev().find_map(|line| {
+            let line = line.trim().trim_matches(['*', '`', '-', ' ']).to_ascii_lowercase();
+            let word = line.strip_prefix("checkpoint_status")?.trim_start_matches(['*', '`', ' ']);
+            let word = word.strip_prefix(':')?.trim().trim_matches(['*', '`', '.', ' ']);
+            match word {
+                "checkpoint_ready" | "ready" => Some(Readiness::CheckpointReady),
+                "partial" => Some(Readiness::Partial),
+                "needs_orchestrator" => Some(Readiness::NeedsOrchestrator),
+                "failed" => Some(Readiness::Failed),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// Why a run starts no more steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Halt {
+    /// The time limit of the run.
+    Deadline,
+    /// The run was cancelled.
+    Cancelled,
+    /// This step failed, and its `on_failure` is `abort`.
+    Aborted(String),
+    /// The budget is used up.
+    Budget,
+}
+
+impl Halt {
+    /// The reason in the Log.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Halt::Deadline => "deadline",
+            Halt::Cancelled => "cancelled",
+            Halt::Aborted(_) => "aborted",
+            Halt::Budget => "budget_exhausted",
+        }
+    }
+}
+
+/// Why a step was not started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// These dependencies did not get ready.
+    Dependencies(Vec<String>),
+    /// The review did not approve.
+    Gate {
+        step: String,
+        verdict: String,
+    },
+    /// An earlier step delivered no such value.
+    Need {
+        name: String,
+        step: String,
+    },
+    Halted(Halt),
+}
+
+impl Held {
+    /// The reason in the Log.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Held::Dependencies(_) => "dependency_not_ready",
+            Held::Gate { .. } => "gate_closed",
+            Held::Need { .. } => "need_missing",
+            Held::Halted(halt) => halt.reason(),
+        }
+    }
+
+    /// The details of the reason, for the Log.
+    pub fn details(&self) -> Value {
+        match self {
+            Held::Dependencies(steps) => json!({ "steps": steps }),
+            Held::Gate { step, verdict } => json!({ "gate": step, "verdict": verdict }),
+            Held::Need { name, step } => json!({ "need": name, "step": step }),
+            Held::Halted(Halt::Aborted(step)) => json!({ "by": step }),
+            Held::Halted(_) => Value::Null,
+        }
+    }
+
+    /// The reason in words, for people.
+    pub fn told(&self) -> String {
+        match self {
+            Held::Dependencies(steps) => format!("not ready: {}", steps.join(", ")),
+            Held::Gate { step, verdict } => format!("the review {step} did not approve: {verdict}"),
+            Held::Need { name, step } => format!("{step} delivered no `{name}`"),
+            Held::Halted(Halt::Deadline) => "the time limit of the run was reached".to_owned(),
+            Held::Halted(Halt::Cancelled) => "the run was cancelled".to_owned(),
+            Held::Halted(Halt::Aborted(step)) => format!("{step} ended the run"),
+            Held::Halted(Halt::Budget) => "the budget of the run was used up".to_owned(),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Every step that is not optional is ready.
+    Completed,
+    /// Some steps are ready.
+    Partial,
+    /// No step is ready, or a step with `on_failure: abort` failed.
+    Failed,
+    Cancelled,
+}
+
+impl Outcome {
+    /// The name in the Log and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Completed => "completed",
+            Outcome::Partial => "partial",
+            Outcome::Failed => "failed",
+            Outcome::Cancelled => "cancelled",
+        }
+    }
+
+    /// The outcome of a run from the readiness of all its steps; `has_met_limit` when a step could not start because
+    /// the limit of Subagents was reached.
+    pub fn of(
+        workflow: &Workflow,
+        ends: &[Readiness],
+        halt: Option<&Halt>,
+        has_met_limit: bool,
+    ) -> Self {
+        let counting = || {
+            let steps = workflow.steps.iter().zip(ends);
+            steps.filter(|(step, _)| !step.optional).map(|(_, end)| *end)
+        };
+        let is_ready = |end: Readiness| end == Readiness::CheckpointReady;
+        match halt {
+            Some(Halt::Cancelled) => return Outcome::Cancelled,
+            Some(Halt::Aborted(_)) => return Outcome::Failed,
+            Some(Halt::Deadline | Halt::Budget) | None => {}
+        }
+        // A run that its budget cut short is not complete, even when only optional steps are missing.
+        let has_budget_ended = has_met_limit || halt == Some(&Halt::Budget);
+        let is_cut_short = has_budget_ended && !ends.iter().copied().all(is_ready);
+        if counting().all(is_ready) && !is_cut_short {
+            return Outcome::Completed;
+        }
+        if ends.iter().copied().any(is_ready) { Outcome::Partial } else { Outcome::Failed }
+    }
+}
+
+/// Whether dependents of a step may start after it ended with this readiness.
+pub fn lets_on(step: &Step, end: Readiness) -> bool {
+    end == Readiness::CheckpointReady || step.on_failure == OnFailure::Continue
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_what_it_states_last_and_silence_states_nothing() {
+        let table = [
+            ("done\ncheckpoint_status: checkpoint_ready", Some(Readiness::CheckpointReady)),
+            ("**checkpoint_status:** ready.", Some(Readiness::CheckpointReady)),
+            ("- `checkpoint_status: partial`\n", Some(Readiness::Partial)),
+            ("Checkpoint_Status : needs_orchestrator", Some(Readiness::NeedsOrchestrator)),
+            ("checkpoint_status: ready\nno:\ncheckpoint_status: failed", Some(Readiness::Failed)),
+            ("all is done", None),
+            ("checkpoint_status: splendid", None),
+            ("print checkpoint_status: ready when you are", None),
+            ("", None),
+        ];
+        for (answer, expected) in table {
+            assert_eq!(Readiness::stated(answer), expected, "{answer:?}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Runs a step with `apply`: merges what another step changed in its own Workspace into the shared one, all or
+//! nothing.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::step::Inputs;
+use super::{NAMED, Stage, set_of};
+use crate::agent::child_workspace;
+use crate::agent::child_workspace::{Annex, AnnexError, Done};
+use crate::agent::workflow::checkpoint::{Artifact, Bundle, CHANGES_UNKNOWN};
+use crate::agent::workflow::digest::digest;
+use crate::agent::workflow::outcome::{Readiness, StepStatus};
+use crate::agent::workflow::spec::Step;
+use crate::base::blocking;
+use crate::base::error::{Explain, Report};
+use crate::base::id::SessionId;
+use crate::host::snapshot::{Store, Tracker};
+use crate::host::workspace::Workspace;
+use crate::record::event::WorkflowEventKind;
+
+/// The reason of a step whose time ran out.
+const TIMED_OUT: &str = "timed_out";
+
+impl Stage {
+    /// Applies within the time limit of the step. A merge that has begun is completed; checks without time left fail.
+    pub(super) async fn apply_in_time(
+        &self,
+        step: &Step,
+        inputs: &Inputs,
+        halt: &CancellationToken,
+    ) -> Result<(Bundle, Vec<PathBuf>), Report> {
+        let Some(time) = step.timeout_ms else { return self.apply(step, inputs, halt).await };
+        let late = halt.child_token();
+        let mut work = std::pin::pin!(self.apply(step, inputs, &late));
+        let (mut bundle, strays) = tokio::select! {
+            ended = &mut work => return ended,
+            () = tokio::time::sleep(Duration::from_millis(time)) => {
+                late.cancel();
+                work.await?
+            }
+        };
+        if bundle.status == StepStatus::Cancelled && !halt.is_cancelled() {
+            bundle.status = StepStatus::TimedOut;
+            bundle.reason = Some(TIMED_OUT.to_owned());
+            for words in bundle.known_limitations.iter_mut().filter(|words| *words == "cancelled") {
+                TIMED_OUT.clone_into(words);
+            }
+        }
+        Ok((bundle, strays))
+    }
+
+    /// Merges and runs the checks; returns also the files that the checks changed outside the step's write set.
+    async fn apply(
+        &self,
+        step: &Step,
+        inputs: &Inputs,
+        halt: &CancellationToken,
+    ) -> Result<(Bundle, Vec<PathBuf>), Report> {
+        let source = inputs.before.iter().find(|own| Some(&own.step_id) == step.apply.as_ref());
+        let child = source.and_then(|own| own.child_session_id.as_deref());
+        let failed = |reason: &str, summary: String| {
+            let mut bundle = Bundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
+            bundle.reason = Some(reason.to_owned());
+            (bundle, Vec::new())
+        };
+        if let Err(report) = self.may_write() {
+            return Ok(failed("permission_denied", report.message));
+        }
+        let Some(child) = child.and_then(|id| SessionId::parse(id).ok()) else {
+            return Ok(failed("nothing_to_apply", "there is nothing to apply".to_owned()));
+        };
+        let annex = match self.family.annexes().find(self.logs(), &child) {
+            Ok(Some(annex)) => annex,
+            Ok(None) => {
+                let summary = format!("the Workspace of {child} no longer exists");
+                return Ok(failed("nothing_to_apply", summary));
+            }
+            Err(error) => return Ok(failed(error.kind().name(), error.to_string())),
+        };
+        let alone = child_workspace::alone().await;
+        if halt.is_cancelled() {
+            let (mut bundle, none) = failed("cancelled", "it was cancelled".to_owned());
+            bundle.status = StepStatus::Cancelled;
+            return Ok((bundle, none));
+        }
+        let (own, workspace, tracker) =
+            (annex.clone(), self.workspace.clone(), self.tracker.clone());
+        let merging = move || merge(&own, &workspace, tracker.as_ref());
+        let merged = blocking::work(merging).await.unwrap_or(Err(AnnexError::Crashed));
+        let done = match merged {
+            Ok(done) => done,
+            Err(error) => {
+                let reason = match error {
+                    AnnexError::Conflicts(_) => "conflicts",
+                    _ => error.kind().name(),
+                };
+                let (mut bundle, none) = failed(reason, error.to_string());
+                bundle.child_session_id = Some(child.to_string());
+                return Ok((bundle, none));
+            }
+        };
+        let mut bundle =
+            Bundle::new(&step.id, StepStatus::Completed, Readiness::CheckpointReady, String::new());
+        bundle.child_session_id = Some(child.to_string());
+        let mut files: Vec<String> = Vec::new();
+        if let Some(done) = done {
+            let session = self.family.session();
+            let recorded = session.record(self.applied(step, &annex, &done)).await;
+            recorded?;
+            files = done.deed.files().map(|path| path.to_string_lossy().into_owned()).collect();
+            done.recorded();
+            bundle.artifacts.push(Artifact {
+                kind: "merge".to_owned(),
+                provenance: "artifact".to_owned(),
+                at: format!("pixir changes {child}"),
+                sha256: digest(&files),
+                files: files.len(),
+            });
+        }
+        drop(alone);
+        let count = files.len();
+        bundle.summary = match count {
+            0 => "nothing to apply: the files are as the step left them".to_owned(),
+            1 => format!("applied 1 file: {}", files[0]),
+            _ => format!("applied {count} files"),
+        };
+        files.truncate(NAMED);
+        bundle.written = files;
+        let facts = json!({
+            "from": step.apply,
+            "child_session_id": child,
+            "files": bundle.written,
+            "file_count": count,
+        });
+        self.record(WorkflowEventKind::Merged, Some(&step.id), facts).await?;
+        let mut strays = Vec::new();
+        if !step.verify.is_empty() {
+            strays = self.verify_merged(step, &mut bundle, halt).await?;
+            if bundle.checkpoint_status != Readiness::CheckpointReady {
+                bundle.known_limitations.push("merged_but_not_verified".to_owned());
+            }
+        }
+        Ok((bundle, strays))
+    }
+
+    /// Runs the checks in the shared Workspace after a merge. They may build, so they may write everywhere; files that
+    /// they changed outside the step's write set are reported, unless they are ignored.
+    async fn verify_merged(
+        &self,
+        step: &Step,
+        bundle: &mut Bundle,
+        halt: &CancellationToken,
+    ) -> Result<Vec<PathBuf>, Report> {
+        let running = self.tracker.as_ref().map(Tracker::command_started);
+        if let Some(tracker) = self.tracker.clone()
+            && let Ok(Err(error)) = blocking::work(move || tracker.before_command()).await
+        {
+            tracing::warn!(%error, "files were not recorded before the checks");
+        }
+        let before = self.survey().await;
+        let verified = self.verify(step, None, None, bundle, halt).await;
+        drop(running);
+        if let Some(tracker) = self.tracker.clone()
+            && let Ok(Err(error)) = blocking::work(move || tracker.after_command()).await
+        {
+            tracing::warn!(%error, "files were not recorded after the checks");
+        }
+        verified?;
+        let looked = match before {
+            Ok(before) => self.survey().await.map(|now| before.changed_in(&now)),
+            Err(reason) => Err(reason),
+        };
+        let set = set_of(step);
+        match looked {
+            Ok(changed) => Ok(changed.into_iter().filter(|path| !set.allow(path)).collect()),
+            Err(reason) => {
+                bundle.known_limitations.push(CHANGES_UNKNOWN.to_owned());
+                tracing::warn!(%reason, step = %step.id, "the changes of the checks are not known");
+                Ok(Vec::new())
+            }
+        }
+    }
+}
+
+/// Merges the changes of a child and stores the transaction; `None` when nothing is left to merge.
+fn merge(
+    annex: &Annex,
+    workspace: &Workspace,
+    tracker: Option<&Tracker>,
+) -> Result<Option<Done>, AnnexError> {
+    annex.refuse_busy()?;
+    let store: Store = annex.store();
+    let recovered = child_workspace::recover(workspace, &store, &annex.parent_folder());
+    if let Some(recovered) = recovered.map_err(AnnexError::Keep)? {
+        tracing::warn!(%recovered, "recovered from an interrupted merge");
+    }
+    let changes = annex.changes(workspace)?;
+    let merge = annex.merge(&changes, workspace, &|_| false)?;
+    if merge.is_done() {
+        return Ok(None);
+    }
+    // A merge that has begun is not cancelled.
+    annex.carry_out(&merge, &changes, workspace, tracker, &CancellationToken::new()).map(Some)
+}

@@ -1,0 +1,217 @@
+//! The graph of a spec's steps: resolves references, rejects cycles, and checks gates, needs and merges.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::flaw::{Flaw, inside, quoted};
+use super::output;
+use super::read::Reader;
+use super::step::Draft;
+use super::{Posture, Step, Workspace};
+
+/// The most cycles that are reported.
+const MOST_CYCLES: usize = 10;
+/// The most flaws that get a suggestion, because each is compared with every name.
+const MOST_SUGGESTIONS: usize = 200;
+/// The most steps of a long cycle that are named.
+const MOST_NAMED: usize = 20;
+
+/// Completes steps with what they take from each other, and reports references that do not fit.
+pub fn join(reader: &mut Reader<'_>, mut drafts: Vec<Draft>) -> Vec<Step> {
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (place, draft) in drafts.iter().enumerate() {
+        let id = &draft.step.id;
+        if id.is_empty() {
+            continue;
+        }
+        match places.get(id) {
+            Some(first) => {
+                let message =
+                    format!("the id {} is taken by {}", quoted(id), drafts[*first].pointer);
+                reader.wrong(inside(&draft.pointer, "id"), message);
+            }
+            None => {
+                places.insert(id.clone(), place);
+            }
+        }
+    }
+    let edges = edges(reader, &drafts, &places);
+    cycles(reader, &drafts, &edges);
+    let before: Vec<BTreeSet<usize>> =
+        edges.iter().map(|own| own.iter().map(|edge| edge.0).collect()).collect();
+    for (place, before) in before.into_iter().enumerate() {
+        gate(reader, &drafts, place, &places);
+        needs(reader, &drafts, place, &places);
+        apply(reader, &mut drafts, place, &places);
+        drafts[place].step.depends_on =
+            before.into_iter().map(|other| drafts[other].step.id.clone()).collect();
+    }
+    drafts.into_iter().map(|draft| draft.step).collect()
+}
+
+/// The dependencies of each step: index of the other step, and pointer to the reference.
+fn edges<'d>(
+    reader: &mut Reader<'_>,
+    drafts: &'d [Draft],
+    places: &HashMap<String, usize>,
+) -> Vec<Vec<(usize, &'d str)>> {
+    let names: Vec<&str> = drafts.iter().map(|draft| draft.step.id.as_str()).collect();
+    let mut all = Vec::new();
+    for draft in drafts {
+        let mut own: Vec<(usize, &str)> = Vec::new();
+        for (id, pointer) in &draft.edges {
+            if let Some(place) = places.get(id) {
+                own.push((*place, pointer));
+                continue;
+            }
+            let message = format!("there is no step {}", quoted(id));
+            let mut flaw = Flaw::new(pointer.clone(), message);
+            // Thousands of names or suggestions would be useless.
+            if reader.flaws.len() < MOST_SUGGESTIONS {
+                flaw = flaw.accepting(id, &names);
+                flaw.accepted.truncate(MOST_NAMED);
+            }
+            reader.flaws.push(flaw);
+        }
+        all.push(own);
+    }
+    all
+}
+
+/// Reports cycles of steps that wait for each other.
+fn cycles(reader: &mut Reader<'_>, drafts: &[Draft], edges: &[Vec<(usize, &str)>]) {
+    let mut is_done = vec![false; drafts.len()];
+    for _ in 0..MOST_CYCLES {
+        finish(edges, &mut is_done);
+        let Some(mut at) = is_done.iter().position(|done| !done) else { return };
+        // Every remaining step depends on a remaining step, so following dependencies leads into a cycle.
+        let mut way: Vec<(usize, &str)> = Vec::new();
+        let mut seen: HashMap<usize, usize> = HashMap::new();
+        while !seen.contains_key(&at) {
+            let Some((next, pointer)) = edges[at].iter().find(|edge| !is_done[edge.0]) else {
+                return;
+            };
+            seen.insert(at, way.len());
+            way.push((at, pointer));
+            at = *next;
+        }
+        let circle = &way[seen[&at]..];
+        // The cycle is named from the step that comes first in the file.
+        let first = circle.iter().enumerate().min_by_key(|(_, step)| step.0).map_or(0, |own| own.0);
+        let in_turn: Vec<(usize, &str)> =
+            circle[first..].iter().chain(&circle[..first]).copied().collect();
+        let name = |place: usize| quoted(&drafts[place].step.id);
+        let mut names: Vec<String> =
+            in_turn.iter().take(MOST_NAMED).map(|step| name(step.0)).collect();
+        if in_turn.len() > MOST_NAMED {
+            names.push(format!("{} more", in_turn.len() - MOST_NAMED));
+        }
+        let (start, pointer) = in_turn[0];
+        let message = if in_turn.len() == 1 {
+            format!("the step {} waits for itself", name(start))
+        } else {
+            format!("steps wait for each other: {} -> {}", names.join(" -> "), name(start))
+        };
+        reader.wrong(pointer, message);
+        for (place, _) in in_turn {
+            is_done[place] = true;
+        }
+    }
+}
+
+/// Marks every step that can run when its dependencies are done, in topological order.
+fn finish(edges: &[Vec<(usize, &str)>], is_done: &mut [bool]) {
+    let mut followers: Vec<Vec<usize>> = vec![Vec::new(); edges.len()];
+    let mut missing = vec![0_usize; edges.len()];
+    for (place, own) in edges.iter().enumerate() {
+        for (other, _) in own.iter().filter(|edge| !is_done[edge.0]) {
+            followers[*other].push(place);
+            missing[place] += 1;
+        }
+    }
+    let mut ready: Vec<usize> =
+        (0..edges.len()).filter(|place| missing[*place] == 0 && !is_done[*place]).collect();
+    while let Some(place) = ready.pop() {
+        is_done[place] = true;
+        for follower in &followers[place] {
+            missing[*follower] -= 1;
+            if missing[*follower] == 0 && !is_done[*follower] {
+                ready.push(*follower);
+            }
+        }
+    }
+}
+
+fn gate(reader: &mut Reader<'_>, drafts: &[Draft], place: usize, places: &HashMap<String, usize>) {
+    let draft = &drafts[place];
+    let Some(review) = draft.step.gate.as_ref().and_then(|id| places.get(id)) else { return };
+    let review = &drafts[*review];
+    if review.gives_verdict() || review.is_vague || std::ptr::eq(review, draft) {
+        return;
+    }
+    let id = quoted(&review.step.id);
+    let message = if review.step.role == "reviewer" && review.step.output.is_some() {
+        format!("{id} cannot approve: its `output` needs a `verdict` whose enum has `approve`")
+    } else {
+        format!(
+            "{id} cannot approve: a gate is a step of role `reviewer`, or one whose `output` has a `verdict` whose \
+             enum has `approve`"
+        )
+    };
+    reader.wrong(inside(&draft.pointer, "gate"), message);
+}
+
+fn needs(reader: &mut Reader<'_>, drafts: &[Draft], place: usize, places: &HashMap<String, usize>) {
+    let draft = &drafts[place];
+    for (name, need) in &draft.step.needs {
+        let Some(source) = places.get(&need.step).map(|place| &drafts[*place]) else { continue };
+        let at = inside(&inside(&draft.pointer, "needs"), name);
+        let id = quoted(&need.step);
+        match &source.step.output {
+            None if source.states_output => {}
+            None => {
+                let message =
+                    format!("the step {id} states no `output`, so nothing can be needed of it");
+                reader.wrong(at, message);
+            }
+            Some(schema) => {
+                if let Err(nowhere) = output::reach(schema, &need.pointer) {
+                    let message = format!("the output of {id} has no {}", quoted(&nowhere.part));
+                    reader
+                        .flaws
+                        .push(Flaw::new(at, message).accepting(&nowhere.part, &nowhere.known));
+                }
+            }
+        }
+    }
+}
+
+fn apply(
+    reader: &mut Reader<'_>,
+    drafts: &mut [Draft],
+    place: usize,
+    places: &HashMap<String, usize>,
+) {
+    let Some(source) = drafts[place].step.apply.clone() else { return };
+    let Some(source_place) = places.get(&source).filter(|own| **own != place) else { return };
+    let from = &drafts[*source_place];
+    let message = if from.step.apply.is_some() {
+        Some("applies changes itself, and has none of its own")
+    } else if from.is_vague {
+        None
+    } else if from.step.posture == Posture::ReadOnly {
+        Some("only reads, so there is nothing to apply")
+    } else if from.step.workspace == Workspace::Shared {
+        Some("works in the shared Workspace, where its changes are already")
+    } else {
+        None
+    };
+    let globs = from.step.write_set.clone();
+    if let Some(message) = message {
+        let message = format!("the step {} {message}", quoted(&source));
+        reader.wrong(inside(&drafts[place].pointer, "apply"), message);
+    }
+    let step = &mut drafts[place].step;
+    // It reads what it writes; its checks may read everything.
+    step.read_set = if step.verify.is_empty() { globs.clone() } else { vec!["**".to_owned()] };
+    step.write_set = globs;
+}

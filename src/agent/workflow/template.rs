@@ -1,0 +1,219 @@
+//! Sources of a Workflow before its arguments are known: a spec, or the template of a Skill.
+//!
+//! A template is a spec with placeholders, with its parameters beside it. It is filled, gets the template's id and
+//! name where it has none, and is then read like any other spec; flaws keep their pointers into the file of the
+//! template.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::spec::{Flaw, Ground, SpecError, Workflow, misfit, parameters, parse, quoted};
+use crate::base::error::{Explain, Kind};
+use crate::model::skill;
+use crate::model::skill::{Filling, Parameter, Skill, Skills, Template, Type};
+
+/// The most known templates that the error for an unknown one names.
+const MOST_NAMED: usize = 20;
+
+/// The source of a Workflow, before its arguments are known.
+#[derive(Debug, Clone)]
+pub enum Written {
+    Spec(Value),
+    Template(Box<Template>, Arc<Skill>),
+}
+
+impl Written {
+    /// Parses the JSON of a spec.
+    pub fn spec(text: impl AsRef<[u8]>) -> Result<Self, SpecError> {
+        parse(text.as_ref()).map(Self::Spec)
+    }
+
+    /// Finds a template by name: `skill/template`, `skill:template`, or its id alone when that is unique.
+    pub fn template(skills: &Skills, name: &str) -> Result<Self, LostTemplate> {
+        let mut known = Vec::new();
+        let mut found = Vec::new();
+        let mut broken = None;
+        for skill in skills.all().skills {
+            let (templates, flaws) = skill.templates();
+            for template in templates {
+                let (own, id) = (skill.name(), &template.id);
+                let is_meant = [format!("{own}/{id}"), format!("{own}:{id}"), id.clone()];
+                known.push(template.full_id.clone());
+                if is_meant.iter().any(|meant| meant == name) {
+                    found.push((template, Arc::clone(&skill)));
+                }
+            }
+            let stem = name.rsplit(['/', ':']).next().unwrap_or(name);
+            let is_file = |flaw: &skill::Flaw| flaw.path.file_stem().is_some_and(|own| own == stem);
+            broken = broken.or_else(|| flaws.into_iter().find(is_file));
+        }
+        if found.len() > 1 {
+            let all = found.iter().map(|(template, _)| template.full_id.clone()).collect();
+            return Err(LostTemplate::Several { name: name.to_owned(), all });
+        }
+        match (found.pop(), broken) {
+            (Some((template, skill)), _) => Ok(Self::Template(Box::new(template), skill)),
+            (None, Some(flaw)) => Err(LostTemplate::Broken { name: name.to_owned(), flaw }),
+            (None, None) => {
+                known.truncate(MOST_NAMED);
+                Err(LostTemplate::Unknown { name: name.to_owned(), known })
+            }
+        }
+    }
+
+    /// The parameters; flaws in their definitions are reported by `read`.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        match self {
+            Self::Spec(value) => parameters(value).unwrap_or_default(),
+            Self::Template(template, _) => template.parameters.clone(),
+        }
+    }
+
+    /// Parses arguments of the form `name=value`. A value is JSON unless its parameter is a string.
+    pub fn arguments(&self, typed: &[String]) -> Result<Map<String, Value>, SpecError> {
+        let known = self.parameters();
+        let (mut arguments, mut flaws) = (Map::new(), Vec::new());
+        for pair in typed {
+            let Some((name, text)) = pair.split_once('=') else {
+                let message = format!("the argument {} has no `=`: name=value", quoted(pair));
+                flaws.push(Flaw::new("/parameters", message));
+                continue;
+            };
+            let kind =
+                known.iter().find(|own| own.name == name).map_or(Type::String, |own| own.kind);
+            let value = match (kind, serde_json::from_str::<Value>(text)) {
+                (Type::String, _) | (Type::Any, Err(_)) => Value::from(text),
+                (_, Ok(value)) => value,
+                (kind, Err(_)) => {
+                    let (kind, text) = (kind.name(), quoted(text));
+                    let message = format!(
+                        "the value of `{name}` must be of type {kind}, as JSON, not {text}"
+                    );
+                    flaws.push(Flaw::new(format!("/parameters/{name}"), message));
+                    continue;
+                }
+            };
+            if arguments.insert(name.to_owned(), value).is_some() {
+                let message = format!("the argument {} is given twice", quoted(name));
+                flaws.push(Flaw::new("/parameters", message));
+            }
+        }
+        SpecError::of(flaws).map_or(Ok(arguments), Err)
+    }
+
+    /// The id of the template, `skill/template`; `None` for a spec.
+    pub fn template_id(&self) -> Option<&str> {
+        match self {
+            Self::Spec(_) => None,
+            Self::Template(template, _) => Some(&template.full_id),
+        }
+    }
+
+    /// Reads the Workflow with the arguments of `context`.
+    pub fn read(&self, ground: &Ground<'_>) -> Result<Workflow, SpecError> {
+        match self {
+            Self::Spec(value) => Workflow::of(value, ground),
+            Self::Template(template, _) => filled(template, ground),
+        }
+    }
+
+    /// Refuses a template of a Skill that the user has not trusted. It may be shown, but not run.
+    pub fn check_trust(&self) -> Result<(), LostTemplate> {
+        match self {
+            Self::Template(template, skill) if !skill.is_trusted => Err(LostTemplate::Untrusted {
+                name: template.full_id.clone(),
+                path: skill.path.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn filled(template: &Template, ground: &Ground<'_>) -> Result<Workflow, SpecError> {
+    let written = Value::Object(template.workflow().clone());
+    if written.get("parameters").is_some() {
+        let message = "the parameters of a template stand beside its `workflow`, not in it";
+        return Err(SpecError::one(Flaw::new("/workflow/parameters", message)));
+    }
+    let filling = Filling::new(&template.parameters, &ground.arguments).map_err(|wrong| {
+        let flaws = wrong.into_iter().map(misfit).collect();
+        // There is at least one flaw, or the filling would have succeeded.
+        SpecError { flaws, left_out: 0 }
+    })?;
+    let mut value = filling.fill(&written).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        let own = [
+            ("id", template.id.replace('.', "-").chars().take(64).collect()),
+            ("name", template.name.clone()),
+            ("description", template.description.clone()),
+        ];
+        for (key, text) in own {
+            if !fields.contains_key(key) && !text.trim().is_empty() {
+                fields.insert(key.to_owned(), text.into());
+            }
+        }
+    }
+    Workflow::filled(&value, ground).map_err(|error| {
+        error.moved(|pointer| format!("/workflow{}", filling.origin(&written, pointer)))
+    })
+}
+
+/// Why a template cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LostTemplate {
+    #[error("there is no workflow {}", quoted(name))]
+    Unknown { name: String, known: Vec<String> },
+    #[error("several skills have a workflow {}", quoted(name))]
+    Several { name: String, all: Vec<String> },
+    #[error("the workflow {} cannot be used: {flaw}", quoted(name))]
+    Broken { name: String, flaw: skill::Flaw },
+    #[error("the workflow `{name}` belongs to a skill that is not trusted")]
+    Untrusted { name: String, path: PathBuf },
+}
+
+impl LostTemplate {
+    /// Names of templates that could be meant.
+    pub fn known(&self) -> &[String] {
+        match self {
+            Self::Unknown { known, .. } => known,
+            Self::Several { all, .. } => all,
+            _ => &[],
+        }
+    }
+}
+
+impl Explain for LostTemplate {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Unknown { .. } => Kind::NotFound,
+            Self::Several { .. } => Kind::InvalidArgs,
+            Self::Broken { .. } => Kind::InvalidSkill,
+            Self::Untrusted { .. } => Kind::PermissionDenied,
+        }
+    }
+
+    fn details(&self) -> Value {
+        match self {
+            Self::Unknown { .. } | Self::Several { .. } => json!({ "known": self.known() }),
+            Self::Broken { flaw, .. } => {
+                json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line })
+            }
+            Self::Untrusted { path, .. } => json!({ "path": path.to_string_lossy() }),
+        }
+    }
+
+    fn next_actions(&self) -> Vec<String> {
+        match self {
+            Self::Unknown { .. } => vec!["name a file, or see `pixir workflow list`".to_owned()],
+            Self::Several { all, .. } => vec![format!("use one of: {}", all.join(", "))],
+            Self::Broken { .. } => {
+                vec!["correct the file; `pixir skills validate` checks it".to_owned()]
+            }
+            Self::Untrusted { .. } => {
+                vec!["review the skill, then run `pixir trust` in a terminal".to_owned()]
+            }
+        }
+    }
+}

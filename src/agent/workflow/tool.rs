@@ -1,0 +1,172 @@
+//! `run_workflow`: the model states a graph of steps, and Pixir runs it.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::find::live_runs;
+use super::run::{Order, Stage, run};
+use super::spec::{Posture, Workflow};
+use super::{Outcome, Sources, run_id};
+use crate::agent::subagent::Family;
+use crate::base::error::{Kind, Report, counted};
+use crate::base::tool_error::ToolError;
+use crate::model::tool_spec::ToolSpec;
+use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput, spec_of};
+
+/// How much of the report of a run reaches the model, in bytes.
+const TOLD: usize = 32 * 1024;
+
+/// The tool `run_workflow`.
+pub struct RunWorkflow {
+    pub family: Arc<Family>,
+    pub sources: Sources,
+}
+
+/// The arguments of `run_workflow`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    /// The graph: `{name, limits: {max_concurrency, timeout_ms}, steps: [...]}`.
+    workflow: Option<Map<String, Value>>,
+    /// Instead: `skill/template`.
+    template: Option<String>,
+    /// What a template or the graph's own parameters are filled with.
+    arguments: Option<Map<String, Value>>,
+    /// Instead: the id of a run of this Session that did not complete.
+    resume: Option<String>,
+    /// Only check it and draw its waves.
+    validate_only: Option<bool>,
+}
+
+impl RunWorkflow {
+    fn workflow(&self, args: &Args) -> Result<Workflow, ToolError> {
+        let arguments = args.arguments.clone().unwrap_or_default();
+        match (&args.workflow, &args.template, &args.resume) {
+            (Some(graph), None, None) => {
+                self.sources.graph(&Value::Object(graph.clone()), arguments)
+            }
+            (None, Some(template), None) => self.sources.template(template, arguments),
+            _ => Err(ToolError::invalid("give one of `workflow`, `template` and `resume`")),
+        }
+    }
+
+    fn effect(workflow: &Workflow) -> Effect {
+        let steps = &workflow.steps;
+        if steps.iter().any(|step| step.posture == Posture::Write || step.apply.is_some()) {
+            Effect::Write
+        } else if steps.iter().any(|step| !step.verify.is_empty()) {
+            Effect::Execute
+        } else {
+            Effect::Read
+        }
+    }
+}
+
+impl Tool for RunWorkflow {
+    type Args = Args;
+    const NAME: &'static str = "run_workflow";
+    const MANUAL: &'static str = "Run a graph of steps as Subagents and get what each came to. Use it for work with known \
+        parts that depend on each other; for anything else spawn_agent. A step: {id, task, role, depends_on: [ids], posture: \
+        read_only|write, workspace: shared|isolated|worktree, write_set: [globs], needs: {name: {step, pointer}}, output: JSON \
+        schema of its answer, verify: [commands that must pass], gate: id of a reviewer step that must approve, retries, \
+        optional, on_failure: hold|continue|abort}; or {id, apply: id of an isolated step whose changes are merged}.";
+
+    fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
+        if let Some(run) = &args.resume {
+            let summary = format!("resume workflow {run}");
+            return Ok(Plan { is_alone: true, ..Plan::new(Effect::Write, summary) });
+        }
+        let workflow = self.workflow(args)?;
+        let effect =
+            if args.validate_only == Some(true) { Effect::Read } else { Self::effect(&workflow) };
+        let commands: Vec<&str> = workflow
+            .steps
+            .iter()
+            .flat_map(|step| &step.verify)
+            .map(|check| check.command.as_str())
+            .collect();
+        let checks = match commands.as_slice() {
+            [] => String::new(),
+            [first] => format!(", checks `{first}`"),
+            [first, rest @ ..] => format!(", checks `{first}` and {} more", rest.len()),
+        };
+        let steps = counted(workflow.steps.len(), "step");
+        let summary = format!("workflow {}: {steps}{checks}", workflow.name);
+        // An approval is valid for exactly this graph.
+        let about = Some(workflow.hash());
+        Ok(Plan { is_alone: true, about, ..Plan::new(effect, summary) })
+    }
+
+    async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
+        if args.validate_only == Some(true) {
+            let workflow = self.workflow(&args)?;
+            let waves = super::waves(&workflow);
+            let id = |place: &usize| workflow.steps[*place].id.as_str();
+            let waves: Vec<Vec<&str>> =
+                waves.iter().map(|wave| wave.iter().map(id).collect()).collect();
+            let drawn: Vec<String> = waves.iter().map(|wave| wave.join(", ")).collect();
+            let text = format!("It is valid; nothing was started. Waves:\n{}", drawn.join("\n"));
+            let details = json!({ "workflow": workflow, "waves": waves });
+            return Ok(ToolOutput::new(true, text, details));
+        }
+        let (order, id) = match &args.resume {
+            None => {
+                let workflow = Arc::new(self.workflow(&args)?);
+                (
+                    Order { workflow, template: args.template.clone(), past: None, horizon: None },
+                    run_id(),
+                )
+            }
+            Some(id) => {
+                let history = self.family.session().history().await?;
+                let past = live_runs(&history).into_iter().rfind(|run| run.id == *id);
+                let past = past.ok_or_else(|| unknown(id))?;
+                if past.outcome == Some(Outcome::Completed) {
+                    return Err(ToolError::invalid(format!("{id} is complete")));
+                }
+                let workflow = Arc::new(past.workflow.clone());
+                (Order { workflow, template: None, past: Some(past), horizon: None }, id.clone())
+            }
+        };
+        let stage = Stage::new(Arc::clone(&self.family), id, &order.workflow);
+        let stage = stage.map_err(|report| refused(&report))?;
+        let finished = run(stage, order, context.cancel).await;
+        let finished = finished.map_err(|report| refused(&report))?;
+        let limit = context.output_limit.min(TOLD);
+        let mut details = finished.facts();
+        details["workflow_id"] = json!(finished.run);
+        // The results of these children are in the text already.
+        details["told"] = json!(finished.children);
+        let ok = finished.outcome == Outcome::Completed;
+        Ok(ToolOutput::new(ok, finished.report(limit), details))
+    }
+}
+
+/// The spec of the tool, for listings without a Session.
+pub fn tool_spec() -> ToolSpec {
+    spec_of::<RunWorkflow>()
+}
+
+fn refused(report: &Report) -> ToolError {
+    let kind = Kind::from_name(&report.kind).unwrap_or(Kind::Internal);
+    ToolError::new(kind, report.message.clone())
+}
+
+fn unknown(id: &str) -> ToolError {
+    let message = format!("this Session has no run `{}`", crate::base::text::first_chars(id, 40));
+    ToolError::new(Kind::NotFound, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kept_schema_is_that_of_the_type() {
+        let drawn = (RunWorkflow::NAME.to_owned(), crate::model::tool_spec::draw_schema::<Args>());
+        crate::model::tool_spec::keep_schemas(vec![drawn]);
+    }
+}

@@ -1,0 +1,275 @@
+//! Errors in one vocabulary: `Kind` for machines, `Report` for people and wires.
+//!
+//! Every module has its own error enum; each implements `Explain`, and only a `Report` ever leaves
+//! the process.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// The closed vocabulary of failures; callers and tests match on it, never on prose.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Kind { $($(#[$doc])* $variant,)* }
+
+        impl Kind {
+            /// Every kind, in the order of this file.
+            pub const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
+
+            /// The stable name used in Logs, envelopes and tool results.
+            pub fn name(self) -> &'static str {
+                match self { $(Kind::$variant => $name,)* }
+            }
+
+            /// Reads a stable name back.
+            pub fn from_name(name: &str) -> Option<Kind> {
+                match name { $($name => Some(Kind::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// An argument, flag or tool input is not acceptable.
+    InvalidArgs = "invalid_args",
+    /// A config file or variable has a bad key or value.
+    InvalidConfig = "invalid_config",
+    /// A Skill, prompt or role of a file cannot be used as it is.
+    InvalidSkill = "invalid_skill",
+    /// The model asked for a tool that does not exist.
+    UnknownTool = "unknown_tool",
+    /// A path is outside the Workspace.
+    OutsideWorkspace = "outside_workspace",
+    /// The directory may not be used as a Workspace.
+    WorkspaceRefused = "workspace_refused",
+    /// A path inside Pixir's own state.
+    ProtectedPath = "protected_path",
+    /// A file, Session or event that is not there.
+    NotFound = "not_found",
+    /// The text to replace does not occur.
+    NoMatch = "no_match",
+    /// The text to replace occurs more than once.
+    NotUnique = "not_unique",
+    /// The file changed since it was read.
+    FileChanged = "file_changed",
+    /// A redaction marker in a written text has no value to restore.
+    RedactionMarker = "redaction_marker",
+    /// The file is not text.
+    BinaryFile = "binary_file",
+    /// The operating system refused a read.
+    ReadFailed = "read_failed",
+    /// The operating system refused a write.
+    WriteFailed = "write_failed",
+    /// A command could not be started.
+    CommandFailed = "command_failed",
+    /// A command cannot be confined as it must be.
+    SandboxUnavailable = "sandbox_unavailable",
+    /// An MCP server ended, broke off, or does not speak as it should.
+    McpServerFailed = "mcp_server_failed",
+    /// A deadline passed.
+    Timeout = "timeout",
+    /// The user, the mode or the write bounds refused a call.
+    PermissionDenied = "permission_denied",
+    /// A call whose result never arrived.
+    OrphanToolCall = "orphan_tool_call",
+    /// The same call again and again.
+    DoomLoop = "doom_loop",
+    /// More Provider calls than allowed.
+    IterationCap = "iteration_cap",
+    /// The user or a signal stopped the Turn.
+    Interrupted = "interrupted",
+    /// A Turn already runs.
+    Busy = "busy",
+    /// No Turn runs, or it has ended.
+    NoTurn = "no_turn",
+    /// The Session has closed.
+    SessionClosed = "session_closed",
+    /// Another process writes this Session's Log.
+    SessionBusy = "session_busy",
+    /// The Log cannot be written.
+    LogWriteFailed = "log_write_failed",
+    /// The Log cannot be read.
+    LogReadFailed = "log_read_failed",
+    /// A link or special file is in the place of Pixir's state.
+    UnsafeStatePath = "unsafe_state_path",
+    /// The target of a create already exists.
+    AlreadyExists = "already_exists",
+    /// The Log or its proof is damaged.
+    LogDamaged = "log_damaged",
+    /// No credential.
+    NotAuthenticated = "not_authenticated",
+    /// The Provider refused the credential.
+    AuthRefused = "auth_refused",
+    /// A credential would travel unprotected.
+    InsecureTransport = "insecure_transport",
+    /// The request does not fit the model's window.
+    ContextOverflow = "context_overflow",
+    /// Too many requests for now.
+    RateLimited = "rate_limited",
+    /// The plan's usage is spent until a stated time.
+    UsageLimitReached = "usage_limit_reached",
+    /// Billing must be fixed first.
+    QuotaExceeded = "quota_exceeded",
+    /// The model does not exist or is not allowed.
+    ModelNotSupported = "model_not_supported",
+    /// The Provider declined the content.
+    ProviderRefusal = "provider_refusal",
+    /// The Provider answered with an error.
+    ProviderError = "provider_error",
+    /// The Provider is overloaded.
+    ProviderOverloaded = "provider_overloaded",
+    /// The Provider could not be reached.
+    Network = "network",
+    /// The Provider's certificate, or the handshake around it, does not hold.
+    Tls = "tls",
+    /// The stream was silent for too long.
+    StreamIdle = "stream_idle_timeout",
+    /// The stream broke the protocol, or ended without its final event.
+    InvalidResponse = "invalid_response",
+    /// The answer ended early, or is empty.
+    Incomplete = "incomplete",
+    /// The answer is not what the caller's schema asks for.
+    SchemaMismatch = "schema_mismatch",
+    /// A limit that the user set on tokens, cost or requests is reached.
+    BudgetExceeded = "budget_exceeded",
+    /// There is nothing to do: no prompt was given.
+    NoPrompt = "no_prompt",
+    /// A panic; the Session goes on.
+    Crashed = "crashed",
+    /// A bug in Pixir.
+    Internal = "internal",
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An error that can say what it is and what to do next.
+pub trait Explain: std::error::Error {
+    /// The stable name of what happened.
+    fn kind(&self) -> Kind;
+    /// Facts for machines: paths, line numbers, limits.
+    fn details(&self) -> Value {
+        Value::Null
+    }
+    /// What the reader can do about it, most useful first.
+    fn next_actions(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// Whether the write bounds of the Session refused it.
+    fn is_write_bounds(&self) -> bool {
+        false
+    }
+}
+
+/// The one serializable error: printed, wrapped for wires, stored in the Log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Report {
+    /// A name of [`Kind`]; text, so that a Log of another version still opens.
+    pub kind: String,
+    /// One sentence without a full stop.
+    pub message: String,
+    /// Facts, with `next_actions` inside when there are any.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub details: Value,
+}
+
+impl Report {
+    /// A report of a kind and a message, where no error of a module exists.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind: kind.name().to_owned(), message: message.into(), details: Value::Null }
+    }
+
+    /// Adds facts; `next_actions` already present are kept.
+    #[must_use]
+    pub fn with_details(mut self, details: Value) -> Self {
+        let actions = self.next_actions();
+        self.details = details;
+        if actions.is_empty() { self } else { self.with_next_actions(actions) }
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub fn with_next_actions(mut self, actions: Vec<String>) -> Self {
+        if actions.is_empty() {
+            return self;
+        }
+        if !self.details.is_object() {
+            self.details = serde_json::json!({});
+        }
+        self.details["next_actions"] = actions.into();
+        self
+    }
+
+    /// What to do next, as stored in the details.
+    pub fn next_actions(&self) -> Vec<String> {
+        let Some(actions) = self.details.get("next_actions").and_then(Value::as_array) else {
+            return Vec::new();
+        };
+        actions.iter().filter_map(|action| action.as_str().map(str::to_owned)).collect()
+    }
+}
+
+/// Lets `?` turn a module's error into the report of the edge.
+impl<E: Explain> From<E> for Report {
+    fn from(error: E) -> Self {
+        Self::describe(&error)
+    }
+}
+
+impl Report {
+    /// The report of an error that its caller keeps.
+    pub fn describe(error: &impl Explain) -> Self {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(source) = cause {
+            message = format!("{message}: {source}");
+            cause = source.source();
+        }
+        Report { kind: error.kind().name().to_owned(), message, details: error.details() }
+            .with_next_actions(error.next_actions())
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.kind, self.message)
+    }
+}
+
+/// A number and its noun, for messages: `1 line`, `2 lines`.
+pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_noun_agrees_with_its_number() {
+        let told = [0_usize, 1, 2].map(|count| counted(count, "line"));
+        assert_eq!(told, ["0 lines", "1 line", "2 lines"]);
+    }
+
+    #[test]
+    fn every_kind_reads_back_from_its_name() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::from_name(kind.name()), Some(*kind));
+        }
+        assert_eq!(Kind::from_name("no_such_kind"), None);
+    }
+
+    #[test]
+    fn next_actions_survive_later_details() {
+        let report = Report::new(Kind::NotFound, "no such file")
+            .with_next_actions(vec!["look again".into()])
+            .with_details(serde_json::json!({"path": "x"}));
+        assert_eq!(report.next_actions(), ["look again"]);
+        assert_eq!(report.details["path"], "x");
+    }
+}

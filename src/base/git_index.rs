@@ -1,0 +1,164 @@
+//! Git index reader: the paths that git tracks, read from the file itself.
+//!
+//! Starting git would cost more than reading, and a repository can make git start programs.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+/// The largest index that is read.
+const LARGEST: u64 = 256 << 20;
+/// The largest `.git` that is a file.
+const LARGEST_POINTER: u64 = 64 << 10;
+/// Length of the fixed fields of an entry before its hash.
+const BEFORE_HASH: usize = 40;
+/// Offset of the mode in an entry.
+const MODE: usize = 24;
+/// The flag of an entry that has two more bytes of flags.
+const EXTENDED: u16 = 0x4000;
+/// The longest path that an index may hold.
+const LONGEST_PATH: usize = 64 << 10;
+
+/// The lengths of the hashes that a repository may use: SHA-1 and SHA-256.
+pub const HASH_LENGTHS: [usize; 2] = [20, 32];
+
+/// One tracked path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexEntry<'i> {
+    /// Relative to the top of the work tree.
+    pub path: &'i [u8],
+    /// The type bits of a file, a link or another repository.
+    pub mode: u32,
+}
+
+/// The index of the repository whose `.git` this is: a folder, or a file that names one.
+pub fn index_file(git: &Path) -> Option<PathBuf> {
+    git_folder(git).map(|folder| folder.join("index"))
+}
+
+/// The files that make up the index of the repository whose `.git` this is. A split index has a second
+/// file.
+pub fn index_files(git: &Path) -> Vec<PathBuf> {
+    let Some(folder) = git_folder(git) else { return Vec::new() };
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let is_index = |name: &str| name == "index" || name.starts_with("sharedindex.");
+    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_index));
+    named.map(|entry| entry.path()).collect()
+}
+
+/// The folder of the repository whose `.git` this is.
+pub fn git_folder(git: &Path) -> Option<PathBuf> {
+    if git.is_dir() {
+        return Some(git.to_owned());
+    }
+    let mut pointer = String::new();
+    open(git)?.take(LARGEST_POINTER).read_to_string(&mut pointer).ok()?;
+    Some(git.parent()?.join(pointer.strip_prefix("gitdir:")?.trim()))
+}
+
+/// Opens an index for reading; `None` when it is no regular file, or is too large.
+pub fn open_index(path: &Path) -> Option<BufReader<File>> {
+    let file = open(path)?;
+    let is_sane = file.metadata().ok()?.len() <= LARGEST;
+    is_sane.then(|| BufReader::with_capacity(64 << 10, file))
+}
+
+/// The number of entries in the header of the index; 0 without an index.
+pub fn entry_count(git: &Path) -> usize {
+    let mut head = [0; 12];
+    let index = index_file(git).and_then(|file| open_index(&file));
+    match index.map(|mut index| index.read_exact(&mut head)) {
+        Some(Ok(())) if head.starts_with(b"DIRC") => {
+            usize::try_from(word(&head, 8)).unwrap_or_default()
+        }
+        _ => 0,
+    }
+}
+
+/// Opens a regular file without blocking on a pipe.
+fn open(path: &Path) -> Option<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?);
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
+/// Visits the entries of an index of version 2, 3 or 4 in their order, until a visit breaks off.
+pub fn visit<T>(
+    mut index: impl BufRead,
+    hash_length: usize,
+    mut visit: impl FnMut(IndexEntry<'_>) -> ControlFlow<T>,
+) -> io::Result<Option<T>> {
+    let mut head = [0; 12];
+    index.read_exact(&mut head)?;
+    let version = word(&head, 4);
+    if !head.starts_with(b"DIRC") || !(2..=4).contains(&version) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut path = Vec::new();
+    let mut fixed = vec![0; BEFORE_HASH + hash_length + 2];
+    for _ in 0..word(&head, 8) {
+        let mode = read_entry(&mut index, version, &mut fixed, &mut path)?;
+        if let ControlFlow::Break(found) = visit(IndexEntry { path: &path, mode }) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads one entry; `path` holds the path before it, and then its own.
+fn read_entry(
+    index: &mut impl BufRead,
+    version: u32,
+    fixed: &mut [u8],
+    path: &mut Vec<u8>,
+) -> io::Result<u32> {
+    index.read_exact(fixed)?;
+    let mode = word(fixed, MODE);
+    let flags = fixed.last_chunk().map_or(0, |flags| u16::from_be_bytes(*flags));
+    let mut length = fixed.len();
+    if version > 2 && flags & EXTENDED != 0 {
+        index.read_exact(&mut [0; 2])?;
+        length += 2;
+    }
+    if version == 4 {
+        // The entry holds only the part that differs from the path before.
+        let less = read_number(index)?;
+        let kept = path.len().checked_sub(less).ok_or(io::ErrorKind::InvalidData)?;
+        path.truncate(kept);
+    } else {
+        path.clear();
+    }
+    let before = path.len();
+    index.by_ref().take(LONGEST_PATH as u64).read_until(0, path)?;
+    if path.pop() != Some(0) || path.len() > LONGEST_PATH {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    if version < 4 {
+        // Entries are padded to multiples of eight with at least one zero, which was read above.
+        length += path.len() - before + 1;
+        let padding = length.next_multiple_of(8) - length;
+        index.read_exact(&mut [0; 8][..padding])?;
+    }
+    Ok(mode)
+}
+
+/// A number as git packs it into bytes.
+fn read_number(index: &mut impl BufRead) -> io::Result<usize> {
+    let mut byte = [0];
+    index.read_exact(&mut byte)?;
+    let mut value = usize::from(byte[0] & 0x7f);
+    while byte[0] & 0x80 != 0 {
+        index.read_exact(&mut byte)?;
+        let next = value.checked_add(1).and_then(|value| value.checked_mul(128));
+        value = next.ok_or(io::ErrorKind::InvalidData)? + usize::from(byte[0] & 0x7f);
+    }
+    Ok(value)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+    word.map_or(0, u32::from_be_bytes)
+}

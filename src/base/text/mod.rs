@@ -1,0 +1,24 @@
+//! Text from outside: strips escape sequences, bounds its size, makes it printable.
+
+pub mod bounded;
+pub mod printable;
+pub mod strip_ansi;
+
+pub use bounded::bound;
+pub use strip_ansi::{is_hidden, plain};
+
+/// The byte order mark of UTF-8.
+pub const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// The first `count` characters of a text, with an ellipsis if it is longer.
+pub fn first_chars(text: &str, count: usize) -> String {
+    match text.char_indices().nth(count) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Removes invisible characters from a text.
+pub fn visible(text: &str) -> String {
+    text.chars().filter(|letter| !is_hidden(*letter)).collect()
+}

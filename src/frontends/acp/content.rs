@@ -1,0 +1,318 @@
+//! Prompt content: turns the blocks of a prompt into one text and its attachments, in order.
+//!
+//! Nothing is dropped silently: a block that cannot be used is replaced by a note, which the model and
+//! the Log both have. A linked file is attached where it can be opened.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::Value;
+
+use crate::agent::conversation::{Attachment, Linked};
+use crate::host::rpc::Fault;
+
+/// How many attachments a Turn takes, and how many bytes of them.
+const MOST: usize = 20;
+const LARGEST_SUM: usize = 48 << 20;
+/// The reason for an attachment beyond these limits.
+const NO_ROOM: &str = "the limit for attachments is reached";
+
+/// The longest context of a client, in bytes.
+const LONGEST_CONTEXT: usize = 16 << 10;
+
+/// The content of a `session/prompt` request.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Prompt {
+    blocks: Vec<Block>,
+    /// Context from the client for the model, such as the cursor position.
+    pub context: Option<String>,
+}
+
+/// A block of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+enum Block {
+    Text(String),
+    /// A link to a file or another resource.
+    Link {
+        uri: String,
+        name: String,
+    },
+    /// Embedded content.
+    Content {
+        name: String,
+        uri: Option<String>,
+        content: Content,
+    },
+    /// A block that cannot be used, and why.
+    Odd {
+        why: String,
+    },
+}
+
+/// Embedded content, not decoded yet: large content is decoded on a blocking thread.
+#[derive(Debug, Clone, PartialEq)]
+enum Content {
+    Text(String),
+    /// Bytes in base64.
+    Blob(String),
+    /// An image in base64, according to its block.
+    Image(String),
+}
+
+/// A prompt as text and attachments, for a Turn.
+#[derive(Debug, Default)]
+pub struct Composed {
+    pub text: String,
+    pub attachments: Vec<Attachment>,
+    /// Size of the attachments so far.
+    sum: usize,
+    /// Linked files that were attached.
+    linked: Vec<PathBuf>,
+}
+
+impl Prompt {
+    /// Reads the parameters of `session/prompt`.
+    pub fn read(params: &Value) -> Result<Self, Fault> {
+        let blocks = params.get("prompt").and_then(Value::as_array);
+        let blocks = blocks.ok_or_else(|| Fault::invalid_params("`prompt` must be a list"))?;
+        let blocks: Vec<Block> = blocks.iter().map(Block::read).collect();
+        let is_said = |block: &Block| !matches!(block, Block::Text(text) if text.trim().is_empty());
+        if !blocks.iter().any(is_said) {
+            return Err(Fault::invalid_params("the prompt is empty"));
+        }
+        Ok(Self { blocks, context: context(params.get("_meta")) })
+    }
+
+    /// The text at its start; empty when it starts with another block.
+    pub fn first_text(&self) -> &str {
+        match self.blocks.first() {
+            Some(Block::Text(text)) => text,
+            _ => "",
+        }
+    }
+
+    /// The same prompt with another first text.
+    #[must_use]
+    pub fn beginning_with(mut self, text: &str) -> Self {
+        if let Some(Block::Text(first)) = self.blocks.first_mut() {
+            text.clone_into(first);
+        }
+        self
+    }
+
+    /// Whether the prompt has nothing but blank text.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty()))
+    }
+
+    /// Composes the prompt for a Workspace; `open` opens linked files. May block on large attachments.
+    pub fn compose(self, workspace: &Path, open: impl Fn(&Path) -> Linked) -> Composed {
+        let mut composed = Composed::default();
+        let mut was_text = None;
+        for block in self.blocks {
+            let is_text = matches!(block, Block::Text(_));
+            let words = match block {
+                Block::Text(text) => text,
+                Block::Link { uri, name } => composed.link(&uri, &name, workspace, &open),
+                Block::Content { name, uri, content } => {
+                    composed.attach(&name, uri.as_deref(), content)
+                }
+                Block::Odd { why } => format!("[{why}]"),
+            };
+            match was_text.replace(is_text) {
+                // Two texts in a row are two paragraphs; around a link they are one sentence.
+                Some(true) if is_text => composed.text.push('\n'),
+                Some(_) if would_stick(&composed.text, &words) => composed.text.push(' '),
+                _ => {}
+            }
+            composed.text.push_str(&words);
+        }
+        composed
+    }
+}
+
+/// Whether a space is needed between a link and its neighbour.
+fn would_stick(before: &str, after: &str) -> bool {
+    let ends =
+        before.chars().next_back().is_some_and(|c| !c.is_whitespace() && !"([{<\"'".contains(c));
+    let begins = after.chars().next().is_some_and(|c| c.is_alphanumeric() || "`[".contains(c));
+    ends && begins
+}
+
+impl Composed {
+    /// Attaches a linked file, and returns the text that replaces the block: the file's path, which the
+    /// model can read, or a link for other addresses.
+    fn link(
+        &mut self,
+        uri: &str,
+        name: &str,
+        workspace: &Path,
+        open: impl Fn(&Path) -> Linked,
+    ) -> String {
+        let Some((path, place)) = file_path(uri) else { return format!("[{name}]({uri})") };
+        let shown = path.strip_prefix(workspace).unwrap_or(&path);
+        let shown = if shown.as_os_str().is_empty() { Path::new(".") } else { shown };
+        let shown = format!("`{}{place}`", shown.display());
+        if self.linked.contains(&path) {
+            return shown;
+        }
+        let refused = |reason: &str| format!("{shown} [not attached: {reason}]");
+        // The client is not asked for a file that exceeds the limits.
+        if !self.fits(0) {
+            return refused(NO_ROOM);
+        }
+        match open(&path) {
+            Linked::Folder => shown,
+            Linked::Refused(reason) => refused(&reason),
+            Linked::Attached(attachment) => {
+                if !self.has_room(attachment.size()) {
+                    return refused(NO_ROOM);
+                }
+                self.linked.push(path);
+                self.attachments.push(attachment);
+                shown
+            }
+        }
+    }
+
+    /// Counts another attachment; false when it exceeds the limits.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let fits = self.fits(bytes);
+        self.sum += if fits { bytes } else { 0 };
+        fits
+    }
+
+    fn fits(&self, bytes: usize) -> bool {
+        self.attachments.len() < MOST && self.sum + bytes <= LARGEST_SUM
+    }
+
+    /// Attaches embedded content, and returns the text that replaces the block.
+    fn attach(&mut self, name: &str, uri: Option<&str>, content: Content) -> String {
+        let is_image = matches!(content, Content::Image(_));
+        let bytes = match content {
+            Content::Text(text) => Some(text.into_bytes()),
+            Content::Blob(data) | Content::Image(data) => decoded(&data),
+        };
+        let Some(bytes) = bytes else {
+            let what = if is_image { "an image" } else { name };
+            return format!("[{what} that is not valid base64]");
+        };
+        if !self.has_room(bytes.len()) {
+            return format!("[{name} is not attached: {NO_ROOM}]");
+        }
+        match Attachment::from_bytes(name, bytes) {
+            Ok(attachment) if is_image && !attachment.is_image() => {
+                format!("[{name} is not attached: it is declared as an image, but is not one]")
+            }
+            Ok(attachment) => {
+                let shown = match uri {
+                    Some(uri) => format!("[attached: {} from {uri}]", attachment.name()),
+                    None => format!("[attached: {}]", attachment.name()),
+                };
+                self.attachments.push(attachment);
+                shown
+            }
+            Err(error) => format!("[{error}]"),
+        }
+    }
+}
+
+impl Block {
+    fn read(value: &Value) -> Self {
+        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let odd = |why: &str| Block::Odd { why: why.to_owned() };
+        match text("type").as_deref() {
+            Some("text") => text("text")
+                .map_or_else(|| odd("a text block without text was left out"), Block::Text),
+            Some("resource_link") => {
+                let Some(uri) = text("uri") else {
+                    return odd("a link without a URI was left out");
+                };
+                let name = text("title").or_else(|| text("name")).filter(|name| !name.is_empty());
+                let name = name.unwrap_or_else(|| last_part(&uri));
+                Block::Link { uri, name }
+            }
+            Some("image") => {
+                let uri = text("uri");
+                let media = text("mimeType").unwrap_or_default();
+                let name = uri.as_deref().map_or_else(
+                    || format!("image.{}", media.rsplit('/').next().unwrap_or("bin")),
+                    last_part,
+                );
+                match text("data") {
+                    Some(data) => Block::Content { name, uri: None, content: Content::Image(data) },
+                    // Some clients link an image instead of embedding it.
+                    None => match uri {
+                        Some(uri) => Block::Link { uri, name },
+                        None => odd("an image without content was left out"),
+                    },
+                }
+            }
+            Some("resource") => Self::resource(value.get("resource").unwrap_or(&Value::Null)),
+            Some("audio") => odd("an audio recording was left out: Pixir does not support audio"),
+            Some(other) => {
+                let name: String = other.chars().filter(char::is_ascii_graphic).take(40).collect();
+                Block::Odd { why: format!("a block of type {name} was left out") }
+            }
+            None => odd("a block without a type was left out"),
+        }
+    }
+
+    fn resource(value: &Value) -> Self {
+        let text = |name: &str| value.get(name).and_then(Value::as_str);
+        let uri = text("uri").unwrap_or("resource").to_owned();
+        let name = last_part(&uri);
+        let content = match (text("text"), text("blob")) {
+            (Some(text), _) => Content::Text(text.to_owned()),
+            (None, Some(blob)) => Content::Blob(blob.to_owned()),
+            (None, None) => return Block::Odd { why: format!("{name} came without content") },
+        };
+        Block::Content { name, uri: Some(uri), content }
+    }
+}
+
+/// The client's context for the model, under the names that clients use.
+fn context(meta: Option<&Value>) -> Option<String> {
+    let meta = meta?;
+    let said = ["/presenter_context", "/pixir/presenter_context", "/pixir/context"];
+    let said = said.into_iter().find_map(|path| meta.pointer(path))?;
+    let text = match said {
+        Value::String(text) => text.clone(),
+        Value::Null => return None,
+        other => other.to_string(),
+    };
+    let mut end = text.len().min(LONGEST_CONTEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = text.get(..end).unwrap_or_default().trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The path of a `file:` URI, and its fragment.
+fn file_path(uri: &str) -> Option<(PathBuf, String)> {
+    let address = url::Url::parse(uri).ok().filter(|address| address.scheme() == "file")?;
+    let place = address.fragment().map(|place| format!("#{place}")).unwrap_or_default();
+    Some((address.to_file_path().ok()?, place))
+}
+
+fn last_part(uri: &str) -> String {
+    if let Some((path, _)) = file_path(uri)
+        && let Some(name) = path.file_name()
+    {
+        return name.to_string_lossy().into_owned();
+    }
+    let path = uri.split(['?', '#']).next().unwrap_or(uri);
+    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or(path);
+    if name.is_empty() { "resource".to_owned() } else { name.to_owned() }
+}
+
+/// Decodes base64, also when it has line breaks.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    if let Ok(bytes) = BASE64.decode(text) {
+        return Some(bytes);
+    }
+    let plain: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    BASE64.decode(plain).ok()
+}

@@ -1,0 +1,238 @@
+//! `pixir gc`: show files that Pixir no longer needs, and remove them with `--apply`.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::changes::annexes;
+use crate::agent::child_workspace::{Annexes, Closed};
+use crate::agent::inspect;
+use crate::agent::inspect::{Cleared, Plan, Waste, Wish};
+use crate::base::error::{Kind, Report, counted};
+use crate::base::paths::as_texts;
+use crate::frontends::cli::arguments::whole;
+use crate::frontends::cli::exit::Exit;
+use crate::frontends::cli::runner::in_runtime;
+use crate::frontends::cli::{Context, bad_argument};
+use crate::record::state_dir;
+use crate::settings::config::duration;
+
+/// Shown items per Workspace.
+const SHOWN: usize = 30;
+
+/// Remove files that Pixir no longer needs
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Remove files that Pixir no longer needs.\n\n\
+        Shows what would be removed and how much space it takes; nothing is removed without --apply. By default that is \
+        only what no Log refers to: blobs, Resources, spilled output and kept contents of files, folders of Sessions that were \
+        deleted, Workspaces of their children and of those whose changes are all merged, leftovers of processes that were killed, private layers over package caches that no command uses, and Workspaces of your list that are gone. Sessions, and what the first Pixir left \
+        of its children, are removed only with --older-than. What a process has open, what a remaining Session refers to, and anything younger than an hour \
+        is never touched.",
+    after_long_help = "Examples:\n  pixir gc\n  pixir gc --apply\n  pixir gc --older-than 90d --keep 20\n  \
+        pixir gc --all --older-than 26w --apply --json"
+)]
+pub struct GcArgs {
+    /// Remove what is listed
+    #[arg(long)]
+    apply: bool,
+    /// Also remove Sessions that were not written to for this long, such as 30d or 12w
+    #[arg(long, value_name = "AGE")]
+    older_than: Option<String>,
+    /// Keep this many of the newest Sessions of each Workspace
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "older_than")]
+    #[arg(value_parser = whole::<usize, usize>(0))]
+    keep: usize,
+    /// Include every Workspace that you used
+    #[arg(long)]
+    all: bool,
+}
+
+pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
+    let older_than = args.older_than.as_deref().map(|age| {
+        duration(age).ok_or_else(|| {
+            bad_argument(format!("--older-than {age}: must be an age such as 90s, 30d or 12w"))
+        })
+    });
+    let wish = Wish { older_than: older_than.transpose()?, keep: args.keep };
+    let home = context.home()?;
+    let mut plans: Vec<Plan> = Vec::new();
+    let mut refused: Vec<(PathBuf, String)> = Vec::new();
+    for workspace in context.workspaces(args.all)? {
+        let mut own = Vec::new();
+        let roots = state_dir::readable(&home, &workspace);
+        for root in roots.into_iter().filter(|root| root.problem().is_none()) {
+            match inspect::plan(&root, wish) {
+                Ok(plan) => own.push(plan),
+                // A state root that cannot be read does not stop the others.
+                Err(error) => refused.push((workspace.clone(), Report::describe(&error).message)),
+            }
+        }
+        let drafts = inspect::drafts(&workspace);
+        if own.is_empty() {
+            own.push(Plan { workspace, ..Plan::default() });
+        }
+        if let Some(first) = own.first_mut() {
+            first.waste.extend(drafts);
+        }
+        plans.extend(own);
+    }
+    let home_plan = || Plan {
+        workspace: home.folder().to_owned(),
+        waste: inspect::home_waste(&home),
+        ..Plan::default()
+    };
+    let mut at_home = home_plan();
+    let annexes = annexes(context, &context.user_settings()?);
+    let nobodys = Plan {
+        workspace: home.annexes(),
+        waste: annexes.waste().into_iter().map(|(id, at)| inspect::annex(id, at)).collect(),
+        ..Plan::default()
+    };
+    let gone = inspect::gone(&home);
+    let mut done = Cleared::default();
+    if args.apply {
+        add(&mut done, collect(&annexes, &nobodys)?);
+        for plan in &plans {
+            add(&mut done, inspect::clear(plan));
+        }
+        // State may be empty now.
+        at_home = home_plan();
+        add(&mut done, inspect::clear(&at_home));
+        if !gone.is_empty()
+            && let Err(error) = inspect::forget_gone(&home)
+        {
+            done.failed.push((home.workspaces(), error.to_string()));
+        }
+    }
+    done.failed.extend(refused);
+    let all: Vec<&Plan> = plans.iter().chain([&at_home, &nobodys]).collect();
+    let envelope = context.envelope("gc", output(&all, &gone, args.apply, &done))?;
+    let envelope = envelope.failing(first_failure(&done));
+    Ok(context.answer(&envelope, &told(&all, &gone, args.apply, &done)))
+}
+
+/// Removes the Workspaces of deleted children, and of children whose changes are all merged; a dirty worktree stays
+/// and is listed.
+fn collect(annexes: &Annexes, plan: &Plan) -> Result<Cleared, Report> {
+    let mut cleared = Cleared::default();
+    if plan.waste.is_empty() {
+        return Ok(cleared);
+    }
+    let collected = in_runtime(async { Ok(annexes.collect_all().await) })?;
+    for (child, closed) in collected {
+        let waste = plan.waste.iter().find(|waste| waste.session_id.as_ref() == Some(&child));
+        match closed {
+            Ok(Closed::Removed { .. }) => {
+                cleared.count += 1;
+                cleared.bytes += waste.map_or(0, |waste| waste.bytes);
+            }
+            Ok(Closed::Kept { .. }) => cleared.spared.extend(waste.map(|waste| waste.path.clone())),
+            Err(error) => {
+                let path = waste.map_or_else(PathBuf::new, |waste| waste.path.clone());
+                cleared.failed.push((path, error.to_string()));
+            }
+        }
+    }
+    Ok(cleared)
+}
+
+fn add(sum: &mut Cleared, more: Cleared) {
+    sum.count += more.count;
+    sum.bytes += more.bytes;
+    sum.spared.extend(more.spared);
+    sum.failed.extend(more.failed);
+}
+
+fn output(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> Value {
+    let failed: Vec<Value> = done
+        .failed
+        .iter()
+        .map(|(path, reason)| json!({ "path": path.to_string_lossy(), "reason": reason }))
+        .collect();
+    json!({
+        "applied": applied,
+        "plans": plans,
+        "gone_workspaces": as_texts(gone),
+        "totals": {
+            "count": plans.iter().map(|plan| plan.waste.len()).sum::<usize>(),
+            "bytes": plans.iter().map(|plan| plan.bytes()).sum::<u64>(),
+        },
+        "removed": { "count": done.count, "bytes": done.bytes },
+        "spared": as_texts(&done.spared),
+        "failed": failed,
+    })
+}
+
+fn first_failure(done: &Cleared) -> Option<Report> {
+    let (path, reason) = done.failed.first()?;
+    let report = Report::new(Kind::WriteFailed, format!("{}: {reason}", path.display()));
+    Some(report.with_details(json!({ "path": path.to_string_lossy() })))
+}
+
+fn told(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> String {
+    let mut text = String::new();
+    for plan in plans.iter().filter(|plan| !plan.waste.is_empty() || !plan.kept.is_empty()) {
+        // Writing to a String cannot fail.
+        writeln!(text, "{}", plan.workspace.display()).ok();
+        for thing in plan.waste.iter().take(SHOWN) {
+            writeln!(
+                text,
+                "  {:<14} {:>9}  {}",
+                thing.kind,
+                size(thing.bytes),
+                short(thing, &plan.workspace)
+            )
+            .ok();
+        }
+        if plan.waste.len() > SHOWN {
+            writeln!(text, "  and {} more", plan.waste.len() - SHOWN).ok();
+        }
+        for kept in &plan.kept {
+            writeln!(text, "  kept: {}, because {}", kept.session_id, kept.reason).ok();
+        }
+    }
+    for path in gone {
+        writeln!(text, "  gone: {}", path.display()).ok();
+    }
+    for (path, reason) in &done.failed {
+        writeln!(text, "  FAILED {}: {reason}", path.display()).ok();
+    }
+    for path in &done.spared {
+        writeln!(text, "  changed meanwhile, kept: {}", path.display()).ok();
+    }
+    let count: usize = plans.iter().map(|plan| plan.waste.len()).sum::<usize>() + gone.len();
+    let bytes: u64 = plans.iter().map(|plan| plan.bytes()).sum();
+    let last = match (count, applied) {
+        (0, _) => "there is nothing to remove".to_owned(),
+        (_, true) => {
+            let removed = counted(done.count + gone.len(), "thing");
+            format!("removed {removed}, {}", size(done.bytes))
+        }
+        (count, false) => {
+            let things = counted(count, "thing");
+            format!(
+                "{things}, {}, would be removed; nothing was removed (add --apply)",
+                size(bytes)
+            )
+        }
+    };
+    text.push_str(&last);
+    text.push('\n');
+    text
+}
+
+fn short(thing: &Waste, workspace: &Path) -> String {
+    thing.path.strip_prefix(workspace).unwrap_or(&thing.path).display().to_string()
+}
+
+/// Bytes as people read them.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} B"),
+        10_000..10_000_000 => format!("{} KB", bytes / 1000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}

@@ -1,0 +1,249 @@
+//! `pixir mcp`: list MCP servers, and test one.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::base::error::{Kind, Report, counted};
+use crate::base::secret::Secrets;
+use crate::frontends::cli::exit::Exit;
+use crate::frontends::cli::runner::in_runtime;
+use crate::frontends::cli::terminal::signals::Signals;
+use crate::frontends::cli::{Context, bad_argument};
+use crate::frontends::render::one_line;
+use crate::host::process::Commands;
+use crate::settings::config::{Config, McpServer, McpTransport};
+use crate::tools::mcp::{Ground, Probe, probe, shown};
+
+/// Show MCP servers, or test one
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show MCP servers, or test one.\n\n\
+        Servers are configured in `mcp_servers` of your config.json, by name: a program with `command`, `args` \
+        and `env`, or an address with `url` and `headers`. A Workspace may have an .mcp.json, which \
+        takes effect once you trust it (see `pixir trust`). Values of `env` and `headers` are never shown; \
+        `${NAME}` takes a value from the environment, in `command` and `args` from the entry's own `env` \
+        first. An invalid entry is listed as broken, \
+        with its error, and does not affect the others. Programs run outside the sandbox, with your rights.\n\n\
+        A test waits 10 s at most, or as long as --timeout says.\n\n\
+        With --json, the output of `list` is a list of {name, transport, place, origin, trusted}, with the \
+        names in `env` (transport stdio) or `headers` (http), or the `problem` (broken). That of `test` is \
+        {name, transport, server: {name, version}, protocol, instructions, tools: [{name, description, \
+        read_only}], tools_left_out, took_ms}.",
+    after_long_help = "Examples:\n  pixir mcp\n  pixir mcp list --json\n  pixir mcp test files"
+)]
+pub struct McpArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the servers that a Session would use here
+    List,
+    /// Connect to a server and show what it offers
+    Test {
+        /// Name of the server
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+pub fn mcp(args: &McpArgs, context: &Context) -> Result<Exit, Report> {
+    let folder = context.folder()?;
+    let loaded = context.settings(Some(&folder))?;
+    for notice in &loaded.notices {
+        context.notice(notice);
+    }
+    let config = loaded.config;
+    match args.action.as_ref().unwrap_or(&Action::List) {
+        Action::List => {
+            let servers = &config.mcp.servers;
+            if servers.is_empty() {
+                context.notice("there are no MCP servers; see `pixir mcp --help`");
+            }
+            let output: Vec<Value> = servers.iter().map(entry).collect();
+            context.told("mcp", &list(servers), output)
+        }
+        Action::Test { name } => test(name, &config, folder, context),
+    }
+}
+
+/// Default time limit of a test, because a person waits for it.
+const BUDGET: Duration = Duration::from_secs(10);
+
+/// The time limit of this test: `--timeout`, else `TEST_TIMEOUT` at most.
+fn budget(named: bool, config: &Config) -> Duration {
+    match config.budget.timeout {
+        Some(asked) if named => asked,
+        _ => config.mcp.connect.min(BUDGET),
+    }
+}
+
+/// What to do about a server that did not answer.
+fn next_after_silence(server: &McpServer) -> Vec<String> {
+    let look = match server.transport {
+        McpTransport::Http { .. } => "check that the server at its `url` runs and answers",
+        _ => "start its command by hand, and see whether it waits for something",
+    };
+    vec![look.to_owned(), "give it longer, such as `--timeout 60s`, if it is slow".to_owned()]
+}
+
+fn test(name: &str, config: &Config, folder: PathBuf, context: &Context) -> Result<Exit, Report> {
+    let servers = &config.mcp.servers;
+    let Some(server) = servers.iter().find(|server| server.name == name) else {
+        let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
+        let next = match names.as_slice() {
+            [] => "add it to `mcp_servers` in your config.json".to_owned(),
+            names => format!("use one of: {}", names.join(", ")),
+        };
+        return Err(
+            bad_argument(format!("there is no MCP server `{name}`")).with_next_actions(vec![next])
+        );
+    };
+    let mut ground = ground(config, folder, context)?;
+    ground.limits.connect = budget(context.flags.timeout.is_some(), config);
+    let secrets = Arc::clone(&ground.secrets);
+    let probed = in_runtime(async {
+        let mut signals = Signals::listen();
+        tokio::select! {
+            probed = probe(server, &ground) => probed.map_err(Report::from),
+            _ = signals.next() => Err(Report::new(Kind::Interrupted, "the test was interrupted")),
+        }
+    });
+    let took = context.started.elapsed();
+    let clean = |mut report: Report| {
+        report.message = format!("MCP server `{name}`: {}", secrets.clean(&report.message));
+        secrets.clean_value(&mut report.details);
+        if report.kind == Kind::Timeout.name() {
+            return report.with_next_actions(next_after_silence(server));
+        }
+        report
+    };
+    let probe = probed.map_err(clean)?;
+    let mut output = facts(server, &probe, took);
+    secrets.clean_value(&mut output);
+    context.told("mcp", &secrets.clean(&text(name, &probe, took)), output)
+}
+
+fn ground(config: &Config, workspace: PathBuf, context: &Context) -> Result<Ground, Report> {
+    let secrets = Arc::new(Secrets::from_environment(context.environment.all()));
+    let home = context.environment.get("HOME").map(PathBuf::from);
+    Ok(Ground {
+        commands: Commands::new(context.host()?, config),
+        http: context.http_settings(config),
+        workspace,
+        home: home.filter(|home| home.is_absolute()).unwrap_or_else(|| PathBuf::from("/")),
+        secrets,
+        limits: config.mcp.clone(),
+    })
+}
+
+fn list(servers: &[McpServer]) -> String {
+    let width = servers.iter().map(|server| server.name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for server in servers {
+        let name = one_line(&server.name, 64);
+        let trust = if server.is_trusted { ", trusted" } else { "" };
+        let origin = server.origin.name();
+        let place = match &server.transport {
+            McpTransport::Broken { key, problem } => one_line(&format!("{key}: {problem}"), 200),
+            _ => one_line(&shown(server), 200),
+        };
+        // Writing to a String cannot fail.
+        writeln!(text, "{name:width$}  {}  {place}  ({origin}{trust})", kind(server)).ok();
+    }
+    text
+}
+
+fn kind(server: &McpServer) -> &'static str {
+    match server.transport {
+        McpTransport::Stdio { .. } => "stdio",
+        McpTransport::Http { .. } => "http",
+        McpTransport::Broken { .. } => "broken",
+    }
+}
+
+fn entry(server: &McpServer) -> Value {
+    let names: Vec<&str> = server.private_values().iter().map(|(name, _)| name.as_str()).collect();
+    let mut entry = json!({
+        "name": server.name,
+        "transport": kind(server),
+        "place": shown(server),
+        "origin": server.origin.name(),
+        "trusted": server.is_trusted,
+    });
+    match &server.transport {
+        McpTransport::Stdio { .. } => entry["env"] = json!(names),
+        McpTransport::Http { .. } => entry["headers"] = json!(names),
+        McpTransport::Broken { problem, .. } => entry["problem"] = json!(problem),
+    }
+    entry
+}
+
+fn facts(server: &McpServer, probe: &Probe, took: Duration) -> Value {
+    let tools: Vec<Value> = probe
+        .tools
+        .iter()
+        .map(|tool| {
+            json!({
+                "name": tool.name,
+                "description": tool.description,
+                "read_only": tool.is_reading,
+            })
+        })
+        .collect();
+    json!({
+        "name": server.name,
+        "transport": kind(server),
+        "server": { "name": probe.name, "version": probe.version },
+        "protocol": probe.protocol,
+        "instructions": probe.instructions,
+        "tools": tools,
+        "tools_left_out": probe.left_out,
+        "took_ms": u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+    })
+}
+
+fn text(name: &str, probe: &Probe, took: Duration) -> String {
+    let own = probe.name.as_deref().unwrap_or("without a name");
+    let version = probe.version.as_deref().unwrap_or_default();
+    let mut text = format!(
+        "{name}: {} {}, MCP {}, {}, {} ms\n",
+        one_line(own, 100),
+        one_line(version, 50),
+        one_line(&probe.protocol, 30),
+        counted(probe.tools.len(), "tool"),
+        took.as_millis()
+    );
+    for tool in &probe.tools {
+        let mark = if tool.is_reading { " (reads only)" } else { "" };
+        // Writing to a String cannot fail.
+        writeln!(text, "  {}{mark}  {}", tool.name, one_line(&tool.description, 100)).ok();
+    }
+    if probe.left_out > 0 {
+        writeln!(text, "  and {} more, which are left out", probe.left_out).ok();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::paths::Home;
+
+    #[test]
+    fn a_person_waits_ten_seconds_unless_they_say_otherwise() {
+        let mut config = Config::new(Home::new("/nowhere"));
+        assert_eq!(budget(false, &config), BUDGET);
+        config.budget.timeout = Some(Duration::from_hours(1));
+        assert_eq!(budget(false, &config), BUDGET, "that one is for Turns");
+        assert_eq!(budget(true, &config), Duration::from_hours(1));
+        config.mcp.connect = Duration::from_secs(3);
+        assert_eq!(budget(false, &config), Duration::from_secs(3));
+    }
+}

@@ -1,0 +1,34 @@
+//! The commands of the command line, one file each.
+
+pub mod acp;
+pub mod agents;
+pub mod agents_status;
+pub mod changes;
+pub mod compact;
+pub mod completions;
+pub mod config;
+pub mod delegate;
+pub mod demo;
+pub mod diagnose;
+pub mod doctor;
+pub mod export;
+pub mod fork;
+pub mod gc;
+pub mod inspect_replay;
+pub mod login;
+pub mod logout;
+pub mod mcp;
+pub mod merge;
+pub mod models;
+pub mod permissions;
+pub mod repair;
+pub mod resume;
+pub mod run;
+pub mod sessions;
+pub mod skills;
+pub mod tree;
+pub mod trust;
+pub mod undo;
+pub mod usage;
+pub mod verify;
+pub mod workflow;

@@ -1,0 +1,69 @@
+//! `pixir repair`: a cleaned copy of a damaged Log; the original stays as it is.
+
+use clap::Args;
+
+use super::resume::refuse_read_only;
+use crate::base::error::{Report, counted};
+use crate::frontends::cli::Context;
+use crate::frontends::cli::chosen::Chosen;
+use crate::frontends::cli::exit::Exit;
+use crate::record::log;
+
+/// How many lines are named.
+const SHOWN: usize = 10;
+
+/// Write a cleaned copy of a damaged Log, with a report
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "The original is never touched; the copy is a Session of its own. A line \
+    that can be read and was changed is kept, and named.\n\n\
+    Example:\n  pixir repair 20260721T101112-abcdef"
+)]
+pub struct RepairArgs {
+    #[command(flatten)]
+    session: Chosen,
+}
+
+pub fn repair(args: &RepairArgs, context: &Context) -> Result<Exit, Report> {
+    let (id, root) = args.session.find(context)?;
+    refuse_read_only(&id, &root)?;
+    let repaired = log::repair(&root, &id)?;
+    let copy = &repaired.session_id;
+    let envelope = context.envelope("repair", &repaired)?;
+    let envelope = envelope.of_session(copy, context.resume_command_of(copy, &root));
+    if context.flags.json {
+        return Ok(context.answer(&envelope, ""));
+    }
+    let words = format!(
+        "{} was copied to {}: {} kept, {} dropped, {} added\n{}copy:   {}\nreport: {}\n{}\n",
+        repaired.original,
+        copy,
+        counted(repaired.events_kept, "Event"),
+        repaired.events_dropped,
+        repaired.events_added,
+        unproven(&repaired.unproven_lines_kept),
+        repaired.path.display(),
+        repaired.report_path.display(),
+        context.next_command(copy, &root),
+    );
+    Ok(context.answer(&envelope, &words))
+}
+
+/// Says which lines were kept although they may have been changed.
+fn unproven(lines: &[u64]) -> String {
+    let named: Vec<String> = lines.iter().take(SHOWN).map(u64::to_string).collect();
+    let more = match lines.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = format!("{}{more}", named.join(", "));
+    match lines.len() {
+        0 => String::new(),
+        1 => format!(
+            "kept:   line {named}, although its proof does not hold: it may have been changed\n"
+        ),
+        _ => format!(
+            "kept:   lines {named}, although their proof does not hold: they may have been changed\n"
+        ),
+    }
+}

@@ -1,0 +1,55 @@
+//! `pixir workflow validate`: everything that is wrong with a workflow, in one go.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use super::source::{Purpose, SourceArgs, attempt};
+use crate::agent::workflow::{Flaw, Plan, odd};
+use crate::base::error::{Report, counted};
+use crate::frontends::cli::Context;
+use crate::frontends::cli::exit::Exit;
+use crate::frontends::render::one_line;
+
+pub fn validate(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
+    let (_, read) = attempt(args, &context.folder()?, context, Purpose::Look)?;
+    let error = match read {
+        Ok(workflow) => {
+            let plan = Plan::of(&workflow);
+            let odd = odd(&workflow, &plan);
+            let mut text = String::new();
+            for flaw in &odd {
+                // Writing to a String cannot fail.
+                writeln!(text, "warning: {}", one_line(&flaw.to_string(), 500)).ok();
+            }
+            let (steps, waves) = (workflow.steps.len(), plan.waves.len());
+            let told = format!(
+                "{}, nothing is wrong",
+                [counted(steps, "step"), counted(waves, "wave")].join(" in ")
+            );
+            writeln!(text, "{}: {told}", workflow.id).ok();
+            let output = json!({
+                "valid": true,
+                "id": workflow.id,
+                "hash": workflow.hash(),
+                "steps": steps,
+                "waves": waves,
+                "flaws": [],
+                "warnings": odd.iter().map(Flaw::facts).collect::<Vec<_>>(),
+            });
+            return context.told("workflow", &text, output);
+        }
+        Err(error) => error,
+    };
+    let mut text = String::new();
+    for flaw in &error.flaws {
+        writeln!(text, "error: {}", one_line(&flaw.told(), 1_000)).ok();
+    }
+    let count = error.flaws.len() + error.left_out;
+    writeln!(text, "{}: {}", one_line(&args.source, 200), counted(count, "error")).ok();
+    let flaws: Vec<_> = error.flaws.iter().map(Flaw::facts).collect();
+    let output = json!({ "valid": false, "flaws": flaws, "left_out": error.left_out });
+    let envelope = context.envelope("workflow", output)?.failing(Some(Report::describe(&error)));
+    context.answer(&envelope, &text);
+    Ok(Exit::Usage)
+}

@@ -1,0 +1,73 @@
+//! Relay from the bus to the screen: a queue, so that a slow screen loses nothing for a while.
+//!
+//! It also drops deltas for a view that shows only whole messages: waking the
+//! screen's thread for each of them would cost more than everything else.
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::record::event::{Ephemeral, EventKind, Heard, Listener};
+
+/// How far a screen may be behind before live notices are dropped.
+const QUEUE: usize = 64 * 1024;
+
+/// The Events that a view needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    Everything,
+    /// No deltas of text, reasoning or output.
+    Wholes,
+}
+
+/// The Events of a Session, in order; dropping it stops the relay.
+pub struct Relay {
+    queue: mpsc::Receiver<Heard>,
+    task: JoinHandle<()>,
+}
+
+impl Relay {
+    /// Starts to listen; must be called inside a runtime.
+    pub fn start(listener: Listener, wish: Wish) -> Self {
+        let (inbox, queue) = mpsc::channel(QUEUE);
+        // Unconstrained: a relay that has to pause for fairness falls behind a fast Provider. It
+        // pauses by itself whenever the bus is empty.
+        let work = tokio::task::coop::unconstrained(forward(listener, wish, inbox));
+        Self { queue, task: tokio::spawn(work) }
+    }
+
+    /// The next thing to show; `None` when the Session has closed. Nothing is lost when the
+    /// future is dropped.
+    pub async fn next(&mut self) -> Option<Heard> {
+        self.queue.recv().await
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn forward(mut listener: Listener, wish: Wish, inbox: mpsc::Sender<Heard>) {
+    while let Some(heard) = listener.next().await {
+        if wish == Wish::Wholes && is_piece(&heard) {
+            continue;
+        }
+        if inbox.send(heard).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn is_piece(heard: &Heard) -> bool {
+    let Heard::Event(event) = heard else { return false };
+    match event.kind() {
+        EventKind::Canonical(_) => false,
+        EventKind::Ephemeral(notice) => matches!(
+            notice,
+            Ephemeral::TextDelta(_)
+                | Ephemeral::ReasoningDelta(_)
+                | Ephemeral::ToolOutputDelta { .. }
+        ),
+    }
+}

@@ -1,0 +1,442 @@
+//! Line mode: prompts from a person on a terminal, one per line or paste, until they leave.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::{Driven, Driver, Errand, is_shown};
+use crate::agent::harness::Which;
+use crate::base::error::{Report, counted};
+use crate::frontends::cli::exit::Exit;
+use crate::frontends::cli::terminal::keyboard::Keyboard;
+use crate::frontends::cli::terminal::prompt_reader::TypedEntry;
+use crate::frontends::cli::terminal::signals::Signals;
+use crate::frontends::cli::terminal::stdin::cut_line;
+use crate::frontends::cli::usage_error::prompt_command;
+use crate::frontends::cli::{Context, bad_argument, typo_guard};
+use crate::frontends::render::{Paper, View, clean, one_line};
+use crate::model::skill::Skills;
+use crate::record::event::{Canonical, Heard, PermissionMode};
+use crate::record::history::History;
+
+/// The sign before the cursor.
+const PROMPT: &str = "› ";
+
+/// How many lines of the last prompt and of the last answer are shown.
+const PROMPT_LINES: usize = 4;
+const ANSWER_LINES: usize = 12;
+
+/// How much of a title is shown.
+const TITLE_WIDTH: usize = 80;
+
+/// Reads prompts and runs a Turn for each.
+pub async fn run(errand: Errand, context: &Context) -> Result<Exit, Report> {
+    let Errand { workspace, session, gathered, opened, attachments } = errand;
+    let skills = context.skills(&workspace)?;
+    let mut keyboard = Keyboard::read_always();
+    let is_new = session == Which::New;
+    let mut first = None;
+    if is_new {
+        let config = &opened.loaded.config;
+        let mode = config.role.map(|role| role.limit(&config.permission_mode));
+        let mode = mode.as_ref().unwrap_or(&config.permission_mode);
+        let start = start_line(&config.model, mode, &workspace);
+        // The Session is created with the first prompt, not before.
+        match first_prompt(&start, &skills, context, &mut keyboard).await {
+            Typed::Prompt(text) => first = Some(text),
+            Typed::Leave => return Ok(Exit::Answered),
+            Typed::Signal => return Ok(Exit::Interrupted),
+        }
+    }
+    let mut driver = Driver::start(workspace, session, opened, context).await?;
+    driver.keyboard = keyboard;
+    driver.announce(&gathered.notices).await;
+    if !is_new {
+        driver.introduce().await;
+    }
+    driver.attach(attachments);
+    let exit = driver.lines(first, &skills).await;
+    driver.end().await;
+    exit
+}
+
+/// Input at the prompt.
+enum Typed {
+    Prompt(String),
+    /// The user left, or the input ended.
+    Leave,
+    Signal,
+}
+
+/// What can happen while a prompt is awaited.
+enum Input {
+    Signal,
+    Heard(Option<Heard>),
+    /// An answer to the open question; `None` at the end of input.
+    Answer(Option<String>),
+    /// Something for the prompt; `None` at the end of input.
+    Entry(Option<TypedEntry>),
+}
+
+/// What an entry means.
+#[derive(Debug, PartialEq, Eq)]
+enum Request {
+    Nothing,
+    Prompt(String),
+    Leave,
+    /// A message for the user; nothing is sent.
+    Told(String),
+}
+
+/// Parses an entry. Input that is meant for Pixir never becomes a prompt, because a prompt costs money. `command`
+/// resumes this Session after the user has left.
+fn understand(entry: &TypedEntry, skills: &Skills, command: &str) -> Request {
+    let text = entry.text();
+    if entry.is_cut {
+        return Request::Told(too_long(command));
+    }
+    if !entry.is_utf8 {
+        return Request::Told(not_text(command));
+    }
+    let first = text.split_whitespace().next().unwrap_or_default().to_lowercase();
+    match (first.as_str(), first.len() == text.len()) {
+        ("", _) => Request::Nothing,
+        ("/quit" | "/exit", _) | ("quit" | "exit", true) => Request::Leave,
+        ("/help", _) | ("help" | "?", true) => Request::Told(help(skills)),
+        _ if !text.starts_with('/') => Request::Prompt(text),
+        _ => {
+            let expanded = skills.expand(&text);
+            match expanded.unknown_name {
+                Some(name) => Request::Told(unknown(&name, &expanded.notices)),
+                None => Request::Prompt(text),
+            }
+        }
+    }
+}
+
+/// Refuses what line mode would not send either: a lone word, and a text that begins with an unknown `/word`.
+/// `command` sends what follows it in the same Session, such as `pixir --`; it is offered with the text.
+pub fn refuse_command_word(words: &[String], skills: &Skills, command: &str) -> Result<(), Report> {
+    let text = words.join(" ");
+    let Some(word) = text.split_whitespace().next() else { return Ok(()) };
+    if word.len() < text.trim().len() && !word.starts_with('/') {
+        return Ok(());
+    }
+    let message = match understand(&TypedEntry::line(text.clone()), skills, "pixir") {
+        Request::Nothing | Request::Prompt(_) => return Ok(()),
+        Request::Told(told) if !told.starts_with('/') => {
+            told.lines().next().unwrap_or_default().to_owned()
+        }
+        Request::Told(_) | Request::Leave => {
+            format!(
+                "`{}` works only at the prompt of a running Pixir, so nothing was sent",
+                one_line(word, 60)
+            )
+        }
+    };
+    let as_prompt = format!("if it is meant as a prompt: {}", prompt_command(command, text.trim()));
+    Err(bad_argument(message).with_next_actions(vec!["pixir --help".to_owned(), as_prompt]))
+}
+
+fn too_long(command: &str) -> String {
+    format!(
+        "{}\n  \
+         try: save the text in a file and name the file in the prompt\n  \
+         try: leave with /quit, then pipe it in: {command} < FILE",
+        cut_line()
+    )
+}
+
+fn not_text(command: &str) -> String {
+    format!(
+        "nothing was sent: it contains bytes that are not UTF-8\n  \
+         try: set the terminal to UTF-8 and type it again\n  \
+         try: leave with /quit, then run: {command} --attach FILE"
+    )
+}
+
+fn unknown(name: &str, notices: &[String]) -> String {
+    let shown = one_line(name, 60);
+    let mut text = match notices {
+        [] => format!("nothing was sent: there is no command, prompt or Skill called /{shown}\n"),
+        _ => format!("nothing was sent: {}\n", one_line(&notices.join("; "), 400)),
+    };
+    if typo_guard::is_command(name) {
+        writeln!(text, "  try: leave with /quit, then run `pixir {name}`").ok();
+    }
+    text.push_str("  try: /help\n  try: begin with another word if it is a prompt");
+    text
+}
+
+fn help(skills: &Skills) -> String {
+    let mut text = "/help  show this\n/quit  leave; so do exit, quit and Ctrl-D\n".to_owned();
+    for named in skills.named() {
+        writeln!(text, "/{}  {}", one_line(&named.name, 40), one_line(&named.description, 80)).ok();
+    }
+    text.push_str(
+        "everything else is a prompt; what is pasted at once is one prompt; Ctrl-C stops a Turn",
+    );
+    text
+}
+
+/// The first line: model, mode, folder and how to leave.
+fn start_line(model: &str, mode: &PermissionMode, workspace: &Path) -> String {
+    let folder = one_line(&workspace.to_string_lossy(), 200);
+    format!(
+        "{}, mode {}, in {folder}; /quit or Ctrl-D leaves, /help shows commands",
+        one_line(model, 60),
+        mode.as_str().replace('_', "-")
+    )
+}
+
+/// Reads the first prompt of a Session that does not exist yet.
+async fn first_prompt(
+    start: &str,
+    skills: &Skills,
+    context: &Context,
+    keyboard: &mut Keyboard,
+) -> Typed {
+    let mut signals = Signals::listen();
+    let mut view = View::new(context.mode(), Paper::standard(signals.count()));
+    view.notice(start);
+    loop {
+        view.ask(PROMPT);
+        let entry = tokio::select! {
+            entry = keyboard.entry() => entry,
+            _ = signals.next() => {
+                view.ask("\n");
+                return Typed::Signal;
+            }
+        };
+        let Some(entry) = entry else {
+            view.ask("\n");
+            return Typed::Leave;
+        };
+        match understand(&entry, skills, "pixir") {
+            Request::Nothing => {}
+            Request::Prompt(text) => return Typed::Prompt(text),
+            Request::Leave => return Typed::Leave,
+            Request::Told(text) => view.tell(&text),
+        }
+    }
+}
+
+impl Driver<'_> {
+    /// Shows which Session is resumed, and its last exchange.
+    async fn introduce(&mut self) {
+        let conversation = &self.conversation;
+        let start =
+            start_line(conversation.model(), &conversation.mode(), conversation.workspace());
+        self.view.notice(&start);
+        let Ok(history) = self.conversation.history().await else { return };
+        let title = history.first_words().map(|words| one_line(&words.text, TITLE_WIDTH));
+        let title = title.unwrap_or_else(|| "(no prompt yet)".to_owned());
+        self.view.notice(&format!("Session {}: {title}", self.conversation.id()));
+        self.view.notice(&last_exchange(&history));
+    }
+
+    /// Runs a Turn for each prompt until the person leaves.
+    async fn lines(&mut self, first: Option<String>, skills: &Skills) -> Result<Exit, Report> {
+        let mut waiting = first;
+        loop {
+            let typed = match waiting.take() {
+                Some(text) => Typed::Prompt(text),
+                None => self.next_prompt(skills).await,
+            };
+            let text = match typed {
+                Typed::Prompt(text) => text,
+                Typed::Leave => return Ok(self.leave(Exit::Answered)),
+                Typed::Signal => return Ok(self.leave(Exit::Interrupted)),
+            };
+            match self.turn(text).await? {
+                Driven::Ended(ending) if self.must_leave(&ending) => {
+                    return Ok(self.close(&Driven::Ended(ending)));
+                }
+                Driven::Ended(_) => {}
+                driven => return Ok(self.close(&driven)),
+            }
+        }
+    }
+
+    /// Reads the next prompt. Events and questions of children are shown at once, and an open question is answered
+    /// first.
+    async fn next_prompt(&mut self, skills: &Skills) -> Typed {
+        let resume = format!("pixir resume {}", self.conversation.id());
+        let mut is_heard = true;
+        let mut is_due = true;
+        self.show_question();
+        loop {
+            if is_due && self.questions.is_empty() {
+                self.view.ask(PROMPT);
+                is_due = false;
+            }
+            match self.next_input(is_heard).await {
+                Input::Signal => {
+                    self.view.ask("\n");
+                    return Typed::Signal;
+                }
+                Input::Heard(None) => is_heard = false,
+                Input::Heard(Some(heard)) => {
+                    if is_shown(&heard) && self.questions.is_empty() {
+                        self.view.ask("\n");
+                        is_due = true;
+                    }
+                    self.view.hear(&heard).ok();
+                    self.note_question(&heard);
+                }
+                Input::Answer(line) => {
+                    self.reply(line).await;
+                    is_due = true;
+                }
+                Input::Entry(None) => {
+                    self.view.ask("\n");
+                    return Typed::Leave;
+                }
+                Input::Entry(Some(entry)) => match understand(&entry, skills, &resume) {
+                    Request::Nothing => is_due = true,
+                    Request::Prompt(text) => return Typed::Prompt(text),
+                    Request::Leave => return Typed::Leave,
+                    Request::Told(text) => {
+                        self.view.tell(&text);
+                        is_due = true;
+                    }
+                },
+            }
+        }
+    }
+
+    async fn next_input(&mut self, is_heard: bool) -> Input {
+        let is_asking = !self.questions.is_empty();
+        let typed = async {
+            if is_asking {
+                Input::Answer(self.keyboard.line_after(self.asked_at).await)
+            } else {
+                Input::Entry(self.keyboard.entry().await)
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = self.signals.next() => Input::Signal,
+            heard = self.relay.next(), if is_heard => Input::Heard(heard),
+            input = typed => input,
+        }
+    }
+
+    fn leave(&mut self, exit: Exit) -> Exit {
+        self.hint();
+        exit
+    }
+}
+
+/// The last prompt of a Session and its answer, for a resumed Session.
+fn last_exchange(history: &History) -> String {
+    let mut answer = None;
+    for (_, fact) in history.live_backwards() {
+        match fact {
+            Canonical::AssistantMessage(message) if answer.is_none() && message.is_final() => {
+                answer = Some(last_lines(&message.text, ANSWER_LINES));
+            }
+            Canonical::TurnFailed(failed) if answer.is_none() => {
+                let why = one_line(&failed.error_message, 200);
+                answer = Some(format!("({}: {why})", failed.terminal_status.as_str()));
+            }
+            Canonical::UserMessage(message) => {
+                let prompt = first_lines(&message.text, PROMPT_LINES);
+                return format!("{PROMPT}{prompt}\n{}", answer.unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    String::new()
+}
+
+fn first_lines(text: &str, most: usize) -> String {
+    let text = clean(text);
+    let mut lines: Vec<&str> = text.trim().lines().take(most + 1).collect();
+    if lines.len() > most {
+        lines[most] = "…";
+    }
+    lines.join("\n")
+}
+
+fn last_lines(text: &str, most: usize) -> String {
+    let text = clean(text);
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let hidden = lines.len().saturating_sub(most);
+    let shown = lines[hidden..].join("\n");
+    if hidden == 0 { shown } else { format!("… ({})\n{shown}", counted(hidden, "earlier line")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::base::paths::Home;
+    use crate::model::skill::Places;
+
+    /// The command that resumes a Session.
+    const RESUME: &str = "pixir resume 20260721T101112-abcdef";
+
+    fn entry(text: &str) -> TypedEntry {
+        let lines = text.lines().map(str::to_owned).collect();
+        TypedEntry { lines, at: Instant::now(), is_cut: false, is_utf8: true }
+    }
+
+    #[test]
+    fn what_is_meant_for_pixir_is_no_prompt() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path().join("home"));
+        let prompts = folder.path().join("home/prompts");
+        std::fs::create_dir_all(&prompts).unwrap();
+        std::fs::write(prompts.join("review.md"), "Review $ARGUMENTS").unwrap();
+        let workspace = folder.path().join("work");
+        let skills = Skills::new(Places { workspace, user: None, home });
+        for text in ["", "  ", "\n\n"] {
+            assert_eq!(understand(&entry(text), &skills, RESUME), Request::Nothing, "{text:?}");
+        }
+        for text in ["exit", " Quit ", "/quit", "/exit", "/quit now"] {
+            assert_eq!(understand(&entry(text), &skills, RESUME), Request::Leave, "{text:?}");
+        }
+        for text in ["/help", "/help me", "help", "?", "/reviw the diff", "/undo", "/etc"] {
+            let request = understand(&entry(text), &skills, RESUME);
+            assert!(matches!(request, Request::Told(_)), "{text:?}: {request:?}");
+        }
+        for text in [
+            "exit the loop when done",
+            "quit\nwas pasted",
+            "help me",
+            "/path/like this is broken",
+            "/usr/bin/env: no such file",
+            "/review the diff",
+            "what does /etc hold?",
+        ] {
+            assert_eq!(understand(&entry(text), &skills, RESUME), Request::Prompt(text.to_owned()));
+        }
+        let cut = TypedEntry { is_cut: true, ..entry("zzzz") };
+        let Request::Told(told) = understand(&cut, &skills, RESUME) else {
+            panic!("a cut line was sent")
+        };
+        assert!(told.contains("nothing was sent") && told.contains("file"), "{told}");
+        assert!(told.contains("pipe it in: pixir resume 20260721T101112-abcdef < FILE"), "{told}");
+        let Request::Told(told) = understand(&cut, &skills, "pixir") else { panic!("sent") };
+        assert!(told.contains("pipe it in: pixir < FILE"), "{told}");
+        let bytes = TypedEntry { is_utf8: false, ..entry("caf\u{fffd}") };
+        let Request::Told(told) = understand(&bytes, &skills, RESUME) else {
+            panic!("changed text was sent")
+        };
+        assert!(told.contains("not UTF-8"), "{told}");
+        assert!(
+            told.contains("/quit, then run: pixir resume 20260721T101112-abcdef --attach FILE"),
+            "{told}"
+        );
+        let long = format!("/{}", "x".repeat(100_000));
+        let Request::Told(told) = understand(&entry(&long), &skills, RESUME) else {
+            panic!("sent")
+        };
+        assert!(told.len() < 1_000, "{} bytes", told.len());
+        let Err(report) = refuse_command_word(&[long], &skills, "pixir --") else { panic!("sent") };
+        let told = format!("{report} {}", report.next_actions().join(" "));
+        assert!(told.len() < 1_000, "{told}");
+        assert!(told.contains("pixir -- '<the prompt>'"), "{told}");
+    }
+}

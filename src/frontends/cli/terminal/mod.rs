@@ -1,0 +1,7 @@
+//! The terminal: what a person types, questions to them, and signals.
+
+pub mod confirm;
+pub mod keyboard;
+pub mod prompt_reader;
+pub mod signals;
+pub mod stdin;

@@ -1,0 +1,87 @@
+//! Object ids, and the hash functions of repositories.
+
+use std::fmt;
+
+use sha1::{Digest, Sha1};
+use sha2::Sha256;
+
+/// The hash function of a repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ObjectFormat {
+    /// SHA-1, with ids of 20 bytes.
+    Sha1,
+    /// SHA-256, with ids of 32 bytes.
+    Sha256,
+}
+
+impl ObjectFormat {
+    /// The number of bytes in an id.
+    #[must_use]
+    pub const fn id_length(self) -> usize {
+        match self {
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+        }
+    }
+
+    /// The id of a blob with this content.
+    #[must_use]
+    pub fn blob_id(self, content: &[u8]) -> ObjectId {
+        let header = format!("blob {}\0", content.len());
+        match self {
+            Self::Sha1 => ObjectId(Bytes::Sha1(hash::<Sha1>(&header, content).into())),
+            Self::Sha256 => ObjectId(Bytes::Sha256(hash::<Sha256>(&header, content).into())),
+        }
+    }
+}
+
+fn hash<D: Digest>(header: &str, content: &[u8]) -> sha1::digest::Output<D> {
+    D::new().chain_update(header).chain_update(content).finalize()
+}
+
+/// The id of an object: the hash of its header and content.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId(Bytes);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Bytes {
+    Sha1([u8; 20]),
+    Sha256([u8; 32]),
+}
+
+impl ObjectId {
+    /// The id with these bytes; `None` unless there are 20 or 32.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let sha1 = bytes.try_into().map(Bytes::Sha1);
+        sha1.or_else(|_| bytes.try_into().map(Bytes::Sha256)).ok().map(Self)
+    }
+
+    /// The bytes of the id.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Sha1(bytes) => bytes,
+            Bytes::Sha256(bytes) => bytes,
+        }
+    }
+
+    /// The first byte of the id, which selects an entry of a fan-out table.
+    pub(super) const fn first_byte(&self) -> u8 {
+        match &self.0 {
+            Bytes::Sha1([first, ..]) | Bytes::Sha256([first, ..]) => *first,
+        }
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_bytes().iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ObjectId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}

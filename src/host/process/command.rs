@@ -1,0 +1,513 @@
+//! [`CommandRunner`]: the only code that starts host processes.
+//!
+//! A command is never a direct child of Pixir: a supervisor process (see `supervisor`) runs between
+//! them. It ends, with all its descendants, as soon as Pixir closes its standard input.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio_util::sync::CancellationToken;
+
+use super::environment;
+use super::lifeline::{Lifeline, Stdin};
+use super::output::Output;
+use super::running::{Running, Supervisor};
+use super::slot::{ProcessSlots, Slots};
+use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
+use crate::base::error::{Explain, Kind};
+use crate::host::process::post_run::{Pending, Witness};
+use crate::host::process::protocol::{Order, encode_frame};
+use crate::host::sandbox::{
+    CacheAccess, CommandGroup, DelegatedGroup, Level, LimitEvents, LocalSockets, OomKillCounter,
+    Sandbox, Spec,
+};
+use crate::settings::bounds::Bounds;
+use crate::settings::config::Config;
+
+/// Starts commands through supervisors; cheap to clone.
+#[derive(Clone)]
+pub struct Commands(Arc<Shared>);
+
+/// The process environment that commands need, read once at startup.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Pixir's own program; `/proc/self/exe` works even after an update has replaced the file.
+    pub own_binary: PathBuf,
+    /// The whole environment; commands only get an allow-list of it.
+    pub environment: Vec<(OsString, OsString)>,
+    pub containment: Containment,
+}
+
+/// How the processes of a command are tracked, so that all of them can be killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Containment {
+    /// A pid namespace where the kernel allows it, else the subreaper.
+    Best,
+    /// Always the subreaper.
+    Subreaper,
+}
+
+struct Shared {
+    own_binary: PathBuf,
+    environment: Vec<(OsString, OsString)>,
+    /// Looked up by the first command.
+    shell: OnceLock<PathBuf>,
+    wanted_shell: Option<PathBuf>,
+    drain: Duration,
+    grace: Duration,
+    subreaper_only: AtomicBool,
+    /// Idle supervisors, new or used, so that the next command need not wait; each serves one Spec.
+    /// The most recently used is last.
+    spares: Mutex<Vec<(Option<Spec>, Supervisor)>>,
+    /// A supervisor that was started before its Spec was known.
+    early: Mutex<Option<UnassignedSupervisor>>,
+    sandbox: Sandbox,
+    /// The parent of control groups for commands, if they can be created; found by the first command.
+    groups: OnceLock<Option<DelegatedGroup>>,
+    /// Counts the processes that the kernel killed in Pixir's own control group.
+    kills: OnceLock<OomKillCounter>,
+    slots: ProcessSlots,
+    max_commands: usize,
+    /// Integrity checks that have not finished.
+    pending: Pending,
+    /// Cancelled when the run ends.
+    closing: CancellationToken,
+}
+
+impl Shared {
+    fn shell(&self) -> &Path {
+        let find = || environment::shell(&self.environment, self.wanted_shell.as_deref());
+        self.shell.get_or_init(find)
+    }
+}
+
+/// A supervisor process that has not received its Spec.
+struct UnassignedSupervisor {
+    containment: &'static str,
+    process: Child,
+    lifeline: UnixStream,
+    output: ChildStdout,
+    status: ChildStderr,
+}
+
+/// How long a supervisor may take to read its setup frame.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a command is attempted while the folders mounted for it change.
+const MOST_ATTEMPTS: usize = 5;
+
+/// How many idle supervisors are kept.
+const MOST_SPARES: usize = 3;
+
+/// A request to run one command.
+pub struct Job<'a> {
+    pub command: &'a str,
+    pub directory: &'a Path,
+    /// The extra roots of the Workspace.
+    pub further: &'a [PathBuf],
+    /// `None` for no deadline.
+    pub timeout: Option<Duration>,
+    pub cancel: &'a CancellationToken,
+    /// The pipes of the command; `None` for an empty standard input.
+    pub stdin: Option<&'a Stdin>,
+    /// The write bounds within the directory.
+    pub bounds: &'a Bounds,
+    /// The sandbox; `None` if it is turned off.
+    pub spec: Option<&'a Spec>,
+    /// Gets the supervisor process, whose end is the end of the command.
+    pub witness: Option<&'a Witness>,
+}
+
+/// The result of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub end: End,
+    pub stopped: Option<Stop>,
+    pub leftovers: Vec<Leftover>,
+    /// Processes that could not be killed.
+    pub survivors: Vec<Leftover>,
+    /// Paths that the sandbox had covered and that were replaced from outside while the command ran.
+    pub uncovered: Vec<PathBuf>,
+    pub duration: Duration,
+    /// `namespace` or `subreaper`.
+    pub containment: String,
+    /// Which limits the kernel enforced while it ran.
+    pub events: LimitEvents,
+    /// The sandbox level that was reached.
+    pub level: Level,
+    /// Whether a call had to declare that it needs Unix sockets.
+    pub sockets: LocalSockets,
+    /// How the package caches were mounted.
+    pub caches: CacheAccess,
+}
+
+impl Outcome {
+    /// Whether the command ended on its own with exit code 0.
+    pub fn is_success(&self) -> bool {
+        self.end == End::Code(0) && self.stopped.is_none()
+    }
+}
+
+/// How the shell of the command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Code(i32),
+    Signal(i32),
+    /// It was killed before its exit status was reported.
+    Unknown,
+}
+
+/// Why Pixir stopped a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    TimedOut,
+    Interrupted,
+    /// A path that the sandbox had covered was replaced.
+    Uncovered,
+}
+
+/// A process that was still running when the command had ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Leftover {
+    pub pid: i32,
+    pub name: String,
+}
+
+impl Commands {
+    /// A runner with command slots of its own; starts nothing yet.
+    pub fn new(host: Host, config: &Config) -> Self {
+        Self::sharing(host, config, ProcessSlots::default())
+    }
+
+    /// A runner that shares the command slots of this process.
+    pub fn sharing(host: Host, config: &Config, slots: ProcessSlots) -> Self {
+        let Host { own_binary, environment, containment } = host;
+        let environment = environment::for_commands(&environment, &config.bash.env);
+        let sandbox = Sandbox::new(config, &environment);
+        Self(Arc::new(Shared {
+            own_binary,
+            shell: OnceLock::new(),
+            wanted_shell: config.bash.shell.clone(),
+            environment,
+            drain: config.bash.drain,
+            grace: config.grace.process,
+            subreaper_only: AtomicBool::new(containment == Containment::Subreaper),
+            spares: Mutex::new(Vec::new()),
+            early: Mutex::new(None),
+            sandbox,
+            groups: OnceLock::new(),
+            kills: OnceLock::new(),
+            slots,
+            max_commands: config.bash.max_commands,
+            pending: Pending::default(),
+            closing: CancellationToken::new(),
+        }))
+    }
+
+    /// The sandbox of this machine.
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.0.sandbox
+    }
+
+    /// The slots that limit how many commands run at once.
+    pub fn slots(&self) -> &Slots {
+        self.0.slots.get(self.0.max_commands)
+    }
+
+    /// The integrity checks that have not finished.
+    pub fn pending(&self) -> &Pending {
+        &self.0.pending
+    }
+
+    /// Ends background commands, and waits for all integrity checks and until no command runs in a supervisor.
+    /// Supervisors give back the package caches meanwhile; the next supervisor waits for those.
+    pub async fn close(&self) {
+        self.0.closing.cancel();
+        self.0.pending.none().await;
+        self.early().take();
+        let spares: Vec<_> = self.spares().drain(..).collect();
+        for (_, supervisor) in spares {
+            supervisor.release().await;
+        }
+    }
+
+    /// Waits until [`Self::close`] is called.
+    pub async fn closing(&self) {
+        self.0.closing.cancelled().await;
+    }
+
+    /// Whether namespaces are known to be unavailable, or are not to be used.
+    pub fn is_without_namespaces(&self) -> bool {
+        self.0.subreaper_only.load(Ordering::Relaxed)
+    }
+
+    /// Runs a command to its end, its deadline or its interruption, and leaves nothing running.
+    /// Dropping the future kills all its processes at once.
+    pub async fn run(
+        &self,
+        job: &Job<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Outcome, CommandError> {
+        let order = Order {
+            directory: job.directory.into(),
+            shell: self.0.shell().to_owned().into(),
+            command: job.command.into(),
+            drain: self.0.drain,
+            environment: self.0.environment.clone(),
+        };
+        let frame = order.encode().map_err(|_| CommandError::Unsayable)?;
+        let mut outcome = self.attempt(&frame, job, output).await;
+        for _ in 1..MOST_ATTEMPTS {
+            // The folders mounted for it have changed; nothing has run yet.
+            let Err(CommandError::Stale) = outcome else { break };
+            self.spares().retain(|(own, _)| own.as_ref() != job.spec);
+            outcome = self.attempt(&frame, job, output).await;
+        }
+        if let Err(CommandError::Unsupported { .. }) = outcome {
+            self.0.subreaper_only.store(true, Ordering::Relaxed);
+            self.spares().clear();
+            self.early().take();
+            return outcome;
+        }
+        outcome
+    }
+
+    async fn attempt(
+        &self,
+        frame: &[u8],
+        job: &Job<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Outcome, CommandError> {
+        let mut supervisor = if let Some(spare) = self.take_spare(job.spec) {
+            spare
+        } else {
+            Box::pin(self.end_other_spares(job.spec)).await;
+            self.start(job.spec)?
+        };
+        if supervisor.lifeline.send(frame, job.stdin).await.is_err() {
+            supervisor = self.start(job.spec)?;
+            // A supervisor that fails at once reports the reason on its status line.
+            supervisor.lifeline.send(frame, job.stdin).await.ok();
+        }
+        if let Some(witness) = job.witness {
+            witness.watches(supervisor.descriptor());
+        }
+        let group = supervisor.group.clone();
+        let before = self.limit_events(group.as_deref());
+        let hidden = job.spec.map(|spec| self.0.sandbox.hidden_watch(job.directory, spec));
+        let running = Running::new(supervisor, job, self.0.grace, hidden);
+        let (mut outcome, free) = Box::pin(running.watch(output)).await?;
+        outcome.events = self.limit_events(group.as_deref()).since(before);
+        if let Some(supervisor) = free {
+            self.keep(job.spec, supervisor);
+        }
+        Ok(outcome)
+    }
+
+    /// The limit events so far: of the command's own control group, else of Pixir's.
+    fn limit_events(&self, group: Option<&CommandGroup>) -> LimitEvents {
+        let of_pixir = || {
+            let kills = self.0.kills.get_or_init(OomKillCounter::of_own_group);
+            LimitEvents { oom_kills: kills.read(), refused_processes: 0 }
+        };
+        group.map_or_else(of_pixir, CommandGroup::events)
+    }
+
+    /// Creates a control group for a supervisor with this Spec, where that is possible.
+    fn new_group(&self, spec: Option<&Spec>) -> Option<Arc<CommandGroup>> {
+        let limits = &spec?.limits;
+        let groups = self.0.groups.get_or_init(DelegatedGroup::of_this_process).as_ref()?;
+        let made = groups.create(limits);
+        made.inspect_err(|error| tracing::debug!(%error, "no control group")).ok().map(Arc::new)
+    }
+
+    fn spares(&self) -> MutexGuard<'_, Vec<(Option<Spec>, Supervisor)>> {
+        self.0.spares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_spare(&self, spec: Option<&Spec>) -> Option<Supervisor> {
+        let mut spares = self.spares();
+        let place = spares.iter().rposition(|(own, _)| own.as_ref() == spec)?;
+        let (_, mut spare) = spares.remove(place);
+        matches!(spare.process.try_wait(), Ok(None)).then_some(spare)
+    }
+
+    /// Ends idle supervisors of the same Session with other Specs, so that the next supervisor finds in the
+    /// package caches what their commands wrote. The most recently used one ends last.
+    async fn end_other_spares(&self, spec: Option<&Spec>) {
+        let Some(spec) = spec.filter(|spec| !spec.caches.places.is_empty()) else { return };
+        let is_other = |own: &Option<Spec>| {
+            own.as_ref().is_some_and(|own| {
+                own.scratch == spec.scratch && own != spec && !own.caches.places.is_empty()
+            })
+        };
+        let others: Vec<_> = self.spares().extract_if(.., |(own, _)| is_other(own)).collect();
+        for (_, supervisor) in others {
+            supervisor.end().await;
+        }
+    }
+
+    fn keep(&self, spec: Option<&Spec>, supervisor: Supervisor) {
+        let mut spares = self.spares();
+        spares.push((spec.cloned(), supervisor));
+        if spares.len() > MOST_SPARES {
+            spares.remove(0);
+        }
+    }
+
+    /// The environment of every command.
+    pub(super) fn environment(&self) -> &[(OsString, OsString)] {
+        &self.0.environment
+    }
+
+    fn early(&self) -> MutexGuard<'_, Option<UnassignedSupervisor>> {
+        self.0.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a supervisor process if none is idle, while its Spec is still being computed.
+    pub fn start_early(&self) {
+        let mut early = self.early();
+        if early.is_none() && self.spares().is_empty() {
+            // The command will fail in the same way, and report it.
+            *early = self.spawn_supervisor().ok();
+        }
+    }
+
+    /// Starts a supervisor with this Spec, or sends the Spec to the one that was started early.
+    pub(super) fn start(&self, spec: Option<&Spec>) -> Result<Supervisor, CommandError> {
+        let early = self.early().take();
+        let fits = |early: &UnassignedSupervisor| early.containment == self.containment();
+        let supervisor = match early.filter(fits) {
+            Some(early) => early,
+            None => self.spawn_supervisor()?,
+        };
+        let UnassignedSupervisor { process, mut lifeline, output, status, .. } = supervisor;
+        let group = self.new_group(spec);
+        let folder = group.as_ref().map_or_else(OsString::new, |group| group.folder().into());
+        let spec = spec.map(Spec::arguments).unwrap_or_default();
+        let setup = encode_frame([folder].into_iter().chain(spec)).map_err(CommandError::Start)?;
+        // A supervisor that ends at once reports the reason on its status line.
+        lifeline.write_all(&setup).ok();
+        let lifeline = Lifeline::new(lifeline).map_err(CommandError::Start)?;
+        let status = BufReader::new(status).lines();
+        Ok(Supervisor { process, lifeline, output, status, group })
+    }
+
+    /// The containment of the next supervisor, as its argument.
+    fn containment(&self) -> &'static str {
+        if self.is_without_namespaces() { SUBREAPER } else { BEST }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the only place that starts host processes")]
+    fn spawn_supervisor(&self) -> Result<UnassignedSupervisor, CommandError> {
+        let containment = self.containment();
+        let (lifeline, far_end) = UnixStream::pair().map_err(CommandError::Start)?;
+        lifeline.set_write_timeout(Some(SETUP_TIMEOUT)).map_err(CommandError::Start)?;
+        let far_end = Stdio::from(OwnedFd::from(far_end));
+        let mut command = Command::new(&self.0.own_binary);
+        command.args([SUPERVISE, containment]);
+        // The supervisor gets no environment: commands could read it there.
+        command.env_clear().stdin(far_end).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().map_err(|source| CommandError::NoSupervisor {
+            program: self.0.own_binary.clone(),
+            source,
+        })?;
+        let (Some(output), Some(status)) = (process.stdout.take(), process.stderr.take()) else {
+            return Err(CommandError::Start(io::ErrorKind::BrokenPipe.into()));
+        };
+        Ok(UnassignedSupervisor { containment, process, lifeline, output, status })
+    }
+}
+
+impl std::fmt::Debug for Commands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Commands").field("shell", &self.0.shell()).finish_non_exhaustive()
+    }
+}
+
+/// The next action for a program that embeds Pixir without a supervisor binary.
+const EMBEDDED: &str = "a program that embeds Pixir sets `HarnessOptions::own_binary` to a binary that calls \
+    `pixir::supervise` when its first argument is `pixir::SUPERVISE`: its own, or `pixir`";
+
+/// Why a command did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error("the command contains a NUL byte or is far too long")]
+    Unsayable,
+    #[error("cannot start the command supervisor")]
+    Start(#[source] io::Error),
+    #[error("cannot start the command supervisor, \"{}\"", program.display())]
+    NoSupervisor { program: PathBuf, source: io::Error },
+    #[error("cannot create a folder for the temporary files of commands")]
+    NoScratch(#[source] io::Error),
+    #[error("namespaces cannot be used: {reason}")]
+    Unsupported { reason: String },
+    #[error("this command cannot be sandboxed here: {reason}")]
+    Unconfined { reason: String },
+    #[error("the folders mounted for the command changed before it started")]
+    Stale,
+    #[error("the shell could not be started: {reason}")]
+    Refused { reason: String },
+    #[error("supervising commands needs /proc, which is missing or shows another pid namespace")]
+    Blind,
+    #[error("the command supervisor ended unexpectedly")]
+    Lost,
+    #[error("there is no program `{0}`")]
+    Missing(String),
+}
+
+impl Explain for CommandError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Unsayable => Kind::InvalidArgs,
+            Self::Missing(_) => Kind::NotFound,
+            Self::Unconfined { .. } => Kind::SandboxUnavailable,
+            Self::Start(_)
+            | Self::NoSupervisor { .. }
+            | Self::NoScratch(_)
+            | Self::Unsupported { .. }
+            | Self::Refused { .. }
+            | Self::Blind
+            | Self::Stale
+            | Self::Lost => Kind::CommandFailed,
+        }
+    }
+    fn next_actions(&self) -> Vec<String> {
+        match self {
+            Self::Refused { reason } if reason.contains("Argument list too long") => {
+                vec![
+                    "a command over 128 KB must go to a file first; write it and run the file"
+                        .into(),
+                ]
+            }
+            Self::NoSupervisor { .. } => vec![
+                "start Pixir again if it was moved or replaced while it ran".into(),
+                EMBEDDED.into(),
+            ],
+            Self::Lost => vec![EMBEDDED.into()],
+            Self::Blind => vec!["go on without commands, or ask the user to mount /proc".into()],
+            Self::Missing(_) => vec!["install it, or name it by its absolute path".into()],
+            Self::Unconfined { .. } => vec![
+                "ask the user: `pixir doctor` says what is missing, and `--sandbox off` runs \
+                 commands without a sandbox"
+                    .into(),
+            ],
+            Self::Unsayable
+            | Self::Start(_)
+            | Self::NoScratch(_)
+            | Self::Unsupported { .. }
+            | Self::Refused { .. }
+            | Self::Stale => Vec::new(),
+        }
+    }
+}

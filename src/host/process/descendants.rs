@@ -1,0 +1,105 @@
+//! Process descendants, read from `/proc`.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A process that is alive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub pid: i32,
+    pub name: String,
+}
+
+/// Whether `/proc` is mounted for the pid namespace of this process. In the `/proc` of another pid
+/// namespace, each number means a different process.
+pub fn are_known() -> bool {
+    let own = rustix::process::getpid().as_raw_nonzero().to_string();
+    std::fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own))
+        && std::fs::read("/proc/thread-self/children").is_ok()
+}
+
+/// Every living descendant of this process, parents before children; zombies do not count.
+///
+/// The walk starts at `/proc/self`, so it finds the right processes in any pid namespace.
+pub fn of_this_process() -> Vec<Process> {
+    beneath(children(Path::new("/proc/self")))
+}
+
+/// Every living descendant of another process in this pid namespace.
+pub fn of(pid: Pid) -> Vec<Process> {
+    beneath(children(&folder_of(pid.as_raw_nonzero().get())))
+}
+
+/// Every living process of a Unix session, whatever its parent is now.
+pub fn of_session(leader: Pid) -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let session = leader.as_raw_nonzero().to_string();
+    let members =
+        pids.filter(|pid: &i32| field(&folder_of(*pid), SESSION) == Some(session.clone()));
+    members.filter_map(living).collect()
+}
+
+/// Whether this process is the parent of that one, dead or alive.
+pub fn has_child(pid: Pid) -> bool {
+    children(Path::new("/proc/self")).contains(&pid.as_raw_nonzero().get())
+}
+
+/// Sends a signal to each process.
+pub fn signal(processes: &[Process], signal: Signal) {
+    for pid in processes.iter().filter_map(|process| Pid::from_raw(process.pid)) {
+        kill_process(pid, signal).ok();
+    }
+}
+
+fn beneath(mut pending: Vec<i32>) -> Vec<Process> {
+    let mut found = Vec::new();
+    let mut visited = HashSet::new();
+    while let Some(pid) = pending.pop() {
+        if visited.insert(pid) {
+            pending.extend(children(&folder_of(pid)));
+            found.extend(living(pid));
+        }
+    }
+    found
+}
+
+fn folder_of(pid: i32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+fn children(process: &Path) -> Vec<i32> {
+    let Ok(threads) = std::fs::read_dir(process.join("task")) else { return Vec::new() };
+    let of_thread = |thread: std::fs::DirEntry| {
+        let list = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+    };
+    threads.filter_map(Result::ok).flat_map(of_thread).collect()
+}
+
+/// Indices of fields of `/proc/<pid>/stat`, counted after the name.
+const STATE: usize = 0;
+const SESSION: usize = 3;
+
+fn field(process: &Path, index: usize) -> Option<String> {
+    let stat = std::fs::read(process.join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let behind = stat.get(stat.rfind(')')? + 2..)?;
+    behind.split(' ').nth(index).map(str::to_owned)
+}
+
+/// Reads `/proc/<pid>/stat`, unless the process is a zombie. The name is in brackets and may contain
+/// brackets.
+fn living(pid: i32) -> Option<Process> {
+    let folder = folder_of(pid);
+    if matches!(field(&folder, STATE)?.as_str(), "Z" | "X") {
+        return None;
+    }
+    let stat = std::fs::read(folder.join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let name = stat.get(stat.find('(')? + 1..stat.rfind(')')?)?;
+    let name = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    Some(Process { pid, name })
+}

@@ -1,0 +1,198 @@
+//! Exit report of a command: lines for the model, and details for presenters and audits.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::command::{End, Leftover, Outcome, Stop};
+use super::confined::{Confined, Needs, Ran};
+use super::denial::{self, MayDeclare};
+use super::limit_notes;
+use super::output::Collected;
+use crate::host::process::post_run::Mended;
+use crate::host::sandbox::{ASIDE, Level, LocalSockets};
+
+/// How many leftover processes are named to the model.
+const NAMED_LEFTOVERS: usize = 5;
+
+/// How many paths are named in one warning.
+const NAMED_PATHS: usize = 20;
+
+/// The report on how a command ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ending {
+    pub ok: bool,
+    /// The lines after the output, without a final newline.
+    pub lines: String,
+    pub details: Value,
+    /// Files that programs outside the sandbox execute, and that the command made or changed.
+    pub programs: Vec<PathBuf>,
+}
+
+/// The context of an exit report: the settings and wording of the call.
+#[derive(Debug, Clone, Copy)]
+pub struct Telling<'a> {
+    /// The working directory.
+    pub directory: &'a Path,
+    /// The deadline.
+    pub timeout: Option<Duration>,
+    pub needs: Needs,
+    /// Text before the exit status, such as the id of a background command.
+    pub prefix: &'a str,
+    /// Why the command was stopped, if not by its deadline.
+    pub stopped: &'a str,
+}
+
+impl Ending {
+    /// Adds a note for the model and the user.
+    pub fn add_note(&mut self, note: &str) {
+        write!(self.lines, "\n[{note}]").ok();
+        let told = self.details.get("notice").and_then(Value::as_str);
+        let notice = told.map_or_else(|| note.to_owned(), |told| format!("{told}; {note}"));
+        self.details["notice"] = json!(notice);
+    }
+
+    /// The report on a command that has ended.
+    pub fn of(
+        ran: &Ran,
+        collected: &Collected,
+        commands: &Confined,
+        telling: &Telling<'_>,
+    ) -> Self {
+        let Ran { outcome, mended, hidden, limits } = ran;
+        let mut lines = closing(outcome, collected, telling);
+        let warnings = warnings(outcome, mended);
+        for warning in &warnings {
+            write!(lines, "\n[{warning}]").ok();
+        }
+        let ok = outcome.is_success();
+        let mut for_user = Vec::new();
+        if !ok && outcome.level != Level::Off {
+            let may_declare = MayDeclare {
+                network: commands.may_declare_network(),
+                sockets: commands.may_declare_sockets()
+                    && outcome.sockets == LocalSockets::OnDeclaration,
+            };
+            let said = &collected.bounded.text;
+            let needs = telling.needs;
+            for denial in denial::explain(said, needs, may_declare, hidden, telling.directory) {
+                write!(lines, "\n[{}]", denial.text).ok();
+                for_user.extend(denial.is_for_user.then_some(denial.text));
+            }
+        }
+        let text = &collected.bounded.text;
+        for line in limit_notes::explain(text, outcome, limits.as_ref()) {
+            write!(lines, "\n[{line}]").ok();
+        }
+        let mut details = facts(outcome, collected);
+        let lists = [
+            ("mended", &mended.put_back),
+            ("neutralised", &mended.nested.neutralised),
+            ("uncovered", &outcome.uncovered),
+            ("run_outside", &mended.nested.programs),
+        ];
+        for (name, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+            details[name] =
+                json!(list.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>());
+        }
+        let notices = commands.notices(outcome).into_iter().map(str::to_owned);
+        let mut notices: Vec<String> = notices.collect();
+        notices.extend(warnings);
+        notices.extend(for_user);
+        if !notices.is_empty() {
+            details["notice"] = json!(notices.join("; "));
+        }
+        Self { ok, lines, details, programs: mended.nested.programs.clone() }
+    }
+}
+
+/// Warnings for the model and the user about what the integrity check found.
+fn warnings(outcome: &Outcome, mended: &Mended) -> Vec<String> {
+    let named = |paths: &[PathBuf]| {
+        let shown = paths.iter().take(NAMED_PATHS).map(|path| path.display().to_string());
+        let more = paths.len().saturating_sub(NAMED_PATHS);
+        let more = (more > 0).then(|| format!("{more} more"));
+        shown.chain(more).collect::<Vec<_>>().join(", ")
+    };
+    let mut warnings = Vec::new();
+    if !outcome.uncovered.is_empty() {
+        let paths = named(&outcome.uncovered);
+        warnings.push(format!(
+            "the sandbox no longer covered {paths}, because it was replaced outside while the \
+             command ran; the command may have read or changed it, so check it, then run the \
+             command again"
+        ));
+    }
+    if !mended.put_back.is_empty() {
+        let paths = named(&mended.put_back);
+        warnings.push(format!("it changed protected files, which were restored: {paths}"));
+    }
+    if !mended.nested.neutralised.is_empty() {
+        let paths = named(&mended.nested.neutralised);
+        warnings.push(format!(
+            "git would run programs outside the sandbox because of {paths}, so that was removed; \
+             the original is beside it as *{ASIDE}, and only the user can restore it"
+        ));
+    }
+    warnings
+}
+
+fn closing(outcome: &Outcome, collected: &Collected, telling: &Telling<'_>) -> String {
+    let mut text = String::new();
+    for note in collected.file_notes() {
+        writeln!(text, "{note}").ok();
+    }
+    if !outcome.leftovers.is_empty() {
+        let (count, told) = (outcome.leftovers.len(), named(&outcome.leftovers));
+        writeln!(text, "[{count} background processes were killed: {told}]").ok();
+    }
+    if !outcome.survivors.is_empty() {
+        let (count, told) = (outcome.survivors.len(), named(&outcome.survivors));
+        writeln!(text, "[{count} processes could not be killed: {told}]").ok();
+    }
+    let ended = match outcome.end {
+        End::Code(code) => format!("exit code {code}"),
+        End::Signal(signal) => format!("killed by signal {signal}"),
+        End::Unknown => "killed".to_owned(),
+    };
+    let Telling { prefix, stopped, .. } = telling;
+    match outcome.stopped {
+        None => write!(text, "[{prefix}{ended}]"),
+        Some(Stop::TimedOut) => {
+            let after = telling.timeout.unwrap_or_default().as_millis();
+            write!(text, "[{prefix}timed out after {after} ms, {ended}]")
+        }
+        Some(Stop::Interrupted) => write!(text, "[{prefix}{stopped}, {ended}]"),
+        Some(Stop::Uncovered) => write!(text, "[{prefix}stopped by the sandbox, {ended}]"),
+    }
+    .ok();
+    text
+}
+
+fn named(processes: &[Leftover]) -> String {
+    let told = processes.iter().take(NAMED_LEFTOVERS);
+    told.map(|left| format!("{} {}", left.pid, left.name)).collect::<Vec<_>>().join(", ")
+}
+
+fn facts(outcome: &Outcome, collected: &Collected) -> Value {
+    let (exit_code, signal) = match outcome.end {
+        End::Code(code) => (Some(code), None),
+        End::Signal(signal) => (None, Some(signal)),
+        End::Unknown => (None, None),
+    };
+    json!({
+        "exit_code": exit_code,
+        "signal": signal,
+        "timed_out": outcome.stopped == Some(Stop::TimedOut),
+        "interrupted": outcome.stopped == Some(Stop::Interrupted),
+        "duration_ms": u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
+        "leftovers": outcome.leftovers,
+        "survivors": outcome.survivors,
+        "output_path": collected.spill.as_ref().map(|path| path.to_string_lossy()),
+        "output_bytes": collected.total_bytes,
+        "containment": outcome.containment,
+        "sandbox": outcome.level.name(),
+    })
+}

@@ -1,0 +1,195 @@
+//! Services: long-running programs that communicate over pipes, such as MCP servers.
+//!
+//! A service runs in a supervisor like a command, and all its processes are killed when the lifeline
+//! closes. It has no slot, deadline or sandbox, because it is a program that the user configured, not
+//! one that a model wrote.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
+
+use super::command::{CommandError, Commands, End};
+use super::environment::{find_on_path, is_program};
+use super::lifeline::Stdin;
+use super::running::{News, Supervisor};
+use crate::host::process::protocol::Order;
+
+/// How long children of a service may run after it has ended.
+const DRAIN: Duration = Duration::from_millis(100);
+/// How long the last output of a service is awaited after it has ended.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// The program of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// A name to look up on PATH, or a path.
+    pub command: String,
+    pub args: Vec<String>,
+    pub directory: PathBuf,
+    /// Variables added to the environment of commands; these take precedence.
+    pub environment: Vec<(String, String)>,
+}
+
+/// A started service, with its standard input and standard error.
+pub struct Served {
+    pub service: Service,
+    pub stdin: pipe::Sender,
+    pub errors: pipe::Receiver,
+}
+
+/// A running service. Dropping it kills all its processes.
+pub struct Service {
+    supervisor: Supervisor,
+    given: Stdin,
+    news: News,
+    /// Whether standard output is open.
+    is_speaking: bool,
+    is_over: bool,
+}
+
+/// An event of a service.
+#[derive(Debug)]
+pub enum Said {
+    /// This many bytes of output were read.
+    Output(usize),
+    /// The service has ended, or could not be started.
+    Over(Result<End, CommandError>),
+}
+
+impl Commands {
+    /// Starts a service.
+    pub async fn serve(&self, program: &Program) -> Result<Served, CommandError> {
+        let mut environment = self.environment().to_vec();
+        for (name, value) in &program.environment {
+            environment.retain(|(own, _)| own != name.as_str());
+            environment.push((name.into(), value.into()));
+        }
+        let found = find(&program.command, &environment, &program.directory)
+            .ok_or_else(|| CommandError::Missing(program.command.clone()))?;
+        let order = Order {
+            directory: program.directory.clone().into(),
+            shell: "/bin/sh".into(),
+            command: sentence(&found, &program.args),
+            drain: DRAIN,
+            environment,
+        };
+        let frame = order.encode().map_err(|_| CommandError::Unsayable)?;
+        let (stdin, errors, given) = Stdin::with_errors().map_err(CommandError::Start)?;
+        let mut supervisor = self.start(None)?;
+        let sent = supervisor.lifeline.send(&frame, Some(&given)).await;
+        sent.map_err(CommandError::Start)?;
+        let news = News::default();
+        let service = Service { supervisor, given, news, is_speaking: true, is_over: false };
+        Ok(Served { service, stdin, errors })
+    }
+}
+
+impl Service {
+    /// Waits for output or for the end. Cancel-safe: no output is lost when the future is dropped.
+    pub async fn listen(&mut self, buffer: &mut BytesMut) -> Said {
+        loop {
+            if self.is_over {
+                return self.last_words(buffer).await;
+            }
+            let Supervisor { output, status, .. } = &mut self.supervisor;
+            tokio::select! {
+                biased;
+                read = output.read_buf(buffer), if self.is_speaking => match read {
+                    Ok(count) if count > 0 => return Said::Output(count),
+                    // The exit status comes on a status line.
+                    _ => self.is_speaking = false,
+                },
+                line = status.next_line() => match line {
+                    Ok(Some(line)) => self.learn(&line),
+                    _ => self.is_over = true,
+                },
+            }
+        }
+    }
+
+    fn learn(&mut self, line: &str) {
+        self.news.take(line);
+        if self.news.has_started() {
+            self.given.let_go();
+        }
+        self.is_over = self.news.is_decided();
+    }
+
+    /// The rest of the output, and then the exit status.
+    async fn last_words(&mut self, buffer: &mut BytesMut) -> Said {
+        let rest = self.supervisor.output.read_buf(buffer);
+        match timeout(LAST_WORDS, rest).await {
+            Ok(Ok(count)) if count > 0 => Said::Output(count),
+            _ => Said::Over(self.news.ending()),
+        }
+    }
+}
+
+/// Finds a program: by its path, relative to the directory, or by name in the folders of PATH.
+fn find(command: &str, environment: &[(OsString, OsString)], directory: &Path) -> Option<PathBuf> {
+    if command.contains('/') {
+        return Some(directory.join(command)).filter(|place| is_program(place));
+    }
+    find_on_path(command, environment)
+}
+
+/// The shell command that replaces the shell by the program, with every word quoted.
+fn sentence(program: &Path, args: &[String]) -> OsString {
+    let mut sentence = OsString::from("exec ");
+    sentence.push(quoted(program.as_os_str()));
+    for arg in args {
+        sentence.push(" ");
+        sentence.push(quoted(OsStr::new(arg)));
+    }
+    sentence
+}
+
+/// Quotes a word for a shell.
+pub fn quoted(word: &OsStr) -> OsString {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let mut bytes = vec![b'\''];
+    for byte in word.as_bytes() {
+        match byte {
+            b'\'' => bytes.extend_from_slice(br"'\''"),
+            byte => bytes.push(*byte),
+        }
+    }
+    bytes.push(b'\'');
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_reaches_the_program_as_it_is() {
+        let args = ["a b".to_owned(), "it's $HOME `x`".to_owned(), String::new()];
+        let sentence = sentence(Path::new("/bin/echo"), &args);
+        assert_eq!(sentence, r"exec '/bin/echo' 'a b' 'it'\''s $HOME `x`' ''");
+    }
+
+    #[test]
+    fn a_program_is_found_in_absolute_folders_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        std::fs::create_dir(root.join("bin")).unwrap();
+        let tool = root.join("bin/tool");
+        std::fs::write(&tool, "#!/bin/sh\n").unwrap();
+        let path_of = |folders: OsString| [("PATH".into(), folders)];
+        let path = path_of(root.join("bin").into_os_string());
+        assert_eq!(find("tool", &path, root), None, "it cannot be executed yet");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&tool, mode).unwrap();
+        assert_eq!(find("tool", &path, root), Some(tool.clone()));
+        assert_eq!(find("tool", &path_of("bin:.".into()), root), None);
+        assert_eq!(find("bin/tool", &[], root), Some(tool.clone()));
+        assert_eq!(find(tool.to_str().unwrap(), &[], Path::new("/")), Some(tool));
+        assert_eq!(find("tool", &[], root), None);
+    }
+}

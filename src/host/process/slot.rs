@@ -1,0 +1,82 @@
+//! Command slots: limit how many commands run at once, over all Sessions of the process.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// The slots of one process, shared by all clones: an editor has a Harness for each Workspace, and each
+/// starts commands.
+#[derive(Debug, Clone, Default)]
+pub struct ProcessSlots(Arc<OnceLock<Slots>>);
+
+impl ProcessSlots {
+    /// The slots; the first call determines their number.
+    pub fn get(&self, count: usize) -> &Slots {
+        self.0.get_or_init(|| Slots::new(count))
+    }
+}
+
+/// A fixed number of slots, acquired first come, first served.
+#[derive(Debug)]
+pub struct Slots {
+    free: Semaphore,
+    count: usize,
+}
+
+/// The right to run one command; released on drop.
+pub type Slot<'a> = SemaphorePermit<'a>;
+
+impl Slots {
+    /// This many slots.
+    pub fn new(count: usize) -> Self {
+        Self { free: Semaphore::new(count), count }
+    }
+
+    /// A slot, if one is free and no other command waits for it.
+    pub fn take(&self) -> Option<Slot<'_>> {
+        self.free.try_acquire().ok()
+    }
+
+    /// Waits for a slot, after those that wait already. Dropping the future leaves the queue.
+    pub async fn wait(&self) -> Option<Slot<'_>> {
+        // The semaphore is never closed, so this is never `None`.
+        self.free.acquire().await.ok()
+    }
+
+    /// Why a command is waiting.
+    pub fn reason(&self) -> String {
+        match self.count {
+            1 => "for a free slot: 1 command runs".to_owned(),
+            count => format!("for a free slot: {count} commands run"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_comes_first_is_served_first_and_who_leaves_is_not_waited_for() {
+        let slots = Slots::new(1);
+        let held = slots.take().unwrap();
+        assert!(slots.take().is_none());
+        let mut first = pin!(slots.wait());
+        let mut leaver = Box::pin(slots.wait());
+        let mut last = pin!(slots.wait());
+        assert!(first.as_mut().now_or_never().is_none());
+        assert!(leaver.as_mut().now_or_never().is_none());
+        assert!(last.as_mut().now_or_never().is_none());
+        drop(held);
+        assert!(slots.take().is_none(), "nobody overtakes");
+        assert!(last.as_mut().now_or_never().is_none());
+        let held = first.as_mut().now_or_never().flatten().unwrap();
+        drop(leaver);
+        drop(held);
+        assert!(last.as_mut().now_or_never().flatten().is_some());
+    }
+}

@@ -1,0 +1,440 @@
+//! The supervisor process between Pixir and a command, which kills all processes of the command.
+//!
+//! `pixir __supervise` enters a new pid namespace and starts `pixir __supervise init` as its first
+//! process; when that one ends, for whatever reason, the kernel kills everything inside. Where
+//! namespaces are not allowed, both are subreapers: the second one watches the command and kills
+//! its descendants, and the first one does so if the second has ended or is stopped.
+//! Pixir holds the other end of standard input (`lifeline`): when it closes, also because Pixir was
+//! killed, all processes are killed.
+//! Standard output carries the command's output and standard error the status lines.
+//!
+//! A namespace runs one command after the other as long as each leaves it unchanged: no processes,
+//! no new mounts. Creating a new one costs more than most commands.
+//!
+//! No tokio here: the outer process must stay single-threaded, and both must start fast.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use nix::sched::CloneFlags;
+use nix::sys::signal::SigSet;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
+
+use super::covers::Covers;
+use super::lifeline::Given;
+use super::namespace::Entry;
+use super::oom_score::OomScore;
+use super::refresh::{Answerer, Asker};
+use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
+use super::{descendants, lifeline, namespace};
+use crate::host::process::protocol::Order;
+use crate::host::sandbox;
+use crate::host::sandbox::{
+    CacheAccess, Confined, Enforcement, Level, LocalSockets, PrivateCaches, Spec,
+};
+
+/// The hidden first argument that makes `pixir` a supervisor.
+pub const SUPERVISE: &str = "__supervise";
+/// The hidden second argument of the first process in a namespace.
+const INIT: &str = "init";
+/// The hidden second argument that asks for namespaces where they are allowed.
+pub const BEST: &str = "best";
+/// The hidden second argument that asks not to try namespaces.
+pub const SUBREAPER: &str = "subreaper";
+/// The hidden second argument of the inner process without a namespace.
+const INNER: &str = "inner";
+
+/// Control byte: send SIGTERM to all processes.
+pub const TERMINATE: u8 = b'T';
+/// Control byte: kill all processes.
+pub const KILL: u8 = b'K';
+
+/// Status line: nothing was run, because the mounts are no longer as they were built.
+pub const STALE: &str = "stale";
+
+/// First word of a status line: this path lost its cover while the command ran.
+pub const UNCOVERED: &str = "uncovered";
+
+/// Status line: all processes have ended, and another request can be sent.
+pub const FREE: &str = "free";
+
+/// Status line: all processes have ended, and the package caches are being given back.
+pub const RETURNING: &str = "returning";
+
+/// First word of a status line: this command cannot be confined as required.
+pub const UNCONFINED: &str = "unconfined";
+
+/// Status line: this `/proc` does not show the processes that must be watched.
+pub const BLIND: &str = "blind";
+
+/// How long the inner process may take to kill everything after the lifeline closed, before the outer one does.
+const INNER_PATIENCE: Duration = Duration::from_millis(500);
+/// How many descriptors are closed if `/proc` does not list them.
+const GUESSED_DESCRIPTORS: i32 = 256;
+
+/// Runs as a supervisor; `arguments` are those after [`SUPERVISE`]: the role. The Spec comes through the
+/// lifeline, because this process is started while Pixir still computes it.
+pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    // Pixir blocks SIGXFSZ for itself, and the mask is inherited; commands expect the default.
+    SigSet::from(nix::sys::signal::Signal::SIGXFSZ).thread_unblock().ok();
+    let role = arguments.next().unwrap_or_default();
+    if role == INIT {
+        return match Asker::inherited(&arguments.next().unwrap_or_default()) {
+            Ok(Some((asker, spec))) => {
+                with_spec(spec, |spec| serve(Reach::Namespace, spec.as_ref(), Some(asker)))
+            }
+            // The process outside has reported the reason.
+            Ok(None) => ExitCode::FAILURE,
+            Err(error) => {
+                report(format_args!("unsupported {error}"));
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if role == INNER {
+        let spec = arguments.collect();
+        return with_spec(spec, |spec| serve(Reach::Descendants, spec.as_ref(), None));
+    }
+    close_inherited();
+    OomScore::of_supervisor();
+    // Without a terminal a command cannot ask on it, and Ctrl-C reaches Pixir alone.
+    rustix::process::setsid().ok();
+    match lifeline::receive_setup() {
+        Ok(Some(mut setup)) if !setup.is_empty() => {
+            let group = setup.remove(0);
+            with_spec(setup.clone(), |spec| supervise_outside(&role, &group, setup, spec))
+        }
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(format_args!("failed {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Parses the Spec and calls `go_on` with it.
+fn with_spec(fields: Vec<OsString>, go_on: impl FnOnce(Option<Spec>) -> ExitCode) -> ExitCode {
+    match Spec::read(fields.into_iter()) {
+        Ok(spec) => go_on(spec),
+        Err(error) => {
+            report(format_args!("{UNCONFINED} the specification cannot be read: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Builds the mounts for commands, and waits until the process inside has ended. `group` is the folder of a
+/// control group, or empty.
+fn supervise_outside(
+    role: &OsStr,
+    group: &OsStr,
+    told: Vec<OsString>,
+    mut spec: Option<Spec>,
+) -> ExitCode {
+    // If this fails, the command runs without its limits.
+    if !group.is_empty() {
+        sandbox::join_group(Path::new(group)).ok();
+    }
+    if role != SUBREAPER {
+        match enter_namespaces(spec.as_ref()) {
+            Ok(()) => return build_and_serve(told, spec.as_ref()),
+            // Pixir retries without namespaces, so that it knows the containment beforehand.
+            Err(Entry::Refused) if spec.is_some() => {
+                report("unsupported namespaces are not allowed");
+                return ExitCode::FAILURE;
+            }
+            Err(Entry::Refused) => {}
+            Err(Entry::Stuck(error)) => return report_stuck(&error),
+        }
+    }
+    if !descendants::are_known() {
+        report(BLIND);
+        return ExitCode::FAILURE;
+    }
+    let caches = spec.as_mut().and_then(|spec| PrivateCaches::prepare(&mut spec.caches));
+    let told = spec.map(|spec| spec.arguments()).unwrap_or_default();
+    let outcome = start_inner(&told);
+    if let Some(caches) = caches {
+        caches.release();
+    }
+    outcome
+}
+
+/// Whether an error means that a path of the Spec has been removed or replaced since.
+fn is_about_names(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Reports why no command can run in the namespaces that this process has entered.
+fn report_stuck(error: &io::Error) -> ExitCode {
+    // A command changed a folder meanwhile; that is no reason to give up namespaces.
+    if is_about_names(error) {
+        report(STALE);
+    } else {
+        report(format_args!("unsupported {error}"));
+    }
+    ExitCode::FAILURE
+}
+
+fn enter_namespaces(spec: Option<&Spec>) -> Result<(), Entry> {
+    namespace::enter(spec.map_or(CloneFlags::empty(), sandbox::name_spaces))
+}
+
+/// Closes inherited descriptors: a command gets its three standard descriptors and no others.
+fn close_inherited() {
+    let listed = std::fs::read_dir("/proc/self/fd").map(|entries| {
+        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        numbers.collect::<Vec<i32>>()
+    });
+    for descriptor in listed.unwrap_or_else(|_| (0..GUESSED_DESCRIPTORS).collect()) {
+        // Nothing in this process owns a descriptor yet.
+        if descriptor > 2 {
+            nix::unistd::close(descriptor).ok();
+        }
+    }
+}
+
+/// Starts the first process of the namespace, builds the mounts while that process starts, and waits
+/// until it has ended.
+fn build_and_serve(mut told: Vec<OsString>, spec: Option<&Spec>) -> ExitCode {
+    let (answerer, mut init) = match start_init() {
+        Ok(started) => started,
+        Err(error) => {
+            report(format_args!("unsupported {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let views = match spec.map(sandbox::build).transpose() {
+        Ok(views) => views,
+        Err(error) => return report_stuck(&error),
+    };
+    if let Some(views) = &views {
+        told.extend(Spec::with_views(views));
+    }
+    let outcome = answerer.serve(told, views.as_ref()).and_then(|()| init.wait());
+    if let Some(views) = views {
+        views.begin_release();
+        report(RETURNING);
+        views.release();
+    }
+    match outcome {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(format_args!("unsupported {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Starts the first process of the namespace. It waits for the rest of the Spec in `/`, from which it
+/// sees the later mounts.
+#[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
+fn start_init() -> io::Result<(Answerer, Child)> {
+    let answerer = Answerer::new()?;
+    let mut init = Command::new("/proc/self/exe");
+    init.args([SUPERVISE, INIT]).arg(answerer.argument()).current_dir("/");
+    let init = init.spawn()?;
+    Ok((answerer, init))
+}
+
+/// Starts the process that watches the command, and replaces it when it has ended: without a namespace
+/// a command can see, kill or stop it.
+#[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
+fn start_inner(told: &[OsString]) -> ExitCode {
+    let started = adopt_orphans()
+        .and_then(|()| Command::new("/proc/self/exe").args([SUPERVISE, INNER]).args(told).spawn())
+        .and_then(|inner| {
+            let pid = Pid::from_child(&inner);
+            Ok((pid, pidfd_open(pid, PidfdFlags::empty())?))
+        });
+    let (pid, inner) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            report(format_args!("failed {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
+    // Polled for no events, so standard input wakes this process only when the lifeline closes.
+    let mut polled = [
+        PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::empty()),
+        PollFd::new(&inner, PollFlags::IN),
+    ];
+    while polled.iter().all(|polled| polled.revents().is_empty()) {
+        rustix::event::poll(&mut polled, None).ok();
+    }
+    let patience = Timespec::try_from(INNER_PATIENCE).ok();
+    rustix::event::poll(&mut [PollFd::new(&inner, PollFlags::IN)], patience.as_ref()).ok();
+    let mut watch = Watch::new(Reach::Descendants, pid);
+    if watch.reap() == Family::Alive {
+        report_leftovers();
+        watch.sweep();
+    }
+    ExitCode::SUCCESS
+}
+
+fn adopt_orphans() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// Receives requests and runs them one by one; leaves no processes behind.
+fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCode {
+    let settled = match settle(reach, spec) {
+        Ok(settled) => settled,
+        Err(refusal) => {
+            report(refusal);
+            return ExitCode::FAILURE;
+        }
+    };
+    // The command must not look into, or write to, the process that watches it.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
+    let covers = Covers::new(spec, settled.enforcement.level);
+    // The first command runs with the mounts that were just built for it, without a check: a folder whose entries
+    // change all the time would always be found stale.
+    let mut is_first = true;
+    loop {
+        let (mut order, given) = match lifeline::receive() {
+            Ok(Some(received)) => received,
+            Ok(None) => return ExitCode::SUCCESS,
+            Err(error) => {
+                report(format_args!("failed {error}"));
+                return ExitCode::FAILURE;
+            }
+        };
+        // A covered file was replaced from outside, and its mount is gone.
+        if covers.are_stale() {
+            report(STALE);
+            return ExitCode::SUCCESS;
+        }
+        let is_stale = |asker: &mut Asker| asker.wait().and_then(|()| asker.is_stale());
+        let is_new = std::mem::take(&mut is_first);
+        match asker.as_mut().filter(|_| !is_new).map(is_stale) {
+            None | Some(Ok(false)) => {}
+            Some(Ok(true)) => {
+                report(STALE);
+                return ExitCode::SUCCESS;
+            }
+            Some(Err(error)) => {
+                report(format_args!("failed {error}"));
+                return ExitCode::FAILURE;
+            }
+        }
+        if let Some(spec) = spec {
+            order.set("TMPDIR", spec.temp(reach == Reach::Namespace).into());
+            for (name, folder) in spec.caches.environment() {
+                order.set(name, folder.into());
+            }
+        }
+        let peace = match carry_out(&order, given, reach, &settled, &covers) {
+            Ok(peace) => peace,
+            Err(error) => {
+                report(format_args!("failed {error}"));
+                return ExitCode::FAILURE;
+            }
+        };
+        let is_reusable = reach == Reach::Namespace && !covers.mounts().has_changed();
+        if peace == Peace::Broken || !is_reusable || sandbox::holds_shared_memory() {
+            return ExitCode::SUCCESS;
+        }
+        report(FREE);
+        if let Some(asker) = &mut asker {
+            asker.owe();
+            if let Err(error) = asker.settle() {
+                report(format_args!("failed {error}"));
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+}
+
+/// The state of the process that starts commands, after it was confined.
+struct Settled {
+    enforcement: Enforcement,
+    score: OomScore,
+}
+
+/// Sets this process up as the first of a namespace or as a subreaper, and confines it.
+fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Settled, String> {
+    if reach == Reach::Namespace {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
+        namespace::show_own_processes();
+        if !rustix::process::geteuid().is_root() {
+            namespace::give_up_mounting().map_err(|error| format!("unsupported {error}"))?;
+        }
+    } else {
+        adopt_orphans().map_err(|error| format!("failed cannot adopt orphans: {error}"))?;
+    }
+    let score = OomScore::of_supervisor();
+    let Some(spec) = spec else {
+        let (level, sockets) = (Level::Off, LocalSockets::Harmless);
+        let enforcement = Enforcement { level, sockets, caches: CacheAccess::Layered };
+        return Ok(Settled { enforcement, score });
+    };
+    let place = if reach == Reach::Namespace { Confined::InOwnWorld } else { Confined::OnMachine };
+    let enforcement =
+        sandbox::confine(spec, place).map_err(|reason| format!("{UNCONFINED} {reason}"))?;
+    Ok(Settled { enforcement, score })
+}
+
+fn carry_out(
+    order: &Order,
+    given: Given,
+    reach: Reach,
+    settled: &Settled,
+    covers: &Covers,
+) -> io::Result<Peace> {
+    // Reported first, because the command may start by killing this process.
+    let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
+    let Enforcement { level, sockets, caches } = settled.enforcement;
+    let (level, sockets, caches) = (level.name(), sockets.name(), caches.name());
+    report(format_args!("starting {reach_name} {level} {sockets} {caches}"));
+    let command = settled.score.start_command(|| start(order, given))?;
+    let mut watch = Watch::new(reach, command);
+    if reach == Reach::Descendants && !descendants::has_child(command) {
+        // A process that does not see the command cannot see its children either.
+        watch.sweep();
+        report(BLIND);
+        return Ok(Peace::Broken);
+    }
+    let descriptor = pidfd_open(command, PidfdFlags::empty())?;
+    Ok(watch.run(&descriptor, order.drain, covers))
+}
+
+/// Starts the shell. Both outputs share one pipe, so their order is kept, unless Pixir sent a descriptor
+/// for standard error. Standard input is the descriptor that Pixir sent, else `/dev/null`. std resets
+/// SIGPIPE and the signal mask.
+#[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
+fn start(order: &Order, given: Given) -> io::Result<Pid> {
+    let errors = given.errors.map_or_else(open_output, Ok)?;
+    let child = Command::new(&order.shell)
+        .arg("-c")
+        .arg(&order.command)
+        .current_dir(&order.directory)
+        .env_clear()
+        .envs(order.environment.iter().map(|(name, value)| (name, value)))
+        .stdin(given.stdin.map_or_else(Stdio::null, Stdio::from))
+        .stdout(Stdio::from(open_output()?))
+        .stderr(Stdio::from(errors))
+        .process_group(0)
+        .spawn()?;
+    Ok(Pid::from_child(&child))
+}
+
+/// Opens the output pipe again. Status flags such as `O_NONBLOCK` belong to an open file description:
+/// flags that one command sets must affect neither the next one nor its own standard error.
+fn open_output() -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    if let Ok(output) = rustix::fs::open("/proc/self/fd/1", flags, Mode::empty()) {
+        return Ok(output);
+    }
+    // Without `/proc` the description is shared, and its flags are reset.
+    rustix::fs::fcntl_setfl(io::stdout(), OFlags::empty())?;
+    io::stdout().as_fd().try_clone_to_owned()
+}

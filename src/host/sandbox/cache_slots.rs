@@ -1,0 +1,182 @@
+//! Cache slots: folders below Pixir's home that hold the private layers of commands over package caches.
+//!
+//! A slot belongs to one supervisor at a time, which holds a lock on it as long as its mounts exist. The
+//! kernel drops the lock when the supervisor dies. While a supervisor gives its slot back, which takes longer
+//! than Pixir waits at its end, the lock is shared, and the next supervisor waits for it. The slot that was
+//! used last is taken first, so that the next command, also of another Session, finds what the last one
+//! downloaded. Workspaces share no slots: files that a command of one of them wrote would be built into
+//! programs of the other.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, FlockOperation, Timespec, Timestamps, UTIME_NOW};
+use sha2::{Digest, Sha256};
+
+use crate::base::files::{StateDir, StateError, StateFolder};
+
+/// How many free slots are kept.
+const KEPT_SLOTS: usize = 16;
+/// How often a new slot is made before giving up; another process may remove one before it is locked.
+const ATTEMPTS: usize = 8;
+/// How long to wait for a slot that another supervisor is giving back.
+const RETURN_TIMEOUT: Duration = Duration::from_millis(500);
+/// The interval between two attempts to lock such a slot.
+const RETURN_POLL: Duration = Duration::from_micros(500);
+/// The name of an overlay's work folder. It is removed with the mount: where it is left, the supervisor
+/// died first, and the content of the slot is not used again.
+pub const WORK: &str = "work";
+/// The name of the folder with the private folders that replace caches.
+pub const PRIVATE: &str = "private";
+
+/// A slot, locked by this process.
+#[derive(Debug)]
+pub struct CacheSlot {
+    /// The folder of all slots.
+    pub all: StateDir,
+    pub folder: StateDir,
+    pub name: OsString,
+    lock: File,
+}
+
+/// A slot that no supervisor uses.
+#[derive(Debug)]
+pub struct FreeSlot {
+    pub name: OsString,
+    pub bytes: u64,
+    /// Seconds and nanoseconds of its last use.
+    pub used: (i64, i64),
+}
+
+impl CacheSlot {
+    /// Locks the free slot of an owner that was used last, or a new one.
+    pub fn take(folder: &StateFolder, owner: &str) -> Result<Self, StateError> {
+        let all = folder.create_with_root()?;
+        let is_own = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(owner));
+        for name in by_last_use(&all)?.into_iter().filter(is_own) {
+            if let Some(slot) = Self::lock(&all, &name, RETURN_TIMEOUT)
+                && slot.is_clean()
+            {
+                note_use(&slot.folder);
+                return Ok(slot);
+            }
+        }
+        for _ in 0..ATTEMPTS {
+            let name = OsString::from(format!("{owner}-{:016x}", fastrand::u64(..)));
+            all.create_new_dir(&name)?;
+            if let Some(slot) = Self::lock(&all, &name, Duration::ZERO) {
+                return Ok(slot);
+            }
+        }
+        Err(StateError::io(all.path(), rustix::io::Errno::BUSY))
+    }
+
+    /// Makes the lock a shared one, which shows other processes that the slot is being given back. False when
+    /// another process has the lock: the kernel may drop it during the conversion.
+    pub fn share_lock(&self) -> bool {
+        rustix::fs::flock(&self.lock, FlockOperation::NonBlockingLockShared).is_ok()
+    }
+
+    /// Locks one slot; `None` when it is in use, missing, or no folder of the user's own. Waits up to `timeout`
+    /// for one that is being given back.
+    fn lock(all: &StateDir, name: &OsStr, timeout: Duration) -> Option<Self> {
+        let folder = all.open_dir(name).ok()??;
+        let lock = folder.lock_handle().ok()?;
+        if !acquire(&lock, timeout) {
+            return None;
+        }
+        // The slot may have been removed, and made again, before it was locked.
+        let own = rustix::fs::fstat(&lock).ok()?;
+        let there = all.stat(name).ok()??;
+        let is_same = (own.st_dev, own.st_ino) == (there.device, there.inode);
+        is_same.then(|| Self { all: all.clone(), folder, name: name.to_owned(), lock })
+    }
+
+    /// Whether the last supervisor that used it has unmounted everything.
+    fn is_clean(&self) -> bool {
+        let Ok(names) = self.folder.names() else { return false };
+        names.iter().all(|name| match self.folder.open_dir(name) {
+            Ok(Some(inner)) => matches!(inner.stat(WORK), Ok(None)),
+            _ => false,
+        })
+    }
+}
+
+/// Takes the lock of a slot, unless another process holds it. Waits up to `timeout` while that process is giving
+/// the slot back.
+fn acquire(lock: &File, timeout: Duration) -> bool {
+    let is_granted = |operation| rustix::fs::flock(lock, operation).is_ok();
+    let deadline = Instant::now() + timeout;
+    loop {
+        if is_granted(FlockOperation::NonBlockingLockExclusive) {
+            return true;
+        }
+        let is_returned = is_granted(FlockOperation::NonBlockingLockShared);
+        // Dropped while sleeping: a shared lock would block others that wait.
+        rustix::fs::flock(lock, FlockOperation::NonBlockingUnlock).ok();
+        if !is_returned || Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(RETURN_POLL);
+    }
+}
+
+/// Sets the time of the last use of a slot to now.
+pub fn note_use(folder: &StateDir) {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    rustix::fs::futimens(folder, &times).ok();
+}
+
+/// The name of a cache's folder in a slot.
+pub fn name_of(cache: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let digest = Sha256::digest(cache.as_os_str().as_bytes());
+    let number = digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    format!("{number:016x}")
+}
+
+/// All slots, those that were used last first.
+fn by_last_use(all: &StateDir) -> Result<Vec<OsString>, StateError> {
+    let mut slots = all.entries()?;
+    slots.retain(|entry| entry.kind == FileType::Directory && entry.is_own);
+    slots.sort_by_key(|entry| std::cmp::Reverse(entry.modified));
+    Ok(slots.into_iter().map(|entry| entry.name).collect())
+}
+
+/// Removes free slots that are too many, too large, or were left by a supervisor that died.
+pub fn prune(all: &StateDir, max_bytes: u64) {
+    for (place, name) in by_last_use(all).unwrap_or_default().into_iter().enumerate() {
+        // Measured before the slot is locked, so that a command can use it meanwhile.
+        let is_useless = place >= KEPT_SLOTS || all.tree_bytes(&name) > max_bytes;
+        let Some(slot) = CacheSlot::lock(all, &name, Duration::ZERO) else { continue };
+        if (is_useless || !slot.is_clean())
+            && let Err(error) = all.remove_tree(&name)
+        {
+            tracing::debug!(%error, "a slot of caches is left behind");
+        }
+    }
+}
+
+/// The slots that no supervisor uses.
+pub fn free_slots(folder: &StateFolder) -> Vec<FreeSlot> {
+    let Ok(Some(all)) = folder.open() else { return Vec::new() };
+    let names = by_last_use(&all).unwrap_or_default().into_iter();
+    let free = names.filter(|name| CacheSlot::lock(&all, name, RETURN_TIMEOUT).is_some());
+    let with_size = free.filter_map(|name| {
+        let used = all.stat(&name).ok()??.modified;
+        Some(FreeSlot { bytes: all.tree_bytes(&name), name, used })
+    });
+    with_size.collect()
+}
+
+/// Removes a slot unless a supervisor uses it; true when it was removed.
+pub fn remove_slot(folder: &StateFolder, name: &OsStr) -> Result<bool, StateError> {
+    let Some(all) = folder.open()? else { return Ok(false) };
+    match CacheSlot::lock(&all, name, RETURN_TIMEOUT) {
+        Some(_slot) => all.remove_tree(name),
+        None => Ok(false),
+    }
+}

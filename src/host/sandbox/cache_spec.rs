@@ -1,0 +1,244 @@
+//! The package caches in a sandbox spec: where they are, and their encoding as arguments of a supervisor.
+#![expect(clippy::disallowed_methods, reason = "caches are folders of the user")]
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::links::{Entry, Names};
+use super::{cache_slots, hidden};
+use crate::base::files::StateFolder;
+use crate::base::paths::Home;
+
+/// The variable that names cargo's folder.
+pub const CARGO_HOME: &str = "CARGO_HOME";
+
+/// Variables that lead programs to their caches, and the default folders below the user's home.
+const VARIABLES: &[(&str, &str)] =
+    &[(CARGO_HOME, ".cargo"), ("XDG_CACHE_HOME", ".cache"), ("npm_config_cache", ".npm")];
+
+/// How a command can use the package caches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CacheAccess {
+    /// Through a private layer over each of them, or there are none.
+    #[default]
+    Layered,
+    /// Some are replaced by private folders, which are empty at first.
+    Private,
+    /// Some can only be read.
+    ReadOnly,
+}
+
+impl CacheAccess {
+    /// The name in status lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheAccess::Layered => "layered",
+            CacheAccess::Private => "private",
+            CacheAccess::ReadOnly => "read-only",
+        }
+    }
+
+    /// Parses a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [CacheAccess::Layered, CacheAccess::Private, CacheAccess::ReadOnly];
+        all.into_iter().find(|access| access.name() == name)
+    }
+}
+
+/// The package caches of a command, and where its private layers lie.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CacheSpec {
+    /// Pixir's home, which holds the slots.
+    pub home: PathBuf,
+    /// The prefix of the names of slots that commands of this Workspace may use.
+    pub owner: String,
+    /// The caches, with links resolved.
+    pub places: Vec<PathBuf>,
+    /// Variables that lead programs to their caches, and the folders that they would use otherwise.
+    pub variables: Vec<(OsString, PathBuf)>,
+    /// How the command uses the caches; known only to the process that prepares them.
+    pub access: CacheAccess,
+    /// The folder with the private folders that the variables name, where nothing can be mounted.
+    pub private: Option<PathBuf>,
+}
+
+impl CacheSpec {
+    /// The folder of all slots.
+    pub fn slots(&self) -> StateFolder {
+        slots(&self.home)
+    }
+
+    /// The caches as arguments of a supervisor, each behind `letter`.
+    pub fn arguments(&self, letter: &str) -> Vec<OsString> {
+        if self.places.is_empty() {
+            return Vec::new();
+        }
+        let argument = |kind: &str, value: &OsStr| {
+            let mut argument = OsString::from(format!("{letter}{kind}"));
+            argument.push(value);
+            argument
+        };
+        let mut arguments = vec![
+            argument("h", self.home.as_os_str()),
+            argument("o", self.owner.as_ref()),
+            argument("a", self.access.name().as_ref()),
+        ];
+        arguments.extend(self.places.iter().map(|place| argument("p", place.as_os_str())));
+        arguments.extend(self.private.iter().map(|folder| argument("f", folder.as_os_str())));
+        arguments.extend(self.variables.iter().map(|(name, folder)| {
+            let mut value = name.clone();
+            value.push("=");
+            value.push(folder);
+            argument("v", &value)
+        }));
+        arguments
+    }
+
+    /// Reads one argument back, without the letter; `None` when it is malformed.
+    pub fn read_argument(&mut self, argument: &[u8]) -> Option<()> {
+        let (kind, value) = argument.split_first()?;
+        let text = || std::str::from_utf8(value).ok();
+        let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+        match kind {
+            b'h' => self.home = path(value),
+            b'o' => text()?.clone_into(&mut self.owner),
+            b'a' => self.access = CacheAccess::from_name(text()?)?,
+            b'p' => self.places.push(path(value)),
+            b'f' => self.private = Some(path(value)),
+            b'v' => {
+                let equals = memchr::memchr(b'=', value)?;
+                let name = OsStr::from_bytes(&value[..equals]).to_owned();
+                self.variables.push((name, path(&value[equals + 1..])));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The variables of a command that lead programs to private folders instead of caches.
+    pub fn environment(&self) -> Vec<(&OsStr, PathBuf)> {
+        let Some(private) = &self.private else { return Vec::new() };
+        self.variables.iter().map(|(name, _)| (name.as_os_str(), private.join(name))).collect()
+    }
+}
+
+/// The folder of all slots below Pixir's home.
+fn slots(home: &Path) -> StateFolder {
+    StateFolder::root(home).join(Home::CACHES)
+}
+
+/// The configured package caches on this machine.
+#[derive(Debug, Clone)]
+pub struct CacheSettings {
+    /// Pixir's home.
+    pub home: PathBuf,
+    pub user_home: Option<PathBuf>,
+    /// The caches, as the settings name them.
+    pub places: Vec<PathBuf>,
+    /// Variables, and the folders that they name.
+    pub variables: Vec<(OsString, PathBuf)>,
+    /// A slot with more bytes than this is removed once it is free.
+    pub max_bytes: u64,
+}
+
+impl CacheSettings {
+    /// The caches at `places`; `variable` is a folder that commands find in their environment.
+    pub fn new(
+        home: &Path,
+        user_home: Option<&Path>,
+        places: Vec<PathBuf>,
+        variable: &dyn Fn(&str) -> Option<PathBuf>,
+    ) -> Self {
+        let folder = |(name, default): &(&str, &str)| {
+            let folder = variable(name).or_else(|| Some(user_home?.join(default)))?;
+            Some((OsString::from(name), folder))
+        };
+        Self {
+            home: home.to_owned(),
+            user_home: user_home.map(Path::to_owned),
+            places,
+            variables: VARIABLES.iter().filter_map(folder).collect(),
+            max_bytes: 0,
+        }
+    }
+
+    /// The caches of a command that may write `writable` directly. Targets of links in `reach`, which commands can
+    /// make, are left out, and so are a home and the folders above one.
+    pub fn spec(
+        &self,
+        workspace: &Path,
+        writable: &[PathBuf],
+        reach: &[PathBuf],
+        names: &Names,
+    ) -> CacheSpec {
+        let home = self.user_home.as_deref().and_then(|home| names.canonical(home));
+        let is_home = |path: &Path| home.as_ref().is_some_and(|home| home.starts_with(path));
+        let trusted = |path: &Path| {
+            let end = names.canonical(path).filter(|_| !names.has_link_in(path, reach));
+            let is_refused = |end: &PathBuf| {
+                is_home(end) || hidden::objection(end, home.as_deref(), &self.home).is_some()
+            };
+            end.filter(|end| !is_refused(end))
+        };
+        let mut places: Vec<PathBuf> =
+            self.places.iter().filter_map(|place| trusted(place)).collect();
+        let is_writable = |path: &Path| writable.iter().any(|root| path.starts_with(root));
+        let is_folder = |path: &Path| matches!(names.entry(path), Entry::Folder { .. });
+        places.retain(|place| is_folder(place) && !is_writable(place));
+        places.sort();
+        // A cache in another one is layered with it.
+        places.dedup_by(|later, earlier| later.starts_with(earlier));
+        if places.is_empty() {
+            return CacheSpec::default();
+        }
+        let is_for_caches = |folder: &Path| {
+            let has_cache = places.iter().any(|place| place.starts_with(folder));
+            has_cache && !writable.iter().any(|root| root.starts_with(folder))
+        };
+        let ends = self.variables.iter().filter_map(|(name, folder)| {
+            let folder = names.canonical(folder).filter(|_| !names.has_link_in(folder, reach))?;
+            is_for_caches(&folder).then(|| (name.clone(), folder))
+        });
+        let variables = ends.collect();
+        let home = self.home.clone();
+        let owner = cache_slots::name_of(workspace);
+        CacheSpec { home, owner, places, variables, ..CacheSpec::default() }
+    }
+
+    /// Makes the folder of slots, and missing caches.
+    pub fn prepare(&self) {
+        if self.places.is_empty() {
+            return;
+        }
+        self.places.iter().for_each(|place| self.create_missing(place));
+        if let Err(error) = slots(&self.home).create_with_root() {
+            tracing::debug!(%error, "no folder for slots of caches");
+        }
+    }
+
+    /// Removes slots that are too many, too large, or were left by a supervisor that died.
+    pub fn prune(&self) {
+        if let Ok(Some(all)) = slots(&self.home).open() {
+            cache_slots::prune(&all, self.max_bytes);
+        }
+    }
+
+    /// Makes a cache of the user that is missing: a layer needs a folder to lie over.
+    fn create_missing(&self, place: &Path) {
+        let Some(home) = &self.user_home else { return };
+        let above = place.ancestors().take_while(|folder| *folder != home);
+        // A link could lead anywhere.
+        let is_link = |folder: &Path| folder.is_symlink();
+        if place.starts_with(home)
+            && place.symlink_metadata().is_err()
+            && !above.into_iter().any(is_link)
+        {
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(place);
+            if let Err(error) = made {
+                tracing::debug!(place = %place.display(), %error, "no folder for a cache");
+            }
+        }
+    }
+}

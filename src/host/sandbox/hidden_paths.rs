@@ -1,0 +1,79 @@
+//! Hidden paths in the output of a command: explains why the command did not find them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::sight::is_unseen;
+use super::spec::Spec;
+
+/// How many paths of an output are checked.
+const MOST_PATHS: usize = 64;
+/// Letters that end a path in a message.
+const ENDS: &[char] =
+    &['\'', '"', '`', ':', ';', ',', '(', ')', '<', '>', '|', '\u{2018}', '\u{2019}'];
+
+/// The paths that were hidden from one command.
+#[derive(Debug, Clone, Default)]
+pub struct HiddenPaths {
+    /// Credentials, and paths that the user hides.
+    pub hidden: Vec<PathBuf>,
+    closed: Vec<PathBuf>,
+    seen: Vec<PathBuf>,
+    credentials: Arc<[PathBuf]>,
+    home: Option<PathBuf>,
+}
+
+/// Why a path is hidden.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HiddenPath {
+    /// It holds credentials, or the user hides it.
+    Credential(PathBuf),
+    /// It lies in a home folder.
+    InHome(PathBuf),
+}
+
+impl HiddenPaths {
+    /// The hidden paths of a command with this spec. `credentials` are known places, which need not exist.
+    pub fn new(spec: &Spec, home: Option<&Path>, credentials: Arc<[PathBuf]>) -> Self {
+        let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok();
+        let seen = [&spec.writable, &spec.shown, &spec.viewed, &spec.caches.places];
+        Self {
+            hidden: spec.hidden.iter().filter(is_there).cloned().collect(),
+            closed: spec.closed.clone(),
+            seen: seen.into_iter().flatten().cloned().collect(),
+            credentials,
+            home: home.map(Path::to_owned),
+        }
+    }
+
+    /// The first hidden path that an output names and that exists.
+    pub fn find(&self, output: &str) -> Option<HiddenPath> {
+        let words = output.split(|letter: char| letter.is_whitespace() || ENDS.contains(&letter));
+        let named = words.filter_map(|word| self.expanded(word));
+        named.take(MOST_PATHS).find_map(|path| self.hidden_path(path))
+    }
+
+    fn expanded(&self, word: &str) -> Option<PathBuf> {
+        let path = match word.strip_prefix("~/") {
+            Some(rest) => self.home.as_deref()?.join(rest),
+            None => PathBuf::from(word),
+        };
+        path.is_absolute().then_some(path)
+    }
+
+    fn hidden_path(&self, path: PathBuf) -> Option<HiddenPath> {
+        let is_in = |list: &[PathBuf]| list.iter().any(|own| path.starts_with(own));
+        if is_in(&self.hidden) {
+            return Some(HiddenPath::Credential(path));
+        }
+        let is_unseen = is_unseen(&self.closed, &[&self.seen], &path);
+        // A closed home itself is visible, as an empty folder.
+        if !is_unseen || self.closed.contains(&path) || path.symlink_metadata().is_err() {
+            return None;
+        }
+        if is_in(&self.credentials) {
+            return Some(HiddenPath::Credential(path));
+        }
+        Some(HiddenPath::InHome(path))
+    }
+}

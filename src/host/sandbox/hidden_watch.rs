@@ -1,0 +1,143 @@
+//! Watch for hidden names whose links are pointed elsewhere, when a spec is made and while a command runs.
+//!
+//! A cover hides a name, or a file. When a link on the way to a file is pointed elsewhere, as programs do
+//! that rotate credentials, the name leads to a file that nothing covers, and the file that was covered
+//! has no hidden name any more. A command's own mounts may still show the old link, so Pixir itself
+//! checks, from outside.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::hidden;
+use super::links::{Entry, MOST_LINKS, Names};
+use super::recent_specs::RecordedNames;
+use super::spec::Spec;
+
+/// The paths to hide for a name: its target and the links that lead there, which may be replaced. For a missing
+/// target it is the first missing folder.
+///
+/// Links among the folders on the way are left out: other paths lead through them.
+pub fn hidden_places(name: &Path, names: &Names) -> Vec<PathBuf> {
+    let mut places = Vec::new();
+    let mut name = name.to_owned();
+    while places.len() < MOST_LINKS
+        && let Some((parent, own)) = name.parent().zip(name.file_name())
+    {
+        let parent = names.resolve_absolute(parent).end;
+        let itself = parent.join(own);
+        let Entry::Link { target, .. } = names.entry(&itself) else { break };
+        name = parent.join(target);
+        places.push(itself);
+    }
+    let end = names.resolve_absolute(&name).end;
+    let missing = end.ancestors().take_while(|path| !names.exists(path)).last();
+    let missing = missing.map(Path::to_owned);
+    places.push(missing.unwrap_or(end));
+    places
+}
+
+/// Earlier targets of links to hidden paths, since Pixir was started and as long as they exist.
+#[derive(Debug, Clone, Default)]
+pub struct EarlierEnds(Arc<Mutex<BTreeSet<PathBuf>>>);
+
+impl EarlierEnds {
+    /// All known targets.
+    pub fn all(&self) -> Vec<PathBuf> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// Adds the targets of names with links, unless a command can change one of the links; returns all targets.
+    pub fn update<'p>(
+        &self,
+        hidden: impl Iterator<Item = &'p PathBuf>,
+        is_in_reach: impl Fn(&Path) -> bool,
+        names: &Names,
+    ) -> Vec<PathBuf> {
+        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.retain(|end| names.exists(end));
+        for name in hidden {
+            let found = names.resolve_absolute(name);
+            let is_made_by_commands = found.links.iter().any(|link| is_in_reach(link));
+            if !found.links.is_empty() && !is_made_by_commands && names.exists(&found.end) {
+                ends.insert(found.end);
+            }
+        }
+        ends.iter().cloned().collect()
+    }
+}
+
+/// Names that commands must not read.
+#[derive(Debug)]
+pub struct HiddenNames {
+    /// Names that the settings or Pixir itself hide.
+    pub always: Vec<PathBuf>,
+    pub credentials: Arc<[PathBuf]>,
+    /// The user's home, in which most of them lie; a name is checked only when the home contains it.
+    pub home: Option<PathBuf>,
+}
+
+/// The hidden names of one command.
+#[derive(Debug)]
+pub struct HiddenWatch {
+    names: HiddenNames,
+    workspace: PathBuf,
+    /// The sandbox of the command.
+    spec: Spec,
+    /// The names that the spec was made from; nothing is revealed while they are unchanged.
+    recorded: Option<Arc<RecordedNames>>,
+    /// Hidden names that were missing when the command started, where there is no record.
+    missing: Vec<PathBuf>,
+}
+
+/// The missing hidden names in folders that the command sees as they are: when one is created, the command can
+/// read it.
+pub fn missing(spec: &Spec, is_missing: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    // A layer over a cache shows files that are created in the cache later.
+    let is_as_it_is = |path: &Path| is_in(&spec.shown, path) || is_in(&spec.caches.places, path);
+    let hidden = spec.hidden.iter().filter(|path| is_as_it_is(path) && is_missing(path));
+    hidden.cloned().collect()
+}
+
+impl HiddenWatch {
+    /// Starts to watch, when a command starts.
+    pub fn new(
+        names: HiddenNames,
+        workspace: &Path,
+        spec: &Spec,
+        recorded: Option<Arc<RecordedNames>>,
+    ) -> Self {
+        let missing = match &recorded {
+            Some(_) => Vec::new(),
+            None => missing(spec, |path| path.symlink_metadata().is_err()),
+        };
+        Self { names, workspace: workspace.to_owned(), spec: spec.clone(), recorded, missing }
+    }
+
+    /// The present targets of hidden names that the command can read.
+    pub fn revealed(&self) -> Vec<PathBuf> {
+        if self.recorded.as_ref().is_some_and(|names| names.record.still_holds()) {
+            return Vec::new();
+        }
+        let missing = self.recorded.as_ref().map_or(&self.missing, |names| &names.missing);
+        let HiddenNames { always, credentials, home } = &self.names;
+        let now = Names::listing(home.as_deref());
+        let names = always.iter().chain(credentials.iter()).filter(|name| now.may_exist(name));
+        let places = names.flat_map(|name| hidden_places(name, &now));
+        let is_revealed = |path: &PathBuf| {
+            let is_hidden = is_in(&self.spec.hidden, path) && !is_in(missing, path);
+            // Files in writable folders may have been made by the command itself.
+            let is_exempt = is_in(&self.spec.writable, path)
+                || self.workspace.starts_with(path)
+                || self.spec.is_unseen(path)
+                || hidden::is_of_system(path);
+            !is_hidden && !is_exempt && now.exists(path)
+        };
+        let revealed: BTreeSet<PathBuf> = places.filter(is_revealed).collect();
+        revealed.into_iter().collect()
+    }
+}
+
+fn is_in(list: &[PathBuf], path: &Path) -> bool {
+    list.iter().any(|own| path.starts_with(own))
+}

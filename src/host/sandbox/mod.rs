@@ -1,0 +1,153 @@
+//! The sandbox of commands: file, network and memory limits, described by a [`SandboxSpec`] and
+//! enforced by the kernel.
+//!
+//! Pixir makes the spec (`spec`) and hands it to the supervisor of the command, which builds the
+//! mounts that it describes (`mounts`), drops its own rights and system calls (`confine`), and only
+//! then starts the command. Files that the kernel cannot protect here are checked and restored
+//! afterwards (`guard`).
+
+mod bounded;
+mod cache_slots;
+mod cache_spec;
+mod caches;
+mod capabilities;
+mod cargo_home;
+mod cgroup;
+mod confine;
+mod cover;
+mod credentials;
+mod filter;
+mod folders;
+mod git;
+mod git_config;
+mod guard;
+mod hidden;
+mod hidden_paths;
+mod hidden_watch;
+mod home_list;
+mod home_view;
+mod limits;
+mod links;
+mod listing;
+mod loopback;
+mod memory;
+mod name_record;
+mod nested;
+mod newborn;
+mod pinned;
+mod programs;
+mod recent_specs;
+mod rules;
+mod scratch;
+mod sight;
+mod spec;
+mod tame;
+#[cfg(test)]
+mod tests;
+mod views;
+mod world;
+
+pub use cache_slots::{free_slots, remove_slot};
+pub use cache_spec::CacheAccess;
+pub use caches::PrivateCaches;
+pub use cgroup::{CommandGroup, DelegatedGroup, LimitEvents, join as join_group};
+pub use confine::{Confined, Enforcement, confine};
+pub use credentials::{CREDENTIALS, CredentialPlace};
+pub use guard::{Guard, expel, is_expelled};
+pub use hidden_paths::{HiddenPath, HiddenPaths};
+pub use hidden_watch::HiddenWatch;
+pub use limits::{CommandLimits, holds_shared_memory};
+pub use memory::OomKillCounter;
+pub use nested::{Findings, NestedRepositories};
+pub use newborn::Top;
+pub use scratch::Scratch;
+pub use spec::{NAMING, Sandbox, Spec, Wish};
+pub use tame::ASIDE;
+pub use views::Views;
+pub use world::{build, is_replaced as is_private, name_spaces};
+
+use crate::record::event::PermissionMode;
+use crate::settings::config::SandboxLevel;
+
+/// Sandbox profile: what a command may write and reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// Writes beneath the Workspace, a private temp folder and the configured roots.
+    Workspace,
+    /// Writes only a temp folder that is removed afterwards, and has no network.
+    #[default]
+    ReadOnly,
+    /// No sandbox, by the user's choice.
+    Off,
+}
+
+impl Profile {
+    /// The profile for the configured level and the mode of a Session; a mode only narrows.
+    pub fn of(level: SandboxLevel, mode: &PermissionMode) -> Self {
+        match (level, mode) {
+            (SandboxLevel::Off, _) => Profile::Off,
+            (SandboxLevel::ReadOnly, _)
+            | (_, PermissionMode::ReadOnly | PermissionMode::Other(_)) => Profile::ReadOnly,
+            (SandboxLevel::Workspace | SandboxLevel::Required, _) => Profile::Workspace,
+        }
+    }
+
+    /// The word for it, in settings and in the Log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Workspace => "workspace",
+            Profile::ReadOnly => "read-only",
+            Profile::Off => "off",
+        }
+    }
+}
+
+/// How much of a [`Profile`] this machine can enforce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Namespaces, Landlock and seccomp.
+    Full,
+    /// Landlock and seccomp; some changes are only detected and undone afterwards.
+    Partial,
+    /// No sandbox was requested.
+    Off,
+}
+
+/// Which commands may make Unix sockets with names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalSockets {
+    /// All, because those of other programs are out of reach.
+    Harmless,
+    /// Those that declare it, because they can reach sockets of other programs.
+    OnDeclaration,
+}
+
+impl LocalSockets {
+    /// The word for it, in status lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            LocalSockets::Harmless => "harmless",
+            LocalSockets::OnDeclaration => "on-declaration",
+        }
+    }
+    /// Reads the word back.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [LocalSockets::Harmless, LocalSockets::OnDeclaration];
+        all.into_iter().find(|sockets| sockets.name() == name)
+    }
+}
+
+impl Level {
+    /// The word for it, in status lines, results and `doctor`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Full => "full",
+            Level::Partial => "partial",
+            Level::Off => "off",
+        }
+    }
+    /// Reads the word back.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Level::Full, Level::Partial, Level::Off].into_iter().find(|level| level.name() == name)
+    }
+}

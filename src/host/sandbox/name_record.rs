@@ -1,0 +1,200 @@
+//! Record of file system entries, to find out cheaply whether they are still the same.
+//!
+//! Making, removing or replacing an entry sets the change time of its folder, which no program can choose.
+//! So where a folder on a local file system has the change time that it had, its entries are the recorded
+//! ones, and one `stat` answers for all of them. Mounts change no time: after any change of the mount table,
+//! and where a folder changed, each entry is compared.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, lstat, openat};
+
+use super::folders::{FolderStamp, settled_before};
+use super::links::Entry;
+use crate::base::files::{MountWatch, is_on_local_file_system};
+
+/// Entries of the file system by name, as they were when they were read.
+#[derive(Debug)]
+pub struct NameRecord {
+    folders: Vec<RecordedFolder>,
+    mounts: MountWatch,
+}
+
+/// The recorded names of one folder.
+#[derive(Debug, Default)]
+struct RecordedFolder {
+    path: PathBuf,
+    entries: Vec<(PathBuf, Entry)>,
+    /// All names in it, if they were read.
+    listing: Option<Listing>,
+    /// The stamp of the folder when its entries were compared last.
+    stamp: Mutex<Option<FolderStamp>>,
+}
+
+/// All names in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    folder: PathBuf,
+    names: HashSet<OsString>,
+}
+
+impl Listing {
+    /// Reads the names in a folder; `None` when it cannot be read.
+    pub fn read(folder: &Path) -> Option<Self> {
+        let names = fs::read_dir(folder).ok()?.map(|entry| Some(entry.ok()?.file_name()));
+        Some(Self { folder: folder.to_owned(), names: names.collect::<Option<_>>()? })
+    }
+
+    /// Whether a path may exist: false only for paths in the folder whose first name it does not have.
+    pub fn may_contain(&self, path: &Path) -> bool {
+        let Ok(inside) = path.strip_prefix(&self.folder) else { return true };
+        inside.components().next().is_none_or(|first| self.names.contains(first.as_os_str()))
+    }
+}
+
+impl NameRecord {
+    /// Records entries by their paths, and the names of one folder.
+    pub fn new(entries: Vec<(PathBuf, Entry)>, listing: Option<Listing>) -> Self {
+        let mut folders: BTreeMap<PathBuf, RecordedFolder> = BTreeMap::new();
+        for (path, entry) in entries {
+            let folder = path.parent().unwrap_or(&path).to_owned();
+            folders.entry(folder).or_default().entries.push((path, entry));
+        }
+        if let Some(listing) = listing {
+            let folder = folders.entry(listing.folder.clone()).or_default();
+            folder.listing = Some(listing);
+        }
+        let named = |(path, folder): (PathBuf, RecordedFolder)| RecordedFolder { path, ..folder };
+        let folders = folders.into_iter().map(named).collect();
+        Self { folders, mounts: MountWatch::start() }
+    }
+
+    /// Whether all recorded entries are still the same.
+    pub fn still_holds(&self) -> bool {
+        if self.mounts.take_change() {
+            self.folders.iter().for_each(RecordedFolder::forget_stamp);
+        }
+        let settled = settled_before();
+        self.folders.iter().all(|folder| folder.still_holds(settled))
+    }
+}
+
+impl RecordedFolder {
+    fn still_holds(&self, settled: Duration) -> bool {
+        let known = *self.stamp();
+        if known.is_some() && known == self.stamp_now() {
+            return true;
+        }
+        let before = self.stamp_if_local(settled);
+        let is_listed = |listing: &Listing| Listing::read(&self.path).as_ref() == Some(listing);
+        let holds = self.listing.as_ref().is_none_or(is_listed)
+            && self.entries.iter().all(|(path, entry)| Entry::at(path) == *entry);
+        *self.stamp() = before.filter(|_| holds);
+        holds
+    }
+
+    fn stamp_now(&self) -> Option<FolderStamp> {
+        lstat(&self.path).ok().map(|found| FolderStamp::of(&found))
+    }
+
+    /// The stamp of a folder whose next change will show in its change time.
+    fn stamp_if_local(&self, settled: Duration) -> Option<FolderStamp> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = openat(CWD, &self.path, flags, Mode::empty()).ok()?;
+        let found = fstat(&folder).ok()?;
+        let is_folder = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+        let stamp = FolderStamp::of(&found);
+        (is_folder && stamp.is_before(settled) && is_on_local_file_system(&folder)).then_some(stamp)
+    }
+
+    fn forget_stamp(&self) {
+        *self.stamp() = None;
+    }
+
+    fn stamp(&self) -> MutexGuard<'_, Option<FolderStamp>> {
+        self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::super::links::Names;
+    use super::*;
+
+    /// A folder whose change time is old enough to show its next change.
+    fn settled_folder() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        fs::write(root.join("a/file"), "").unwrap();
+        symlink("b", root.join("a/link")).unwrap();
+        while !FolderStamp::of(&lstat(root.join("a")).unwrap()).is_before(settled_before()) {
+            std::thread::yield_now();
+        }
+        (folder, root)
+    }
+
+    fn recorded(root: &Path) -> NameRecord {
+        let names = Names::listing(Some(root));
+        for name in ["a/file", "a/link/x", "a/missing", "a/b/missing/deep"] {
+            names.canonical(&root.join(name));
+        }
+        let record = names.into_record();
+        assert!(record.still_holds() && record.still_holds());
+        let stamped = |folder: &&RecordedFolder| folder.path == root.join("a");
+        let folder = record.folders.iter().find(stamped).unwrap();
+        assert!(folder.stamp().is_some(), "the second look relies on the change time");
+        record
+    }
+
+    #[test]
+    fn a_record_notices_every_change_of_its_names() {
+        type Change = fn(&Path);
+        let changes: [(&str, Change); 8] = [
+            ("a file is removed", |root| fs::remove_file(root.join("a/file")).unwrap()),
+            ("a file is replaced", |root| {
+                fs::write(root.join("a/new"), "").unwrap();
+                fs::rename(root.join("a/new"), root.join("a/file")).unwrap();
+            }),
+            ("a link leads elsewhere", |root| {
+                fs::remove_file(root.join("a/link")).unwrap();
+                symlink("file", root.join("a/link")).unwrap();
+            }),
+            ("a missing name comes to be", |root| fs::write(root.join("a/missing"), "").unwrap()),
+            ("a folder comes to be", |root| fs::create_dir(root.join("a/b/missing")).unwrap()),
+            ("a folder is moved aside", |root| {
+                fs::rename(root.join("a"), root.join("aside")).unwrap();
+                fs::create_dir(root.join("a")).unwrap();
+            }),
+            ("a folder becomes a link", |root| {
+                fs::rename(root.join("a"), root.join("aside")).unwrap();
+                symlink("aside", root.join("a")).unwrap();
+            }),
+            ("a name is added to the listing", |root| fs::write(root.join("new"), "").unwrap()),
+        ];
+        for (what, change) in changes {
+            let (_folder, root) = settled_folder();
+            let record = recorded(&root);
+            change(&root);
+            assert!(!record.still_holds(), "{what}");
+        }
+    }
+
+    #[test]
+    fn changes_beside_the_names_do_not_count() {
+        let (_folder, root) = settled_folder();
+        let record = recorded(&root);
+        fs::write(root.join("a/other"), "").unwrap();
+        fs::write(root.join("a/file"), "content").unwrap();
+        assert!(record.still_holds());
+        fs::remove_file(root.join("a/file")).unwrap();
+        assert!(!record.still_holds(), "a folder that changed a moment ago is not relied on");
+    }
+}

@@ -1,0 +1,106 @@
+//! Cache of sandbox specs: one holds as long as the names that it was made from are unchanged.
+//!
+//! Making a spec compares some hundred names with each other. Most commands find the same names as the
+//! command before, so only the names are checked again.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Profile;
+use super::git::Repository;
+use super::name_record::NameRecord;
+use super::spec::{Network, Spec, add};
+
+/// How many specs are kept: with and without network, in two modes.
+const MOST_SPECS: usize = 4;
+
+/// The inputs of a spec, beside names of the file system.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpecBasis {
+    pub profile: Profile,
+    pub network: Network,
+    /// Whether the call declared Unix sockets.
+    pub local_sockets: bool,
+    pub workspace: PathBuf,
+    pub further: Vec<PathBuf>,
+    pub scratch: PathBuf,
+    pub writable: Vec<PathBuf>,
+    pub kept: Vec<PathBuf>,
+    pub absent: Vec<PathBuf>,
+    /// Names of git settings, if a command could change what they lead to.
+    pub git_settings: Vec<PathBuf>,
+    /// Files that git reads the user's settings from.
+    pub git_files: Vec<PathBuf>,
+    /// Read-only folders in which repositories of a Workspace keep their data.
+    pub repositories: Vec<PathBuf>,
+    /// Folders that commands can write, or could write in another mode.
+    pub reach: Vec<PathBuf>,
+    /// Hidden names beside credentials.
+    pub hidden_names: Vec<PathBuf>,
+    /// Earlier targets of links to hidden paths.
+    pub earlier_ends: Vec<PathBuf>,
+    /// The top of the repository that the Workspace belongs to.
+    pub top: PathBuf,
+}
+
+impl SpecBasis {
+    /// Adds the paths of a repository.
+    pub fn add_repository(&mut self, repository: Repository) {
+        add(&mut self.writable, repository.writable);
+        add(&mut self.kept, repository.kept);
+        add(&mut self.absent, repository.absent);
+    }
+}
+
+/// The specs of the last commands; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct RecentSpecs(Arc<Mutex<Vec<RecentSpec>>>);
+
+/// The names that a spec was made from.
+#[derive(Debug)]
+pub struct RecordedNames {
+    /// The entries at these names.
+    pub record: NameRecord,
+    /// Hidden names that were missing, in folders that the command sees as they are.
+    pub missing: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+struct RecentSpec {
+    basis: SpecBasis,
+    names: Arc<RecordedNames>,
+    spec: Spec,
+}
+
+impl RecentSpecs {
+    /// The spec that was made on this basis, if the names that it was made from are unchanged.
+    pub fn find(&self, basis: &SpecBasis) -> Option<Spec> {
+        let specs = self.lock();
+        let found = specs.iter().find(|own| own.basis == *basis)?;
+        let names = Arc::clone(&found.names);
+        let spec = found.spec.clone();
+        drop(specs);
+        names.record.still_holds().then_some(spec)
+    }
+
+    /// Adds a spec, and drops the oldest when there are too many.
+    pub fn keep(&self, basis: SpecBasis, names: RecordedNames, spec: Spec) {
+        let mut specs = self.lock();
+        specs.retain(|own| own.basis != basis);
+        if specs.len() >= MOST_SPECS {
+            specs.remove(0);
+        }
+        specs.push(RecentSpec { basis, names: Arc::new(names), spec });
+    }
+
+    /// The names that a spec was made from.
+    pub fn names_of(&self, spec: &Spec) -> Option<Arc<RecordedNames>> {
+        let is_same =
+            |own: &&RecentSpec| own.spec.inodes == spec.inodes && own.spec.hidden == spec.hidden;
+        self.lock().iter().find(is_same).map(|own| Arc::clone(&own.names))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<RecentSpec>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

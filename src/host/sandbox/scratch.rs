@@ -1,0 +1,106 @@
+//! Scratch folder: the private temp folder of a Session's commands, removed when the Session ends.
+//!
+//! Its owner holds a lock on it. The kernel drops the lock when the owner dies, so the next process
+//! can recognise abandoned folders and remove them.
+#![expect(clippy::disallowed_methods, reason = "the private folder of a command")]
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::FlockOperation;
+
+use crate::base::files::StateDir;
+
+/// The start of the name of every scratch folder.
+const PREFIX: &str = "pixir-scratch-";
+/// A younger folder may not be locked yet.
+const YOUTH: Duration = Duration::from_mins(1);
+
+/// A private temp folder; removed when dropped.
+#[derive(Debug)]
+pub struct Scratch {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl Scratch {
+    /// Makes a scratch folder in the temp folder of the machine.
+    pub fn new(parent: &Path) -> io::Result<Self> {
+        sweep(parent);
+        let folder = parent.join(format!("{PREFIX}{:016x}", fastrand::u64(..)));
+        let private = |path: &Path| DirBuilder::new().mode(0o700).create(path);
+        private(&folder)?;
+        let lock = File::open(&folder)?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let scratch = Self { folder: folder.canonicalize()?, _lock: lock };
+        private(&temp(&folder))?;
+        private(&layers(&folder))?;
+        DirBuilder::new().mode(0o0).create(empty_folder(&folder))?;
+        fs::OpenOptions::new().write(true).create_new(true).mode(0o0).open(empty_file(&folder))?;
+        Ok(scratch)
+    }
+
+    /// The path of the folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        remove(&self.folder);
+    }
+}
+
+/// The temp folder of commands.
+pub fn temp(scratch: &Path) -> PathBuf {
+    scratch.join("tmp")
+}
+/// The folder with layers for overlays.
+pub fn layers(scratch: &Path) -> PathBuf {
+    scratch.join("layers")
+}
+/// An unreadable folder that is mounted over hidden ones.
+pub fn empty_folder(scratch: &Path) -> PathBuf {
+    scratch.join("empty")
+}
+/// An unreadable file that is mounted over hidden ones.
+pub fn empty_file(scratch: &Path) -> PathBuf {
+    scratch.join("nothing")
+}
+
+/// Removes the folders of owners that have died.
+fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    let own = rustix::process::geteuid().as_raw();
+    for entry in entries.filter_map(Result::ok) {
+        let is_scratch = |name: &OsStr| name.to_string_lossy().starts_with(PREFIX);
+        let Some(found) = Some(entry).filter(|entry| is_scratch(&entry.file_name())) else {
+            continue;
+        };
+        let Ok(metadata) = found.metadata() else { continue };
+        let age =
+            metadata.modified().ok().and_then(|then| SystemTime::now().duration_since(then).ok());
+        let is_old = age.is_some_and(|age| age > YOUTH);
+        if !metadata.is_dir() || metadata.uid() != own || !is_old {
+            continue;
+        }
+        let Ok(folder) = File::open(found.path()) else { continue };
+        if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            remove(&found.path());
+        }
+    }
+}
+
+/// Removes a folder, also one in which a command took rights from the owner.
+fn remove(folder: &Path) {
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return };
+    let removed = StateDir::open_root(parent).and_then(|parent| parent.remove_tree(name));
+    if let Err(error) = removed {
+        tracing::warn!(folder = %folder.display(), %error, "scratch is left behind");
+    }
+}

@@ -1,0 +1,91 @@
+//! Reads the content, state and fingerprint of files in a Workspace.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::Stat;
+use rustix::io::Errno;
+
+use super::manifest::Look;
+use super::{Hash, RawPath, State, Store};
+use crate::host::workspace::{Wanted, Workspace};
+
+/// The bits of a file mode that are compared and restored.
+const MODE: u32 = 0o7777;
+/// How many bytes one system call reads at most.
+const READ_AT_ONCE: usize = 64 << 20;
+
+/// Reads a regular file; `None` when it is larger than the limit.
+pub fn read(
+    workspace: &Workspace,
+    path: &Path,
+    limit: u64,
+) -> Result<Option<(Vec<u8>, Look)>, Errno> {
+    let file = workspace.open_exact(path.as_os_str().as_bytes(), Wanted::File)?;
+    let before = look(&rustix::fs::fstat(&file)?);
+    let file = File::from(file);
+    let bytes = read_up_to(file, before.size, limit.saturating_add(1));
+    let bytes = bytes.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok((bytes.len() as u64 <= limit).then_some((bytes, before)))
+}
+
+/// Reads a file up to a limit. One system call suffices when the file has the expected size: it asks for
+/// one byte more, so that the end is seen.
+fn read_up_to(mut file: File, size: u64, limit: u64) -> io::Result<Vec<u8>> {
+    let asked = usize::try_from(size.saturating_add(1).min(limit)).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; asked.min(READ_AT_ONCE)];
+    let length = match file.read(&mut bytes) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+        length => length?,
+    };
+    bytes.truncate(length);
+    if size > 0 && length as u64 == size {
+        return Ok(bytes);
+    }
+    file.take(limit.saturating_sub(length as u64)).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The present state of a path; the content of a file is hashed, and kept when there is a store.
+pub fn state_of(
+    workspace: &Workspace,
+    path: &Path,
+    store: Option<&Store>,
+) -> io::Result<Option<State>> {
+    match read(workspace, path, u64::MAX - 1) {
+        Ok(Some((bytes, look))) => {
+            let sha256 = match store {
+                Some(store) => store.put(&bytes)?,
+                None => Hash::of(&bytes),
+            };
+            Ok(Some(State::File { sha256, mode: look.mode }))
+        }
+        // It may be a link, which is not opened, or have a link above it.
+        Err(refused @ (Errno::LOOP | Errno::ACCESS)) => match workspace.look_exact(path) {
+            Ok(seen) => match seen.link {
+                Some(target) => Ok(Some(State::Link { target: RawPath(target) })),
+                None => Err(refused.into()),
+            },
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        },
+        Ok(None) | Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The fingerprint of a file from its `stat`.
+pub fn look(stat: &Stat) -> Look {
+    let moment = |seconds: i64, nanoseconds: u64| {
+        i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
+    };
+    Look {
+        size: u64::try_from(stat.st_size).unwrap_or_default(),
+        mode: stat.st_mode & MODE,
+        inode: stat.st_ino,
+        modified: moment(stat.st_mtime, stat.st_mtime_nsec),
+        changed: moment(stat.st_ctime, stat.st_ctime_nsec),
+    }
+}

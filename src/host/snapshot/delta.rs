@@ -1,0 +1,173 @@
+//! The difference between two Manifests, small enough for a line of a Record.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::manifest::{Entry, Look};
+use super::{Manifest, RawPath, State, read_raw, survey, write_raw};
+
+/// The changes from one Manifest to a later one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestDelta {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<Change>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub folders: Vec<FolderChange>,
+    /// Files that changed and are too large to be kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_kept: Vec<RawPath>,
+    /// Files that existed before but were not covered: ignored, unreadable or outside of the Workspace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub appeared: Vec<AppearedFile>,
+}
+
+/// A file or link that existed before and became visible to surveys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppearedFile {
+    pub path: RawPath,
+    pub state: State,
+}
+
+/// The change of a file or link; a state of `None` means that it does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    #[serde(serialize_with = "write_raw", deserialize_with = "read_raw")]
+    pub path: PathBuf,
+    pub from: Option<State>,
+    pub to: Option<State>,
+}
+
+/// The change of a folder's mode; `None` means that it does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FolderChange {
+    #[serde(serialize_with = "write_raw", deserialize_with = "read_raw")]
+    pub path: PathBuf,
+    pub from: Option<u32>,
+    pub to: Option<u32>,
+}
+
+impl ManifestDelta {
+    /// Compares two Manifests. The files in `named` are listed even without a change, if one of the
+    /// Manifests has them.
+    pub fn between(before: &Manifest, after: &Manifest, named: &BTreeSet<PathBuf>) -> Self {
+        let files = differing(&before.entries, &after.entries, |path, found, left| {
+            let is_other = found.map(|entry| &entry.state) != left.map(|entry| &entry.state);
+            is_other || named.contains(path)
+        });
+        let is_kept = |path: &&PathBuf| {
+            !before.left_out.contains_key(*path) && !after.left_out.contains_key(*path)
+        };
+        let file = |path: &PathBuf| Change {
+            path: path.clone(),
+            from: before.state(path).cloned(),
+            to: after.state(path).cloned(),
+        };
+        let folders = differing(&before.folders, &after.folders, |_, found, left| found != left);
+        let folder = |path: &PathBuf| FolderChange {
+            path: path.clone(),
+            from: before.folders.get(path).copied(),
+            to: after.folders.get(path).copied(),
+        };
+        Self {
+            files: files.into_iter().filter(is_kept).map(file).collect(),
+            folders: folders.into_iter().map(folder).collect(),
+            not_kept: survey::unkept(before, after).into_iter().map(RawPath).collect(),
+            appeared: Vec::new(),
+        }
+    }
+
+    /// Moves files that are new to the Manifest, but older than the earlier survey, to `appeared`: their
+    /// earlier state is unknown. A renamed file is recognised by its inode.
+    #[must_use]
+    pub fn with_appeared(
+        mut self,
+        before: &Manifest,
+        after: &Manifest,
+        is_older: impl Fn(&Path) -> bool,
+    ) -> Self {
+        let inode = |path: &Path| after.entries.get(path).map(|entry| entry.look.inode);
+        let is_new = |file: &Change| file.from.is_none() && file.to.is_some();
+        if !self.files.iter().any(is_new) {
+            return self;
+        }
+        let known: HashSet<u64> = before.entries.values().map(|entry| entry.look.inode).collect();
+        let (appeared, files) = self.files.into_iter().partition(|file| {
+            let path = &file.path;
+            is_new(file) && inode(path).is_some_and(|own| !known.contains(&own)) && is_older(path)
+        });
+        self.files = files;
+        let appeared: Vec<Change> = appeared;
+        let shown =
+            |Change { path, to, .. }| Some(AppearedFile { path: RawPath(path), state: to? });
+        self.appeared = appeared.into_iter().filter_map(shown).collect();
+        self
+    }
+
+    /// Splits these files off into another delta.
+    pub fn split_off(&mut self, is_other: impl Fn(&Change) -> bool) -> Self {
+        let files = std::mem::take(&mut self.files);
+        let (other, own) = files.into_iter().partition(is_other);
+        self.files = own;
+        Self { files: other, ..Self::default() }
+    }
+
+    /// The delta of a Manifest to itself.
+    pub fn unchanged(manifest: &Manifest, named: &BTreeSet<PathBuf>) -> Self {
+        if named.is_empty() { Self::default() } else { Self::between(manifest, manifest, named) }
+    }
+
+    /// Applies the changes to a Manifest. Only states and modes are known, no fingerprints.
+    pub fn apply(&self, manifest: &mut Manifest) {
+        let look = Look { size: 0, mode: 0, inode: 0, modified: i128::MIN, changed: i128::MIN };
+        for Change { path, to, .. } in &self.files {
+            manifest.left_out.remove(path);
+            match to {
+                Some(state) => {
+                    let entry = Entry { state: state.clone(), look };
+                    manifest.entries.insert(path.clone(), entry);
+                }
+                None => drop(manifest.entries.remove(path)),
+            }
+        }
+        for AppearedFile { path, state } in &self.appeared {
+            let entry = Entry { state: state.clone(), look };
+            manifest.entries.insert(path.0.clone(), entry);
+        }
+        for FolderChange { path, to, .. } in &self.folders {
+            match to {
+                Some(mode) => drop(manifest.folders.insert(path.clone(), *mode)),
+                None => drop(manifest.folders.remove(path)),
+            }
+        }
+        for RawPath(path) in &self.not_kept {
+            // Its entry would be compared with an unknown state.
+            manifest.entries.remove(path);
+            manifest.left_out.insert(path.clone(), look);
+        }
+    }
+}
+
+/// The keys of both maps, in order, whose values are different.
+fn differing<'m, V>(
+    before: &'m BTreeMap<PathBuf, V>,
+    after: &'m BTreeMap<PathBuf, V>,
+    is_other: impl Fn(&Path, Option<&V>, Option<&V>) -> bool,
+) -> Vec<&'m PathBuf> {
+    let mut found = before.iter().peekable();
+    let mut left = after.iter().peekable();
+    let mut paths = Vec::new();
+    loop {
+        let next = match (found.peek(), left.peek()) {
+            (Some((one, _)), Some((other, _))) => (*one).min(*other),
+            (Some((path, _)), None) | (None, Some((path, _))) => *path,
+            (None, None) => return paths,
+        };
+        let old = found.next_if(|(path, _)| *path == next).map(|(_, value)| value);
+        let new = left.next_if(|(path, _)| *path == next).map(|(_, value)| value);
+        if is_other(next, old, new) {
+            paths.push(next);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A Manifest: the files, links and folders that one survey of a Workspace found.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufRead};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Hash, RawPath, State, Store, manifest_file};
+
+/// The files, links and folders of a Workspace.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Manifest {
+    pub entries: BTreeMap<PathBuf, Entry>,
+    /// Folders, and the bits of their mode.
+    pub folders: BTreeMap<PathBuf, u32>,
+    /// Files that are too large to be kept, with their fingerprints.
+    pub left_out: BTreeMap<PathBuf, Look>,
+    /// Paths that could not be read, with the reason. Not written to the store: the next survey may
+    /// succeed.
+    pub unread: BTreeMap<PathBuf, String>,
+}
+
+/// A file or link of a Manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub state: State,
+    pub look: Look,
+}
+
+/// The fingerprint of a file: while it is the same, so is the content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Look {
+    pub size: u64,
+    pub mode: u32,
+    pub inode: u64,
+    /// Nanoseconds since the epoch.
+    pub modified: i128,
+    pub changed: i128,
+}
+
+/// One line of a Manifest in JSON.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Entry { path: RawPath, state: State, look: Look },
+    Folder { path: RawPath, mode: u32 },
+    LeftOut { path: RawPath, look: Look },
+}
+
+impl Manifest {
+    /// The state of a path; `None` when it did not exist or was not kept.
+    pub fn state(&self, path: &std::path::Path) -> Option<&State> {
+        self.entries.get(path).map(|entry| &entry.state)
+    }
+
+    /// The paths that are different in `later`, new or removed ones included.
+    pub fn changed_in(&self, later: &Manifest) -> Vec<PathBuf> {
+        let paths: BTreeSet<&PathBuf> = self
+            .entries
+            .keys()
+            .chain(later.entries.keys())
+            .chain(later.left_out.keys())
+            .chain(self.left_out.keys())
+            .collect();
+        let is_other = |path: &&&PathBuf| {
+            self.state(path) != later.state(path)
+                || self.left_out.get(**path) != later.left_out.get(**path)
+        };
+        paths.iter().filter(is_other).map(|path| (*path).clone()).collect()
+    }
+
+    /// Stores the Manifest; the result is the hash and the length of its file.
+    pub fn keep(&self, store: &Store) -> io::Result<(Hash, u64)> {
+        let bytes = manifest_file::encode(self, store)?;
+        Ok((store.put(&bytes)?, bytes.len() as u64))
+    }
+
+    /// Loads the Manifest that is stored under a hash.
+    pub fn kept(hash: &Hash, store: &Store) -> io::Result<Self> {
+        let bytes = store.get(hash)?;
+        if bytes.starts_with(manifest_file::MAGIC) {
+            return manifest_file::decode(&bytes, store);
+        }
+        Self::read_json(bytes.as_slice())
+    }
+
+    /// Reads a Manifest of an earlier version, a line of JSON for each path.
+    fn read_json(input: impl BufRead) -> io::Result<Self> {
+        let mut manifest = Self::default();
+        for line in input.split(b'\n') {
+            match serde_json::from_slice(&line?)? {
+                Line::Entry { path, state, look } => {
+                    manifest.entries.insert(path.0, Entry { state, look });
+                }
+                Line::Folder { path, mode } => {
+                    manifest.folders.insert(path.0, mode);
+                }
+                Line::LeftOut { path, look } => {
+                    manifest.left_out.insert(path.0, look);
+                }
+            }
+        }
+        Ok(manifest)
+    }
+}

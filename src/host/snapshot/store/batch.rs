@@ -1,0 +1,222 @@
+//! A batch: contents that one survey stores together, as a segment.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::git_pins::{GitLocation, PinnedRepository};
+use super::open_segment::OpenSegment;
+use super::segment::{Location, Segment};
+use super::{SEGMENTS, Store};
+use crate::base::files::{Durability, StateDir};
+use crate::host::git_objects::ObjectId;
+use crate::host::snapshot::Hash;
+use crate::host::snapshot::progress::BatchSummary;
+use crate::host::workspace::Workspace;
+
+/// Larger contents get their own file.
+const LARGEST_PACKED: usize = 1 << 20;
+/// How many bytes are collected before they are written.
+const WRITE_BUFFER: usize = 256 << 10;
+
+/// How much a batch may copy.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchLimits {
+    /// Files that git does not hold.
+    pub files: usize,
+    /// The whole store, in bytes.
+    pub bytes: u64,
+}
+
+/// Why a content was not stored.
+#[derive(Debug)]
+pub enum NotKept {
+    TooManyFiles,
+    TooManyBytes,
+    Io(io::Error),
+}
+
+impl From<io::Error> for NotKept {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Contents to be stored, added by several threads. They are in the store after `finish`.
+#[derive(Debug)]
+pub struct ContentBatch<'b> {
+    store: &'b Store,
+    repository: Option<PinnedRepository<'b>>,
+    known: Vec<Arc<OpenSegment>>,
+    limits: BatchLimits,
+    pending: Mutex<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    rows: HashMap<Hash, Location>,
+    loose: Vec<ObjectId>,
+    data: Option<DataFile>,
+    /// Files that were copied.
+    files: usize,
+    copied_bytes: u64,
+    /// The size of the store, in bytes.
+    bytes: u64,
+}
+
+impl<'b> ContentBatch<'b> {
+    /// A batch for files of this Workspace. Contents in its git repository are pinned and not copied.
+    pub fn begin(
+        store: &'b Store,
+        workspace: &'b Workspace,
+        limits: BatchLimits,
+    ) -> io::Result<Self> {
+        let repository = PinnedRepository::pin(workspace, &store.folder);
+        let known = store.segments()?;
+        let pending = Pending {
+            rows: HashMap::new(),
+            loose: Vec::new(),
+            data: None,
+            files: 0,
+            copied_bytes: 0,
+            bytes: store.size()?,
+        };
+        Ok(Self { store, repository, known, limits, pending: Mutex::new(pending) })
+    }
+
+    /// Adds a content.
+    pub fn add(&self, content: &[u8]) -> Result<Hash, NotKept> {
+        let hash = Hash::of(content);
+        let is_known = self.known.iter().any(|segment| segment.table().row(&hash).is_some());
+        if is_known || self.pending().rows.contains_key(&hash) {
+            return Ok(hash);
+        }
+        if let Some(found) = self.repository.as_ref().and_then(|own| own.find(content)) {
+            self.pending().note_git(hash, found);
+            return Ok(hash);
+        }
+        let is_kept = self.store.renew(&hash, content.len() as u64);
+        // A content that is in the store already adds nothing to its size.
+        let more_bytes = if is_kept { 0 } else { content.len() as u64 };
+        self.pending().count(more_bytes, self.limits)?;
+        if is_kept {
+            return Ok(hash);
+        }
+        if content.len() > LARGEST_PACKED {
+            return Ok(self.store.put_with_hash(hash, content)?);
+        }
+        let mut pending = self.pending();
+        if !pending.rows.contains_key(&hash) {
+            let location = pending.data(self.store)?.append(content)?;
+            pending.rows.insert(hash, location);
+        }
+        Ok(hash)
+    }
+
+    /// Writes the segment. The result is a summary if it is the first batch of the store.
+    pub fn finish(self) -> io::Result<Option<BatchSummary>> {
+        let Self { store, repository, known, pending, .. } = self;
+        let mut pending = pending.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let rows = std::mem::take(&mut pending.rows);
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let is_copied = |location: &&Location| matches!(location, Location::Data { .. });
+        let summary = BatchSummary {
+            copied_files: pending.files,
+            copied_bytes: pending.copied_bytes,
+            in_git: rows.len() - rows.values().filter(is_copied).count(),
+        };
+        let name = format!("{:016x}", fastrand::u64(..));
+        if let Some(data) = pending.data.take() {
+            data.finish(&format!("{name}.data"))?;
+        }
+        let packs = repository.map(|own| own.pack_names()).unwrap_or_default();
+        let table = Segment::new(packs, std::mem::take(&mut pending.loose), rows);
+        let folder = store.folder.join(SEGMENTS).create()?;
+        folder.replace(format!("{name}.index"), &table.encode()?, Durability::Lazy)?;
+        store.add_segment(name, table);
+        Ok(known.is_empty().then_some(summary))
+    }
+
+    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pending {
+    fn note_git(&mut self, hash: Hash, found: GitLocation) {
+        let location = match found {
+            GitLocation::Pack { pack, position } => Location::Pack { pack, position },
+            GitLocation::Loose(id) => {
+                self.loose.push(id);
+                Location::Loose { object: self.loose.len() - 1 }
+            }
+        };
+        self.rows.insert(hash, location);
+    }
+
+    /// Counts a copied file against the limits.
+    fn count(&mut self, bytes: u64, limits: BatchLimits) -> Result<(), NotKept> {
+        self.files += 1;
+        self.bytes += bytes;
+        self.copied_bytes += bytes;
+        if self.files > limits.files {
+            return Err(NotKept::TooManyFiles);
+        }
+        if self.bytes > limits.bytes {
+            return Err(NotKept::TooManyBytes);
+        }
+        Ok(())
+    }
+
+    fn data(&mut self, store: &Store) -> io::Result<&mut DataFile> {
+        let data = match self.data.take() {
+            Some(data) => data,
+            None => DataFile::create(store.folder.join(SEGMENTS).create()?)?,
+        };
+        Ok(self.data.insert(data))
+    }
+}
+
+/// The data file of a segment while it is written; removed again unless it is finished.
+#[derive(Debug)]
+struct DataFile {
+    folder: StateDir,
+    draft: OsString,
+    out: Option<BufWriter<File>>,
+    length: u64,
+}
+
+impl DataFile {
+    fn create(folder: StateDir) -> io::Result<Self> {
+        let draft = OsString::from(format!(".{:016x}.pixir-new", fastrand::u64(..)));
+        let out = Some(BufWriter::with_capacity(WRITE_BUFFER, folder.create_new(&draft)?));
+        Ok(Self { folder, draft, out, length: 0 })
+    }
+
+    fn append(&mut self, content: &[u8]) -> io::Result<Location> {
+        let location = Location::Data { offset: self.length, length: content.len() as u64 };
+        self.out.as_mut().ok_or_else(super::gone)?.write_all(content)?;
+        self.length += content.len() as u64;
+        Ok(location)
+    }
+
+    fn finish(mut self, name: &str) -> io::Result<()> {
+        self.out.as_mut().ok_or_else(super::gone)?.flush()?;
+        self.folder.rename(&self.draft, &self.folder, name)?;
+        self.out = None;
+        Ok(())
+    }
+}
+
+impl Drop for DataFile {
+    fn drop(&mut self) {
+        if self.out.is_some() {
+            // What is left in the buffer is not needed.
+            self.folder.remove_file(&self.draft).ok();
+        }
+    }
+}

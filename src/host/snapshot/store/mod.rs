@@ -1,0 +1,236 @@
+//! The content store: file contents by hash.
+//!
+//! A content is in its own file, or in a segment with all contents that a survey stored at once. Contents
+//! that are in the Workspace's git repository are not copied.
+
+mod batch;
+mod git_pins;
+mod open_segment;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::Hash;
+use crate::base::files::{Durability, StateDir, StateFolder};
+use crate::record::state_dir::SessionFolder;
+pub use batch::{BatchLimits, ContentBatch, NotKept};
+pub use open_segment::OpenSegment;
+use segment::Segment;
+
+/// The largest content that is read back.
+const LARGEST: u64 = 16 << 30;
+/// The file that names the Manifest of the last survey.
+const LAST: &str = "last";
+/// The folder of segments.
+const SEGMENTS: &str = "segments";
+/// The largest table of a segment that is read.
+const LARGEST_TABLE: u64 = 256 << 20;
+/// The interval between two attempts to take the lock.
+const LOCK_RETRY: Duration = Duration::from_millis(5);
+
+/// A store of immutable contents; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    folder: StateFolder,
+    /// The segments that were read so far, by name.
+    loaded: Arc<Mutex<BTreeMap<String, Arc<OpenSegment>>>>,
+}
+
+/// A lock on the store, released when dropped or when the process dies. A holder of the shared lock keeps
+/// garbage collection away until the contents that it stored are referenced.
+#[derive(Debug)]
+pub struct Hold(#[expect(dead_code, reason = "the lock goes when this is closed")] File);
+
+impl Store {
+    /// A store in this folder, which is created when needed.
+    pub fn new(folder: StateFolder) -> Self {
+        Self { folder, loaded: Arc::default() }
+    }
+
+    /// The store of a Session: beside the Logs, also when the Session works in another folder.
+    pub fn beside(session_folder: &SessionFolder) -> Self {
+        Self::new(session_folder.root().snapshots())
+    }
+
+    /// The path of the store.
+    pub fn path(&self) -> std::path::PathBuf {
+        self.folder.path()
+    }
+
+    /// Opens the file of a content; `None` when the content is in a segment.
+    pub fn open(&self, hash: &Hash) -> io::Result<Option<File>> {
+        let name = hash.to_string();
+        Ok(self.drawer(&name)?.map(|drawer| drawer.open_file(&name)).transpose()?.flatten())
+    }
+
+    /// Takes the shared lock, which keeps garbage collection away.
+    pub fn hold(&self) -> io::Result<Hold> {
+        let folder = self.folder.create()?.lock_handle()?;
+        folder.lock_shared()?;
+        Ok(Hold(folder))
+    }
+
+    /// Takes the shared lock; `None` when `is_stopped` becomes true first.
+    pub fn hold_unless(&self, is_stopped: impl Fn() -> bool) -> io::Result<Option<Hold>> {
+        let folder = self.folder.create()?.lock_handle()?;
+        loop {
+            match folder.try_lock_shared() {
+                Ok(()) => return Ok(Some(Hold(folder))),
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) if is_stopped() => return Ok(None),
+                // A blocking lock could not be interrupted.
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY),
+            }
+        }
+    }
+
+    /// Tries to take the exclusive lock of garbage collection; `None` while the store is in use.
+    pub fn clearing(&self) -> Option<Hold> {
+        let folder = self.folder.open().ok()??.lock_handle().ok()?;
+        folder.try_lock().ok().map(|()| Hold(folder))
+    }
+
+    /// Stores these bytes atomically.
+    pub fn put(&self, bytes: &[u8]) -> io::Result<Hash> {
+        self.put_with_hash(Hash::of(bytes), bytes)
+    }
+
+    fn put_with_hash(&self, hash: Hash, bytes: &[u8]) -> io::Result<Hash> {
+        // A file of another length was truncated by a power failure.
+        if self.renew(&hash, bytes.len() as u64) {
+            return Ok(hash);
+        }
+        let name = hash.to_string();
+        let drawer = self.folder.create()?.create_dir(&name[..2])?;
+        drawer.replace(&name, bytes, Durability::Lazy)?;
+        Ok(hash)
+    }
+
+    /// Whether a content of this length has its own file; updates the time of that file, because garbage
+    /// collection removes old unreferenced files.
+    pub fn renew(&self, hash: &Hash, length: u64) -> bool {
+        let name = hash.to_string();
+        let drawer = self.drawer(&name).ok().flatten();
+        let there = drawer.and_then(|drawer| drawer.open_append(&name).ok().flatten());
+        let is_whole = |there: &File| there.metadata().is_ok_and(|own| own.len() == length);
+        let Some(there) = there.filter(is_whole) else { return false };
+        there.set_modified(std::time::SystemTime::now()).ok();
+        true
+    }
+
+    /// Reads a content; an error when it is missing or its hash is wrong.
+    pub fn get(&self, hash: &Hash) -> io::Result<Vec<u8>> {
+        if let Some(content) = self.get_loaded(hash)? {
+            return Ok(content);
+        }
+        let name = hash.to_string();
+        let read = |drawer: StateDir| Ok::<_, io::Error>(drawer.read(&name, LARGEST)?);
+        let Some(bytes) = self.drawer(&name)?.map(read).transpose()?.flatten() else {
+            self.segments()?;
+            return self.get_loaded(hash)?.ok_or_else(gone);
+        };
+        if Hash::of(&bytes) != *hash {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its content was changed"));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a content from the segments that are loaded.
+    fn get_loaded(&self, hash: &Hash) -> io::Result<Option<Vec<u8>>> {
+        let loaded: Vec<Arc<OpenSegment>> = self.loaded().values().cloned().collect();
+        let mut failed = None;
+        for segment in loaded {
+            match segment.read(hash) {
+                Ok(Some(content)) => return Ok(Some(content)),
+                Ok(None) => {}
+                // Another segment, or a separate file, may have it too.
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) if !self.has_own_file(hash) => Err(error),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a content can be read back.
+    pub fn has(&self, hash: &Hash) -> bool {
+        self.has_own_file(hash) || self.get(hash).is_ok()
+    }
+
+    fn has_own_file(&self, hash: &Hash) -> bool {
+        self.open(hash).is_ok_and(|file| file.is_some())
+    }
+
+    /// All segments, including those of other processes; unreadable ones are skipped.
+    pub fn segments(&self) -> io::Result<Vec<Arc<OpenSegment>>> {
+        let Some(folder) = self.folder.join(SEGMENTS).open()? else { return Ok(Vec::new()) };
+        let names = folder.names()?;
+        let names = names.iter().filter_map(|name| name.to_str()?.strip_suffix(".index"));
+        let mut segments = Vec::new();
+        for name in names {
+            let known = self.loaded().get(name).cloned();
+            let segment = known.or_else(|| {
+                let bytes = folder.read(format!("{name}.index"), LARGEST_TABLE).ok()??;
+                let table = Segment::decode(&bytes).ok()?;
+                Some(self.add_segment(name.to_owned(), table))
+            });
+            segments.extend(segment);
+        }
+        Ok(segments)
+    }
+
+    fn add_segment(&self, name: String, table: Segment) -> Arc<OpenSegment> {
+        let segment = Arc::new(OpenSegment::new(self.folder.clone(), name.clone(), table));
+        self.loaded().insert(name, Arc::clone(&segment));
+        segment
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, BTreeMap<String, Arc<OpenSegment>>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The size of the store in bytes, without pinned git files.
+    pub fn size(&self) -> io::Result<u64> {
+        let Some(folder) = self.folder.open()? else { return Ok(0) };
+        let mut bytes = 0;
+        for name in folder.names()? {
+            if name.len() != 2 && name != SEGMENTS {
+                continue;
+            }
+            let inner = folder.open_dir(&name)?;
+            let entries = inner.map(|inner| inner.entries()).transpose()?.unwrap_or_default();
+            bytes += entries.iter().map(|entry| entry.bytes).sum::<u64>();
+        }
+        Ok(bytes)
+    }
+
+    /// The hash of the Manifest of the last survey.
+    pub fn last(&self) -> Option<Hash> {
+        let bytes = self.folder.open().ok()??.read(LAST, 64).ok()??;
+        let text = String::from_utf8(bytes).ok()?;
+        serde_json::from_value(text.into()).ok()
+    }
+
+    /// Sets the hash of the Manifest of the last survey.
+    pub fn set_last(&self, hash: &Hash) -> io::Result<()> {
+        let folder = self.folder.create()?;
+        Ok(folder.replace(LAST, hash.to_string().as_bytes(), Durability::Lazy)?)
+    }
+
+    fn drawer(&self, name: &str) -> io::Result<Option<StateDir>> {
+        let folder = self.folder.open()?;
+        let drawer = folder.map(|folder| folder.open_dir(&name[..2])).transpose()?;
+        Ok(drawer.flatten())
+    }
+}
+
+fn gone() -> io::Error {
+    rustix::io::Errno::NOENT.into()
+}

@@ -1,0 +1,93 @@
+//! A loaded segment: its table, and the files with its contents.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+
+use super::git_pins;
+use super::segment::{Location, Segment};
+use super::{SEGMENTS, gone};
+use crate::base::files::StateFolder;
+use crate::host::git_objects::{ObjectFormat, Pack, as_damage};
+use crate::host::snapshot::Hash;
+
+/// The largest content that is read from git; larger files are not recorded.
+const LARGEST_IN_GIT: u64 = 256 << 20;
+
+/// A segment of a store; its files are opened on first use and stay open.
+#[derive(Debug)]
+pub struct OpenSegment {
+    store: StateFolder,
+    name: String,
+    table: Segment,
+    data: OnceLock<File>,
+    packs: Vec<OnceLock<Pack>>,
+}
+
+impl OpenSegment {
+    pub fn new(store: StateFolder, name: String, table: Segment) -> Self {
+        let packs = table.packs.iter().map(|_| OnceLock::new()).collect();
+        Self { store, name, table, data: OnceLock::new(), packs }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn table(&self) -> &Segment {
+        &self.table
+    }
+
+    /// The content of this hash, if the segment has it; an error when it is damaged.
+    pub fn read(&self, hash: &Hash) -> io::Result<Option<Vec<u8>>> {
+        let Some(location) = self.table.location(hash) else { return Ok(None) };
+        let content = match location {
+            Location::Data { offset, length } => self.read_data(offset, length)?,
+            Location::Pack { pack, position } => {
+                self.pack(pack)?.read_blob(position, LARGEST_IN_GIT).map_err(as_damage)?
+            }
+            Location::Loose { object } => {
+                let id = self.table.loose.get(object).ok_or_else(gone)?;
+                let pins = self.store.join(git_pins::FOLDER).open()?.ok_or_else(gone)?;
+                git_pins::read_loose(&pins, id, LARGEST_IN_GIT)?
+            }
+        };
+        if Hash::of(&content) != *hash {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its content was changed"));
+        }
+        Ok(Some(content))
+    }
+
+    fn read_data(&self, offset: u64, length: u64) -> io::Result<Vec<u8>> {
+        if self.data.get().is_none() {
+            let folder = self.store.join(SEGMENTS).open()?.ok_or_else(gone)?;
+            let file = folder.open_file(format!("{}.data", self.name))?.ok_or_else(gone)?;
+            self.data.set(file).ok();
+        }
+        let file = self.data.get().ok_or_else(gone)?;
+        // A damaged table must not ask for more memory than the file has bytes.
+        if offset
+            .checked_add(length)
+            .is_none_or(|end| file.metadata().is_ok_and(|own| end > own.len()))
+        {
+            return Err(gone());
+        }
+        let mut content = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+        file.read_exact_at(&mut content, offset)?;
+        Ok(content)
+    }
+
+    fn pack(&self, number: usize) -> io::Result<&Pack> {
+        let place = self.packs.get(number).ok_or_else(gone)?;
+        if place.get().is_none() {
+            let name = self.table.packs.get(number).ok_or_else(gone)?;
+            // The length of a pack's name tells the hash that its repository uses.
+            let is_sha1 = name.len() == "pack-".len() + 40;
+            let format = if is_sha1 { ObjectFormat::Sha1 } else { ObjectFormat::Sha256 };
+            let pins = self.store.join(git_pins::FOLDER).open()?.ok_or_else(gone)?;
+            place.set(git_pins::open_pack(&pins, name, format)?).ok();
+        }
+        place.get().ok_or_else(gone)
+    }
+}

@@ -1,0 +1,427 @@
+//! Directory walk: visits every name beneath a folder, by several threads, in no order.
+//!
+//! Each folder is opened from the root of the Workspace, through no link, when its turn comes, and
+//! its names are read from that descriptor. A folder that was swapped for a link meanwhile is not
+//! entered, and links are never followed, so there are no loops either.
+
+mod rules;
+mod stop;
+
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ignore::overrides::Override;
+use rustix::fs::{AtFlags, FileType, RawDir};
+use rustix::io::Errno;
+
+pub use stop::{Stop, Stopped};
+
+use crate::base::paths::STATE_FOLDER;
+use crate::host::workspace::{Wanted, Workspace};
+pub use rules::outside as rules_outside;
+use rules::{GIT, Judgement, Present, Rules};
+
+/// More threads than this do not make a walk faster; ripgrep has the same limit.
+const MOST_THREADS: usize = 12;
+/// How many files of one folder are one task.
+const BATCH: usize = 32;
+/// The buffer for names that the kernel returns at once, in bytes.
+const NAMES_ROOM: usize = 32 * 1024;
+/// How many names of a folder are read between two checks of the clock.
+const LOOK_UP: usize = 256;
+/// How many unreadable paths are reported by name.
+const NAMED: usize = 3;
+
+/// Options of a walk.
+pub struct Walk<'w> {
+    pub workspace: &'w Workspace,
+    pub stop: &'w Stop,
+    /// The folder to start from, relative to the root; no link is followed.
+    pub start: &'w Path,
+    /// Visit hidden and ignored names as well.
+    pub all: bool,
+    /// Visit hidden names as well, unless they are ignored.
+    pub hidden: bool,
+    /// Visit only files that these globs match; paths are matched relative to `start`.
+    pub globs: &'w Override,
+    /// How many levels of folders to read; 1 is the folder alone.
+    pub depth: usize,
+    /// Whether the files of one folder are shared among threads, because visiting one is expensive.
+    pub shares_files: bool,
+}
+
+/// The type of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    File,
+    Folder,
+    Link,
+    /// A pipe, a socket, a device.
+    Other,
+}
+
+/// An entry that a walk found.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'p> {
+    /// Relative to the root.
+    pub path: &'p [u8],
+    pub sort: Sort,
+}
+
+/// Summary of a walk: what was left out or unreadable, and why it ended early.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Hidden or ignored names; a folder counts once.
+    pub left_out: u64,
+    pub unreadable: u64,
+    /// The first unreadable paths, sorted by path.
+    pub first_unreadable: Vec<(Box<[u8]>, Errno)>,
+    pub stopped: Option<Stopped>,
+}
+
+impl Tally {
+    /// Records a path that could not be opened or read. One that was removed or replaced since its name was
+    /// read is not recorded.
+    pub fn note_unreadable(&mut self, path: &[u8], errno: Errno) {
+        if matches!(errno, Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::INVAL | Errno::NXIO)
+        {
+            return;
+        }
+        self.unreadable += 1;
+        let place = self.first_unreadable.partition_point(|(other, _)| **other < *path);
+        if place < NAMED {
+            self.first_unreadable.insert(place, (path.into(), errno));
+            self.first_unreadable.truncate(NAMED);
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.left_out += other.left_out;
+        let more = other.unreadable - other.first_unreadable.len() as u64;
+        for (path, errno) in other.first_unreadable {
+            self.note_unreadable(&path, errno);
+        }
+        self.unreadable += more;
+    }
+}
+
+/// Walks and calls `visit` for every entry, which also returns whether to enter a folder. Each thread
+/// has a state of its own; all states are returned.
+pub fn walk<S: Send>(
+    walk: &Walk<'_>,
+    state: impl Fn() -> S + Sync,
+    visit: impl Fn(&mut S, &mut Tally, Found<'_>) -> bool + Sync,
+) -> (Vec<S>, Tally) {
+    let shared = Shared::begin(walk);
+    let work = || {
+        let mut hands = Hands::new(&shared, state());
+        while let Some((task, _busy)) = shared.queue.next() {
+            if walk.stop.is_due() {
+                shared.queue.clear();
+            } else {
+                hands.carry_out(task, &visit);
+            }
+        }
+        (hands.state, hands.tally)
+    };
+    let threads = if walk.depth == 1 { 1 } else { threads() };
+    let results: Vec<(S, Tally)> = std::thread::scope(|scope| {
+        // Where no thread can be started, this one does the work alone.
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..threads).map_while(start).collect();
+        let own = work();
+        let joined = others.into_iter().map(|other| match other.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        std::iter::once(own).chain(joined).collect()
+    });
+    let mut whole = Tally { stopped: walk.stop.reason(), ..Tally::default() };
+    let states = results.into_iter().map(|(state, tally)| {
+        whole.add(tally);
+        state
+    });
+    (states.collect(), whole)
+}
+
+/// Whether the ignore rules leave out a path or a folder above it; the path need not exist.
+pub fn is_ignored(workspace: &Workspace, path: &Path) -> bool {
+    let (mut rules, mut whole) = Rules::above(workspace);
+    let before = whole.len();
+    let count = path.iter().count();
+    for (place, part) in path.iter().enumerate() {
+        let folder = whole[before..].strip_suffix(b"/").unwrap_or_default().to_vec();
+        rules = rules.inside(workspace, &folder, Present::UNKNOWN, whole.len());
+        whole.extend_from_slice(part.as_bytes());
+        if rules.judge(&whole, place + 1 < count) == Judgement::Ignored {
+            return true;
+        }
+        whole.push(b'/');
+    }
+    false
+}
+
+/// The number of threads of a walk: the available parallelism, limited by `MOST_THREADS`.
+pub fn threads() -> usize {
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    let count = || std::thread::available_parallelism().map_or(1, usize::from);
+    (*THREADS.get_or_init(count)).min(MOST_THREADS)
+}
+
+/// The state that all threads of a walk share.
+struct Shared<'w> {
+    walk: &'w Walk<'w>,
+    queue: Queue,
+    /// Length of the prefix that leads from the repository root to the Workspace, in bytes.
+    before: usize,
+    /// Length of the start folder in a path, in bytes; globs match the rest.
+    below: usize,
+}
+
+impl<'w> Shared<'w> {
+    fn begin(walk: &'w Walk<'w>) -> Self {
+        // In an extra root, paths are absolute and begin with it.
+        let top = walk.workspace.root_length(walk.start);
+        let (mut rules, mut path) = if walk.all || top > 0 {
+            (Rules::default(), Vec::new())
+        } else {
+            Rules::above(walk.workspace)
+        };
+        let before = path.len();
+        if !walk.all {
+            // The folders between the root and the start folder have rules too.
+            let start = walk.start.as_os_str().as_bytes();
+            let ends = memchr::memchr_iter(b'/', start).map(|slash| (slash, slash + 1));
+            let ends = ends.filter(|(end, _)| *end > top || top == 0);
+            let root = (start.len() > top).then_some((top, if top == 0 { 0 } else { top + 1 }));
+            for (end, next) in root.into_iter().chain(ends) {
+                let folder = &start[..end];
+                rules = rules.inside(walk.workspace, folder, Present::UNKNOWN, before + next);
+            }
+        }
+        path.extend_from_slice(walk.start.as_os_str().as_bytes());
+        let below = walk.start.as_os_str().len();
+        let below = if below == 0 { 0 } else { below + 1 };
+        let queue = Queue::new(Task::Folder { path, rules, depth: 1 });
+        Self { walk, queue, before, below }
+    }
+}
+
+/// One thread of a walk: its state and its reused buffers.
+struct Hands<'w, S> {
+    shared: &'w Shared<'w>,
+    state: S,
+    tally: Tally,
+    room: Box<[MaybeUninit<u8>]>,
+    names: Vec<u8>,
+    entries: Vec<(usize, FileType)>,
+}
+
+impl<'w, S> Hands<'w, S> {
+    fn new(shared: &'w Shared<'w>, state: S) -> Self {
+        let room = Box::new_uninit_slice(NAMES_ROOM);
+        let (names, entries) = (Vec::new(), Vec::new());
+        Self { shared, state, tally: Tally::default(), room, names, entries }
+    }
+
+    fn carry_out(&mut self, task: Task, visit: impl Fn(&mut S, &mut Tally, Found<'_>) -> bool) {
+        match task {
+            Task::Files(files) => self.look_at(&files, visit),
+            Task::Folder { path, rules, depth } => self.enter(path, rules, depth, visit),
+        }
+    }
+
+    fn look_at(
+        &mut self,
+        files: &[NonFolder],
+        visit: impl Fn(&mut S, &mut Tally, Found<'_>) -> bool,
+    ) {
+        for (path, sort) in files {
+            if self.shared.walk.stop.is_set() {
+                return;
+            }
+            visit(&mut self.state, &mut self.tally, Found { path, sort: *sort });
+        }
+    }
+
+    fn enter(
+        &mut self,
+        mut path: Vec<u8>,
+        rules: Rules,
+        depth: usize,
+        visit: impl Fn(&mut S, &mut Tally, Found<'_>) -> bool,
+    ) {
+        let Shared { walk, queue, before, below } = self.shared;
+        let present = match self.read_names(&path[*before..]) {
+            Ok(present) => present,
+            Err(errno) => return self.tally.note_unreadable(&path[*before..], errno),
+        };
+        let end = path.len();
+        if !path.is_empty() && !path.ends_with(b"/") {
+            path.push(b'/');
+        }
+        let start = path.len();
+        let rules = if walk.all {
+            rules
+        } else {
+            rules.inside(walk.workspace, &path[*before..end.max(*before)], present, start)
+        };
+        let mut folders = Vec::new();
+        let mut files: Vec<NonFolder> = Vec::new();
+        let mut from = 0;
+        for &(to, kind) in &self.entries {
+            let name = &self.names[from..to];
+            from = to;
+            if walk.stop.is_set() {
+                return;
+            }
+            // Neither is text of the project; they are walked only when one is the start folder.
+            if name == GIT.as_bytes() || name == STATE_FOLDER.as_bytes() {
+                continue;
+            }
+            path.truncate(start);
+            path.extend_from_slice(name);
+            let is_folder = kind == FileType::Directory;
+            if !walk.all {
+                let judgement = rules.judge(&path, is_folder);
+                let is_hidden =
+                    !walk.hidden && name.starts_with(b".") && judgement == Judgement::Unsaid;
+                if is_hidden || judgement == Judgement::Ignored {
+                    self.tally.left_out += 1;
+                    continue;
+                }
+            }
+            let inside = &path[*before..];
+            let judged = Path::new(std::ffi::OsStr::from_bytes(&inside[*below..]));
+            if walk.globs.matched(judged, is_folder).is_ignore() {
+                continue;
+            }
+            match kind {
+                FileType::Directory => {
+                    let found = Found { path: inside, sort: Sort::Folder };
+                    if visit(&mut self.state, &mut self.tally, found) && depth < walk.depth {
+                        folders.push(path.clone());
+                    }
+                }
+                FileType::RegularFile => files.push((inside.into(), Sort::File)),
+                FileType::Symlink => files.push((inside.into(), Sort::Link)),
+                _ => files.push((inside.into(), Sort::Other)),
+            }
+        }
+        // The queue is a stack, so that early paths are visited early.
+        folders.sort_unstable_by(|one, other| other.cmp(one));
+        let folder = |path| Task::Folder { path, rules: rules.clone(), depth: depth + 1 };
+        queue.add(folders.into_iter().map(folder));
+        if walk.shares_files && files.len() > BATCH {
+            queue.add(files.chunks(BATCH).rev().map(|piece| Task::Files(piece.to_vec())));
+        } else {
+            self.look_at(&files, visit);
+        }
+    }
+
+    /// Reads the names of a folder, and records which files with ignore rules it has.
+    fn read_names(&mut self, path: &[u8]) -> Result<Present, Errno> {
+        let Walk { workspace, stop, .. } = self.shared.walk;
+        self.names.clear();
+        self.entries.clear();
+        let mut present = Present::default();
+        let descriptor = workspace.open_exact(path, Wanted::Folder)?;
+        let mut folder = RawDir::new(&descriptor, &mut self.room);
+        while let Some(entry) = folder.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    rustix::fs::statat(&descriptor, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+                        .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
+                }
+                known => known,
+            };
+            present.note(name);
+            self.names.extend_from_slice(name);
+            self.entries.push((self.names.len(), kind));
+            if self.entries.len().is_multiple_of(LOOK_UP) && stop.is_due() {
+                break;
+            }
+        }
+        Ok(present)
+    }
+}
+
+/// The path and type of an entry that is no folder.
+type NonFolder = (Box<[u8]>, Sort);
+
+/// A task of a walk.
+enum Task {
+    Folder { path: Vec<u8>, rules: Rules, depth: usize },
+    Files(Vec<NonFolder>),
+}
+
+/// The waiting tasks, and the number of running ones, which may still add more.
+struct Queue {
+    left: Mutex<Left>,
+    news: Condvar,
+}
+
+struct Left {
+    tasks: Vec<Task>,
+    busy: usize,
+}
+
+/// Guard of a running task; the task counts as done when it is dropped, also by a panic.
+struct Busy<'q>(&'q Queue);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut left = self.0.lock();
+        left.busy -= 1;
+        if left.busy == 0 && left.tasks.is_empty() {
+            self.0.news.notify_all();
+        }
+    }
+}
+
+impl Queue {
+    fn new(first: Task) -> Self {
+        Self { left: Mutex::new(Left { tasks: vec![first], busy: 0 }), news: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next task; `None` when there will be no more.
+    fn next(&self) -> Option<(Task, Busy<'_>)> {
+        let mut left = self.lock();
+        loop {
+            if let Some(task) = left.tasks.pop() {
+                left.busy += 1;
+                return Some((task, Busy(self)));
+            }
+            if left.busy == 0 {
+                return None;
+            }
+            left = self.news.wait(left).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn add(&self, tasks: impl Iterator<Item = Task>) {
+        let mut left = self.lock();
+        let count = left.tasks.len();
+        left.tasks.extend(tasks);
+        match left.tasks.len() - count {
+            0 => {}
+            1 => self.news.notify_one(),
+            _ => self.news.notify_all(),
+        }
+    }
+
+    fn clear(&self) {
+        self.lock().tasks.clear();
+    }
+}

@@ -1,0 +1,354 @@
+//! Write target: a file that is to be written, with its folder open, and the replacement of its content.
+//!
+//! A file with one name is replaced by a synced temporary and a rename, so a reader sees the old
+//! or the new content and a crash loses neither. For a file with several names see `hard_links`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+use super::{
+    OpenFile, Workspace, WorkspaceError, carry, irregular, is_still, open_at, or_root, os_string,
+    refuse_protected,
+};
+
+/// How many bytes of a name go into the name of its temporary.
+const SHOWN_NAME: usize = 200;
+
+/// A file that may be written: it exists and is open, or its folder does.
+#[derive(Debug)]
+pub struct Target {
+    pub(super) folder: OwnedFd,
+    pub(super) name: OsString,
+    path: PathBuf,
+    pub(super) existing: Option<OpenFile>,
+    /// The folders that were made for the file, the outermost first.
+    pub(super) made: Vec<MadeFolder>,
+}
+
+/// A folder that was made for a target.
+#[derive(Debug)]
+pub(super) struct MadeFolder {
+    above: OwnedFd,
+    name: OsString,
+}
+
+impl MadeFolder {
+    /// Removes the folder, unless it has got entries meanwhile.
+    pub(super) fn remove(&self) {
+        rustix::fs::unlinkat(&self.above, &self.name, AtFlags::REMOVEDIR).ok();
+    }
+}
+
+/// The result of replacing a file.
+#[derive(Debug)]
+pub struct Replaced {
+    pub stat: Stat,
+    /// Notes about lost metadata and files that were left behind.
+    pub notes: Vec<String>,
+}
+
+impl Workspace {
+    /// Opens the target of a write to `path`, making missing folders.
+    pub fn target(&self, path: &Path) -> Result<Target, WorkspaceError> {
+        if let Some(other) = self.elsewhere(path) {
+            self.refuse_beside(path)?;
+            return Ok(other.target(path)?.beneath(other));
+        }
+        let relative = self.relative(path)?;
+        refuse_protected(relative, path)?;
+        refuse_folder_name(path)?;
+        // Checked before a folder is made, and again with the resolved path.
+        self.refuse_unbounded(&self.resolve(path), path)?;
+        match self.open_file(path) {
+            Ok(existing) => self.existing_target(existing),
+            Err(WorkspaceError::Missing { .. }) => self.new_target(relative),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens a file that is to be removed or renamed; a link is refused, because the name is the link's.
+    pub fn target_itself(&self, path: &Path) -> Result<Target, WorkspaceError> {
+        if let Some(other) = self.elsewhere(path) {
+            self.refuse_beside(path)?;
+            return Ok(other.target_itself(path)?.beneath(other));
+        }
+        let relative = self.relative(path)?;
+        refuse_protected(relative, path)?;
+        refuse_folder_name(path)?;
+        let missing = || WorkspaceError::Missing { path: path.to_owned() };
+        let name = relative.file_name().ok_or_else(missing)?;
+        let parent = or_root(relative.parent().unwrap_or(Path::new("")));
+        let folder = self.open_beneath(parent, OFlags::PATH | OFlags::DIRECTORY)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+        let descriptor = open_at(&folder, Path::new(name), flags, Mode::empty()).map_err(
+            |errno| match errno {
+                Errno::LOOP => WorkspaceError::NotRegular { path: path.to_owned(), what: "a link" },
+                errno => WorkspaceError::from_errno(errno, path),
+            },
+        )?;
+        self.existing_target(self.opened(descriptor, path)?)
+    }
+
+    /// Whether a path's last part is a link.
+    pub fn is_link(&self, path: &Path) -> bool {
+        if let Some(other) = self.elsewhere(path) {
+            return other.is_link(path);
+        }
+        let look = || {
+            let relative = self.relative(path).ok()?;
+            let parent = or_root(relative.parent()?);
+            let folder = self.open_beneath(parent, OFlags::PATH | OFlags::DIRECTORY).ok()?;
+            let name = relative.file_name()?;
+            rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()
+        };
+        look().is_some_and(|stat| irregular(&stat) == Some("a link"))
+    }
+
+    fn existing_target(&self, existing: OpenFile) -> Result<Target, WorkspaceError> {
+        let path = existing.path.clone();
+        let changed = || WorkspaceError::Changed { path: path.clone() };
+        let name = path.file_name().ok_or_else(changed)?.to_owned();
+        let parent = or_root(path.parent().unwrap_or(Path::new("")));
+        let folder = self.open_beneath(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.refuse_protected_folder(&folder, &path)?;
+        refuse_protected(&path, &path)?;
+        self.refuse_unbounded(&path, &path)?;
+        if !is_still(&folder, &name, &existing.stat) {
+            return Err(changed());
+        }
+        self.refuse_alias_of_state(&existing.stat, &path)?;
+        rustix::fs::accessat(&folder, &name, Access::WRITE_OK, AtFlags::EACCESS)
+            .map_err(|errno| write_error(errno, &path))?;
+        Ok(Target { folder, name, path, existing: Some(existing), made: Vec::new() })
+    }
+
+    fn new_target(&self, relative: &Path) -> Result<Target, WorkspaceError> {
+        let Some(name) = relative.file_name() else {
+            return Err(WorkspaceError::Missing { path: relative.to_owned() });
+        };
+        let parent = or_root(relative.parent().unwrap_or(Path::new("")));
+        let mut made = Vec::new();
+        let folder = self.ensure_folder(parent, &mut made)?;
+        if let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            let path = relative.to_owned();
+            // A dangling link: a write does not replace the link itself.
+            return Err(match irregular(&stat) {
+                Some(what) => WorkspaceError::NotRegular { path, what },
+                None => WorkspaceError::Changed { path },
+            });
+        }
+        let path = self.real_path(&folder, relative)?.join(name);
+        self.refuse_unbounded(&path, relative)?;
+        Ok(Target { folder, name: name.to_owned(), path, existing: None, made })
+    }
+
+    /// Opens a folder, making missing components one after the other.
+    fn ensure_folder(
+        &self,
+        relative: &Path,
+        made: &mut Vec<MadeFolder>,
+    ) -> Result<OwnedFd, WorkspaceError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let missing = match self.open_beneath(relative, flags) {
+            Ok(folder) => {
+                self.refuse_protected_folder(&folder, relative)?;
+                return Ok(folder);
+            }
+            Err(error @ WorkspaceError::Missing { .. }) => error,
+            Err(error) => return Err(error),
+        };
+        let (Some(parent), Some(name)) = (relative.parent(), relative.file_name()) else {
+            return Err(missing);
+        };
+        let above = self.ensure_folder(or_root(parent), made)?;
+        let is_made = match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(write_error(errno, relative)),
+        };
+        let folder = open_at(&above, Path::new(name), flags | OFlags::NOFOLLOW, Mode::empty())
+            .map_err(|errno| WorkspaceError::from_errno(errno, relative))?;
+        self.refuse_protected_folder(&folder, relative)?;
+        if is_made {
+            made.push(MadeFolder { above, name: name.to_owned() });
+        }
+        Ok(folder)
+    }
+
+    fn refuse_protected_folder(&self, folder: &OwnedFd, path: &Path) -> Result<(), WorkspaceError> {
+        refuse_protected(&self.real_path(folder, path)?, path)
+    }
+}
+
+impl Target {
+    /// The resolved path, relative to the root.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sets the path in messages; the file that is written does not depend on it.
+    pub(super) fn name_as(&mut self, path: PathBuf) {
+        self.path = path;
+    }
+
+    /// The file that would be replaced.
+    pub fn existing(&mut self) -> Option<&mut OpenFile> {
+        self.existing.as_mut()
+    }
+
+    /// The `stat` of the existing file.
+    pub fn stat(&self) -> Option<Stat> {
+        self.existing.as_ref().map(|existing| existing.stat)
+    }
+
+    /// Replaces the content.
+    pub fn replace(self, content: &[u8]) -> Result<Replaced, WorkspaceError> {
+        let replaced = match &self.existing {
+            Some(existing) if existing.stat.st_nlink > 1 => self.overwrite(existing, content),
+            _ => self.swap(content),
+        };
+        if replaced.is_err() {
+            self.made.iter().rev().for_each(MadeFolder::remove);
+        }
+        replaced
+    }
+
+    /// Opens the file by its name in the folder.
+    pub(super) fn open_name(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        open_at(&self.folder, Path::new(&self.name), flags, Mode::empty())
+    }
+
+    pub(super) fn explain(&self, errno: Errno) -> WorkspaceError {
+        match errno {
+            Errno::EXIST | Errno::STALE => WorkspaceError::Changed { path: self.path.clone() },
+            errno => write_error(errno, &self.path),
+        }
+    }
+
+    /// Writes a temporary beside the file and renames it into place.
+    fn swap(&self, content: &[u8]) -> Result<Replaced, WorkspaceError> {
+        let (file, temporary, notes) = self.write_beside(content, self.existing.as_ref())?;
+        let (folder, name) = (&self.folder, &self.name);
+        let placed = match &self.existing {
+            Some(existing) if !is_still(folder, name, &existing.stat) => Err(Errno::STALE),
+            Some(_) => rustix::fs::renameat(folder, &temporary.name, folder, name),
+            None => rename_new((folder, &temporary.name), (folder, name)),
+        };
+        let stat = placed.and_then(|()| {
+            // Some file systems cannot sync a folder; the content itself is safe by then.
+            rustix::fs::fsync(folder).ok();
+            rustix::fs::fstat(&file)
+        });
+        let stat = stat.map_err(|errno| temporary.give_up(self.explain(errno)))?;
+        Ok(Replaced { stat, notes })
+    }
+
+    /// Writes and syncs the content to a temporary beside the file, with the metadata of `like`; returns notes
+    /// about what could not be copied. Without `like` the umask decides the mode.
+    pub(super) fn write_beside(
+        &self,
+        content: &[u8],
+        like: Option<&OpenFile>,
+    ) -> Result<(File, Temporary<'_>, Vec<String>), WorkspaceError> {
+        let mode = if like.is_some() { 0o600 } else { 0o666 };
+        let (mut file, temporary) = self.temporary(mode).map_err(|errno| self.explain(errno))?;
+        let mut write_and_sync = || {
+            file.write_all(content)?;
+            let notes = like.map(|like| carry::carry_over(like, &file)).transpose()?;
+            file.sync_all()?;
+            Ok(notes.unwrap_or_default())
+        };
+        let written: io::Result<Vec<String>> = write_and_sync();
+        match written {
+            Ok(notes) => Ok((file, temporary, notes)),
+            Err(error) => Err(temporary.give_up(self.explain(errno_of(&error)))),
+        }
+    }
+
+    /// Writes a synced copy of the new content beside the file, for the time in which the file is
+    /// neither old nor new.
+    pub(super) fn spare_copy(&self, content: &[u8]) -> Result<Temporary<'_>, WorkspaceError> {
+        let (mut file, temporary) = self.temporary(0o600).map_err(|errno| self.explain(errno))?;
+        if let Err(error) = file.write_all(content).and_then(|()| file.sync_all()) {
+            return Err(temporary.give_up(self.explain(errno_of(&error))));
+        }
+        rustix::fs::fsync(&self.folder).ok();
+        Ok(temporary)
+    }
+
+    pub(super) fn temporary(&self, mode: u32) -> Result<(File, Temporary<'_>), Errno> {
+        let name = name_beside(&self.name, "pixir-new");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let descriptor = open_at(&self.folder, Path::new(&name), flags, Mode::from_raw_mode(mode))?;
+        let path = self.path.with_file_name(&name);
+        Ok((File::from(descriptor), Temporary { folder: &self.folder, name, path }))
+    }
+}
+
+/// A temporary file beside the one that is written.
+pub(super) struct Temporary<'t> {
+    folder: &'t OwnedFd,
+    pub name: OsString,
+    pub path: PathBuf,
+}
+
+impl Temporary<'_> {
+    pub(super) fn remove(&self) -> Result<(), Errno> {
+        rustix::fs::unlinkat(self.folder, &self.name, AtFlags::empty())
+    }
+
+    /// Removes the temporary after a failure; in an append-only folder that fails too, which the error then says.
+    pub(super) fn give_up(&self, error: WorkspaceError) -> WorkspaceError {
+        match (self.remove(), error) {
+            (Err(errno), WorkspaceError::Write { path, source }) if errno != Errno::NOENT => {
+                WorkspaceError::LeftBehind { path, left: self.path.clone(), source }
+            }
+            (_, error) => error,
+        }
+    }
+}
+
+/// A random name for a temporary file beside the one with this name.
+pub(super) fn name_beside(name: &OsStr, ending: &str) -> OsString {
+    let shown = &name.as_bytes()[..name.len().min(SHOWN_NAME)];
+    let random = format!(".{:016x}.{ending}", fastrand::u64(..));
+    os_string(&[b".", shown, random.as_bytes()].concat())
+}
+
+/// Renames without replacing: a file that appeared meanwhile stays.
+pub(super) fn rename_new(
+    (from, old): (&OwnedFd, &OsStr),
+    (to, new): (&OwnedFd, &OsStr),
+) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            rustix::fs::linkat(from, old, to, new, AtFlags::empty())?;
+            rustix::fs::unlinkat(from, old, AtFlags::empty())
+        }
+        other => other,
+    }
+}
+
+/// Refuses a path that ends like that of a folder.
+pub(super) fn refuse_folder_name(path: &Path) -> Result<(), WorkspaceError> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.ends_with(b"/") || bytes.ends_with(b"/.") {
+        return Err(WorkspaceError::NotRegular { path: path.to_owned(), what: "a folder" });
+    }
+    Ok(())
+}
+
+pub(super) fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+fn write_error(errno: Errno, path: &Path) -> WorkspaceError {
+    WorkspaceError::Write { path: path.to_owned(), source: errno.into() }
+}

@@ -1,0 +1,200 @@
+//! Sign-in by device code (RFC 8628): the user types a code on any device, and Pixir polls the issuer.
+
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::CredentialError;
+use super::issuer::{Answer, CLIENT_ID, Complaint, Issuer};
+use super::token::{Tokens, now};
+
+/// The timing of polls.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// The shortest interval, whatever the server says.
+    pub least: Duration,
+    /// Added to the interval at every `slow_down`.
+    pub step: Duration,
+    /// How long to wait for the user.
+    pub deadline: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            least: Duration::from_secs(1),
+            step: Duration::from_secs(5),
+            deadline: Duration::from_mins(15),
+        }
+    }
+}
+
+/// The interval of RFC 8628 when the server names none.
+const USUAL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A device sign-in under way.
+pub struct DeviceLogin<'a> {
+    issuer: &'a Issuer,
+    id: String,
+    /// The code that the user types.
+    pub user_code: String,
+    interval: Duration,
+}
+
+impl<'a> DeviceLogin<'a> {
+    /// Requests a code from the issuer.
+    pub async fn start(issuer: &'a Issuer) -> Result<Self, CredentialError> {
+        let body = json!({ "client_id": CLIENT_ID });
+        let answer = issuer.ask("/api/accounts/deviceauth/usercode", &body).await?;
+        let json = match answer {
+            Answer::Json(json) => json,
+            Answer::Complaint(complaint) if complaint.status == 404 => {
+                return Err(CredentialError::NoDeviceLogin);
+            }
+            Answer::Complaint(complaint) if complaint.status >= 500 => {
+                return Err(complaint.unavailable());
+            }
+            Answer::Complaint(complaint) => return Err(complaint.refused()),
+        };
+        let text = |names: &[&str]| {
+            let found = names.iter().find_map(|name| json[*name].as_str());
+            found.filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        let (Some(id), Some(user_code)) =
+            (text(&["device_auth_id"]), text(&["user_code", "usercode"]))
+        else {
+            let message = "it sent no code".to_owned();
+            return Err(CredentialError::Unavailable { message });
+        };
+        Ok(Self { issuer, id, user_code, interval: interval(&json["interval"]) })
+    }
+
+    /// The URL of the page for the code.
+    pub fn page(&self) -> String {
+        format!("{}/codex/device", self.issuer.base())
+    }
+
+    /// Polls until the user has typed the code, the issuer refuses, or the deadline passes.
+    pub async fn finish(self, pace: Pace) -> Result<Tokens, CredentialError> {
+        let deadline = Instant::now() + pace.deadline;
+        let mut interval = self.interval.max(pace.least);
+        loop {
+            match self.poll().await {
+                Ok(Poll::Approved { code, verifier }) => {
+                    let redirect_uri = format!("{}/deviceauth/callback", self.issuer.base());
+                    let grant = self.issuer.exchange(&code, &redirect_uri, &verifier).await?;
+                    return Tokens::from_grant(grant, now());
+                }
+                Ok(Poll::Pending) => {}
+                Ok(Poll::SlowDown) => interval += pace.step,
+                // A temporary network failure is no reason to give up while the user types.
+                Err(error) if error.is_passing() => interval = interval.max(pace.least * 2),
+                Err(error) => return Err(error),
+            }
+            if Instant::now() + interval > deadline {
+                let minutes = pace.deadline.as_secs() / 60;
+                return Err(CredentialError::TooLate { minutes });
+            }
+            tokio::time::sleep(interval).await;
+        }
+    }
+
+    async fn poll(&self) -> Result<Poll, CredentialError> {
+        let body = json!({ "device_auth_id": self.id, "user_code": self.user_code });
+        let json = match self.issuer.ask("/api/accounts/deviceauth/token", &body).await? {
+            Answer::Json(json) => json,
+            Answer::Complaint(complaint) => return judge(complaint),
+        };
+        let secret = |name: &str| json[name].as_str().map(SecretString::from);
+        let (Some(code), Some(verifier)) = (secret("authorization_code"), secret("code_verifier"))
+        else {
+            let message = "it approved without a code".to_owned();
+            return Err(CredentialError::Unavailable { message });
+        };
+        Ok(Poll::Approved { code, verifier })
+    }
+}
+
+enum Poll {
+    Approved { code: SecretString, verifier: SecretString },
+    Pending,
+    SlowDown,
+}
+
+fn judge(complaint: Complaint) -> Result<Poll, CredentialError> {
+    match (complaint.code.as_str(), complaint.status) {
+        ("slow_down", _) => Ok(Poll::SlowDown),
+        ("expired_token" | "deviceauth_expired" | "deviceauth_code_expired", _) => {
+            Err(CredentialError::Refused {
+                code: complaint.code,
+                message: "the code has expired".to_owned(),
+            })
+        }
+        ("access_denied" | "deviceauth_denied" | "authorization_declined", _) => {
+            Err(complaint.refused())
+        }
+        ("deviceauth_authorization_pending" | "authorization_pending", _) | (_, 403 | 404) => {
+            Ok(Poll::Pending)
+        }
+        (_, 429 | 500..) => Err(complaint.unavailable()),
+        _ => Err(complaint.refused()),
+    }
+}
+
+/// Parses an interval in seconds: a number, or a number as text.
+fn interval(value: &Value) -> Duration {
+    let seconds = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok());
+    seconds
+        .filter(|seconds| *seconds <= 600.0)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .unwrap_or(USUAL_INTERVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_a_number_or_text() {
+        for (value, seconds) in [
+            (json!(3), 3),
+            (json!("7"), 7),
+            (json!(" 2 "), 2),
+            (Value::Null, 5),
+            (json!("soon"), 5),
+            (json!(-1), 5),
+            (json!(1e9), 5),
+        ] {
+            assert_eq!(interval(&value), Duration::from_secs(seconds), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_complaint_means_wait_or_stop() {
+        let word = |code: &str, status: u16| {
+            let message = "m".to_owned();
+            match judge(Complaint { status, code: code.to_owned(), message }) {
+                Ok(Poll::Approved { .. }) => "approved",
+                Ok(Poll::Pending) => "pending",
+                Ok(Poll::SlowDown) => "slow down",
+                Err(error) if error.is_passing() => "passing",
+                Err(_) => "over",
+            }
+        };
+        for (code, status, expected) in [
+            ("", 403, "pending"),
+            ("", 404, "pending"),
+            ("deviceauth_authorization_pending", 400, "pending"),
+            ("slow_down", 400, "slow down"),
+            ("slow_down", 429, "slow down"),
+            ("expired_token", 400, "over"),
+            ("access_denied", 403, "over"),
+            ("", 400, "over"),
+            ("", 502, "passing"),
+        ] {
+            assert_eq!(word(code, status), expected, "{code} {status}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Errors of credentials and sign-in, with next actions.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::DEFAULT_BASE_URL;
+use crate::base::error::{Explain, Kind};
+use crate::base::files::StateError;
+
+/// Why there is no usable credential.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialError {
+    /// There is neither a sign-in nor an API key.
+    #[error("no credential: not signed in, and OPENAI_API_KEY is not set")]
+    Missing,
+    /// The API key was requested and is not set.
+    #[error("the credential `api-key` was requested, and OPENAI_API_KEY is not set")]
+    NoKey,
+    /// The subscription was requested, or its sign-in was removed meanwhile.
+    #[error("not signed in with ChatGPT")]
+    SignedOut,
+    /// The subscription was requested together with another endpoint.
+    #[error(
+        "the credential `chatgpt` was requested, but with OPENAI_BASE_URL set only an API key can be used"
+    )]
+    Conflict,
+    /// A value that cannot be a header; it is not repeated, because it may be a secret.
+    #[error("{0} contains blanks, control characters or non-ASCII text")]
+    Odd(&'static str),
+    /// The URL of an endpoint cannot be used.
+    #[error("{name} cannot be used: {reason}")]
+    Endpoint {
+        /// The variable that named it.
+        name: &'static str,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Requests would be sent in clear text.
+    #[error("{name} is plain http to {host}, where others could read what is sent")]
+    Insecure {
+        /// The variable that named it.
+        name: &'static str,
+        /// The host that was named.
+        host: String,
+        /// Whether it is a private address, where plain http is used without a key.
+        is_private: bool,
+    },
+    /// The stored tokens cannot be parsed; the file is left as it is.
+    #[error("the stored sign-in {path} is damaged: {reason}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, without its content.
+        reason: String,
+    },
+    /// The stored tokens cannot be read.
+    #[error("the stored sign-in {path} cannot be read")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The tokens cannot be stored.
+    #[error("the sign-in cannot be stored in {path}")]
+    Unwritable {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The store or its lock is a link, a special file, or owned by another user.
+    #[error("the stored sign-in is not used: {0}")]
+    Unsafe(StateError),
+    /// The sign-in has ended; the user must sign in again.
+    #[error("the sign-in with ChatGPT has ended: {message}")]
+    Ended {
+        /// The issuer's error code.
+        code: String,
+        /// The issuer's message.
+        message: String,
+    },
+    /// Another account signed in during this run.
+    #[error("another account has signed in since this run began")]
+    AccountChanged,
+    /// The issuer could not be reached, or its answer was unusable; another attempt may help.
+    #[error("the sign-in service could not be used: {message}")]
+    Unavailable {
+        /// What happened.
+        message: String,
+    },
+    /// A setting or variable of the connection to the issuer cannot be used.
+    #[error("{message}")]
+    Setting {
+        /// Which one, and why; without its value, which may hold a password.
+        message: String,
+    },
+    /// The issuer or the user refused the sign-in.
+    #[error("the sign-in was refused: {message}")]
+    Refused {
+        /// The issuer's error code.
+        code: String,
+        /// The issuer's message.
+        message: String,
+    },
+    /// Sign-in by code is not offered.
+    #[error("the sign-in service does not offer sign-in by code")]
+    NoDeviceLogin,
+    /// The user did not finish in time.
+    #[error("the sign-in was not finished within {minutes} minutes")]
+    TooLate {
+        /// How long Pixir waited.
+        minutes: u64,
+    },
+    /// No redirect port is free.
+    #[error("no port on this machine is free for the browser's redirect")]
+    NoPort,
+    /// A bug, or a machine without randomness.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl CredentialError {
+    /// Whether another attempt may help without any change.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, CredentialError::Unavailable { .. })
+    }
+}
+
+impl Explain for CredentialError {
+    fn kind(&self) -> Kind {
+        match self {
+            CredentialError::Missing
+            | CredentialError::NoKey
+            | CredentialError::SignedOut
+            | CredentialError::Odd(_)
+            | CredentialError::Damaged { .. }
+            | CredentialError::AccountChanged => Kind::NotAuthenticated,
+            CredentialError::Ended { .. }
+            | CredentialError::Refused { .. }
+            | CredentialError::NoDeviceLogin => Kind::AuthRefused,
+            CredentialError::Endpoint { .. }
+            | CredentialError::Conflict
+            | CredentialError::Setting { .. } => Kind::InvalidConfig,
+            CredentialError::Insecure { .. } => Kind::InsecureTransport,
+            CredentialError::Unreadable { .. } => Kind::ReadFailed,
+            CredentialError::Unwritable { .. } => Kind::WriteFailed,
+            CredentialError::Unsafe(error) => error.kind(),
+            CredentialError::Unavailable { .. } => Kind::Network,
+            CredentialError::TooLate { .. } => Kind::Timeout,
+            CredentialError::NoPort | CredentialError::Internal(_) => Kind::Internal,
+        }
+    }
+
+    fn details(&self) -> Value {
+        match self {
+            CredentialError::Ended { code, .. } | CredentialError::Refused { code, .. }
+                if !code.is_empty() =>
+            {
+                json!({ "code": code })
+            }
+            CredentialError::Damaged { path, .. }
+            | CredentialError::Unreadable { path, .. }
+            | CredentialError::Unwritable { path, .. } => json!({ "path": path.to_string_lossy() }),
+            CredentialError::Unsafe(error) => error.details(),
+            _ => Value::Null,
+        }
+    }
+
+    fn next_actions(&self) -> Vec<String> {
+        let sign_in = || "sign in with `pixir login`".to_owned();
+        match self {
+            CredentialError::Missing => vec![
+                sign_in(),
+                "or set OPENAI_API_KEY".into(),
+                "or try Pixir without an account: `pixir demo`".into(),
+            ],
+            CredentialError::NoKey => vec![
+                "set OPENAI_API_KEY".into(),
+                "or let Pixir choose: remove `--credential`, and `credential` from the config"
+                    .into(),
+            ],
+            CredentialError::SignedOut | CredentialError::AccountChanged => vec![sign_in()],
+            CredentialError::Ended { .. } => vec![
+                "sign in again with `pixir login`".into(),
+                "or use a key: OPENAI_API_KEY and `--credential api-key`".into(),
+            ],
+            CredentialError::Conflict => {
+                vec!["unset OPENAI_BASE_URL, or use `--credential api-key`".into()]
+            }
+            CredentialError::Odd(name) => {
+                vec![format!("set {name} again, without quotes, blanks or line breaks")]
+            }
+            CredentialError::Endpoint { name: "OPENAI_BASE_URL", .. } => {
+                vec![format!("set OPENAI_BASE_URL to something like {DEFAULT_BASE_URL}")]
+            }
+            CredentialError::Endpoint { name, .. } => {
+                vec![format!("unset {name}: it is for tests, on this machine")]
+            }
+            CredentialError::Insecure { is_private: true, .. } => vec![
+                "use https, or leave out the key: without one, plain http to a private address works"
+                    .into(),
+            ],
+            CredentialError::Insecure { is_private: false, .. } => vec![
+                "use https, or a server on this machine (127.0.0.1, ::1, localhost)".into(),
+                "or, without a key, the IP address of a server in your own network, such as 192.168.1.20"
+                    .into(),
+            ],
+            CredentialError::Damaged { path, .. } => vec![
+                format!("inspect {}, or move it away", path.display()),
+                "then sign in again with `pixir login`, which replaces it".into(),
+            ],
+            CredentialError::Unreadable { path, .. } => {
+                vec![format!("make {} readable for you", path.display())]
+            }
+            CredentialError::Unwritable { path, .. } => {
+                vec![format!("make {} writable for you, and free space on its disk", path.display())]
+            }
+            CredentialError::Unsafe(error) => error.next_actions(),
+            CredentialError::Unavailable { .. } => {
+                vec!["check the network and the proxy, and try again".into()]
+            }
+            CredentialError::Setting { .. } => vec!["correct it, or unset it".into()],
+            CredentialError::Refused { .. } | CredentialError::TooLate { .. } => {
+                vec!["start again with `pixir login`".into()]
+            }
+            CredentialError::NoDeviceLogin => {
+                vec!["sign in with a browser: `pixir login`".into()]
+            }
+            CredentialError::NoPort => vec!["sign in by code: `pixir login --device-code`".into()],
+            CredentialError::Internal(_) => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Continuation of a response: when the server already has the start of the input, only new items are sent.
+//!
+//! Pure. The bytes that were sent are kept, and so is the form in which each item of the answer is
+//! replayed. A request that does not begin with these bytes, item for item, is sent whole; only
+//! outputs of its calls may stand between the items of an answer, because tools run in the order of
+//! their calls and not after the last one. Whatever changes the History, such as a checkpoint or a
+//! rewind, changes these bytes, and so needs no rule of its own.
+
+use serde_json::value::RawValue;
+
+use super::body::Parts;
+use crate::model::provider::input;
+use crate::model::provider::input::Reader;
+use crate::model::provider::{Completed, Item};
+
+/// What the server has seen at the end of a call, and can continue from.
+#[derive(Debug)]
+pub struct Continuation {
+    model: String,
+    sent: Parts,
+    /// The answer's items in the form in which they are replayed.
+    answer: Vec<Box<RawValue>>,
+    response_id: String,
+}
+
+impl Continuation {
+    /// `None` when the answer is incomplete or has no id.
+    pub fn after(
+        sent: Parts,
+        reader: &Reader<'_>,
+        items: &[Item],
+        end: &Completed,
+    ) -> Option<Self> {
+        let response_id = end.response_id.clone().filter(|id| !id.is_empty())?;
+        if end.incomplete.is_some() {
+            return None;
+        }
+        let answer = serde_json::from_slice(&input::write_answer(items, reader)).ok()?;
+        Some(Self { model: reader.model.to_owned(), sent, answer, response_id })
+    }
+
+    /// The frame that continues this response, or why it cannot be continued.
+    pub fn frame(&self, next: &Parts, model: &str) -> Result<Vec<u8>, &'static str> {
+        if self.model != model {
+            return Err("model_changed");
+        }
+        if self.sent.head() != next.head() || self.sent.tail() != next.tail() {
+            return Err("fields_changed");
+        }
+        let new = self.new_items(next.input()).ok_or("history_changed")?;
+        Ok(next.frame(Some(&self.response_id), new.join(",").as_bytes()))
+    }
+
+    /// The items that the server has not seen.
+    fn new_items<'a>(&self, input: &'a [u8]) -> Option<Vec<&'a str>> {
+        let known = self.sent.input().strip_suffix(b"]")?;
+        let rest = std::str::from_utf8(input.strip_prefix(known)?).ok()?;
+        let mut expected = self.answer.iter().map(|item| item.get()).peekable();
+        let mut new = Vec::new();
+        for item in items(rest)? {
+            if expected.next_if_eq(&item).is_some() {
+                continue;
+            }
+            if expected.peek().is_some() && !item.starts_with(OUTPUT) {
+                return None;
+            }
+            new.push(item);
+        }
+        expected.peek().is_none().then_some(new)
+    }
+}
+
+/// The start of an output item in the input.
+const OUTPUT: &str = "{\"type\":\"function_call_output\",";
+
+/// The items in the rest of an array; `None` when the rest does not begin at the end of an item.
+fn items(rest: &str) -> Option<Vec<&str>> {
+    let mut list = rest.strip_suffix(']')?;
+    let mut items = Vec::new();
+    while !list.is_empty() {
+        list = list.strip_prefix(',')?;
+        let mut values = serde_json::Deserializer::from_str(list).into_iter::<&RawValue>();
+        items.push(values.next()?.ok()?.get());
+        list = &list[values.byte_offset()..];
+    }
+    Some(items)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::model::provider::Call;
+
+    const READER: Reader<'_> =
+        Reader { model: "m", account: None, unreadable_to: None, contents: None };
+
+    fn parts(input: &str) -> Parts {
+        Parts::from_text(
+            "{\"type\":\"response.create\",\"model\":\"m\",\"input\":",
+            input,
+            ",\"x\":1}",
+        )
+    }
+
+    fn after(items: &[Item]) -> Continuation {
+        let end = Completed { response_id: Some("r1".to_owned()), ..Completed::default() };
+        Continuation::after(parts(r#"[{"a":1}]"#), &READER, items, &end).unwrap()
+    }
+
+    fn said() -> Vec<Item> {
+        let call = Call { call_id: "c".into(), name: "n".into(), arguments: "{ }".into() };
+        vec![
+            Item::Message { text: "hm".into(), is_refusal: false, citations: Vec::new() },
+            Item::Call(call),
+        ]
+    }
+
+    const ANSWER: &str = r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"hm"}]},{"type":"function_call","call_id":"c","name":"n","arguments":"{}"}"#;
+
+    #[track_caller]
+    fn check(input: &str, expected: Result<Value, &'static str>) {
+        let frame = after(&said()).frame(&parts(input), "m");
+        let frame = frame.map(|bytes| serde_json::from_slice::<Value>(&bytes).unwrap());
+        let expected = expected.map(|input| {
+            json!({"type": "response.create", "previous_response_id": "r1", "model": "m", "input": input, "x": 1})
+        });
+        assert_eq!(frame, expected, "{input}");
+    }
+
+    #[test]
+    fn what_extends_the_answer_is_sent_alone() {
+        check(
+            &format!(r#"[{{"a":1}},{ANSWER},{{"b":2}},{{"c":3}}]"#),
+            Ok(json!([{"b": 2}, {"c": 3}])),
+        );
+        check(&format!(r#"[{{"a":1}},{ANSWER}]"#), Ok(json!([])));
+    }
+
+    #[test]
+    fn outputs_may_stand_between_the_calls_of_an_answer() {
+        let output = r#"{"type":"function_call_output","call_id":"c","output":"x"}"#;
+        let [said, call] =
+            [&ANSWER[..ANSWER.find(",{").unwrap()], &ANSWER[ANSWER.find(",{").unwrap() + 1..]];
+        let expected =
+            json!([{"type": "function_call_output", "call_id": "c", "output": "x"}, {"b": 2}]);
+        check(&format!(r#"[{{"a":1}},{said},{output},{call},{{"b":2}}]"#), Ok(expected));
+        let other = r#"{"type":"message"}"#;
+        check(&format!(r#"[{{"a":1}},{said},{other},{call},{{"b":2}}]"#), Err("history_changed"));
+    }
+
+    #[test]
+    fn anything_else_is_sent_whole() {
+        let changed = Err("history_changed");
+        check(r#"[{"a":1}]"#, changed.clone());
+        check(r#"[{"a":1},{"b":2}]"#, changed.clone());
+        check(&format!(r#"[{{"a":2}},{ANSWER},{{"b":2}}]"#), changed.clone());
+        check(&format!(r#"[{ANSWER},{{"b":2}}]"#), changed.clone());
+        check(&format!(r#"[{{"a":1}},{}]"#, ANSWER.replace("hm", "hmm")), changed);
+    }
+
+    #[test]
+    fn other_fields_and_models_begin_anew() {
+        let continuation = after(&[]);
+        let input = r#"[{"a":1},{"b":2}]"#;
+        assert_eq!(continuation.frame(&parts(input), "other"), Err("model_changed"));
+        let head = "{\"type\":\"response.create\",\"model\":\"m\",\"input\":";
+        let other = Parts::from_text(head, input, ",\"x\":2}");
+        assert_eq!(continuation.frame(&other, "m"), Err("fields_changed"));
+        assert!(continuation.frame(&parts(input), "m").is_ok());
+    }
+
+    #[test]
+    fn a_cut_answer_cannot_be_continued() {
+        let cut = Completed {
+            response_id: Some("r".to_owned()),
+            incomplete: Some("max_output_tokens".to_owned()),
+            ..Completed::default()
+        };
+        assert!(Continuation::after(parts("[]"), &READER, &[], &cut).is_none());
+        assert!(Continuation::after(parts("[]"), &READER, &[], &Completed::default()).is_none());
+    }
+}

@@ -1,0 +1,449 @@
+//! The WebSocket against the scripted model: continuation, fallback, and how sockets end.
+
+use serde_json::Value;
+
+use super::*;
+use crate::base::error::Explain;
+use crate::model::provider::wire::websocket::Pace;
+use crate::record::event::{AssistantMessage, Canonical, Reasoning, ToolCall, ToolResult};
+use crate::settings::config::Transport;
+use crate::testing::scripted::Received;
+
+/// A Session as a Turn would keep it: answers are recorded in its History.
+struct Talk {
+    server: Server,
+    provider: Responses,
+    history: History,
+    request: Request,
+    /// How each request was sent.
+    sent: Vec<Sent>,
+}
+
+impl Talk {
+    async fn new(script: Script, transport: Transport) -> Self {
+        Self::paced(script, transport, Pace::default()).await
+    }
+
+    async fn paced(script: Script, transport: Transport, pace: Pace) -> Self {
+        let server = Server::start(script).await.unwrap();
+        let travel = Travel { transport: Some(transport), pace, ..Travel::default() };
+        let credential = Credential::new(Some("sk-test"), &server.base_url()).unwrap();
+        let provider = Responses::new(credential, HASTY, travel);
+        let request = request();
+        let history = request.history.clone();
+        Self { server, provider, history, request, sent: Vec::new() }
+    }
+
+    fn record(&mut self, fact: impl Into<Canonical>) {
+        let seq = self.history.last_seq().map_or(0, |seq| seq + 1);
+        let event = Event::sequenced(Sequenced {
+            id: EventId::mint(),
+            session_id: SessionId::parse("s").unwrap(),
+            seq: Some(seq),
+            ts: Timestamp::from_text("t"),
+            fact: fact.into(),
+            extra: Extra::new(),
+        });
+        self.history.push(Arc::new(event));
+    }
+
+    fn user(&mut self, text: &str) {
+        self.record(UserMessage { text: text.into(), ..UserMessage::default() });
+    }
+
+    async fn hear(&mut self) -> Heard {
+        let request = Request { history: self.history.clone(), ..self.request.clone() };
+        let heard: Heard = self.provider.stream(request).collect().await;
+        self.sent.extend(heard.iter().filter_map(|event| match event {
+            Ok(ModelEvent::Sent(sent)) => Some(sent.clone()),
+            _ => None,
+        }));
+        heard
+    }
+
+    /// Makes one successful call, and records it with outputs for its tool calls.
+    async fn go(&mut self) {
+        let heard = self.hear().await;
+        assert!(matches!(heard.last(), Some(Ok(ModelEvent::Completed(_)))), "{heard:?}");
+        for event in heard {
+            let Ok(ModelEvent::Item(item)) = event else { continue };
+            match item {
+                Item::Message { text, .. } => {
+                    let extra = Extra::new();
+                    self.record(AssistantMessage { text, phase: None, metadata: None, extra });
+                }
+                Item::Reasoning { item } => {
+                    let model = self.request.model.clone();
+                    self.record(Reasoning { item, model, extra: Extra::new() });
+                }
+                Item::Call(call) => {
+                    let call: ToolCall = call.recorded(&call.args());
+                    let call_id = call.call_id.clone();
+                    self.record(call);
+                    let result = json!({"call_id": call_id, "ok": true, "output": "done"});
+                    self.record(serde_json::from_value::<ToolResult>(result).unwrap());
+                }
+                Item::WebSearch(_) | Item::Other { .. } => {}
+            }
+        }
+    }
+
+    fn requests(&self) -> Vec<Received> {
+        self.server.requests()
+    }
+
+    /// How the last request was sent, in one line.
+    fn last(&self) -> String {
+        let sent = self.sent.last().unwrap();
+        let continuation = sent.continuation.clone().unwrap_or_default();
+        let word = if continuation.used { "continued" } else { "whole" };
+        let mut line = format!("{} {word}", sent.transport);
+        for reason in
+            [continuation.reset_reason, sent.fallback_reason.clone()].into_iter().flatten()
+        {
+            line = format!("{line}, {reason}");
+        }
+        line
+    }
+}
+
+fn talkative(request: &Received) -> Reply {
+    let count = request.input().len();
+    match request.outputs().len() {
+        0 => Reply::new()
+            .reasoning("Hm.")
+            .text("Let me see.")
+            .call("a", json!({"n": count}))
+            .call("b", json!({"n": count})),
+        _ => Reply::says(&format!("answer {count}")),
+    }
+}
+
+#[tokio::test]
+async fn a_call_goes_on_from_the_one_before_it_on_one_socket() {
+    let mut talk = Talk::new(Script::answering(talkative), Transport::Auto).await;
+    for turn in 0..5 {
+        talk.user(&format!("turn {turn}"));
+        talk.go().await;
+        talk.go().await;
+    }
+    let requests = talk.requests();
+    assert_eq!((requests.len(), talk.server.upgrades(), talk.server.connections()), (10, 1, 1));
+    assert!(requests.iter().all(|request| request.transport == "websocket"));
+    let continued: Vec<bool> = requests.iter().map(Received::is_continued).collect();
+    assert_eq!(continued, [false, true, true, true, true, true, true, true, true, true]);
+    assert_eq!(requests[1].sent_input().len(), 2, "two outputs: {}", requests[1].body_text);
+    assert_eq!(requests[2].sent_input().len(), 1, "one prompt");
+    assert!(requests[0].body.get("stream").is_none());
+    assert_eq!(requests[0].header("openai-beta"), Some("responses_websockets=2026-02-06"));
+    assert_eq!(requests[0].header("authorization"), Some("Bearer sk-test"));
+    assert_eq!(requests[0].header("accept").filter(|accept| accept.contains("event-stream")), None);
+}
+
+#[tokio::test]
+async fn what_the_server_sees_is_the_same_on_both_transports() {
+    let mut seen: Vec<Vec<Vec<Value>>> = Vec::new();
+    for transport in [Transport::Sse, Transport::WebSocket] {
+        let mut talk = Talk::new(Script::answering(talkative), transport).await;
+        for turn in 0..3 {
+            talk.user(&format!("turn {turn}"));
+            talk.go().await;
+            talk.go().await;
+        }
+        let plain = |request: &Received| {
+            let items = request.input().iter();
+            items
+                .filter(|item| item["type"] != "reasoning")
+                .map(|item| item["type"].clone())
+                .collect()
+        };
+        seen.push(talk.requests().iter().map(plain).collect());
+    }
+    let sorted = |mut items: Vec<Vec<Value>>| {
+        for items in &mut items {
+            items.sort_by_key(ToString::to_string);
+        }
+        items
+    };
+    assert_eq!(sorted(seen[0].clone()), sorted(seen[1].clone()));
+}
+
+#[tokio::test]
+async fn what_does_not_extend_is_sent_whole_with_the_reason() {
+    let mut talk = Talk::new(Script::answering(|_| Reply::says("ok")), Transport::Auto).await;
+    talk.go().await;
+    assert_eq!(talk.last(), "websocket whole");
+    talk.user("next");
+    talk.go().await;
+    assert_eq!(talk.last(), "websocket continued");
+    talk.request.model = "other".into();
+    talk.user("other model");
+    talk.go().await;
+    assert_eq!(talk.last(), "websocket whole, model_changed");
+    talk.request.effort = Some("high".into());
+    talk.user("harder");
+    talk.go().await;
+    assert_eq!(talk.last(), "websocket whole, fields_changed");
+    talk.history = request().history;
+    talk.user("as if it had never been");
+    talk.go().await;
+    assert_eq!(talk.last(), "websocket whole, history_changed");
+    assert_eq!(talk.server.upgrades(), 1, "the socket outlives all of that");
+}
+
+#[tokio::test]
+async fn a_socket_that_dies_unseen_is_replaced_by_another() {
+    let pace = Pace { idle: Duration::from_millis(20), ..Pace::default() };
+    let script = Script::answering(|_| Reply::says("ok"));
+    let mut talk = Talk::paced(script, Transport::Auto, pace).await;
+    talk.go().await;
+    tokio::time::sleep(pace.idle * 10).await;
+    talk.user("next");
+    talk.go().await;
+    assert_eq!(talk.last(), "websocket whole, socket_idle");
+    assert_eq!((talk.requests().len(), talk.server.upgrades()), (2, 2));
+
+    let dead = || Reply::new().cut_at(0);
+    let script = Script::new([Reply::says("ok"), dead(), Reply::says("again"), dead(), dead()]);
+    let mut talk = Talk::new(script, Transport::WebSocket).await;
+    talk.go().await;
+    talk.user("next");
+    talk.go().await;
+    assert_eq!(talk.last(), "websocket whole, socket_closed");
+    talk.user("and on");
+    let heard = talk.hear().await;
+    assert_eq!(error_of(&heard).kind, Kind::Network, "a fresh one that dies is a failure");
+    assert_eq!(talk.requests().len(), 5);
+}
+
+#[tokio::test]
+async fn an_old_socket_is_retired() {
+    let pace = Pace { age: Duration::ZERO, ..Pace::default() };
+    let mut talk =
+        Talk::paced(Script::answering(|_| Reply::says("ok")), Transport::Auto, pace).await;
+    talk.go().await;
+    talk.user("next");
+    talk.go().await;
+    assert_eq!(talk.last(), "websocket whole, socket_retired");
+}
+
+#[tokio::test]
+async fn a_lost_response_is_replayed_once() {
+    for code in ["previous_response_not_found", "websocket_connection_limit_reached"] {
+        let refusal =
+            json!({"error": {"type": "invalid_request_error", "code": code, "message": "no"}});
+        let script = Script::new([
+            Reply::says("ok"),
+            Reply::status(400, refusal.to_string()),
+            Reply::says("here"),
+            Reply::status(400, refusal.to_string()),
+            Reply::status(400, refusal.to_string()),
+        ]);
+        let mut talk = Talk::new(script, Transport::Auto).await;
+        talk.go().await;
+        talk.user("next");
+        talk.go().await;
+        assert_eq!(talk.last(), format!("websocket whole, {code}"));
+        assert_eq!(talk.sent.last().unwrap().after.as_ref().unwrap().details()["code"], code);
+        talk.user("and on");
+        let heard = talk.hear().await;
+        assert!(error_of(&heard).retryable, "once is enough: {heard:?}");
+        assert_eq!(talk.requests().len(), 5);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_upgrade_is_sse_at_once_and_a_socket_later() {
+    let pace = Pace {
+        again: Duration::from_millis(150),
+        again_cap: Duration::from_millis(150),
+        ..Pace::default()
+    };
+    for status in [426, 404, 502] {
+        let script = Script::answering(|_| Reply::says("ok"))
+            .refusing_sockets(move |number| (number == 0).then_some(status));
+        let mut talk = Talk::paced(script, Transport::Auto, pace).await;
+        talk.go().await;
+        let reason = format!("sse whole, the WebSocket was refused with status {status}");
+        assert_eq!(talk.last(), reason);
+        talk.user("soon");
+        talk.go().await;
+        assert_eq!(talk.last(), reason);
+        assert_eq!((talk.server.upgrades(), talk.requests().len()), (1, 2));
+        tokio::time::sleep(pace.again).await;
+        talk.user("later");
+        talk.go().await;
+        assert_eq!(talk.last(), "websocket whole");
+    }
+}
+
+#[tokio::test]
+async fn what_the_server_says_is_no_reason_to_fall_back() {
+    for status in [401, 429] {
+        let script =
+            Script::answering(|_| Reply::says("ok")).refusing_sockets(move |_| Some(status));
+        let mut talk = Talk::new(script, Transport::Auto).await;
+        let heard = talk.hear().await;
+        assert_eq!(error_of(&heard).details()["status"], status);
+        assert!(talk.requests().is_empty() && talk.sent.is_empty());
+    }
+    let replies = [
+        Reply::status(429, r#"{"error":{"message":"slow"}}"#).header("Retry-After", "7"),
+        Reply::new().errors("rate_limit_exceeded", "try again in 20ms"),
+        Reply::new().fails("context_length_exceeded", "long"),
+    ];
+    let kinds = [Kind::RateLimited, Kind::RateLimited, Kind::ContextOverflow];
+    for (reply, kind) in replies.into_iter().zip(kinds) {
+        let mut talk = Talk::new(Script::new([reply.left_open()]), Transport::Auto).await;
+        let heard = talk.hear().await;
+        assert_eq!(error_of(&heard).kind, kind, "{heard:?}");
+        assert_eq!(talk.requests().len(), 1);
+        if talk.requests()[0].transport == "websocket"
+            && error_of(&heard).details()["status"] == 429
+        {
+            assert_eq!(error_of(&heard).retry_after, Some(Duration::from_secs(7)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn silence_before_the_first_word_falls_back_and_after_it_does_not() {
+    type Fault = fn(Reply) -> Reply;
+    let faults: [(&str, Fault); 6] = [
+        ("silent", Reply::ends_silently),
+        ("closed", |reply| reply.closes(1011).ends_silently()),
+        ("binary", |reply| reply.binary().ends_silently()),
+        ("garbage", |reply| reply.garbage("no json")),
+        ("reset", |reply| reply.pause(Duration::from_millis(1)).reset_at(400)),
+        ("stalls", Reply::stalls),
+    ];
+    for (name, fault) in faults {
+        let script = Script::new([fault(Reply::new()).left_open(), Reply::says("by another way")]);
+        let mut talk = Talk::new(script, Transport::Auto).await;
+        talk.go().await;
+        assert_eq!(talk.sent.len(), 2, "{name}");
+        assert_eq!(talk.sent[1].transport, "sse", "{name}");
+        assert!(talk.sent[1].fallback_reason.is_some() && talk.sent[1].after.is_some(), "{name}");
+        if name == "reset" {
+            continue;
+        }
+        let script =
+            Script::new([fault(Reply::says("half a word")).left_open(), Reply::says("never")]);
+        let mut talk = Talk::new(script, Transport::Auto).await;
+        let heard = talk.hear().await;
+        assert!(error_of(&heard).retryable, "{name}: {heard:?}");
+        assert_eq!((talk.sent.len(), talk.requests().len()), (1, 1), "{name}");
+        talk.hear().await;
+        assert_eq!(talk.sent.last().unwrap().transport, "websocket", "{name}");
+        assert_eq!(talk.server.upgrades(), 2, "{name}: a failed socket is not used again");
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_for_a_socket_goes_by_sse_alone() {
+    let script = Script::new([Reply::new().closes(1009), Reply::says("fits"), Reply::says("ok")]);
+    let mut talk = Talk::new(script, Transport::Auto).await;
+    talk.go().await;
+    assert_eq!(talk.last(), "sse whole, the request is too large for a WebSocket");
+    talk.user("short");
+    talk.go().await;
+    assert_eq!(talk.last(), "websocket whole");
+}
+
+#[tokio::test]
+async fn the_policy_is_obeyed() {
+    let mut talk = Talk::new(Script::answering(|_| Reply::says("ok")), Transport::Sse).await;
+    talk.go().await;
+    assert_eq!((talk.last().as_str(), talk.server.upgrades()), ("sse whole", 0));
+    let script = Script::answering(|_| Reply::says("ok")).refusing_sockets(|_| Some(426));
+    let mut talk = Talk::new(script, Transport::WebSocket).await;
+    let heard = talk.hear().await;
+    assert_eq!(error_of(&heard).details()["status"], 426);
+    assert!(talk.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_dropped_call_drops_its_socket() {
+    let script = Script::answering(|request| match request.user_texts().len() {
+        1 => Reply::says("and so on").stalls(),
+        _ => Reply::says("fresh"),
+    });
+    let mut talk = Talk::new(script, Transport::Auto).await;
+    let mut call = talk.provider.stream(talk.request.clone());
+    while !matches!(call.next().await, Some(Ok(ModelEvent::TextDelta(_)))) {}
+    drop(call);
+    talk.user("next");
+    talk.go().await;
+    assert_eq!((talk.last().as_str(), talk.server.upgrades()), ("websocket whole", 2));
+}
+
+#[tokio::test]
+async fn pings_keep_a_socket_and_a_servers_ping_is_life() {
+    let pace = Pace { ping: Duration::from_millis(20), ..Pace::default() };
+    let mut alive = Reply::new();
+    for _ in 0..8 {
+        alive = alive.pause(HASTY.idle / 4).comment("still here");
+    }
+    let script = Script::new([Reply::says("ok"), alive.text("at last")]);
+    let mut talk = Talk::paced(script, Transport::WebSocket, pace).await;
+    talk.go().await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    talk.user("next");
+    talk.go().await;
+    assert_eq!(talk.last(), "websocket continued");
+}
+
+#[tokio::test]
+async fn unreadable_reasoning_is_left_out_and_stays_out() {
+    for transport in [Transport::Sse, Transport::WebSocket] {
+        let script = Script::answering(|request| {
+            let bad = request
+                .sent_input()
+                .iter()
+                .any(|item| item["encrypted_content"] == "sealed:rs_1_0");
+            if bad {
+                let error = json!({"code": "invalid_encrypted_content", "message": "The encrypted content could not be verified."});
+                return Reply::status(400, json!({"error": error}).to_string());
+            }
+            Reply::new().reasoning("Hm.").text("ok")
+        });
+        let mut talk = Talk::new(script, transport).await;
+        talk.go().await;
+        // As if another process had resumed the Session.
+        let credential = Credential::new(Some("sk-test"), &talk.server.base_url()).unwrap();
+        let travel = Travel { transport: Some(transport), ..Travel::default() };
+        talk.provider = Responses::new(credential, HASTY, travel);
+        talk.user("next");
+        talk.go().await;
+        assert_eq!(talk.requests().len(), 3);
+        assert!(talk.sent.last().unwrap().is_without_reasoning);
+        assert_eq!(
+            talk.sent.last().unwrap().after.as_ref().unwrap().details()["code"],
+            "invalid_encrypted_content"
+        );
+        talk.user("and on");
+        talk.go().await;
+        assert_eq!(talk.requests().len(), 4, "it is not tried again");
+        let last = &talk.requests()[3];
+        if transport == Transport::Sse {
+            let kept = last.input().iter().filter(|item| item["type"] == "reasoning").count();
+            assert_eq!(kept, 1, "what the new server made is replayed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_never_answered_does_not_hold_up_a_call() {
+    let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let base_url = format!("http://{}/v1", silent.local_addr().unwrap());
+    let pace = Pace { connect: Duration::from_millis(100), ..Pace::default() };
+    for (transport, kind, wires) in
+        [(Transport::WebSocket, Kind::Network, 0), (Transport::Auto, Kind::StreamIdle, 1)]
+    {
+        let travel = Travel { transport: Some(transport), pace, ..Travel::default() };
+        let provider = Responses::new(Credential::new(None, &base_url).unwrap(), HASTY, travel);
+        let heard: Heard = provider.stream(request()).collect().await;
+        assert_eq!((error_of(&heard).kind, error_of(&heard).retryable), (kind, true), "{heard:?}");
+        assert_eq!(heard.len(), wires + 1, "{heard:?}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Other files in a Skill's folder, which its instructions refer to; shown one at a time.
+//!
+//! They are opened by descriptor below the folder, so no `..`, absolute path or link leads out of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::find::{content, text_of};
+use super::{Flaw, MAIN_FILE, Skill, sha256};
+use crate::base::error::{Explain, Kind};
+use crate::host::workspace::{Workspace, WorkspaceError};
+
+/// The largest file that is shown, in bytes.
+const LARGEST: u64 = 1024 * 1024;
+/// How many files are listed.
+const MOST_NAMES: usize = 100;
+/// How deep folders are listed.
+const DEEPEST: usize = 4;
+
+/// A file of a package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    pub text: String,
+    pub digest: String,
+    /// Whether it is the main file, by whatever path.
+    pub is_main: bool,
+}
+
+impl Skill {
+    /// Reads a file of the Skill's folder; the main file is as it was found.
+    pub fn view(&self, path: &Path) -> Result<View, PackageError> {
+        let space = Workspace::open(&self.folder)?;
+        let open = space.open_file(path)?;
+        // The main file may be a link to another file of the folder.
+        let main = space.open_file(Path::new(MAIN_FILE)).map(|main| main.path);
+        if main.is_ok_and(|main| main == open.path) {
+            let (text, digest) = (self.text.to_string(), self.digest.clone());
+            return Ok(View { text, digest, is_main: true });
+        }
+        let refuse = |flaw: Flaw| PackageError::Unshowable {
+            path: path.to_owned(),
+            is_binary: flaw.line.is_some(),
+            reason: flaw.to_string(),
+        };
+        let bytes = content(&space, path, LARGEST).map_err(refuse)?;
+        let text = text_of(&bytes).map_err(refuse)?.to_owned();
+        Ok(View { digest: sha256(&bytes), text, is_main: false })
+    }
+
+    /// The files beside the main file, sorted, and how many more there are.
+    pub fn files(&self) -> (Vec<PathBuf>, usize) {
+        let (mut files, mut waiting) = (Vec::new(), vec![(self.folder.clone(), 0)]);
+        while let Some((folder, depth)) = waiting.pop() {
+            let Ok(entries) = fs::read_dir(&folder) else { continue };
+            for entry in entries.filter_map(Result::ok).take(MOST_NAMES * 10) {
+                let Ok(kind) = entry.file_type() else { continue };
+                let path = entry.path();
+                let is_hidden = entry.file_name().as_encoded_bytes().first() == Some(&b'.');
+                if kind.is_dir() && depth < DEEPEST && !is_hidden {
+                    waiting.push((path, depth + 1));
+                } else if kind.is_file()
+                    && let Ok(inside) = path.strip_prefix(&self.folder)
+                    && inside != Path::new(MAIN_FILE)
+                {
+                    files.push(inside.to_owned());
+                }
+            }
+        }
+        files.sort();
+        let more = files.len().saturating_sub(MOST_NAMES);
+        files.truncate(MOST_NAMES);
+        (files, more)
+    }
+}
+
+/// Why a file of a package cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum PackageError {
+    #[error(transparent)]
+    Place(#[from] WorkspaceError),
+    #[error("{} cannot be shown: {reason}", path.display())]
+    Unshowable { path: PathBuf, is_binary: bool, reason: String },
+}
+
+impl Explain for PackageError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Place(error) => error.kind(),
+            Self::Unshowable { is_binary: true, .. } => Kind::BinaryFile,
+            Self::Unshowable { is_binary: false, .. } => Kind::ReadFailed,
+        }
+    }
+    fn details(&self) -> Value {
+        match self {
+            Self::Place(error) => error.details(),
+            Self::Unshowable { path, .. } => json!({ "path": path.to_string_lossy() }),
+        }
+    }
+    fn next_actions(&self) -> Vec<String> {
+        vec!["use a path relative to the skill's folder, of a text file".to_owned()]
+    }
+}

@@ -1,0 +1,222 @@
+//! Prompts: texts with placeholders for arguments, which the user inserts by name.
+//!
+//! `/name words` becomes the text of `prompts/name.md`: `$ARGUMENTS` is all words, `$1` to `$9` are single
+//! words, quotes group words, and `$$` is a dollar sign. Front-ends expand prompts; the agent receives only
+//! the result.
+
+use std::path::PathBuf;
+
+use super::find::{TrustedFiles, fenced, listed, text_of};
+use super::front::{checked_name, split};
+use super::mention::name_length;
+use super::{Flaw, Root, Scope, sha256, yaml};
+use crate::settings::trust::Trust;
+
+/// The largest prompt, in bytes.
+const LARGEST: u64 = 64 * 1024;
+/// How many prompts of one folder are read.
+const MOST: usize = 500;
+
+/// A prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    pub name: String,
+    pub description: String,
+    /// A hint at its arguments.
+    pub hint: String,
+    pub scope: Scope,
+    pub path: PathBuf,
+    pub digest: String,
+    /// Whether another person than the user may have written it, so that it needs trust.
+    pub is_strange: bool,
+    /// Whether it may be used: it is the user's own, or the user trusts it.
+    pub is_trusted: bool,
+    body: String,
+}
+
+/// The prompts and problems that were found.
+#[derive(Debug, Clone, Default)]
+pub struct PromptsFound {
+    /// Prompts by name; of several with the same name, the one that takes precedence.
+    pub prompts: Vec<Prompt>,
+    /// All readable prompts.
+    pub all: Vec<Prompt>,
+    pub broken: Vec<Flaw>,
+}
+
+impl Prompt {
+    /// The text with these arguments. Arguments are appended when the text has no placeholder, so that no
+    /// input is lost.
+    pub fn expand(&self, arguments: &str) -> String {
+        let arguments = arguments.trim();
+        let words = words(arguments);
+        let (mut text, mut is_placed) = (String::new(), false);
+        let mut rest = self.body.as_str();
+        while let Some(place) = rest.find('$') {
+            text.push_str(&rest[..place]);
+            rest = &rest[place + 1..];
+            if let Some(after) = rest.strip_prefix("ARGUMENTS") {
+                text.push_str(arguments);
+                (rest, is_placed) = (after, true);
+            } else if let Some(after) = rest.strip_prefix('$') {
+                text.push('$');
+                rest = after;
+            } else if let Some(digit) =
+                rest.bytes().next().filter(|byte| (b'1'..=b'9').contains(byte))
+            {
+                let word = words.get(usize::from(digit - b'1'));
+                text.push_str(word.map(String::as_str).unwrap_or_default());
+                (rest, is_placed) = (&rest[1..], true);
+            } else {
+                text.push('$');
+            }
+        }
+        text.push_str(rest);
+        let mut text = text.trim().to_owned();
+        if !is_placed && !arguments.is_empty() {
+            text.extend(["\n\n", arguments]);
+        }
+        text
+    }
+}
+
+/// Splits `/name words`; `None` for any other text.
+pub fn slash(text: &str) -> Option<(&str, &str)> {
+    let rest = text.trim_start().strip_prefix('/')?;
+    let end = name_length(rest);
+    let (name, words) = rest.split_at(end);
+    let is_name = end > 0 && words.chars().next().is_none_or(char::is_whitespace);
+    is_name.then_some((name, words.trim()))
+}
+
+/// Splits words like a shell: quotes group them, a backslash escapes the next character.
+fn words(text: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote, mut is_word) = (Vec::new(), String::new(), None, false);
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (Some(open), _) if letter == open => quote = None,
+            (None, '"' | '\'') => (quote, is_word) = (Some(letter), true),
+            (None | Some('"'), '\\') => {
+                word.extend(letters.next());
+                is_word = true;
+            }
+            (None, _) if letter.is_whitespace() => {
+                if std::mem::take(&mut is_word) {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            _ => {
+                word.push(letter);
+                is_word = true;
+            }
+        }
+    }
+    if is_word {
+        words.push(word);
+    }
+    words
+}
+
+/// Reads all prompts in these folders.
+pub(super) fn look(roots: &[Root], trust: &Trust) -> PromptsFound {
+    let mut found = PromptsFound::default();
+    let trusted = TrustedFiles::new(trust);
+    let mut all: Vec<(usize, Prompt)> = Vec::new();
+    for (rank, root) in roots.iter().enumerate() {
+        let fence = root.fence.as_deref();
+        for path in listed(&root.path, fence, (MOST, Some("md")), &mut found.broken) {
+            match read(&path, root) {
+                Err(flaw) => found.broken.push(flaw.in_file(&path)),
+                Ok(mut prompt) => {
+                    prompt.is_trusted = !prompt.is_strange || trusted.covers(&path, &prompt.digest);
+                    all.push((rank, prompt));
+                }
+            }
+        }
+    }
+    all.sort_by_cached_key(|(rank, prompt)| (prompt.name.clone(), !prompt.is_trusted, *rank));
+    found.all = all.iter().map(|(_, prompt)| prompt.clone()).collect();
+    all.dedup_by(|(_, later), (_, earlier)| later.name == earlier.name);
+    found.prompts = all.into_iter().map(|(_, prompt)| prompt).collect();
+    found
+}
+
+fn read(path: &std::path::Path, root: &Root) -> Result<Prompt, Flaw> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let name = checked_name(&name, 1)?;
+    let (bytes, folder) = fenced(path, root.fence.as_deref(), LARGEST)?;
+    let text = text_of(&bytes)?;
+    let (head, body) = split(text)?;
+    let head = head.map(yaml::parse).transpose().map_err(Flaw::one_line_down)?;
+    let told = |key: &str| {
+        let node = head.as_ref().and_then(|head| head.get(key));
+        node.and_then(yaml::Node::text).unwrap_or_default().trim().to_owned()
+    };
+    let first = body.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let description = Some(told("description")).filter(|text| !text.is_empty());
+    Ok(Prompt {
+        name,
+        description: description.unwrap_or_else(|| first.chars().take(100).collect()),
+        hint: told("argument-hint"),
+        scope: root.scope,
+        path: path.to_owned(),
+        digest: sha256(&bytes),
+        is_strange: root.is_strange(&folder),
+        is_trusted: false,
+        body: body.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prompt(body: &str) -> Prompt {
+        Prompt {
+            name: "p".into(),
+            description: String::new(),
+            hint: String::new(),
+            scope: Scope::Pixir,
+            path: "/p.md".into(),
+            digest: String::new(),
+            is_strange: false,
+            is_trusted: true,
+            body: body.into(),
+        }
+    }
+
+    #[test]
+    fn arguments_take_their_places_once() {
+        for (body, arguments, wanted) in [
+            ("Fix $1 in $2.", "bug src", "Fix bug in src."),
+            ("Fix $1 in $2.", "'the bug' \"src/a b\"", "Fix the bug in src/a b."),
+            ("Do: $ARGUMENTS!", " a  b ", "Do: a  b!"),
+            ("$1 and $1", "$2 x", "$2 and $2"),
+            ("Costs $$5, $HOME", "", "Costs $5, $HOME"),
+            ("No places.", "but words", "No places.\n\nbut words"),
+            ("$3|", "a b", "|"),
+            ("end $", "", "end $"),
+        ] {
+            assert_eq!(prompt(body).expand(arguments), wanted, "{body}");
+        }
+    }
+
+    #[test]
+    fn only_a_leading_slash_with_a_name_is_meant() {
+        assert_eq!(slash("/review the diff "), Some(("review", "the diff")));
+        assert_eq!(slash("  /a.b"), Some(("a.b", "")));
+        for text in ["/", "/usr/bin is full", "// x", "a /review", "/ x", "/é"] {
+            assert_eq!(slash(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_stands_in_a_prompt_expands(body in "[$A-Z0-9 ]{0,40}", words in "\\PC{0,30}") {
+            prompt(&body).expand(&words);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The bus: fan-out of Events to listeners, and the catch-up of a listener that falls behind.
+//!
+//! Nothing durable depends on the bus. A slow listener may lose deltas, and gets their number; canonical
+//! Events it missed come again from the Session's History, in order, none lost and none doubled.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::broadcast;
+
+use super::{Emitted, Ephemeral, Event, EventKind, PermissionRequest, Seq, SharedEvent, Status};
+use crate::base::id::SessionId;
+
+/// How many Events a listener may be behind before it has to catch up from History.
+const CAPACITY: usize = 1024;
+
+/// The publishing side, one per Session.
+#[derive(Debug, Clone)]
+pub struct Bus {
+    sender: broadcast::Sender<SharedEvent>,
+    shared: Arc<Shared>,
+}
+
+/// The state that all handles of a bus share.
+#[derive(Debug)]
+struct Shared {
+    session_id: SessionId,
+    next_seq: AtomicU64,
+    /// How many ephemeral Events were emitted.
+    ticks: AtomicU64,
+    /// The latest status, for listeners that fall behind. No other lock is taken while it is held.
+    status: Mutex<Told>,
+}
+
+/// The latest status, and the tick of the notice that carried it.
+#[derive(Debug, Clone)]
+struct Told {
+    status: Status,
+    tick: Option<u64>,
+}
+
+impl Bus {
+    /// A bus whose next canonical Event will be `next_seq`.
+    pub fn new(session_id: SessionId, next_seq: Seq) -> Self {
+        let (sender, _) = broadcast::channel(CAPACITY);
+        let shared = Shared {
+            session_id,
+            next_seq: AtomicU64::new(next_seq),
+            ticks: AtomicU64::default(),
+            status: Mutex::new(Told { status: Status::Idle, tick: None }),
+        };
+        Self { sender, shared: Arc::new(shared) }
+    }
+
+    /// Publishes an Event that is already on disk.
+    pub fn publish(&self, event: SharedEvent) {
+        if let Some(seq) = event.seq() {
+            self.shared.next_seq.store(seq + 1, Ordering::Release);
+        }
+        // A bus without listeners is normal.
+        self.sender.send(event).ok();
+    }
+
+    /// Publishes a live notice.
+    pub fn emit(&self, notice: Ephemeral) {
+        let next_tick = || self.shared.ticks.fetch_add(1, Ordering::AcqRel);
+        let tick = if let Ephemeral::Status(status) = &notice {
+            // Status and tick change together, or a listener that catches up in between misses both.
+            let mut told = self.told();
+            let tick = next_tick();
+            *told = Told { status: status.clone(), tick: Some(tick) };
+            tick
+        } else {
+            next_tick()
+        };
+        let moment = Emitted { before: self.shared.next_seq.load(Ordering::Acquire), tick };
+        self.sender
+            .send(Arc::new(Event::live(self.shared.session_id.clone(), notice, moment)))
+            .ok();
+    }
+
+    /// A weak handle: it does not keep listeners waiting once the Session is gone.
+    pub fn downgrade(&self) -> WeakBus {
+        WeakBus { sender: self.sender.downgrade(), shared: Arc::clone(&self.shared) }
+    }
+
+    /// The current status as a Backlog without Events and questions.
+    pub fn now(&self) -> Backlog {
+        let told = self.told();
+        Backlog {
+            events: Vec::new(),
+            status: told.status.clone(),
+            status_tick: told.tick,
+            tick: self.shared.ticks.load(Ordering::Acquire),
+            questions: Vec::new(),
+        }
+    }
+
+    /// The current status of the Session.
+    pub fn status(&self) -> Status {
+        self.told().status.clone()
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.shared.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts listening; `source` supplies the Events that were missed.
+    pub fn listen(&self, from: From, source: BacklogSource) -> Listener {
+        let began = self.shared.ticks.load(Ordering::Acquire);
+        let receiver = self.sender.subscribe();
+        let next_seq = match from {
+            From::Start => 0,
+            From::After(seq) => seq + 1,
+            From::Now => self.shared.next_seq.load(Ordering::Acquire),
+        };
+        Listener {
+            session_id: self.shared.session_id.clone(),
+            began,
+            receiver,
+            source,
+            next_seq,
+            // The receiver already gets everything from now on.
+            catching_up: from != From::Now,
+            has_lagged: false,
+            told_until: 0,
+            dropped: 0,
+            ready: std::collections::VecDeque::new(),
+        }
+    }
+}
+
+/// A handle of a bus that may be gone.
+#[derive(Debug, Clone)]
+pub struct WeakBus {
+    sender: broadcast::WeakSender<SharedEvent>,
+    shared: Arc<Shared>,
+}
+
+impl WeakBus {
+    /// The bus, if its Session is still there.
+    pub fn upgrade(&self) -> Option<Bus> {
+        Some(Bus { sender: self.sender.upgrade()?, shared: Arc::clone(&self.shared) })
+    }
+}
+
+/// Where a listener starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// With the first Event of the Log.
+    Start,
+    /// Behind an Event that the listener already has.
+    After(Seq),
+    /// With the next Event.
+    Now,
+}
+
+/// The state that a listener requests from its Session when it starts or has fallen behind.
+#[derive(Debug, Clone)]
+pub struct Backlog {
+    /// Canonical Events from the requested seq on, in order.
+    pub events: Vec<SharedEvent>,
+    /// The current status of the Session.
+    pub status: Status,
+    /// The tick of the notice that carried the status; `None` before the first.
+    pub status_tick: Option<u64>,
+    /// Notices before this tick are older than this Backlog.
+    pub tick: u64,
+    /// Questions that are not answered yet.
+    pub questions: Vec<PermissionRequest>,
+}
+
+/// Requests the Backlog from a seq on; gives `None` when the Session is gone.
+pub type BacklogSource = Arc<dyn Fn(Seq) -> BoxFuture<'static, Option<Backlog>> + Send + Sync>;
+
+/// One item of a listener's stream.
+#[derive(Debug, Clone)]
+pub enum Heard {
+    /// An Event, live or caught up.
+    Event(SharedEvent),
+    /// The number of notices that were lost; all canonical Events still come.
+    Missed(u64),
+}
+
+/// The listening side: an ordered stream without gaps in the canonical Events.
+pub struct Listener {
+    session_id: SessionId,
+    /// The tick at which it started to listen.
+    began: u64,
+    receiver: broadcast::Receiver<SharedEvent>,
+    source: BacklogSource,
+    next_seq: Seq,
+    catching_up: bool,
+    has_lagged: bool,
+    /// Notices before this tick were emitted before the last catch-up.
+    told_until: u64,
+    /// How many notices were lost and not reported yet; Events that come again may be among them.
+    dropped: u64,
+    ready: std::collections::VecDeque<Heard>,
+}
+
+impl Listener {
+    /// The next item; `None` when the Session has closed.
+    ///
+    /// Cancel-safe: what was not returned comes with the next call.
+    pub async fn next(&mut self) -> Option<Heard> {
+        loop {
+            if let Some(heard) = self.ready.pop_front() {
+                return Some(heard);
+            }
+            if self.catching_up {
+                let backlog = (self.source)(self.next_seq).await?;
+                let ahead = self.count_lost();
+                self.catch_up(backlog);
+                if let Some(event) = ahead {
+                    self.take(event);
+                }
+                continue;
+            }
+            match self.receiver.recv().await {
+                Ok(event) => self.take(event),
+                // What is still in the channel stays there: History first, then the Events of the
+                // channel that are newer than History.
+                Err(broadcast::error::RecvError::Lagged(count)) => {
+                    self.dropped += count;
+                    self.has_lagged = true;
+                    self.catching_up = true;
+                }
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    fn take(&mut self, event: SharedEvent) {
+        let Emitted { before, tick } = event.moment;
+        match (&event.kind, event.seq) {
+            (EventKind::Canonical(_), Some(seq)) if seq < self.next_seq => return,
+            (EventKind::Canonical(_), Some(seq)) => self.next_seq = seq + 1,
+            // The Backlog already had the status and the questions of its time.
+            (EventKind::Ephemeral(Ephemeral::Status(_) | Ephemeral::PermissionRequest(_)), _)
+                if tick < self.told_until =>
+            {
+                return;
+            }
+            // Older than Events that came from History: showing it now would be out of order.
+            (EventKind::Ephemeral(_), _) if tick < self.told_until && before < self.next_seq => {
+                self.dropped += 1;
+                return;
+            }
+            _ => {}
+        }
+        self.confess();
+        self.ready.push_back(Heard::Event(event));
+    }
+
+    /// Counts what was lost while the Backlog was on its way, so that it is reported before the Backlog.
+    fn count_lost(&mut self) -> Option<SharedEvent> {
+        if self.receiver.len() <= CAPACITY {
+            return None;
+        }
+        match self.receiver.try_recv() {
+            Err(broadcast::error::TryRecvError::Lagged(count)) => {
+                self.dropped += count;
+                self.has_lagged = true;
+                None
+            }
+            taken => taken.ok(),
+        }
+    }
+
+    /// Queues the number of lost notices before anything newer.
+    fn confess(&mut self) {
+        if self.dropped > 0 {
+            self.ready.push_back(Heard::Missed(std::mem::take(&mut self.dropped)));
+        }
+    }
+
+    fn catch_up(&mut self, backlog: Backlog) {
+        self.catching_up = false;
+        self.told_until = backlog.tick;
+        self.confess();
+        for event in backlog.events {
+            self.take(event);
+        }
+        let moment = Emitted { before: self.next_seq, tick: backlog.tick };
+        let live =
+            |notice| Heard::Event(Arc::new(Event::live(self.session_id.clone(), notice, moment)));
+        // To a new listener the end of an earlier Turn is not news; to one that fell behind it may be, and
+        // so may an end between the start of listening and the first Backlog.
+        let is_over = backlog.status == Status::Idle || backlog.status.is_terminal();
+        let is_new = backlog.status_tick.is_some_and(|tick| tick >= self.began);
+        if self.has_lagged || is_new || !is_over {
+            self.ready.push_back(live(Ephemeral::Status(backlog.status)));
+        }
+        for question in backlog.questions {
+            self.ready.push_back(live(Ephemeral::PermissionRequest(Box::new(question))));
+        }
+    }
+}

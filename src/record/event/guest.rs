@@ -1,0 +1,85 @@
+//! Calls of MCP tools: their names, and a description of a call on one line for a person.
+//!
+//! Names and arguments come from a model and from third parties, so hidden and bidirectional characters are spelled
+//! as code points.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::hidden::spell_hidden;
+
+/// The prefix of the names of MCP tools, and the separator between server and tool.
+const MARK: &str = "mcp__";
+const PARTING: &str = "__";
+
+/// The server and the tool in a tool's name; `None` when it is no MCP tool.
+pub fn guest(name: &str) -> Option<(&str, &str)> {
+    let (server, tool) = name.strip_prefix(MARK)?.split_once(PARTING)?;
+    (!server.is_empty() && !tool.is_empty()).then_some((server, tool))
+}
+
+/// A call on one line: `server: tool (argument: value, …)`, with at most `most` characters of arguments.
+pub fn guest_call(server: &str, tool: &str, args: &Value, most: usize) -> String {
+    let named = format!("{}: {}", spelled(server), spelled(tool));
+    let told = match args {
+        Value::Null => String::new(),
+        Value::Object(fields) if fields.is_empty() => String::new(),
+        Value::Object(fields) => {
+            let mut told = String::new();
+            for (name, value) in fields {
+                let comma = if told.is_empty() { "" } else { ", " };
+                // Writing to a String cannot fail.
+                write!(told, "{comma}{name}: {value}").ok();
+                if told.chars().nth(most).is_some() {
+                    break;
+                }
+            }
+            told
+        }
+        other => other.to_string(),
+    };
+    if told.is_empty() {
+        return named;
+    }
+    match told.char_indices().nth(most) {
+        Some((end, _)) => format!("{named} ({}…", spelled(told.get(..end).unwrap_or_default())),
+        None => format!("{named} ({})", spelled(&told)),
+    }
+}
+
+fn spelled(text: &str) -> String {
+    spell_hidden(&text.replace(['\n', '\r', '\t'], " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_name_says_whose_guest_it_is() {
+        assert_eq!(guest("mcp__git__log"), Some(("git", "log")));
+        assert_eq!(guest("mcp__git__a__b"), Some(("git", "a__b")));
+        for own in ["bash", "mcp__", "mcp__git", "mcp____x", "mcp__git__"] {
+            assert_eq!(guest(own), None, "{own}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_read_from_left_to_right_and_has_an_end() {
+        let told = |args: Value| guest_call("git", "log", &args, 40);
+        assert_eq!(told(json!({})), "git: log");
+        assert_eq!(told(Value::Null), "git: log");
+        assert_eq!(
+            told(json!({"branch": "main\n", "count": 3})),
+            r#"git: log (branch: "main\n", count: 3)"#
+        );
+        assert_eq!(told(json!(["x"])), r#"git: log (["x"])"#);
+        let long = told(json!({"text": "x".repeat(1000), "unseen": 1}));
+        assert_eq!(long.chars().count(), "git: log (…".chars().count() + 40);
+        let turned = told(json!({"text": "\u{202e}moc\u{200b}"}));
+        assert_eq!(turned, r#"git: log (text: "<U+202E>moc<U+200B>")"#);
+    }
+}

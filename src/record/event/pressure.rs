@@ -1,0 +1,122 @@
+//! Pressure: how full the model's window is, and what to do about it.
+
+#![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How near the end of its window a Session is.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// From 70 % on.
+    Advisory,
+    /// From 80 % on.
+    Warning,
+    /// From 90 % on: the conversation is compacted before the request is sent.
+    Critical,
+}
+
+impl Tier {
+    /// The tier for a number of tokens in a window; `None` below the first tier.
+    pub fn of(tokens: u64, window: u64) -> Option<Self> {
+        let reaches = |percent: u64| tokens.saturating_mul(100) >= window.saturating_mul(percent);
+        match () {
+            () if window == 0 => None,
+            () if reaches(90) => Some(Self::Critical),
+            () if reaches(80) => Some(Self::Warning),
+            () if reaches(70) => Some(Self::Advisory),
+            () => None,
+        }
+    }
+
+    /// The name in Events and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Advisory => "advisory",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+/// How full the model's window is before a request is sent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Pressure {
+    pub tier: Tier,
+    pub model: String,
+    pub input_tokens: u64,
+    pub window_tokens: u64,
+    /// Whether no setting, server or table says how large the window is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub window_is_assumed: bool,
+    /// How much of the tokens is estimated; the rest was counted by the Provider.
+    pub estimated_tokens: u64,
+    pub next_actions: Vec<String>,
+}
+
+impl Pressure {
+    /// How full the window is, in percent.
+    pub fn percent(&self) -> u64 {
+        self.input_tokens.saturating_mul(100) / self.window_tokens.max(1)
+    }
+
+    /// One line for a person.
+    pub fn words(&self) -> String {
+        let assumed = if self.window_is_assumed {
+            format!(", assumed to have {} tokens,", self.window_tokens)
+        } else {
+            String::new()
+        };
+        let (percent, tier) = (self.percent(), self.tier.name());
+        let mut words = format!("the model's window{assumed} is {percent} % full ({tier})");
+        if let Some(action) = self.next_actions.first() {
+            words.push_str(": ");
+            words.push_str(action);
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_that_is_only_assumed_is_told_as_such() {
+        let mut pressure = Pressure {
+            tier: Tier::Critical,
+            model: "m".into(),
+            input_tokens: 8_070,
+            window_tokens: 1_000,
+            window_is_assumed: false,
+            estimated_tokens: 70,
+            next_actions: vec!["do it".into()],
+        };
+        assert_eq!(pressure.words(), "the model's window is 807 % full (critical): do it");
+        assert!(serde_json::to_value(&pressure).unwrap().get("window_is_assumed").is_none());
+        pressure.window_is_assumed = true;
+        assert_eq!(
+            pressure.words(),
+            "the model's window, assumed to have 1000 tokens, is 807 % full (critical): do it"
+        );
+    }
+
+    #[test]
+    fn tiers_begin_at_their_percent() {
+        for (tokens, expected) in [
+            (0, None),
+            (699, None),
+            (700, Some(Tier::Advisory)),
+            (800, Some(Tier::Warning)),
+            (899, Some(Tier::Warning)),
+            (900, Some(Tier::Critical)),
+            (u64::MAX, Some(Tier::Critical)),
+        ] {
+            assert_eq!(Tier::of(tokens, 1000), expected, "{tokens}");
+        }
+        assert_eq!(Tier::of(5, 0), None);
+    }
+}

@@ -1,0 +1,210 @@
+//! The lifecycle of a Subagent, as facts of its parent's Log.
+
+#![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::open::open_enum;
+use super::{Extra, ProviderUsage, TerminalStatus};
+
+open_enum! {
+    /// What happened to a child.
+    SubagentEventKind {
+        /// It waits for a free slot.
+        Queued = "queued",
+        /// Its Session is about to be created.
+        Starting = "starting",
+        /// Its run began.
+        Started = "started",
+        /// It was given more to do.
+        Input = "input",
+        /// A failed run is tried again.
+        Retrying = "retrying",
+        /// Its run ended well.
+        Finished = "finished",
+        /// Its run failed.
+        Failed = "failed",
+        /// Its run took too long.
+        TimedOut = "timed_out",
+        /// Its run was stopped.
+        Cancelled = "cancelled",
+        /// The process that ran it ended.
+        Detached = "detached",
+        /// It accepts no more input.
+        Closed = "closed",
+        /// Its changes were merged.
+        Merged = "merged",
+        /// The merge of its changes was undone.
+        MergeTakenBack = "merge_taken_back",
+        /// The permission mode of a Session of the first Pixir.
+        PermissionPosture = "permission_posture",
+    }
+}
+
+impl Default for SubagentEventKind {
+    fn default() -> Self {
+        Self::Other(String::new())
+    }
+}
+
+/// A child's lifecycle in its parent's Log, or (first Pixir) a Session's posture.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct SubagentEvent {
+    #[serde(default)]
+    pub event: SubagentEventKind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subagent_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child_session_id: Option<String>,
+    /// The name of its role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// Its result, shortened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// Its task, shortened; the full text is in its own Log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// Why it did not end well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
+    /// Which attempt this is, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_mode: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permission_mode: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// How long it may work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How long it worked, without its time in the queue and without waiting for the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elapsed_ms: Option<u64>,
+    /// The usage of the run, its own children included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<SubagentUsage>,
+    /// Where in the child's Log its end is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child_seq: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub next_actions: Vec<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// The usage of a run of a Subagent.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct SubagentUsage {
+    #[serde(default)]
+    pub calls: u64,
+    #[serde(default)]
+    pub input_tokens: u64,
+    /// The cached part of the input.
+    #[serde(default)]
+    pub cached_tokens: u64,
+    #[serde(default)]
+    pub output_tokens: u64,
+    /// The reasoning part of the output.
+    #[serde(default)]
+    pub reasoning_tokens: u64,
+    #[serde(default)]
+    pub total_tokens: u64,
+    /// `None` when no price is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_cost_usd: Option<f64>,
+}
+
+impl SubagentUsage {
+    /// The usage of one Provider call.
+    pub fn of_call(bill: &ProviderUsage) -> Self {
+        let tokens = bill.billed().unwrap_or_default();
+        Self {
+            calls: 1,
+            input_tokens: tokens.input_tokens,
+            cached_tokens: tokens.cached_tokens,
+            output_tokens: tokens.output_tokens,
+            reasoning_tokens: tokens.reasoning_tokens,
+            total_tokens: tokens.total_tokens,
+            estimated_cost_usd: bill.estimated_cost_usd,
+        }
+    }
+
+    /// Adds another usage.
+    pub fn add(&mut self, other: &Self) {
+        let mut cost = self.estimated_cost_usd;
+        if let Some(more) = other.estimated_cost_usd {
+            *cost.get_or_insert(0.0) += more;
+        }
+        *self = Self { estimated_cost_usd: cost, ..self.combined(other, u64::saturating_add) };
+    }
+
+    /// This usage minus another.
+    #[must_use]
+    pub fn less(&self, other: &Self) -> Self {
+        let less = |cost: f64| (cost - other.estimated_cost_usd.unwrap_or_default()).max(0.0);
+        let cost = self.estimated_cost_usd.map(less);
+        Self { estimated_cost_usd: cost, ..self.combined(other, u64::saturating_sub) }
+    }
+
+    /// Every count combined with that of another usage; the cost stays.
+    fn combined(&self, other: &Self, combine: fn(u64, u64) -> u64) -> Self {
+        Self {
+            calls: combine(self.calls, other.calls),
+            input_tokens: combine(self.input_tokens, other.input_tokens),
+            cached_tokens: combine(self.cached_tokens, other.cached_tokens),
+            output_tokens: combine(self.output_tokens, other.output_tokens),
+            reasoning_tokens: combine(self.reasoning_tokens, other.reasoning_tokens),
+            total_tokens: combine(self.total_tokens, other.total_tokens),
+            estimated_cost_usd: self.estimated_cost_usd,
+        }
+    }
+}
+
+/// Extra key in a fork: the Session that the child belongs to.
+const COPY_OF: &str = "copied_from";
+
+/// Extra key for the child of a Workflow step: the id of the run.
+const WORKFLOW: &str = "workflow_id";
+
+impl SubagentEvent {
+    /// The Event as a fork of its Session records it: the child stays with the original.
+    #[must_use]
+    pub fn copy_of(mut self, parent: &str) -> Self {
+        self.extra.entry(COPY_OF.to_owned()).or_insert_with(|| parent.into());
+        self
+    }
+
+    /// Whether the child belongs to another Session.
+    pub fn is_copy(&self) -> bool {
+        self.extra.contains_key(COPY_OF)
+    }
+
+    /// Whether its run ended because the budget was spent. A Workflow has limits of its own, and reports the
+    /// outcome of its steps itself.
+    pub fn ran_out_of_budget(&self) -> bool {
+        let reason = TerminalStatus::BudgetExceeded;
+        self.ends_run()
+            && self.reason.as_deref() == Some(reason.as_str())
+            && !self.extra.contains_key(WORKFLOW)
+    }
+
+    /// Whether it is the end of a run.
+    pub fn ends_run(&self) -> bool {
+        matches!(
+            self.event,
+            SubagentEventKind::Finished
+                | SubagentEventKind::Failed
+                | SubagentEventKind::TimedOut
+                | SubagentEventKind::Cancelled
+                | SubagentEventKind::Detached
+        )
+    }
+}

@@ -1,0 +1,313 @@
+//! Reading a Log: every readable line is loaded, every damaged one is reported, and neither stops the reader.
+//!
+//! Lines split on byte 0x0A alone. The file is streamed once, a line at a time, so the cost is
+//! linear in its bytes and the memory is that of the Events.
+
+use std::io::{BufRead, BufReader, Read};
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use super::blob;
+use super::line::{self, Proof, Standing, Unreadable};
+use crate::base::id::SessionId;
+use crate::record::event::{Canonical, Event, Seq, SharedEvent};
+use crate::record::state_dir::SessionFolder;
+
+/// Pixir writes no longer line: it is damage, and is skipped without being held in memory.
+const LONGEST_LINE: usize = 64 << 20;
+
+/// The contents of a Log: its Events, its damage, and the state of its proof chain.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// Every readable Event, in file order.
+    pub events: Vec<SharedEvent>,
+    /// The position of each Event, parallel to `events`.
+    pub places: Vec<Place>,
+    pub damage: Vec<Damage>,
+    /// The proof of the last line that carries one.
+    pub proof: Proof,
+    pub next_seq: Seq,
+    /// The file's length.
+    pub end: u64,
+    pub lines: u64,
+    /// How many lines carry a proof that holds.
+    pub proven: u64,
+    /// How many lines carry a proof that does not follow from the line before.
+    pub broken: u64,
+    /// The first line that carries one, whether it holds or not.
+    pub first_proven: Option<u64>,
+    /// The last line, when its newline is missing.
+    pub torn: Option<Torn>,
+    /// Torn lines at the end without a `log_repaired`. More than one when a process was killed while it closed the
+    /// tail that an earlier one had left.
+    pub unaccounted: Vec<Torn>,
+}
+
+/// The position of a line: number from 1, byte offset, length without the newline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub line: u64,
+    pub offset: u64,
+    pub length: u64,
+}
+
+/// A last line without its newline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Torn {
+    pub place: Place,
+    pub sha256: String,
+    /// Whether it could be read: only the newline is missing.
+    pub whole: bool,
+}
+
+/// Damage at one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    pub place: Place,
+    pub flaw: Flaw,
+}
+
+/// The kind of damage of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Flaw {
+    /// It cannot be read and is skipped; the hash is of its bytes.
+    Unreadable { reason: String, sha256: String },
+    /// Its proof does not follow from the line before.
+    BrokenProof,
+    /// It carries no proof although lines before it do.
+    Unproven,
+    /// Its payload is in a blob that is missing or changed.
+    Blob { reason: String },
+    /// Its payload does not fit its type.
+    Payload { reason: String },
+}
+
+/// Reads an open Log to its end; `folder` has its blobs.
+pub fn read(
+    file: impl Read,
+    owner: &SessionId,
+    folder: &SessionFolder,
+) -> std::io::Result<Reading> {
+    let mut scan = Scan::new(file, owner, folder);
+    let mut events = Vec::new();
+    let mut places = Vec::new();
+    while let Some((event, place)) = scan.next_event()? {
+        events.push(Arc::new(event));
+        places.push(place);
+    }
+    Ok(Reading { events, places, ..scan.reading })
+}
+
+/// A Log read one Event at a time; returned Events are not kept.
+#[derive(Debug)]
+pub struct Scan<R> {
+    lines: Lines<R>,
+    /// The contents so far, without the Events and their positions.
+    pub reading: Reading,
+    owner: SessionId,
+    folder: SessionFolder,
+}
+
+impl<R: Read> Scan<R> {
+    pub fn new(file: R, owner: &SessionId, folder: &SessionFolder) -> Self {
+        Self {
+            lines: Lines::over(file),
+            reading: Reading::default(),
+            owner: owner.clone(),
+            folder: folder.clone(),
+        }
+    }
+
+    /// The next readable Event and its position; `None` at the end.
+    pub fn next_event(&mut self) -> std::io::Result<Option<(Event, Place)>> {
+        while let Some(found) = self.lines.next()? {
+            let bytes = &self.lines.buffer;
+            let event = self.reading.take(&found, bytes, &self.owner, &self.folder);
+            self.reading.end = self.lines.offset;
+            if let Some(event) = event {
+                return Ok(Some((event, found.place)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Reading {
+    /// Adds a line, and returns its Event.
+    fn take(
+        &mut self,
+        found: &Found,
+        bytes: &[u8],
+        owner: &SessionId,
+        folder: &SessionFolder,
+    ) -> Option<Event> {
+        self.lines += 1;
+        let place = found.place;
+        if found.is_blank {
+            self.note_torn(found, bytes, true);
+            return None;
+        }
+        let decoded = if found.too_long {
+            Err("it is longer than 64 MiB".into())
+        } else {
+            line::decode(bytes, place.line, self.proof)
+        };
+        self.note_torn(found, bytes, decoded.is_ok());
+        let decoded = match decoded {
+            Ok(decoded) => decoded,
+            Err(Unreadable { reason, stops_short }) => {
+                let sha256 = found.sha256.clone().unwrap_or_else(|| digest(bytes));
+                if stops_short || found.is_torn {
+                    self.unaccounted.push(Torn { place, sha256: sha256.clone(), whole: false });
+                }
+                self.damage.push(Damage { place, flaw: Flaw::Unreadable { reason, sha256 } });
+                return None;
+            }
+        };
+        if decoded.standing != Standing::Unproven {
+            self.first_proven.get_or_insert(place.line);
+        }
+        match decoded.standing {
+            Standing::Proven(proof) => {
+                self.proof = proof;
+                self.proven += 1;
+            }
+            Standing::Broken(proof) => {
+                self.proof = proof;
+                self.broken += 1;
+                self.damage.push(Damage { place, flaw: Flaw::BrokenProof });
+            }
+            Standing::Unproven if self.first_proven.is_some() => {
+                self.damage.push(Damage { place, flaw: Flaw::Unproven });
+            }
+            Standing::Unproven => {}
+        }
+        if let Some(seq) = decoded.fields.seq {
+            self.next_seq = self.next_seq.max(seq + 1);
+        }
+        let fetched: Box<RawValue>;
+        let data = match blob::fetch(decoded.fields.data, folder) {
+            Ok(None) => decoded.fields.data,
+            Ok(Some(payload)) => {
+                fetched = payload;
+                &fetched
+            }
+            Err(reason) => {
+                self.damage.push(Damage { place, flaw: Flaw::Blob { reason } });
+                decoded.fields.data
+            }
+        };
+        let event = decoded.fields.into_event(owner, data);
+        if let Some(Canonical::Unknown(unknown)) = event.fact()
+            && let Some(problem) = &unknown.problem
+        {
+            let reason = format!("{}: {problem}", unknown.type_name);
+            self.damage.push(Damage { place, flaw: Flaw::Payload { reason } });
+        }
+        self.account(&event);
+        Some(event)
+    }
+
+    /// A `log_repaired` comes first after the torn line that it records; any other Event shows that no record is due.
+    fn account(&mut self, event: &Event) {
+        match event.fact() {
+            Some(Canonical::LogRepaired(repaired)) => {
+                self.unaccounted.retain(|torn| torn.place.offset != repaired.offset);
+            }
+            _ => self.unaccounted.clear(),
+        }
+    }
+
+    fn note_torn(&mut self, found: &Found, bytes: &[u8], whole: bool) {
+        if found.is_torn {
+            let sha256 = found.sha256.clone().unwrap_or_else(|| digest(bytes));
+            self.torn = Some(Torn { place: found.place, sha256, whole });
+        }
+    }
+}
+
+/// The lowercase hex SHA-256 of some bytes.
+pub fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}
+
+struct Found {
+    place: Place,
+    is_torn: bool,
+    is_blank: bool,
+    too_long: bool,
+    /// Set only when the bytes were not kept.
+    sha256: Option<String>,
+}
+
+/// A reader of lines that keeps at most one of them in memory.
+#[derive(Debug)]
+struct Lines<R> {
+    reader: BufReader<R>,
+    buffer: Vec<u8>,
+    offset: u64,
+    line: u64,
+}
+
+impl<R: Read> Lines<R> {
+    fn over(file: R) -> Self {
+        let reader = BufReader::with_capacity(256 << 10, file);
+        Self { reader, buffer: Vec::new(), offset: 0, line: 0 }
+    }
+
+    fn next(&mut self) -> std::io::Result<Option<Found>> {
+        self.buffer.clear();
+        let start = self.offset;
+        let mut overlong: Option<Sha256> = None;
+        let mut terminated = false;
+        while !terminated {
+            let available = match self.reader.fill_buf() {
+                Ok(available) => available,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if available.is_empty() {
+                break;
+            }
+            let newline = memchr::memchr(b'\n', available);
+            terminated = newline.is_some();
+            let piece = &available[..newline.unwrap_or(available.len())];
+            match &mut overlong {
+                Some(hasher) => hasher.update(piece),
+                None if self.buffer.len() + piece.len() > LONGEST_LINE => {
+                    let mut hasher = Sha256::new();
+                    hasher.update(&self.buffer);
+                    hasher.update(piece);
+                    overlong = Some(hasher);
+                    self.buffer = Vec::new();
+                }
+                None => self.buffer.extend_from_slice(piece),
+            }
+            let consumed = piece.len() + usize::from(terminated);
+            self.reader.consume(consumed);
+            self.offset += consumed as u64;
+        }
+        if self.offset == start {
+            return Ok(None);
+        }
+        self.line += 1;
+        let length = self.offset - start - u64::from(terminated);
+        Ok(Some(Found {
+            place: Place { line: self.line, offset: start, length },
+            is_torn: !terminated,
+            is_blank: length == 0,
+            too_long: overlong.is_some(),
+            sha256: overlong.map(|hasher| hex(&hasher.finalize())),
+        }))
+    }
+}

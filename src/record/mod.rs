@@ -1,0 +1,8 @@
+//! What happened: Events, the Log that holds them, and what is computed from them.
+
+pub mod compaction;
+pub mod event;
+pub mod history;
+pub mod log;
+pub mod resource;
+pub mod state_dir;

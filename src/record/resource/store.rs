@@ -1,0 +1,84 @@
+//! The content-addressed store of Resources in the Session's folder.
+//!
+//! Bytes are forced to the disk before anything refers to them, readable by their owner alone,
+//! and checked against their hash whenever they are read. No link is followed below the folder.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::base::files::{Durability, StateError, StateFolder};
+use crate::base::id;
+
+/// The Resources of one Session, on disk.
+#[derive(Debug, Clone)]
+pub struct Store {
+    folder: StateFolder,
+}
+
+/// Why stored bytes cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    #[error("it is missing")]
+    Missing,
+    #[error("it is not what was stored")]
+    Changed,
+    #[error("it cannot be read: {0}")]
+    Unreadable(io::Error),
+}
+
+impl Store {
+    /// The store of the Session with this folder; no folder is created before something is stored.
+    pub fn new(session_folder: &StateFolder) -> Self {
+        Self { folder: session_folder.join("resources") }
+    }
+
+    /// The path of the bytes with this hash.
+    pub fn path(&self, sha256: &str) -> PathBuf {
+        self.folder.path().join(sha256)
+    }
+
+    /// Stores bytes durably, and returns their hash.
+    pub fn put(&self, bytes: &[u8]) -> io::Result<String> {
+        let sha256 = id::sha256(bytes);
+        if self.get(&sha256, bytes.len() as u64).is_ok() {
+            return Ok(sha256);
+        }
+        let is_new = self.folder.open()?.is_none();
+        let folder = self.folder.create()?;
+        folder.replace(&sha256, bytes, Durability::Synced)?;
+        if is_new {
+            // The names of the new folders must be durable as well.
+            let session = self.folder.parent();
+            for above in [session.open()?, session.parent().open()?].into_iter().flatten() {
+                above.sync()?;
+            }
+        }
+        Ok(sha256)
+    }
+
+    /// The bytes with this hash and this length.
+    pub fn get(&self, sha256: &str, length: u64) -> Result<Vec<u8>, Lost> {
+        let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !is_hash {
+            return Err(Lost::Missing);
+        }
+        // A Log may come from anywhere, and nothing larger was ever stored.
+        if length > super::LARGEST_SUM {
+            return Err(Lost::Changed);
+        }
+        let lost = |error| match error {
+            StateError::Unsafe { .. } | StateError::TooLarge { .. } => Lost::Changed,
+            StateError::Io { source, .. } => Lost::Unreadable(source),
+        };
+        let folder = self.folder.open().map_err(lost)?.ok_or(Lost::Missing)?;
+        let bytes = folder.read(sha256, length).map_err(lost)?.ok_or(Lost::Missing)?;
+        let is_whole = bytes.len() as u64 == length && id::sha256(&bytes) == sha256;
+        if is_whole { Ok(bytes) } else { Err(Lost::Changed) }
+    }
+
+    /// Copies bytes from the store of another Session; missing or changed ones are skipped.
+    pub fn copy_from(&self, other: &Self, sha256: &str, length: u64) -> io::Result<()> {
+        let Ok(bytes) = other.get(sha256, length) else { return Ok(()) };
+        self.put(&bytes).map(drop)
+    }
+}

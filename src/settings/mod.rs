@@ -1,0 +1,6 @@
+//! What the user chose: settings, roles, write bounds and trust.
+
+pub mod bounds;
+pub mod config;
+pub mod role;
+pub mod trust;

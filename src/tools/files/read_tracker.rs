@@ -1,0 +1,109 @@
+//! Read tracker: the files that a Session has read or written, to detect changes from outside.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::Stat;
+
+use crate::base::id::sha256;
+use crate::record::event::{Canonical, FileFact};
+use crate::record::history::History;
+
+/// Files up to this size are compared by a hash of their content.
+pub const HASHED_SIZE: u64 = 16 << 20;
+
+/// The files this Session has read or written, by their real path.
+#[derive(Debug, Clone, Default)]
+pub struct Seen(Arc<Mutex<HashMap<PathBuf, Print>>>);
+
+/// The state of a file when it was read or written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Print {
+    /// The SHA-256 of the content, in hex.
+    Content(String),
+    /// For large files: size, modification time (seconds, nanoseconds) and inode.
+    Stat(i64, i64, u64, u64),
+}
+
+impl Print {
+    /// The fingerprint of a file with this content.
+    pub fn of(content: &[u8], stat: &Stat) -> Self {
+        if content.len() as u64 <= HASHED_SIZE {
+            Self::of_text(content)
+        } else {
+            Self::of_large(stat)
+        }
+    }
+
+    /// The fingerprint of a content, on disk or in an editor.
+    pub fn of_text(content: &[u8]) -> Self {
+        Self::Content(sha256(content))
+    }
+
+    /// The fingerprint of a file that is too large to be hashed.
+    pub fn of_large(stat: &Stat) -> Self {
+        Self::Stat(stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ino)
+    }
+
+    /// The SHA-256 in hex, for the Log; `None` for a large file.
+    pub fn sha256(&self) -> Option<String> {
+        match self {
+            Self::Content(hash) => Some(hash.clone()),
+            Self::Stat(..) => None,
+        }
+    }
+
+    fn from_sha256(hex: &str) -> Option<Self> {
+        let is_hash = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hash.then(|| Self::Content(hex.to_ascii_lowercase()))
+    }
+}
+
+impl Seen {
+    /// The tracker of a resumed Session, from the tool results in its History.
+    pub fn from_history(history: &History) -> Self {
+        let seen = Self::default();
+        // Results of rewound Turns do not count.
+        let live: Vec<&Canonical> = history.live_backwards().map(|(_, fact)| fact).collect();
+        for fact in live.into_iter().rev() {
+            let Canonical::ToolResult(result) = fact else { continue };
+            result.files().for_each(|file| seen.learn(file));
+        }
+        seen
+    }
+
+    /// Applies the fact about one file in a result; a deleted file has no hash.
+    fn learn(&self, file: FileFact<'_>) {
+        let path = Path::new(file.path);
+        if let Some(print) = file.sha256.and_then(Print::from_sha256) {
+            self.note(path, print);
+        } else if file.is_deleted {
+            self.forget(path);
+        }
+    }
+
+    /// Records the current state of a file.
+    pub fn note(&self, path: &Path, print: Print) {
+        self.files().insert(path.to_owned(), print);
+    }
+
+    /// Removes a file whose absence the model knows.
+    pub fn forget(&self, path: &Path) {
+        self.files().remove(path);
+    }
+
+    /// Whether the file was recorded with another state; an unknown file is never stale.
+    pub fn is_stale(&self, path: &Path, now: &Print) -> bool {
+        self.files().get(path).is_some_and(|then| then != now)
+    }
+
+    /// Whether the file was recorded.
+    pub fn knows(&self, path: &Path) -> bool {
+        self.files().contains_key(path)
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<PathBuf, Print>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,112 @@
+//! `resource_view` tool: shows a Resource of this Session again.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::rewrite::on_disk;
+use crate::base::error::Kind;
+use crate::base::tool_error::ToolError;
+use crate::record::event::Descriptor;
+use crate::record::resource::{Lost, Shelf, head, visible};
+use crate::tools::files::image;
+use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput};
+
+/// Bytes of the output limit reserved for the note after a page.
+const NOTE_ROOM: usize = 256;
+/// How many ids are suggested.
+const SUGGESTED: usize = 10;
+
+/// The `resource_view` tool.
+#[derive(Debug)]
+pub struct ResourceView(pub Shelf);
+
+/// The arguments of `resource_view`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    /// Such as `res_0123456789abcdef`.
+    pub id: String,
+    /// First byte of a text, default 0.
+    pub offset: Option<u64>,
+}
+
+impl Tool for ResourceView {
+    type Args = Args;
+    const NAME: &'static str = "resource_view";
+    const MANUAL: &'static str =
+        "Shows an attached or earlier shown resource again: an image, or a page of a text.";
+
+    fn plan(&self, args: &Args, _context: &ToolContext) -> Result<Plan, ToolError> {
+        let summary = format!("view {}", crate::base::text::first_chars(&args.id, 40));
+        Ok(Plan::new(Effect::Read, summary))
+    }
+
+    async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
+        let resources = self.0.clone();
+        on_disk(move || {
+            let found = resources.find(&args.id).ok_or_else(|| unknown(&resources, &args.id))?;
+            let bytes = resources.bytes(&found).map_err(|reason| lost(&found, &reason))?;
+            if found.is_image() {
+                return image::show(&resources, &found);
+            }
+            if found.is_text() {
+                let room = context.output_limit.saturating_sub(NOTE_ROOM);
+                return page(&found, &bytes, args.offset.unwrap_or_default(), room);
+            }
+            let path = resources.path(&found);
+            let path = path.strip_prefix(context.workspace.root()).unwrap_or(&path);
+            let text = format!(
+                "{}: neither text nor an image. Its bytes are in {}, to be looked at with bash",
+                found.summary(),
+                path.display()
+            );
+            Ok(ToolOutput::new(true, text, json!({})))
+        })
+        .await
+    }
+}
+
+fn page(
+    found: &Descriptor,
+    bytes: &[u8],
+    offset: u64,
+    room: usize,
+) -> Result<ToolOutput, ToolError> {
+    let text = String::from_utf8_lossy(bytes);
+    let total = text.len();
+    let start = usize::try_from(offset).unwrap_or(usize::MAX);
+    if start >= total {
+        let message = format!("{} has only {total} bytes", found.name);
+        return Err(ToolError::invalid(message).details(json!({ "bytes": total })));
+    }
+    let start = text.floor_char_boundary(start);
+    let end = start + head(&text[start..], room).max(1);
+    let end = text.ceil_char_boundary(end);
+    let shown = visible(&text[start..end]);
+    let gap = if shown.ends_with('\n') { "" } else { "\n" };
+    let next = if end < total { format!("next: offset {end}") } else { "the end".to_owned() };
+    let shown = format!("{shown}{gap}[bytes {start}-{end} of {total}; {next}]");
+    let details = json!({ "id": found.id, "first_byte": start, "next_byte": end, "bytes": total });
+    Ok(ToolOutput::new(true, shown, details))
+}
+
+fn unknown(shelf: &Shelf, id: &str) -> ToolError {
+    let ids: Vec<String> = shelf.ids().into_iter().take(SUGGESTED).collect();
+    let error = ToolError::new(Kind::NotFound, format!("this Session has no resource {id}"));
+    error.next(if ids.is_empty() {
+        "nothing is attached to this Session; use read for files".to_owned()
+    } else {
+        format!("use one of: {}", ids.join(", "))
+    })
+}
+
+fn lost(found: &Descriptor, reason: &Lost) -> ToolError {
+    let kind = match reason {
+        Lost::Missing => Kind::NotFound,
+        Lost::Changed => Kind::FileChanged,
+        Lost::Unreadable(_) => Kind::ReadFailed,
+    };
+    ToolError::new(kind, format!("{} cannot be shown: {reason}", found.name))
+        .next("ask the user to attach it again")
+}

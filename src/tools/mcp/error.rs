@@ -1,0 +1,185 @@
+//! Errors of MCP servers, with next actions for the user.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::base::error::{Explain, Kind};
+use crate::host::http::HttpError;
+use crate::host::process::{CommandError, End};
+
+/// Why a server cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum McpError {
+    /// Its program cannot be started.
+    #[error("its program does not start: {reason}")]
+    Start { kind: Kind, reason: String, next: Vec<String> },
+    /// Its program has ended.
+    #[error("its program ended {end}{}", last_line(.errors))]
+    Ended { end: String, errors: String },
+    /// Its program reads no more input, and whether it has ended is not known yet.
+    #[error("its program ended or closed its pipes{}", last_line(.errors))]
+    PipesClosed { errors: String },
+    /// It does not answer.
+    #[error("it did not answer within {}{}", seconds(.after), last_line(.errors))]
+    Silent { after: Duration, errors: String },
+    /// It sends messages that are not valid MCP.
+    #[error("it does not speak MCP as it should: {reason}")]
+    Odd { reason: String, errors: String },
+    /// It requires authentication.
+    #[error("it refused the request: HTTP {status}")]
+    Unauthorized { status: u16 },
+    /// It answers with an error.
+    #[error("it answered with HTTP {status}{}", redirect(*.status))]
+    Http { status: u16 },
+    /// It cannot be reached.
+    #[error("it cannot be reached: {reason}")]
+    Network { kind: Kind, reason: String },
+    /// Its entry in the settings is invalid.
+    #[error("{0}")]
+    Setting(String),
+    /// Its headers would be sent unencrypted.
+    #[error("its address is not protected: headers would be sent over plain http to {0}")]
+    Insecure(String),
+    /// The connection is over.
+    #[error("the connection has ended")]
+    Closed,
+}
+
+impl McpError {
+    /// Whether trying again cannot help.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Start { kind, .. } => matches!(kind, Kind::NotFound | Kind::InvalidArgs),
+            Self::Unauthorized { .. } | Self::Setting(_) | Self::Insecure(_) => true,
+            Self::Network { kind, .. } => *kind == Kind::InvalidConfig,
+            Self::Http { status } => is_redirect(*status),
+            Self::Ended { .. }
+            | Self::PipesClosed { .. }
+            | Self::Silent { .. }
+            | Self::Odd { .. }
+            | Self::Closed => false,
+        }
+    }
+
+    /// Adds the end of the program's standard error.
+    #[must_use]
+    pub fn with_errors(mut self, said: String) -> Self {
+        if let Self::Ended { errors, .. }
+        | Self::PipesClosed { errors }
+        | Self::Silent { errors, .. }
+        | Self::Odd { errors, .. } = &mut self
+        {
+            *errors = said;
+        }
+        self
+    }
+
+    /// The error for a program that has ended, or did not start.
+    pub fn of_ending(ending: Result<End, CommandError>) -> Self {
+        let end = match ending {
+            Ok(End::Code(code)) => format!("with exit code {code}"),
+            Ok(End::Signal(signal)) => format!("by signal {signal}"),
+            Ok(End::Unknown) => "for an unknown reason".to_owned(),
+            Err(error) => return Self::from(&error),
+        };
+        Self::Ended { end, errors: String::new() }
+    }
+
+    /// The error for an invalid message.
+    pub fn odd(reason: impl Into<String>) -> Self {
+        Self::Odd { reason: reason.into(), errors: String::new() }
+    }
+}
+
+impl From<&CommandError> for McpError {
+    fn from(error: &CommandError) -> Self {
+        let next = error.next_actions();
+        Self::Start { kind: error.kind(), reason: error.to_string(), next }
+    }
+}
+
+impl From<&HttpError> for McpError {
+    fn from(error: &HttpError) -> Self {
+        Self::Network { kind: error.kind(), reason: error.to_string() }
+    }
+}
+
+impl Explain for McpError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Start { kind, .. } | Self::Network { kind, .. } => *kind,
+            Self::Ended { .. }
+            | Self::PipesClosed { .. }
+            | Self::Odd { .. }
+            | Self::Http { .. }
+            | Self::Closed => Kind::McpServerFailed,
+            Self::Silent { .. } => Kind::Timeout,
+            Self::Unauthorized { .. } => Kind::AuthRefused,
+            Self::Setting(_) => Kind::InvalidConfig,
+            Self::Insecure(_) => Kind::InsecureTransport,
+        }
+    }
+
+    fn details(&self) -> Value {
+        match self {
+            Self::Ended { errors, .. }
+            | Self::PipesClosed { errors }
+            | Self::Silent { errors, .. }
+            | Self::Odd { errors, .. }
+                if !errors.is_empty() =>
+            {
+                json!({ "stderr": errors })
+            }
+            Self::Unauthorized { status } | Self::Http { status } => json!({ "status": status }),
+            _ => Value::Null,
+        }
+    }
+
+    fn next_actions(&self) -> Vec<String> {
+        let one = |action: &str| vec![action.to_owned()];
+        match self {
+            Self::Start { next, .. } => next.clone(),
+            Self::Ended { .. } | Self::PipesClosed { .. } => {
+                one("start its command by hand, and read what it says")
+            }
+            Self::Silent { .. } => {
+                one("start its command by hand, or raise `mcp.connect_ms` if it is slow")
+            }
+            Self::Odd { .. } => one("check that the command or address is an MCP server"),
+            Self::Unauthorized { .. } => {
+                one("give it an `Authorization` header in `headers`; `${NAME}` takes it from the \
+                     environment")
+            }
+            Self::Http { status } if is_redirect(*status) => {
+                one("put the address that it leads to into its `url`")
+            }
+            Self::Http { .. } => one("check its `url`, and what the server says about it"),
+            Self::Network { .. } => one("check its `url`, and that the server runs"),
+            Self::Setting(_) => one("correct its entry in `mcp_servers`"),
+            Self::Insecure(_) => one("use https, or a server on this machine"),
+            Self::Closed => Vec::new(),
+        }
+    }
+}
+
+fn is_redirect(status: u16) -> bool {
+    (300..400).contains(&status)
+}
+
+fn redirect(status: u16) -> &'static str {
+    if is_redirect(status) { ", a redirect, which is not followed" } else { "" }
+}
+
+fn seconds(span: &Duration) -> String {
+    if span.as_millis() < 1000 {
+        return format!("{} ms", span.as_millis());
+    }
+    format!("{} s", span.as_secs())
+}
+
+/// The last line that is not empty.
+fn last_line(errors: &str) -> String {
+    let last = errors.lines().rev().map(str::trim).find(|line| !line.is_empty());
+    last.map(|line| format!(": {}", crate::base::text::first_chars(line, 200))).unwrap_or_default()
+}

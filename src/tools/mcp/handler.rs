@@ -1,0 +1,143 @@
+//! Client handler: requests and notifications of a server while it is connected.
+//!
+//! A server may ask for the roots, report the progress of a call, and announce that its tools
+//! changed. Nothing else is offered to it: no model, no question to the user.
+
+#![expect(deprecated, reason = "servers of today still ask for roots")]
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rmcp::ClientHandler;
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, ErrorData, Implementation, ListRootsResult,
+    LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken, ProtocolVersion,
+    Root, RootsCapabilities,
+};
+use rmcp::service::{NotificationContext, RequestContext, RoleClient};
+use tokio::sync::Notify;
+use url::Url;
+
+use super::wording;
+use crate::base::id::CallId;
+use crate::base::secret::Secrets;
+use crate::record::event::Signals;
+
+/// The interval of progress updates; those in between are skipped.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// The longest progress message, in bytes.
+const LONGEST_PROGRESS: usize = 200;
+
+/// Pixir's side of a connection; cheap to clone.
+#[derive(Clone)]
+pub struct Handler(Arc<Shared>);
+
+struct Shared {
+    server: String,
+    root: Option<String>,
+    secrets: Arc<Secrets>,
+    changed: Notify,
+    calls: Mutex<HashMap<ProgressToken, Listener>>,
+}
+
+/// Receiver of the progress of one call.
+struct Listener {
+    call_id: CallId,
+    signals: Signals,
+    told: Option<Instant>,
+}
+
+/// A subscription to the progress of a call; ends on drop.
+pub struct Listening {
+    handler: Handler,
+    token: ProgressToken,
+}
+
+impl Handler {
+    pub fn new(server: &str, workspace: &Path, secrets: Arc<Secrets>) -> Self {
+        let root = Url::from_directory_path(workspace).ok().map(String::from);
+        Self(Arc::new(Shared {
+            server: server.to_owned(),
+            root,
+            secrets,
+            changed: Notify::new(),
+            calls: Mutex::default(),
+        }))
+    }
+
+    /// Waits until the server says that its tools changed.
+    pub async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    /// Forwards the progress of a call until the subscription is dropped.
+    pub fn listen(&self, token: ProgressToken, call_id: CallId, signals: Signals) -> Listening {
+        self.calls().insert(token.clone(), Listener { call_id, signals, told: None });
+        Listening { handler: self.clone(), token }
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<ProgressToken, Listener>> {
+        self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn progress(&self, params: &ProgressNotificationParam) {
+        let mut calls = self.calls();
+        let Some(listener) = calls.get_mut(&params.progress_token) else { return };
+        if listener.told.is_some_and(|told| told.elapsed() < PROGRESS_EVERY) {
+            return;
+        }
+        listener.told = Some(Instant::now());
+        let total = params.total.map(|total| format!("/{total}")).unwrap_or_default();
+        let words = self.0.secrets.clean(params.message.as_deref().unwrap_or_default());
+        let words = wording::line(&words, LONGEST_PROGRESS);
+        let line = format!("{}{total} {words}", params.progress);
+        listener.signals.output(&listener.call_id, format!("{}\n", line.trim_end()));
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.handler.calls().remove(&self.token);
+    }
+}
+
+impl ClientHandler for Handler {
+    async fn list_roots(
+        &self,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<ListRootsResult, ErrorData> {
+        Ok(ListRootsResult::new(self.0.root.iter().map(Root::new).collect()))
+    }
+
+    async fn on_progress(
+        &self,
+        params: ProgressNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        self.progress(&params);
+    }
+
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.0.changed.notify_one();
+    }
+
+    async fn on_logging_message(
+        &self,
+        params: LoggingMessageNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        let said = self.0.secrets.clean(&params.data.to_string()).into_owned();
+        tracing::debug!(server = self.0.server, said = wording::line(&said, 500), "a server says");
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.roots = Some(RootsCapabilities::default());
+        let own = Implementation::new("pixir", env!("CARGO_PKG_VERSION"));
+        // The newest version that servers of both kinds understand: it begins with `initialize`.
+        ClientConfig::new(capabilities, own)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+}

@@ -1,0 +1,345 @@
+//! Approvals: what the user allowed beyond a single call, and whether a call is covered by it.
+//!
+//! An approval is bound to a digest of tool, arguments, resolved paths and directory, to a command
+//! prefix that the user saw, or to a kind of calls in one Session. Those of a Session are kept in
+//! memory; those of a project in the user's own folder, by the project's path, where nothing of the
+//! project can write.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::prefix;
+use crate::base::id::{SessionId, sha256};
+use crate::base::locked_file::{Ledger, LedgerError};
+use crate::base::paths::Home;
+use crate::record::event::Answer;
+use crate::tools::tool::Plan;
+
+/// How much of a summary is kept for the list.
+const SUMMARY_LIMIT: usize = 200;
+
+/// The properties of a call that approvals are matched against.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    pub tool: String,
+    /// Digest of tool, arguments, resolved paths and directory.
+    pub digest: String,
+    /// One line for the list of approvals.
+    pub summary: String,
+    /// The shell text, if it is a command.
+    pub command: Option<String>,
+    /// Whether it asks for the network.
+    pub network: bool,
+    /// Whether it is a command that would run without a sandbox.
+    pub is_unheld: bool,
+    /// Whether what it runs is known beforehand, so that an answer may last.
+    pub may_last: bool,
+    /// The kind of calls that it belongs to, where one can be allowed for a Session.
+    pub kind: Option<CallKind>,
+}
+
+/// Calls that can be allowed together while a Session is open.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum CallKind {
+    /// Every call of one tool of an MCP server, as long as the server says the same about it.
+    McpTool { name: String, identity: String },
+    /// Every change that a file tool makes.
+    Edits,
+}
+
+impl CallKind {
+    /// The kind of a call by its plan; commands and everything else have none.
+    pub fn of(tool: &str, plan: &Plan) -> Option<Self> {
+        match &plan.agent {
+            Some(identity) => {
+                Some(Self::McpTool { name: tool.to_owned(), identity: identity.clone() })
+            }
+            None => plan.is_edit.then_some(Self::Edits),
+        }
+    }
+
+    /// The answer that allows it.
+    pub fn answer(&self) -> Answer {
+        match self {
+            Self::McpTool { .. } => Answer::SessionTool,
+            Self::Edits => Answer::SessionEdits,
+        }
+    }
+}
+
+impl Subject {
+    /// The prefix that may be offered for it.
+    pub fn prefix(&self) -> Option<Vec<String>> {
+        self.command.as_deref().filter(|_| self.may_last).and_then(prefix::offered)
+    }
+}
+
+/// The SHA-256 of what an approval is bound to, over sorted keys.
+pub fn digest(tool: &str, args: &Value, paths: &[String], directory: &str) -> String {
+    let bound = json!({ "args": args, "directory": directory, "paths": paths, "tool": tool });
+    sha256(sorted(&bound).to_string().as_bytes())
+}
+
+/// An approval for a project.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approval {
+    /// The id by which it can be removed.
+    pub id: String,
+    pub project: PathBuf,
+    pub tool: String,
+    pub summary: String,
+    #[serde(flatten)]
+    pub scope: Scope,
+    /// Whether it was given to a call that asked for the network.
+    #[serde(default)]
+    pub network: bool,
+    /// Whether it was given to a command without a sandbox.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unheld: bool,
+    pub granted_at: String,
+}
+
+/// What an approval covers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Exactly one call.
+    Digest(String),
+    /// Simple commands that begin with these words.
+    Prefix(Vec<String>),
+}
+
+impl Approval {
+    fn new(project: &Path, subject: &Subject, scope: Scope) -> Self {
+        let network = subject.network;
+        let mut named =
+            json!({ "network": network, "project": project, "scope": scope, "tool": subject.tool });
+        if subject.is_unheld {
+            named["is_unheld"] = true.into();
+        }
+        let mut id = sha256(sorted(&named).to_string().as_bytes());
+        id.truncate(12);
+        Self {
+            id,
+            project: project.to_owned(),
+            tool: subject.tool.clone(),
+            summary: subject.summary.chars().take(SUMMARY_LIMIT).collect(),
+            scope,
+            network,
+            is_unheld: subject.is_unheld,
+            granted_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }
+    }
+
+    fn covers(&self, project: &Path, subject: &Subject) -> bool {
+        self.project == project
+            && self.tool == subject.tool
+            // An approval for a sandbox does not cover a command without one.
+            && (self.is_unheld || !subject.is_unheld)
+            && match &self.scope {
+                Scope::Digest(digest) => *digest == subject.digest,
+                Scope::Prefix(words) => {
+                    // An approval without network does not cover a command with it.
+                    (self.network || !subject.network)
+                        && subject
+                            .command
+                            .as_deref()
+                            .is_some_and(|text| prefix::covers(words, text))
+                }
+            }
+    }
+}
+
+/// The kind of approval that covers a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    Session,
+    SessionTool,
+    SessionEdits,
+    Project,
+    Prefix,
+}
+
+impl Memory {
+    /// The word in the Log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Memory::Session => "session",
+            Memory::SessionTool => "session_tool",
+            Memory::SessionEdits => "session_edits",
+            Memory::Project => "project",
+            Memory::Prefix => "prefix",
+        }
+    }
+}
+
+/// Everything that was allowed beyond a single call; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Approvals {
+    ledger: Ledger<Approval>,
+    /// A leaf lock: nothing is awaited while it is held.
+    sessions: Arc<Mutex<HashMap<SessionId, SessionApprovals>>>,
+}
+
+/// What is allowed while one Session is open.
+#[derive(Debug, Default)]
+struct SessionApprovals {
+    /// Digests of single calls.
+    calls: HashSet<String>,
+    kinds: HashSet<CallKind>,
+}
+
+impl SessionApprovals {
+    fn find(&self, subject: &Subject) -> Option<Memory> {
+        if self.calls.contains(&subject.digest) {
+            return Some(Memory::Session);
+        }
+        let kind = subject.kind.as_ref().filter(|kind| self.kinds.contains(kind))?;
+        Some(match kind {
+            CallKind::McpTool { .. } => Memory::SessionTool,
+            CallKind::Edits => Memory::SessionEdits,
+        })
+    }
+}
+
+impl Approvals {
+    /// The approvals of this user.
+    pub fn new(home: &Home) -> Self {
+        Self { ledger: Ledger::at(home.permissions()), sessions: Arc::default() }
+    }
+
+    /// The approval that covers a call, if there is one. A file that cannot be read allows nothing.
+    pub fn find(&self, session: &SessionId, project: &Path, subject: &Subject) -> Option<Memory> {
+        if !subject.may_last {
+            return None;
+        }
+        let found = self.sessions().get(session).and_then(|known| known.find(subject));
+        if found.is_some() {
+            return found;
+        }
+        let all = self
+            .ledger
+            .read()
+            .inspect_err(|error| tracing::warn!(%error, "approvals are not used"))
+            .ok()?;
+        let found = all.iter().find(|approval| approval.covers(project, subject))?;
+        Some(match found.scope {
+            Scope::Digest(_) => Memory::Project,
+            Scope::Prefix(_) => Memory::Prefix,
+        })
+    }
+
+    /// Stores a lasting answer. Blocks on the disk.
+    pub fn remember(
+        &self,
+        session: &SessionId,
+        project: &Path,
+        subject: &Subject,
+        answer: Answer,
+    ) -> Result<(), LedgerError> {
+        let scope = match answer {
+            Answer::Once | Answer::No => return Ok(()),
+            _ if !subject.may_last => return Ok(()),
+            Answer::Session | Answer::SessionTool | Answer::SessionEdits => {
+                self.remember_in_session(session, subject, answer);
+                return Ok(());
+            }
+            Answer::Project => Scope::Digest(subject.digest.clone()),
+            Answer::Prefix => match subject.prefix() {
+                Some(words) => Scope::Prefix(words),
+                None => Scope::Digest(subject.digest.clone()),
+            },
+        };
+        let approval = Approval::new(project, subject, scope);
+        let kept = self.keep(approval);
+        // Even if the file cannot be written, this Session does not ask again.
+        kept.inspect_err(|_| self.remember_in_session(session, subject, Answer::Session))
+    }
+
+    /// Stores an answer while the Session is open. An answer for a kind to which the call does not
+    /// belong allows exactly this call.
+    fn remember_in_session(&self, session: &SessionId, subject: &Subject, answer: Answer) {
+        let mut sessions = self.sessions();
+        let known = sessions.entry(session.clone()).or_default();
+        match subject.kind.as_ref().filter(|kind| kind.answer() == answer) {
+            Some(kind) => known.kinds.insert(kind.clone()),
+            None => known.calls.insert(subject.digest.clone()),
+        };
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, SessionApprovals>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stored approvals, oldest first; of one project, or of all.
+    pub fn list(&self, project: Option<&Path>) -> Result<Vec<Approval>, LedgerError> {
+        let mut all = self.ledger.read()?;
+        all.retain(|approval| project.is_none_or(|project| approval.project == project));
+        Ok(all)
+    }
+
+    /// Allows simple commands that begin with these words in a project, as the user says on the
+    /// command line. `None` when such words cannot be allowed. Blocks on the disk.
+    pub fn allow_prefix(
+        &self,
+        project: &Path,
+        words: &[String],
+        network: bool,
+    ) -> Result<Option<Approval>, LedgerError> {
+        let command = words.join(" ");
+        let is_exact = prefix::offered(&command).is_some_and(|offered| offered == words);
+        if !is_exact {
+            return Ok(None);
+        }
+        let subject = Subject {
+            tool: "bash".to_owned(),
+            digest: String::new(),
+            summary: format!("run {command} …"),
+            command: Some(command),
+            network,
+            is_unheld: false,
+            may_last: true,
+            kind: None,
+        };
+        let approval = Approval::new(project, &subject, Scope::Prefix(words.to_vec()));
+        self.keep(approval.clone())?;
+        Ok(Some(approval))
+    }
+
+    /// Stores an approval, replacing the one with its id.
+    fn keep(&self, approval: Approval) -> Result<(), LedgerError> {
+        self.ledger.change(|all| {
+            all.retain(|other| other.id != approval.id);
+            all.push(approval);
+        })
+    }
+
+    /// Removes the approvals that match, and returns them.
+    pub fn forget(
+        &self,
+        mut is_meant: impl FnMut(&Approval) -> bool,
+    ) -> Result<Vec<Approval>, LedgerError> {
+        if self.ledger.read()?.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.ledger.change(|all| {
+            let (gone, kept) = std::mem::take(all).into_iter().partition(|one| is_meant(one));
+            *all = kept;
+            gone
+        })
+    }
+}
+
+/// A value whose objects have sorted keys, so that equal values have equal bytes.
+pub fn sorted(value: &Value) -> Value {
+    let mut sorted = value.clone();
+    sorted.sort_all_objects();
+    sorted
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Approvals bind, last as long as they were meant to, and can be taken back.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What a person may do between two calls.
+#[derive(Debug, Clone)]
+enum Step {
+    Answer {
+        call: usize,
+        session: usize,
+        project: usize,
+        answer: Answer,
+    },
+    /// Forgets a project's approvals.
+    Forget {
+        project: usize,
+    },
+    /// The process ends; Sessions open again in another.
+    Restart,
+}
+
+const CALLS: usize = 6;
+
+fn call(which: usize) -> (Value, bool) {
+    let commands =
+        ["cargo test", "cargo test --all", "cargo build", "rm x", "cargo test; rm x", "bash x"];
+    (json!({ "command": commands[which] }), which == 2)
+}
+
+fn subject(which: usize, project: &Path) -> Subject {
+    let (args, network) = call(which);
+    let command = args["command"].as_str().unwrap().to_owned();
+    Subject {
+        tool: "bash".into(),
+        digest: digest("bash", &args, &[], &project.display().to_string()),
+        summary: format!("run {command}"),
+        command: Some(command),
+        network,
+        is_unheld: false,
+        may_last: true,
+        kind: None,
+    }
+}
+
+fn project(which: usize) -> PathBuf {
+    PathBuf::from(["/home/me/app", "/home/me/app_evil"][which])
+}
+
+fn session(which: usize) -> SessionId {
+    SessionId::parse(["20261116T101112-abcdef", "20261116T101112-abcde0"][which]).unwrap()
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let answer = prop_oneof![
+        Just(Answer::Once),
+        Just(Answer::Session),
+        Just(Answer::SessionTool),
+        Just(Answer::SessionEdits),
+        Just(Answer::Project),
+        Just(Answer::Prefix),
+        Just(Answer::No),
+    ];
+    prop_oneof![
+        8 => (0..CALLS, 0..2usize, 0..2usize, answer)
+            .prop_map(|(call, session, project, answer)| Step::Answer { call, session, project, answer }),
+        1 => (0..2usize).prop_map(|project| Step::Forget { project }),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// A naive model of what approvals mean.
+#[derive(Default)]
+struct Model {
+    sessions: HashSet<(usize, usize, usize)>,
+    exact: HashSet<(usize, usize)>,
+    /// Project, prefix, and whether it may use the network.
+    prefixes: HashSet<(usize, &'static str, bool)>,
+}
+
+impl Model {
+    fn prefix_of(call: usize) -> Option<&'static str> {
+        [Some("cargo test"), Some("cargo test"), Some("cargo build"), Some("rm"), None, None][call]
+    }
+
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Answer { call, session, project, answer } => match answer {
+                Answer::Once | Answer::No => {}
+                // A command is of no kind, so these are about exactly this call.
+                Answer::Session | Answer::SessionTool | Answer::SessionEdits => {
+                    self.sessions.insert((*session, *project, *call));
+                }
+                Answer::Project => {
+                    self.exact.insert((*project, *call));
+                }
+                Answer::Prefix => match Self::prefix_of(*call) {
+                    Some(prefix) => {
+                        self.prefixes.insert((*project, prefix, *call == 2));
+                    }
+                    None => {
+                        self.exact.insert((*project, *call));
+                    }
+                },
+            },
+            Step::Forget { project } => {
+                self.exact.retain(|(own, _)| own != project);
+                self.prefixes.retain(|(own, ..)| own != project);
+            }
+            Step::Restart => self.sessions.clear(),
+        }
+    }
+
+    fn covers(&self, call: usize, session: usize, project: usize) -> bool {
+        let by_prefix = Self::prefix_of(call).is_some_and(|prefix| {
+            self.prefixes.contains(&(project, prefix, true))
+                || (call != 2 && self.prefixes.contains(&(project, prefix, false)))
+        });
+        self.sessions.contains(&(session, project, call))
+            || self.exact.contains(&(project, call))
+            || by_prefix
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Once is once, always is always, forgotten is forgotten, and nothing reaches another call,
+    /// Session or project.
+    #[test]
+    fn approvals_do_what_was_said(steps in proptest::collection::vec(step(), 1..12)) {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path());
+        let mut approvals = Approvals::new(&home);
+        let mut model = Model::default();
+        for step in &steps {
+            model.take(step);
+            match step {
+                Step::Answer { call, session: own, project: place, answer } => {
+                    let place = project(*place);
+                    let subject = subject(*call, &place);
+                    approvals.remember(&session(*own), &place, &subject, *answer).unwrap();
+                }
+                Step::Forget { project: place } => {
+                    approvals.forget(|approval| approval.project == project(*place)).unwrap();
+                }
+                Step::Restart => approvals = Approvals::new(&home),
+            }
+            for call in 0..CALLS {
+                for (own, place) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                    let found = approvals.find(&session(own), &project(place), &subject(call, &project(place)));
+                    prop_assert_eq!(
+                        found.is_some(), model.covers(call, own, place),
+                        "call {} in Session {} of project {} after {:?}", call, own, place, steps
+                    );
+                }
+            }
+        }
+    }
+
+    /// Any difference in what would run is another call.
+    #[test]
+    fn a_digest_binds_everything(
+        tool in "[a-z]{1,6}", text in ".{0,12}", path in "[a-z/]{0,12}", directory in "/[a-z]{0,6}",
+        other in ".{1,12}",
+    ) {
+        let args = json!({ "a": text, "b": [1, { "y": 2, "x": text }] });
+        let own = digest(&tool, &args, std::slice::from_ref(&path), &directory);
+        let same = json!({ "b": [1, { "x": text, "y": 2 }], "a": text });
+        prop_assert_eq!(&own, &digest(&tool, &same, std::slice::from_ref(&path), &directory));
+        let more = format!("{text}{other}");
+        prop_assert_ne!(&own, &digest(&tool, &json!({ "a": more }), std::slice::from_ref(&path), &directory));
+        prop_assert_ne!(&own, &digest(&format!("{tool}x"), &args, std::slice::from_ref(&path), &directory));
+        prop_assert_ne!(&own, &digest(&tool, &args, &[format!("{path}x")], &directory));
+        prop_assert_ne!(&own, &digest(&tool, &args, &[path.clone(), path.clone()], &directory));
+        prop_assert_ne!(&own, &digest(&tool, &args, &[path], &format!("{directory}x")));
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_kept_still_means_this_session() {
+    let approvals = Approvals::new(&Home::new("/proc/nowhere"));
+    let (here, own) = (project(0), session(0));
+    let subject = subject(0, &here);
+    assert!(approvals.remember(&own, &here, &subject, Answer::Project).is_err());
+    assert_eq!(approvals.find(&own, &here, &subject), Some(Memory::Session));
+    assert_eq!(approvals.find(&session(1), &here, &subject), None);
+}
+
+#[test]
+fn a_damaged_file_allows_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::new(folder.path());
+    let approvals = Approvals::new(&home);
+    let (here, own) = (project(0), session(0));
+    approvals.remember(&own, &here, &subject(0, &here), Answer::Prefix).unwrap();
+    assert_eq!(approvals.find(&own, &here, &subject(1, &here)), Some(Memory::Prefix));
+    let text = std::fs::read_to_string(home.permissions()).unwrap();
+    std::fs::write(home.permissions(), text.replace("cargo", "\u{0}")).unwrap();
+    assert_eq!(approvals.find(&own, &here, &subject(1, &here)), None);
+}
+
+#[test]
+fn what_was_allowed_in_a_sandbox_is_asked_again_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let approvals = Approvals::new(&Home::new(folder.path()));
+    let project = Path::new("/p");
+    let session = SessionId::parse("20261116T101112-abcdef").unwrap();
+    let held = subject(0, project);
+    let unheld = Subject { is_unheld: true, ..held.clone() };
+    for answer in [Answer::Project, Answer::Prefix] {
+        approvals.remember(&session, project, &held, answer).unwrap();
+        assert!(approvals.find(&session, project, &held).is_some());
+        assert_eq!(approvals.find(&session, project, &unheld), None);
+    }
+    approvals.remember(&session, project, &unheld, Answer::Prefix).unwrap();
+    assert_eq!(approvals.find(&session, project, &unheld), Some(Memory::Prefix));
+    assert!(approvals.find(&session, project, &held).is_some());
+}
+
+#[test]
+fn a_kind_of_calls_is_allowed_in_one_session_and_no_other_kind_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::new(folder.path());
+    let approvals = Approvals::new(&home);
+    let (own, other, here) = (session(0), session(1), project(0));
+    let of_kind = |number: u32, kind: Option<CallKind>| Subject {
+        digest: number.to_string(),
+        command: None,
+        kind,
+        ..subject(3, &here)
+    };
+    let tool = |name: &str, identity: &str| {
+        Some(CallKind::McpTool { name: name.into(), identity: identity.into() })
+    };
+    let find = |session: &SessionId, subject: &Subject| approvals.find(session, &here, subject);
+    let keep =
+        |subject: &Subject, answer| approvals.remember(&own, &here, subject, answer).unwrap();
+    keep(&of_kind(1, tool("mcp__s__look", "a")), Answer::SessionTool);
+    let table = [
+        (tool("mcp__s__look", "a"), Some(Memory::SessionTool)),
+        (tool("mcp__s__drop", "a"), None),
+        (tool("mcp__s__look", "b"), None),
+        (Some(CallKind::Edits), None),
+        (None, None),
+    ];
+    for (kind, expected) in table {
+        let subject = of_kind(2, kind);
+        assert_eq!(find(&own, &subject), expected, "{subject:?}");
+        assert_eq!(find(&other, &subject), None);
+    }
+    keep(&of_kind(3, Some(CallKind::Edits)), Answer::SessionEdits);
+    assert_eq!(find(&own, &of_kind(4, Some(CallKind::Edits))), Some(Memory::SessionEdits));
+    assert_eq!(find(&own, &of_kind(4, None)), None, "a command is no edit");
+    // An answer that does not fit the call allows exactly this call.
+    keep(&of_kind(5, None), Answer::SessionEdits);
+    assert_eq!(find(&own, &of_kind(5, None)), Some(Memory::Session));
+    assert_eq!(find(&own, &of_kind(6, None)), None);
+    keep(&of_kind(7, tool("mcp__s__drop", "a")), Answer::SessionEdits);
+    assert_eq!(find(&own, &of_kind(8, tool("mcp__s__drop", "a"))), None);
+    assert!(approvals.list(None).unwrap().is_empty(), "nothing of it is kept on the disk");
+}

@@ -1,0 +1,9 @@
+//! Tools for Skills: list them, and activate or show one.
+
+mod skill_activation;
+mod skill_view;
+mod skills_list;
+
+pub use skill_activation::activation;
+pub use skill_view::SkillView;
+pub use skills_list::SkillsList;

@@ -1,0 +1,258 @@
+//! Tools that the model can call: the typed [`Tool`] trait and the object-safe [`AnyTool`].
+//!
+//! `plan` describes a call without running it, and has no default: it serves the dry run, the
+//! permission question and the title in presenters. A tool's failure is an answer that the model
+//! reads; it does not end the Turn.
+
+mod call_output;
+pub mod editor;
+pub mod spelling;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+pub use call_output::{open_spilled, store_text};
+pub use editor::{Desk, Editor};
+pub use spelling::{Aliases, Arguments};
+
+use crate::base::id::CallId;
+use crate::base::secret::Secrets;
+use crate::base::tool_error::ToolError;
+use crate::host::sandbox::Profile;
+use crate::host::snapshot::Tracker;
+use crate::host::workspace::Workspace;
+#[cfg(test)]
+use crate::model::tool_spec::draw_schema;
+use crate::model::tool_spec::{Schema, ToolSpec};
+use crate::record::event::Signals;
+use crate::record::state_dir::SessionFolder;
+use crate::settings::config::SocketRule;
+
+/// A tool with typed arguments.
+pub trait Tool: Send + Sync + 'static {
+    /// The arguments; their doc comments become descriptions in the schema.
+    type Args: DeserializeOwned + JsonSchema + Send + Sync;
+    /// The name in the model's calls.
+    const NAME: &'static str;
+    /// The description of the tool in the request to the model.
+    const MANUAL: &'static str;
+
+    /// Argument names that other agents use, each with the name in the schema.
+    const ALIASES: Aliases = &[];
+
+    /// Converts argument aliases of other agents to the form of the schema.
+    fn respell(args: &mut Arguments) {
+        spelling::rename_all(args, Self::ALIASES);
+    }
+
+    /// Describes what this call would do; must not change anything.
+    fn plan(&self, args: &Self::Args, context: &ToolContext) -> Result<Plan, ToolError>;
+
+    /// Runs the call. Dropping the future must leave nothing running.
+    fn run(
+        &self,
+        args: Self::Args,
+        context: ToolContext,
+    ) -> impl Future<Output = Result<ToolOutput, ToolError>> + Send;
+}
+
+/// What a running tool may use.
+#[derive(Clone)]
+pub struct ToolContext {
+    pub call_id: CallId,
+    pub workspace: Workspace,
+    pub cancel: CancellationToken,
+    pub signals: Signals,
+    pub secrets: Arc<Secrets>,
+    /// The Session's folder beside its Log, for spilled output; created on first use.
+    pub session_folder: SessionFolder,
+    /// The folders of the Sessions whose spilled output may be read: this one, its fork sources and
+    /// its parents.
+    pub output_folders: Arc<[SessionFolder]>,
+    /// The maximum size of the text for the model, in bytes.
+    pub output_limit: usize,
+    /// The sandbox profile for commands of this call.
+    pub confinement: Profile,
+    /// Access to the buffers of an editor that has files of the Workspace open.
+    pub desk: Desk,
+    /// Snapshots files before they change, so that changes can be undone.
+    pub tracker: Option<Tracker>,
+}
+
+/// What a call would do: its effect, paths, diff and the rights it needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
+pub struct Plan {
+    pub effect: Effect,
+    /// One line for the user: what the call does.
+    pub summary: String,
+    /// Workspace-relative paths that it touches.
+    pub paths: Vec<PathBuf>,
+    /// The diff that it would make, where that is known beforehand.
+    pub diff: Option<String>,
+    /// Whether that diff is incomplete.
+    pub diff_is_cut: bool,
+    /// Whether it needs the network, or sockets of programs that may reach the network.
+    pub network: bool,
+    /// The rule by which it gets Unix sockets, if it needs them and the sockets of other programs
+    /// cannot be hidden from it.
+    pub local_sockets: Option<SocketRule>,
+    /// Whether the sandbox keeps it from changing anything, whatever it runs.
+    pub is_held: bool,
+    /// Whether it must not run beside other calls, although it only reads.
+    pub is_alone: bool,
+    /// Whether it only changes files of the Workspace, as its diff shows.
+    pub is_edit: bool,
+    /// The shell text that it would run, verbatim.
+    pub command: Option<String>,
+    /// The agent that would run it, if that is not Pixir itself; a permission is bound to it.
+    pub agent: Option<String>,
+    /// The command behind the id that the call names. A permission is bound to it as well, because
+    /// another Session gives the same id to another command.
+    pub about: Option<String>,
+    /// The SHA-256 of the real bytes before and after, because a diff without Secrets can hide a
+    /// difference. The call that runs must have the same digest.
+    pub bytes_digest: Option<[u8; 32]>,
+}
+
+impl Plan {
+    /// The plan of a change to these files.
+    pub fn edit(summary: String, paths: Vec<PathBuf>) -> Self {
+        Self { paths, is_edit: true, ..Self::new(Effect::Write, summary) }
+    }
+
+    /// The plan of reading this path.
+    pub fn read(summary: String, path: PathBuf) -> Self {
+        Self { paths: vec![path], ..Self::new(Effect::Read, summary) }
+    }
+
+    /// The plan of a call with this effect, without network and without a sandbox guarantee.
+    pub fn new(effect: Effect, summary: String) -> Self {
+        Self { effect, summary, ..Self::default() }
+    }
+
+    /// Whether it may run beside other such calls: it only reads, or the sandbox enforces that.
+    pub fn is_shareable(&self) -> bool {
+        let changes_nothing = !self.effect.is_mutating() || (self.is_held && !self.network);
+        changes_nothing && !self.is_alone
+    }
+}
+
+/// The strongest effect that a call can have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Effect {
+    /// Reads only.
+    #[default]
+    Read,
+    /// Changes files.
+    Write,
+    /// Runs a program.
+    Execute,
+}
+
+impl Effect {
+    /// Whether the call may change something.
+    pub fn is_mutating(self) -> bool {
+        self != Effect::Read
+    }
+}
+
+/// The result of a tool call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolOutput {
+    /// False when the tool worked but its answer is bad news, such as exit code 1.
+    pub ok: bool,
+    /// Model-channel text; the Executor bounds and cleans it.
+    pub text: String,
+    /// Facts for presenters and audits.
+    pub details: Value,
+    /// Whether the work goes on in the background: repeating the call is then no doom loop.
+    pub is_unfinished: bool,
+    /// The Skill whose context the call asked for.
+    pub skill_context: Option<String>,
+    /// Files that programs outside the sandbox execute, and that a command made or changed.
+    pub programs: Vec<PathBuf>,
+}
+
+impl ToolOutput {
+    /// A result of finished work.
+    pub fn new(ok: bool, text: impl Into<String>, details: Value) -> Self {
+        Self {
+            ok,
+            text: text.into(),
+            details,
+            is_unfinished: false,
+            skill_context: None,
+            programs: Vec::new(),
+        }
+    }
+}
+
+/// The object-safe form of [`Tool`], for the `Toolbox` and for tools named at run time (MCP).
+pub trait AnyTool: Send + Sync {
+    fn spec(&self) -> ToolSpec;
+    /// The schema generated from the type, for the test that compares it with the stored one.
+    #[cfg(test)]
+    fn drawn(&self) -> Value {
+        self.spec().parameters.value()
+    }
+    /// Converts argument aliases of other agents to the form of the schema.
+    fn respell(&self, _args: &mut Arguments) {}
+    fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError>;
+    fn run(
+        &self,
+        args: Value,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
+}
+
+/// The definition of a tool of this type.
+pub fn spec_of<T: Tool>() -> ToolSpec {
+    ToolSpec {
+        name: T::NAME.to_owned(),
+        description: T::MANUAL.to_owned(),
+        parameters: Schema::of::<T::Args>(T::NAME),
+    }
+}
+
+impl<T: Tool> AnyTool for T {
+    fn spec(&self) -> ToolSpec {
+        spec_of::<T>()
+    }
+
+    #[cfg(test)]
+    fn drawn(&self) -> Value {
+        draw_schema::<T::Args>()
+    }
+
+    fn respell(&self, args: &mut Arguments) {
+        T::respell(args);
+    }
+
+    fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError> {
+        Tool::plan(self, &decode(args.clone())?, context)
+    }
+
+    fn run(
+        &self,
+        args: Value,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        match decode(args) {
+            Ok(args) => Box::pin(Tool::run(self, args, context)),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+}
+
+/// Parses arguments; serde names the invalid field.
+fn decode<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
+    serde_json::from_value(args)
+        .map_err(|error| ToolError::invalid(format!("these arguments cannot be used: {error}")))
+}
