@@ -11,10 +11,10 @@ mod table;
 
 use std::time::{Duration, Instant};
 
-use pixir::bench::{Log, compact, reduce, request_body};
+use pixir::bench::{Log, compact_history, reduce_stream, request_body};
 use pixir::{
     AssistantMessage, CallId, Canonical, Extra, History, Phase, ProviderUsage, Reasoning,
-    SessionId, Tokens, ToolCall, ToolResult, UserMessage,
+    SessionId, TokenUsage, ToolCall, ToolResult, UserMessage,
 };
 use serde_json::json;
 use table::{median, time, verdict};
@@ -88,7 +88,7 @@ impl Logs {
 fn measure_histories(size: usize, histories: Vec<History>, rows: &mut Vec<Row>) {
     let folded = median_of(
         || (),
-        |()| histories.iter().map(|h| (h.turns(), h.orphans())).collect::<Vec<_>>(),
+        |()| histories.iter().map(|h| (h.turns(), h.orphan_calls())).collect::<Vec<_>>(),
     );
     rows.push(row("fold (turns, orphans)", size, folded));
     let built = median_of(
@@ -96,7 +96,7 @@ fn measure_histories(size: usize, histories: Vec<History>, rows: &mut Vec<Row>) 
         |()| histories.iter().map(|history| request_body(history.clone()).len()).sum::<usize>(),
     );
     rows.push(row("request body", size, built));
-    let compacted = median_of(|| (), |()| histories.iter().map(compact).sum::<u64>());
+    let compacted = median_of(|| (), |()| histories.iter().map(compact_history).sum::<u64>());
     rows.push(row("compaction", size, compacted));
     let first = histories.into_iter().next().unwrap();
     let next = first.iter().next().unwrap().clone();
@@ -128,7 +128,7 @@ fn measure_request(items: usize, logs: &Logs, rows: &mut Vec<Row>) {
 fn measure_reduction(deltas: usize, rows: &mut Vec<Row>) {
     let stream = sse(deltas);
     let length = (0..deltas).map(|place| text(place, 6).len()).sum::<usize>();
-    let taken = median_of(|| (), |()| assert_eq!(reduce(&stream, 16 * 1024), length));
+    let taken = median_of(|| (), |()| assert_eq!(reduce_stream(&stream, 16 * 1024), length));
     let per_item = taken / u32::try_from(deltas).unwrap();
     rows.push(Row { name: "reduce deltas", size: deltas, time: taken, per_item });
 }
@@ -211,7 +211,7 @@ fn usage(serial: usize) -> ProviderUsage {
     ProviderUsage {
         model: MODEL.to_owned(),
         status: Some("completed".to_owned()),
-        usage: Some(Tokens {
+        usage: Some(TokenUsage {
             input_tokens: 12_345,
             cached_tokens: 12_000,
             output_tokens: 321,

@@ -7,9 +7,10 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use pixir::scripted::{Reply, Script, Server};
+use pixir::scripted::{ModelScript, Reply, ScriptedServer};
 use pixir::{
-    Config, Credential, Door, Ephemeral, EventKind, From, Harness, Heard, Home, Input, Start, Which,
+    Config, Credential, Ephemeral, EventKind, Harness, HarnessOptions, Home, ListenFrom,
+    ListenerItem, SessionTarget, StartOptions, UserInput,
 };
 
 fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
@@ -24,7 +25,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
 }
 
 async fn converse() -> Result<(), Box<dyn std::error::Error>> {
-    let model = Server::start(Script::new([
+    let model = ScriptedServer::start(ModelScript::new([
         Reply::calls("bash", serde_json::json!({ "command": "echo embedded" })),
         Reply::says("The command said: embedded."),
     ]))
@@ -33,21 +34,26 @@ async fn converse() -> Result<(), Box<dyn std::error::Error>> {
     let workspace = folder.join("work");
     std::fs::create_dir_all(&workspace)?;
 
-    let harness = Harness::open(Door {
+    let harness = Harness::open(HarnessOptions {
         config: Config::new(Home::new(folder.join("home"))),
         credential: Credential::new(None, &model.base_url())?,
         environment: std::env::vars_os().collect(),
         own_binary: std::env::current_exe()?,
     });
-    let start = Start { workspace, session: Which::New, can_ask: false, mcp_servers: Vec::new() };
+    let start = StartOptions {
+        workspace,
+        session: SessionTarget::New,
+        can_ask: false,
+        mcp_servers: Vec::new(),
+    };
     let conversation = harness.start(start).await?;
 
     // Subscribe before sending, so that nothing is missed.
-    let mut listener = conversation.subscribe(From::Now);
-    conversation.send(Input { text: "Run something.".to_owned() }).await?;
+    let mut listener = conversation.subscribe(ListenFrom::Now);
+    conversation.send(UserInput { text: "Run something.".to_owned() }).await?;
     let mut out = std::io::stdout();
     while let Some(heard) = listener.next().await {
-        let Heard::Event(event) = heard else { continue };
+        let ListenerItem::Event(event) = heard else { continue };
         match event.kind() {
             EventKind::Ephemeral(Ephemeral::TextDelta(chunk)) => write!(out, "{chunk}")?,
             EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal() => break,

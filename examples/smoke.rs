@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use pixir::scripted::{Issuer, Received, Reply, Script, Server};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply, ScriptedIssuer, ScriptedServer};
 use serde_json::{Value, json};
 
 /// The argument that makes this program act as Pixir, in a process of its own.
@@ -35,7 +35,7 @@ struct Smoke {
     arguments: &'static [&'static str],
     variables: &'static [(&'static str, &'static str)],
     most_requests: u64,
-    judge: fn(&Seen) -> Vec<Check>,
+    judge: fn(&SmokeResult) -> Vec<SmokeCheck>,
 }
 
 /// Makes a Turn of two requests.
@@ -142,14 +142,14 @@ const SKILL: &str = "---\nname: smoke-word\ndescription: Says which word a smoke
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One check and its result.
-struct Check {
+struct SmokeCheck {
     name: &'static str,
     ok: bool,
     found: Value,
 }
 
 /// The result of a run: the envelope, and from the Logs the bills, the Workflow Events and the Skills.
-struct Seen {
+struct SmokeResult {
     envelope: Value,
     bills: Vec<Value>,
     graph: Vec<Value>,
@@ -187,14 +187,14 @@ fn main() -> ExitCode {
         return usage();
     };
     let report = match (has("--dry-run"), has("--scripted")) {
-        (true, false) => Ok(rehearsal(smoke)),
-        (false, true) => on_stage(smoke),
+        (true, false) => Ok(dry_run_report(smoke)),
+        (false, true) => run_scripted(smoke),
         (false, false) => run(smoke, None),
         (true, true) => return usage(),
     };
     match report {
         Ok(report) => {
-            tell(&report, has("--json"));
+            print_report(&report, has("--json"));
             if report["ok"] == true { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
@@ -205,7 +205,7 @@ fn main() -> ExitCode {
 }
 
 /// The report of `--dry-run`.
-fn rehearsal(smoke: &Smoke) -> Value {
+fn dry_run_report(smoke: &Smoke) -> Value {
     json!({
         "smoke": smoke.name,
         "dry_run": true,
@@ -224,29 +224,29 @@ fn command_words(smoke: &Smoke) -> Vec<String> {
 }
 
 /// A scripted model and issuer, and a home folder that is signed in to them.
-struct Stage {
+struct ScriptedServices {
     home: PathBuf,
-    issuer: Issuer,
-    server: Server,
+    issuer: ScriptedIssuer,
+    server: ScriptedServer,
 }
 
 /// Runs a smoke with a scripted model, on the route of a subscription.
-fn on_stage(smoke: &Smoke) -> Result<Value, Box<dyn std::error::Error>> {
+fn run_scripted(smoke: &Smoke) -> Result<Value, Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Runtime::new()?;
-    let issuer = runtime.block_on(Issuer::start())?;
-    let script = Script::answering(answer);
-    let server = runtime.block_on(Server::start_for(script, &issuer))?;
+    let issuer = runtime.block_on(ScriptedIssuer::start())?;
+    let script = ModelScript::answering(answer);
+    let server = runtime.block_on(ScriptedServer::start_with_issuer(script, &issuer))?;
     let home = std::env::temp_dir().join(format!("pixir-smoke-home-{}", std::process::id()));
     std::fs::create_dir_all(&home)?;
-    std::fs::write(home.join("auth.json"), issuer.signed_in(3600).to_string())?;
-    let stage = Stage { home, issuer, server };
-    let report = run(smoke, Some(&stage));
-    std::fs::remove_dir_all(&stage.home)?;
+    std::fs::write(home.join("auth.json"), issuer.sign_in(3600).to_string())?;
+    let services = ScriptedServices { home, issuer, server };
+    let report = run(smoke, Some(&services));
+    std::fs::remove_dir_all(&services.home)?;
     report
 }
 
 /// The answers of the scripted model to each of the prompts.
-fn answer(request: &Received) -> Reply {
+fn answer(request: &ReceivedRequest) -> Reply {
     let wants_tool = request.user_texts().last().is_some_and(|text| text.contains("bash tool"));
     if wants_tool && request.outputs().is_empty() {
         return Reply::calls("bash", json!({"command": "echo pong"})).usage(2000, 0, 20);
@@ -282,16 +282,19 @@ fn answer(request: &Received) -> Reply {
 }
 
 /// Runs a smoke in a temporary Workspace, with the settings and the credential of the user, or of scripted services.
-fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error::Error>> {
+fn run(
+    smoke: &Smoke,
+    services: Option<&ScriptedServices>,
+) -> Result<Value, Box<dyn std::error::Error>> {
     let scratch = scratch("work");
     let workspace = scratch.join("work");
     std::fs::create_dir_all(&workspace)?;
     if smoke.arguments.contains(&"smoke.json") {
         std::fs::write(workspace.join("smoke.json"), GRAPH)?;
     }
-    let mut command = pixir(stage)?;
+    let mut command = pixir(services)?;
     if smoke.name == "skills" {
-        give_skill(&mut command, &scratch, stage)?;
+        give_skill(&mut command, &scratch, services)?;
     }
     let output = command
         .args(command_words(smoke))
@@ -306,23 +309,23 @@ fn run(smoke: &Smoke, stage: Option<&Stage>) -> Result<Value, Box<dyn std::error
     let graph = facts(&workspace, "workflow_event");
     let skills = facts(&workspace, "skill_activation");
     std::fs::remove_dir_all(&scratch)?;
-    let seen = Seen { envelope, bills, graph, skills };
-    let mut checks = (smoke.judge)(&seen);
+    let result = SmokeResult { envelope, bills, graph, skills };
+    let mut checks = (smoke.judge)(&result);
     if smoke.name == "login" {
-        checks.extend(device_code(stage)?);
+        checks.extend(device_code(services)?);
     }
     Ok(json!({
         "smoke": smoke.name,
         "dry_run": false,
-        "scripted": stage.is_some(),
+        "scripted": services.is_some(),
         "ok": checks.iter().all(|check| check.ok),
         "what": smoke.what,
         "exit_code": output.status.code(),
-        "requests": seen.requests(),
+        "requests": result.requests(),
         "most_requests": smoke.most_requests,
-        "usage": seen.envelope["usage"],
-        "duration_ms": seen.envelope["duration_ms"],
-        "error": seen.envelope["error"],
+        "usage": result.envelope["usage"],
+        "duration_ms": result.envelope["duration_ms"],
+        "error": result.envelope["error"],
         "checks": checks.iter()
             .map(|check| json!({"name": check.name, "ok": check.ok, "found": check.found}))
             .collect::<Vec<_>>(),
@@ -335,9 +338,9 @@ fn scratch(name: &str) -> PathBuf {
 }
 
 /// This program as Pixir, with the settings and the credential of the user, or of scripted services.
-fn pixir(stage: Option<&Stage>) -> Result<Command, std::io::Error> {
+fn pixir(services: Option<&ScriptedServices>) -> Result<Command, std::io::Error> {
     let mut command = Command::new(std::env::current_exe()?);
-    if let Some(stage) = stage {
+    if let Some(services) = services {
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             if name.starts_with("PIXIR_") || name.starts_with("OPENAI_") {
@@ -345,9 +348,9 @@ fn pixir(stage: Option<&Stage>) -> Result<Command, std::io::Error> {
             }
         }
         command
-            .env("PIXIR_HOME", &stage.home)
-            .env("PIXIR_AUTH_ISSUER", stage.issuer.base_url())
-            .env("PIXIR_CHATGPT_BASE_URL", stage.server.chatgpt_url());
+            .env("PIXIR_HOME", &services.home)
+            .env("PIXIR_AUTH_ISSUER", services.issuer.base_url())
+            .env("PIXIR_CHATGPT_BASE_URL", services.server.chatgpt_url());
     }
     command.arg(AS_PIXIR);
     Ok(command)
@@ -357,13 +360,13 @@ fn pixir(stage: Option<&Stage>) -> Result<Command, std::io::Error> {
 fn give_skill(
     command: &mut Command,
     scratch: &Path,
-    stage: Option<&Stage>,
+    services: Option<&ScriptedServices>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let home = scratch.join("home");
     let folder = home.join(".agents/skills/smoke-word");
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join("SKILL.md"), SKILL)?;
-    if stage.is_none() && std::env::var_os("PIXIR_HOME").is_none() {
+    if services.is_none() && std::env::var_os("PIXIR_HOME").is_none() {
         let own = std::env::var_os("HOME").ok_or("HOME is not set")?;
         command.env("PIXIR_HOME", Path::new(&own).join(".pixir"));
     }
@@ -373,10 +376,12 @@ fn give_skill(
 
 /// The first part of a sign-in by code, in a home folder of its own: the service gives a page and a code, the code is
 /// not typed, and nothing is stored. The code itself is not shown.
-fn device_code(stage: Option<&Stage>) -> Result<Vec<Check>, Box<dyn std::error::Error>> {
+fn device_code(
+    services: Option<&ScriptedServices>,
+) -> Result<Vec<SmokeCheck>, Box<dyn std::error::Error>> {
     let home = scratch("sign-in");
     std::fs::create_dir_all(&home)?;
-    let mut child = pixir(stage)?
+    let mut child = pixir(services)?
         .env("PIXIR_HOME", &home)
         .args(["login", "--device-code"])
         .stdin(Stdio::null())
@@ -391,25 +396,25 @@ fn device_code(stage: Option<&Stage>) -> Result<Vec<Check>, Box<dyn std::error::
         }
     });
     let end = Instant::now() + PATIENCE;
-    let mut heard: Vec<String> = Vec::new();
+    let mut lines_read: Vec<String> = Vec::new();
     // The page, and the code right behind it.
-    while !heard.iter().rev().nth(1).is_some_and(|line| line.starts_with("http")) {
+    while !lines_read.iter().rev().nth(1).is_some_and(|line| line.starts_with("http")) {
         let left = end.saturating_duration_since(Instant::now());
         let Ok(line) = lines.recv_timeout(left) else { break };
-        heard.push(line);
+        lines_read.push(line);
     }
     child.kill()?;
     child.wait()?;
-    let page = heard.iter().rev().nth(1).filter(|line| line.starts_with("http")).cloned();
-    let code = heard.last().filter(|_| page.is_some()).cloned().unwrap_or_default();
+    let page = lines_read.iter().rev().nth(1).filter(|line| line.starts_with("http")).cloned();
+    let code = lines_read.last().filter(|_| page.is_some()).cloned().unwrap_or_default();
     let shape: String = code.chars().map(|c| if c.is_alphanumeric() { 'x' } else { c }).collect();
     let is_code = code.len() >= 4 && code.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    let found = page.as_ref().map_or_else(|| json!(heard), |page| json!([page, shape]));
+    let found = page.as_ref().map_or_else(|| json!(lines_read), |page| json!([page, shape]));
     let is_stored = home.join("auth.json").exists();
     std::fs::remove_dir_all(&home)?;
     Ok(vec![
-        Check { name: "the service gave a code for another device", ok: is_code, found },
-        Check { name: "nothing was stored", ok: !is_stored, found: json!(!is_stored) },
+        SmokeCheck { name: "the service gave a code for another device", ok: is_code, found },
+        SmokeCheck { name: "nothing was stored", ok: !is_stored, found: json!(!is_stored) },
     ])
 }
 
@@ -424,78 +429,78 @@ fn facts(workspace: &Path, kind: &str) -> Vec<Value> {
     wanted.map(|event| event["data"].clone()).collect()
 }
 
-impl Seen {
+impl SmokeResult {
     fn requests(&self) -> u64 {
         self.bills.iter().map(|bill| 1 + bill["retries"].as_u64().unwrap_or(0)).sum()
     }
 
-    fn ok(&self) -> Check {
+    fn ok(&self) -> SmokeCheck {
         let ok = self.envelope["ok"] == true;
-        Check { name: "it worked", ok, found: self.envelope["error"]["kind"].clone() }
+        SmokeCheck { name: "it worked", ok, found: self.envelope["error"]["kind"].clone() }
     }
 
-    fn answered(&self) -> Check {
-        Check { name: "there is an answer", ok: self.envelope["ok"] == true, ..self.ok() }
+    fn answered(&self) -> SmokeCheck {
+        SmokeCheck { name: "there is an answer", ok: self.envelope["ok"] == true, ..self.ok() }
     }
 
-    fn says(&self, word: &str) -> Check {
+    fn says(&self, word: &str) -> SmokeCheck {
         let answer = self.envelope["output"].as_str().unwrap_or_default().to_lowercase();
         let found = json!(answer.chars().take(80).collect::<String>());
-        Check { name: "the answer is the expected one", ok: answer.contains(word), found }
+        SmokeCheck { name: "the answer is the expected one", ok: answer.contains(word), found }
     }
 
-    fn billed(&self) -> Check {
+    fn billed(&self) -> SmokeCheck {
         let tokens = self.envelope["usage"]["total_tokens"].as_u64().unwrap_or(0);
-        Check { name: "the Provider counted tokens", ok: tokens > 0, found: json!(tokens) }
+        SmokeCheck { name: "the Provider counted tokens", ok: tokens > 0, found: json!(tokens) }
     }
 
-    fn lists_models(&self) -> Check {
+    fn lists_models(&self) -> SmokeCheck {
         let count = self.envelope["output"]["models"].as_array().map_or(0, Vec::len);
-        Check { name: "models are listed", ok: count > 0, found: json!(count) }
+        SmokeCheck { name: "models are listed", ok: count > 0, found: json!(count) }
     }
 
-    fn cached(&self) -> Check {
+    fn cached(&self) -> SmokeCheck {
         let counts: Vec<u64> = self
             .bills
             .iter()
             .map(|bill| bill["usage"]["cached_tokens"].as_u64().unwrap_or(0))
             .collect();
         let ok = counts.len() > 1 && counts.iter().skip(1).any(|count| *count > 0);
-        Check { name: "a later request found cached tokens", ok, found: json!(counts) }
+        SmokeCheck { name: "a later request found cached tokens", ok, found: json!(counts) }
     }
 
-    fn transport(&self, wanted: &str) -> Check {
+    fn transport(&self, wanted: &str) -> SmokeCheck {
         let used: Vec<&Value> = self.bills.iter().map(|bill| &bill["transport"]).collect();
         let ok = !used.is_empty() && used.iter().all(|name| **name == wanted);
-        Check { name: "the wanted transport was used", ok, found: json!(used) }
+        SmokeCheck { name: "the wanted transport was used", ok, found: json!(used) }
     }
 
-    fn continued(&self) -> Check {
+    fn continued(&self) -> SmokeCheck {
         let used: Vec<&Value> = self.bills.iter().map(|bill| &bill["continuation"]).collect();
         let ok = used.len() > 1 && used.iter().skip(1).all(|facts| facts["used"] == true);
-        Check { name: "later requests went on from the first", ok, found: json!(used) }
+        SmokeCheck { name: "later requests went on from the first", ok, found: json!(used) }
     }
 
-    fn delegated(&self) -> Check {
+    fn delegated(&self) -> SmokeCheck {
         let calls = self.envelope["usage"]["calls"].as_u64().unwrap_or_default();
         let bills = self.bills.len() as u64;
         let found = json!({ "bills": bills, "calls": calls });
         // Three calls are the parent's own.
-        Check {
+        SmokeCheck {
             name: "a Subagent was asked and is on the bill",
             ok: calls > 3 && calls == bills,
             found,
         }
     }
 
-    fn stepped(&self) -> Check {
+    fn stepped(&self) -> SmokeCheck {
         let steps = self.envelope["output"]["steps"].as_array().cloned().unwrap_or_default();
         let ended: Vec<&Value> = steps.iter().map(|step| &step["checkpoint_status"]).collect();
         let ok = ended.len() == 3 && ended.iter().all(|status| **status == "checkpoint_ready");
-        Check { name: "every step delivered what it must", ok, found: json!(ended) }
+        SmokeCheck { name: "every step delivered what it must", ok, found: json!(ended) }
     }
 
-    fn overlapped(&self) -> Check {
+    fn overlapped(&self) -> SmokeCheck {
         let told = |fact: &Value| {
             let step = fact["step_id"].as_str().unwrap_or_default();
             format!("{} {step}", fact["kind"].as_str().unwrap_or_default())
@@ -504,23 +509,23 @@ impl Seen {
         let at = |what: &str| order.iter().position(|own| own == what);
         let (right, left) = (at("step_scheduled right"), at("checkpoint_decided left"));
         let ok = right.is_some() && right < left && at("verification both").is_some();
-        Check { name: "two ran at once, and the check was run", ok, found: json!(order) }
+        SmokeCheck { name: "two ran at once, and the check was run", ok, found: json!(order) }
     }
 
-    fn activated(&self) -> Check {
+    fn activated(&self) -> SmokeCheck {
         let names: Vec<&Value> = self.skills.iter().map(|fact| &fact["name"]).collect();
         let ok = names.len() == 1 && names.iter().all(|name| **name == "smoke-word");
-        Check { name: "the Skill is on record", ok, found: json!(names) }
+        SmokeCheck { name: "the Skill is on record", ok, found: json!(names) }
     }
 
-    fn searched(&self) -> Check {
+    fn searched(&self) -> SmokeCheck {
         let calls: u64 =
             self.bills.iter().filter_map(|bill| bill["web_search"]["calls"].as_u64()).sum();
-        Check { name: "the Provider searched", ok: calls > 0, found: json!(calls) }
+        SmokeCheck { name: "the Provider searched", ok: calls > 0, found: json!(calls) }
     }
 }
 
-fn tell(report: &Value, json: bool) {
+fn print_report(report: &Value, json: bool) {
     if json {
         println!("{report}");
         return;

@@ -33,13 +33,13 @@ mod tools;
 
 /// The reference page of all settings, for the test that compares it with docs; not a part of the API.
 #[doc(hidden)]
-pub use settings::config::reference as settings_reference;
+pub use settings::config::settings_reference;
 
 /// The schema of Workflows and the reference of their keys, for the test that compares them with docs;
 /// not a part of the API.
 #[doc(hidden)]
 pub use agent::workflow::{
-    delegate_reference, delegate_schema, reference as workflow_reference, schema as workflow_schema,
+    delegate_reference, delegate_schema, workflow_reference, workflow_schema,
 };
 
 /// The model that speaks the real wire from a script: for the demo, tests and benchmarks.
@@ -57,23 +57,28 @@ pub use testing::workbench;
 #[doc(hidden)]
 pub use testing::bench;
 
-pub use agent::conversation::{Conversation, ConversationError, Expanded, Input, Named};
+pub use agent::conversation::{
+    Conversation, ConversationError, ExpandedInput, SlashName, UserInput,
+};
 pub use agent::harness::{
-    Change, Child, ChildStatus, ChildView, Door, Harness, HarnessError, ProcessLimits, Start, Which,
+    Child, ChildStatus, ChildView, Harness, HarnessError, HarnessOptions, ProcessLimits,
+    SessionTarget, SettingsChange, StartOptions,
 };
 pub use base::error::{Explain, Kind, Report};
 pub use base::id::{CallId, EventId, SessionId};
 pub use base::paths::Home;
-pub use frontends::cli::{command, run};
+pub use frontends::cli::{command_grammar, run};
 pub use host::process::{SUPERVISE, supervise};
 pub use model::credential::{Credential, CredentialError, FieldPolicy};
 pub use record::event::*;
 pub use record::history::History;
-pub use record::log::{Break, LogError, Open, Repaired, Verification, repair, verify};
-pub use record::resource::{Attachment, Flaw, ResourceError, gather};
+pub use record::log::{
+    LogBreak, LogError, RepairReport, UnfinishedTurn, Verification, repair_log, verify_log,
+};
+pub use record::resource::{Attachment, AttachmentProblem, ResourceError, read_attachments};
 pub use settings::bounds::WriteGlobs;
 pub use settings::config::{
-    Config, CredentialKind, Durability, Mcp, McpFolder, McpOrigin, McpServer, McpTransport,
-    NetworkRule, SandboxLevel, SocketRule, Transport,
+    Config, CredentialKind, LogDurability, McpFolder, McpOrigin, McpServer, McpSettings,
+    McpTransport, NetworkRule, SandboxLevel, SocketRule, TransportSetting,
 };
 pub use settings::role::Role;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::model::Model;
 use super::table::{median, time};
-use super::{Report, child, megabytes};
+use super::{Report, measured_process, megabytes};
 
 /// The argument to measure only these rows.
 pub const ROLE: &str = "acp";
@@ -18,93 +18,97 @@ pub const ROLE: &str = "acp";
 pub const ANSWER: &str = "__answer";
 
 /// How much later than a trivial process it may answer `initialize`.
-const GREETING: Duration = Duration::from_millis(15);
+const INITIALIZE_OVERHEAD: Duration = Duration::from_millis(15);
 /// Most bytes of memory for one more idle Session.
-const SESSION: u64 = 300_000;
+const SESSION_BYTES: u64 = 300_000;
 /// Deltas of the long answer.
 const PIECES: usize = 20_000;
 
 /// Answers one line, as the fastest possible process would.
-pub fn answer() {
+pub fn answer_one_line() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     println!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{}}}}");
 }
 
 pub fn measure(report: &mut Report) {
-    let stage = Stage::new();
-    let greeting = greeted(&stage);
+    let env = BenchEnv::new();
+    let greeting = measure_initialize(&env);
     report.times("acp: spawn to initialize answered", greeting[0], greeting[1], None);
     let later = greeting[1].saturating_sub(greeting[0]);
     report.promise(
-        format!("acp: initialize {} over the floor ≤ {}", time(later), time(GREETING)),
-        later <= GREETING,
+        format!("acp: initialize {} over the floor ≤ {}", time(later), time(INITIALIZE_OVERHEAD)),
+        later <= INITIALIZE_OVERHEAD,
     );
-    setting_up(&stage, report);
-    memory(&stage, report);
-    talking(&stage, report);
+    measure_session_new(&env, report);
+    measure_memory(&env, report);
+    measure_prompts(&env, report);
 }
 
 /// Time from before `exec` to the first answer, of the trivial process and of Pixir, alternating.
-fn greeted(stage: &Stage) -> [Duration; 2] {
+fn measure_initialize(env: &BenchEnv) -> [Duration; 2] {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..40 {
-        let mut floor = child::role(ANSWER);
-        let mut pixir = stage.pixir();
+        let mut floor = measured_process::role(ANSWER);
+        let mut pixir = env.pixir();
         for (times, command) in times.iter_mut().zip([&mut floor, &mut pixir]) {
             let began = Instant::now();
-            let mut editor = Editor::start(command);
-            editor.greet();
+            let mut client = BenchAcpClient::start(command);
+            client.initialize();
             times.push(began.elapsed());
-            editor.end();
+            client.end();
         }
     }
     times.map(|mut times| median(&mut times))
 }
 
-fn setting_up(stage: &Stage, report: &mut Report) {
-    let mut editor = Editor::start(&mut stage.pixir());
-    editor.greet();
+fn measure_session_new(env: &BenchEnv, report: &mut Report) {
+    let mut client = BenchAcpClient::start(&mut env.pixir());
+    client.initialize();
     let mut times: Vec<Duration> = (0..60)
         .map(|_| {
             let began = Instant::now();
-            editor.session(stage);
+            client.new_session(env);
             began.elapsed()
         })
         .collect();
-    editor.end();
-    lone(report, "acp: session/new", time(median(&mut times)));
+    client.end();
+    single_row(report, "acp: session/new", time(median(&mut times)));
 }
 
 /// A row without a comparison.
-fn lone(report: &mut Report, name: &str, value: String) {
+fn single_row(report: &mut Report, name: &str, value: String) {
     report.row(name, [String::new(), value, String::new()], String::new());
 }
 
-fn memory(stage: &Stage, report: &mut Report) {
-    let mut editor = Editor::start(&mut stage.pixir());
-    editor.greet();
-    let idle = editor.resident();
-    lone(report, "acp: memory idle", megabytes(idle));
+fn measure_memory(env: &BenchEnv, report: &mut Report) {
+    let mut client = BenchAcpClient::start(&mut env.pixir());
+    client.initialize();
+    let idle = client.resident_bytes();
+    single_row(report, "acp: memory idle", megabytes(idle));
     let (mut open, mut one, mut most) = (0, 0, 0);
     for count in [1_u64, 20, 200] {
         while open < count {
-            editor.session(stage);
+            client.new_session(env);
             open += 1;
         }
-        most = editor.resident();
+        most = client.resident_bytes();
         if count == 1 {
             one = most;
         }
         let name = format!("acp: memory, {count} idle Sessions");
-        lone(report, &name, megabytes(most));
+        single_row(report, &name, megabytes(most));
     }
-    editor.end();
+    client.end();
     let each = most.saturating_sub(one) / 199;
-    lone(report, "acp: memory, one more idle Session", kilobytes(each));
+    single_row(report, "acp: memory, one more idle Session", kilobytes(each));
     report.promise(
-        format!("acp: one more idle Session takes {} ≤ {}", kilobytes(each), kilobytes(SESSION)),
-        each <= SESSION,
+        format!(
+            "acp: one more idle Session takes {} ≤ {}",
+            kilobytes(each),
+            kilobytes(SESSION_BYTES)
+        ),
+        each <= SESSION_BYTES,
     );
 }
 
@@ -112,41 +116,41 @@ fn kilobytes(bytes: u64) -> String {
     format!("{} kB", bytes / 1000)
 }
 
-fn talking(stage: &Stage, report: &mut Report) {
-    let mut editor = Editor::start(&mut stage.pixir());
-    editor.greet();
-    let session = editor.session(stage);
-    editor.prompt(&session, "answer");
+fn measure_prompts(env: &BenchEnv, report: &mut Report) {
+    let mut client = BenchAcpClient::start(&mut env.pixir());
+    client.initialize();
+    let session = client.new_session(env);
+    client.run_prompt(&session, "answer");
     let mut times: Vec<Duration> = (0..60)
         .map(|_| {
             let began = Instant::now();
-            editor.prompt(&session, "answer");
+            client.run_prompt(&session, "answer");
             began.elapsed()
         })
         .collect();
-    lone(report, "acp: prompt round trip", time(median(&mut times)));
+    single_row(report, "acp: prompt round trip", time(median(&mut times)));
     let mut rates: Vec<u64> = (0..8)
         .map(|_| {
             let began = Instant::now();
-            editor.prompt(&session, &format!("deltas {PIECES}"));
+            client.run_prompt(&session, &format!("deltas {PIECES}"));
             per_second(PIECES, began.elapsed())
         })
         .collect();
-    lone(report, "acp: pieces of an answer per second", median(&mut rates).to_string());
+    single_row(report, "acp: pieces of an answer per second", median(&mut rates).to_string());
     // Deltas that arrive together become one update; a loaded Session sends one update for each entry.
     for _ in 0..10 {
-        editor.prompt(&session, "read 50");
+        client.run_prompt(&session, "read 50");
     }
     let mut rates: Vec<u64> = (0..8)
         .map(|_| {
             let began = Instant::now();
-            let params = json!({"sessionId": session, "cwd": stage.workspace(), "mcpServers": []});
-            let (_, updates) = editor.call("session/load", &params);
+            let params = json!({"sessionId": session, "cwd": env.workspace(), "mcpServers": []});
+            let (_, updates) = client.call("session/load", &params);
             per_second(updates, began.elapsed())
         })
         .collect();
-    editor.end();
-    lone(report, "acp: updates per second", median(&mut rates).to_string());
+    client.end();
+    single_row(report, "acp: updates per second", median(&mut rates).to_string());
 }
 
 fn per_second(count: usize, taken: Duration) -> u64 {
@@ -155,12 +159,12 @@ fn per_second(count: usize, taken: Duration) -> u64 {
 }
 
 /// A home folder, a Workspace and a scripted model.
-struct Stage {
+struct BenchEnv {
     folder: TempDir,
     model: Model,
 }
 
-impl Stage {
+impl BenchEnv {
     fn new() -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir_all(folder.path().join("work/.git")).unwrap();
@@ -174,7 +178,7 @@ impl Stage {
     }
 
     fn pixir(&self) -> Command {
-        let mut command = child::pixir();
+        let mut command = measured_process::pixir();
         command
             .args(["acp", "--auto"])
             .current_dir(self.workspace())
@@ -187,14 +191,14 @@ impl Stage {
 }
 
 /// A minimal ACP client.
-struct Editor {
+struct BenchAcpClient {
     process: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
     next: u64,
 }
 
-impl Editor {
+impl BenchAcpClient {
     fn start(command: &mut Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().unwrap();
@@ -224,23 +228,23 @@ impl Editor {
         }
     }
 
-    fn greet(&mut self) {
+    fn initialize(&mut self) {
         self.call("initialize", &json!({"protocolVersion": 1}));
     }
 
-    fn session(&mut self, stage: &Stage) -> String {
-        let params = json!({"cwd": stage.workspace(), "mcpServers": []});
+    fn new_session(&mut self, env: &BenchEnv) -> String {
+        let params = json!({"cwd": env.workspace(), "mcpServers": []});
         self.call("session/new", &params).0["sessionId"].as_str().unwrap().to_owned()
     }
 
     /// Runs one prompt to its end; gives the number of its updates.
-    fn prompt(&mut self, session: &str, text: &str) -> usize {
+    fn run_prompt(&mut self, session: &str, text: &str) -> usize {
         let prompt = json!([{"type": "text", "text": text}]);
         self.call("session/prompt", &json!({"sessionId": session, "prompt": prompt})).1
     }
 
     /// Its resident memory in bytes, once it is idle.
-    fn resident(&self) -> u64 {
+    fn resident_bytes(&self) -> u64 {
         // Sessions are announced a moment after they are made.
         std::thread::sleep(Duration::from_millis(500));
         let status =

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pixir::bench::{Followed, first_page};
+use pixir::bench::{TrackedSession, first_page};
 
 use super::table::{median, time};
-use super::{Report, child};
+use super::{Report, measured_process};
 
 /// Measures these rows alone: `cargo bench --bench end_to_end -- files`.
 pub const ROLE: &str = "files";
@@ -20,12 +20,12 @@ const PAGE: usize = 20;
 const RUNS: usize = 15;
 
 pub fn measure(report: &mut Report) {
-    list(report);
-    walk_and_undo(report);
+    measure_session_list(report);
+    measure_walk_and_undo(report);
 }
 
 /// The first page of a list of Sessions, each with a Turn in it.
-fn list(report: &mut Report) {
+fn measure_session_list(report: &mut Report) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let sessions = folder.path().join(".pixir/sessions");
     fs::create_dir_all(&sessions).unwrap();
@@ -48,9 +48,9 @@ fn list(report: &mut Report) {
     for _ in 0..RUNS {
         times[0].push(timed(|| assert_eq!(stats(&sessions), MANY)));
         times[1].push(timed(|| assert_eq!(first_page(folder.path(), PAGE), PAGE)));
-        let mut command = child::pixir();
+        let mut command = measured_process::pixir();
         command.arg("sessions").current_dir(folder.path());
-        times[2].push(child::run(&mut command).wall);
+        times[2].push(measured_process::run(&mut command).wall);
     }
     let [floor, room, whole] = times.map(|mut times| median(&mut times));
     report.times("first page of 10,000 Sessions", floor, room, None);
@@ -62,7 +62,7 @@ fn list(report: &mut Report) {
 }
 
 /// The survey before a command that finds nothing new, and the undo of a Turn that changed every file.
-fn walk_and_undo(report: &mut Report) {
+fn measure_walk_and_undo(report: &mut Report) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let paint = |colour: &str| {
         for number in 0..MANY {
@@ -75,16 +75,16 @@ fn walk_and_undo(report: &mut Report) {
     paint("blue");
     // Files written a moment ago are read again, which is not what is measured.
     std::thread::sleep(Duration::from_millis(200));
-    let mut followed = Followed::new(folder.path()).unwrap();
-    followed.begin().unwrap();
+    let mut followed = TrackedSession::new(folder.path()).unwrap();
+    followed.begin_turn().unwrap();
     followed.before_command().unwrap();
-    followed.end().unwrap();
+    followed.end_turn().unwrap();
     let mut looks = [Vec::new(), Vec::new()];
     for _ in 0..RUNS {
         looks[0].push(timed(|| assert_eq!(everything(folder.path()), MANY)));
-        followed.begin().unwrap();
+        followed.begin_turn().unwrap();
         looks[1].push(timed(|| followed.before_command().unwrap()));
-        followed.end().unwrap();
+        followed.end_turn().unwrap();
     }
     let [floor, look] = looks.map(|mut looks| median(&mut looks));
     report.times("look at 10,000 files before a command", floor, look, None);
@@ -94,10 +94,10 @@ fn walk_and_undo(report: &mut Report) {
     );
     let mut backs = [Vec::new(), Vec::new()];
     for _ in 0..3 {
-        followed.begin().unwrap();
+        followed.begin_turn().unwrap();
         followed.before_command().unwrap();
         backs[0].push(timed(|| paint("red")));
-        followed.end().unwrap();
+        followed.end_turn().unwrap();
         backs[1].push(timed(|| assert_eq!(followed.undo().unwrap(), MANY)));
     }
     let [floor, back] = backs.map(|mut backs| median(&mut backs));

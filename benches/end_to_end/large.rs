@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pixir::bench::Followed;
+use pixir::bench::TrackedSession;
 
 use super::Report;
 use super::table::{median, time};
@@ -60,10 +60,10 @@ fn in_git(report: &mut Report, size: &Size) {
     let (mut firsts, mut stored) = (Vec::new(), 0);
     for _ in 0..3 {
         fs::remove_dir_all(folder.path().join(".pixir")).ok();
-        let mut followed = Followed::new(folder.path()).unwrap();
-        followed.begin().unwrap();
+        let mut followed = TrackedSession::new(folder.path()).unwrap();
+        followed.begin_turn().unwrap();
         firsts.push(timed(|| followed.before_command().unwrap()));
-        followed.end().unwrap();
+        followed.end_turn().unwrap();
         stored = stored_bytes(&folder.path().join(".pixir"));
     }
     let first = median(&mut firsts);
@@ -89,10 +89,10 @@ fn without_git(report: &mut Report, size: &Size) {
     write_files(folder.path(), size.files);
     std::thread::sleep(Duration::from_millis(200));
     let floor = timed(|| read_all(folder.path()));
-    let mut followed = Followed::new(folder.path()).unwrap();
-    followed.begin().unwrap();
+    let mut followed = TrackedSession::new(folder.path()).unwrap();
+    followed.begin_turn().unwrap();
     let first = timed(|| followed.before_command().unwrap());
-    followed.end().unwrap();
+    followed.end_turn().unwrap();
     report.times(
         &format!("first recording of {} files without git", size.files),
         floor,
@@ -107,11 +107,11 @@ fn unchanged(folder: &Path) -> (Duration, Duration) {
     let mut looks = Vec::new();
     let mut ends = Vec::new();
     for _ in 0..RUNS {
-        let mut followed = Followed::new(folder).unwrap();
-        followed.begin().unwrap();
+        let mut followed = TrackedSession::new(folder).unwrap();
+        followed.begin_turn().unwrap();
         followed.before_command().unwrap();
         looks.push(timed(|| followed.after_command().unwrap()));
-        ends.push(timed(|| followed.end().unwrap()));
+        ends.push(timed(|| followed.end_turn().unwrap()));
     }
     (median(&mut looks), median(&mut ends))
 }

@@ -9,23 +9,23 @@
 #![expect(clippy::disallowed_methods, reason = "it measures processes, so it starts them")]
 
 mod acp;
-mod bare;
-mod before;
-mod child;
+mod earlier_binary;
 mod files;
 mod floor;
 mod large;
+mod measured_process;
 mod model;
+mod reqwest_client;
 mod sandbox;
-mod scene;
+mod scenario;
 mod search;
 #[path = "../support/table.rs"]
 mod table;
 
 use std::time::{Duration, Instant};
 
-use child::Run;
-use scene::{Durability, Scene, SyncCost};
+use measured_process::Run;
+use scenario::{Durability, Scenario, SyncCost};
 use table::{median, time, verdict};
 
 /// The largest peak of a Turn with 50 calls that is promised.
@@ -38,20 +38,20 @@ fn main() {
     match arguments.next().as_deref() {
         Some(model::ROLE) => model::serve(arguments.next()),
         Some(floor::ROLE) => floor::run(arguments),
-        Some(bare::ROLE) => bare::run(arguments),
-        Some(child::NOTHING) => {}
-        Some(acp::ANSWER) => acp::answer(),
+        Some(reqwest_client::ROLE) => reqwest_client::run(arguments),
+        Some(measured_process::NOTHING) => {}
+        Some(acp::ANSWER) => acp::answer_one_line(),
         Some(acp::ROLE) => {
             let mut report = Report::default();
             acp::measure(&mut report);
             report.show();
         }
-        Some(before::ROLE) => {
+        Some(earlier_binary::ROLE) => {
             let mut report = Report::default();
-            before::measure(&mut report, arguments.next());
+            earlier_binary::measure(&mut report, arguments.next());
             report.show();
         }
-        Some(child::PEAK) => child::tell_peak(arguments),
+        Some(measured_process::PEAK) => measured_process::print_peak(arguments),
         Some(search::ROLE) => {
             let mut report = Report::default();
             search::measure(&mut report);
@@ -99,16 +99,16 @@ fn measure() {
 fn version(report: &mut Report) {
     let mut walls = [Vec::new(), Vec::new()];
     for _ in 0..40 {
-        walls[0].push(child::run(&mut child::nothing()).wall);
-        walls[1].push(child::run(child::pixir().arg("--version")).wall);
+        walls[0].push(measured_process::run(&mut measured_process::nothing()).wall);
+        walls[1].push(measured_process::run(measured_process::pixir().arg("--version")).wall);
     }
     let [floor, pixir] = walls.map(|mut walls| median(&mut walls));
     report.times("--version", floor, pixir, None);
 }
 
 fn first_byte(report: &mut Report, sync: Duration) {
-    let scene = Scene::new("answer");
-    let [floor, none, synced] = scene.take_turns(40).map(|mut runs| {
+    let scene = Scenario::new("answer");
+    let [floor, none, synced] = scene.run_alternating(40).map(|mut runs| {
         let first_byte = |run: &Run| run.first_byte.unwrap();
         median(&mut runs.iter_mut().map(|run| first_byte(run)).collect::<Vec<_>>())
     });
@@ -126,7 +126,7 @@ fn first_byte(report: &mut Report, sync: Duration) {
 
 /// A command with and without the sandbox; the floor is Pixir without the sandbox.
 fn sandboxed(report: &mut Report) {
-    let sandbox::Cost { next: [without, within], first } = sandbox::measured();
+    let sandbox::Cost { next: [without, within], first } = sandbox::measure_sandbox();
     report.times("one command, in the sandbox", without, within, None);
     report.times("the first command, in the sandbox", first[0], first[1], None);
     let cost = within.saturating_sub(without);
@@ -138,8 +138,9 @@ fn sandboxed(report: &mut Report) {
 
 /// Turns of 0, 10 and 50 calls of each kind, and what one call costs.
 fn calls(report: &mut Report) {
-    let walls =
-        |prompt: &str, runs| Scene::new(prompt).take_turns(runs).map(|runs| median_wall(&runs));
+    let walls = |prompt: &str, runs| {
+        Scenario::new(prompt).run_alternating(runs).map(|runs| median_wall(&runs))
+    };
     let none = walls("answer", 30);
     report.times("0 calls", none[0], none[1], Some(none[2]));
     for tool in ["bash", "read"] {
@@ -163,7 +164,7 @@ fn calls(report: &mut Report) {
 }
 
 fn deltas(report: &mut Report) {
-    let runs = Scene::beside(bare::ROLE, "deltas 20000").take_turns(20);
+    let runs = Scenario::with_baseline(reqwest_client::ROLE, "deltas 20000").run_alternating(20);
     let [floor, none, synced] = runs.map(|runs| {
         let wall = median_wall(&runs);
         (wall, median(&mut runs.iter().map(|run| run.cpu).collect::<Vec<_>>()))
@@ -177,13 +178,13 @@ fn deltas(report: &mut Report) {
 }
 
 fn resume(report: &mut Report) {
-    let scene = Scene::resuming("bash 50", "answer");
-    let [floor, none, synced] = scene.take_turns(20).map(|runs| median_wall(&runs));
+    let scene = Scenario::resuming("bash 50", "answer");
+    let [floor, none, synced] = scene.run_alternating(20).map(|runs| median_wall(&runs));
     report.times("resume after 50 calls", floor, none, Some(synced));
 }
 
 fn memory(report: &mut Report) {
-    let scene = Scene::new("bash 50");
+    let scene = Scenario::new("bash 50");
     let [floor, none, synced] = scene.peaks(3).map(|mut peaks| median(&mut peaks));
     report.row("peak memory, 50 calls", [floor, none, synced].map(megabytes), ratio(none, floor));
     let peak = none.max(synced);
@@ -191,7 +192,7 @@ fn memory(report: &mut Report) {
         format!("peak memory of a Turn with 50 calls {} ≤ {}", megabytes(peak), megabytes(PEAK)),
         peak <= PEAK,
     );
-    let torrent = Scene::new("flood 300000000");
+    let torrent = Scenario::new("flood 300000000");
     let [floor, none, synced] = torrent.peaks(1).map(|mut peaks| median(&mut peaks));
     let shown = [floor, none, synced].map(megabytes);
     report.row("peak memory, 300 MB of output", shown, ratio(none, floor));
@@ -204,8 +205,8 @@ fn memory(report: &mut Report) {
 
 /// What a Turn of fifty calls uploads; here the floor is what SSE must send.
 fn uploads(report: &mut Report) {
-    let scene = Scene::new("pages 50");
-    let [sse, socket] = ["sse", "websocket"].map(|transport| scene.uploaded(transport));
+    let scene = Scenario::new("pages 50");
+    let [sse, socket] = ["sse", "websocket"].map(|transport| scene.uploaded_bytes(transport));
     let shown = [megabytes(sse), megabytes(socket), String::new()];
     report.row("upload, 50 calls, SSE and WebSocket", shown, ratio(socket, sse));
     report.promise(

@@ -6,10 +6,10 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pixir::scripted::{Received, Reply, Script, Server};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply, ScriptedServer};
 use serde_json::json;
 
-use super::child;
+use super::measured_process;
 
 /// The role of the process.
 pub const ROLE: &str = "__model";
@@ -22,23 +22,26 @@ pub fn serve(folder: Option<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let count = AtomicUsize::new(0);
-        let script = Script::answering(move |request| {
+        let script = ModelScript::answering(move |request| {
             // The benchmark needs the time of the first byte.
-            println!("{}", child::now().saturating_sub(request.arrived.elapsed()).as_nanos());
+            println!(
+                "{}",
+                measured_process::now().saturating_sub(request.arrived.elapsed()).as_nanos()
+            );
             if let Some(folder) = &folder {
                 let number = count.fetch_add(1, Ordering::Relaxed).to_string();
                 std::fs::write(Path::new(folder).join(number), &request.body_text).unwrap();
             }
             answer(request)
         });
-        let server = Server::start(script).await.unwrap();
+        let server = ScriptedServer::start(script).await.unwrap();
         println!("{}", server.base_url());
         std::io::stdout().flush().unwrap();
         std::future::pending::<()>().await;
     });
 }
 
-fn answer(request: &Received) -> Reply {
+fn answer(request: &ReceivedRequest) -> Reply {
     let said = request.user_texts();
     let mut words = said.last().copied().unwrap_or_default().split(' ');
     let what = words.next().unwrap_or_default();
@@ -72,7 +75,7 @@ pub struct Model {
 
 impl Model {
     pub fn start(keep: Option<&Path>) -> Self {
-        let mut command = child::role(ROLE);
+        let mut command = measured_process::role(ROLE);
         command.args(keep).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();

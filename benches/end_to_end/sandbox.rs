@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pixir::SandboxLevel;
-use pixir::workbench::{Setup, Workbench};
+use pixir::workbench::{Workbench, WorkbenchSetup};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -23,14 +23,14 @@ pub struct Cost {
     pub first: [Duration; 2],
 }
 
-pub fn measured() -> Cost {
+pub fn measure_sandbox() -> Cost {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     std::fs::create_dir_all(folder.path().join(".git/hooks")).unwrap();
     std::fs::write(folder.path().join(".git/config"), "").unwrap();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let levels = [SandboxLevel::Off, SandboxLevel::Workspace];
-    let benches = levels.map(|level| bench(folder.path(), level));
+    let benches = levels.map(|level| open_workbench(folder.path(), level));
     let mut next = [Vec::new(), Vec::new()];
     let mut first = [Vec::new(), Vec::new()];
     for round in 0..COMMANDS + 5 {
@@ -44,7 +44,7 @@ pub fn measured() -> Cost {
     }
     for _ in 0..FIRSTS {
         for (times, level) in first.iter_mut().zip(levels) {
-            times.push(timed(&runtime, &bench(folder.path(), level)));
+            times.push(timed(&runtime, &open_workbench(folder.path(), level)));
         }
     }
     Cost {
@@ -53,8 +53,8 @@ pub fn measured() -> Cost {
     }
 }
 
-fn bench(folder: &Path, level: SandboxLevel) -> Workbench {
-    let setup = Setup {
+fn open_workbench(folder: &Path, level: SandboxLevel) -> Workbench {
+    let setup = WorkbenchSetup {
         own_binary: env!("CARGO_BIN_EXE_pixir").into(),
         folder,
         environment: ["PATH", "HOME"]
@@ -65,7 +65,7 @@ fn bench(folder: &Path, level: SandboxLevel) -> Workbench {
         drain: Duration::from_millis(100),
         grace: Duration::from_millis(300),
     };
-    Workbench::adjusted(setup, |config| config.sandbox.level = level).unwrap()
+    Workbench::with_config(setup, |config| config.sandbox.level = level).unwrap()
 }
 
 fn timed(runtime: &Runtime, bench: &Workbench) -> Duration {

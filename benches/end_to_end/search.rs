@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pixir::workbench::{Setup, Workbench};
+use pixir::workbench::{Workbench, WorkbenchSetup};
 use serde_json::{Value, json};
 
 use super::table::{median, time};
-use super::{Report, child};
+use super::{Report, measured_process};
 
 /// Measures these rows alone: `cargo bench --bench end_to_end -- search`.
 pub const ROLE: &str = "search";
@@ -31,7 +31,7 @@ pub fn measure(report: &mut Report) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    plant(folder.path());
+    write_source_tree(folder.path());
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(12);
     let rg = |arguments: &[&str]| {
         let mut command = Command::new("rg");
@@ -55,7 +55,7 @@ pub fn measure(report: &mut Report) {
             rg(&["--files", "-g", "*.toml"]),
         ),
     ];
-    let bench = Bench::new(folder.path());
+    let bench = ToolBench::new(folder.path());
     for (name, tool, args, mut command) in rows {
         let printed = String::from_utf8(command.output().unwrap().stdout).unwrap();
         let is_result = |line: &&str| tool == "glob" || line.contains(':');
@@ -63,7 +63,7 @@ pub fn measure(report: &mut Report) {
         assert_eq!(bench.call(tool, &args).1, results, "{name}: both find the same");
         let mut times = [Vec::new(), Vec::new()];
         for _ in 0..RUNS {
-            times[0].push(child::run(&mut command).wall);
+            times[0].push(measured_process::run(&mut command).wall);
             times[1].push(bench.call(tool, &args).0);
         }
         let [floor, pixir] = times.map(|mut times| median(&mut times));
@@ -76,14 +76,14 @@ pub fn measure(report: &mut Report) {
 }
 
 /// The tools over a folder.
-struct Bench {
+struct ToolBench {
     tools: Workbench,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Bench {
+impl ToolBench {
     fn new(folder: &Path) -> Self {
-        let tools = Workbench::new(Setup {
+        let tools = Workbench::new(WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder,
             environment: Vec::new(),
@@ -105,7 +105,7 @@ impl Bench {
 
 /// Writes a tree like that of a large project: sources of some kilobytes in folders of forty, a
 /// few rules, and a folder that they leave out. Every 250th file has what is searched for.
-fn plant(root: &Path) {
+fn write_source_tree(root: &Path) {
     let line = |n: usize| format!("    let value_{n} = compute(value_{}, {n}); // {n}\n", n / 2);
     let body: Vec<String> = (0..120).map(line).collect();
     std::fs::write(root.join(".gitignore"), "target/\n*.log\n/dist\n!keep.log\n").unwrap();

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use pixir::scripted::{Received, Reply, Script, Server};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply, ScriptedServer};
 use serde_json::{Value, json};
 
 /// The role of the model's process.
@@ -40,7 +40,7 @@ const FILES: usize = 10;
 const MORE_FILES: usize = 40;
 
 /// Largest ratio of the times of 64 children and of one.
-const CROWD: f64 = 1.2;
+const CROWD_RATIO: f64 = 1.2;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
 fn serve() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let server = Server::start(Script::answering(answer)).await.unwrap();
+        let server = ScriptedServer::start(ModelScript::answering(answer)).await.unwrap();
         println!("{}", server.base_url());
         std::io::stdout().flush().unwrap();
         std::future::pending::<()>().await;
@@ -69,7 +69,7 @@ fn serve() {
 }
 
 /// `fan N pause_ms workspace` is the parent's prompt, `child N pause_ms` a task.
-fn answer(request: &Received) -> Reply {
+fn answer(request: &ReceivedRequest) -> Reply {
     let said = request.user_texts();
     let words: Vec<&str> =
         said.iter().rfind(|text| !text.starts_with('[')).unwrap().split(' ').collect();
@@ -119,7 +119,7 @@ impl Case {
 
 /// What one run took.
 #[derive(Debug)]
-struct Taken {
+struct CaseResult {
     case: Case,
     wall: Duration,
     first_started: Duration,
@@ -157,7 +157,7 @@ fn measure(ladder: &[usize]) -> bool {
     for children in [1, 64] {
         cases.push(Case::shared("2 s per call", children, 2000));
     }
-    let runs: Vec<Taken> = cases.into_iter().map(run).collect();
+    let runs: Vec<CaseResult> = cases.into_iter().map(run).collect();
     let lines: Vec<String> = runs.iter().map(|run| run.json().to_string()).collect();
     std::fs::write(folder.join("runs.jsonl"), lines.join("\n") + "\n").unwrap();
     let summary = summary(&runs);
@@ -165,10 +165,10 @@ fn measure(ladder: &[usize]) -> bool {
     let report = report(&runs, &summary);
     std::fs::write(folder.join("report.md"), &report).unwrap();
     println!("{report}");
-    runs.iter().all(Taken::counts)
+    runs.iter().all(CaseResult::counts)
 }
 
-fn run(case: Case) -> Taken {
+fn run(case: Case) -> CaseResult {
     let model = Model::start();
     let place = tempfile::tempdir().unwrap();
     let (home, work) = (place.path().join("home"), place.path().join("work"));
@@ -203,7 +203,7 @@ fn run(case: Case) -> Taken {
     let output = child.wait_with_output().unwrap();
     let wall = began.elapsed();
     let envelope: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let mut taken = Taken {
+    let mut taken = CaseResult {
         case,
         wall,
         first_started: Duration::ZERO,
@@ -256,32 +256,36 @@ fn watch(child: &mut Child) -> (u64, u64, u64) {
 }
 
 /// Checks files, Logs and bills, and takes the times from the parent's Log.
-fn score(taken: &mut Taken, work: &Path, annexes: &Path, envelope: &Value) {
+fn score(taken: &mut CaseResult, work: &Path, child_workspaces: &Path, envelope: &Value) {
     let count = taken.case.children;
     let parent = envelope["session_id"].as_str().unwrap();
     let own = pixir::SessionId::parse(parent).unwrap();
-    if !pixir::verify(work, &own).unwrap().ok {
+    if !pixir::verify_log(work, &own).unwrap().ok {
         taken.faults.push(format!("the Log of {parent} is not whole"));
     }
     let events = events(&log(work, parent));
-    let began = events.iter().find(|event| event["type"] == "user_message").map(stamp).unwrap();
-    let lives: Vec<&Value> =
+    let began =
+        events.iter().find(|event| event["type"] == "user_message").map(event_seconds).unwrap();
+    let subagent_events: Vec<&Value> =
         events.iter().filter(|event| event["type"] == "subagent_event").collect();
     let of = |name: &str| {
-        let own = lives.iter().filter(move |life| life["data"]["event"] == name);
-        own.map(|life| stamp(life) - began).collect::<Vec<_>>()
+        let own = subagent_events.iter().filter(move |life| life["data"]["event"] == name);
+        own.map(|life| event_seconds(life) - began).collect::<Vec<_>>()
     };
     let (queued, started, finished) = (of("queued"), of("started"), of("finished"));
     taken.completed = finished.len();
-    for (child, life) in lives.iter().filter(|life| life["data"]["event"] == "queued").enumerate() {
+    for (child, life) in
+        subagent_events.iter().filter(|life| life["data"]["event"] == "queued").enumerate()
+    {
         let place = match taken.case.workspace {
             "isolated" => {
                 let of = |other: &&&Value| {
                     other["data"]["event"] == "started"
                         && other["data"]["subagent_id"] == life["data"]["subagent_id"]
                 };
-                let started = lives.iter().find(of).map(|life| &life["data"]["child_session_id"]);
-                annexes.join(started.and_then(Value::as_str).unwrap_or("nobody"))
+                let started =
+                    subagent_events.iter().find(of).map(|life| &life["data"]["child_session_id"]);
+                child_workspaces.join(started.and_then(Value::as_str).unwrap_or("nobody"))
             }
             _ => work.to_owned(),
         };
@@ -305,10 +309,10 @@ fn score(taken: &mut Taken, work: &Path, annexes: &Path, envelope: &Value) {
     taken.all_started = last(&started);
     taken.all_done = last(&finished);
     let mut billed = own_tokens(&events);
-    for life in lives.iter().filter(|life| life["data"]["event"] == "finished") {
+    for life in subagent_events.iter().filter(|life| life["data"]["event"] == "finished") {
         let id = life["data"]["child_session_id"].as_str().unwrap();
         let session = pixir::SessionId::parse(id).unwrap();
-        let proof = pixir::verify(work, &session).unwrap();
+        let proof = pixir::verify_log(work, &session).unwrap();
         let spent = own_tokens(&self::events(&log(work, id)));
         if !proof.ok || Some(spent) != life["data"]["usage"]["total_tokens"].as_u64() {
             taken.faults.push(format!("{id} does not add up"));
@@ -335,12 +339,12 @@ fn events(path: &Path) -> Vec<Value> {
 }
 
 /// Seconds of the day; a run does not last that long.
-fn stamp(event: &Value) -> f64 {
+fn event_seconds(event: &Value) -> f64 {
     let clock = event["ts"].as_str().unwrap().split_once('T').unwrap().1.trim_end_matches('Z');
     clock.split(':').fold(0.0, |sum, part| sum * 60.0 + part.parse::<f64>().unwrap())
 }
 
-impl Taken {
+impl CaseResult {
     /// Whether the run did everything that it should; only then its numbers count.
     fn counts(&self) -> bool {
         self.faults.is_empty() && self.completed == self.case.children
@@ -369,7 +373,7 @@ impl Taken {
 }
 
 /// The slope of peak memory over children that are held open, by least squares.
-fn slope(runs: &[Taken]) -> f64 {
+fn slope(runs: &[CaseResult]) -> f64 {
     let points: Vec<(f64, f64)> = runs
         .iter()
         .filter(|run| run.case.name == "held open")
@@ -383,7 +387,7 @@ fn slope(runs: &[Taken]) -> f64 {
     above / below
 }
 
-fn summary(runs: &[Taken]) -> Value {
+fn summary(runs: &[CaseResult]) -> Value {
     let wall = |children: usize| {
         let mut own = runs.iter().filter(|run| run.case.name == "2 s per call");
         own.find(|run| run.case.children == children).map_or(0.0, |run| run.wall.as_secs_f64())
@@ -391,7 +395,7 @@ fn summary(runs: &[Taken]) -> Value {
     // A run that broke is quick and small.
     let counts = |name: &str| {
         let mut own = runs.iter().filter(|run| run.case.name == name).peekable();
-        own.peek().is_some() && own.all(Taken::counts)
+        own.peek().is_some() && own.all(CaseResult::counts)
     };
     let lost: usize = runs.iter().map(|run| run.case.children.saturating_sub(run.completed)).sum();
     let ladder = runs.iter().filter(|run| run.case.name == "ladder");
@@ -405,7 +409,7 @@ fn summary(runs: &[Taken]) -> Value {
         "marginal_bytes_per_child": slope(runs),
         "marginal_holds": counts("held open") && slope(runs) <= PER_CHILD,
         "crowd_ratio": wall(64) / wall(1),
-        "crowd_holds": counts("2 s per call") && wall(64) / wall(1) <= CROWD,
+        "crowd_holds": counts("2 s per call") && wall(64) / wall(1) <= CROWD_RATIO,
         "lost": lost,
         "faults": runs.iter().map(|run| run.faults.len()).sum::<usize>(),
         "threads_min": threads.iter().min(),
@@ -414,7 +418,7 @@ fn summary(runs: &[Taken]) -> Value {
     })
 }
 
-fn report(runs: &[Taken], summary: &Value) -> String {
+fn report(runs: &[CaseResult], summary: &Value) -> String {
     let mut text =
         "# Subagents\n\n| case | N | first started ms | all queued ms | all started ms | \
         all done ms | peak MB | threads | processes | completed | faults |\n\

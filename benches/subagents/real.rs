@@ -25,7 +25,7 @@ const REQUESTS_PER_CHILD: usize = 2;
 const TOKENS_PER_CHILD: usize = 50_000;
 
 /// How long one run may take.
-const HORIZON_MS: u64 = 120_000;
+const RUN_TIMEOUT_MS: u64 = 120_000;
 
 /// What one run took.
 struct Run {
@@ -67,7 +67,7 @@ fn spec(children: usize) -> Value {
         "contract_version": 1,
         "name": "real network",
         "tasks": (0..children).map(task).collect::<Vec<_>>(),
-        "limits": {"max_concurrency": children, "timeout_ms": HORIZON_MS},
+        "limits": {"max_concurrency": children, "timeout_ms": RUN_TIMEOUT_MS},
         "budget": {"tokens": children * TOKENS_PER_CHILD},
     })
 }

@@ -20,7 +20,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use model::MODEL;
-use process::{Site, idle_session};
+use process::{BenchEnv, idle_session};
 use score::Spans;
 
 /// How many steps there are.
@@ -52,7 +52,7 @@ fn main() {
 
 /// What one run took.
 #[derive(Debug, Clone)]
-struct Taken {
+struct CaseResult {
     case: &'static str,
     count: usize,
     spans: Spans,
@@ -81,7 +81,7 @@ fn measure(steps: usize) {
 }
 
 /// Steps that do nothing: one behind the other, or all of them free to start.
-fn workflow(case: &'static str, count: usize, is_chain: bool) -> Taken {
+fn workflow(case: &'static str, count: usize, is_chain: bool) -> CaseResult {
     let steps: Vec<Value> = (0..count)
         .map(|place| {
             let mut step = json!({
@@ -95,59 +95,59 @@ fn workflow(case: &'static str, count: usize, is_chain: bool) -> Taken {
         .collect();
     let limits = json!({ "max_concurrency": WIDTH });
     let spec = json!({ "id": case, "limits": limits, "steps": steps });
-    let site = Site::new(WIDTH);
+    let site = BenchEnv::new(WIDTH);
     site.write("spec.json", &spec);
     let ran = site.pixir(&["workflow", "run", "spec.json", "--json", "--quiet"]);
-    let mut taken = Taken::new(case, count, ran.peak);
+    let mut taken = CaseResult::new(case, count, ran.peak);
     let bundles = ran.envelope["output"]["steps"].as_array().cloned().unwrap_or_default();
     let answers = bundles.iter().map(|bundle| bundle["summary"].as_str().unwrap_or_default());
-    score::answers(answers, count, &mut taken.faults);
-    taken.spans = score::logs(&site.work(), &ran.envelope, count, &mut taken.faults);
-    taken.told(&ran.complaint)
+    score::check_answers(answers, count, &mut taken.faults);
+    taken.spans = score::check_logs(&site.work(), &ran.envelope, count, &mut taken.faults);
+    taken.print_progress(&ran.stderr)
 }
 
 /// The same children without a graph: a model spawns all of them and waits.
-fn spawned(count: usize) -> Taken {
-    let site = Site::new(WIDTH);
+fn spawned(count: usize) -> CaseResult {
+    let site = BenchEnv::new(WIDTH);
     let ran = site.pixir(&["--json", "--quiet", &format!("fan {count}")]);
-    let mut taken = Taken::new("spawned", count, ran.peak);
-    taken.spans = score::logs(&site.work(), &ran.envelope, count, &mut taken.faults);
-    taken.told(&ran.complaint)
+    let mut taken = CaseResult::new("spawned", count, ran.peak);
+    taken.spans = score::check_logs(&site.work(), &ran.envelope, count, &mut taken.faults);
+    taken.print_progress(&ran.stderr)
 }
 
 /// 64 tasks of another program, all open at once.
-fn fan_out() -> Taken {
+fn fan_out() -> CaseResult {
     let tasks: Vec<String> = (0..WIDTH).map(|place| format!("slow {place} {PAUSE_MS}")).collect();
-    let site = Site::new(WIDTH);
+    let site = BenchEnv::new(WIDTH);
     site.write("spec.json", &json!({ "tasks": tasks }));
     let ran = site.pixir(&["delegate", "--spec", "spec.json", "--json", "--quiet"]);
-    let mut taken = Taken::new("fan-out", WIDTH, ran.peak);
+    let mut taken = CaseResult::new("fan-out", WIDTH, ran.peak);
     let children = ran.envelope["output"]["children"].as_array().cloned().unwrap_or_default();
     let answers = children.iter().map(|child| child["summary"].as_str().unwrap_or_default());
-    score::answers(answers, WIDTH, &mut taken.faults);
-    taken.spans = score::logs(&site.work(), &ran.envelope, WIDTH, &mut taken.faults);
+    score::check_answers(answers, WIDTH, &mut taken.faults);
+    taken.spans = score::check_logs(&site.work(), &ran.envelope, WIDTH, &mut taken.faults);
     if taken.spans.most_at_once < WIDTH {
         taken.faults.push(format!("only {} were open at once", taken.spans.most_at_once));
     }
-    taken.told(&ran.complaint)
+    taken.print_progress(&ran.stderr)
 }
 
 /// A Session in which nothing happens.
-fn idle() -> Taken {
-    let mut taken = Taken::new("idle Session", 1, idle_session(&Site::new(WIDTH)));
+fn idle() -> CaseResult {
+    let mut taken = CaseResult::new("idle Session", 1, idle_session(&BenchEnv::new(WIDTH)));
     if taken.peak == 0 {
         taken.faults.push("its memory could not be read".to_owned());
     }
-    taken.told("")
+    taken.print_progress("")
 }
 
-impl Taken {
+impl CaseResult {
     fn new(case: &'static str, count: usize, peak: u64) -> Self {
         Self { case, count, spans: Spans::default(), peak, faults: Vec::new() }
     }
 
     /// Prints the result of a case.
-    fn told(mut self, complaint: &str) -> Self {
+    fn print_progress(mut self, complaint: &str) -> Self {
         if !self.faults.is_empty() && !complaint.is_empty() {
             self.faults.push(complaint.to_owned());
         }
@@ -177,14 +177,14 @@ impl Taken {
 
 /// The middle run of a case, by some number. One with a fault does not count, and a case without any
 /// that counts is no number, which holds no promise.
-fn middle(runs: &[Taken], case: &str, of: impl Fn(&Taken) -> f64) -> f64 {
-    let counts = |run: &&Taken| run.case == case && run.faults.is_empty();
+fn middle(runs: &[CaseResult], case: &str, of: impl Fn(&CaseResult) -> f64) -> f64 {
+    let counts = |run: &&CaseResult| run.case == case && run.faults.is_empty();
     let mut values: Vec<f64> = runs.iter().filter(counts).map(of).collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn summary(runs: &[Taken]) -> Value {
+fn summary(runs: &[CaseResult]) -> Value {
     let count = runs.iter().find(|run| run.case == "chain").map_or(1, |run| run.count) as f64;
     let chain = middle(runs, "chain", |run| run.spans.whole_ms - run.spans.children_ms) / count;
     let whole = |case: &str| middle(runs, case, |run| run.spans.whole_ms);
@@ -203,7 +203,7 @@ fn summary(runs: &[Taken]) -> Value {
     })
 }
 
-fn report(runs: &[Taken], summary: &Value) -> String {
+fn report(runs: &[CaseResult], summary: &Value) -> String {
     let mut text = "# Workflows\n\n| case | N | whole ms | in children ms | most at once | peak MB | faults |\n\
         |---|--:|--:|--:|--:|--:|--:|\n"
         .to_owned();

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use pixir::scripted::{Received, Reply, Script, Server};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply, ScriptedServer};
 use serde_json::{Value, json};
 
 /// The role of the model's process.
@@ -14,7 +14,7 @@ pub const MODEL: &str = "__model";
 pub fn serve() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let server = Server::start(Script::answering(answer)).await.unwrap();
+        let server = ScriptedServer::start(ModelScript::answering(answer)).await.unwrap();
         println!("{}", server.base_url());
         std::io::stdout().flush().unwrap();
         std::future::pending::<()>().await;
@@ -22,7 +22,7 @@ pub fn serve() {
 }
 
 /// `fan N` is the prompt of a parent, `noop I` the task of a child, `slow I PAUSE` one that takes its time.
-fn answer(request: &Received) -> Reply {
+fn answer(request: &ReceivedRequest) -> Reply {
     let said = request.user_texts();
     let first = said.first().and_then(|text| text.lines().next()).unwrap_or_default();
     let words: Vec<&str> = first.split(' ').collect();

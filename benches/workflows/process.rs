@@ -11,29 +11,29 @@ use serde_json::{Value, json};
 use crate::model::Model;
 
 /// A home folder, a Workspace and a model.
-pub struct Site {
+pub struct BenchEnv {
     place: tempfile::TempDir,
     model: Model,
 }
 
 /// What a run left behind.
-pub struct Ran {
+pub struct RunOutput {
     pub envelope: Value,
     /// The most memory it had, in bytes.
     pub peak: u64,
-    pub complaint: String,
+    pub stderr: String,
 }
 
-impl Site {
+impl BenchEnv {
     /// An environment in which so many children may run at once.
     pub fn new(width: usize) -> Self {
-        let site = Self { place: tempfile::tempdir().unwrap(), model: Model::start() };
-        std::fs::create_dir_all(site.home().join(".pixir")).unwrap();
-        std::fs::create_dir_all(site.work()).unwrap();
+        let env = Self { place: tempfile::tempdir().unwrap(), model: Model::start() };
+        std::fs::create_dir_all(env.home().join(".pixir")).unwrap();
+        std::fs::create_dir_all(env.work()).unwrap();
         let limits = json!({ "max_running": width, "max_in_process": width });
         let config = json!({ "durability": "none", "subagents": limits });
-        std::fs::write(site.home().join(".pixir/config.json"), config.to_string()).unwrap();
-        site
+        std::fs::write(env.home().join(".pixir/config.json"), config.to_string()).unwrap();
+        env
     }
 
     fn home(&self) -> PathBuf {
@@ -49,18 +49,18 @@ impl Site {
     }
 
     /// Runs Pixir to its end.
-    pub fn pixir(&self, args: &[&str]) -> Ran {
+    pub fn pixir(&self, args: &[&str]) -> RunOutput {
         let mut child = self.command(args).stdin(Stdio::null()).spawn().unwrap();
         // Both are read while it runs: an envelope of a thousand steps is larger than a pipe.
-        let out = all_of(child.stdout.take().unwrap());
-        let err = all_of(child.stderr.take().unwrap());
+        let out = read_in_thread(child.stdout.take().unwrap());
+        let err = read_in_thread(child.stderr.take().unwrap());
         let mut peak = 0;
         while child.try_wait().unwrap().is_none() {
             peak = peak.max(memory(child.id(), "VmHWM:"));
             std::thread::sleep(Duration::from_millis(5));
         }
         let envelope = serde_json::from_str(&out.join().unwrap()).unwrap_or_default();
-        Ran { envelope, peak, complaint: err.join().unwrap() }
+        RunOutput { envelope, peak, stderr: err.join().unwrap() }
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -83,7 +83,7 @@ impl Site {
 }
 
 /// Reads a stream to its end in a thread.
-fn all_of(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+fn read_in_thread(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut text = String::new();
         from.read_to_string(&mut text).unwrap();
@@ -92,14 +92,14 @@ fn all_of(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 /// The memory in bytes of a process with one idle Session, as an editor opens it.
-pub fn idle_session(site: &Site) -> u64 {
+pub fn idle_session(env: &BenchEnv) -> u64 {
     let mut child =
-        site.command(&["acp"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        env.command(&["acp"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let questions = [
         ("initialize", json!({ "protocolVersion": 1 })),
-        ("session/new", json!({ "cwd": site.work(), "mcpServers": [] })),
+        ("session/new", json!({ "cwd": env.work(), "mcpServers": [] })),
     ];
     for (id, (method, params)) in questions.into_iter().enumerate() {
         let question = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });

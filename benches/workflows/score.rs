@@ -16,7 +16,11 @@ pub struct Spans {
 }
 
 /// Checks that each answer is at its index.
-pub fn answers<'a>(told: impl Iterator<Item = &'a str>, count: usize, faults: &mut Vec<String>) {
+pub fn check_answers<'a>(
+    told: impl Iterator<Item = &'a str>,
+    count: usize,
+    faults: &mut Vec<String>,
+) {
     let mut found = 0;
     for (place, text) in told.enumerate() {
         found += 1;
@@ -30,7 +34,7 @@ pub fn answers<'a>(told: impl Iterator<Item = &'a str>, count: usize, faults: &m
 }
 
 /// Checks that the Logs of a run are whole and add up; gives its times.
-pub fn logs(work: &Path, envelope: &Value, count: usize, faults: &mut Vec<String>) -> Spans {
+pub fn check_logs(work: &Path, envelope: &Value, count: usize, faults: &mut Vec<String>) -> Spans {
     if envelope["ok"] != true {
         faults.push(format!("it says: {}", envelope["error"]));
     }
@@ -39,23 +43,25 @@ pub fn logs(work: &Path, envelope: &Value, count: usize, faults: &mut Vec<String
         return Spans::default();
     };
     let events = events(&log(work, parent));
-    let lives = || events.iter().filter(|event| event["type"] == "subagent_event");
-    let of = |name: &'static str| lives().filter(move |life| life["data"]["event"] == name);
-    let (mut children, mut moments) = (0.0, Vec::new());
+    let subagent_events = || events.iter().filter(|event| event["type"] == "subagent_event");
+    let of =
+        |name: &'static str| subagent_events().filter(move |life| life["data"]["event"] == name);
+    let (mut children, mut starts_and_ends) = (0.0, Vec::new());
     for ended in of("finished") {
         let id = ended["data"]["child_session_id"].as_str().unwrap();
         let is_same = |life: &&Value| life["data"]["subagent_id"] == ended["data"]["subagent_id"];
         let (queued, started) = (of("queued").find(is_same), of("started").find(is_same));
-        children += stamp(ended) - queued.map_or(0.0, stamp);
-        moments.extend([(started.map_or(0.0, stamp), 1), (stamp(ended), -1)]);
-        let proof = pixir::verify(work, &pixir::SessionId::parse(id).unwrap()).unwrap();
+        children += event_seconds(ended) - queued.map_or(0.0, event_seconds);
+        starts_and_ends
+            .extend([(started.map_or(0.0, event_seconds), 1), (event_seconds(ended), -1)]);
+        let proof = pixir::verify_log(work, &pixir::SessionId::parse(id).unwrap()).unwrap();
         let spent = tokens(&self::events(&log(work, id)));
         if !proof.ok || Some(spent) != ended["data"]["usage"]["total_tokens"].as_u64() {
             faults.push(format!("{id} does not add up"));
         }
     }
-    if moments.len() != 2 * count {
-        faults.push(format!("{} of {count} children ended", moments.len() / 2));
+    if starts_and_ends.len() != 2 * count {
+        faults.push(format!("{} of {count} children ended", starts_and_ends.len() / 2));
     }
     let first = events
         .iter()
@@ -64,17 +70,17 @@ pub fn logs(work: &Path, envelope: &Value, count: usize, faults: &mut Vec<String
         .iter()
         .rfind(|event| event["data"]["kind"] == "finished" || event["data"]["event"] == "finished");
     Spans {
-        whole_ms: (last.map_or(0.0, stamp) - first.map_or(0.0, stamp)) * 1e3,
+        whole_ms: (last.map_or(0.0, event_seconds) - first.map_or(0.0, event_seconds)) * 1e3,
         children_ms: children * 1e3,
-        most_at_once: most(moments),
+        most_at_once: most_at_once(starts_and_ends),
     }
 }
 
 /// Most children that were open at the same time.
-fn most(mut moments: Vec<(f64, i32)>) -> usize {
-    moments.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+fn most_at_once(mut starts_and_ends: Vec<(f64, i32)>) -> usize {
+    starts_and_ends.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
     let (mut now, mut most) = (0, 0);
-    for (_, change) in moments {
+    for (_, change) in starts_and_ends {
         now += change;
         most = most.max(now);
     }
@@ -96,7 +102,7 @@ fn events(path: &Path) -> Vec<Value> {
 }
 
 /// Seconds of the day; a run that ends on the next one is run again.
-fn stamp(event: &Value) -> f64 {
+fn event_seconds(event: &Value) -> f64 {
     let clock = event["ts"].as_str().unwrap().split_once('T').unwrap().1.trim_end_matches('Z');
     clock.split(':').fold(0.0, |sum, part| sum * 60.0 + part.parse::<f64>().unwrap())
 }

@@ -2,7 +2,7 @@
 //!
 //! It has no state of its own: a Session's handle and the settings of its Turns.
 
-mod linked;
+mod links;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,18 +10,19 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-pub use linked::{Linked, LinkedFiles};
+pub use links::{LinkResolver, ResolvedLink};
 
 use crate::agent::session::{Session, SessionError};
 use crate::agent::turn;
-use crate::agent::turn::Settings;
+use crate::agent::turn::TurnSettings;
 use crate::base::blocking;
 use crate::base::id::{CallId, SessionId};
-use crate::host::snapshot::Tracker;
-pub use crate::model::skill::{Expanded, Named};
-use crate::record::compaction::{KEPT_TURNS, Trigger};
+use crate::host::snapshot::TurnTracker;
+pub use crate::model::skill::{ExpandedInput, SlashName};
+use crate::record::compaction::{CompactionTrigger, KEPT_TURNS};
 use crate::record::event::{
-    Descriptor, From as ListenFrom, Listener, PermissionMode, Said, SharedEvent, Status,
+    ListenFrom, Listener, PermissionMode, PermissionResponse, ResourceDescriptor, SessionStatus,
+    SharedEvent,
 };
 use crate::record::history::History;
 use crate::record::log::LogError;
@@ -30,11 +31,11 @@ use crate::record::state_dir::StateRoot;
 use crate::tools::tool::Editor;
 
 /// How long `close` waits for the Session to end.
-const CLOSING: Duration = Duration::from_secs(3);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A message of the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Input {
+pub struct UserInput {
     /// The prompt, as typed.
     pub text: String,
 }
@@ -46,13 +47,13 @@ pub type ConversationError = SessionError;
 #[derive(Debug, Clone)]
 pub struct Conversation {
     session: Session,
-    settings: Arc<Settings>,
+    settings: Arc<TurnSettings>,
     notices: Arc<[String]>,
 }
 
 impl Conversation {
     /// Joins a Session with the settings of its Turns; the harness calls this.
-    pub fn new(session: Session, settings: Settings, notices: Vec<String>) -> Self {
+    pub fn new(session: Session, settings: TurnSettings, notices: Vec<String>) -> Self {
         Self { session, settings: Arc::new(settings), notices: notices.into() }
     }
 
@@ -78,7 +79,7 @@ impl Conversation {
 
     /// The extra directories beside the Workspace that it may touch.
     pub fn directories(&self) -> &[PathBuf] {
-        self.settings.workspace.further()
+        self.settings.workspace.extra_roots()
     }
 
     /// The model that its Turns use.
@@ -93,7 +94,7 @@ impl Conversation {
 
     /// The current permission mode.
     pub fn mode(&self) -> PermissionMode {
-        self.settings.stance.mode()
+        self.settings.permission_state.mode()
     }
 
     /// The name of its role.
@@ -107,20 +108,23 @@ impl Conversation {
     }
 
     /// The settings of its Turns; for the harness.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &TurnSettings {
         &self.settings
     }
 
     /// The Conversation with other settings, from the next Turn on; for the harness.
     #[must_use]
-    pub fn with(&self, settings: Settings) -> Self {
+    pub fn with_settings(&self, settings: TurnSettings) -> Self {
         Self { settings: Arc::new(settings), ..self.clone() }
     }
 
     /// The Conversation with an editor that holds files open.
     #[must_use]
-    pub fn edited_in(&self, editor: Arc<dyn Editor>) -> Self {
-        self.with(Settings { editor: Some(editor), ..Settings::clone(&self.settings) })
+    pub fn with_editor(&self, editor: Arc<dyn Editor>) -> Self {
+        self.with_settings(TurnSettings {
+            editor: Some(editor),
+            ..TurnSettings::clone(&self.settings)
+        })
     }
 
     /// Notices from opening it, for the user: skipped damage, ignored instructions.
@@ -131,102 +135,119 @@ impl Conversation {
     /// New notices since the last call, for the user, such as that a server ended.
     pub fn take_notices(&self) -> Vec<String> {
         let secrets = &self.settings.secrets;
-        let of_undo = self.settings.tracker.as_ref().map(Tracker::take_notices);
-        let mut all = self.settings.connections.take_notices();
+        let of_undo = self.settings.tracker.as_ref().map(TurnTracker::take_notices);
+        let mut all = self.settings.mcp_servers.take_notices();
         all.extend(of_undo.into_iter().flatten());
-        all.iter().map(|notice| secrets.clean(notice).into_owned()).collect()
+        all.iter().map(|notice| secrets.redact(notice).into_owned()).collect()
     }
 
     /// Expands typed text: `/name words` may name a prompt or a Skill. Front-ends call this before `send`,
     /// which takes every text as it is.
-    pub async fn expand(&self, text: String) -> Expanded {
+    pub async fn expand(&self, text: String) -> ExpandedInput {
         // Most texts have nothing to expand, and need no thread.
         if !text.contains(['/', '$']) {
-            return Expanded { text, notices: Vec::new(), unknown_name: None };
+            return ExpandedInput { text, notices: Vec::new(), unknown_name: None };
         }
         let (skills, typed) = (self.settings.skills.clone(), text.clone());
-        let expanded = blocking::work(move || skills.expand(&typed)).await;
-        expanded.unwrap_or(Expanded { text, notices: Vec::new(), unknown_name: None })
+        let expanded = blocking::run_blocking(move || skills.expand(&typed)).await;
+        expanded.unwrap_or(ExpandedInput { text, notices: Vec::new(), unknown_name: None })
     }
 
     /// The prompts and Skills that can be typed after a slash.
-    pub async fn named(&self) -> Vec<Named> {
+    pub async fn slash_names(&self) -> Vec<SlashName> {
         let skills = self.settings.skills.clone();
-        blocking::work(move || skills.named()).await.unwrap_or_default()
+        blocking::run_blocking(move || skills.list_slash_names()).await.unwrap_or_default()
     }
 
     /// Starts a Turn and returns at once; refused while one runs.
-    pub async fn send(&self, input: Input) -> Result<(), ConversationError> {
-        self.send_with(input, Vec::new()).await
+    pub async fn send(&self, input: UserInput) -> Result<(), ConversationError> {
+        self.send_with_attachments(input, Vec::new()).await
     }
 
     /// `send` with attachments, which are stored before anything is recorded.
-    pub async fn send_with(
+    pub async fn send_with_attachments(
         &self,
-        input: Input,
+        input: UserInput,
         attachments: Vec<Attachment>,
     ) -> Result<(), ConversationError> {
-        self.send_in(input, attachments, None).await
+        self.send_with_context(input, attachments, None).await
     }
 
     /// `send_with_attachments` with late context from the front-end, which the model gets when it changes.
-    pub async fn send_in(
+    pub async fn send_with_context(
         &self,
-        input: Input,
+        input: UserInput,
         attachments: Vec<Attachment>,
         context: Option<String>,
     ) -> Result<(), ConversationError> {
-        let resources = self.keep(attachments).await?;
-        self.begin(turn::Input { text: input.text, resources, context, is_delegated: false }).await
+        let resources = self.store_attachments(attachments).await?;
+        self.start_turn(turn::TurnInput {
+            text: input.text,
+            resources,
+            context,
+            is_delegated: false,
+        })
+        .await
     }
 
     /// Sends a task that another agent wrote, not the user.
     pub async fn delegate(
         &self,
-        input: Input,
+        input: UserInput,
         attachments: Vec<Attachment>,
         context: String,
     ) -> Result<(), ConversationError> {
-        let (resources, context) = (self.keep(attachments).await?, Some(context));
-        self.begin(turn::Input { text: input.text, resources, context, is_delegated: true }).await
+        let (resources, context) = (self.store_attachments(attachments).await?, Some(context));
+        self.start_turn(turn::TurnInput {
+            text: input.text,
+            resources,
+            context,
+            is_delegated: true,
+        })
+        .await
     }
 
-    async fn begin(&self, input: turn::Input) -> Result<(), ConversationError> {
+    async fn start_turn(&self, input: turn::TurnInput) -> Result<(), ConversationError> {
         let settings = Arc::clone(&self.settings);
-        let body = Box::new(move |context| -> futures_util::future::BoxFuture<'static, Status> {
-            Box::pin(turn::run(context, settings, input))
-        });
+        let body =
+            Box::new(move |context| -> futures_util::future::BoxFuture<'static, SessionStatus> {
+                Box::pin(turn::run(context, settings, input))
+            });
         self.session.start_turn(body).await
     }
 
     /// Whether the model accepts images; if not, they are only described to it.
     pub fn sees_images(&self) -> bool {
-        self.settings.sight.sees()
+        self.settings.sight.is_supported()
     }
 
     /// The bytes of a Resource, if they are still there; reads from the disk.
-    pub fn stored(&self, resource: &Descriptor) -> Option<Vec<u8>> {
-        self.settings.shelf.bytes(resource).ok()
+    pub fn read_resource(&self, resource: &ResourceDescriptor) -> Option<Vec<u8>> {
+        self.settings.resources.bytes(resource).ok()
     }
 
     /// The path of a Resource's bytes.
-    pub fn stored_at(&self, resource: &Descriptor) -> PathBuf {
-        self.settings.shelf.path(resource)
+    pub fn resource_path(&self, resource: &ResourceDescriptor) -> PathBuf {
+        self.settings.resources.path(resource)
     }
 
     /// The resolver for files that a prompt links; it stops waiting for the front-end once `late` is cancelled.
-    pub fn linked_files(&self, late: CancellationToken) -> LinkedFiles {
-        let Settings { workspace, editor, .. } = &*self.settings;
-        LinkedFiles::new(workspace.clone(), editor.clone(), late)
+    pub fn link_resolver(&self, late: CancellationToken) -> LinkResolver {
+        let TurnSettings { workspace, editor, .. } = &*self.settings;
+        LinkResolver::new(workspace.clone(), editor.clone(), late)
     }
 
-    async fn keep(&self, files: Vec<Attachment>) -> Result<Vec<Descriptor>, ConversationError> {
+    async fn store_attachments(
+        &self,
+        files: Vec<Attachment>,
+    ) -> Result<Vec<ResourceDescriptor>, ConversationError> {
         if files.is_empty() {
             return Ok(Vec::new());
         }
         let (resources, secrets) =
-            (self.settings.shelf.clone(), Arc::clone(&self.settings.secrets));
-        let stored = blocking::work(move || resources.take(files, &secrets)).await;
+            (self.settings.resources.clone(), Arc::clone(&self.settings.secrets));
+        let stored =
+            blocking::run_blocking(move || resources.store_attachments(files, &secrets)).await;
         // A failure here is reported like a failure to write the Log: it is the same disk.
         stored.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|source| {
             LogError::Write { path: self.settings.session_folder.path(), source }.into()
@@ -240,8 +261,8 @@ impl Conversation {
 
     /// Waits until no Turn runs, and returns the status of the last one. Decided by the Turn's task, never by
     /// silence.
-    pub async fn finished(&self) -> Result<Status, ConversationError> {
-        self.session.finished().await
+    pub async fn wait_until_idle(&self) -> Result<SessionStatus, ConversationError> {
+        self.session.wait_until_idle().await
     }
 
     /// Stops the running Turn; returns when its end is recorded.
@@ -252,8 +273,8 @@ impl Conversation {
     /// Ends a running recording of files for undo before a command: the command runs, and changes by commands of
     /// this Turn cannot be undone.
     pub fn skip_recording(&self) {
-        if let Some(progress) = self.settings.tracker.as_ref().and_then(Tracker::progress) {
-            progress.stop().ask();
+        if let Some(progress) = self.settings.tracker.as_ref().and_then(TurnTracker::progress) {
+            progress.stop().request();
         }
     }
 
@@ -261,7 +282,7 @@ impl Conversation {
     pub async fn answer(
         &self,
         call_id: &CallId,
-        said: impl Into<Said> + Send,
+        said: impl Into<PermissionResponse> + Send,
     ) -> Result<(), ConversationError> {
         self.session.answer(call_id, said.into()).await
     }
@@ -273,7 +294,7 @@ impl Conversation {
         self.interrupt().await.ok();
         drop(self);
         let closing = async { while listener.next().await.is_some() {} };
-        tokio::time::timeout(CLOSING, closing).await.ok();
+        tokio::time::timeout(CLOSE_TIMEOUT, closing).await.ok();
     }
 
     /// The model's context window, in tokens.
@@ -289,14 +310,14 @@ impl Conversation {
         keep: Option<usize>,
         asks_model: bool,
     ) -> Result<Option<SharedEvent>, ConversationError> {
-        let history = self.session.recent().await?;
-        let trigger = Trigger::Manual { keep: keep.unwrap_or(KEPT_TURNS) };
+        let history = self.session.recent_history().await?;
+        let trigger = CompactionTrigger::Manual { keep: keep.unwrap_or(KEPT_TURNS) };
         let asks_model = asks_model || self.settings.compaction.model_assisted;
         let making =
             turn::compact(&self.settings, self.id(), &history, trigger, asks_model, |_| {});
         let made = making.await;
         let mut last = None;
-        for fact in made.into_iter().flat_map(turn::Compacted::into_facts) {
+        for fact in made.into_iter().flat_map(turn::CompactionResult::into_facts) {
             last = Some(self.session.record(fact).await?);
         }
         Ok(last)
@@ -308,7 +329,7 @@ impl Conversation {
     }
 
     /// The part of the History in memory: how it began, and everything that the model still sees. Cheap.
-    pub async fn recent(&self) -> Result<History, ConversationError> {
-        self.session.recent().await
+    pub async fn recent_history(&self) -> Result<History, ConversationError> {
+        self.session.recent_history().await
     }
 }

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::agent::child_workspace::{AnnexError, Annexes};
+use crate::agent::child_workspace::{ChildWorkspaceError, ChildWorkspaces};
 use crate::base::error::{Explain, Kind};
-use crate::base::files::{Durability, StateError, StateFolder};
+use crate::base::files::{StateError, StatePath, WriteDurability};
 use crate::base::id::SessionId;
 use crate::record::event::{
     BranchSummary, Canonical, Event, Extra, LOG_VERSION, Seq, SessionFork, SharedEvent,
@@ -23,26 +23,26 @@ use crate::record::log::{Log, LogError};
 use crate::record::state_dir::{StateProblem, StateRoot, log_name};
 
 /// How many characters of a text a summary keeps.
-const EXCERPT: usize = 400;
+const MAX_EXCERPT_CHARS: usize = 400;
 /// The largest file that is copied with a Session, in bytes.
-const LARGEST: u64 = 1 << 30;
+const MAX_FILE_BYTES: u64 = 1 << 30;
 /// How many prompts and files a summary names.
-const NAMED: usize = 30;
+const MAX_NAMED_LINES: usize = 30;
 
 /// The point at which a Session is forked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
+pub enum ForkPoint {
     /// The end: everything is copied.
     End,
     /// After this many Turns that count.
     AfterTurn(usize),
     /// At this seq, inclusive.
-    At(Seq),
+    AtSeq(Seq),
 }
 
 /// The result of a fork or of its dry run.
 #[derive(Debug, Serialize)]
-pub struct Forked {
+pub struct ForkOutcome {
     pub parent_session_id: SessionId,
     pub fork_root_session_id: String,
     /// `None` after a dry run.
@@ -59,43 +59,47 @@ pub struct Forked {
 }
 
 /// The facts for the child's Log.
-struct Draft<'h> {
-    kept: Vec<(Seq, &'h SharedEvent)>,
-    left: Vec<&'h Canonical>,
+struct ForkDraft<'h> {
+    inherited: Vec<(Seq, &'h SharedEvent)>,
+    abandoned: Vec<&'h Canonical>,
     forked_to_seq: Seq,
     first: &'h Canonical,
 }
 
 /// Refuses a Session with its own child Workspace: a fork would have its memory but other files.
-pub fn check_place(annexes: &Annexes, logs: &StateRoot, id: &SessionId) -> Result<(), ForkError> {
-    match annexes.find(logs, id)? {
+pub fn refuse_child_workspace(
+    child_workspaces: &ChildWorkspaces,
+    logs: &StateRoot,
+    id: &SessionId,
+) -> Result<(), ForkError> {
+    match child_workspaces.find(logs, id)? {
         None => Ok(()),
         Some(annex) => {
-            Err(ForkError::Elsewhere { id: id.clone(), folder: annex.folder().to_owned() })
+            Err(ForkError::InChildWorkspace { id: id.clone(), folder: annex.folder().to_owned() })
         }
     }
 }
 
 /// Forks a Session into the state folder `to`; with `dry_run` nothing is written.
-pub fn fork(
+pub fn fork_session(
     root: &StateRoot,
     to: &StateRoot,
     parent: &SessionId,
-    cut: Cut,
+    cut: ForkPoint,
     summarize: bool,
     dry_run: bool,
-) -> Result<Forked, ForkError> {
+) -> Result<ForkOutcome, ForkError> {
     let history = History::from_events(Log::read(root, parent)?.events);
-    let draft = Draft::of(&history, cut)?;
-    let summary = summarize.then(|| draft.summary(parent)).flatten();
-    let mut forked = Forked {
+    let draft = ForkDraft::from_history(&history, cut)?;
+    let summary = summarize.then(|| draft.summarize_abandoned(parent)).flatten();
+    let mut forked = ForkOutcome {
         parent_session_id: parent.clone(),
-        fork_root_session_id: history.family(parent),
+        fork_root_session_id: history.fork_root_id(parent),
         session_id: None,
         path: None,
         to_seq: draft.forked_to_seq,
-        turns: draft.kept.iter().filter(|(_, event)| is_prompt(event)).count(),
-        events: draft.kept.len(),
+        turns: draft.inherited.iter().filter(|(_, event)| is_prompt(event)).count(),
+        events: draft.inherited.len(),
         is_summarized: summary.is_some(),
     };
     if dry_run {
@@ -104,9 +108,9 @@ pub fn fork(
     let child = SessionId::mint();
     let name = format!(".fork-{child}");
     let sessions = to.create_sessions()?;
-    let aside = StateRoot::at(to.workspace(), to.sessions().join(&name));
-    let made = draft.write(root, parent, &child, &aside, &forked.fork_root_session_id, summary);
-    let placed = made.and_then(|()| place(to, &child, &aside));
+    let aside = StateRoot::in_state_folder(to.workspace(), to.sessions().join(&name));
+    let made = draft.write_log(root, parent, &child, &aside, &forked.fork_root_session_id, summary);
+    let placed = made.and_then(|()| move_into_place(to, &child, &aside));
     sessions.remove_tree(&name).ok();
     placed?;
     forked.path = Some(to.log(&child));
@@ -118,37 +122,37 @@ fn is_prompt(event: &Event) -> bool {
     matches!(event.fact(), Some(Canonical::UserMessage(_)))
 }
 
-impl<'h> Draft<'h> {
-    fn of(history: &'h History, cut: Cut) -> Result<Self, ForkError> {
+impl<'h> ForkDraft<'h> {
+    fn from_history(history: &'h History, cut: ForkPoint) -> Result<Self, ForkError> {
         let first = history.facts().next().ok_or(ForkError::Empty)?;
         let turns = history.live_turns();
         let last = history.last_seq().unwrap_or_default();
         let end = match cut {
-            Cut::End => last,
-            Cut::AfterTurn(number) if number == turns.len() => last,
-            Cut::AfterTurn(number) => {
+            ForkPoint::End => last,
+            ForkPoint::AfterTurn(number) if number == turns.len() => last,
+            ForkPoint::AfterTurn(number) => {
                 let next = number.checked_sub(1).and_then(|_| turns.get(number));
                 let next = next.ok_or(ForkError::NoSuchTurn { number, turns: turns.len() })?;
-                history.beginning_of(*next).saturating_sub(1)
+                history.turn_start(*next).saturating_sub(1)
             }
-            Cut::At(seq) if seq <= last => seq,
-            Cut::At(seq) => return Err(ForkError::NoSuchSeq { seq, last }),
+            ForkPoint::AtSeq(seq) if seq <= last => seq,
+            ForkPoint::AtSeq(seq) => return Err(ForkError::NoSuchSeq { seq, last }),
         };
         let live: Vec<Seq> = history.live_backwards().map(|(seq, _)| seq).collect();
         let live: BTreeSet<Seq> = live.into_iter().collect();
         let (mut kept, mut left) = (Vec::new(), Vec::new());
         for event in history.iter() {
             let (Some(seq), Some(fact)) = (event.seq(), event.fact()) else { continue };
-            if !live.contains(&seq) || !is_taken_along(fact) {
+            if !live.contains(&seq) || !is_inherited(fact) {
                 continue;
             }
             if seq <= end { kept.push((seq, event)) } else { left.push(fact) }
         }
-        Ok(Self { kept, left, forked_to_seq: end, first })
+        Ok(Self { inherited: kept, abandoned: left, forked_to_seq: end, first })
     }
 
     /// Writes the child's Log and files into the temporary folder `aside`.
-    fn write(
+    fn write_log(
         &self,
         root: &StateRoot,
         parent: &SessionId,
@@ -158,25 +162,25 @@ impl<'h> Draft<'h> {
         summary: Option<String>,
     ) -> Result<(), ForkError> {
         let mut log = Log::create(aside, child)?;
-        log.append(self.beginning(root, parent, fork_root))?;
+        log.append(self.first_event(root, parent, fork_root))?;
         let from = root.session_folder(parent);
         let to = aside.session_folder(child);
         copy_files(&from.join("resources"), &to.join("resources"), |name| Some(name.to_owned()))?;
-        let mut places: BTreeMap<Seq, Seq> = BTreeMap::new();
-        for (seq, event) in &self.kept {
+        let mut seq_map: BTreeMap<Seq, Seq> = BTreeMap::new();
+        for (seq, event) in &self.inherited {
             let Some(fact) = event.fact() else { continue };
-            let copied = log.append_copy(event, in_place(fact, parent, &places))?;
-            places.extend(copied.seq().map(|own| (*seq, own)));
+            let copied = log.append_copy(event, renumber_seqs(fact, parent, &seq_map))?;
+            seq_map.extend(copied.seq().map(|own| (*seq, own)));
         }
         // What can be undone in the parent can be undone in the child. Records in an unsafe state folder
         // are not copied, because they may be forged: undo would remove the files that they name.
         if !matches!(root.problem(), Some(StateProblem::Unsafe { .. })) {
             copy_files(&from.join("snapshots"), &to.join("snapshots"), |name| {
                 let turn: Seq = name.strip_suffix(".ndjson")?.parse().ok()?;
-                Some(format!("{}.ndjson", places.get(&turn)?))
+                Some(format!("{}.ndjson", seq_map.get(&turn)?))
             })?;
         }
-        log.close_open(
+        log.close_open_turn(
             "the fork was made before its result",
             "the fork was made inside of this Turn",
         )?;
@@ -187,7 +191,7 @@ impl<'h> Draft<'h> {
         Ok(log.syncer().sync()?)
     }
 
-    fn beginning(&self, root: &StateRoot, parent: &SessionId, fork_root: &str) -> Canonical {
+    fn first_event(&self, root: &StateRoot, parent: &SessionId, fork_root: &str) -> Canonical {
         let mut fork = match self.first {
             Canonical::SessionFork(first) => first.clone(),
             Canonical::SessionStarted(first) => {
@@ -205,10 +209,10 @@ impl<'h> Draft<'h> {
     }
 
     /// A summary of the abandoned branch; `None` when nothing happened there.
-    fn summary(&self, parent: &SessionId) -> Option<String> {
+    fn summarize_abandoned(&self, parent: &SessionId) -> Option<String> {
         let mut lines = Vec::new();
         let mut files = BTreeSet::new();
-        for fact in &self.left {
+        for fact in &self.abandoned {
             match fact {
                 Canonical::UserMessage(said) => {
                     lines.push(format!("- the user said: {}", excerpt(&said.text)));
@@ -232,7 +236,7 @@ impl<'h> Draft<'h> {
         if lines.is_empty() {
             return None;
         }
-        let skipped = lines.len().saturating_sub(NAMED);
+        let skipped = lines.len().saturating_sub(MAX_NAMED_LINES);
         let mut text =
             format!("Another branch of this conversation ({parent}) went on like this:\n");
         if skipped > 0 {
@@ -240,7 +244,7 @@ impl<'h> Draft<'h> {
         }
         text.push_str(&lines[skipped..].join("\n"));
         if !files.is_empty() {
-            let named: Vec<String> = files.into_iter().take(NAMED).collect();
+            let named: Vec<String> = files.into_iter().take(MAX_NAMED_LINES).collect();
             write!(text, "\nIt changed: {}", named.join(", ")).ok();
         }
         text.push_str("\nFiles are as that branch left them, unless they were taken back.");
@@ -250,7 +254,7 @@ impl<'h> Draft<'h> {
 
 /// Whether a child inherits a fact. It does not inherit the parent's start and repairs, its costs, its runs
 /// of Workflows, which belong to one Session, and rewinds, because undone facts are not copied.
-fn is_taken_along(fact: &Canonical) -> bool {
+fn is_inherited(fact: &Canonical) -> bool {
     !matches!(
         fact,
         Canonical::SessionStarted(_)
@@ -263,13 +267,13 @@ fn is_taken_along(fact: &Canonical) -> bool {
 }
 
 /// A fact whose seqs are renumbered for the child. Subagents stay with the Session that started them.
-fn in_place(fact: &Canonical, parent: &SessionId, places: &BTreeMap<Seq, Seq>) -> Canonical {
+fn renumber_seqs(fact: &Canonical, parent: &SessionId, seq_map: &BTreeMap<Seq, Seq>) -> Canonical {
     let compaction = match fact {
         Canonical::HistoryCompaction(compaction) => compaction,
         Canonical::SubagentEvent(life) => return life.clone().copy_of(parent.as_str()).into(),
         other => return other.clone(),
     };
-    let moved = |seq: Seq| places.range(..=seq).next_back().map_or(0, |(_, own)| *own);
+    let moved = |seq: Seq| seq_map.range(..=seq).next_back().map_or(0, |(_, own)| *own);
     let mut compaction = compaction.clone();
     let hidden_to = compaction.hidden_to();
     compaction.from_seq = moved(compaction.from_seq);
@@ -281,7 +285,7 @@ fn in_place(fact: &Canonical, parent: &SessionId, places: &BTreeMap<Seq, Seq>) -
 
 fn excerpt(text: &str) -> String {
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match flat.char_indices().nth(EXCERPT) {
+    match flat.char_indices().nth(MAX_EXCERPT_CHARS) {
         Some((end, _)) => format!("{}…", &flat[..end]),
         None => flat,
     }
@@ -289,22 +293,26 @@ fn excerpt(text: &str) -> String {
 
 /// Copies the files of a folder under new names; files without a new name are skipped.
 fn copy_files(
-    from: &StateFolder,
-    to: &StateFolder,
+    from: &StatePath,
+    to: &StatePath,
     named: impl Fn(&str) -> Option<String>,
 ) -> Result<(), StateError> {
     let Some(from) = from.open()? else { return Ok(()) };
     for name in from.names()? {
         let Some(new_name) = name.to_str().and_then(&named) else { continue };
-        if let Some(bytes) = from.read(&name, LARGEST)? {
-            to.create()?.replace(new_name, &bytes, Durability::Lazy)?;
+        if let Some(bytes) = from.read(&name, MAX_FILE_BYTES)? {
+            to.create()?.replace(new_name, &bytes, WriteDurability::Lazy)?;
         }
     }
     Ok(())
 }
 
 /// Renames the child into place: its folder first, the Log last.
-fn place(root: &StateRoot, child: &SessionId, aside: &StateRoot) -> Result<(), ForkError> {
+fn move_into_place(
+    root: &StateRoot,
+    child: &SessionId,
+    aside: &StateRoot,
+) -> Result<(), ForkError> {
     let from = aside.sessions().create()?;
     let to = root.sessions().create()?;
     if from.stat(child.as_str())?.is_some() {
@@ -329,9 +337,9 @@ pub enum ForkError {
     #[error(transparent)]
     State(StateError),
     #[error("{id} works in a Workspace of its own, {}: a fork would remember those files and work on others", folder.display())]
-    Elsewhere { id: SessionId, folder: PathBuf },
+    InChildWorkspace { id: SessionId, folder: PathBuf },
     #[error(transparent)]
-    Annex(#[from] AnnexError),
+    ChildWorkspace(#[from] ChildWorkspaceError),
     #[error(transparent)]
     Log(#[from] LogError),
 }
@@ -349,12 +357,12 @@ impl Explain for ForkError {
     fn kind(&self) -> Kind {
         match self {
             Self::Empty => Kind::NotFound,
-            Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } | Self::Elsewhere { .. } => {
+            Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } | Self::InChildWorkspace { .. } => {
                 Kind::InvalidArgs
             }
             Self::Write(_) => Kind::LogWriteFailed,
             Self::State(error) => error.kind(),
-            Self::Annex(error) => error.kind(),
+            Self::ChildWorkspace(error) => error.kind(),
             Self::Log(error) => error.kind(),
         }
     }
@@ -363,8 +371,8 @@ impl Explain for ForkError {
             Self::NoSuchTurn { turns, .. } => json!({ "turns": turns }),
             Self::NoSuchSeq { last, .. } => json!({ "last_seq": last }),
             Self::Log(error) => error.details(),
-            Self::Elsewhere { folder, .. } => json!({ "folder": folder.to_string_lossy() }),
-            Self::Annex(error) => error.details(),
+            Self::InChildWorkspace { folder, .. } => json!({ "folder": folder.to_string_lossy() }),
+            Self::ChildWorkspace(error) => error.details(),
             Self::State(error) => error.details(),
             Self::Empty | Self::Write(_) => Value::Null,
         }
@@ -375,11 +383,11 @@ impl Explain for ForkError {
                 vec!["look with `pixir fork <id> --dry-run`".to_owned()]
             }
             Self::Log(error) => error.next_actions(),
-            Self::Elsewhere { id, .. } => vec![
+            Self::InChildWorkspace { id, .. } => vec![
                 format!("go on with it: `pixir resume {id}`"),
                 format!("bring its changes over with `pixir merge {id}`, and go on in its parent"),
             ],
-            Self::Annex(error) => error.next_actions(),
+            Self::ChildWorkspace(error) => error.next_actions(),
             Self::State(error) => error.next_actions(),
             Self::Empty | Self::Write(_) => {
                 vec!["list the Sessions with `pixir sessions`".to_owned()]

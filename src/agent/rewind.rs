@@ -13,8 +13,9 @@ use crate::base::files::StateError;
 use crate::base::id::SessionId;
 use crate::base::paths;
 use crate::host::snapshot::{
-    Conflict, Direction, Here, Hold, Limits, OtherSessions, Plan, Reason, Record, Restored, State,
-    Store, Survey, Unread, in_the_way, missing, restore,
+    ContentStore, CurrentFiles, Direction, FileState, OtherSessions, RestoreConflict,
+    RestoreConflictReason, RestoreOutcome, RestorePlan, StoreLock, Survey, SurveyLimits,
+    TurnRecord, UnreadRecords, find_obstacles, missing_contents, restore,
 };
 use crate::host::workspace::Workspace;
 use crate::record::event::{
@@ -25,19 +26,19 @@ use crate::record::log::Log;
 use crate::record::state_dir::{SessionFolder, StateRoot};
 
 /// How many paths an error names.
-const NAMED: usize = 20;
+const MAX_NAMED_PATHS: usize = 20;
 
 /// How deep children of children are followed; a forged Log can name itself.
-const DEEPEST: u32 = 8;
+const MAX_CHILD_DEPTH: u32 = 8;
 
 /// The Workspace and the Records of the Session to be rewound.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub struct RewindContext {
     pub workspace: Workspace,
     pub session_folder: SessionFolder,
-    pub limits: Limits,
+    pub limits: SurveyLimits,
     /// The state folders whose Sessions may have changed the same files; empty where no other Session can.
-    pub neighbours: Vec<StateRoot>,
+    pub other_roots: Vec<StateRoot>,
 }
 
 /// A planned undo or redo.
@@ -46,59 +47,73 @@ pub struct Rewind {
     pub direction: Direction,
     /// The user's message of each Turn, oldest first.
     pub turns: Vec<(Seq, String)>,
-    pub plan: Plan,
+    pub plan: RestorePlan,
     to_seq: Seq,
     /// Keeps garbage collection away: overwritten contents are not referenced until the Event is recorded.
-    _hold: Option<Hold>,
+    _store_lock: Option<StoreLock>,
 }
 
 impl Rewind {
     /// Plans the undo of the last `count` Turns.
-    pub fn back(history: &History, count: usize, site: &Site) -> Result<Self, RewindError> {
+    pub fn plan_undo(
+        history: &History,
+        count: usize,
+        context: &RewindContext,
+    ) -> Result<Self, RewindError> {
         let live = history.live_turns();
         let first = live
             .len()
             .checked_sub(count.max(1))
             .ok_or(RewindError::NothingToUndo { wanted: count, turns: live.len() })?;
         let turns = &live[first..];
-        let to_seq = turns.first().map(|turn| history.beginning_of(*turn)).unwrap_or_default();
+        let to_seq = turns.first().map(|turn| history.turn_start(*turn)).unwrap_or_default();
         let mut writers = BTreeSet::new();
-        let mut seen = [site.session_folder.id().clone()].into();
-        note_writers(&mut writers, &mut seen, history, to_seq, site, DEEPEST)?;
+        let mut seen = [context.session_folder.id().clone()].into();
+        collect_writing_children(
+            &mut writers,
+            &mut seen,
+            history,
+            to_seq,
+            context,
+            MAX_CHILD_DEPTH,
+        )?;
         if !writers.is_empty() {
             return Err(RewindError::Children(writers.into_iter().collect()));
         }
-        Self::look(history, Direction::Back, turns, to_seq, site)
+        Self::plan(history, Direction::Back, turns, to_seq, context)
     }
 
     /// Plans the redo of the last undone Turns.
-    pub fn forward(history: &History, site: &Site) -> Result<Self, RewindError> {
-        let undone = history.undone().ok_or(RewindError::NothingToRedo)?;
-        Self::look(history, Direction::Forward, &undone.turns, undone.marker, site)
+    pub fn plan_redo(history: &History, context: &RewindContext) -> Result<Self, RewindError> {
+        let undone = history.last_undone().ok_or(RewindError::NothingToRedo)?;
+        Self::plan(history, Direction::Forward, &undone.turns, undone.marker, context)
     }
 
-    fn look(
+    fn plan(
         history: &History,
         direction: Direction,
         turns: &[Seq],
         to_seq: Seq,
-        site: &Site,
+        context: &RewindContext,
     ) -> Result<Self, RewindError> {
-        let read = |turn: &Seq| Record::read(&site.session_folder, *turn);
-        let records: Vec<Record> = turns.iter().map(read).collect::<Result<_, _>>()?;
-        if let Some((record, path)) = records.iter().find_map(|it| Some((it, it.outside()?))) {
-            let record = Record::path(&site.session_folder, record.turn);
+        let read = |turn: &Seq| TurnRecord::read(&context.session_folder, *turn);
+        let records: Vec<TurnRecord> = turns.iter().map(read).collect::<Result<_, _>>()?;
+        if let Some((record, path)) =
+            records.iter().find_map(|it| Some((it, it.path_outside_workspace()?)))
+        {
+            let record = TurnRecord::path(&context.session_folder, record.turn);
             return Err(RewindError::Outside { record, path: path.to_owned() });
         }
-        let store = Store::beside(&site.session_folder);
-        let hold = store.hold().ok();
-        let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
-        let others = OtherSessions::read(&site.session_folder, &site.neighbours, &records);
-        let mut plan = Plan::of(&records, direction, &here, &others)?;
-        plan.notes.extend(outside(history, turns, site.workspace.root()));
-        let mut notes = left_alone(&plan);
-        notes.extend(shared_with(&plan, &others));
-        notes.extend(others.unread().map(not_read));
+        let store = ContentStore::for_session(&context.session_folder);
+        let hold = store.lock_shared().ok();
+        let current =
+            CurrentFiles { workspace: &context.workspace, store: &store, limits: context.limits };
+        let others = OtherSessions::read(&context.session_folder, &context.other_roots, &records);
+        let mut plan = RestorePlan::for_records(&records, direction, &current, &others)?;
+        plan.notes.extend(note_outside_files(history, turns, context.workspace.root()));
+        let mut notes = note_skipped_files(&plan);
+        notes.extend(note_shared_files(&plan, &others));
+        notes.extend(others.unread().map(note_unread_records));
         plan.notes.append(&mut notes);
         let words = |turn: &Seq| {
             let said = history.iter().find(|event| event.seq() == Some(*turn));
@@ -108,49 +123,60 @@ impl Rewind {
             });
             (*turn, text.unwrap_or_default())
         };
-        Ok(Self { direction, turns: turns.iter().map(words).collect(), plan, to_seq, _hold: hold })
+        Ok(Self {
+            direction,
+            turns: turns.iter().map(words).collect(),
+            plan,
+            to_seq,
+            _store_lock: hold,
+        })
     }
 
     /// Refuses conflicts unless `force` is set, and in any case obstructed paths and missing contents.
-    pub fn check(&self, force: bool, site: &Site) -> Result<(), RewindError> {
+    pub fn check_conflicts(&self, force: bool, context: &RewindContext) -> Result<(), RewindError> {
         let needs_force = self.needs_force();
         if !needs_force.is_empty() && !force {
             return Err(RewindError::Changed(needs_force));
         }
-        let all = if force { self.plan.clone().forced() } else { self.plan.clone() };
-        let occupied = in_the_way(&all, &site.workspace);
+        let all = if force { self.plan.clone().with_conflicts_forced() } else { self.plan.clone() };
+        let occupied = find_obstacles(&all, &context.workspace);
         if !occupied.is_empty() {
             return Err(RewindError::Occupied(occupied));
         }
-        let lost = missing(&all, &Store::beside(&site.session_folder));
+        let lost = missing_contents(&all, &ContentStore::for_session(&context.session_folder));
         if lost.is_empty() { Ok(()) } else { Err(RewindError::Lost(lost)) }
     }
 
     /// The files and folders that are changed only with `--force`, and why.
-    fn needs_force(&self) -> Vec<(PathBuf, Reason)> {
+    fn needs_force(&self) -> Vec<(PathBuf, RestoreConflictReason)> {
         let conflicts = self.plan.conflicts.iter();
         let files = conflicts.map(|conflict| (conflict.change.path.clone(), conflict.reason));
         let folders = self.plan.command_folders.iter();
-        files.chain(folders.map(|folder| (folder.clone(), Reason::WhileCommandRan))).collect()
+        files
+            .chain(folders.map(|folder| (folder.clone(), RestoreConflictReason::WhileCommandRan)))
+            .collect()
     }
 
     /// Changes the files. The caller then logs the Event.
-    pub fn restore(&self, site: &Site) -> Result<Restored, RewindError> {
-        let (workspace, store) = (&site.workspace, &Store::beside(&site.session_folder));
+    pub fn restore(&self, context: &RewindContext) -> Result<RestoreOutcome, RewindError> {
+        let (workspace, store) =
+            (&context.workspace, &ContentStore::for_session(&context.session_folder));
         for turn in &self.plan.cut_off {
-            let survey = Survey { workspace, store, limits: site.limits };
-            Record::read(&site.session_folder, *turn)?.close(&site.session_folder, &survey)?;
+            let survey = Survey { workspace, store, limits: context.limits };
+            TurnRecord::read(&context.session_folder, *turn)?
+                .close(&context.session_folder, &survey)?;
         }
-        let all = self.plan.clone().forced();
+        let all = self.plan.clone().with_conflicts_forced();
         Ok(restore(&all, workspace, store))
     }
 
     /// The `history_rewound` Event.
-    pub fn fact(&self, restored: &Restored) -> Canonical {
+    pub fn rewound_event(&self, restored: &RestoreOutcome) -> Canonical {
         // A redo brings back what the Turns themselves left.
-        let is_lost = |conflict: &&Conflict| conflict.reason != Reason::WhileCommandRan;
+        let is_lost =
+            |conflict: &&RestoreConflict| conflict.reason != RestoreConflictReason::WhileCommandRan;
         let overwritten = self.plan.conflicts.iter().filter(is_lost).filter_map(|conflict| {
-            let Some(State::File { sha256, .. }) = &conflict.change.from else { return None };
+            let Some(FileState::File { sha256, .. }) = &conflict.change.from else { return None };
             Some(json!({ "path": conflict.change.path.to_string_lossy(), "sha256": sha256 }))
         });
         let turns: Vec<Seq> = self.turns.iter().map(|(seq, _)| *seq).collect();
@@ -174,12 +200,12 @@ impl Rewind {
 /// Collects the Subagents, and their own, that were started since a seq and whose own Turns changed files
 /// and were not undone. A child may still write when the Turn of its parent has ended. Sessions in `seen`
 /// are skipped.
-fn note_writers(
+fn collect_writing_children(
     writers: &mut BTreeSet<SessionId>,
     seen: &mut BTreeSet<SessionId>,
     history: &History,
     since: Seq,
-    site: &Site,
+    context: &RewindContext,
     depth: u32,
 ) -> Result<(), RewindError> {
     for event in history.iter().filter(|event| event.seq() >= Some(since)) {
@@ -189,7 +215,7 @@ fn note_writers(
         if !seen.insert(child.clone()) {
             continue;
         }
-        let root = site.session_folder.root();
+        let root = context.session_folder.root();
         // A child without a Log has no Turn to undo.
         let Ok(reading) = Log::read(root, &child) else { continue };
         let folder = root.session_folder(&child);
@@ -197,19 +223,25 @@ fn note_writers(
             continue;
         }
         // What it did for earlier Turns of its parent belongs to those.
-        let before = ended_before(history, since, &child);
+        let before = last_run_end_before(history, since, &child);
         let own = History::from_events(reading.events);
         if depth > 0 {
             let next = before.map_or(0, |before| before + 1);
-            note_writers(writers, seen, &own, next, site, depth - 1)?;
+            collect_writing_children(writers, seen, &own, next, context, depth - 1)?;
         }
         let mut turns = own.live_turns();
         turns.retain(|turn| Some(*turn) > before);
-        let records = turns.iter().map(|turn| Record::read(&folder, *turn));
+        let records = turns.iter().map(|turn| TurnRecord::read(&folder, *turn));
         let records = records.collect::<Result<Vec<_>, _>>()?;
-        let store = Store::beside(&site.session_folder);
-        let here = Here { workspace: &site.workspace, store: &store, limits: site.limits };
-        let plan = Plan::of(&records, Direction::Back, &here, &OtherSessions::default())?;
+        let store = ContentStore::for_session(&context.session_folder);
+        let current =
+            CurrentFiles { workspace: &context.workspace, store: &store, limits: context.limits };
+        let plan = RestorePlan::for_records(
+            &records,
+            Direction::Back,
+            &current,
+            &OtherSessions::default(),
+        )?;
         if !plan.changes.is_empty() || !plan.conflicts.is_empty() {
             writers.insert(child);
         }
@@ -218,7 +250,7 @@ fn note_writers(
 }
 
 /// The seq in a child's Log of the last run end that its parent recorded before `since`.
-fn ended_before(history: &History, since: Seq, child: &SessionId) -> Option<Seq> {
+fn last_run_end_before(history: &History, since: Seq, child: &SessionId) -> Option<Seq> {
     let earlier = history.iter().filter(|event| event.seq() < Some(since));
     let ends = earlier.filter_map(|event| match event.fact() {
         Some(Canonical::SubagentEvent(life)) if life.ends_run() => Some(life),
@@ -235,7 +267,7 @@ fn has_begun(life: &SubagentEvent) -> bool {
 
 /// The note about files outside of the Workspace that these Turns changed: those are not covered and are
 /// left as they are.
-fn outside(history: &History, turns: &[Seq], root: &Path) -> Option<String> {
+fn note_outside_files(history: &History, turns: &[Seq], root: &Path) -> Option<String> {
     let (mut calls, mut paths) = (HashMap::new(), BTreeSet::new());
     let mut is_one = false;
     for event in history.iter() {
@@ -247,7 +279,9 @@ fn outside(history: &History, turns: &[Seq], root: &Path) -> Option<String> {
                 calls.insert(&call.call_id, &call.args);
             }
             Some(Canonical::ToolResult(result)) if result.diff().is_some() => {
-                paths.extend(calls.get(&result.call_id).into_iter().flat_map(|args| named(args)));
+                paths.extend(
+                    calls.get(&result.call_id).into_iter().flat_map(|args| paths_in_call(args)),
+                );
             }
             _ => {}
         }
@@ -257,12 +291,12 @@ fn outside(history: &History, turns: &[Seq], root: &Path) -> Option<String> {
         return None;
     }
     let paths: Vec<PathBuf> = paths.into_iter().collect();
-    let told = told(paths.iter().map(PathBuf::as_path));
+    let told = list_paths(paths.iter().map(PathBuf::as_path));
     Some(format!("left as it is, because it is not in the Workspace: {told}"))
 }
 
 /// The files that a tool call names: one, or those of a patch.
-fn named(args: &Value) -> Vec<PathBuf> {
+fn paths_in_call(args: &Value) -> Vec<PathBuf> {
     let text = |key: &str| args.get(key).and_then(Value::as_str);
     let patched = text("patch")
         .or_else(|| text("input"))
@@ -280,13 +314,13 @@ pub enum RewindError {
     NothingToUndo { wanted: usize, turns: usize },
     #[error("nothing was taken back, or the conversation went on since")]
     NothingToRedo,
-    #[error("{}", blame(.0))]
-    Changed(Vec<(PathBuf, Reason)>),
-    #[error("other files are in the way: {}", told(.0.iter().map(PathBuf::as_path)))]
+    #[error("{}", describe_conflicts(.0))]
+    Changed(Vec<(PathBuf, RestoreConflictReason)>),
+    #[error("other files are in the way: {}", list_paths(.0.iter().map(PathBuf::as_path)))]
     Occupied(Vec<PathBuf>),
-    #[error("the earlier contents of these files are not stored any more: {}", told(.0.iter().map(PathBuf::as_path)))]
+    #[error("the earlier contents of these files are not stored any more: {}", list_paths(.0.iter().map(PathBuf::as_path)))]
     Lost(Vec<PathBuf>),
-    #[error("Subagents changed files in these Turns: {}", names(.0).join(", "))]
+    #[error("Subagents changed files in these Turns: {}", list_children(.0).join(", "))]
     Children(Vec<SessionId>),
     #[error("{} names {}, which is outside the Workspace", record.display(), path.display())]
     Outside { record: PathBuf, path: PathBuf },
@@ -302,8 +336,8 @@ impl From<std::io::Error> for RewindError {
     }
 }
 
-fn names(children: &[SessionId]) -> Vec<String> {
-    children.iter().take(NAMED).map(ToString::to_string).collect()
+fn list_children(children: &[SessionId]) -> Vec<String> {
+    children.iter().take(MAX_NAMED_PATHS).map(ToString::to_string).collect()
 }
 
 /// Whether a child worked in its parent's Workspace.
@@ -313,53 +347,58 @@ fn shares_files(events: &[SharedEvent]) -> bool {
     started.extra.get("workspace_mode").is_none_or(|mode| mode == "shared")
 }
 
-fn is_of_command(reason: Reason) -> bool {
-    reason == Reason::WhileCommandRan
+fn is_command_change(reason: RestoreConflictReason) -> bool {
+    reason == RestoreConflictReason::WhileCommandRan
 }
 
-fn blame(conflicts: &[(PathBuf, Reason)]) -> String {
-    let of = |is_meant: fn(Reason) -> bool| -> Vec<&Path> {
+fn describe_conflicts(conflicts: &[(PathBuf, RestoreConflictReason)]) -> String {
+    let of = |is_meant: fn(RestoreConflictReason) -> bool| -> Vec<&Path> {
         let meant = conflicts.iter().filter(|(_, reason)| is_meant(*reason));
         meant.map(|(path, _)| path.as_path()).collect()
     };
     let groups = [
         (
             "changed outside this session",
-            of(|reason| matches!(reason, Reason::ChangedSince | Reason::ChangedBetween)),
+            of(|reason| {
+                matches!(
+                    reason,
+                    RestoreConflictReason::ChangedSince | RestoreConflictReason::ChangedBetween
+                )
+            }),
         ),
         (
             "changed by a Turn that was cut off, or outside this session",
-            of(|reason| reason == Reason::Unsure),
+            of(|reason| reason == RestoreConflictReason::Unsure),
         ),
-        ("changed while a command ran, by it or by another program", of(is_of_command)),
+        ("changed while a command ran, by it or by another program", of(is_command_change)),
     ];
     let named = groups.into_iter().filter(|(_, paths)| !paths.is_empty());
     let named = named.map(|(words, paths)| {
         let verb = if paths.len() == 1 { "was" } else { "were" };
-        format!("{} {verb} {words}", told(paths.into_iter()))
+        format!("{} {verb} {words}", list_paths(paths.into_iter()))
     });
     named.collect::<Vec<_>>().join("; ")
 }
 
 /// The notes about files that changed while another Session ran a command too.
-fn shared_with(plan: &Plan, others: &OtherSessions) -> Vec<String> {
+fn note_shared_files(plan: &RestorePlan, others: &OtherSessions) -> Vec<String> {
     let mut paths_of: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
-    let of_commands = plan.conflicts.iter().filter(|conflict| is_of_command(conflict.reason));
+    let of_commands = plan.conflicts.iter().filter(|conflict| is_command_change(conflict.reason));
     let files = of_commands.map(|conflict| conflict.change.path.as_path());
     for path in files.chain(plan.command_folders.iter().map(PathBuf::as_path)) {
-        for session in others.sharing(path) {
+        for session in others.sessions_sharing(path) {
             paths_of.entry(session).or_default().push(path);
         }
     }
     let note = |(session, paths): (&str, Vec<&Path>)| {
-        let named = told(paths.into_iter());
+        let named = list_paths(paths.into_iter());
         format!("Session {session} ran at the same time, and may have changed: {named}")
     };
     paths_of.into_iter().map(note).collect()
 }
 
 /// The note about Records of other Sessions that are too large or too many to be read.
-fn not_read(unread: &Unread) -> String {
+fn note_unread_records(unread: &UnreadRecords) -> String {
     let (count, path) = (unread.count, unread.path.display());
     format!(
         "{count} Records of other Sessions were not read, because they are too large or too many, such as {path}: \
@@ -368,27 +407,28 @@ fn not_read(unread: &Unread) -> String {
 }
 
 /// The notes about files that something else changed meanwhile.
-fn left_alone(plan: &Plan) -> Vec<String> {
+fn note_skipped_files(plan: &RestorePlan) -> Vec<String> {
     let mut notes = Vec::new();
     if !plan.foreign.is_empty() {
-        let named = told(plan.foreign.iter().map(PathBuf::as_path));
+        let named = list_paths(plan.foreign.iter().map(PathBuf::as_path));
         notes.push(format!("left as it is, because it changed between commands: {named}"));
     }
     let sessions: BTreeSet<&str> = plan.claimed.iter().map(|(_, id)| id.as_str()).collect();
     for session in sessions {
         let of_session = plan.claimed.iter().filter(|(_, id)| id == session);
         let paths: Vec<&Path> = of_session.map(|(path, _)| path.as_path()).collect();
-        let named = told(paths.into_iter());
+        let named = list_paths(paths.into_iter());
         notes.push(format!("left as it is, because Session {session} changed it: {named}"));
     }
     notes
 }
 
-fn told<'p>(paths: impl ExactSizeIterator<Item = &'p Path>) -> String {
+fn list_paths<'p>(paths: impl ExactSizeIterator<Item = &'p Path>) -> String {
     let count = paths.len();
-    let mut named: Vec<String> = paths.take(NAMED).map(|path| path.display().to_string()).collect();
-    if count > NAMED {
-        named.push(format!("and {} more", count - NAMED));
+    let mut named: Vec<String> =
+        paths.take(MAX_NAMED_PATHS).map(|path| path.display().to_string()).collect();
+    if count > MAX_NAMED_PATHS {
+        named.push(format!("and {} more", count - MAX_NAMED_PATHS));
     }
     named.join(", ")
 }
@@ -406,11 +446,11 @@ impl Explain for RewindError {
     fn details(&self) -> Value {
         match self {
             Self::Changed(paths) => {
-                let path = |(path, reason): &(PathBuf, Reason)| json!({ "path": path.to_string_lossy(), "changed": reason.name() });
+                let path = |(path, reason): &(PathBuf, RestoreConflictReason)| json!({ "path": path.to_string_lossy(), "changed": reason.name() });
                 json!({ "files": paths.iter().map(path).collect::<Vec<_>>() })
             }
             Self::Lost(paths) | Self::Occupied(paths) => json!({ "files": paths::as_texts(paths) }),
-            Self::Children(children) => json!({ "subagents": names(children) }),
+            Self::Children(children) => json!({ "subagents": list_children(children) }),
             Self::NothingToUndo { turns, .. } => json!({ "turns": turns }),
             Self::Outside { record, .. } => json!({ "path": record.to_string_lossy() }),
             Self::State(error) => error.details(),
@@ -422,7 +462,7 @@ impl Explain for RewindError {
         let action = match self {
             Self::Children(children) => {
                 let undo = |child: &SessionId| format!("take back what it did: pixir undo {child}");
-                return children.iter().take(NAMED).map(undo).collect();
+                return children.iter().take(MAX_NAMED_PATHS).map(undo).collect();
             }
             Self::Outside { record, .. } => {
                 let record = record.display();
@@ -431,7 +471,7 @@ impl Explain for RewindError {
             Self::State(error) => return error.next_actions(),
             Self::NothingToUndo { .. } => "see the Session with `pixir sessions`",
             Self::NothingToRedo => "take Turns back with `pixir undo`",
-            Self::Changed(paths) if paths.iter().all(|(_, reason)| is_of_command(*reason)) => {
+            Self::Changed(paths) if paths.iter().all(|(_, reason)| is_command_change(*reason)) => {
                 "look with --dry-run, then take that back too with --force"
             }
             Self::Changed(_) => "look with --dry-run, then overwrite those changes with --force",

@@ -10,35 +10,35 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// How many pieces of work run at the same time under one limit.
-const AT_ONCE: usize = 8;
+const MOST_CONCURRENT: usize = 8;
 
 /// The limit for work that waits for the disk only.
-static GATE: Gate = Gate::new();
+static DISK_LIMIT: BlockingLimit = BlockingLimit::new();
 
 /// A limit on the number of threads for one kind of blocking work.
 #[derive(Debug)]
-pub struct Gate(Semaphore);
+pub struct BlockingLimit(Semaphore);
 
-impl Gate {
+impl BlockingLimit {
     pub const fn new() -> Self {
-        Self(Semaphore::const_new(AT_ONCE))
+        Self(Semaphore::const_new(MOST_CONCURRENT))
     }
 
     /// Starts a piece of work, or queues it. It runs to its end also when the handle is dropped, even before
     /// it has started.
-    pub fn work<T: Send + 'static>(
+    pub fn run_blocking<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        if let Ok(turn) = self.0.try_acquire() {
+        if let Ok(permit) = self.0.try_acquire() {
             return spawn_blocking(move || {
-                let _turn = turn;
+                let _permit = permit;
                 work()
             });
         }
         tokio::spawn(async move {
             // The semaphore is never closed, so there is always a permit.
-            let _turn = self.0.acquire().await.ok();
+            let _permit = self.0.acquire().await.ok();
             match spawn_blocking(work).await {
                 Ok(done) => done,
                 Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
@@ -50,8 +50,8 @@ impl Gate {
 }
 
 /// Starts a piece of work that waits for the disk only.
-pub fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    GATE.work(work)
+pub fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    DISK_LIMIT.run_blocking(work)
 }
 
 /// Runs a piece of work on a new thread, or on this one when none can be started.
@@ -79,12 +79,12 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_crowd_has_a_few_threads_and_everybody_gets_a_turn() {
-        static CROWDED: Gate = Gate::new();
+        static CROWDED: BlockingLimit = BlockingLimit::new();
         static NOW: AtomicUsize = AtomicUsize::new(0);
         static MOST: AtomicUsize = AtomicUsize::new(0);
         let pieces: Vec<_> = (0..100)
             .map(|piece| {
-                CROWDED.work(move || {
+                CROWDED.run_blocking(move || {
                     let now = NOW.fetch_add(1, Ordering::SeqCst) + 1;
                     MOST.fetch_max(now, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis(1));
@@ -96,35 +96,36 @@ mod tests {
         for (expected, piece) in pieces.into_iter().enumerate() {
             assert_eq!(piece.await.unwrap(), expected);
         }
-        assert!(MOST.load(Ordering::SeqCst) <= AT_ONCE);
+        assert!(MOST.load(Ordering::SeqCst) <= MOST_CONCURRENT);
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn one_that_panics_is_told_as_such_and_gives_its_turn_back() {
-        static BROKEN: Gate = Gate::new();
-        let pieces: Vec<_> =
-            (0..3 * AT_ONCE).map(|_| BROKEN.work(|| panic!("on purpose"))).collect();
+        static BROKEN: BlockingLimit = BlockingLimit::new();
+        let pieces: Vec<_> = (0..3 * MOST_CONCURRENT)
+            .map(|_| BROKEN.run_blocking(|| panic!("on purpose")))
+            .collect();
         for piece in pieces {
-            let told: Result<(), _> = piece.await;
-            assert!(told.unwrap_err().is_panic());
+            let result: Result<(), _> = piece.await;
+            assert!(result.unwrap_err().is_panic());
         }
-        assert_eq!(BROKEN.work(|| 7).await.unwrap(), 7);
-        assert_eq!(BROKEN.0.available_permits(), AT_ONCE);
+        assert_eq!(BROKEN.run_blocking(|| 7).await.unwrap(), 7);
+        assert_eq!(BROKEN.0.available_permits(), MOST_CONCURRENT);
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn work_that_waits_for_its_turn_is_done_also_when_nobody_waits_for_it() {
-        static QUEUED: Gate = Gate::new();
+        static QUEUED: BlockingLimit = BlockingLimit::new();
         let (open, opened) = std::sync::mpsc::channel::<()>();
         let opened = std::sync::Arc::new(std::sync::Mutex::new(opened));
-        let busy: Vec<_> = (0..AT_ONCE)
+        let busy: Vec<_> = (0..MOST_CONCURRENT)
             .map(|_| {
                 let opened = std::sync::Arc::clone(&opened);
-                QUEUED.work(move || drop(opened.lock().map(|opened| opened.recv())))
+                QUEUED.run_blocking(move || drop(opened.lock().map(|opened| opened.recv())))
             })
             .collect();
         let (done, is_done) = tokio::sync::oneshot::channel();
-        drop(QUEUED.work(move || done.send(()).ok()));
+        drop(QUEUED.run_blocking(move || done.send(()).ok()));
         drop(open);
         tokio::time::timeout(Duration::from_secs(30), is_done).await.unwrap().unwrap();
         for piece in busy {

@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags};
 
 /// The largest index that is read.
-const LARGEST: u64 = 256 << 20;
+const LARGEST_INDEX: u64 = 256 << 20;
 /// The largest `.git` that is a file.
 const LARGEST_POINTER: u64 = 64 << 10;
 /// Length of the fixed fields of an entry before its hash.
-const BEFORE_HASH: usize = 40;
+const FIXED_LENGTH: usize = 40;
 /// Offset of the mode in an entry.
-const MODE: usize = 24;
+const MODE_OFFSET: usize = 24;
 /// The flag of an entry that has two more bytes of flags.
-const EXTENDED: u16 = 0x4000;
+const EXTENDED_FLAG: u16 = 0x4000;
 /// The longest path that an index may hold.
 const LONGEST_PATH: usize = 64 << 10;
 
@@ -55,14 +55,14 @@ pub fn git_folder(git: &Path) -> Option<PathBuf> {
         return Some(git.to_owned());
     }
     let mut pointer = String::new();
-    open(git)?.take(LARGEST_POINTER).read_to_string(&mut pointer).ok()?;
+    open_regular_file(git)?.take(LARGEST_POINTER).read_to_string(&mut pointer).ok()?;
     Some(git.parent()?.join(pointer.strip_prefix("gitdir:")?.trim()))
 }
 
 /// Opens an index for reading; `None` when it is no regular file, or is too large.
 pub fn open_index(path: &Path) -> Option<BufReader<File>> {
-    let file = open(path)?;
-    let is_sane = file.metadata().ok()?.len() <= LARGEST;
+    let file = open_regular_file(path)?;
+    let is_sane = file.metadata().ok()?.len() <= LARGEST_INDEX;
     is_sane.then(|| BufReader::with_capacity(64 << 10, file))
 }
 
@@ -72,34 +72,34 @@ pub fn entry_count(git: &Path) -> usize {
     let index = index_file(git).and_then(|file| open_index(&file));
     match index.map(|mut index| index.read_exact(&mut head)) {
         Some(Ok(())) if head.starts_with(b"DIRC") => {
-            usize::try_from(word(&head, 8)).unwrap_or_default()
+            usize::try_from(read_u32(&head, 8)).unwrap_or_default()
         }
         _ => 0,
     }
 }
 
 /// Opens a regular file without blocking on a pipe.
-fn open(path: &Path) -> Option<File> {
+fn open_regular_file(path: &Path) -> Option<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = File::from(rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?);
     file.metadata().ok()?.is_file().then_some(file)
 }
 
 /// Visits the entries of an index of version 2, 3 or 4 in their order, until a visit breaks off.
-pub fn visit<T>(
+pub fn visit_entries<T>(
     mut index: impl BufRead,
     hash_length: usize,
     mut visit: impl FnMut(IndexEntry<'_>) -> ControlFlow<T>,
 ) -> io::Result<Option<T>> {
     let mut head = [0; 12];
     index.read_exact(&mut head)?;
-    let version = word(&head, 4);
+    let version = read_u32(&head, 4);
     if !head.starts_with(b"DIRC") || !(2..=4).contains(&version) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut path = Vec::new();
-    let mut fixed = vec![0; BEFORE_HASH + hash_length + 2];
-    for _ in 0..word(&head, 8) {
+    let mut fixed = vec![0; FIXED_LENGTH + hash_length + 2];
+    for _ in 0..read_u32(&head, 8) {
         let mode = read_entry(&mut index, version, &mut fixed, &mut path)?;
         if let ControlFlow::Break(found) = visit(IndexEntry { path: &path, mode }) {
             return Ok(Some(found));
@@ -116,16 +116,16 @@ fn read_entry(
     path: &mut Vec<u8>,
 ) -> io::Result<u32> {
     index.read_exact(fixed)?;
-    let mode = word(fixed, MODE);
+    let mode = read_u32(fixed, MODE_OFFSET);
     let flags = fixed.last_chunk().map_or(0, |flags| u16::from_be_bytes(*flags));
     let mut length = fixed.len();
-    if version > 2 && flags & EXTENDED != 0 {
+    if version > 2 && flags & EXTENDED_FLAG != 0 {
         index.read_exact(&mut [0; 2])?;
         length += 2;
     }
     if version == 4 {
         // The entry holds only the part that differs from the path before.
-        let less = read_number(index)?;
+        let less = read_offset_number(index)?;
         let kept = path.len().checked_sub(less).ok_or(io::ErrorKind::InvalidData)?;
         path.truncate(kept);
     } else {
@@ -146,7 +146,7 @@ fn read_entry(
 }
 
 /// A number as git packs it into bytes.
-fn read_number(index: &mut impl BufRead) -> io::Result<usize> {
+fn read_offset_number(index: &mut impl BufRead) -> io::Result<usize> {
     let mut byte = [0];
     index.read_exact(&mut byte)?;
     let mut value = usize::from(byte[0] & 0x7f);
@@ -158,7 +158,7 @@ fn read_number(index: &mut impl BufRead) -> io::Result<usize> {
     Ok(value)
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
     word.map_or(0, u32::from_be_bytes)
 }

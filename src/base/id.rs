@@ -77,11 +77,11 @@ impl<'de> Deserialize<'de> for SessionId {
 
 /// The id of an Event: 16 hex digits when minted here, any text when read from a Log.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct EventId(Name);
+pub struct EventId(EventIdRepr);
 
 /// A number, or the text of a Log. Most Events are deltas whose id is never shown, so it is formatted late.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Name {
+enum EventIdRepr {
     Minted(u64),
     Text(Box<str>),
 }
@@ -89,7 +89,7 @@ enum Name {
 impl EventId {
     /// Mints 16 hex digits.
     pub fn mint() -> Self {
-        Self(Name::Minted(fastrand::u64(..)))
+        Self(EventIdRepr::Minted(fastrand::u64(..)))
     }
 
     /// Keeps the text of a Log line as it is.
@@ -97,8 +97,8 @@ impl EventId {
         let is_ours =
             text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         match u64::from_str_radix(text, 16) {
-            Ok(number) if is_ours => Self(Name::Minted(number)),
-            _ => Self(Name::Text(text.into())),
+            Ok(number) if is_ours => Self(EventIdRepr::Minted(number)),
+            _ => Self(EventIdRepr::Text(text.into())),
         }
     }
 }
@@ -106,8 +106,8 @@ impl EventId {
 impl fmt::Display for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Name::Minted(number) => write!(f, "{number:016x}"),
-            Name::Text(text) => f.write_str(text),
+            EventIdRepr::Minted(number) => write!(f, "{number:016x}"),
+            EventIdRepr::Text(text) => f.write_str(text),
         }
     }
 }
@@ -115,8 +115,8 @@ impl fmt::Display for EventId {
 impl Serialize for EventId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match &self.0 {
-            Name::Minted(_) => serializer.collect_str(self),
-            Name::Text(text) => serializer.serialize_str(text),
+            EventIdRepr::Minted(_) => serializer.collect_str(self),
+            EventIdRepr::Text(text) => serializer.serialize_str(text),
         }
     }
 }

@@ -15,7 +15,7 @@ const MOST_LINKS: usize = 40;
 /// is relative to the current directory. Other ways to the outside, by `..` or by links elsewhere, are `None`.
 pub fn escape_by_link(root: &Path, path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
-    let mut rest = parts_backwards(&path);
+    let mut rest = reversed_parts(&path);
     let mut place = PathBuf::new();
     let mut links = 0;
     let mut is_led = false;
@@ -29,7 +29,7 @@ pub fn escape_by_link(root: &Path, path: &Path) -> Option<PathBuf> {
             Ok(target) if links < MOST_LINKS => {
                 links += 1;
                 is_led |= place.starts_with(root);
-                rest.extend(parts_backwards(&target));
+                rest.extend(reversed_parts(&target));
             }
             Err(error) if error.kind() == ErrorKind::InvalidInput => place = next,
             // A part that cannot be followed, such as a link of `/proc`, ends the resolution.
@@ -39,7 +39,7 @@ pub fn escape_by_link(root: &Path, path: &Path) -> Option<PathBuf> {
     (is_led && !place.starts_with(root)).then_some(place)
 }
 
-fn parts_backwards(path: &Path) -> Vec<OsString> {
+fn reversed_parts(path: &Path) -> Vec<OsString> {
     let mut parts: Vec<OsString> = path
         .components()
         .map(|part| part.as_os_str().to_owned())

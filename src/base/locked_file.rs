@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::base::error::{Explain, Kind};
-use crate::base::files::{Durability, StateDir, StateError};
+use crate::base::files::{StateDir, StateError, WriteDurability};
 
 /// The largest file that is read, in bytes.
 const LARGEST: u64 = 4 * 1024 * 1024;
@@ -23,60 +23,60 @@ const VERSION: u32 = 1;
 
 /// A list of entries in a locked JSON file.
 #[derive(Debug, Clone)]
-pub struct Ledger<T> {
+pub struct LockedFile<T> {
     path: PathBuf,
     entries: PhantomData<T>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Content<T> {
+struct LockedFileContent<T> {
     version: u32,
     entries: Vec<T>,
 }
 
-impl<T: Serialize + DeserializeOwned> Ledger<T> {
+impl<T: Serialize + DeserializeOwned> LockedFile<T> {
     /// The list in this file, which need not exist.
-    pub fn at(path: PathBuf) -> Self {
+    pub fn new(path: PathBuf) -> Self {
         Self { path, entries: PhantomData }
     }
 
     /// Reads all entries.
-    pub fn read(&self) -> Result<Vec<T>, LedgerError> {
+    pub fn read(&self) -> Result<Vec<T>, LockedFileError> {
         match StateDir::open_root(self.folder()) {
             Ok(folder) => self.read_in(&folder),
             Err(error) if error.io_kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(self.unreadable(error)),
+            Err(error) => Err(self.read_error(error)),
         }
     }
 
     /// Changes the entries under the lock and returns the result of `change`. Blocks.
-    pub fn change<R>(&self, change: impl FnOnce(&mut Vec<T>) -> R) -> Result<R, LedgerError> {
-        let unwritable = |error| self.unwritable(error);
+    pub fn update<R>(&self, change: impl FnOnce(&mut Vec<T>) -> R) -> Result<R, LockedFileError> {
+        let unwritable = |error| self.write_error(error);
         let folder = StateDir::create_root(self.folder()).map_err(unwritable)?;
         let lock_name = self.path.with_extension("lock");
-        let lock = folder.open_lock(name_of(&lock_name)).map_err(unwritable)?;
-        lock.lock().map_err(|source| self.not_written(source))?;
+        let lock = folder.open_lock(file_name_of(&lock_name)).map_err(unwritable)?;
+        lock.lock().map_err(|source| self.io_write_error(source))?;
         let mut entries = self.read_in(&folder)?;
         let result = change(&mut entries);
-        let content = Content { version: VERSION, entries };
+        let content = LockedFileContent { version: VERSION, entries };
         let mut text = serde_json::to_string_pretty(&content)
-            .map_err(|error| self.not_written(error.into()))?;
+            .map_err(|error| self.io_write_error(error.into()))?;
         text.push('\n');
         folder
-            .replace(name_of(&self.path), text.as_bytes(), Durability::Synced)
+            .replace(file_name_of(&self.path), text.as_bytes(), WriteDurability::Synced)
             .map_err(unwritable)?;
         Ok(result)
     }
 
-    fn read_in(&self, folder: &StateDir) -> Result<Vec<T>, LedgerError> {
-        let read = folder.read(name_of(&self.path), LARGEST);
-        let Some(bytes) = read.map_err(|error| self.unreadable(error))? else {
+    fn read_in(&self, folder: &StateDir) -> Result<Vec<T>, LockedFileError> {
+        let read = folder.read(file_name_of(&self.path), LARGEST);
+        let Some(bytes) = read.map_err(|error| self.read_error(error))? else {
             return Ok(Vec::new());
         };
-        let content: Content<T> = serde_json::from_slice(&bytes)
-            .map_err(|error| self.damaged(format!("line {}", error.line())))?;
+        let content: LockedFileContent<T> = serde_json::from_slice(&bytes)
+            .map_err(|error| self.damage_error(format!("line {}", error.line())))?;
         if content.version != VERSION {
-            return Err(self.damaged(format!("it is of version {}", content.version)));
+            return Err(self.damage_error(format!("it is of version {}", content.version)));
         }
         Ok(content.entries)
     }
@@ -85,39 +85,39 @@ impl<T: Serialize + DeserializeOwned> Ledger<T> {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    fn unreadable(&self, error: StateError) -> LedgerError {
+    fn read_error(&self, error: StateError) -> LockedFileError {
         match error {
             StateError::Io { source, .. } => {
-                LedgerError::Unreadable { path: self.path.clone(), source }
+                LockedFileError::Unreadable { path: self.path.clone(), source }
             }
-            StateError::TooLarge { .. } => self.damaged("it is larger than 4 MiB".to_owned()),
-            StateError::Unsafe { .. } => LedgerError::Unsafe(error),
+            StateError::TooLarge { .. } => self.damage_error("it is larger than 4 MiB".to_owned()),
+            StateError::Unsafe { .. } => LockedFileError::Unsafe(error),
         }
     }
 
-    fn unwritable(&self, error: StateError) -> LedgerError {
+    fn write_error(&self, error: StateError) -> LockedFileError {
         match error {
-            StateError::Unsafe { .. } => LedgerError::Unsafe(error),
-            other => self.not_written(other.into()),
+            StateError::Unsafe { .. } => LockedFileError::Unsafe(error),
+            other => self.io_write_error(other.into()),
         }
     }
 
-    fn not_written(&self, source: io::Error) -> LedgerError {
-        LedgerError::Unwritable { path: self.path.clone(), source }
+    fn io_write_error(&self, source: io::Error) -> LockedFileError {
+        LockedFileError::Unwritable { path: self.path.clone(), source }
     }
 
-    fn damaged(&self, reason: String) -> LedgerError {
-        LedgerError::Damaged { path: self.path.clone(), reason }
+    fn damage_error(&self, reason: String) -> LockedFileError {
+        LockedFileError::Damaged { path: self.path.clone(), reason }
     }
 }
 
-fn name_of(path: &Path) -> &OsStr {
+fn file_name_of(path: &Path) -> &OsStr {
     path.file_name().unwrap_or_default()
 }
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum LedgerError {
+pub enum LockedFileError {
     #[error("{} cannot be read", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{} cannot be written", path.display())]
@@ -129,33 +129,33 @@ pub enum LedgerError {
     Unsafe(StateError),
 }
 
-impl Explain for LedgerError {
+impl Explain for LockedFileError {
     fn kind(&self) -> Kind {
         match self {
-            LedgerError::Unreadable { .. } => Kind::ReadFailed,
-            LedgerError::Unwritable { .. } => Kind::WriteFailed,
-            LedgerError::Damaged { .. } => Kind::InvalidConfig,
-            LedgerError::Unsafe(error) => error.kind(),
+            LockedFileError::Unreadable { .. } => Kind::ReadFailed,
+            LockedFileError::Unwritable { .. } => Kind::WriteFailed,
+            LockedFileError::Damaged { .. } => Kind::InvalidConfig,
+            LockedFileError::Unsafe(error) => error.kind(),
         }
     }
     fn details(&self) -> Value {
         let path = match self {
-            LedgerError::Unreadable { path, .. }
-            | LedgerError::Unwritable { path, .. }
-            | LedgerError::Damaged { path, .. } => path,
-            LedgerError::Unsafe(error) => error.path(),
+            LockedFileError::Unreadable { path, .. }
+            | LockedFileError::Unwritable { path, .. }
+            | LockedFileError::Damaged { path, .. } => path,
+            LockedFileError::Unsafe(error) => error.path(),
         };
         json!({ "file": path.display().to_string() })
     }
     fn next_actions(&self) -> Vec<String> {
         match self {
-            LedgerError::Damaged { path, .. } => {
+            LockedFileError::Damaged { path, .. } => {
                 vec![format!("correct {}, or move it away", path.display())]
             }
-            LedgerError::Unreadable { path, .. } | LedgerError::Unwritable { path, .. } => {
+            LockedFileError::Unreadable { path, .. } | LockedFileError::Unwritable { path, .. } => {
                 vec![format!("make {} and its folder readable and writable", path.display())]
             }
-            LedgerError::Unsafe(error) => error.next_actions(),
+            LockedFileError::Unsafe(error) => error.next_actions(),
         }
     }
 }
@@ -167,17 +167,17 @@ mod tests {
 
     use super::*;
 
-    fn ledger() -> (tempfile::TempDir, Ledger<String>) {
+    fn locked_file() -> (tempfile::TempDir, LockedFile<String>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("home/granted.json");
-        (folder, Ledger::at(path))
+        (folder, LockedFile::new(path))
     }
 
     #[test]
     fn what_is_written_comes_back_from_a_file_for_one_pair_of_eyes() {
-        let (_folder, ledger) = ledger();
+        let (_folder, ledger) = locked_file();
         assert_eq!(ledger.read().unwrap(), Vec::<String>::new());
-        let count = ledger.change(|entries| {
+        let count = ledger.update(|entries| {
             entries.push("one".into());
             entries.len()
         });
@@ -189,25 +189,25 @@ mod tests {
 
     #[test]
     fn a_ledger_that_cannot_be_understood_grants_nothing_and_stays() {
-        let (_folder, ledger) = ledger();
+        let (_folder, ledger) = locked_file();
         fs::create_dir_all(ledger.path.parent().unwrap()).unwrap();
         for text in ["", "{", "[]", r#"{"version":2,"entries":[]}"#, r#"{"version":1}"#] {
             fs::write(&ledger.path, text).unwrap();
             assert!(ledger.read().is_err(), "{text}");
-            assert!(ledger.change(|entries| entries.push("x".into())).is_err(), "{text}");
+            assert!(ledger.update(|entries| entries.push("x".into())).is_err(), "{text}");
             assert_eq!(fs::read_to_string(&ledger.path).unwrap(), text);
         }
     }
 
     #[test]
     fn many_at_once_lose_nothing() {
-        let (_folder, ledger) = ledger();
+        let (_folder, ledger) = locked_file();
         std::thread::scope(|scope| {
             for writer in 0..8 {
                 let ledger = &ledger;
                 scope.spawn(move || {
                     for entry in 0..5 {
-                        ledger.change(|all| all.push(format!("{writer}-{entry}"))).unwrap();
+                        ledger.update(|all| all.push(format!("{writer}-{entry}"))).unwrap();
                     }
                 });
             }

@@ -42,7 +42,7 @@ impl Home {
     /// The name of the cache of Workspaces.
     pub const WORKSPACES: &str = "workspaces.json";
     /// The name of the folder that holds child Workspaces.
-    pub const ANNEXES: &str = "workspaces";
+    pub const CHILD_WORKSPACES: &str = "workspaces";
 
     /// The name of the folder that holds the private layers over package caches.
     pub const CACHES: &str = "caches";
@@ -52,11 +52,11 @@ impl Home {
         Self(folder.into())
     }
     /// The folder itself.
-    pub fn folder(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
     /// The user's settings.
-    pub fn config(&self) -> PathBuf {
+    pub fn config_file(&self) -> PathBuf {
         self.0.join("config.json")
     }
     /// The tokens of a signed-in user.
@@ -72,24 +72,24 @@ impl Home {
         self.0.join("AGENTS.md")
     }
     /// A cache of the models that Providers have listed.
-    pub fn models(&self) -> PathBuf {
+    pub fn models_cache(&self) -> PathBuf {
         self.0.join(Self::MODELS)
     }
     /// Permissions that the user granted for good, by project.
-    pub fn permissions(&self) -> PathBuf {
+    pub fn permissions_file(&self) -> PathBuf {
         self.0.join("permissions.json")
     }
     /// Permission modes that the user chose for single Sessions.
-    pub fn grants(&self) -> PathBuf {
+    pub fn grants_file(&self) -> PathBuf {
         self.0.join("grants.json")
     }
     /// The user's trust decisions about files of Workspaces.
-    pub fn trust(&self) -> PathBuf {
+    pub fn trust_file(&self) -> PathBuf {
         self.0.join("trust.json")
     }
     /// The child Workspaces and their registrations.
-    pub fn annexes(&self) -> PathBuf {
-        self.0.join(Self::ANNEXES)
+    pub fn child_workspaces(&self) -> PathBuf {
+        self.0.join(Self::CHILD_WORKSPACES)
     }
     /// The private layers over package caches, in slots.
     pub fn caches(&self) -> PathBuf {
@@ -102,22 +102,22 @@ impl Home {
 }
 
 /// Pixir's folder in a Workspace.
-pub fn state(workspace: &Path) -> PathBuf {
+pub fn state_folder(workspace: &Path) -> PathBuf {
     workspace.join(STATE_FOLDER)
 }
 
 /// The MCP servers that a Workspace may bring, in a file that many programs share.
-pub fn workspace_servers(workspace: &Path) -> PathBuf {
+pub fn workspace_mcp_file(workspace: &Path) -> PathBuf {
     workspace.join(".mcp.json")
 }
 
 /// The settings that a Workspace may bring.
-pub fn workspace_config(workspace: &Path) -> PathBuf {
-    state(workspace).join("config.json")
+pub fn workspace_config_file(workspace: &Path) -> PathBuf {
+    state_folder(workspace).join("config.json")
 }
 
 /// Quotes a word for a POSIX shell, where that is necessary.
-pub fn shell_word(word: &str) -> String {
+pub fn quote_shell_word(word: &str) -> String {
     let is_plain = !word.is_empty()
         && word.bytes().all(|byte| {
             byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b':')

@@ -16,7 +16,7 @@ use serde_json::Value;
 pub use echo::redact_echo;
 
 /// The parts of a variable's name that make its value a secret.
-const TELLING: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
+const SECRET_NAME_PARTS: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
 
 /// Variables with API keys of Providers; no setting passes them to commands.
 const PROVIDER_KEYS: &[&str] = &[
@@ -34,31 +34,31 @@ const PROVIDER_KEYS: &[&str] = &[
 ];
 
 /// The shortest environment value, and line of a value, that is redacted; shorter ones may be ordinary words.
-const SHORTEST_FROM_ENVIRONMENT: usize = 12;
+const MIN_ENVIRONMENT_VALUE: usize = 12;
 
 /// The shortest explicit value that is redacted; shorter ones occur in ordinary text.
-const SHORTEST: usize = 4;
+const MIN_VALUE: usize = 4;
 
 /// The beginning of the marker that replaces a value.
 const MARKER: &str = "[redacted:";
 
 /// The longest name in a marker, in bytes.
-const LONGEST_NAME: usize = 256;
+const MAX_MARKER_NAME: usize = 256;
 
 /// The known secret values of this run; more can be added while it lasts.
 #[derive(Default)]
-pub struct Secrets(RwLock<Arc<Table>>);
+pub struct Secrets(RwLock<Arc<SecretTable>>);
 
 /// An immutable set of known values, with its matcher.
 #[derive(Default)]
-struct Table {
-    known: Vec<Known>,
+struct SecretTable {
+    known: Vec<KnownSecret>,
     /// Built at the first search.
     matcher: OnceLock<Option<AhoCorasick>>,
 }
 
 #[derive(Clone)]
-struct Known {
+struct KnownSecret {
     value: String,
     replacement: String,
     /// The replacement with as many line ends as the value has.
@@ -76,11 +76,11 @@ pub struct SecretSpan {
 }
 
 /// The ranges of markers such as `[redacted:NAME]` in a text, with any name.
-pub fn markers(text: &[u8]) -> Vec<Range<usize>> {
+pub fn find_markers(text: &[u8]) -> Vec<Range<usize>> {
     let starts = memchr::memmem::find_iter(text, MARKER);
     let end_of = |start: usize| {
         let name = &text[start + MARKER.len()..];
-        let name = &name[..name.len().min(LONGEST_NAME + 1)];
+        let name = &name[..name.len().min(MAX_MARKER_NAME + 1)];
         let length = name.iter().position(|byte| matches!(byte, b'[' | b']' | b'\n' | b'\r'))?;
         (length > 0 && name[length] == b']').then_some(start + MARKER.len() + length + 1)
     };
@@ -89,13 +89,13 @@ pub fn markers(text: &[u8]) -> Vec<Range<usize>> {
 
 /// Whether a text has a marker.
 pub fn has_marker(text: &str) -> bool {
-    !markers(text.as_bytes()).is_empty()
+    !find_markers(text.as_bytes()).is_empty()
 }
 
 /// Whether the name of a variable says that its value is a secret.
-pub fn is_telling(name: &str) -> bool {
+pub fn is_secret_name(name: &str) -> bool {
     let shouted = name.to_ascii_uppercase();
-    TELLING.iter().any(|part| shouted.contains(part))
+    SECRET_NAME_PARTS.iter().any(|part| shouted.contains(part))
 }
 
 /// Whether a variable holds the key of a Provider, which goes to that Provider alone.
@@ -106,7 +106,7 @@ pub fn is_provider_key(name: &str) -> bool {
 impl Secrets {
     /// Secrets with these names and values; values too short to search for are left out.
     pub fn new(values: impl IntoIterator<Item = (String, String)>) -> Self {
-        Self::default().and(values)
+        Self::default().with_values(values)
     }
 
     /// The environment values whose names mark them as secret, and the passwords in the addresses of
@@ -114,8 +114,8 @@ impl Secrets {
     pub fn from_environment(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         Self::new(vars.into_iter().filter_map(|(name, value)| {
             let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
-            if is_telling(&name) {
-                let is_long = value.trim().len() >= SHORTEST_FROM_ENVIRONMENT;
+            if is_secret_name(&name) {
+                let is_long = value.trim().len() >= MIN_ENVIRONMENT_VALUE;
                 return is_long.then_some((name, value));
             }
             let is_proxy = name.to_ascii_uppercase().ends_with("_PROXY");
@@ -126,61 +126,61 @@ impl Secrets {
 
     /// Adds more names and values.
     #[must_use]
-    pub fn and(self, values: impl IntoIterator<Item = (String, String)>) -> Self {
-        self.learn(values);
+    pub fn with_values(self, values: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.add_values(values);
         self
     }
 
     /// Adds more names and values, such as a token that has just been renewed.
-    pub fn learn(&self, values: impl IntoIterator<Item = (String, String)>) {
+    pub fn add_values(&self, values: impl IntoIterator<Item = (String, String)>) {
         let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let mut known = place.known.clone();
         for (name, value) in values {
             let value = value.trim();
-            note(&mut known, &name, value);
+            add_known(&mut known, &name, value);
             if value.contains('\n') {
                 // With line numbers, in a diff or with other line ends, only single lines of it match.
-                note(&mut known, &name, &value.replace("\r\n", "\n"));
-                note(&mut known, &name, &value.replace("\r\n", "\n").replace('\n', "\r\n"));
-                let lines = value.lines().map(str::trim).filter(|line| is_telling_line(line));
-                lines.for_each(|line| note(&mut known, &name, line));
+                add_known(&mut known, &name, &value.replace("\r\n", "\n"));
+                add_known(&mut known, &name, &value.replace("\r\n", "\n").replace('\n', "\r\n"));
+                let lines = value.lines().map(str::trim).filter(|line| is_secret_line(line));
+                lines.for_each(|line| add_known(&mut known, &name, line));
             }
         }
         if known.len() == place.known.len() {
             return;
         }
-        *place = Arc::new(Table { known, matcher: OnceLock::new() });
+        *place = Arc::new(SecretTable { known, matcher: OnceLock::new() });
     }
 
-    fn table(&self) -> Arc<Table> {
+    fn table(&self) -> Arc<SecretTable> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Replaces every known value; text without any is returned as it is.
-    pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        self.table().clean(text)
+    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.table().redact(text)
     }
 
     /// Replaces known values in every string of a JSON value, keys included.
-    pub fn clean_value(&self, value: &mut Value) {
+    pub fn redact_value(&self, value: &mut Value) {
         let table = self.table();
         if !table.known.is_empty() {
-            change_strings(value, &|text| table.clean(text));
+            map_strings(value, &|text| table.redact(text));
         }
     }
 
     /// Replaces every known value in the bytes of a file, and keeps their number of lines.
-    pub fn clean_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        self.table().clean_file(bytes)
+    pub fn redact_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        self.table().redact_file(bytes)
     }
 
     /// Whether the bytes of a file have a known value.
-    pub fn is_in(&self, bytes: &[u8]) -> bool {
+    pub fn matches_bytes(&self, bytes: &[u8]) -> bool {
         self.table().matcher().is_some_and(|matcher| matcher.is_match(bytes))
     }
 
     /// Where the bytes of a file have known values.
-    pub fn find(&self, bytes: &[u8]) -> Vec<SecretSpan> {
+    pub fn find_spans(&self, bytes: &[u8]) -> Vec<SecretSpan> {
         let table = self.table();
         let Some(matcher) = table.matcher() else { return Vec::new() };
         let spans = matcher.find_iter(bytes).map(|found| {
@@ -197,7 +197,7 @@ impl Secrets {
     }
 }
 
-impl Table {
+impl SecretTable {
     /// The matcher of all values; `None` when there are none.
     fn matcher(&self) -> Option<&AhoCorasick> {
         if self.known.is_empty() {
@@ -215,7 +215,7 @@ impl Table {
         self.matcher.get_or_init(build).as_ref()
     }
 
-    fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match self.matcher() {
             Some(matcher) if matcher.is_match(text) => Cow::Owned(
                 matcher.replace_all(text, &self.replacements(|known| &known.replacement)),
@@ -225,11 +225,11 @@ impl Table {
     }
 
     /// The replacement of each value, in the order of the matcher's patterns.
-    fn replacements(&self, replacement: fn(&Known) -> &str) -> Vec<&str> {
+    fn replacements(&self, replacement: fn(&KnownSecret) -> &str) -> Vec<&str> {
         self.known.iter().map(replacement).collect()
     }
 
-    fn clean_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+    fn redact_file<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         match self.matcher() {
             Some(matcher) if matcher.is_match(bytes) => {
                 let replacements = self.replacements(|known| &known.in_lines);
@@ -254,7 +254,7 @@ impl Table {
 }
 
 /// Changes every string of a JSON value, keys included.
-fn change_strings(value: &mut Value, change: &impl Fn(&str) -> Cow<'_, str>) {
+fn map_strings(value: &mut Value, change: &impl Fn(&str) -> Cow<'_, str>) {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
         Value::String(text) => {
@@ -262,11 +262,11 @@ fn change_strings(value: &mut Value, change: &impl Fn(&str) -> Cow<'_, str>) {
                 *text = changed;
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| change_strings(item, change)),
+        Value::Array(items) => items.iter_mut().for_each(|item| map_strings(item, change)),
         Value::Object(map) => {
             let entries = std::mem::take(map);
             map.extend(entries.into_iter().map(|(key, mut item)| {
-                change_strings(&mut item, change);
+                map_strings(&mut item, change);
                 (change(&key).into_owned(), item)
             }));
         }
@@ -281,18 +281,18 @@ fn password_in(address: &str) -> Option<&str> {
     user.split_once(':').map(|(_, password)| password)
 }
 
-fn note(known: &mut Vec<Known>, name: &str, value: &str) {
-    if value.len() < SHORTEST || known.iter().any(|known| known.value == value) {
+fn add_known(known: &mut Vec<KnownSecret>, name: &str, value: &str) {
+    if value.len() < MIN_VALUE || known.iter().any(|known| known.value == value) {
         return;
     }
     let replacement = format!("{MARKER}{name}]");
     let in_lines = replacement.clone() + &"\n".repeat(value.matches('\n').count());
-    known.push(Known { value: value.to_owned(), replacement, in_lines });
+    known.push(KnownSecret { value: value.to_owned(), replacement, in_lines });
 }
 
 /// Whether a line of a secret is secret by itself; the frame of a PEM block is not.
-fn is_telling_line(line: &str) -> bool {
-    line.len() >= SHORTEST_FROM_ENVIRONMENT && !line.starts_with("-----")
+fn is_secret_line(line: &str) -> bool {
+    line.len() >= MIN_ENVIRONMENT_VALUE && !line.starts_with("-----")
 }
 
 impl fmt::Debug for Secrets {
@@ -304,20 +304,20 @@ impl fmt::Debug for Secrets {
 /// Replaces known values in a stream of bytes, also those split over two chunks.
 ///
 /// It holds back only bytes that may be the beginning of a secret, so live output is not delayed.
-pub struct Cleaner<'a> {
+pub struct StreamRedactor<'a> {
     secrets: &'a Secrets,
     held: Vec<u8>,
-    replacement: fn(&Known) -> &str,
+    replacement: fn(&KnownSecret) -> &str,
 }
 
-impl<'a> Cleaner<'a> {
+impl<'a> StreamRedactor<'a> {
     /// A redactor at the beginning of a stream.
     pub fn new(secrets: &'a Secrets) -> Self {
         Self { secrets, held: Vec::new(), replacement: |known| &known.replacement }
     }
 
     /// A redactor for a file, which keeps the number of its lines.
-    pub fn of_file(secrets: &'a Secrets) -> Self {
+    pub fn for_file(secrets: &'a Secrets) -> Self {
         Self { replacement: |known| &known.in_lines, ..Self::new(secrets) }
     }
 
@@ -369,7 +369,7 @@ mod tests {
     }
 
     fn streamed(secrets: &Secrets, chunks: &[&[u8]]) -> Vec<u8> {
-        let mut cleaner = Cleaner::new(secrets);
+        let mut cleaner = StreamRedactor::new(secrets);
         let mut bytes = Vec::new();
         for chunk in chunks {
             bytes.extend_from_slice(&cleaner.push(chunk));
@@ -389,7 +389,7 @@ mod tests {
         let secrets = Secrets::from_environment(vars.map(|(n, v)| (n.into(), v.into())));
         let text = "abcdefghijkl mnopqrstuvwx tooshort a-very-long-editor-name";
         assert_eq!(
-            secrets.clean(text),
+            secrets.redact(text),
             "[redacted:MY_API_KEY] [redacted:github_token] tooshort a-very-long-editor-name"
         );
     }
@@ -404,7 +404,7 @@ mod tests {
         let secrets = Secrets::from_environment(vars.map(|(n, v)| (n.into(), v.into())));
         let text = "http://me:hunter2secret@proxy.example not-a-proxy";
         assert_eq!(
-            secrets.clean(text),
+            secrets.redact(text),
             "http://me:[redacted:https_proxy]@proxy.example not-a-proxy"
         );
     }
@@ -413,14 +413,14 @@ mod tests {
     fn each_line_of_a_long_secret_is_one_and_files_keep_their_lines() {
         let pem = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEF\nAAo=\n-----END KEY-----";
         let secrets = Secrets::new([("PEM".to_owned(), pem.to_owned())]);
-        assert_eq!(secrets.clean(pem), "[redacted:PEM]");
+        assert_eq!(secrets.redact(pem), "[redacted:PEM]");
         assert_eq!(
-            secrets.clean("  2\tMIIEvQIBADANBg\n+kqhkiG9w0BAQEF"),
+            secrets.redact("  2\tMIIEvQIBADANBg\n+kqhkiG9w0BAQEF"),
             "  2\t[redacted:PEM]\n+[redacted:PEM]"
         );
         for pem in [pem.to_owned(), pem.replace('\n', "\r\n")] {
             let file = format!("a\n{pem}\nb\n");
-            let cleaned = secrets.clean_file(file.as_bytes());
+            let cleaned = secrets.redact_file(file.as_bytes());
             assert_eq!(cleaned, &b"a\n[redacted:PEM]\n\n\n\n\nb\n"[..]);
         }
     }
@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn a_marker_is_told_from_text_that_only_begins_like_one() {
         let found = |text: &str| -> Vec<String> {
-            markers(text.as_bytes()).into_iter().map(|range| text[range].to_owned()).collect()
+            find_markers(text.as_bytes()).into_iter().map(|range| text[range].to_owned()).collect()
         };
         assert_eq!(found("a [redacted:A]x[redacted:b.c-9]"), ["[redacted:A]", "[redacted:b.c-9]"]);
         assert_eq!(found("[redacted:[redacted:A]]"), ["[redacted:A]"]);
@@ -437,7 +437,7 @@ mod tests {
         {
             assert!(!has_marker(text), "{text:?}");
         }
-        let long = format!("[redacted:{}]", "a".repeat(LONGEST_NAME + 1));
+        let long = format!("[redacted:{}]", "a".repeat(MAX_MARKER_NAME + 1));
         assert!(!has_marker(&long));
     }
 
@@ -445,33 +445,33 @@ mod tests {
     fn without_secrets_nothing_is_copied() {
         let none = Secrets::default();
         assert!(none.is_empty());
-        assert!(matches!(none.clean("text"), Cow::Borrowed("text")));
-        assert!(matches!(Cleaner::new(&none).push(b"text"), Cow::Borrowed(_)));
-        assert!(matches!(secrets(&["hidden-value"]).clean("text"), Cow::Borrowed("text")));
+        assert!(matches!(none.redact("text"), Cow::Borrowed("text")));
+        assert!(matches!(StreamRedactor::new(&none).push(b"text"), Cow::Borrowed(_)));
+        assert!(matches!(secrets(&["hidden-value"]).redact("text"), Cow::Borrowed("text")));
     }
 
     #[test]
     fn the_longest_of_two_secrets_wins() {
         let secrets = secrets(&["secret-value", "secret-value-long"]);
-        assert_eq!(secrets.clean("secret-value-long"), "[redacted:S1]");
-        assert_eq!(secrets.clean("secret-value-lon"), "[redacted:S0]-lon");
+        assert_eq!(secrets.redact("secret-value-long"), "[redacted:S1]");
+        assert_eq!(secrets.redact("secret-value-lon"), "[redacted:S0]-lon");
     }
 
     #[test]
     fn json_is_cleaned_in_strings_and_keys() {
         let mut value = json!({"a": ["x hidden-value"], "hidden-value": 1, "n": null});
-        secrets(&["hidden-value"]).clean_value(&mut value);
+        secrets(&["hidden-value"]).redact_value(&mut value);
         assert_eq!(value, json!({"a": ["x [redacted:S0]"], "[redacted:S0]": 1, "n": null}));
     }
 
     #[test]
     fn a_secret_can_become_known_late() {
         let secrets = Secrets::default();
-        let mut cleaner = Cleaner::new(&secrets);
+        let mut cleaner = StreamRedactor::new(&secrets);
         assert_eq!(&*cleaner.push(b"token-one "), b"token-one ");
-        secrets.learn([("T".to_owned(), "token-one".to_owned())]);
+        secrets.add_values([("T".to_owned(), "token-one".to_owned())]);
         assert_eq!(&*cleaner.push(b"token-one "), b"[redacted:T] ");
-        assert_eq!(secrets.clean("a token-one"), "a [redacted:T]");
+        assert_eq!(secrets.redact("a token-one"), "a [redacted:T]");
         assert!(!secrets.is_empty());
     }
 
@@ -485,7 +485,7 @@ mod tests {
     fn a_secret_split_at_any_position_is_replaced() {
         let secrets = secrets(&["secret-value", "secret-value-long", "value-long!"]);
         let text = b"a secret-value b secret-value-long! c secret-valu";
-        let whole = secrets.clean(std::str::from_utf8(text).unwrap()).into_owned();
+        let whole = secrets.redact(std::str::from_utf8(text).unwrap()).into_owned();
         for first in 0..text.len() {
             for second in first..text.len() {
                 let chunks = [&text[..first], &text[first..second], &text[second..]];
@@ -497,7 +497,7 @@ mod tests {
     #[test]
     fn ordinary_live_output_is_not_held_back() {
         let secrets = secrets(&["secret-value-that-is-quite-long"]);
-        assert_eq!(&*Cleaner::new(&secrets).push(b"Continue? "), b"Continue? ");
+        assert_eq!(&*StreamRedactor::new(&secrets).push(b"Continue? "), b"Continue? ");
     }
 
     proptest! {
@@ -510,7 +510,7 @@ mod tests {
             let values: Vec<&str> = values.iter().map(String::as_str).collect();
             let secrets = secrets(&values);
             let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
-            let whole = secrets.clean(&text);
+            let whole = secrets.redact(&text);
             prop_assert_eq!(streamed(&secrets, &chunks), whole.as_bytes());
         }
     }

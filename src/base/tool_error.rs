@@ -29,18 +29,18 @@ impl ToolError {
         }
     }
     /// An error about invalid arguments.
-    pub fn invalid(message: impl Into<String>) -> Self {
+    pub fn invalid_args(message: impl Into<String>) -> Self {
         Self::new(Kind::InvalidArgs, message)
     }
     /// Sets the details.
     #[must_use]
-    pub fn details(mut self, details: Value) -> Self {
+    pub fn with_details(mut self, details: Value) -> Self {
         self.details = details;
         self
     }
     /// Adds a next action.
     #[must_use]
-    pub fn next(mut self, action: impl Into<String>) -> Self {
+    pub fn with_next_action(mut self, action: impl Into<String>) -> Self {
         self.next_actions.push(action.into());
         self
     }

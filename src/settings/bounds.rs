@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// The most globs of one set.
-const MOST: usize = 100;
+const MAX_GLOBS: usize = 100;
 
 /// The globs of one run, as given.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,7 +28,7 @@ impl WriteGlobs {
 
 /// All sets of globs that apply to a Session.
 #[derive(Debug, Clone, Default)]
-pub struct Bounds {
+pub struct WriteBounds {
     sets: Vec<BoundSet>,
 }
 
@@ -41,35 +41,35 @@ struct BoundSet {
 
 /// The folders that commands may write under bounds, as a kernel sandbox can enforce them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Reach {
+pub struct WritableFolders {
     /// Relative to the Workspace; the empty path is all of it.
     pub folders: Vec<PathBuf>,
     /// Paths in these folders that may not be written.
     pub except: Vec<PathBuf>,
 }
 
-impl Bounds {
+impl WriteBounds {
     /// No bounds.
     pub fn none() -> Self {
         Self::default()
     }
 
     /// Adds a set; an empty or known one changes nothing.
-    pub fn narrow(&mut self, globs: &WriteGlobs) -> Result<(), String> {
+    pub fn add_globs(&mut self, globs: &WriteGlobs) -> Result<(), String> {
         if globs.is_empty() || self.sets.iter().any(|set| set.globs == *globs) {
             return Ok(());
         }
         let set = |globs: &[String], reaches_beneath: bool| {
-            if globs.len() > MOST {
-                return Err(format!("more than {MOST} globs"));
+            if globs.len() > MAX_GLOBS {
+                return Err(format!("more than {MAX_GLOBS} globs"));
             }
             let mut set = GlobSetBuilder::new();
             for glob in globs {
-                set.add(compiled(glob)?);
+                set.add(compile_glob(glob)?);
                 // Denying a folder denies its contents too.
-                let pattern = trimmed(glob);
+                let pattern = normalize_glob(glob);
                 if reaches_beneath && !pattern.ends_with("**") {
-                    set.add(compiled(&format!("{pattern}/**"))?);
+                    set.add(compile_glob(&format!("{pattern}/**"))?);
                 }
             }
             set.build().map_err(|error| error.to_string())
@@ -93,7 +93,7 @@ impl Bounds {
     }
 
     /// Whether a path, relative to the Workspace and with its links resolved, may be written.
-    pub fn allow(&self, path: &Path) -> bool {
+    pub fn allows(&self, path: &Path) -> bool {
         self.sets.iter().all(|set| {
             let is_allowed = set.globs.allow.is_empty() || set.allow.is_match(path);
             is_allowed && !set.deny.is_match(path)
@@ -102,14 +102,14 @@ impl Bounds {
 
     /// The folders that are completely within the bounds. What a kernel cannot express, such as `*.md`, is
     /// left out: a command may write less than a tool, never more.
-    pub fn reach(&self) -> Reach {
+    pub fn writable_folders(&self) -> WritableFolders {
         let mut folders = vec![PathBuf::new()];
         for set in self.sets.iter().filter(|set| !set.globs.allow.is_empty()) {
             let whole: Vec<PathBuf> =
                 set.globs.allow.iter().filter_map(|glob| whole_folder(glob)).collect();
             folders = folders
                 .iter()
-                .flat_map(|one| whole.iter().filter_map(|other| deeper(one, other)))
+                .flat_map(|one| whole.iter().filter_map(|other| intersect_folders(one, other)))
                 .collect();
         }
         folders.sort();
@@ -117,7 +117,7 @@ impl Bounds {
         let denied: Vec<&String> = self.sets.iter().flat_map(|set| &set.globs.deny).collect();
         let mut except = Vec::new();
         folders.retain(|folder| {
-            denied.iter().all(|glob| match literal(glob) {
+            denied.iter().all(|glob| match literal_path(glob) {
                 Some(place) if folder.starts_with(&place) => false,
                 Some(place) => {
                     if place.starts_with(folder) {
@@ -127,7 +127,7 @@ impl Bounds {
                 }
                 // A pattern may match anywhere below its literal start.
                 None => {
-                    let start = fixed_start(glob);
+                    let start = literal_start(glob);
                     !start.starts_with(folder) && !folder.starts_with(&start)
                 }
             })
@@ -135,20 +135,20 @@ impl Bounds {
         except.sort();
         except.dedup();
         except.retain(|place| folders.iter().any(|folder| place.starts_with(folder)));
-        Reach { folders, except }
+        WritableFolders { folders, except }
     }
 }
 
 /// A glob without `.` parts and superfluous slashes: with those it would match nothing.
-fn trimmed(glob: &str) -> String {
+fn normalize_glob(glob: &str) -> String {
     let parts: Vec<&str> =
         glob.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     parts.join("/")
 }
 
-fn compiled(glob: &str) -> Result<globset::Glob, String> {
+fn compile_glob(glob: &str) -> Result<globset::Glob, String> {
     let refuse = |reason: &str| Err(format!("the glob {glob:?} {reason}"));
-    let pattern = trimmed(glob);
+    let pattern = normalize_glob(glob);
     if pattern.is_empty() {
         return refuse("matches nothing");
     }
@@ -169,7 +169,7 @@ fn is_pattern(part: &str) -> bool {
 
 /// The folder that a glob covers completely, as `src/**` does.
 fn whole_folder(glob: &str) -> Option<PathBuf> {
-    let pattern = trimmed(glob);
+    let pattern = normalize_glob(glob);
     let folder = match pattern.as_str() {
         "**" | "**/*" => "",
         pattern => pattern.strip_suffix("/**/*").or_else(|| pattern.strip_suffix("/**"))?,
@@ -178,18 +178,18 @@ fn whole_folder(glob: &str) -> Option<PathBuf> {
 }
 
 /// The literal path of a deny glob, if it has no pattern.
-fn literal(glob: &str) -> Option<PathBuf> {
-    let pattern = trimmed(glob);
+fn literal_path(glob: &str) -> Option<PathBuf> {
+    let pattern = normalize_glob(glob);
     whole_folder(&pattern).or_else(|| (!is_pattern(&pattern)).then(|| pattern.into()))
 }
 
 /// The literal folders before the first pattern of a glob.
-fn fixed_start(glob: &str) -> PathBuf {
-    trimmed(glob).split('/').take_while(|part| !is_pattern(part)).collect()
+fn literal_start(glob: &str) -> PathBuf {
+    normalize_glob(glob).split('/').take_while(|part| !is_pattern(part)).collect()
 }
 
 /// The deeper of two folders if one contains the other.
-fn deeper(one: &Path, other: &Path) -> Option<PathBuf> {
+fn intersect_folders(one: &Path, other: &Path) -> Option<PathBuf> {
     if one.starts_with(other) {
         Some(one.to_owned())
     } else if other.starts_with(one) {
@@ -208,21 +208,21 @@ mod tests {
         WriteGlobs { allow: owned(allow), deny: owned(deny) }
     }
 
-    fn bounds(sets: &[(&[&str], &[&str])]) -> Bounds {
-        let mut bounds = Bounds::none();
+    fn bounds(sets: &[(&[&str], &[&str])]) -> WriteBounds {
+        let mut bounds = WriteBounds::none();
         for (allow, deny) in sets {
-            bounds.narrow(&globs(allow, deny)).unwrap();
+            bounds.add_globs(&globs(allow, deny)).unwrap();
         }
         bounds
     }
 
     #[track_caller]
-    fn check(bounds: &Bounds, allowed: &[&str], refused: &[&str]) {
+    fn check(bounds: &WriteBounds, allowed: &[&str], refused: &[&str]) {
         for path in allowed {
-            assert!(bounds.allow(Path::new(path)), "{path} should be allowed");
+            assert!(bounds.allows(Path::new(path)), "{path} should be allowed");
         }
         for path in refused {
-            assert!(!bounds.allow(Path::new(path)), "{path} should be refused");
+            assert!(!bounds.allows(Path::new(path)), "{path} should be refused");
         }
     }
 
@@ -257,29 +257,29 @@ mod tests {
     #[test]
     fn a_glob_that_leaves_the_workspace_is_refused() {
         for glob in ["/etc/*", "~/x", "../x", "a/../../x", "", "/", ".", "./.", "[", "a/{b"] {
-            assert!(Bounds::none().narrow(&globs(&[glob], &[])).is_err(), "{glob}");
-            assert!(Bounds::none().narrow(&globs(&[], &[glob])).is_err(), "{glob}");
+            assert!(WriteBounds::none().add_globs(&globs(&[glob], &[])).is_err(), "{glob}");
+            assert!(WriteBounds::none().add_globs(&globs(&[], &[glob])).is_err(), "{glob}");
         }
     }
 
     #[test]
     fn commands_reach_whole_folders_and_never_more_than_tools() {
         let reach = |sets: &[(&[&str], &[&str])]| {
-            let Reach { folders, except } = bounds(sets).reach();
+            let WritableFolders { folders, except } = bounds(sets).writable_folders();
             let shown = |paths: Vec<PathBuf>| {
                 paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(",")
             };
             format!("{}|{}", shown(folders), shown(except))
         };
         assert_eq!(reach(&[]), "|");
-        assert_eq!(bounds(&[]).reach().folders, [PathBuf::new()]);
+        assert_eq!(bounds(&[]).writable_folders().folders, [PathBuf::new()]);
         assert_eq!(reach(&[(&["src/**", "docs/**", "*.md"], &[])]), "docs,src|");
         assert_eq!(reach(&[(&["src/**"], &[]), (&["src/a/**", "b/**"], &[])]), "src/a|");
         assert_eq!(reach(&[(&["src/**"], &["src/gen/**"])]), "src|src/gen");
         assert_eq!(reach(&[(&["src/gen/**"], &["src"])]), "|");
-        assert!(bounds(&[(&["src/gen/**"], &["src"])]).reach().folders.is_empty());
-        assert!(bounds(&[(&[], &["**/*.lock"])]).reach().folders.is_empty());
+        assert!(bounds(&[(&["src/gen/**"], &["src"])]).writable_folders().folders.is_empty());
+        assert!(bounds(&[(&[], &["**/*.lock"])]).writable_folders().folders.is_empty());
         assert_eq!(reach(&[(&["src/**", "docs/**"], &["src/**/*.lock"])]), "docs|");
-        assert!(bounds(&[(&["*.md"], &[])]).reach().folders.is_empty());
+        assert!(bounds(&[(&["*.md"], &[])]).writable_folders().folders.is_empty());
     }
 }

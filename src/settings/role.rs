@@ -14,12 +14,12 @@ pub struct Role {
     /// The laxest permission mode of a Session with this role.
     ceiling: PermissionMode,
     /// Further settings of a role from a file; built-in roles have none.
-    pub custom: Option<Custom>,
+    pub custom: Option<CustomRole>,
 }
 
 /// The settings of a role that only a file can give.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Custom {
+pub struct CustomRole {
     /// The purpose of the role, in one line.
     pub description: String,
     /// The model to use.
@@ -78,18 +78,18 @@ static UNKNOWN: Role =
     Role { name: "unknown", instructions: "", ceiling: PermissionMode::ReadOnly, custom: None };
 
 /// Roles from files that were used in this process.
-static CHOSEN: Mutex<Vec<&'static Role>> = Mutex::new(Vec::new());
+static INTERNED: Mutex<Vec<&'static Role>> = Mutex::new(Vec::new());
 
 impl Role {
     /// Interns a role from a file, until the process ends: Sessions and their children share roles and
     /// never release them. The same settings give the same role, and only roles that are used are kept.
-    pub fn chosen(
+    pub fn intern(
         name: &str,
         instructions: &str,
         ceiling: &PermissionMode,
-        custom: Custom,
+        custom: CustomRole,
     ) -> &'static Role {
-        let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chosen = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
         let known = chosen.iter().find(|role| {
             role.name == name
                 && role.instructions == instructions
@@ -110,7 +110,7 @@ impl Role {
     }
 
     /// The same role without the tools that the parent's role forbids.
-    pub fn within(&'static self, parent: &Role) -> &'static Role {
+    pub fn restricted_to(&'static self, parent: &Role) -> &'static Role {
         let Some(most) = parent.custom.as_ref().and_then(|custom| custom.tools.as_ref()) else {
             return self;
         };
@@ -119,19 +119,19 @@ impl Role {
             return self;
         }
         let tools = most.iter().filter(|tool| self.may_use(tool)).cloned().collect();
-        let custom = Custom { tools: Some(tools), ..own };
-        Role::chosen(self.name, self.instructions, &self.ceiling, custom)
+        let custom = CustomRole { tools: Some(tools), ..own };
+        Role::intern(self.name, self.instructions, &self.ceiling, custom)
     }
 
     /// Whether the role allows a tool of that name.
     pub fn may_use(&self, tool: &str) -> bool {
         let named = self.custom.as_ref().and_then(|custom| custom.tools.as_ref());
         let is_named = named.is_none_or(|tools| tools.iter().any(|own| own == tool));
-        is_named && !self.withheld().contains(&tool)
+        is_named && !self.withheld_tools().contains(&tool)
     }
 
     /// Tools that are not offered to the model, because the role cannot write.
-    pub fn withheld(&self) -> &'static [&'static str] {
+    pub fn withheld_tools(&self) -> &'static [&'static str] {
         match self.ceiling {
             PermissionMode::Auto | PermissionMode::Ask => &[],
             PermissionMode::ReadOnly | PermissionMode::Other(_) => WRITERS,
@@ -154,7 +154,7 @@ impl Role {
     }
 
     /// The built-in role that a Log names; a Log without a role is from the first version of Pixir.
-    pub fn recorded(name: &str) -> &'static Role {
+    pub fn find_recorded(name: &str) -> &'static Role {
         if name.is_empty() { Role::build() } else { Role::find(name).unwrap_or(&UNKNOWN) }
     }
 
@@ -164,13 +164,13 @@ impl Role {
     }
 
     /// The permission mode that a Session of this role gets when it requests `wanted`.
-    pub fn limit(&self, wanted: &PermissionMode) -> PermissionMode {
-        strictest(&self.ceiling, wanted)
+    pub fn limit_mode(&self, wanted: &PermissionMode) -> PermissionMode {
+        stricter_mode(&self.ceiling, wanted)
     }
 }
 
 /// The stricter of two permission modes; an unknown one counts as the strictest.
-pub fn strictest(one: &PermissionMode, other: &PermissionMode) -> PermissionMode {
+pub fn stricter_mode(one: &PermissionMode, other: &PermissionMode) -> PermissionMode {
     let strictness = |mode: &PermissionMode| match mode {
         PermissionMode::Auto => 0,
         PermissionMode::Ask => 1,
@@ -188,12 +188,12 @@ mod tests {
         let plan = Role::find("plan").unwrap();
         let build = Role::build();
         for mode in [PermissionMode::Auto, PermissionMode::Ask, PermissionMode::ReadOnly] {
-            assert_eq!(plan.limit(&mode), PermissionMode::ReadOnly);
-            assert_eq!(build.limit(&mode), mode);
+            assert_eq!(plan.limit_mode(&mode), PermissionMode::ReadOnly);
+            assert_eq!(build.limit_mode(&mode), mode);
         }
-        assert_eq!(Role::recorded("").name, "build");
+        assert_eq!(Role::find_recorded("").name, "build");
         assert_eq!(
-            Role::recorded("from_the_future").limit(&PermissionMode::Auto),
+            Role::find_recorded("from_the_future").limit_mode(&PermissionMode::Auto),
             PermissionMode::ReadOnly
         );
     }
@@ -201,13 +201,13 @@ mod tests {
     #[test]
     fn a_role_of_a_file_is_one_and_the_same_however_often_it_is_chosen() {
         let tools = Some(vec!["read".to_owned()]);
-        let custom = Custom { tools, ..Custom::default() };
-        let chosen = |words| Role::chosen("scribe", words, &PermissionMode::Ask, custom.clone());
+        let custom = CustomRole { tools, ..CustomRole::default() };
+        let chosen = |words| Role::intern("scribe", words, &PermissionMode::Ask, custom.clone());
         let scribe = chosen("Write docs.");
         assert!(std::ptr::eq(scribe, chosen("Write docs.")));
         assert!(!std::ptr::eq(scribe, chosen("Write tests.")));
         assert!(scribe.may_use("read") && !scribe.may_use("bash"));
-        assert_eq!(scribe.limit(&PermissionMode::Auto), PermissionMode::Ask);
+        assert_eq!(scribe.limit_mode(&PermissionMode::Auto), PermissionMode::Ask);
         assert!(!Role::find("plan").unwrap().may_use("write") && Role::build().may_use("write"));
     }
 
@@ -215,26 +215,26 @@ mod tests {
     fn a_child_has_no_tool_that_its_parent_has_not() {
         let of = |tools: &[&str]| {
             let tools = tools.iter().map(|tool| (*tool).to_owned()).collect();
-            let custom = Custom { tools: Some(tools), ..Custom::default() };
-            Role::chosen("some", "Do it.", &PermissionMode::Auto, custom)
+            let custom = CustomRole { tools: Some(tools), ..CustomRole::default() };
+            Role::intern("some", "Do it.", &PermissionMode::Auto, custom)
         };
         let parent = of(&["read", "write", "spawn_agent"]);
-        let worker = Role::find("worker").unwrap().within(parent);
+        let worker = Role::find("worker").unwrap().restricted_to(parent);
         assert_eq!(
             (worker.name, worker.instructions),
             ("worker", Role::find("worker").unwrap().instructions)
         );
         assert!(worker.may_use("write") && !worker.may_use("bash"));
-        let explorer = Role::find("explorer").unwrap().within(worker);
+        let explorer = Role::find("explorer").unwrap().restricted_to(worker);
         assert!(
             explorer.may_use("read") && !explorer.may_use("write") && !explorer.may_use("bash")
         );
-        assert_eq!(explorer.limit(&PermissionMode::Auto), PermissionMode::ReadOnly);
-        let narrow = of(&["read", "bash"]).within(parent);
+        assert_eq!(explorer.limit_mode(&PermissionMode::Auto), PermissionMode::ReadOnly);
+        let narrow = of(&["read", "bash"]).restricted_to(parent);
         assert!(narrow.may_use("read") && !narrow.may_use("bash") && !narrow.may_use("write"));
         let same = of(&["read"]);
-        assert!(std::ptr::eq(same, same.within(parent)));
-        assert!(std::ptr::eq(parent, parent.within(Role::build())));
+        assert!(std::ptr::eq(same, same.restricted_to(parent)));
+        assert!(std::ptr::eq(parent, parent.restricted_to(Role::build())));
     }
 
     #[test]

@@ -11,54 +11,54 @@ use eventsource_stream::EventStream;
 use futures_util::{FutureExt, StreamExt, stream};
 
 use crate::agent::inspect;
-use crate::agent::rewind::{Rewind, Site};
+use crate::agent::rewind::{Rewind, RewindContext};
 use crate::base::id::SessionId;
 use crate::host::http::EventLines;
-use crate::host::snapshot::{Limits, Tracker};
+use crate::host::snapshot::{SurveyLimits, TurnTracker};
 use crate::host::workspace::Workspace;
 use crate::model::credential::FieldPolicy;
-use crate::model::provider::{ModelEvent, Reducer, Request, Wishes, body};
+use crate::model::provider::{ModelEvent, ModelRequest, Reducer, ResponseOptions, http_body};
 use crate::record::compaction;
-use crate::record::compaction::{Room, Trigger};
+use crate::record::compaction::{CompactionTrigger, WindowBudget};
 use crate::record::event::{AssistantMessage, Phase, UserMessage};
 use crate::record::history::History;
 pub use crate::record::log::Log;
-use crate::record::resource::Contents;
+use crate::record::resource::ResourceContents;
 use crate::record::state_dir::StateRoot;
-use crate::settings::config::{DEFAULT_MODEL, Undo};
+use crate::settings::config::{DEFAULT_MODEL, UndoLimits};
 
 /// The request body that a Turn would send for a History.
 pub fn request_body(history: History) -> Vec<u8> {
-    let request = Request {
+    let request = ModelRequest {
         model: DEFAULT_MODEL.to_owned(),
         effort: None,
         instructions: "Be helpful.".into(),
         project: None,
         tools: Vec::new().into(),
         history,
-        contents: Contents::default(),
+        contents: ResourceContents::default(),
         cache_key: "bench".to_owned(),
-        wishes: Wishes::default(),
+        response_options: ResponseOptions::default(),
         session: SessionId::mint(),
         resends: 0,
     };
-    body(&request, FieldPolicy::OpenAi)
+    http_body(&request, FieldPolicy::OpenAi)
 }
 
 /// The tokens that a compaction of a History saves, with a usual context window.
-pub fn compact(history: &History) -> u64 {
-    let room = Room { window: 272_000, fixed: 10_000 };
-    let plan = compaction::plan(history, room, Trigger::CriticalPressure);
+pub fn compact_history(history: &History) -> u64 {
+    let room = WindowBudget { window: 272_000, fixed: 10_000 };
+    let plan = compaction::plan_compaction(history, room, CompactionTrigger::CriticalPressure);
     plan.map_or(0, |plan| plan.before - plan.after)
 }
 
 /// Reduces a stream in chunks of this size; returns the length of its text.
-pub fn reduce(stream: &[u8], piece: usize) -> usize {
+pub fn reduce_stream(stream: &[u8], piece: usize) -> usize {
     let mut lines = EventLines::new(stream.len());
     let mut pieces = stream.chunks(piece);
     let lines = std::iter::from_fn(|| {
         loop {
-            match lines.take() {
+            match lines.next_line() {
                 Ok(Some(line)) => return Some(Ok::<_, Infallible>(line)),
                 Ok(None) => lines.push(Bytes::copy_from_slice(pieces.next()?)),
                 Err(_) => return None,
@@ -70,7 +70,7 @@ pub fn reduce(stream: &[u8], piece: usize) -> usize {
     let mut out = VecDeque::new();
     let mut length = 0;
     while let Some(Some(Ok(event))) = events.next().now_or_never() {
-        reducer.take(&event.event, event.data.as_bytes(), &mut out);
+        reducer.push_frame(&event.event, event.data.as_bytes(), &mut out);
         for event in out.drain(..) {
             if let Ok(ModelEvent::TextDelta(text)) = event {
                 length += text.len();
@@ -82,17 +82,17 @@ pub fn reduce(stream: &[u8], piece: usize) -> usize {
 
 /// The number of Sessions on the first page of a list.
 pub fn first_page(workspace: &Path, limit: usize) -> usize {
-    inspect::list(&[StateRoot::in_workspace(workspace)], limit).len()
+    inspect::list_sessions(&[StateRoot::in_workspace(workspace)], limit).len()
 }
 
 /// A Session whose Turns are tracked, so that they can be undone.
-pub struct Followed {
+pub struct TrackedSession {
     log: Log,
-    tracker: Tracker,
-    site: Site,
+    tracker: TurnTracker,
+    site: RewindContext,
 }
 
-impl Followed {
+impl TrackedSession {
     /// A new Session in a Workspace.
     pub fn new(folder: &Path) -> io::Result<Self> {
         let workspace = Workspace::open(folder).map_err(io::Error::other)?;
@@ -100,16 +100,20 @@ impl Followed {
         let root = StateRoot::in_workspace(workspace.root());
         let log = Log::create(&root, &id).map_err(io::Error::other)?;
         let session_folder = root.session_folder(&id);
-        let limits = Limits::of(Undo::default());
-        let tracker = Tracker::new(workspace.clone(), session_folder.clone(), limits);
+        let limits = SurveyLimits::from_undo_settings(UndoLimits::default());
+        let tracker = TurnTracker::new(workspace.clone(), session_folder.clone(), limits);
         let neighbours = vec![session_folder.root().clone()];
-        Ok(Self { log, tracker, site: Site { workspace, session_folder, limits, neighbours } })
+        Ok(Self {
+            log,
+            tracker,
+            site: RewindContext { workspace, session_folder, limits, other_roots: neighbours },
+        })
     }
 
     /// Begins a Turn.
-    pub fn begin(&mut self) -> io::Result<()> {
+    pub fn begin_turn(&mut self) -> io::Result<()> {
         let said = self.log.append(UserMessage::default().into()).map_err(io::Error::other)?;
-        self.tracker.begin(said.seq().unwrap_or_default());
+        self.tracker.begin_turn(said.seq().unwrap_or_default());
         Ok(())
     }
 
@@ -124,8 +128,8 @@ impl Followed {
     }
 
     /// Ends the Turn, with a survey if commands still run.
-    pub fn end(&mut self) -> io::Result<()> {
-        self.tracker.end()?;
+    pub fn end_turn(&mut self) -> io::Result<()> {
+        self.tracker.end_turn()?;
         let phase = Some(Phase::Final);
         let answer = AssistantMessage { text: "done".into(), phase, ..AssistantMessage::default() };
         self.log.append(answer.into()).map(drop).map_err(io::Error::other)
@@ -133,10 +137,11 @@ impl Followed {
 
     /// Undoes the last Turn; returns the number of changed files.
     pub fn undo(&mut self) -> io::Result<usize> {
-        let rewind = Rewind::back(self.log.history(), 1, &self.site).map_err(io::Error::other)?;
-        rewind.check(true, &self.site).map_err(io::Error::other)?;
+        let rewind =
+            Rewind::plan_undo(self.log.history(), 1, &self.site).map_err(io::Error::other)?;
+        rewind.check_conflicts(true, &self.site).map_err(io::Error::other)?;
         let restored = rewind.restore(&self.site).map_err(io::Error::other)?;
-        self.log.append(rewind.fact(&restored)).map_err(io::Error::other)?;
+        self.log.append(rewind.rewound_event(&restored)).map_err(io::Error::other)?;
         Ok(restored.files)
     }
 }

@@ -4,24 +4,24 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::base::text::first_chars;
+use crate::base::text::truncate_chars;
 use crate::base::tool_error::ToolError;
 use crate::record::event;
 use crate::record::event::{Extra, PlanEntry};
-use crate::tools::tool::spelling;
-use crate::tools::tool::spelling::Arguments;
-use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput};
+use crate::tools::tool::arg_aliases;
+use crate::tools::tool::arg_aliases::ArgMap;
+use crate::tools::tool::{CallEffect, CallPlan, Tool, ToolContext, ToolOutput};
 
 /// The maximum number of steps.
-const MOST_STEPS: usize = 50;
+const MAX_STEPS: usize = 50;
 /// The maximum length of a step and of the explanation, in characters.
-const LONGEST: usize = 500;
+const MAX_STEP_CHARS: usize = 500;
 /// How many characters of a step are shown in a summary.
-const SHOWN: usize = 60;
+const MAX_SUMMARY_CHARS: usize = 60;
 
 /// The `update_plan` tool.
 #[derive(Debug)]
-pub struct UpdatePlan;
+pub struct UpdatePlanTool;
 
 /// The arguments of `update_plan`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -30,26 +30,26 @@ pub struct Args {
     /// Why it changed.
     explanation: Option<String>,
     /// All steps, also the finished ones.
-    plan: Vec<Step>,
+    plan: Vec<PlanStep>,
 }
 
 /// A step of the plan.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Step {
+struct PlanStep {
     step: String,
-    status: State,
+    status: PlanStepStatus,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum PlanStepStatus {
     Pending,
     InProgress,
     Completed,
 }
 
-impl State {
+impl PlanStepStatus {
     fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -59,27 +59,27 @@ impl State {
     }
 }
 
-impl Tool for UpdatePlan {
+impl Tool for UpdatePlanTool {
     type Args = Args;
     const NAME: &'static str = "update_plan";
-    const MANUAL: &'static str = "Shows the user your plan for a longer task; replaces the one \
+    const DESCRIPTION: &'static str = "Shows the user your plan for a longer task; replaces the one \
         before. At most one step is in_progress.";
 
-    fn respell(args: &mut Arguments) {
-        spelling::plan(args);
+    fn normalize_args(args: &mut ArgMap) {
+        arg_aliases::normalize_plan(args);
     }
 
-    fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
-        check(args)?;
+    fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
+        check_args(args)?;
         // A plan changes no file and starts nothing: it is allowed wherever reading is.
-        Ok(Plan::new(Effect::Read, summary(args)))
+        Ok(CallPlan::new(CallEffect::Read, summary(args)))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        check(&args)?;
+        check_args(&args)?;
         let text = summary(&args);
-        let clean = |text: &str| context.secrets.clean(text).into_owned();
-        let entry = |step: &Step| PlanEntry {
+        let clean = |text: &str| context.secrets.redact(text).into_owned();
+        let entry = |step: &PlanStep| PlanEntry {
             content: clean(&step.step),
             priority: "medium".to_owned(),
             status: step.status.name().to_owned(),
@@ -90,21 +90,21 @@ impl Tool for UpdatePlan {
             explanation: args.explanation.as_deref().map(clean),
             extra: Extra::new(),
         };
-        context.signals.record(plan.into()).await?;
-        let details = json!({"steps": args.plan.len(), "completed": completed(&args)});
+        context.events.record(plan.into()).await?;
+        let details = json!({"steps": args.plan.len(), "completed": count_completed(&args)});
         Ok(ToolOutput::new(true, text, details))
     }
 }
 
-fn check(args: &Args) -> Result<(), ToolError> {
+fn check_args(args: &Args) -> Result<(), ToolError> {
     let count = args.plan.len();
-    let is_in_progress = |step: &&Step| step.status == State::InProgress;
+    let is_in_progress = |step: &&PlanStep| step.status == PlanStepStatus::InProgress;
     let active = args.plan.iter().filter(is_in_progress).count();
-    let is_long = |text: &str| text.chars().nth(LONGEST).is_some();
+    let is_long = |text: &str| text.chars().nth(MAX_STEP_CHARS).is_some();
     let wrong = if count == 0 {
         "the plan has no steps".to_owned()
-    } else if count > MOST_STEPS {
-        format!("the plan has {count} steps, and {MOST_STEPS} are the most")
+    } else if count > MAX_STEPS {
+        format!("the plan has {count} steps, and {MAX_STEPS} are the most")
     } else if active > 1 {
         format!("{active} steps are in_progress, and at most one may be")
     } else if args.plan.iter().any(|step| step.step.trim().is_empty()) {
@@ -112,23 +112,23 @@ fn check(args: &Args) -> Result<(), ToolError> {
     } else if args.plan.iter().any(|step| is_long(&step.step))
         || args.explanation.as_deref().is_some_and(is_long)
     {
-        format!("a step or the explanation is longer than {LONGEST} characters")
+        format!("a step or the explanation is longer than {MAX_STEP_CHARS} characters")
     } else {
         return Ok(());
     };
-    Err(ToolError::invalid(wrong).next("send the whole plan again"))
+    Err(ToolError::invalid_args(wrong).with_next_action("send the whole plan again"))
 }
 
-fn completed(args: &Args) -> usize {
-    args.plan.iter().filter(|step| step.status == State::Completed).count()
+fn count_completed(args: &Args) -> usize {
+    args.plan.iter().filter(|step| step.status == PlanStepStatus::Completed).count()
 }
 
 fn summary(args: &Args) -> String {
-    let (done, count) = (completed(args), args.plan.len());
-    let active = args.plan.iter().find(|step| step.status == State::InProgress);
+    let (done, count) = (count_completed(args), args.plan.len());
+    let active = args.plan.iter().find(|step| step.status == PlanStepStatus::InProgress);
     let now = active.map(|step| {
         let line = step.step.split_whitespace().collect::<Vec<_>>().join(" ");
-        format!("; now: {}", first_chars(&line, SHOWN))
+        format!("; now: {}", truncate_chars(&line, MAX_SUMMARY_CHARS))
     });
     format!("plan: {done} of {count} done{}", now.unwrap_or_default())
 }

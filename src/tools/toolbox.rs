@@ -9,40 +9,44 @@ use serde_json::{Value, json};
 
 use crate::base::error::Kind;
 use crate::base::tool_error::ToolError;
-use crate::host::process::Commands;
+use crate::host::process::CommandRunner;
 use crate::model::skill::Skills;
 use crate::model::tool_spec::ToolSpec;
 use crate::record::history::History;
-use crate::record::resource::Shelf;
+use crate::record::resource::Resources;
 use crate::settings::config::Config;
 use crate::settings::role::Role;
-use crate::tools::files::{ApplyPatch, Edit, Read, ResourceView, Rewriter, Seen, Write};
-use crate::tools::plan::UpdatePlan;
-use crate::tools::search::{Glob, Grep, List};
-use crate::tools::shell::{Background, Bash, BashInput, BashOutput, BashStop};
-use crate::tools::skills::{SkillView, SkillsList};
+use crate::tools::files::{
+    ApplyPatchTool, EditTool, FileRewriter, ReadTool, ReadTracker, ResourceViewTool, WriteTool,
+};
+use crate::tools::plan::UpdatePlanTool;
+use crate::tools::search::{GlobTool, GrepTool, ListTool};
+use crate::tools::shell::{
+    BackgroundCommands, BashInputTool, BashOutputTool, BashStopTool, BashTool,
+};
+use crate::tools::skills::{SkillViewTool, SkillsListTool};
 use crate::tools::tool::AnyTool;
 
 /// How many schema violations are reported at once.
-const TOLD_VIOLATIONS: usize = 10;
+const MAX_VIOLATIONS: usize = 10;
 
 /// The tools of one Session: Pixir's own sorted by name, then external ones sorted by name; cheap to clone.
 #[derive(Clone)]
 pub struct Toolbox {
-    entries: Arc<[Arc<Entry>]>,
+    entries: Arc<[Arc<ToolboxEntry>]>,
     specs: Arc<[ToolSpec]>,
     /// How many of the entries are Pixir's own.
-    own: usize,
+    own_count: usize,
     /// The background commands, if there are tools for commands.
-    background: Option<Background>,
+    background: Option<BackgroundCommands>,
     /// Further cleanup after an interrupt.
-    rest: Option<Rest>,
+    cleanup: Option<Cleanup>,
 }
 
 /// Ends work that a tool started and left running, and waits until it has ended.
-pub type Rest = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+pub type Cleanup = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-struct Entry {
+struct ToolboxEntry {
     tool: Arc<dyn AnyTool>,
     /// Compiled on first use, because most runs call few tools.
     validator: OnceLock<Option<Validator>>,
@@ -57,64 +61,75 @@ impl Toolbox {
         named.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
         named.dedup_by(|(later, _), (earlier, _)| later.name == earlier.name);
         let (specs, tools): (Vec<_>, Vec<_>) = named.into_iter().unzip();
-        let entry = |tool| Arc::new(Entry { tool, validator: OnceLock::new() });
-        let own = specs.len();
+        let entry = |tool| Arc::new(ToolboxEntry { tool, validator: OnceLock::new() });
+        let own_count = specs.len();
         let entries = tools.into_iter().map(entry).collect();
-        Self { entries, specs: specs.into(), own, background: None, rest: None }
+        Self { entries, specs: specs.into(), own_count, background: None, cleanup: None }
     }
 
     /// The same tools, with external ones after them, so that the prefix of the prompt that a Provider has
     /// cached stays the same.
     #[must_use]
-    pub fn with_guests(&self, guests: Vec<Arc<dyn AnyTool>>) -> Self {
-        if guests.is_empty() {
+    pub fn with_external_tools(&self, external: Vec<Arc<dyn AnyTool>>) -> Self {
+        if external.is_empty() {
             return self.clone();
         }
-        let guests = Self::new(guests);
-        let entries = self.entries.iter().chain(guests.entries.iter()).cloned();
-        let specs = self.specs.iter().chain(guests.specs.iter()).cloned();
-        let (background, rest) = (self.background.clone(), self.rest.clone());
-        Self { entries: entries.collect(), specs: specs.collect(), own: self.own, background, rest }
+        let external = Self::new(external);
+        let entries = self.entries.iter().chain(external.entries.iter()).cloned();
+        let specs = self.specs.iter().chain(external.specs.iter()).cloned();
+        let (background, cleanup) = (self.background.clone(), self.cleanup.clone());
+        Self {
+            entries: entries.collect(),
+            specs: specs.collect(),
+            own_count: self.own_count,
+            background,
+            cleanup,
+        }
     }
 
     /// The same tools with more of Pixir's own, whose work is ended by `rest`.
     #[must_use]
-    pub fn and(self, more: Vec<Arc<dyn AnyTool>>, rest: Rest) -> Self {
-        let own = self.entries.iter().take(self.own).map(|entry| entry.tool.clone());
-        Self { background: self.background, rest: Some(rest), ..Self::new(own.chain(more)) }
+    pub fn with_tools(self, more: Vec<Arc<dyn AnyTool>>, cleanup: Cleanup) -> Self {
+        let own = self.entries.iter().take(self.own_count).map(|entry| entry.tool.clone());
+        Self { background: self.background, cleanup: Some(cleanup), ..Self::new(own.chain(more)) }
     }
 
     /// The built-in tools for one Session with this History.
-    pub fn built_in(config: &Config, commands: Commands, history: &History, shelf: Shelf) -> Self {
-        let background = Background::new(config.bash.max_background, history);
-        Self::sharing(config, commands, history, shelf, background)
+    pub fn built_in(
+        config: &Config,
+        commands: CommandRunner,
+        history: &History,
+        resources: Resources,
+    ) -> Self {
+        let background = BackgroundCommands::new(config.bash.max_background, history);
+        Self::with_background(config, commands, history, resources, background)
     }
 
     /// The built-in tools around existing background commands.
-    pub fn sharing(
+    pub fn with_background(
         config: &Config,
-        commands: Commands,
+        commands: CommandRunner,
         history: &History,
-        shelf: Shelf,
-        background: Background,
+        resources: Resources,
+        background: BackgroundCommands,
     ) -> Self {
-        let seen = Seen::from_history(history);
-        let rewriter = Rewriter::new(seen.clone());
+        let read_tracker = ReadTracker::from_history(history);
+        let rewriter = FileRewriter::new(read_tracker.clone());
         let patience = config.bash.max_timeout;
         let tools: [Arc<dyn AnyTool>; 13] = [
-            Arc::new(ApplyPatch(rewriter.clone())),
-            Arc::new(Bash::new(commands, config.bash.clone(), background.clone())),
-            Arc::new(BashInput(background.clone())),
-            Arc::new(BashOutput { background: background.clone(), patience }),
-            Arc::new(BashStop(background.clone())),
-            Arc::new(Edit(rewriter.clone())),
-            Arc::new(Glob),
-            Arc::new(Grep),
-            Arc::new(List),
-            Arc::new(Read { seen, shelf: shelf.clone() }),
-            Arc::new(ResourceView(shelf)),
-            Arc::new(UpdatePlan),
-            Arc::new(Write(rewriter)),
+            Arc::new(ApplyPatchTool(rewriter.clone())),
+            Arc::new(BashTool::new(commands, config.bash.clone(), background.clone())),
+            Arc::new(BashInputTool(background.clone())),
+            Arc::new(BashOutputTool { background: background.clone(), max_wait: patience }),
+            Arc::new(BashStopTool(background.clone())),
+            Arc::new(EditTool(rewriter.clone())),
+            Arc::new(GlobTool),
+            Arc::new(GrepTool),
+            Arc::new(ListTool),
+            Arc::new(ReadTool { read_tracker, resources: resources.clone() }),
+            Arc::new(ResourceViewTool(resources)),
+            Arc::new(UpdatePlanTool),
+            Arc::new(WriteTool(rewriter)),
         ];
         Self { background: Some(background), ..Self::new(tools) }
     }
@@ -123,21 +138,21 @@ impl Toolbox {
     #[must_use]
     pub fn with_skills(self, skills: &Skills) -> Self {
         let tools = self.entries.iter().map(|entry| entry.tool.clone());
-        let list: Arc<dyn AnyTool> = Arc::new(SkillsList(skills.clone()));
-        let view: Arc<dyn AnyTool> = Arc::new(SkillView(skills.clone()));
-        self.rebuilt(tools.chain([list, view]))
+        let list: Arc<dyn AnyTool> = Arc::new(SkillsListTool(skills.clone()));
+        let view: Arc<dyn AnyTool> = Arc::new(SkillViewTool(skills.clone()));
+        self.rebuild(tools.chain([list, view]))
     }
 
     /// Waits until all work that an interrupt stops has ended.
-    pub async fn settle(&self) {
+    pub async fn wait_cleanup(&self) {
         let resting = async {
-            if let Some(rest) = &self.rest {
-                rest().await;
+            if let Some(cleanup) = &self.cleanup {
+                cleanup().await;
             }
         };
         let settling = async {
             if let Some(background) = &self.background {
-                background.settle().await;
+                background.wait_stopping().await;
             }
         };
         tokio::join!(resting, settling);
@@ -145,19 +160,19 @@ impl Toolbox {
 
     /// The tools that a role may use.
     #[must_use]
-    pub fn of_role(self, role: &Role) -> Self {
+    pub fn for_role(self, role: &Role) -> Self {
         if self.specs.iter().all(|spec| role.may_use(&spec.name)) {
             return self;
         }
-        let is_kept = |entry: &&Arc<Entry>| role.may_use(&entry.tool.spec().name);
+        let is_kept = |entry: &&Arc<ToolboxEntry>| role.may_use(&entry.tool.spec().name);
         let tools = self.entries.iter().filter(is_kept).map(|entry| entry.tool.clone());
-        self.rebuilt(tools)
+        self.rebuild(tools)
     }
 
     /// A toolbox with other tools and the same background commands and cleanup.
-    fn rebuilt(&self, tools: impl IntoIterator<Item = Arc<dyn AnyTool>>) -> Self {
-        let (background, rest) = (self.background.clone(), self.rest.clone());
-        Self { background, rest, ..Self::new(tools) }
+    fn rebuild(&self, tools: impl IntoIterator<Item = Arc<dyn AnyTool>>) -> Self {
+        let (background, cleanup) = (self.background.clone(), self.cleanup.clone());
+        Self { background, cleanup, ..Self::new(tools) }
     }
 
     /// The tool definitions for the model, in a stable order.
@@ -166,7 +181,7 @@ impl Toolbox {
     }
 
     /// The tool with this name; the error suggests similar names.
-    pub fn find(&self, name: &str) -> Result<Arc<dyn AnyTool>, ToolError> {
+    pub fn find_tool(&self, name: &str) -> Result<Arc<dyn AnyTool>, ToolError> {
         self.position(name).map(|index| self.entries[index].tool.clone())
     }
 
@@ -184,7 +199,7 @@ impl Toolbox {
         };
         let violations: Vec<(String, String)> = validator
             .iter_errors(args)
-            .take(TOLD_VIOLATIONS)
+            .take(MAX_VIOLATIONS)
             .map(|error| (error.instance_path().to_string(), error.to_string()))
             .collect();
         let Some((path, message)) = violations.first() else { return Ok(()) };
@@ -193,16 +208,18 @@ impl Toolbox {
             .iter()
             .map(|(path, message)| json!({"path": path, "message": message}))
             .collect();
-        Err(ToolError::invalid(format!("{name} cannot take these arguments{place}: {message}"))
-            .details(json!({"path": path, "violations": all, "expected": schema.value()}))
-            .next("repeat the call with arguments that match the schema"))
+        Err(ToolError::invalid_args(format!(
+            "{name} cannot take these arguments{place}: {message}"
+        ))
+        .with_details(json!({"path": path, "violations": all, "expected": schema.value()}))
+        .with_next_action("repeat the call with arguments that match the schema"))
     }
 
     fn position(&self, name: &str) -> Result<usize, ToolError> {
-        let (own, guests) = self.specs.split_at(self.own);
+        let (own, external) = self.specs.split_at(self.own_count);
         let search =
             |specs: &[ToolSpec]| specs.binary_search_by(|spec| spec.name.as_str().cmp(name));
-        let found = search(own).or_else(|_| search(guests).map(|place| self.own + place));
+        let found = search(own).or_else(|_| search(external).map(|place| self.own_count + place));
         found.map_err(|_| {
             let names: Vec<&str> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
             let nearest = names
@@ -211,10 +228,10 @@ impl Toolbox {
                 .min()
                 .filter(|(distance, _)| *distance <= 2);
             let error = ToolError::new(Kind::UnknownTool, format!("there is no tool `{name}`"))
-                .details(json!({ "tools": names }));
+                .with_details(json!({ "tools": names }));
             match nearest {
-                Some((_, known)) => error.next(format!("call `{known}`")),
-                None => error.next(format!("use one of: {}", names.join(", "))),
+                Some((_, known)) => error.with_next_action(format!("call `{known}`")),
+                None => error.with_next_action(format!("use one of: {}", names.join(", "))),
             }
         })
     }

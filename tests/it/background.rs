@@ -4,56 +4,61 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use pixir::scripted::{Reply, Script};
-use pixir::{Answer, Conversation, Ephemeral, EventKind, Input, PermissionMode, SessionId, Status};
+use pixir::scripted::{ModelScript, Reply};
+use pixir::{
+    Conversation, Ephemeral, EventKind, PermissionAnswer, PermissionMode, SessionId, SessionStatus,
+    UserInput,
+};
 use serde_json::{Value, json};
 
-use crate::support::house::{DEADLINE, finish, listen, listen_until, say};
-use crate::support::marked::{gone, marked, new_mark};
-use crate::support::{House, Stage};
+use crate::support::marked_processes::{find_marked_processes, new_mark, wait_until_gone};
+use crate::support::test_env::{
+    DEADLINE, listen_until, send_and_finish, subscribe_from_now, wait_for_turn_end,
+};
+use crate::support::{BinaryEnv, TestEnv};
 
 /// What the model does next.
-enum Step {
+enum ModelStep {
     Call(&'static str, Value),
     /// Looks at a command until it has said this.
     Until(&'static str, &'static str),
     Say(&'static str),
 }
 
-fn start(command: &str) -> Step {
-    Step::Call("bash", json!({"command": command, "background": true}))
+fn start(command: &str) -> ModelStep {
+    ModelStep::Call("bash", json!({"command": command, "background": true}))
 }
-fn output(id: &str) -> Step {
-    Step::Call("bash_output", json!({ "id": id }))
+fn output(id: &str) -> ModelStep {
+    ModelStep::Call("bash_output", json!({ "id": id }))
 }
-fn input(id: &str, text: &str) -> Step {
-    Step::Call("bash_input", json!({"id": id, "text": text}))
+fn input(id: &str, text: &str) -> ModelStep {
+    ModelStep::Call("bash_input", json!({"id": id, "text": text}))
 }
-fn stop(id: &str) -> Step {
-    Step::Call("bash_stop", json!({ "id": id }))
+fn stop(id: &str) -> ModelStep {
+    ModelStep::Call("bash_stop", json!({ "id": id }))
 }
 
 /// A test environment whose model takes these steps, with as many calls of `bash_output` as they need.
-async fn house(steps: impl IntoIterator<Item = Step>) -> House {
+async fn new_test_env(steps: impl IntoIterator<Item = ModelStep>) -> TestEnv {
     let state = Mutex::new((steps.into_iter().collect::<VecDeque<_>>(), 0));
-    House::scripted(Script::answering(move |request| {
+    TestEnv::with_script(ModelScript::answering(move |request| {
         let (steps, since) = &mut *state.lock().unwrap();
         let outputs = request.outputs();
         loop {
             match steps.front() {
-                Some(Step::Until(id, text)) => {
+                Some(ModelStep::Until(id, text)) => {
                     if !outputs[*since..].concat().contains(text) {
                         return Reply::calls("bash_output", json!({"id": id, "wait_ms": 20_000}));
                     }
                     steps.pop_front();
                 }
-                Some(Step::Call(name, args)) => {
+                Some(ModelStep::Call(name, args)) => {
                     *since = outputs.len();
                     let reply = Reply::calls(name, args.clone());
                     steps.pop_front();
                     return reply;
                 }
-                Some(Step::Say(text)) => {
+                Some(ModelStep::Say(text)) => {
                     let reply = Reply::says(text);
                     steps.pop_front();
                     return reply;
@@ -87,23 +92,23 @@ fn printed(results: &[Value]) -> String {
 
 #[tokio::test]
 async fn a_command_is_started_watched_typed_to_and_ended() {
-    let house = house([
+    let env = new_test_env([
         start("echo ready; while read -r line; do echo \"got $line\"; done; echo bye; exit 3"),
-        Step::Until("b1", "ready"),
+        ModelStep::Until("b1", "ready"),
         input("b1", "one\ntwo\n"),
-        Step::Until("b1", "got two"),
+        ModelStep::Until("b1", "got two"),
         output("b1"),
-        Step::Call("bash_input", json!({"id": "b1", "text": "three", "close": true})),
-        Step::Until("b1", "exit code"),
-        Step::Call("bash_output", json!({"id": "b1", "all": true})),
+        ModelStep::Call("bash_input", json!({"id": "b1", "text": "three", "close": true})),
+        ModelStep::Until("b1", "exit code"),
+        ModelStep::Call("bash_output", json!({"id": "b1", "all": true})),
         input("b1", "four\n"),
         stop("b1"),
         output("b7"),
-        Step::Say("Done."),
+        ModelStep::Say("Done."),
     ])
     .await;
-    let (conversation, status) = house.turn("talk to it").await;
-    assert_eq!(status, Status::Done);
+    let (conversation, status) = env.run_turn("talk to it").await;
+    assert_eq!(status, SessionStatus::Done);
     let results = results(&conversation);
     assert_eq!(results[0]["details"]["background"], "b1");
     let from_the_end = |place: usize| &results[results.len() - place];
@@ -124,16 +129,16 @@ async fn a_command_is_started_watched_typed_to_and_ended() {
 
 #[tokio::test]
 async fn a_secret_in_two_pieces_is_caught_although_somebody_looks_between_them() {
-    let house = house([
+    let env = new_test_env([
         start("printf 'it is secret-of-'; read -r go; echo the-house; echo over"),
-        Step::Until("b1", "it is"),
+        ModelStep::Until("b1", "it is"),
         output("b1"),
         input("b1", "go\n"),
-        Step::Until("b1", "exit code 0"),
-        Step::Say("Done."),
+        ModelStep::Until("b1", "exit code 0"),
+        ModelStep::Say("Done."),
     ])
     .await;
-    let (conversation, _) = house.turn("go").await;
+    let (conversation, _) = env.run_turn("go").await;
     let all = texts(&results(&conversation));
     assert!(all.contains("[redacted:STORY_TOKEN]"), "{all}");
     assert!(!all.contains("secret-of-"), "not even its first half: {all}");
@@ -141,14 +146,14 @@ async fn a_secret_in_two_pieces_is_caught_although_somebody_looks_between_them()
 
 #[tokio::test]
 async fn what_was_dropped_is_counted_and_the_whole_is_on_disk() {
-    let house = house([
+    let env = new_test_env([
         start("head -c 3000000 /dev/zero | tr '\\0' 'x'; echo; echo end"),
-        Step::Until("b1", "exit code 0"),
-        Step::Call("bash_output", json!({"id": "b1", "all": true})),
-        Step::Say("Done."),
+        ModelStep::Until("b1", "exit code 0"),
+        ModelStep::Call("bash_output", json!({"id": "b1", "all": true})),
+        ModelStep::Say("Done."),
     ])
     .await;
-    let (conversation, _) = house.turn("go").await;
+    let (conversation, _) = env.run_turn("go").await;
     let results = results(&conversation);
     let last = results.last().unwrap();
     let text = last["output"].as_str().unwrap();
@@ -165,18 +170,18 @@ async fn what_was_dropped_is_counted_and_the_whole_is_on_disk() {
 
 #[tokio::test]
 async fn there_are_so_many_and_no_more() {
-    let mut house = house([
+    let mut env = new_test_env([
         start("sleep 300"),
         start("sleep 300"),
         start("sleep 300"),
         stop("b1"),
         start("echo third"),
-        Step::Until("b3", "third"),
-        Step::Say("Done."),
+        ModelStep::Until("b3", "third"),
+        ModelStep::Say("Done."),
     ])
     .await;
-    house.config.bash.max_background = 2;
-    let (conversation, _) = house.turn("go").await;
+    env.config.bash.max_background = 2;
+    let (conversation, _) = env.run_turn("go").await;
     let results = results(&conversation);
     let refused = &results[2]["error"];
     assert_eq!(refused["kind"], "command_failed");
@@ -191,46 +196,48 @@ async fn there_are_so_many_and_no_more() {
 
 #[tokio::test]
 async fn a_deadline_is_kept_only_where_one_was_given() {
-    let mut house = house([
-        Step::Call(
+    let mut env = new_test_env([
+        ModelStep::Call(
             "bash",
             json!({"command": "echo a; sleep 300", "background": true, "timeout_ms": 400}),
         ),
         start("read -r go; echo went on"),
-        Step::Until("b1", "timed out after 400 ms"),
+        ModelStep::Until("b1", "timed out after 400 ms"),
         input("b2", "go\n"),
-        Step::Until("b2", "exit code 0"),
-        Step::Say("Done."),
+        ModelStep::Until("b2", "exit code 0"),
+        ModelStep::Say("Done."),
     ])
     .await;
-    house.config.bash.timeout = Duration::from_millis(100);
-    house.config.bash.max_timeout = Duration::from_millis(100);
-    let (conversation, _) = house.turn("go").await;
+    env.config.bash.timeout = Duration::from_millis(100);
+    env.config.bash.max_timeout = Duration::from_millis(100);
+    let (conversation, _) = env.run_turn("go").await;
     assert!(texts(&results(&conversation)).contains("went on"));
 }
 
 #[tokio::test]
 async fn looking_again_and_again_is_no_doom_loop() {
     let looks = (0..7).map(|_| output("b1"));
-    let house = house(
-        [start("sleep 300")].into_iter().chain(looks).chain([stop("b1"), Step::Say("Done.")]),
+    let env = new_test_env(
+        [start("sleep 300")].into_iter().chain(looks).chain([stop("b1"), ModelStep::Say("Done.")]),
     )
     .await;
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
     let results = results(&conversation);
     assert!(results.iter().all(|result| result["ok"] == true), "{results:?}");
     assert_eq!(results[7]["output"], "(no new output)\n[b1 runs]");
 }
 
-fn marked_sleep(mark: &str) -> Step {
+fn marked_sleep(mark: &str) -> ModelStep {
     start(&format!("setsid bash -c 'exec -a {mark} sleep 300' & exec -a {mark} sleep 300"))
 }
 
 /// Waits until both sleepers of a command are what they were to become.
 async fn wait_for_sleepers(mark: &str, count: usize) {
     let look = async {
-        while marked(mark).iter().filter(|line| line.ends_with(" 300 ")).count() < count {
+        while find_marked_processes(mark).iter().filter(|line| line.ends_with(" 300 ")).count()
+            < count
+        {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -240,79 +247,82 @@ async fn wait_for_sleepers(mark: &str, count: usize) {
 #[tokio::test]
 async fn an_interrupt_ends_what_its_turn_started_and_spares_what_was_there_before() {
     let (early, late) = (new_mark(), new_mark());
-    let house = house([
+    let env = new_test_env([
         marked_sleep(&early),
-        Step::Say("It runs."),
+        ModelStep::Say("It runs."),
         marked_sleep(&late),
-        Step::Call("bash", json!({"command": "touch begun; sleep 300"})),
+        ModelStep::Call("bash", json!({"command": "touch begun; sleep 300"})),
         output("b1"),
         output("b2"),
-        Step::Say("One of them."),
+        ModelStep::Say("One of them."),
     ])
     .await;
-    let conversation = house.start().await;
-    say(&conversation, "start one").await;
-    conversation.send(Input { text: "and another".into() }).await.unwrap();
+    let conversation = env.start().await;
+    send_and_finish(&conversation, "start one").await;
+    conversation.send(UserInput { text: "and another".into() }).await.unwrap();
     wait_for_sleepers(&late, 2).await;
-    let begun = house.workspace().join("begun");
+    let begun = env.workspace().join("begun");
     while !begun.exists() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
-    gone(&late, "of the interrupted Turn").await;
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
+    wait_until_gone(&late, "of the interrupted Turn").await;
     wait_for_sleepers(&early, 2).await;
-    say(&conversation, "which of them run?").await;
+    send_and_finish(&conversation, "which of them run?").await;
     let results = results(&conversation);
     let last = &results[results.len() - 2..];
     assert_eq!(last[0]["output"], "(no new output)\n[b1 runs]");
     let ended = last[1]["output"].as_str().unwrap();
     assert!(ended.contains("[b2 ended: stopped with the Turn that started it"), "{ended}");
     drop(conversation);
-    gone(&early, "of the Session that ended").await;
+    wait_until_gone(&early, "of the Session that ended").await;
 }
 
 #[tokio::test]
 async fn an_interrupted_start_leaves_nothing() {
     let mark = new_mark();
-    let house = house([marked_sleep(&mark), Step::Say("never")]).await;
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let env = new_test_env([marked_sleep(&mark), ModelStep::Say("never")]).await;
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     listen_until(&mut listener, |event| {
-        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Working { .. })))
+        matches!(
+            event.kind(),
+            EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Working { .. }))
+        )
     })
     .await;
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
-    gone(&mark, "of the interrupted call").await;
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
+    wait_until_gone(&mark, "of the interrupted call").await;
 }
 
 #[tokio::test]
 async fn the_end_of_the_session_is_the_end_of_its_commands_and_resume_says_so() {
     let mark = new_mark();
-    let house = house([
+    let env = new_test_env([
         marked_sleep(&mark),
         start("exit 4"),
-        Step::Until("b2", "exit code 4"),
-        Step::Say("They run."),
+        ModelStep::Until("b2", "exit code 4"),
+        ModelStep::Say("They run."),
         output("b1"),
         output("b2"),
         input("b1", "x\n"),
         stop("b1"),
         start("echo anew"),
-        Step::Until("b3", "exit code 0"),
-        Step::Say("They ran."),
+        ModelStep::Until("b3", "exit code 0"),
+        ModelStep::Say("They ran."),
     ])
     .await;
-    let (conversation, _) = house.turn("go").await;
+    let (conversation, _) = env.run_turn("go").await;
     wait_for_sleepers(&mark, 2).await;
     let id: SessionId = conversation.id().clone();
     let before = results(&conversation).len();
     drop(conversation);
-    gone(&mark, "of the Session that ended").await;
-    let conversation = house.resume(&id).await;
-    say(&conversation, "what became of them?").await;
+    wait_until_gone(&mark, "of the Session that ended").await;
+    let conversation = env.resume(&id).await;
+    send_and_finish(&conversation, "what became of them?").await;
     let results = results(&conversation).split_off(before);
     let ended = "(its output is no longer kept)\n[b1 ended with the process that ran it]";
     assert_eq!((&results[0]["ok"], &results[0]["output"]), (&json!(true), &json!(ended)));
@@ -324,45 +334,46 @@ async fn the_end_of_the_session_is_the_end_of_its_commands_and_resume_says_so() 
 
 #[tokio::test]
 async fn whoever_reattaches_finds_the_commands() {
-    let house = house([
+    let env = new_test_env([
         start("read -r line; echo \"got $line\""),
-        Step::Say("It waits."),
+        ModelStep::Say("It waits."),
         input("b1", "news\n"),
-        Step::Until("b1", "got news"),
-        Step::Say("It answered."),
+        ModelStep::Until("b1", "got news"),
+        ModelStep::Say("It answered."),
     ])
     .await;
-    let harness = house.harness();
-    let open = |session| pixir::Start {
-        workspace: house.workspace(),
+    let harness = env.harness();
+    let open = |session| pixir::StartOptions {
+        workspace: env.workspace(),
         session,
         can_ask: false,
         mcp_servers: Vec::new(),
     };
-    let first = harness.start(open(pixir::Which::New)).await.unwrap();
-    say(&first, "start it").await;
-    let second = harness.start(open(pixir::Which::Resume(first.id().clone()))).await.unwrap();
+    let first = harness.start(open(pixir::SessionTarget::New)).await.unwrap();
+    send_and_finish(&first, "start it").await;
+    let second =
+        harness.start(open(pixir::SessionTarget::Resume(first.id().clone()))).await.unwrap();
     drop(first);
-    say(&second, "talk to it").await;
+    send_and_finish(&second, "talk to it").await;
     assert!(texts(&results(&second)).contains("got news"));
 }
 
 #[tokio::test]
 async fn typing_is_asked_for_while_looking_and_stopping_are_not() {
-    let house = house([
+    let env = new_test_env([
         start("touch begun; read -r line; echo \"got $line\""),
         output("b1"),
         input("b1", "rm -rf\n"),
         stop("b1"),
-        Step::Say("Done."),
+        ModelStep::Say("Done."),
     ])
     .await
-    .ask_mode();
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    .in_ask_mode();
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     let mut asked = Vec::new();
-    for answer in [Answer::Once, Answer::No] {
+    for answer in [PermissionAnswer::Once, PermissionAnswer::No] {
         let heard =
             listen_until(&mut listener, |event| event.type_name() == "permission_request").await;
         let EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) =
@@ -373,7 +384,7 @@ async fn typing_is_asked_for_while_looking_and_stopping_are_not() {
         asked.push(request.summary.clone());
         conversation.answer(&request.call_id, answer).await.unwrap();
     }
-    assert_eq!(finish(&conversation).await, Status::Done);
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
     assert_eq!(asked[1], "type into b1 (touch begun; read -r line; echo \"got $line\"): rm -rf");
     let all = texts(&results(&conversation));
     assert!(!all.contains("got rm"), "{all}");
@@ -381,34 +392,34 @@ async fn typing_is_asked_for_while_looking_and_stopping_are_not() {
 
 #[tokio::test]
 async fn a_background_command_is_confined_like_any_other() {
-    let mut house = house([
+    let mut env = new_test_env([
         start("echo x > file && echo wrote; touch /etc/x && echo outside; echo tried"),
-        Step::Until("b1", "ended"),
-        Step::Say("Done."),
+        ModelStep::Until("b1", "ended"),
+        ModelStep::Say("Done."),
     ])
     .await;
-    house.config.permission_mode = PermissionMode::ReadOnly;
-    let (conversation, _) = house.turn("go").await;
+    env.config.permission_mode = PermissionMode::ReadOnly;
+    let (conversation, _) = env.run_turn("go").await;
     let all = texts(&results(&conversation));
     assert!(all.contains("tried") && !all.contains("wrote") && !all.contains("outside"), "{all}");
-    assert!(!house.workspace().join("file").exists());
+    assert!(!env.workspace().join("file").exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_ends_takes_its_commands_along_and_shows_their_handles() {
-    let mark = Stage::mark();
+    let mark = BinaryEnv::new_mark();
     let command = format!("exec -a {mark} sleep 300");
-    let script = Script::answering(move |request| match request.outputs().len() {
+    let script = ModelScript::answering(move |request| match request.outputs().len() {
         0 => Reply::calls("bash", json!({"command": command, "background": true})),
         1 => Reply::calls("bash_output", json!({"id": "b1"})),
         _ => Reply::says("It runs."),
     });
-    let stage = Stage::new(mark, script).await;
+    let binary_env = BinaryEnv::new(mark, script).await;
     tokio::task::block_in_place(|| {
-        let ended = stage.run(&["begin now"]);
+        let ended = binary_env.run(&["begin now"]);
         ended.expect_code(0);
         assert_eq!(ended.stdout, "It runs.\n");
         assert!(ended.stderr.contains("→ b1: ok\nbash_output b1: ok\n"), "{}", ended.stderr);
-        stage.assert_nothing_survives();
+        binary_env.assert_nothing_survives();
     });
 }

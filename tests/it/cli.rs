@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use pixir::scripted::Reply;
 use serde_json::Value;
 
-use super::support::house::{DEADLINE, House, PIXIR};
 use super::support::leaks;
+use super::support::test_env::{DEADLINE, PIXIR, TestEnv};
 
 /// What a run left behind.
-struct Ran {
+struct CliOutput {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
-impl Ran {
+impl CliOutput {
     #[track_caller]
-    fn exits(self, code: i32) -> Self {
+    fn assert_exit_code(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.out, self.err);
         self
     }
@@ -33,18 +33,18 @@ impl Ran {
 }
 
 /// `pixir` in the Workspace, with nothing of this machine's environment.
-fn pixir(house: &House, args: &[&str]) -> Command {
-    let mut command = bare(&house.home(), args);
+fn pixir(env: &TestEnv, args: &[&str]) -> Command {
+    let mut command = command_without_env(&env.home(), args);
     command
-        .current_dir(house.workspace())
-        .env("OPENAI_BASE_URL", house.server.base_url())
+        .current_dir(env.workspace())
+        .env("OPENAI_BASE_URL", env.server.base_url())
         .env("OPENAI_API_KEY", "sk-test-of-the-house")
         .env("PIXIR_DURABILITY", "none")
         .env("PIXIR_RETRY_BASE_MS", "1");
     command
 }
 
-fn bare(home: &Path, args: &[&str]) -> Command {
+fn command_without_env(home: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(PIXIR);
     command
         .env_clear()
@@ -58,23 +58,23 @@ fn bare(home: &Path, args: &[&str]) -> Command {
 }
 
 #[must_use = "a run is looked at, or its exit code is"]
-fn ran(command: &mut Command) -> Ran {
+fn ran(command: &mut Command) -> CliOutput {
     finish(command.spawn().unwrap())
 }
 
 #[must_use = "a run is looked at, or its exit code is"]
-fn finish(child: Child) -> Ran {
+fn finish(child: Child) -> CliOutput {
     let output = child.wait_with_output().unwrap();
     let (out, err) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     leaks::check_stream(&out);
     leaks::check_stream(&err);
-    Ran { code: output.status.code(), out, err }
+    CliOutput { code: output.status.code(), out, err }
 }
 
 /// Runs with something on stdin.
 #[must_use = "a run is looked at, or its exit code is"]
-fn fed(command: &mut Command, input: &[u8]) -> Ran {
+fn run_with_input(command: &mut Command, input: &[u8]) -> CliOutput {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     // A run that refuses its arguments does not read; that is not this test's failure.
     child.stdin.take().unwrap().write_all(input).ok();
@@ -86,63 +86,63 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
 }
 
-async fn asked(house: &House, requests: usize) {
+async fn asked(env: &TestEnv, requests: usize) {
     let start = Instant::now();
-    while house.requests().len() < requests {
+    while env.requests().len() < requests {
         assert!(start.elapsed() < DEADLINE, "the model was never asked");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-fn only_log(house: &House) -> std::path::PathBuf {
-    let folder = std::fs::read_dir(house.workspace().join(".pixir/sessions")).unwrap();
+fn only_log(env: &TestEnv) -> std::path::PathBuf {
+    let folder = std::fs::read_dir(env.workspace().join(".pixir/sessions")).unwrap();
     let mut logs: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
     logs.retain(|path| path.extension().is_some_and(|extension| extension == "ndjson"));
     assert_eq!(logs.len(), 1);
     logs.remove(0)
 }
 
-fn only_id(house: &House) -> String {
-    only_log(house).file_stem().unwrap().to_str().unwrap().to_owned()
+fn only_id(env: &TestEnv) -> String {
+    only_log(env).file_stem().unwrap().to_str().unwrap().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stdout_is_the_answer_alone() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::new().commentary("Looking.").call("bash", serde_json::json!({"command": "exit 3"})),
         Reply::says("It \u{1b}[31mworks\u{1b}[0m."),
     ])
     .await;
-    let run = ran(&mut pixir(&house, &["does", "it", "work?"])).exits(0);
+    let run = ran(&mut pixir(&env, &["does", "it", "work?"])).assert_exit_code(0);
     assert_eq!(run.out, "It works.\n");
-    let id = only_id(&house);
+    let id = only_id(&env);
     assert!(run.err.starts_with("Looking.\nbash exit 3: exit 3\nresume: "), "{}", run.err);
     assert!(run.err.trim_end().ends_with(&format!("resume {id}")), "{}", run.err);
-    assert_eq!(house.requests()[0].user_texts(), ["does it work?"]);
+    assert_eq!(env.requests()[0].user_texts(), ["does it work?"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn quiet_means_quiet() {
-    let house = House::with([Reply::says("yes")]).await;
-    let run = ran(&mut pixir(&house, &["--quiet", "is it?"])).exits(0);
+    let env = TestEnv::with_replies([Reply::says("yes")]).await;
+    let run = ran(&mut pixir(&env, &["--quiet", "is it?"])).assert_exit_code(0);
     assert_eq!((run.out.as_str(), run.err.as_str()), ("yes\n", ""));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn json_is_one_envelope_and_events_are_the_stream() {
-    let house = House::with([Reply::says("one").usage(10, 4, 2), Reply::says("two")]).await;
-    let envelope = ran(&mut pixir(&house, &["first one", "--json"])).exits(0).envelope();
+    let env = TestEnv::with_replies([Reply::says("one").usage(10, 4, 2), Reply::says("two")]).await;
+    let envelope = ran(&mut pixir(&env, &["first one", "--json"])).assert_exit_code(0).envelope();
     assert_eq!(envelope["ok"], true);
     assert_eq!(envelope["status"], "completed");
     assert_eq!(envelope["kind"], "turn");
     assert_eq!(envelope["output"], "one");
     assert_eq!(envelope["usage"]["input_tokens"], 10);
-    let id = only_id(&house);
+    let id = only_id(&env);
     assert_eq!(envelope["session_id"], id);
     assert!(envelope["resume_command"].as_str().unwrap().ends_with(&format!("resume {id}")));
     assert!(envelope["error"].is_null() && envelope["duration_ms"].is_u64());
 
-    let run = ran(&mut pixir(&house, &["--events", "resume", &id, "second"])).exits(0);
+    let run = ran(&mut pixir(&env, &["--events", "resume", &id, "second"])).assert_exit_code(0);
     let events: Vec<Value> =
         run.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
@@ -154,8 +154,8 @@ async fn json_is_one_envelope_and_events_are_the_stream() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_of_events_is_whole_or_says_that_it_is_not() {
-    let house = House::with([Reply::new().deltas(20_000, "x ")]).await;
-    let run = ran(&mut pixir(&house, &["--events", "say", "much"])).exits(0);
+    let env = TestEnv::with_replies([Reply::new().deltas(20_000, "x ")]).await;
+    let run = ran(&mut pixir(&env, &["--events", "say", "much"])).assert_exit_code(0);
     let deltas: String = run
         .out
         .lines()
@@ -175,12 +175,15 @@ async fn without_a_credential_the_first_run_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let work = folder.path().join("work");
     std::fs::create_dir(&work).unwrap();
-    let run = ran(bare(folder.path(), &["hello there"]).current_dir(&work)).exits(4);
+    let run = ran(command_without_env(folder.path(), &["hello there"]).current_dir(&work))
+        .assert_exit_code(4);
     for words in ["pixir login", "OPENAI_API_KEY", "pixir demo"] {
         assert!(run.err.contains(words), "{words}: {}", run.err);
     }
     assert_eq!(run.out, "");
-    let run = ran(bare(folder.path(), &["hello there", "--json"]).current_dir(&work)).exits(4);
+    let run =
+        ran(command_without_env(folder.path(), &["hello there", "--json"]).current_dir(&work))
+            .assert_exit_code(4);
     let envelope = run.envelope();
     assert_eq!(envelope["error"]["kind"], "not_authenticated");
     assert!(envelope.get("session_id").is_none());
@@ -189,7 +192,7 @@ async fn without_a_credential_the_first_run_says_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slip_of_the_finger_costs_nothing() {
-    let house = House::with([]).await;
+    let env = TestEnv::with_replies([]).await;
     for (args, words) in [
         (&["sesions"][..], "did you mean `sessions`"),
         (&["delegate"], "--spec"),
@@ -200,37 +203,37 @@ async fn a_slip_of_the_finger_costs_nothing() {
         (&["resume", "../../etc/passwd", "x"], "not a Session id"),
         (&["--cwd", "/does/not/exist", "x y"], "does not exist"),
     ] {
-        let run = ran(&mut pixir(&house, args)).exits(2);
+        let run = ran(&mut pixir(&env, args)).assert_exit_code(2);
         assert!(run.err.contains(words), "{args:?}: {}", run.err);
         assert_eq!(run.out, "", "{args:?}");
     }
-    let run = ran(&mut pixir(&house, &["sesions", "--json"])).exits(2);
+    let run = ran(&mut pixir(&env, &["sesions", "--json"])).assert_exit_code(2);
     assert_eq!(run.envelope()["error"]["kind"], "invalid_args");
-    assert_eq!(house.requests().len(), 0);
+    assert_eq!(env.requests().len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stdin_is_the_prompt_or_is_appended_to_it() {
-    let house = House::with((0..5).map(|_| Reply::says("ok"))).await;
-    fed(&mut pixir(&house, &[]), b"all of it\n").exits(0);
-    fed(&mut pixir(&house, &["review"]), b"the diff\n").exits(0);
-    fed(&mut pixir(&house, &["bytes", "-"]), b"caf\xff").exits(0);
-    let last = fed(&mut pixir(&house, &["no", "more"]), b"").exits(0);
+    let env = TestEnv::with_replies((0..5).map(|_| Reply::says("ok"))).await;
+    run_with_input(&mut pixir(&env, &[]), b"all of it\n").assert_exit_code(0);
+    run_with_input(&mut pixir(&env, &["review"]), b"the diff\n").assert_exit_code(0);
+    run_with_input(&mut pixir(&env, &["bytes", "-"]), b"caf\xff").assert_exit_code(0);
+    let last = run_with_input(&mut pixir(&env, &["no", "more"]), b"").assert_exit_code(0);
     assert!(!last.err.contains("silent"), "{}", last.err);
-    fed(&mut pixir(&house, &[]), b" \n").exits(2);
-    ran(&mut pixir(&house, &[])).exits(2);
-    fed(&mut pixir(&house, &["x", "y"]), &vec![b'a'; 9 << 20]).exits(2);
+    run_with_input(&mut pixir(&env, &[]), b" \n").assert_exit_code(2);
+    ran(&mut pixir(&env, &[])).assert_exit_code(2);
+    run_with_input(&mut pixir(&env, &["x", "y"]), &vec![b'a'; 9 << 20]).assert_exit_code(2);
     let texts: Vec<String> =
-        house.requests().iter().map(|request| request.user_texts()[0].to_owned()).collect();
+        env.requests().iter().map(|request| request.user_texts()[0].to_owned()).collect();
     assert_eq!(texts, ["all of it", "review\n\nthe diff", "bytes\n\ncaf\u{fffd}", "no more"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_but_silent_pipe_does_not_hang_a_run_with_a_prompt() {
-    let house = House::with([Reply::says("ok")]).await;
-    let mut child = pixir(&house, &["quick", "one"]).stdin(Stdio::piped()).spawn().unwrap();
+    let env = TestEnv::with_replies([Reply::says("ok")]).await;
+    let mut child = pixir(&env, &["quick", "one"]).stdin(Stdio::piped()).spawn().unwrap();
     let pipe = child.stdin.take();
-    let run = finish(child).exits(0);
+    let run = finish(child).assert_exit_code(0);
     assert!(run.err.contains("open but silent"), "{}", run.err);
     drop(pipe);
 }
@@ -238,113 +241,117 @@ async fn an_open_but_silent_pipe_does_not_hang_a_run_with_a_prompt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_signal_stops_the_turn_and_leaves_evidence() {
     for name in ["INT", "TERM", "HUP"] {
-        let house =
-            House::with([Reply::new().text("half of ").stalls(), Reply::says("whole")]).await;
-        let child = pixir(&house, &["go on", "--json"]).spawn().unwrap();
-        asked(&house, 1).await;
+        let env =
+            TestEnv::with_replies([Reply::new().text("half of ").stalls(), Reply::says("whole")])
+                .await;
+        let child = pixir(&env, &["go on", "--json"]).spawn().unwrap();
+        asked(&env, 1).await;
         signal(&child, name);
-        let run = finish(child).exits(130);
+        let run = finish(child).assert_exit_code(130);
         assert_eq!(run.envelope()["status"], "interrupted", "{name}");
-        let log = std::fs::read_to_string(only_log(&house)).unwrap();
+        let log = std::fs::read_to_string(only_log(&env)).unwrap();
         let last = log.lines().last().unwrap();
         assert!(last.contains("turn_failed") && last.contains("interrupted"), "{name}: {last}");
-        ran(&mut pixir(&house, &["resume", "--last", "again"])).exits(0);
+        ran(&mut pixir(&env, &["resume", "--last", "again"])).assert_exit_code(0);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_leaves_ends_the_run_quietly() {
-    let house = House::with([Reply::new().text("half").stalls()]).await;
-    let mut child = pixir(&house, &["go on"]).spawn().unwrap();
-    asked(&house, 1).await;
+    let env = TestEnv::with_replies([Reply::new().text("half").stalls()]).await;
+    let mut child = pixir(&env, &["go on"]).spawn().unwrap();
+    asked(&env, 1).await;
     drop(child.stdout.take());
-    let run = finish(child).exits(130);
+    let run = finish(child).assert_exit_code(130);
     assert_eq!(run.err, "");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_cannot_be_written_is_an_error() {
-    let house = House::with([Reply::says("lost"), Reply::says("lost")]).await;
+    let env = TestEnv::with_replies([Reply::says("lost"), Reply::says("lost")]).await;
     for args in [&["hello", "there"][..], &["hello", "there", "--json"]] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let run = ran(pixir(&house, args).stdout(full)).exits(1);
+        let run = ran(pixir(&env, args).stdout(full)).assert_exit_code(1);
         assert!(run.err.contains("stdout cannot be written"), "{}", run.err);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_open_elsewhere_is_busy_and_says_where() {
-    let house = House::with([Reply::new().text("half").stalls()]).await;
-    let child = pixir(&house, &["go on"]).spawn().unwrap();
-    asked(&house, 1).await;
-    let (id, pid) = (only_id(&house), child.id());
-    let run = ran(&mut pixir(&house, &["resume", &id, "me too"])).exits(5);
+    let env = TestEnv::with_replies([Reply::new().text("half").stalls()]).await;
+    let child = pixir(&env, &["go on"]).spawn().unwrap();
+    asked(&env, 1).await;
+    let (id, pid) = (only_id(&env), child.id());
+    let run = ran(&mut pixir(&env, &["resume", &id, "me too"])).assert_exit_code(5);
     assert!(run.err.contains(&pid.to_string()), "{}", run.err);
-    ran(&mut pixir(&house, &["sessions", "delete", &id])).exits(5);
-    let listed = ran(&mut pixir(&house, &["sessions"])).exits(0);
+    ran(&mut pixir(&env, &["sessions", "delete", &id])).assert_exit_code(5);
+    let listed = ran(&mut pixir(&env, &["sessions"])).assert_exit_code(0);
     assert!(listed.out.contains(&format!("running ({pid})")), "{}", listed.out);
     signal(&child, "INT");
-    finish(child).exits(130);
-    let listed = ran(&mut pixir(&house, &["sessions"])).exits(0);
+    finish(child).assert_exit_code(130);
+    let listed = ran(&mut pixir(&env, &["sessions"])).assert_exit_code(0);
     assert!(listed.out.contains("interrupted") && listed.out.contains("go on"), "{}", listed.out);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_found_from_elsewhere_and_deleted_by_name() {
-    let house = House::with([Reply::says("one"), Reply::says("two")]).await;
-    ran(&mut pixir(&house, &["first", "prompt"])).exits(0);
-    let id = only_id(&house);
-    let elsewhere = house.home().join("elsewhere");
+    let env = TestEnv::with_replies([Reply::says("one"), Reply::says("two")]).await;
+    ran(&mut pixir(&env, &["first", "prompt"])).assert_exit_code(0);
+    let id = only_id(&env);
+    let elsewhere = env.home().join("elsewhere");
     std::fs::create_dir_all(&elsewhere).unwrap();
-    let run = ran(pixir(&house, &["resume", &id, "more"]).current_dir(&elsewhere)).exits(0);
+    let run =
+        ran(pixir(&env, &["resume", &id, "more"]).current_dir(&elsewhere)).assert_exit_code(0);
     assert_eq!(run.out, "two\n");
-    assert!(run.err.contains(house.workspace().to_str().unwrap()), "{}", run.err);
-    let all = ran(pixir(&house, &["sessions", "--all", "--json"]).current_dir(&elsewhere)).exits(0);
+    assert!(run.err.contains(env.workspace().to_str().unwrap()), "{}", run.err);
+    let all = ran(pixir(&env, &["sessions", "--all", "--json"]).current_dir(&elsewhere))
+        .assert_exit_code(0);
     let listed = &all.envelope()["output"][0];
     assert_eq!((&listed["title"], &listed["turns"]), (&"first prompt".into(), &2.into()));
     assert_eq!(listed["status"], "answered");
-    let here = ran(pixir(&house, &["sessions", "--json"]).current_dir(&elsewhere)).exits(0);
+    let here =
+        ran(pixir(&env, &["sessions", "--json"]).current_dir(&elsewhere)).assert_exit_code(0);
     assert_eq!(here.envelope()["output"], serde_json::json!([]));
-    let gone = ran(&mut pixir(&house, &["sessions", "delete", &id])).exits(0);
+    let gone = ran(&mut pixir(&env, &["sessions", "delete", &id])).assert_exit_code(0);
     assert!(gone.out.contains(&id), "{}", gone.out);
-    ran(&mut pixir(&house, &["resume", &id, "more"])).exits(2);
+    ran(&mut pixir(&env, &["resume", &id, "more"])).assert_exit_code(2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_log_is_found_and_repaired_as_a_copy() {
-    let house = House::with([Reply::says("the truth"), Reply::says("on")]).await;
-    ran(&mut pixir(&house, &["what", "is"])).exits(0);
-    let (log, id) = (only_log(&house), only_id(&house));
-    ran(&mut pixir(&house, &["verify", &id])).exits(0);
+    let env = TestEnv::with_replies([Reply::says("the truth"), Reply::says("on")]).await;
+    ran(&mut pixir(&env, &["what", "is"])).assert_exit_code(0);
+    let (log, id) = (only_log(&env), only_id(&env));
+    ran(&mut pixir(&env, &["verify", &id])).assert_exit_code(0);
     let forged = std::fs::read_to_string(&log).unwrap().replace("the truth", "the fruit");
     std::fs::write(&log, &forged).unwrap();
-    let run = ran(&mut pixir(&house, &["verify", &id])).exits(1);
+    let run = ran(&mut pixir(&env, &["verify", &id])).assert_exit_code(1);
     assert!(run.out.contains("line 4, offset") && run.out.contains("broken_proof"), "{}", run.out);
-    let all = ran(&mut pixir(&house, &["verify", "--all", "--json"])).exits(1).envelope();
+    let all = ran(&mut pixir(&env, &["verify", "--all", "--json"])).assert_exit_code(1).envelope();
     assert_eq!((&all["ok"], &all["error"]["kind"]), (&false.into(), &"log_damaged".into()));
-    let repaired = ran(&mut pixir(&house, &["repair", &id, "--json"])).exits(0).envelope();
+    let repaired = ran(&mut pixir(&env, &["repair", &id, "--json"])).assert_exit_code(0).envelope();
     let copy = repaired["session_id"].as_str().unwrap();
     assert_eq!(std::fs::read_to_string(&log).unwrap(), forged, "the original is untouched");
-    ran(&mut pixir(&house, &["verify", copy])).exits(0);
-    ran(&mut pixir(&house, &["resume", copy, "go on"])).exits(0);
+    ran(&mut pixir(&env, &["verify", copy])).assert_exit_code(0);
+    ran(&mut pixir(&env, &["resume", copy, "go on"])).assert_exit_code(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_setting_is_named_and_a_workspace_cannot_break_a_run() {
-    let house = House::with([Reply::says("ok")]).await;
-    let config = house.home().join(".pixir/config.json");
+    let env = TestEnv::with_replies([Reply::says("ok")]).await;
+    let config = env.home().join(".pixir/config.json");
     std::fs::create_dir_all(config.parent().unwrap()).unwrap();
     std::fs::write(&config, r#"{"retry": {"max_atempts": 3}}"#).unwrap();
-    let run = ran(&mut pixir(&house, &["hello there"])).exits(2);
+    let run = ran(&mut pixir(&env, &["hello there"])).assert_exit_code(2);
     for words in ["retry.max_atempts", "retry.max_attempts", config.to_str().unwrap()] {
         assert!(run.err.contains(words), "{words}: {}", run.err);
     }
     std::fs::write(&config, r#"{"model": "of-the-user"}"#).unwrap();
-    std::fs::create_dir_all(house.workspace().join(".pixir")).unwrap();
-    house.write(".pixir/config.json", r#"{"model": "of-the-work", "bash": {"env": ["X"]}}"#);
-    let run = ran(&mut pixir(&house, &["hello there"])).exits(0);
+    std::fs::create_dir_all(env.workspace().join(".pixir")).unwrap();
+    env.write(".pixir/config.json", r#"{"model": "of-the-work", "bash": {"env": ["X"]}}"#);
+    let run = ran(&mut pixir(&env, &["hello there"])).assert_exit_code(0);
     assert!(run.err.contains("`bash.env` ignored"), "{}", run.err);
-    assert_eq!(house.requests()[0].body["model"], "of-the-work");
+    assert_eq!(env.requests()[0].body["model"], "of-the-work");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -356,37 +363,38 @@ async fn endings_have_their_exit_codes() {
         (Reply::new().refusal("I will not."), 6),
         (Reply::status(400, r#"{"error":{"message":"bad"}}"#), 1),
     ] {
-        let house = House::with([reply]).await;
-        let run = ran(&mut pixir(&house, &["hello there"])).exits(code);
+        let env = TestEnv::with_replies([reply]).await;
+        let run = ran(&mut pixir(&env, &["hello there"])).assert_exit_code(code);
         assert_eq!(run.out, "", "no answer, no stdout");
         assert!(run.err.contains("error: "), "{}", run.err);
     }
-    let house = House::with([Reply::new().text("half").incomplete("max_output_tokens")]).await;
-    let run = ran(&mut pixir(&house, &["hello there", "--json"])).exits(6);
+    let env =
+        TestEnv::with_replies([Reply::new().text("half").incomplete("max_output_tokens")]).await;
+    let run = ran(&mut pixir(&env, &["hello there", "--json"])).assert_exit_code(6);
     let envelope = run.envelope();
     assert_eq!((&envelope["ok"], &envelope["status"]), (&false.into(), &"incomplete".into()));
     assert!(run.err.contains("the answer was cut: max_output_tokens"), "{}", run.err);
-    ran(&mut pixir(&house, &["--cwd", "/proc", "hello there"])).exits(7);
+    ran(&mut pixir(&env, &["--cwd", "/proc", "hello there"])).assert_exit_code(7);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_takes_no_more_ends_the_run_with_its_own_code() {
-    let house = House::with([Reply::says("never asked")]).await;
+    let env = TestEnv::with_replies([Reply::says("never asked")]).await;
     // Room for the first line and not for the second: writes beyond it fail as on a full disk.
     let script = format!("trap '' XFSZ; ulimit -f 1; exec {PIXIR} hello there");
-    let command = pixir(&house, &[]);
+    let command = pixir(&env, &[]);
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env_clear().envs(
         command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))),
     );
     let run = ran(shell
-        .current_dir(house.workspace())
+        .current_dir(env.workspace())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped()))
-    .exits(7);
+    .assert_exit_code(7);
     assert!(run.err.contains("cannot be written"), "{}", run.err);
-    assert_eq!(house.requests().len(), 0, "no request leaves");
+    assert_eq!(env.requests().len(), 0, "no request leaves");
 }
 
 #[test]
@@ -397,8 +405,8 @@ fn a_demo_of_a_workflow_says_where_its_folder_is_or_leaves_none() {
         entries.filter(|path| path.to_str().unwrap().contains("pixir-demo-")).collect()
     };
     let demo = |args: &[&str]| {
-        let mut command = bare(home.path(), args);
-        ran(command.env("TMPDIR", home.path()).current_dir(home.path())).exits(0)
+        let mut command = command_without_env(home.path(), args);
+        ran(command.env("TMPDIR", home.path()).current_dir(home.path())).assert_exit_code(0)
     };
     let told = demo(&["demo", "migrate"]);
     let [folder] = &folders()[..] else { panic!("{:?}", folders()) };
@@ -411,7 +419,8 @@ fn a_demo_of_a_workflow_says_where_its_folder_is_or_leaves_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_works_with_nothing_and_can_be_resumed() {
     let home = tempfile::tempdir().unwrap();
-    let run = ran(bare(home.path(), &["demo"]).current_dir(home.path())).exits(0);
+    let run = ran(command_without_env(home.path(), &["demo"]).current_dir(home.path()))
+        .assert_exit_code(0);
     for words in ["2 of 4 checks failed", "all 4 checks passed", "+    total=", " holds: "] {
         assert!(run.out.contains(words), "{words}: {}", run.out);
     }
@@ -432,15 +441,16 @@ async fn the_demo_works_with_nothing_and_can_be_resumed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tracing_is_off_unless_asked_for_and_never_on_stdout() {
-    let house = House::with([Reply::says("ok"), Reply::says("ok")]).await;
-    let run = ran(pixir(&house, &["-q", "hello there"]).env("PIXIR_LOG", "debug")).exits(0);
+    let env = TestEnv::with_replies([Reply::says("ok"), Reply::says("ok")]).await;
+    let run =
+        ran(pixir(&env, &["-q", "hello there"]).env("PIXIR_LOG", "debug")).assert_exit_code(0);
     assert_eq!(run.out, "ok\n");
-    let file = house.workspace().join("trace.log");
+    let file = env.workspace().join("trace.log");
     let path = file.to_str().unwrap();
-    let run = ran(&mut pixir(&house, &["-q", "hello there", "--log-file", path])).exits(0);
+    let run = ran(&mut pixir(&env, &["-q", "hello there", "--log-file", path])).assert_exit_code(0);
     assert_eq!((run.out.as_str(), run.err.as_str()), ("ok\n", ""));
     assert!(file.exists());
-    ran(pixir(&house, &["hello there"]).env("PIXIR_LOG", "no=such=level")).exits(2);
+    ran(pixir(&env, &["hello there"]).env("PIXIR_LOG", "no=such=level")).assert_exit_code(2);
 }
 
 #[test]
@@ -449,7 +459,7 @@ fn help_version_and_completions_need_nothing() {
     for args in
         [&["--help"][..], &["-h"], &["--version"], &["help", "resume"], &["completions", "bash"]]
     {
-        let run = ran(&mut bare(home.path(), args)).exits(0);
+        let run = ran(&mut command_without_env(home.path(), args)).assert_exit_code(0);
         assert!(!run.out.is_empty() && run.err.is_empty(), "{args:?}");
     }
 }

@@ -7,16 +7,16 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::support::desk::{Ran, ran};
-use super::support::house::PIXIR;
 use super::support::leaks;
+use super::support::sign_in_env::{RunOutput, run_command};
+use super::support::test_env::PIXIR;
 
-struct Desk {
+struct ConfigEnv {
     folder: tempfile::TempDir,
     variables: Vec<(&'static str, &'static str)>,
 }
 
-impl Desk {
+impl ConfigEnv {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         for name in ["home/.pixir", "work/.pixir"] {
@@ -35,15 +35,17 @@ impl Desk {
         fs::write(self.folder.path().join("work/.pixir/config.json"), text).unwrap();
         self
     }
-    fn run(&self, args: &[&str]) -> Ran {
-        let run = ran(Command::new(PIXIR)
-            .arg("config")
-            .args(args)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .env("HOME", self.folder.path().join("home"))
-            .envs(self.variables.iter().copied())
-            .current_dir(self.folder.path().join("work")));
+    fn run(&self, args: &[&str]) -> RunOutput {
+        let run = run_command(
+            Command::new(PIXIR)
+                .arg("config")
+                .args(args)
+                .env_clear()
+                .env("PATH", std::env::var_os("PATH").unwrap())
+                .env("HOME", self.folder.path().join("home"))
+                .envs(self.variables.iter().copied())
+                .current_dir(self.folder.path().join("work")),
+        );
         leaks::check_stream(&format!("{}{}", run.out, run.err));
         run
     }
@@ -58,13 +60,13 @@ impl Desk {
 
 #[test]
 fn every_layer_is_named_as_the_origin_of_what_it_set() {
-    let mut desk = Desk::new()
+    let mut env = ConfigEnv::new()
         .user(r#"{"effort": "low", "model": "of-user", "retry": {"base_ms": 7}, "sandbox": "required"}"#)
         .workspace(r#"{"model": "of-workspace", "output_limit": 2048, "provider": "evil"}"#);
-    desk.variables = vec![("PIXIR_OUTPUT_LIMIT", "4096"), ("PIXIR_DURABILITY", "none")];
-    let listed = desk.json(&["list", "--durability", "x"]);
+    env.variables = vec![("PIXIR_OUTPUT_LIMIT", "4096"), ("PIXIR_DURABILITY", "none")];
+    let listed = env.json(&["list", "--durability", "x"]);
     assert_eq!(listed["ok"], false, "there is no such flag");
-    let listed = desk.json(&["list", "--max-iterations", "9"]);
+    let listed = env.json(&["list", "--max-iterations", "9"]);
     let of = |key: &str| -> (Value, String, String) {
         let settings = listed["output"]["settings"].as_array().unwrap();
         let found = settings.iter().find(|setting| setting["key"] == key).unwrap();
@@ -85,7 +87,7 @@ fn every_layer_is_named_as_the_origin_of_what_it_set() {
     assert_eq!(of("provider"), set(Value::Null, "default", ""), "a stranger names no server");
     let notices = listed["output"]["notices"].to_string();
     assert!(notices.contains("`provider` ignored"), "{notices}");
-    let words = desk.run(&["list", "--origin"]).out;
+    let words = env.run(&["list", "--origin"]).out;
     assert!(
         words
             .lines()
@@ -93,25 +95,25 @@ fn every_layer_is_named_as_the_origin_of_what_it_set() {
         "{words}"
     );
     assert!(words.contains("(environment: PIXIR_DURABILITY)"), "{words}");
-    assert_eq!(desk.run(&["get", "effort"]).out, "low\n");
-    assert_eq!(desk.run(&["get", "sandbox"]).out, "required\n");
-    assert_eq!(desk.run(&["get", "bash.shell"]).out, "", "nothing is set");
+    assert_eq!(env.run(&["get", "effort"]).out, "low\n");
+    assert_eq!(env.run(&["get", "sandbox"]).out, "required\n");
+    assert_eq!(env.run(&["get", "bash.shell"]).out, "", "nothing is set");
 }
 
 #[test]
 fn a_change_keeps_everything_else_in_the_file_and_its_order() {
-    let desk = Desk::new().user(
+    let env = ConfigEnv::new().user(
         r#"{"zeta": null, "model": "m", "retry": {"cap_ms": 9}, "prices": {"m": {"input": 1, "output": 2}}, "sandbox": "off"}"#,
     );
-    fs::set_permissions(desk.file(), fs::Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(env.file(), fs::Permissions::from_mode(0o644)).unwrap();
     // `zeta` is a mistake of before: it is told, and does not stand in the way.
-    let run = desk.run(&["set", "retry.base_ms", "5"]);
+    let run = env.run(&["set", "retry.base_ms", "5"]);
     assert_eq!(run.code, Some(0), "{}", run.err);
     assert!(run.err.contains("still to be corrected") && run.err.contains("zeta"), "{}", run.err);
-    desk.run(&["set", "sandbox.network", "deny"]).exits(0);
-    desk.run(&["set", "bash.env", "ONE,TWO"]).exits(0);
-    desk.run(&["unset", "zeta"]).exits(0);
-    let value: Value = serde_json::from_str(&desk.text()).unwrap();
+    env.run(&["set", "sandbox.network", "deny"]).assert_exit_code(0);
+    env.run(&["set", "bash.env", "ONE,TWO"]).assert_exit_code(0);
+    env.run(&["unset", "zeta"]).assert_exit_code(0);
+    let value: Value = serde_json::from_str(&env.text()).unwrap();
     let expected = json!({
         "model": "m",
         "retry": {"cap_ms": 9, "base_ms": 5},
@@ -120,23 +122,23 @@ fn a_change_keeps_everything_else_in_the_file_and_its_order() {
         "bash": {"env": ["ONE", "TWO"]},
     });
     assert_eq!(value.to_string(), expected.to_string(), "also the order");
-    let mode = fs::metadata(desk.file()).unwrap().permissions().mode() & 0o777;
+    let mode = fs::metadata(env.file()).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
-    let refused = desk.run(&["unset", "retry.base_ms"]).exits(2);
+    let refused = env.run(&["unset", "retry.base_ms"]).assert_exit_code(2);
     assert!(refused.err.contains("must not be larger than retry.cap_ms"), "{}", refused.err);
-    desk.run(&["unset", "retry.cap_ms"]).exits(0);
-    desk.run(&["unset", "retry.base_ms"]).exits(0);
-    desk.run(&["set", "sandbox", "workspace"]).exits(0);
-    let value: Value = serde_json::from_str(&desk.text()).unwrap();
+    env.run(&["unset", "retry.cap_ms"]).assert_exit_code(0);
+    env.run(&["unset", "retry.base_ms"]).assert_exit_code(0);
+    env.run(&["set", "sandbox", "workspace"]).assert_exit_code(0);
+    let value: Value = serde_json::from_str(&env.text()).unwrap();
     assert_eq!((value.get("retry"), &value["sandbox"]["level"]), (None, &json!("workspace")));
-    let left: Vec<_> = fs::read_dir(desk.file().parent().unwrap()).unwrap().collect();
+    let left: Vec<_> = fs::read_dir(env.file().parent().unwrap()).unwrap().collect();
     assert_eq!(left.len(), 1, "no draft stays: {left:?}");
 }
 
 #[test]
 fn what_does_not_fit_is_refused_with_what_would_and_changes_nothing() {
     let before = r#"{"model":"m","bash":{"timeout_ms":1000}}"#;
-    let desk = Desk::new().user(before);
+    let env = ConfigEnv::new().user(before);
     for (args, code, words) in [
         (vec!["set", "modle", "x"], 2, "did you mean `model`?"),
         (vec!["set", "base_ms", "5"], 2, "did you mean `retry.base_ms`?"),
@@ -164,10 +166,10 @@ fn what_does_not_fit_is_refused_with_what_would_and_changes_nothing() {
         (vec!["set", "model"], 2, "VALUE"),
         (vec!["frobnicate"], 2, "frobnicate"),
     ] {
-        let run = desk.run(&args);
+        let run = env.run(&args);
         assert_eq!(run.code, Some(code), "{args:?}: {}", run.err);
         assert!(run.err.contains(words), "{args:?}: {}", run.err);
-        assert_eq!((run.out.as_str(), desk.text().as_str()), ("", before), "{args:?}");
+        assert_eq!((run.out.as_str(), env.text().as_str()), ("", before), "{args:?}");
         assert!(!run.err.contains("remove"), "the file is not at fault: {}", run.err);
     }
 }
@@ -175,37 +177,37 @@ fn what_does_not_fit_is_refused_with_what_would_and_changes_nothing() {
 #[test]
 fn a_file_that_cannot_be_understood_is_left_alone() {
     for text in ["{", "[]", "\"x\"", "{\"model\":\"a\",\"model\":\"b\"}", "\0\0"] {
-        let desk = Desk::new().user(text);
+        let env = ConfigEnv::new().user(text);
         for args in [&["set", "effort", "low"][..], &["unset", "model"][..]] {
-            let run = desk.run(args);
+            let run = env.run(args);
             assert_eq!(run.code, Some(2), "{text}: {}", run.err);
-            assert_eq!(desk.text(), text);
+            assert_eq!(env.text(), text);
         }
-        assert_eq!(desk.run(&["path"]).code, Some(0), "where it is can always be asked");
+        assert_eq!(env.run(&["path"]).code, Some(0), "where it is can always be asked");
     }
-    let desk = Desk::new();
-    fs::create_dir(desk.file()).unwrap();
-    let envelope = desk.json(&["set", "effort", "low"]);
+    let env = ConfigEnv::new();
+    fs::create_dir(env.file()).unwrap();
+    let envelope = env.json(&["set", "effort", "low"]);
     assert_eq!(envelope["error"]["kind"], "invalid_config", "{envelope}");
-    let desk = Desk::new();
-    fs::write(desk.file(), [b'{', b'"', 0xff, b'"', b':', b'1', b'}']).unwrap();
-    assert_eq!(desk.run(&["set", "effort", "low"]).code, Some(2));
+    let env = ConfigEnv::new();
+    fs::write(env.file(), [b'{', b'"', 0xff, b'"', b':', b'1', b'}']).unwrap();
+    assert_eq!(env.run(&["set", "effort", "low"]).code, Some(2));
 }
 
 #[test]
 fn a_link_stays_a_link_and_a_home_that_is_not_there_is_made() {
-    let desk = Desk::new();
-    let elsewhere = desk.folder.path().join("dotfiles.json");
+    let env = ConfigEnv::new();
+    let elsewhere = env.folder.path().join("dotfiles.json");
     fs::write(&elsewhere, "{}").unwrap();
-    symlink(&elsewhere, desk.file()).unwrap();
-    assert_eq!(desk.run(&["set", "effort", "high"]).code, Some(0));
-    assert!(fs::symlink_metadata(desk.file()).unwrap().file_type().is_symlink());
+    symlink(&elsewhere, env.file()).unwrap();
+    assert_eq!(env.run(&["set", "effort", "high"]).code, Some(0));
+    assert!(fs::symlink_metadata(env.file()).unwrap().file_type().is_symlink());
     assert!(fs::read_to_string(elsewhere).unwrap().contains("high"));
-    let mut desk = Desk::new();
-    let made = desk.folder.path().join("made/here");
+    let mut env = ConfigEnv::new();
+    let made = env.folder.path().join("made/here");
     let made: &'static str = Box::leak(made.to_str().unwrap().to_owned().into_boxed_str());
-    desk.variables.push(("PIXIR_HOME", made));
-    assert_eq!(desk.run(&["set", "effort", "high"]).code, Some(0));
+    env.variables.push(("PIXIR_HOME", made));
+    assert_eq!(env.run(&["set", "effort", "high"]).code, Some(0));
     let bits = fs::metadata(made).unwrap().permissions().mode() & 0o777;
     assert_eq!(bits, 0o700);
     assert!(Path::new(made).join("config.json").is_file());
@@ -213,30 +215,30 @@ fn a_link_stays_a_link_and_a_home_that_is_not_there_is_made() {
 
 #[test]
 fn a_link_that_leads_nowhere_yet_is_written_through_or_refused() {
-    let desk = Desk::new();
-    let folder = desk.folder.path().join("dotfiles");
+    let env = ConfigEnv::new();
+    let folder = env.folder.path().join("dotfiles");
     fs::create_dir(&folder).unwrap();
     // Two links in a row, the second relative, as tools for dotfiles make them.
     symlink("pixir.json", folder.join("link.json")).unwrap();
-    symlink(folder.join("link.json"), desk.file()).unwrap();
-    assert_eq!(desk.run(&["set", "effort", "high"]).code, Some(0));
-    for link in [desk.file(), folder.join("link.json")] {
+    symlink(folder.join("link.json"), env.file()).unwrap();
+    assert_eq!(env.run(&["set", "effort", "high"]).code, Some(0));
+    for link in [env.file(), folder.join("link.json")] {
         assert!(fs::symlink_metadata(link).unwrap().file_type().is_symlink());
     }
     assert!(fs::read_to_string(folder.join("pixir.json")).unwrap().contains("high"));
 
     for target in ["no/such/folder/config.json", "config.json"] {
-        let desk = Desk::new();
-        symlink(target, desk.file()).unwrap();
-        let refused = desk.run(&["set", "effort", "high"]);
+        let env = ConfigEnv::new();
+        symlink(target, env.file()).unwrap();
+        let refused = env.run(&["set", "effort", "high"]);
         assert!(refused.code.is_some_and(|code| code != 0), "{target}");
-        assert_eq!(fs::read_link(desk.file()).unwrap(), Path::new(target), "the link is as it was");
+        assert_eq!(fs::read_link(env.file()).unwrap(), Path::new(target), "the link is as it was");
     }
 }
 
 #[test]
 fn many_who_set_at_once_lose_nothing() {
-    let desk = Desk::new();
+    let env = ConfigEnv::new();
     let pairs = [
         ("effort", "low"),
         ("model", "m"),
@@ -249,26 +251,26 @@ fn many_who_set_at_once_lose_nothing() {
     ];
     std::thread::scope(|scope| {
         for (key, value) in pairs {
-            let desk = &desk;
-            scope.spawn(move || assert_eq!(desk.run(&["set", key, value]).code, Some(0)));
+            let env = &env;
+            scope.spawn(move || assert_eq!(env.run(&["set", key, value]).code, Some(0)));
         }
     });
     for (key, value) in pairs {
-        assert_eq!(desk.run(&["get", key]).out, format!("{value}\n"), "{key}");
+        assert_eq!(env.run(&["get", key]).out, format!("{value}\n"), "{key}");
     }
 }
 
 #[test]
 fn secrets_of_servers_are_never_shown() {
-    let desk = Desk::new().user(
+    let env = ConfigEnv::new().user(
         r#"{"mcp_servers": {"files": {"command": "x", "args": ["--token", "tok-very-secret-1"], "env": {"A_KEY": "tok-very-secret-2"}}},
             "providers": {"p": {"base_url": "https://me:tok-very-secret-3@host/v1?key=tok-very-secret-4"}}}"#,
     );
     for args in [&["list"][..], &["list", "--json"], &["get", "mcp_servers"], &["get", "providers"]]
     {
-        let run = desk.run(args);
+        let run = env.run(args);
         assert!(!format!("{}{}", run.out, run.err).contains("tok-very-secret"), "{}", run.out);
     }
-    assert_eq!(desk.run(&["get", "mcp_servers"]).out, "[\"files\"]\n");
-    assert!(desk.run(&["get", "providers"]).out.contains("https://host/v1\""));
+    assert_eq!(env.run(&["get", "mcp_servers"]).out, "[\"files\"]\n");
+    assert!(env.run(&["get", "providers"]).out.contains("https://host/v1\""));
 }

@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 
 use pixir::Home;
 use pixir::scripted::Reply;
-use pixir::workbench::{Answer, Setup, Workbench};
+use pixir::workbench::{ToolAnswer, Workbench, WorkbenchSetup};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::torture::{self, Size};
+use crate::support::TestEnv;
+use crate::support::torture::{self, SuiteSize};
 
 /// What stands in every file outside.
 const OUTSIDE: &str = "belongs to somebody else";
 
-struct Place {
+struct ConfinementEnv {
     outer: tempfile::TempDir,
     bench: Workbench,
 }
 
-impl Place {
+impl ConfinementEnv {
     /// A Workspace `app`, its look-alike `app_evil`, and a folder of somebody else.
     fn new() -> Self {
         let outer = tempfile::tempdir().unwrap();
@@ -37,7 +37,7 @@ impl Place {
         for file in ["app/real/f", "app/real/a"] {
             fs::write(outer.path().join(file), "inside\n").unwrap();
         }
-        let bench = Workbench::new(Setup {
+        let bench = Workbench::new(WorkbenchSetup {
             own_binary: "/nowhere".into(),
             folder: &outer.path().join("app"),
             environment: Vec::new(),
@@ -54,7 +54,7 @@ impl Place {
     }
 
     /// Everything outside the Workspace and in Pixir's own state, with times and inodes.
-    fn others(&self) -> Vec<(PathBuf, u64, i64, i64, String)> {
+    fn outside_state(&self) -> Vec<(PathBuf, u64, i64, i64, String)> {
         let mut found = Vec::new();
         let folders = ["app_evil", "secret", "app/.pixir", ""];
         for folder in folders.map(|folder| self.outer.path().join(folder)) {
@@ -70,7 +70,7 @@ impl Place {
         found
     }
 
-    async fn call(&self, tool: &str, args: Value) -> Option<Result<Answer, pixir::Report>> {
+    async fn call(&self, tool: &str, args: Value) -> Option<Result<ToolAnswer, pixir::Report>> {
         let answer = self.bench.call(tool, args).await;
         let is_unknown = answer.as_ref().is_err_and(|report| report.kind == "unknown_tool");
         if let Ok(answer) = &answer {
@@ -111,7 +111,7 @@ fn only_looks(tool: &str) -> bool {
 
 #[tokio::test]
 async fn no_spelling_of_a_path_leads_out() {
-    let place = Place::new();
+    let place = ConfinementEnv::new();
     let (root, app) = (place.root(), place.root().parent().unwrap().to_owned());
     let link = |aim: &Path, name: &str| symlink(aim, root.join(name)).unwrap();
     link(Path::new("../secret/f"), "link");
@@ -163,7 +163,7 @@ async fn no_spelling_of_a_path_leads_out() {
     ];
     link(Path::new(".pixir"), "state");
     link(Path::new(".pixir/f"), "statefile");
-    let before = place.others();
+    let before = place.outside_state();
     let (mut tried, mut refused) = (0, 0);
     for (path, is_out) in
         out.iter().map(|path| (path.as_str(), true)).chain(state.map(|path| (path, false)))
@@ -181,11 +181,11 @@ async fn no_spelling_of_a_path_leads_out() {
             let may_find_nothing = only_looks(tool) && tool != "read";
             assert!(answer.is_err() || may_find_nothing, "{tool} {said}: {answer:?}");
         }
-        assert_eq!(place.others(), before, "{path}");
+        assert_eq!(place.outside_state(), before, "{path}");
         assert_eq!(fs::read_to_string(root.join("real/a")).unwrap(), "inside\n", "{path}");
     }
     assert!(refused > 300, "{refused} of {tried} calls were refused");
-    torture::say(&format!(
+    torture::print_summary(&format!(
         "confinement: spellings={} calls={tried} refused={refused} effects outside=0",
         out.len() + state.len(),
     ));
@@ -211,8 +211,9 @@ fn swap(root: &Path, swaps: usize, done: &AtomicBool) {
 
 #[test]
 fn a_thread_that_swaps_links_lets_nothing_out() {
-    let (swaps, seed, began) = (Size::asked().of(20_000, 200_000), torture::seed(), Instant::now());
-    let place = Place::new();
+    let (swaps, seed, began) =
+        (SuiteSize::from_environment().choose(20_000, 200_000), torture::seed(), Instant::now());
+    let place = ConfinementEnv::new();
     let root = place.root();
     for folder in ["room", "deep/er"] {
         fs::create_dir_all(root.join(folder)).unwrap();
@@ -224,7 +225,7 @@ fn a_thread_that_swaps_links_lets_nothing_out() {
     symlink("../../secret", root.join("deep/trap")).unwrap();
     symlink("real", root.join("door")).unwrap();
     symlink("real/f", root.join("window")).unwrap();
-    let before = place.others();
+    let before = place.outside_state();
     let doors =
         ["door/f", "window", "room/f", "deep/er/f", "door/new", "room/new/x", "door/a", "trap/f"];
     let mut random = fastrand::Rng::with_seed(seed);
@@ -247,10 +248,10 @@ fn a_thread_that_swaps_links_lets_nothing_out() {
             }
         }
     });
-    assert_eq!(place.others(), before);
+    assert_eq!(place.outside_state(), before);
     assert!(carried_out > 0, "{carried_out} of {calls_made} calls were carried out");
     assert!(carried_out < calls_made, "no call met a way out");
-    torture::say(&format!(
+    torture::print_summary(&format!(
         "race: swaps={swaps} calls={calls_made} carried out={carried_out} effects outside=0 seed={seed}, {:.1} s",
         began.elapsed().as_secs_f64(),
     ));
@@ -258,7 +259,7 @@ fn a_thread_that_swaps_links_lets_nothing_out() {
 
 #[tokio::test]
 async fn a_workspace_around_the_home_shows_no_tokens() {
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::new()
             .call("read", json!({"path": ".pixir/auth.json"}))
             .call("read", json!({"path": "way/auth.json"}))
@@ -267,15 +268,15 @@ async fn a_workspace_around_the_home_shows_no_tokens() {
         Reply::says("Nothing to see."),
     ])
     .await;
-    house.config.home = Home::new(house.workspace().join(".pixir"));
+    env.config.home = Home::new(env.workspace().join(".pixir"));
     for folder in [".pixir", "mine"] {
-        fs::create_dir(house.workspace().join(folder)).unwrap();
+        fs::create_dir(env.workspace().join(folder)).unwrap();
     }
-    house.write(".pixir/auth.json", r#"{"access_token":"one-that-opens-doors"}"#);
-    house.write(".pixir/.auth.draft", r#"{"access_token":"one-that-opens-doors"}"#);
-    house.write("mine/auth.json", "my own file\n");
-    symlink(".pixir", house.workspace().join("way")).unwrap();
-    let (conversation, _) = house.turn("look around").await;
+    env.write(".pixir/auth.json", r#"{"access_token":"one-that-opens-doors"}"#);
+    env.write(".pixir/.auth.draft", r#"{"access_token":"one-that-opens-doors"}"#);
+    env.write("mine/auth.json", "my own file\n");
+    symlink(".pixir", env.workspace().join("way")).unwrap();
+    let (conversation, _) = env.run_turn("look around").await;
     let log = fs::read_to_string(conversation.log_path()).unwrap();
     assert!(!log.contains("opens-doors"), "{log}");
     assert_eq!(log.matches(r#""kind":"protected_path""#).count(), 2, "{log}");

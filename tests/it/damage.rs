@@ -5,13 +5,16 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use pixir::scripted::{Received, Reply, Script};
-use pixir::{Break, Conversation, SessionId, Start, Status, Verification, Which, repair, verify};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
+use pixir::{
+    Conversation, LogBreak, SessionId, SessionStatus, SessionTarget, StartOptions, Verification,
+    repair_log, verify_log,
+};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::say;
-use crate::support::torture::{self, Size};
+use crate::support::TestEnv;
+use crate::support::test_env::send_and_finish;
+use crate::support::torture::{self, SuiteSize};
 
 /// How much of the Log's end is cut at every byte.
 const CUT_BYTES: usize = 20 * 1024;
@@ -23,10 +26,10 @@ const RESUMED: &str = "I know where we were.";
 struct RealLog {
     id: SessionId,
     bytes: Vec<u8>,
-    lines: Vec<Line>,
+    lines: Vec<RealLine>,
 }
 
-struct Line {
+struct RealLine {
     /// Behind its newline.
     end: usize,
     event: Value,
@@ -35,22 +38,22 @@ struct Line {
 impl RealLog {
     /// Seven Turns with everything that a Log usually holds.
     async fn make() -> Self {
-        let house = House::scripted(Script::answering(reply)).await;
-        house.write("poem.txt", "roses are red\nviolets are blue\n");
-        let conversation = house.start().await;
+        let env = TestEnv::with_script(ModelScript::answering(reply)).await;
+        env.write("poem.txt", "roses are red\nviolets are blue\n");
+        let conversation = env.start().await;
         for turn in ["long", "look", "change", "look", "several", "fail", "look"] {
-            let status = say(&conversation, turn).await;
-            assert_eq!(status == Status::Done, turn != "fail", "{turn}: {status:?}");
+            let status = send_and_finish(&conversation, turn).await;
+            assert_eq!(status == SessionStatus::Done, turn != "fail", "{turn}: {status:?}");
         }
-        Self::of(conversation.id().clone(), fs::read(conversation.log_path()).unwrap())
+        Self::new(conversation.id().clone(), fs::read(conversation.log_path()).unwrap())
     }
 
-    fn of(id: SessionId, bytes: Vec<u8>) -> Self {
+    fn new(id: SessionId, bytes: Vec<u8>) -> Self {
         let mut lines = Vec::new();
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let start = lines.last().map_or(0, |line: &Line| line.end);
+            let start = lines.last().map_or(0, |line: &RealLine| line.end);
             let event = serde_json::from_slice(line).unwrap();
-            lines.push(Line { end: start + line.len(), event });
+            lines.push(RealLine { end: start + line.len(), event });
         }
         Self { id, bytes, lines }
     }
@@ -63,7 +66,7 @@ impl RealLog {
     /// How many Turns the first lines hold, and the seq and calls of the one they leave open.
     fn turns(&self, count: usize) -> (usize, Option<(u64, Vec<String>)>) {
         let (mut turns, mut open) = (0, None);
-        for Line { event, .. } in &self.lines[..count] {
+        for RealLine { event, .. } in &self.lines[..count] {
             let data = &event["data"];
             let call_id = || data["call_id"].as_str().unwrap().to_owned();
             match (event["type"].as_str().unwrap(), &mut open) {
@@ -83,7 +86,7 @@ impl RealLog {
 }
 
 /// The model of all these stories: what the user says decides what it does.
-fn reply(request: &Received) -> Reply {
+fn reply(request: &ReceivedRequest) -> Reply {
     let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
     let step = request.outputs().len();
     let read = json!({"path": "poem.txt"});
@@ -113,7 +116,7 @@ fn reply(request: &Received) -> Reply {
 
 /// One thing done to the Log.
 #[derive(Debug, Clone, Copy)]
-enum Damage {
+enum LogDamage {
     /// Only so many bytes are left.
     Cut(usize),
     Flip {
@@ -122,7 +125,7 @@ enum Damage {
     },
 }
 
-impl Damage {
+impl LogDamage {
     fn apply(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Self::Cut(length) => bytes[..length].to_vec(),
@@ -136,13 +139,13 @@ impl Damage {
 }
 
 /// A Workspace that holds one Log and nothing else.
-struct Scratch {
+struct ScratchWorkspace {
     folder: tempfile::TempDir,
     path: PathBuf,
 }
 
-impl Scratch {
-    fn holding(log: &RealLog, bytes: &[u8]) -> Self {
+impl ScratchWorkspace {
+    fn with_log(log: &RealLog, bytes: &[u8]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let sessions = folder.path().join(".pixir/sessions");
         fs::create_dir_all(&sessions).unwrap();
@@ -160,7 +163,7 @@ impl Scratch {
     }
 }
 
-fn places(breaks: &[Break]) -> Vec<(&'static str, u64)> {
+fn places(breaks: &[LogBreak]) -> Vec<(&'static str, u64)> {
     breaks.iter().map(|found| (found.kind, found.line)).collect()
 }
 
@@ -189,8 +192,8 @@ fn check_cut(log: &RealLog, cut: usize, seen: &Verification) {
 
 /// What must be said about a Log with one wrong bit.
 #[track_caller]
-fn check_flip(log: &RealLog, damage: Damage, seen: &Verification) {
-    let Damage::Flip { place, .. } = damage else { panic!("{damage:?}") };
+fn check_flip(log: &RealLog, damage: LogDamage, seen: &Verification) {
+    let LogDamage::Flip { place, .. } = damage else { panic!("{damage:?}") };
     let line = log.line_of(place);
     assert!(!seen.ok, "{damage:?} in line {line} is not reported");
     // A first line that lost its proof looks like the first Pixir's; the second line tells.
@@ -200,13 +203,13 @@ fn check_flip(log: &RealLog, damage: Damage, seen: &Verification) {
 }
 
 /// The cuts to make, the longest Log first, so that a file need only shrink.
-fn cuts(log: &RealLog, size: Size, random: &mut fastrand::Rng) -> Vec<usize> {
+fn cuts(log: &RealLog, size: SuiteSize, random: &mut fastrand::Rng) -> Vec<usize> {
     let first = log.bytes.len() - CUT_BYTES;
     let ends = log.lines.iter().map(|line| line.end).filter(|end| *end > first);
     // Boundaries are few and matter most: every sample has them all, and their neighbours.
     let mut cuts: Vec<usize> = match size {
-        Size::Full => (first..log.bytes.len()).collect(),
-        Size::Sample => {
+        SuiteSize::Full => (first..log.bytes.len()).collect(),
+        SuiteSize::Sample => {
             let mut cuts: Vec<usize> = ends.flat_map(|end| [end - 1, end, end + 1]).collect();
             cuts.extend((0..CUT_BYTES / 10).map(|_| random.usize(first..log.bytes.len())));
             cuts
@@ -218,9 +221,9 @@ fn cuts(log: &RealLog, size: Size, random: &mut fastrand::Rng) -> Vec<usize> {
     cuts
 }
 
-fn flips(log: &RealLog, count: usize, random: &mut fastrand::Rng) -> Vec<Damage> {
-    let flip = |place, bit| Damage::Flip { place, bit };
-    let mut flips: Vec<Damage> =
+fn flips(log: &RealLog, count: usize, random: &mut fastrand::Rng) -> Vec<LogDamage> {
+    let flip = |place, bit| LogDamage::Flip { place, bit };
+    let mut flips: Vec<LogDamage> =
         (0..count).map(|_| flip(random.usize(0..log.bytes.len()), random.u8(0..8))).collect();
     // Newlines hold everything together, and proofs stand before them.
     for line in &log.lines {
@@ -231,28 +234,28 @@ fn flips(log: &RealLog, count: usize, random: &mut fastrand::Rng) -> Vec<Damage>
 }
 
 /// Cuts and flips one after the other, on two threads with a file each.
-fn verify_all(log: &RealLog, cuts: &[usize], flips: &[Damage]) {
+fn verify_all(log: &RealLog, cuts: &[usize], flips: &[LogDamage]) {
     let share = |count: usize| count.div_ceil(2).max(1);
     std::thread::scope(|scope| {
         for cuts in cuts.chunks(share(cuts.len())) {
             scope.spawn(move || {
-                let scratch = Scratch::holding(log, &log.bytes);
+                let scratch = ScratchWorkspace::with_log(log, &log.bytes);
                 let file = scratch.file();
                 for cut in cuts {
                     file.set_len(*cut as u64).unwrap();
-                    check_cut(log, *cut, &verify(scratch.workspace(), &log.id).unwrap());
+                    check_cut(log, *cut, &verify_log(scratch.workspace(), &log.id).unwrap());
                 }
             });
         }
         for flips in flips.chunks(share(flips.len())) {
             scope.spawn(move || {
-                let scratch = Scratch::holding(log, &log.bytes);
+                let scratch = ScratchWorkspace::with_log(log, &log.bytes);
                 let file = scratch.file();
                 for damage in flips {
-                    let Damage::Flip { place, bit } = *damage else { panic!("{damage:?}") };
+                    let LogDamage::Flip { place, bit } = *damage else { panic!("{damage:?}") };
                     let byte = log.bytes[place];
                     file.write_all_at(&[byte ^ (1 << bit)], place as u64).unwrap();
-                    check_flip(log, *damage, &verify(scratch.workspace(), &log.id).unwrap());
+                    check_flip(log, *damage, &verify_log(scratch.workspace(), &log.id).unwrap());
                     file.write_all_at(&[byte], place as u64).unwrap();
                 }
             });
@@ -260,22 +263,21 @@ fn verify_all(log: &RealLog, cuts: &[usize], flips: &[Damage]) {
     });
 }
 
-async fn open(house: &House, scratch: &Scratch, id: &SessionId) -> Conversation {
+async fn open(env: &TestEnv, scratch: &ScratchWorkspace, id: &SessionId) -> Conversation {
     let workspace = scratch.workspace().to_owned();
-    let session = Which::Resume(id.clone());
-    house
-        .harness()
-        .start(Start { workspace, session, can_ask: false, mcp_servers: Vec::new() })
+    let session = SessionTarget::Resume(id.clone());
+    env.harness()
+        .start(StartOptions { workspace, session, can_ask: false, mcp_servers: Vec::new() })
         .await
         .unwrap()
 }
 
 /// The damaged Log opens, takes one more Turn, and is afterwards no worse than it was.
-async fn resume(house: &House, log: &RealLog, damage: Damage) {
+async fn resume(env: &TestEnv, log: &RealLog, damage: LogDamage) {
     let damaged = damage.apply(&log.bytes);
-    let scratch = Scratch::holding(log, &damaged);
-    let before = verify(scratch.workspace(), &log.id).unwrap();
-    let conversation = open(house, &scratch, &log.id).await;
+    let scratch = ScratchWorkspace::with_log(log, &damaged);
+    let before = verify_log(scratch.workspace(), &log.id).unwrap();
+    let conversation = open(env, &scratch, &log.id).await;
     let notices = conversation.notices().join("\n");
     for found in before.breaks.iter().filter(|found| found.kind == "unreadable_line") {
         let line = format!("line {}", found.line);
@@ -283,17 +285,17 @@ async fn resume(house: &House, log: &RealLog, damage: Damage) {
     }
     assert_eq!(before.ok, notices.is_empty(), "{damage:?}: {notices}");
     // The scripted server refuses calls and outputs that do not pair, as the real one does.
-    assert_eq!(say(&conversation, "go on").await, Status::Done, "{damage:?}");
+    assert_eq!(send_and_finish(&conversation, "go on").await, SessionStatus::Done, "{damage:?}");
     let history = conversation.history().await.unwrap();
     assert!(history.turns().open.is_none(), "{damage:?}");
-    let after = verify(scratch.workspace(), &log.id).unwrap();
+    let after = verify_log(scratch.workspace(), &log.id).unwrap();
     assert!(after.open_turn.is_none(), "{damage:?}");
     let (known, left) = (places(&before.breaks), places(&after.breaks));
     let news: Vec<_> = left.iter().filter(|found| !known.contains(found)).collect();
     assert!(news.is_empty(), "{damage:?} left {news:?}");
     let bytes = fs::read(&scratch.path).unwrap();
     assert!(bytes.starts_with(&damaged), "{damage:?}: nothing that was there is touched");
-    if let Damage::Cut(cut) = damage {
+    if let LogDamage::Cut(cut) = damage {
         assert!(after.ok, "{damage:?}: a closed tail is accounted for: {:?}", after.breaks);
         let is_torn = log.lines.iter().all(|line| line.end != cut && line.end != cut + 1);
         assert_eq!(after.repaired.len(), usize::from(is_torn), "{damage:?}");
@@ -301,47 +303,48 @@ async fn resume(house: &House, log: &RealLog, damage: Damage) {
 }
 
 /// A cleaned copy holds, and the damaged original is as it was.
-async fn repair_copy(house: &House, log: &RealLog, damage: Damage) {
+async fn repair_copy(env: &TestEnv, log: &RealLog, damage: LogDamage) {
     let damaged = damage.apply(&log.bytes);
-    let scratch = Scratch::holding(log, &damaged);
-    let before = verify(scratch.workspace(), &log.id).unwrap();
-    let repaired = repair(scratch.workspace(), &log.id).unwrap();
+    let scratch = ScratchWorkspace::with_log(log, &damaged);
+    let before = verify_log(scratch.workspace(), &log.id).unwrap();
+    let repaired = repair_log(scratch.workspace(), &log.id).unwrap();
     assert_eq!(fs::read(&scratch.path).unwrap(), damaged, "{damage:?}: the original is untouched");
     assert_eq!(repaired.breaks, before.breaks, "{damage:?}");
-    let copy = verify(scratch.workspace(), &repaired.session_id).unwrap();
+    let copy = verify_log(scratch.workspace(), &repaired.session_id).unwrap();
     assert!(copy.ok && copy.open_turn.is_none(), "{damage:?}: {:?}", copy.breaks);
     assert_eq!(copy.events, repaired.events_kept + repaired.events_added, "{damage:?}");
-    let conversation = open(house, &scratch, &repaired.session_id).await;
+    let conversation = open(env, &scratch, &repaired.session_id).await;
     assert_eq!(conversation.notices().len(), 0, "{damage:?}: {:?}", conversation.notices());
-    assert_eq!(say(&conversation, "go on").await, Status::Done, "{damage:?}");
+    assert_eq!(send_and_finish(&conversation, "go on").await, SessionStatus::Done, "{damage:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_cut_and_every_flip_is_reported_survived_and_repaired() {
-    let (size, seed, began) = (Size::asked(), torture::seed(), Instant::now());
+    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
     let mut random = fastrand::Rng::with_seed(seed);
     let log = RealLog::make().await;
     assert!(log.bytes.len() >= 30 * 1024, "{} bytes", log.bytes.len());
     let cuts = cuts(&log, size, &mut random);
-    let flips = flips(&log, size.of(200, 2000), &mut random);
+    let flips = flips(&log, size.choose(200, 2000), &mut random);
     verify_all(&log, &cuts, &flips);
-    let house = House::scripted(Script::answering(reply)).await;
-    let mut resumes: Vec<Damage> =
-        (0..size.of(10, 100)).map(|_| Damage::Cut(cuts[random.usize(0..cuts.len())])).collect();
+    let env = TestEnv::with_script(ModelScript::answering(reply)).await;
+    let mut resumes: Vec<LogDamage> = (0..size.choose(10, 100))
+        .map(|_| LogDamage::Cut(cuts[random.usize(0..cuts.len())]))
+        .collect();
     // Some cuts at boundaries: their Turns are open and nothing else is wrong.
-    resumes.extend((0..size.of(4, 20)).map(|_| {
+    resumes.extend((0..size.choose(4, 20)).map(|_| {
         let line = &log.lines[random.usize(1..log.lines.len())];
-        Damage::Cut(line.end - random.usize(0..2))
+        LogDamage::Cut(line.end - random.usize(0..2))
     }));
-    resumes.extend((0..size.of(12, 100)).map(|_| flips[random.usize(0..flips.len())]));
+    resumes.extend((0..size.choose(12, 100)).map(|_| flips[random.usize(0..flips.len())]));
     for damage in &resumes {
-        resume(&house, &log, *damage).await;
+        resume(&env, &log, *damage).await;
     }
-    let repairs = size.of(8, 60);
+    let repairs = size.choose(8, 60);
     for _ in 0..repairs {
-        repair_copy(&house, &log, flips[random.usize(0..flips.len())]).await;
+        repair_copy(&env, &log, flips[random.usize(0..flips.len())]).await;
     }
-    torture::say(&format!(
+    torture::print_summary(&format!(
         "damage: {} bytes in {} lines, {} cuts, {} flips, {} resumes, {repairs} repairs, \
          seed={seed}, {:.1} s",
         log.bytes.len(),

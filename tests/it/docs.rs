@@ -30,7 +30,7 @@ fn describe(command: &mut Command, name: &str, page: &mut String) {
 fn the_command_reference_is_true() {
     let mut text =
         "# The command line\n\nWritten by a test from the program's own help.\n".to_owned();
-    let mut command = pixir::command();
+    let mut command = pixir::command_grammar();
     command.build();
     describe(&mut command, "pixir", &mut text);
     keep("docs/cli.md", &text);
@@ -84,7 +84,7 @@ fn the_settings_of_editors_can_be_copied() {
         let mut found = Vec::new();
         starts(&value, &mut found);
         assert_eq!(found, [["pixir", "acp"]], "{text}");
-        pixir::command().try_get_matches_from(&found[0]).expect("Pixir takes it");
+        pixir::command_grammar().try_get_matches_from(&found[0]).expect("Pixir takes it");
     }
     // What stands in other languages starts the same, and its brackets close.
     for (language, count) in [("lua", 2), ("elisp", 1)] {

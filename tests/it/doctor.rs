@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use pixir::scripted::{Issuer, Script, Server};
+use pixir::scripted::{ModelScript, ScriptedIssuer, ScriptedServer};
 use serde_json::Value;
 
-use super::support::house::PIXIR;
 use super::support::leaks;
+use super::support::test_env::PIXIR;
 
 fn doctor(home: &Path, args: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, Value, String) {
     let work = home.join("work");
@@ -25,7 +25,7 @@ fn doctor(home: &Path, args: &[&str], variables: &[(&str, &str)]) -> (Option<i32
     let out = String::from_utf8(output.stdout).unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     leaks::check_stream(&format!("{out}{err}"));
-    leaks::check(home, &leaks::planted(), &[]);
+    leaks::check_folder(home, &leaks::planted_secrets(), &[]);
     let envelope: Value = serde_json::from_str(&out).unwrap();
     (output.status.code(), envelope, err)
 }
@@ -94,8 +94,8 @@ fn a_server_that_needs_no_key_is_told_as_such() {
 #[tokio::test(flavor = "multi_thread")]
 async fn online_means_that_somebody_answers() {
     let folder = tempfile::tempdir().unwrap();
-    let issuer = Issuer::start().await.unwrap();
-    let server = Server::start(Script::new([])).await.unwrap();
+    let issuer = ScriptedIssuer::start().await.unwrap();
+    let server = ScriptedServer::start(ModelScript::new([])).await.unwrap();
     let (base_url, issuer_url) = (server.base_url(), issuer.base_url());
     let variables =
         [("OPENAI_BASE_URL", base_url.as_str()), ("PIXIR_AUTH_ISSUER", issuer_url.as_str())];

@@ -2,28 +2,32 @@
 
 use std::time::Duration;
 
-use pixir::scripted::{Reply, Script};
-use pixir::{Answer, Conversation, Durability, Ephemeral, EventKind, Input, Status};
+use pixir::scripted::{ModelScript, Reply};
+use pixir::{
+    Conversation, Ephemeral, EventKind, LogDurability, PermissionAnswer, SessionStatus, UserInput,
+};
 use serde_json::json;
 
-use crate::support::House;
-use crate::support::house::{finish, listen, listen_until, logs, say};
+use crate::support::TestEnv;
+use crate::support::test_env::{
+    listen_until, log_files, send_and_finish, subscribe_from_now, wait_for_turn_end,
+};
 
 /// One end for the one Turn, and nothing that `verify` could complain about.
 #[track_caller]
-fn is_sound(house: &House, conversation: &Conversation) {
-    let transcript = house.transcript(conversation);
+fn is_sound(env: &TestEnv, conversation: &Conversation) {
+    let transcript = env.transcript(conversation);
     let ends = transcript.matches(" turn_failed ").count()
         + transcript.matches("assistant_message final").count();
     assert_eq!(ends, transcript.matches(" user_message ").count(), "{transcript}");
-    let verification = pixir::verify(&house.workspace(), conversation.id()).unwrap();
+    let verification = pixir::verify_log(&env.workspace(), conversation.id()).unwrap();
     assert!(verification.ok, "{transcript}{:?}", verification.breaks);
 }
 
-async fn asked(house: &House) -> (Conversation, pixir::CallId) {
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+async fn asked(env: &TestEnv) -> (Conversation, pixir::CallId) {
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     let heard =
         listen_until(&mut listener, |event| event.type_name() == "permission_request").await;
     let Some(EventKind::Ephemeral(Ephemeral::PermissionRequest(request))) =
@@ -36,51 +40,58 @@ async fn asked(house: &House) -> (Conversation, pixir::CallId) {
 
 #[tokio::test]
 async fn reasoning_behind_the_answer_does_not_undo_it() {
-    let house =
-        House::with([Reply::new().text("Hello.").reasoning("Afterthought."), Reply::says("Two.")])
-            .await;
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
-    assert!(house.transcript(&conversation).ends_with("assistant_message final \"Hello.\"\n"));
-    assert_eq!(say(&conversation, "more").await, Status::Done);
-    is_sound(&house, &conversation);
+    let env = TestEnv::with_replies([
+        Reply::new().text("Hello.").reasoning("Afterthought."),
+        Reply::says("Two."),
+    ])
+    .await;
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert!(env.transcript(&conversation).ends_with("assistant_message final \"Hello.\"\n"));
+    assert_eq!(send_and_finish(&conversation, "more").await, SessionStatus::Done);
+    is_sound(&env, &conversation);
 }
 
 #[tokio::test]
 async fn two_interrupts_during_a_question_are_one_end() {
-    let house = House::with([Reply::calls("bash", json!({"command": "rm x"})), Reply::says("ok")])
-        .await
-        .ask_mode();
-    let (conversation, call_id) = asked(&house).await;
-    let mut listener = listen(&conversation);
+    let env = TestEnv::with_replies([
+        Reply::calls("bash", json!({"command": "rm x"})),
+        Reply::says("ok"),
+    ])
+    .await
+    .in_ask_mode();
+    let (conversation, call_id) = asked(&env).await;
+    let mut listener = subscribe_from_now(&conversation);
     let (one, two) = tokio::join!(conversation.interrupt(), conversation.interrupt());
     assert!(one.is_ok() && two.is_ok());
     listen_until(&mut listener, |event| event.type_name() == "permission_resolved").await;
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
-    assert!(conversation.answer(&call_id, Answer::Once).await.is_err());
-    is_sound(&house, &conversation);
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
+    assert!(conversation.answer(&call_id, PermissionAnswer::Once).await.is_err());
+    is_sound(&env, &conversation);
 }
 
 #[tokio::test]
 async fn a_yes_that_races_an_interrupt_starts_nothing() {
     for _ in 0..20 {
-        let house =
-            House::with([Reply::calls("bash", json!({"command": "touch x"})), Reply::says("ok")])
-                .await
-                .ask_mode();
-        let (conversation, call_id) = asked(&house).await;
-        let answer = conversation.answer(&call_id, Answer::Once);
+        let env = TestEnv::with_replies([
+            Reply::calls("bash", json!({"command": "touch x"})),
+            Reply::says("ok"),
+        ])
+        .await
+        .in_ask_mode();
+        let (conversation, call_id) = asked(&env).await;
+        let answer = conversation.answer(&call_id, PermissionAnswer::Once);
         drop(tokio::join!(conversation.interrupt(), answer));
-        finish(&conversation).await;
-        assert!(!house.workspace().join("x").exists(), "it ran after the interrupt");
-        is_sound(&house, &conversation);
+        wait_for_turn_end(&conversation).await;
+        assert!(!env.workspace().join("x").exists(), "it ran after the interrupt");
+        is_sound(&env, &conversation);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interrupt_anywhere_ends_once_and_the_session_goes_on() {
     for moment in 0..30 {
-        let mut house = House::with([
+        let mut env = TestEnv::with_replies([
             Reply::new()
                 .reasoning("Hm.")
                 .text("Look.")
@@ -95,41 +106,41 @@ async fn an_interrupt_anywhere_ends_once_and_the_session_goes_on() {
             Reply::says("again"),
         ])
         .await;
-        house.config.durability = Durability::Turn;
-        house.write("a", "1\n");
-        house.write("b", "2\n");
-        let conversation = house.start().await;
-        conversation.send(Input { text: "go".into() }).await.unwrap();
+        env.config.durability = LogDurability::Turn;
+        env.write("a", "1\n");
+        env.write("b", "2\n");
+        let conversation = env.start().await;
+        conversation.send(UserInput { text: "go".into() }).await.unwrap();
         tokio::time::sleep(Duration::from_micros(moment * 2500)).await;
         drop(tokio::join!(conversation.interrupt(), conversation.interrupt()));
-        finish(&conversation).await;
-        is_sound(&house, &conversation);
-        assert_eq!(say(&conversation, "again").await, Status::Done);
-        is_sound(&house, &conversation);
+        wait_for_turn_end(&conversation).await;
+        is_sound(&env, &conversation);
+        assert_eq!(send_and_finish(&conversation, "again").await, SessionStatus::Done);
+        is_sound(&env, &conversation);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_that_races_the_turns_own_end_does_not_write_a_second_one() {
     for round in 0..20 {
-        let mut house = House::with([Reply::new().text("Half").stalls()]).await;
-        house.config.durability = Durability::Turn;
-        house.config.grace.turn = Duration::from_micros(200 + round * 300);
-        let conversation = house.start().await;
-        let mut listener = listen(&conversation);
-        conversation.send(Input { text: "go".into() }).await.unwrap();
+        let mut env = TestEnv::with_replies([Reply::new().text("Half").stalls()]).await;
+        env.config.durability = LogDurability::Turn;
+        env.config.grace.turn = Duration::from_micros(200 + round * 300);
+        let conversation = env.start().await;
+        let mut listener = subscribe_from_now(&conversation);
+        conversation.send(UserInput { text: "go".into() }).await.unwrap();
         listen_until(&mut listener, |event| event.type_name() == "text_delta").await;
         conversation.interrupt().await.unwrap();
-        assert_eq!(finish(&conversation).await, Status::Interrupted);
-        is_sound(&house, &conversation);
-        let transcript = house.transcript(&conversation);
+        assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
+        is_sound(&env, &conversation);
+        let transcript = env.transcript(&conversation);
         assert!(transcript.contains("assistant_message partial \"Half\""), "{transcript}");
     }
 }
 
 #[tokio::test]
 async fn one_call_id_for_two_calls_is_answered_twice() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::new().call_as(Some("c"), "read", r#"{"path":"a"}"#).call_as(
             Some("c"),
             "read",
@@ -138,24 +149,24 @@ async fn one_call_id_for_two_calls_is_answered_twice() {
         Reply::says("ok"),
     ])
     .await;
-    house.write("a", "1\n");
-    house.write("b", "2\n");
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    is_sound(&house, &conversation);
+    env.write("a", "1\n");
+    env.write("b", "2\n");
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    is_sound(&env, &conversation);
 }
 
 #[tokio::test]
 async fn reasoning_is_shown_once_over_all_attempts() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::status(500, "{}"),
         Reply::new().reasoning("Think hard.").ends_silently(),
         Reply::new().reasoning("Think hard.").text("Done."),
     ])
     .await;
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     let heard = listen_until(&mut listener, |event| event.type_name() == "assistant_message").await;
     let shown: String = heard
         .iter()
@@ -169,7 +180,7 @@ async fn reasoning_is_shown_once_over_all_attempts() {
 
 #[tokio::test]
 async fn consecutive_reasoning_items_are_all_replayed() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::new()
             .reasoning("First.")
             .reasoning("Second.")
@@ -177,22 +188,22 @@ async fn consecutive_reasoning_items_are_all_replayed() {
         Reply::says("ok"),
     ])
     .await;
-    let (_, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    let last = house.requests().pop().unwrap();
+    let (_, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    let last = env.requests().pop().unwrap();
     assert_eq!(last.input().iter().filter(|item| item["type"] == "reasoning").count(), 2);
 }
 
 #[tokio::test]
 async fn the_guard_counts_identical_calls_of_one_response_too() {
     let reply = (0..8).fold(Reply::new(), |reply, _| reply.call("read", json!({"path": "a"})));
-    let house = House::with([reply, Reply::says("ok")]).await;
-    house.write("a", "1\n");
-    let (conversation, status) = house.turn("go").await;
-    let transcript = house.transcript(&conversation);
+    let env = TestEnv::with_replies([reply, Reply::says("ok")]).await;
+    env.write("a", "1\n");
+    let (conversation, status) = env.run_turn("go").await;
+    let transcript = env.transcript(&conversation);
     assert_eq!(transcript.matches("error doom_loop").count(), 5, "{transcript}");
-    assert_eq!(status, Status::Done, "the model can do something else in its next response");
-    is_sound(&house, &conversation);
+    assert_eq!(status, SessionStatus::Done, "the model can do something else in its next response");
+    is_sound(&env, &conversation);
 }
 
 #[tokio::test]
@@ -201,57 +212,57 @@ async fn another_call_between_identical_ones_starts_the_count_again() {
     let mut replies: Vec<Reply> = (0..5).map(|_| Reply::calls("read", same())).collect();
     replies.push(Reply::new().call("read", json!({"path": "b"})).call("read", same()));
     replies.push(Reply::says("ok"));
-    let house = House::with(replies).await;
-    house.write("a", "1\n");
-    house.write("b", "2\n");
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    is_sound(&house, &conversation);
+    let env = TestEnv::with_replies(replies).await;
+    env.write("a", "1\n");
+    env.write("b", "2\n");
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    is_sound(&env, &conversation);
 }
 
 #[tokio::test]
 async fn a_model_that_only_announces_to_go_on_is_stopped() {
     let empty = json!({"type": "response.completed", "response": {"id": "r", "end_turn": false}});
     let silent = |_| Reply::new().event("response.completed", &empty).left_open();
-    let house = House::with((0..9).map(silent)).await;
-    let (conversation, status) = house.turn("go").await;
-    assert!(matches!(status, Status::Error { .. }), "{status:?}");
-    assert_eq!(house.requests().len(), 1);
-    is_sound(&house, &conversation);
+    let env = TestEnv::with_replies((0..9).map(silent)).await;
+    let (conversation, status) = env.run_turn("go").await;
+    assert!(matches!(status, SessionStatus::Error { .. }), "{status:?}");
+    assert_eq!(env.requests().len(), 1);
+    is_sound(&env, &conversation);
 }
 
 /// A model that deletes the Log while it answers: what comes next cannot be made durable.
-async fn without_log(durability: Durability, reply: fn() -> Reply) -> (House, Status) {
+async fn without_log(durability: LogDurability, reply: fn() -> Reply) -> (TestEnv, SessionStatus) {
     let place = std::sync::Arc::new(std::sync::OnceLock::<std::path::PathBuf>::new());
     let workspace = std::sync::Arc::clone(&place);
-    let script = Script::answering(move |_| {
-        for log in logs(workspace.get().unwrap()) {
+    let script = ModelScript::answering(move |_| {
+        for log in log_files(workspace.get().unwrap()) {
             std::fs::remove_file(log).unwrap();
         }
         reply()
     });
-    let mut house = House::scripted(script).await;
-    house.config.durability = durability;
-    place.set(house.workspace()).unwrap();
-    let (_, status) = house.turn("go").await;
-    (house, status)
+    let mut env = TestEnv::with_script(script).await;
+    env.config.durability = durability;
+    place.set(env.workspace()).unwrap();
+    let (_, status) = env.run_turn("go").await;
+    (env, status)
 }
 
 #[tokio::test]
 async fn no_mutating_tool_starts_before_its_intent_is_durable() {
     let touch = || Reply::calls("bash", json!({"command": "touch x"}));
-    let (house, status) = without_log(Durability::Turn, touch).await;
-    let Status::Error { error, .. } = status else { panic!("{status:?}") };
+    let (env, status) = without_log(LogDurability::Turn, touch).await;
+    let SessionStatus::Error { error, .. } = status else { panic!("{status:?}") };
     assert_eq!(error.kind, "log_write_failed");
-    assert!(!house.workspace().join("x").exists());
-    assert_eq!(house.requests().len(), 1, "no further request leaves");
+    assert!(!env.workspace().join("x").exists());
+    assert_eq!(env.requests().len(), 1, "no further request leaves");
 }
 
 #[tokio::test]
 async fn the_end_of_a_turn_is_made_durable() {
-    for durability in [Durability::Turn, Durability::None] {
+    for durability in [LogDurability::Turn, LogDurability::None] {
         let (_, status) = without_log(durability, || Reply::says("Done.")).await;
-        let Status::Error { error, .. } = status else { panic!("{status:?}") };
+        let SessionStatus::Error { error, .. } = status else { panic!("{status:?}") };
         assert_eq!(error.kind, "log_write_failed");
     }
 }
@@ -259,33 +270,36 @@ async fn the_end_of_a_turn_is_made_durable() {
 #[tokio::test]
 async fn every_event_is_made_durable_when_the_user_says_so() {
     let look = || Reply::calls("read", json!({"path": "nothing"}));
-    let (house, status) = without_log(Durability::Event, look).await;
-    assert!(matches!(status, Status::Error { .. }));
-    assert_eq!(house.requests().len(), 1);
+    let (env, status) = without_log(LogDurability::Event, look).await;
+    assert!(matches!(status, SessionStatus::Error { .. }));
+    assert_eq!(env.requests().len(), 1);
 }
 
 #[tokio::test]
 async fn a_session_that_everybody_left_still_ends_its_turn() {
-    let house =
-        House::with([Reply::calls("bash", json!({"command": "true"})), Reply::says("done")]).await;
-    let conversation = house.start().await;
+    let env = TestEnv::with_replies([
+        Reply::calls("bash", json!({"command": "true"})),
+        Reply::says("done"),
+    ])
+    .await;
+    let conversation = env.start().await;
     let id = conversation.id().clone();
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     drop(conversation);
     listen_until(&mut listener, |event| event.type_name() == "assistant_message").await;
-    let resumed = house.resume(&id).await;
-    is_sound(&house, &resumed);
+    let resumed = env.resume(&id).await;
+    is_sound(&env, &resumed);
 }
 
 #[tokio::test]
 async fn a_huge_prompt_and_a_huge_answer_survive_a_resume() {
-    let house = House::with([Reply::says(&"y".repeat(2 << 20)), Reply::says("2")]).await;
-    let (conversation, status) = house.turn(&"x".repeat(300 << 10)).await;
-    assert_eq!(status, Status::Done);
+    let env = TestEnv::with_replies([Reply::says(&"y".repeat(2 << 20)), Reply::says("2")]).await;
+    let (conversation, status) = env.run_turn(&"x".repeat(300 << 10)).await;
+    assert_eq!(status, SessionStatus::Done);
     let id = conversation.id().clone();
     drop(conversation);
-    let resumed = house.resume(&id).await;
-    assert_eq!(say(&resumed, "more").await, Status::Done);
-    is_sound(&house, &resumed);
+    let resumed = env.resume(&id).await;
+    assert_eq!(send_and_finish(&resumed, "more").await, SessionStatus::Done);
+    is_sound(&env, &resumed);
 }

@@ -3,32 +3,32 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use crate::support::Stage;
+use crate::support::BinaryEnv;
 
-struct Told {
+struct ErrorReport {
     exit: i32,
     envelope: Value,
     stderr: String,
     requests: usize,
 }
 
-async fn told(reply: Reply) -> Told {
-    let script = Script::answering(move |_| reply.clone());
-    let stage = Stage::new(Stage::mark(), script).await;
-    stage.configure(
+async fn run_failing_turn(reply: Reply) -> ErrorReport {
+    let script = ModelScript::answering(move |_| reply.clone());
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    env.configure(
         &json!({"durability": "none", "retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}),
     );
-    let ended = stage.run(&["--json", "hi"]);
-    let (id, _) = stage.session().unwrap();
-    assert!(pixir::verify(&stage.workspace(), &id).unwrap().ok);
-    Told {
+    let ended = env.run(&["--json", "hi"]);
+    let (id, _) = env.session().unwrap();
+    assert!(pixir::verify_log(&env.workspace(), &id).unwrap().ok);
+    ErrorReport {
         exit: ended.status.code().unwrap(),
         envelope: serde_json::from_str(&ended.stdout).unwrap(),
         stderr: ended.stderr,
-        requests: stage.server.requests().len(),
+        requests: env.server.requests().len(),
     }
 }
 
@@ -80,7 +80,7 @@ async fn each_kind_of_refusal_has_its_exit_its_words_and_its_way_on() {
         ),
     ];
     for (reply, exit, kind, action, requests) in rows {
-        let told = told(reply).await;
+        let told = run_failing_turn(reply).await;
         assert_eq!((told.exit, told.envelope["error"]["kind"].as_str()), (exit, Some(kind)));
         assert_eq!(told.requests, requests, "{kind}");
         let actions = told.envelope["error"]["details"]["next_actions"].to_string();
@@ -94,7 +94,7 @@ async fn each_kind_of_refusal_has_its_exit_its_words_and_its_way_on() {
 async fn a_spent_plan_says_when_it_begins_anew_in_every_time_zone() {
     let error = json!({"type": "usage_limit_reached", "message": "The usage limit has been reached",
         "plan_type": "plus", "resets_at": 4_000_000_000_u64, "resets_in_seconds": 9_000});
-    let told = told(refusal(429, &error)).await;
+    let told = run_failing_turn(refusal(429, &error)).await;
     assert_eq!((told.exit, told.requests), (1, 1));
     assert!(told.stderr.contains("The usage limit has been reached"), "{}", told.stderr);
     assert!(
@@ -107,13 +107,14 @@ async fn a_spent_plan_says_when_it_begins_anew_in_every_time_zone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_answer_is_kept_and_labelled_and_an_empty_one_is_none() {
-    let kept = told(Reply::new().text("The first half").incomplete("max_output_tokens")).await;
+    let kept =
+        run_failing_turn(Reply::new().text("The first half").incomplete("max_output_tokens")).await;
     assert_eq!((kept.exit, &kept.envelope["status"]), (6, &json!("incomplete")));
     assert_eq!(kept.envelope["output"], "The first half");
     assert!(kept.stderr.contains("the answer was cut: max_output_tokens"), "{}", kept.stderr);
-    let empty = told(Reply::new().incomplete("max_output_tokens")).await;
+    let empty = run_failing_turn(Reply::new().incomplete("max_output_tokens")).await;
     assert_eq!((empty.exit, &empty.envelope["error"]["kind"]), (6, &json!("incomplete")));
-    let withheld = told(Reply::new().incomplete("content_filter")).await;
+    let withheld = run_failing_turn(Reply::new().incomplete("content_filter")).await;
     assert_eq!(
         (withheld.exit, &withheld.envelope["error"]["kind"]),
         (6, &json!("provider_refusal"))
@@ -155,13 +156,13 @@ async fn a_key_that_a_server_echoes_in_another_encoding_is_shown_and_recorded_no
             Reply::new().errors("invalid_api_key", &words),
         ];
         for reply in replies {
-            let script = Script::answering(move |_| reply.clone());
-            let stage = Stage::new(Stage::mark(), script).await;
-            let ended = stage.run(&["--json", "hi"]);
+            let script = ModelScript::answering(move |_| reply.clone());
+            let env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+            let ended = env.run(&["--json", "hi"]);
             ended.expect_code(4);
-            let (_, path) = stage.session().unwrap();
+            let (_, path) = env.session().unwrap();
             let log = std::fs::read_to_string(path).unwrap();
-            let trace = stage.workspace().join("../trace.log");
+            let trace = env.workspace().join("../trace.log");
             let trace = std::fs::read_to_string(trace).unwrap_or_default();
             // Half of it would still tell too much.
             let part: String = form.chars().take(form.chars().count() / 2).collect();
@@ -185,7 +186,7 @@ async fn a_key_that_a_server_echoes_in_another_encoding_is_shown_and_recorded_no
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_of_models_that_is_refused_does_not_show_the_key() {
     use std::io::{Read, Write};
-    let stage = Stage::new(Stage::mark(), Script::new([])).await;
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([])).await;
     for form in echoed_forms("sk-test-of-the-stage") {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -199,9 +200,9 @@ async fn a_list_of_models_that_is_refused_does_not_show_the_key() {
             write!(stream, "{head} {}\r\n\r\n{body}", body.len()).unwrap();
         });
         tokio::task::block_in_place(|| {
-            let mut command = stage.command(&["models", "refresh"]);
+            let mut command = env.command(&["models", "refresh"]);
             command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
-            let ended = crate::support::stage::Running::start(&mut command).end();
+            let ended = crate::support::binary_env::RunningProcess::start(&mut command).end();
             ended.expect_code(4);
             let part: String = form.chars().take(form.chars().count() / 2).collect();
             assert!(!ended.stderr.contains(&part), "{form:?}: {}", ended.stderr);
@@ -221,7 +222,7 @@ async fn an_answer_that_is_no_stream_is_named_and_asked_for_once() {
         (Reply::status(200, "it works!"), "text/html"),
         (Reply::status(200, "database is down"), "text/html"),
     ] {
-        let told = told(reply).await;
+        let told = run_failing_turn(reply).await;
         assert_eq!((told.exit, told.requests), (1, 1), "{words}: {}", told.stderr);
         assert_eq!(told.envelope["error"]["kind"], "invalid_response", "{words}");
         let message = told.envelope["error"]["message"].as_str().unwrap();
@@ -230,7 +231,9 @@ async fn an_answer_that_is_no_stream_is_named_and_asked_for_once() {
         assert!(actions.contains("base_url"), "{actions}");
     }
     // An error object under status 200 keeps its own class.
-    let told = told(refusal(200, &json!({"code": "insufficient_quota", "message": "spent"}))).await;
+    let told =
+        run_failing_turn(refusal(200, &json!({"code": "insufficient_quota", "message": "spent"})))
+            .await;
     assert_eq!((told.requests, &told.envelope["error"]["kind"]), (1, &json!("quota_exceeded")));
 }
 
@@ -263,8 +266,8 @@ fn empty_answers(head: &'static str) -> (std::net::SocketAddr, Arc<AtomicUsize>)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_answer_is_a_cut_stream_or_of_a_wrong_endpoint() {
-    let stage = Stage::new(Stage::mark(), Script::new([])).await;
-    stage.configure(&json!({"retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}));
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([])).await;
+    env.configure(&json!({"retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}));
     for (head, requests, words) in [
         ("content-type: text/event-stream\r\n", 2, "before the response was complete"),
         (
@@ -276,10 +279,10 @@ async fn an_empty_answer_is_a_cut_stream_or_of_a_wrong_endpoint() {
         ("", 1, "an empty body instead of a stream of events"),
     ] {
         let (address, count) = empty_answers(head);
-        let mut command = stage.command(&["--json", "hi"]);
+        let mut command = env.command(&["--json", "hi"]);
         command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
         command.env("PIXIR_TRANSPORT", "sse");
-        let ended = crate::support::stage::Running::start(&mut command).end();
+        let ended = crate::support::binary_env::RunningProcess::start(&mut command).end();
         ended.expect_code(1);
         let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
         let message = envelope["error"]["message"].as_str().unwrap();
@@ -295,12 +298,12 @@ async fn a_silent_server_is_named_by_host_and_port() {
     let address = listener.local_addr().unwrap();
     // The connections stay open, and nothing is ever said.
     std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
-    let stage = Stage::new(Stage::mark(), Script::new([])).await;
-    stage.configure(&json!({"stream": {"idle_ms": 200}, "retry": {"max_attempts": 1}}));
-    let mut command = stage.command(&["--json", "hi"]);
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([])).await;
+    env.configure(&json!({"stream": {"idle_ms": 200}, "retry": {"max_attempts": 1}}));
+    let mut command = env.command(&["--json", "hi"]);
     command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
     command.env("PIXIR_TRANSPORT", "sse");
-    let ended = crate::support::stage::Running::start(&mut command).end();
+    let ended = crate::support::binary_env::RunningProcess::start(&mut command).end();
     let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
     let words = format!("the Provider at {address} was silent for 0.2 s");
     assert_eq!(envelope["error"]["message"], words, "{envelope}");
@@ -309,26 +312,26 @@ async fn a_silent_server_is_named_by_host_and_port() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_web_page_instead_of_a_list_of_models_is_named() {
     let page = "<html><title>Sign in</title></html>";
-    let script = Script::new([]).listing(json!(page));
-    let stage = Stage::new(Stage::mark(), script).await;
-    let ended = stage.run(&["models", "refresh"]);
+    let script = ModelScript::new([]).listing(json!(page));
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    let ended = env.run(&["models", "refresh"]);
     ended.expect_code(1);
     assert!(ended.stderr.contains("instead of JSON"), "{}", ended.stderr);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_fails_names_host_and_port() {
-    let stage = Stage::new(Stage::mark(), Script::new([])).await;
-    stage.configure(&json!({"retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}));
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([])).await;
+    env.configure(&json!({"retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}));
     // A port that was free a moment ago: nothing listens there.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
     for transport in ["sse", "websocket"] {
-        let mut command = stage.command(&["--json", "hi"]);
+        let mut command = env.command(&["--json", "hi"]);
         command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
         command.env("PIXIR_TRANSPORT", transport);
-        let ended = crate::support::stage::Running::start(&mut command).end();
+        let ended = crate::support::binary_env::RunningProcess::start(&mut command).end();
         ended.expect_code(1);
         let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
         assert_eq!(envelope["error"]["kind"], "network");
@@ -336,7 +339,7 @@ async fn a_connection_that_fails_names_host_and_port() {
         assert!(message.contains(&format!("no connection to {address}")), "{message}");
         assert!(ended.stderr.contains(&address.to_string()), "{}", ended.stderr);
     }
-    let told = told(Reply::new().text("Half of an answer").cut_at(400)).await;
+    let told = run_failing_turn(Reply::new().text("Half of an answer").cut_at(400)).await;
     let message = told.envelope["error"]["message"].as_str().unwrap();
     assert!(
         message.contains("the connection broke") && message.contains("(127.0.0.1:"),
@@ -353,15 +356,17 @@ async fn an_error_frame_of_a_websocket_without_a_status_is_judged_by_its_type() 
     ] {
         let frame = json!({"type": "error", "error": {"type": error_type, "message": "no"}});
         let reply = Reply::new().event("error", &frame).ends_silently();
-        let stage = Stage::new(Stage::mark(), Script::answering(move |_| reply.clone())).await;
-        stage.configure(&json!({"transport": "websocket",
+        let env =
+            BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::answering(move |_| reply.clone()))
+                .await;
+        env.configure(&json!({"transport": "websocket",
             "retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}));
-        let ended = stage.run(&["--json", "hi"]);
+        let ended = env.run(&["--json", "hi"]);
         ended.expect_code(exit);
         let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
         assert_eq!(envelope["error"]["kind"], kind, "{error_type}: {envelope}");
-        assert_eq!(stage.server.requests().len(), requests, "{error_type}");
-        let events = stage.events();
+        assert_eq!(env.server.requests().len(), requests, "{error_type}");
+        let events = env.events();
         let last = events.last().unwrap();
         assert_eq!(
             (&last["type"], &last["data"]["error_kind"]),

@@ -9,10 +9,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use pixir::workbench::{Setup, Workbench};
+use pixir::workbench::{Workbench, WorkbenchSetup};
 use serde_json::{Value, json};
 
-use crate::support::torture::{self, Size};
+use crate::support::torture::{self, SuiteSize};
 
 const ENDINGS: [&str; 4] = ["lf", "crlf", "cr", "mixed"];
 const ENCODINGS: [&str; 7] = ["utf-8", "bom", "latin-1", "utf-16le", "utf-16be", "invalid", "nul"];
@@ -22,7 +22,7 @@ const LINKS: [&str; 5] = ["plain", "hard", "inside", "outside", "dangling"];
 const TOOLS: [&str; 7] = ["write", "edit", "multi-edit", "update", "move", "delete", "add"];
 
 #[derive(Debug, Clone, Copy)]
-struct Cell {
+struct FileCase {
     endings: &'static str,
     encoding: &'static str,
     final_newline: bool,
@@ -31,7 +31,7 @@ struct Cell {
     tool: &'static str,
 }
 
-fn cells() -> Vec<Cell> {
+fn file_cases() -> Vec<FileCase> {
     let mut cells = Vec::new();
     for endings in ENDINGS {
         for encoding in ENCODINGS {
@@ -39,7 +39,14 @@ fn cells() -> Vec<Cell> {
                 for mode in MODES {
                     for link in LINKS {
                         for tool in TOOLS {
-                            cells.push(Cell { endings, encoding, final_newline, mode, link, tool });
+                            cells.push(FileCase {
+                                endings,
+                                encoding,
+                                final_newline,
+                                mode,
+                                link,
+                                tool,
+                            });
                         }
                     }
                 }
@@ -49,7 +56,7 @@ fn cells() -> Vec<Cell> {
     cells
 }
 
-impl Cell {
+impl FileCase {
     /// The file: five lines, of which tools name the second to the fourth.
     fn content(self, target: &str, below: &str) -> Vec<u8> {
         let (odd, mixed) = match self.encoding {
@@ -164,7 +171,7 @@ impl Cell {
     }
 
     /// The folder afterwards, from what it was.
-    fn expected(self, before: &State) -> State {
+    fn expected(self, before: &FolderState) -> FolderState {
         let mut after = before.clone();
         match self.tool {
             "delete" => {
@@ -181,7 +188,7 @@ impl Cell {
                 let bytes = b"new\nlines\n".to_vec();
                 after.insert(
                     "ws/new/added.txt".into(),
-                    Thing { bytes, mode: fresh_mode(), names: 1, link: None },
+                    FileState { bytes, mode: fresh_mode(), names: 1, link: None },
                 );
             }
             _ => {
@@ -206,19 +213,19 @@ fn fresh_mode() -> u32 {
     })
 }
 
-type State = BTreeMap<PathBuf, Thing>;
+type FolderState = BTreeMap<PathBuf, FileState>;
 
 /// A file or link, and what it is besides its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Thing {
+struct FileState {
     bytes: Vec<u8>,
     mode: u32,
     names: u64,
     link: Option<PathBuf>,
 }
 
-fn look(folder: &Path) -> State {
-    let mut state = State::new();
+fn read_folder_state(folder: &Path) -> FolderState {
+    let mut state = FolderState::new();
     let mut waiting = vec![folder.to_owned()];
     while let Some(next) = waiting.pop() {
         for entry in fs::read_dir(next).unwrap() {
@@ -232,13 +239,13 @@ fn look(folder: &Path) -> State {
             let bytes = if link.is_some() { Vec::new() } else { fs::read(&path).unwrap() };
             let (mode, names) = (about.mode() & 0o7777, about.nlink());
             let name = path.strip_prefix(folder).unwrap().to_owned();
-            state.insert(name, Thing { bytes, mode, names, link });
+            state.insert(name, FileState { bytes, mode, names, link });
         }
     }
     state
 }
 
-fn lay_out(cell: Cell, folder: &Path) {
+fn lay_out(cell: FileCase, folder: &Path) {
     let (workspace, outside) = (folder.join("ws"), folder.join("out"));
     fs::create_dir_all(&workspace).unwrap();
     fs::create_dir_all(&outside).unwrap();
@@ -259,11 +266,11 @@ fn lay_out(cell: Cell, folder: &Path) {
 }
 
 /// Tries one cell, and says whether the change was made.
-fn try_cell(cell: Cell, runtime: &tokio::runtime::Runtime) -> bool {
+fn try_cell(cell: FileCase, runtime: &tokio::runtime::Runtime) -> bool {
     let folder = tempfile::tempdir().unwrap();
     lay_out(cell, folder.path());
-    let before = look(folder.path());
-    let bench = Workbench::new(Setup {
+    let before = read_folder_state(folder.path());
+    let bench = Workbench::new(WorkbenchSetup {
         own_binary: "/nowhere".into(),
         folder: &folder.path().join("ws"),
         environment: Vec::new(),
@@ -274,7 +281,7 @@ fn try_cell(cell: Cell, runtime: &tokio::runtime::Runtime) -> bool {
     .unwrap();
     let (tool, args) = cell.call();
     let answer = runtime.block_on(bench.call(tool, args));
-    let after = look(folder.path());
+    let after = read_folder_state(folder.path());
     let Err(report) = answer else {
         assert!(!cell.is_refused(), "{cell:?} was not refused: {answer:?}");
         assert_eq!(after, cell.expected(&before), "{cell:?}");
@@ -290,11 +297,11 @@ fn try_cell(cell: Cell, runtime: &tokio::runtime::Runtime) -> bool {
 
 #[test]
 fn every_change_is_exact_or_refused() {
-    let (size, seed, began) = (Size::asked(), torture::seed(), Instant::now());
-    let mut cells = cells();
+    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
+    let mut cells = file_cases();
     let all = cells.len();
     fastrand::Rng::with_seed(seed).shuffle(&mut cells);
-    cells.truncate(size.of(all / 8, all));
+    cells.truncate(size.choose(all / 8, all));
     assert!(cells.len() >= 400);
     let next = AtomicUsize::new(0);
     let counts: Mutex<BTreeMap<&str, (usize, usize)>> = Mutex::default();
@@ -318,7 +325,7 @@ fn every_change_is_exact_or_refused() {
     assert_eq!(exact + refused, cells.len());
     let by_tool: Vec<String> =
         counts.iter().map(|(tool, (exact, refused))| format!("{tool} {exact}/{refused}")).collect();
-    torture::say(&format!(
+    torture::print_summary(&format!(
         "fidelity: cells={} of {all} exact={exact} refused={refused} damaged=0 (exact/refused: {}) seed={seed}, {:.1} s",
         cells.len(),
         by_tool.join(", "),

@@ -3,49 +3,49 @@
 use std::fs;
 use std::path::PathBuf;
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::newest_log;
-use crate::support::transcript;
+use crate::support::TestEnv;
+use crate::support::rendered_log;
+use crate::support::test_env::newest_log;
 
 fn id_of(log: &std::path::Path) -> String {
     log.file_stem().unwrap().to_str().unwrap().to_owned()
 }
 
-fn forked(house: &House, args: &[&str]) -> Value {
+fn forked(env: &TestEnv, args: &[&str]) -> Value {
     let mut all = vec!["fork", "--json"];
     all.extend(args);
-    serde_json::from_str(&house.pixir(&all).exits(0).out).unwrap()
+    serde_json::from_str(&env.run_pixir(&all).assert_exit_code(0).out).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_knows_what_its_parent_knew_and_goes_its_own_way() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::says("noted: blue"),
         Reply::calls("write", json!({"path": "a.txt", "content": "red\n"})),
         Reply::says("painted it red"),
         Reply::says("still blue to me"),
     ])
     .await;
-    house.pixir(&["my colour is blue"]).exits(0);
-    house.pixir(&["resume", "--last", "paint it red"]).exits(0);
-    let parent_log = newest_log(&house.workspace());
+    env.run_pixir(&["my colour is blue"]).assert_exit_code(0);
+    env.run_pixir(&["resume", "--last", "paint it red"]).assert_exit_code(0);
+    let parent_log = newest_log(&env.workspace());
     let (parent, before) = (id_of(&parent_log), fs::read(&parent_log).unwrap());
 
-    let looked = forked(&house, &[&parent, "--at", "1", "--dry-run"]);
+    let looked = forked(&env, &[&parent, "--at", "1", "--dry-run"]);
     assert_eq!(
         (&looked["output"]["turns"], &looked["output"]["session_id"]),
         (&json!(1), &json!(null))
     );
-    let made = forked(&house, &[&parent, "--at", "1", "--summarize"]);
+    let made = forked(&env, &[&parent, "--at", "1", "--summarize"]);
     let child = made["session_id"].as_str().unwrap().to_owned();
     assert_eq!(fs::read(&parent_log).unwrap(), before, "the parent is not touched");
-    house.pixir(&["verify", &child]).exits(0);
+    env.run_pixir(&["verify", &child]).assert_exit_code(0);
 
-    house.pixir(&["resume", &child, "which colour?"]).exits(0);
-    let requests = house.requests();
+    env.run_pixir(&["resume", &child, "which colour?"]).assert_exit_code(0);
+    let requests = env.requests();
     let last = requests.last().unwrap();
     let texts = last.user_texts();
     assert_eq!((texts[0], *texts.last().unwrap()), ("my colour is blue", "which colour?"));
@@ -53,54 +53,55 @@ async fn a_fork_knows_what_its_parent_knew_and_goes_its_own_way() {
     assert!(last.body_text.contains("a.txt"));
     let key = |at: usize| requests[at].body["prompt_cache_key"].clone();
     assert_eq!(key(0), key(requests.len() - 1), "a family shares its cache");
-    let log: PathBuf = house.workspace().join(format!(".pixir/sessions/{child}.ndjson"));
-    insta::assert_snapshot!(transcript::of(&log, &house.workspace()));
+    let log: PathBuf = env.workspace().join(format!(".pixir/sessions/{child}.ndjson"));
+    insta::assert_snapshot!(rendered_log::render_log(&log, &env.workspace()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_of_a_fork_has_the_same_root_and_can_be_taken_back() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("bash", json!({"command": "echo new > a.txt"})),
         Reply::says("done"),
     ])
     .await;
-    house.write("a.txt", "old\n");
-    house.pixir(&["--deny-write", "secret/**", "change it"]).exits(0);
-    let parent = id_of(&newest_log(&house.workspace()));
-    let child = forked(&house, &[&parent])["session_id"].as_str().unwrap().to_owned();
-    let made = forked(&house, &[&child]);
+    env.write("a.txt", "old\n");
+    env.run_pixir(&["--deny-write", "secret/**", "change it"]).assert_exit_code(0);
+    let parent = id_of(&newest_log(&env.workspace()));
+    let child = forked(&env, &[&parent])["session_id"].as_str().unwrap().to_owned();
+    let made = forked(&env, &[&child]);
     assert_eq!(made["output"]["fork_root_session_id"], json!(parent));
     assert_eq!(made["output"]["parent_session_id"], json!(child));
     let grandchild = made["session_id"].as_str().unwrap();
-    let log = house.workspace().join(format!(".pixir/sessions/{grandchild}.ndjson"));
+    let log = env.workspace().join(format!(".pixir/sessions/{grandchild}.ndjson"));
     let first = fs::read_to_string(log).unwrap().lines().next().unwrap().to_owned();
     assert!(first.contains(r#""deny_write":["secret/**"]"#), "bounds are inherited: {first}");
-    house.pixir(&["undo", "--yes", grandchild, "--force"]).exits(0);
-    assert_eq!(house.read("a.txt"), "old\n");
+    env.run_pixir(&["undo", "--yes", grandchild, "--force"]).assert_exit_code(0);
+    assert_eq!(env.read("a.txt"), "old\n");
 
     // The family, drawn.
-    let drawn = house.pixir(&["tree", &child]).exits(0).out;
+    let drawn = env.run_pixir(&["tree", &child]).assert_exit_code(0).out;
     let lines: Vec<&str> = drawn.lines().collect();
     assert!(lines[0].starts_with(&parent), "{drawn}");
     assert!(lines[1].starts_with(&format!("\u{2514}\u{2500} fork {child} *")), "{drawn}");
     assert!(lines[2].starts_with(&format!("   \u{2514}\u{2500} fork {grandchild}")), "{drawn}");
     let all: Value =
-        serde_json::from_str(&house.pixir(&["tree", "--all", "--json"]).exits(0).out).unwrap();
+        serde_json::from_str(&env.run_pixir(&["tree", "--all", "--json"]).assert_exit_code(0).out)
+            .unwrap();
     let inner = &all["output"][0]["children"][0];
     assert_eq!((&inner["session_id"], &inner["origin"]["kind"]), (&json!(child), &json!("fork")));
     assert_eq!(inner["children"][0]["session_id"], json!(grandchild));
-    let drawn_again = house.pixir(&["tree"]).exits(0).out;
+    let drawn_again = env.run_pixir(&["tree"]).assert_exit_code(0).out;
     assert!(drawn_again.contains(grandchild), "without an id it is the last one: {drawn_again}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_longer_counts_or_is_not_there_is_not_forked() {
-    let house = House::scripted(Script::answering(|_| Reply::says("yes"))).await;
-    house.pixir(&["one and", "only"]).exits(0);
-    house.pixir(&["resume", "--last", "two"]).exits(0);
-    let parent = id_of(&newest_log(&house.workspace()));
-    house.pixir(&["undo", "--yes", &parent]).exits(0);
-    assert_eq!(forked(&house, &[&parent, "--dry-run"])["output"]["turns"], 1);
+    let env = TestEnv::with_script(ModelScript::answering(|_| Reply::says("yes"))).await;
+    env.run_pixir(&["one and", "only"]).assert_exit_code(0);
+    env.run_pixir(&["resume", "--last", "two"]).assert_exit_code(0);
+    let parent = id_of(&newest_log(&env.workspace()));
+    env.run_pixir(&["undo", "--yes", &parent]).assert_exit_code(0);
+    assert_eq!(forked(&env, &[&parent, "--dry-run"])["output"]["turns"], 1);
     for (args, code) in [
         (vec!["fork", &parent, "--at", "2"], 2),
         (vec!["fork", &parent, "--at", "0"], 2),
@@ -109,12 +110,12 @@ async fn what_no_longer_counts_or_is_not_there_is_not_forked() {
         (vec!["fork", "20200101T000000-000000"], 2),
         (vec!["fork", "../../etc/passwd"], 2),
     ] {
-        house.pixir(&args).exits(code);
+        env.run_pixir(&args).assert_exit_code(code);
     }
     // In the middle of a Turn: it gets an end.
-    let child = forked(&house, &[&parent, "--to-seq", "1"]);
-    house.pixir(&["verify", child["session_id"].as_str().unwrap()]).exits(0);
-    let left: Vec<_> = fs::read_dir(house.workspace().join(".pixir/sessions"))
+    let child = forked(&env, &[&parent, "--to-seq", "1"]);
+    env.run_pixir(&["verify", child["session_id"].as_str().unwrap()]).assert_exit_code(0);
+    let left: Vec<_> = fs::read_dir(env.workspace().join(".pixir/sessions"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.starts_with('.'))

@@ -1,11 +1,11 @@
 //! Lasting grants: which options a prefix covers, and what a script says.
 
-use pixir::scripted::{Reply, Script};
-use pixir::{Answer, PermissionMode, PermissionRequest};
+use pixir::scripted::{ModelScript, Reply};
+use pixir::{PermissionAnswer, PermissionMode, PermissionRequest};
 use serde_json::json;
 
 use crate::permissions::{running, turn_with};
-use crate::support::House;
+use crate::support::TestEnv;
 
 #[tokio::test]
 async fn a_prefix_does_not_cover_options_that_write_or_start_programs() {
@@ -16,18 +16,22 @@ async fn a_prefix_does_not_cover_options_that_write_or_start_programs() {
         "git log --outp=stolen",
         "git log -3 --ext-diff",
     ];
-    let house = House::scripted(running(&commands)).await.ask_mode();
-    let conversation = house.start().await;
+    let env = TestEnv::with_script(running(&commands)).await.in_ask_mode();
+    let conversation = env.start().await;
     let mut first = true;
     let questions = turn_with(&conversation, "go", |_| {
-        let answer = if std::mem::take(&mut first) { Answer::Prefix } else { Answer::No };
+        let answer = if std::mem::take(&mut first) {
+            PermissionAnswer::Prefix
+        } else {
+            PermissionAnswer::No
+        };
         answer.into()
     })
     .await;
     let asked: Vec<&str> =
         questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
     assert_eq!(asked, [commands[0], commands[2], commands[3], commands[4]]);
-    assert!(!house.workspace().join("stolen").exists());
+    assert!(!env.workspace().join("stolen").exists());
 }
 
 #[tokio::test]
@@ -49,36 +53,36 @@ async fn a_prefix_covers_no_other_command_and_no_option_that_is_not_known() {
         ("mvn test", "mvn test exec:exec"),
         ("dotnet build", "dotnet build /p:CustomBeforeMicrosoftCommonTargets=a"),
     ] {
-        let house = House::scripted(running(&[granted, other])).await.ask_mode();
+        let env = TestEnv::with_script(running(&[granted, other])).await.in_ask_mode();
         for file in ["a", "justfile", "pom.xml"] {
-            house.write(file, "a\n");
+            env.write(file, "a\n");
         }
-        let conversation = house.start().await;
+        let conversation = env.start().await;
         let questions = turn_with(&conversation, "go", |request| {
             let is_first = request.command.as_ref().unwrap().text == granted;
-            if is_first { Answer::Prefix.into() } else { Answer::No.into() }
+            if is_first { PermissionAnswer::Prefix.into() } else { PermissionAnswer::No.into() }
         })
         .await;
         assert!(questions[0].prefix.is_some(), "{granted} can be allowed for good");
         assert_eq!(questions.len(), 2, "{granted} does not cover {other}");
         assert_eq!(questions[1].prefix, None, "{other} cannot be allowed for good");
-        assert!(!house.workspace().join("stolen").exists(), "{other}");
+        assert!(!env.workspace().join("stolen").exists(), "{other}");
     }
 }
 
 /// Runs a command that is granted by `answer`, changes a file, and says whether the command is
 /// asked about again, first unchanged and then changed.
-async fn asked_again(command: &str, file: &str, answer: Answer) -> (usize, usize) {
-    let house = House::scripted(running(&[command])).await.ask_mode();
+async fn asked_again(command: &str, file: &str, answer: PermissionAnswer) -> (usize, usize) {
+    let env = TestEnv::with_script(running(&[command])).await.in_ask_mode();
     if let Some(folder) = std::path::Path::new(file).parent() {
-        std::fs::create_dir_all(house.workspace().join(folder)).unwrap();
+        std::fs::create_dir_all(env.workspace().join(folder)).unwrap();
     }
-    house.write(file, "exit 0\n");
-    let conversation = house.start().await;
+    env.write(file, "exit 0\n");
+    let conversation = env.start().await;
     assert_eq!(turn_with(&conversation, "go", |_| answer.into()).await.len(), 1, "{command}");
-    let same = turn_with(&conversation, "again", |_| Answer::No.into()).await.len();
-    house.write(file, "exit 0 # changed\n");
-    let changed = turn_with(&conversation, "changed", |_| Answer::No.into()).await.len();
+    let same = turn_with(&conversation, "again", |_| PermissionAnswer::No.into()).await.len();
+    env.write(file, "exit 0 # changed\n");
+    let changed = turn_with(&conversation, "changed", |_| PermissionAnswer::No.into()).await.len();
     (same, changed)
 }
 
@@ -99,12 +103,12 @@ async fn a_grant_for_a_script_covers_its_content() {
         ("make test", "Makefile"),
         ("npm test", "package.json"),
     ] {
-        for answer in [Answer::Session, Answer::Project] {
+        for answer in [PermissionAnswer::Session, PermissionAnswer::Project] {
             assert_eq!(asked_again(command, file, answer).await, (0, 1), "{command} {answer:?}");
         }
     }
     // What a command reads is no script.
-    let data = asked_again("cp data.txt copy.txt", "data.txt", Answer::Session).await;
+    let data = asked_again("cp data.txt copy.txt", "data.txt", PermissionAnswer::Session).await;
     assert_eq!(data, (0, 0));
 }
 
@@ -125,10 +129,14 @@ async fn a_script_with_an_odd_name_is_bound_to_its_content() {
         ("bats x.bats", "x.bats"),
         ("poetry run python x.py", "x.py"),
     ] {
-        assert_eq!(asked_again(command, file, Answer::Project).await, (0, 1), "{command}");
+        assert_eq!(
+            asked_again(command, file, PermissionAnswer::Project).await,
+            (0, 1),
+            "{command}"
+        );
     }
     // What a test runner or a compiler is given is what people edit.
-    let data = asked_again("pytest tests/x.py", "tests/x.py", Answer::Session).await;
+    let data = asked_again("pytest tests/x.py", "tests/x.py", PermissionAnswer::Session).await;
     assert_eq!(data, (0, 0));
 }
 
@@ -156,36 +164,41 @@ async fn a_script_that_cannot_be_bound_is_allowed_once_only() {
         "cp data run.sh && sh run.sh",
         "unheard-of run.sh",
     ];
-    let house = House::scripted(running(&commands)).await.ask_mode();
-    house.write("run.sh", "exit 0\n");
+    let env = TestEnv::with_script(running(&commands)).await.in_ask_mode();
+    env.write("run.sh", "exit 0\n");
     let outside = tempfile::NamedTempFile::new().unwrap();
-    std::os::unix::fs::symlink(outside.path(), house.workspace().join("outside.sh")).unwrap();
-    let conversation = house.start().await;
+    std::os::unix::fs::symlink(outside.path(), env.workspace().join("outside.sh")).unwrap();
+    let conversation = env.start().await;
     for _ in 0..2 {
         // A client that sends what it was not offered gains nothing.
-        let questions = turn_with(&conversation, "go", |_| Answer::Project.into()).await;
+        let questions = turn_with(&conversation, "go", |_| PermissionAnswer::Project.into()).await;
         let asked: Vec<&str> =
             questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
         assert_eq!(asked, commands);
         for question in questions {
-            assert_eq!(question.answers, [Answer::Once, Answer::No], "{:?}", question.command);
+            assert_eq!(
+                question.answers,
+                [PermissionAnswer::Once, PermissionAnswer::No],
+                "{:?}",
+                question.command
+            );
         }
     }
 }
 
 #[tokio::test]
 async fn a_script_that_changes_while_its_question_is_open_does_not_run() {
-    let house = House::scripted(running(&["sh run.sh"])).await.ask_mode();
-    house.write("run.sh", "touch good\n");
-    let conversation = house.start().await;
+    let env = TestEnv::with_script(running(&["sh run.sh"])).await.in_ask_mode();
+    env.write("run.sh", "touch good\n");
+    let conversation = env.start().await;
     let questions = turn_with(&conversation, "go", |_| {
-        house.write("run.sh", "touch evil\n");
-        Answer::Once.into()
+        env.write("run.sh", "touch evil\n");
+        PermissionAnswer::Once.into()
     })
     .await;
     assert_eq!(questions.len(), 1);
-    assert!(!house.workspace().join("evil").exists() && !house.workspace().join("good").exists());
-    assert!(house.transcript(&conversation).contains("tool_result error file_changed"));
+    assert!(!env.workspace().join("evil").exists() && !env.workspace().join("good").exists());
+    assert!(env.transcript(&conversation).contains("tool_result error file_changed"));
 }
 
 #[tokio::test]
@@ -194,9 +207,9 @@ async fn a_stored_grant_for_a_script_without_its_content_is_asked_again() {
 
     use sha2::Digest;
 
-    let house = House::scripted(running(&["sh run.sh", "touch plain"])).await.ask_mode();
-    house.write("run.sh", "touch made\n");
-    let project = house.workspace().canonicalize().unwrap();
+    let env = TestEnv::with_script(running(&["sh run.sh", "touch plain"])).await.in_ask_mode();
+    env.write("run.sh", "touch made\n");
+    let project = env.workspace().canonicalize().unwrap();
     // As earlier versions kept it: tool, arguments, paths and directory.
     let stored = |command: &str| {
         let bound = format!(
@@ -212,16 +225,16 @@ async fn a_stored_grant_for_a_script_without_its_content_is_asked_again() {
             "digest": digest, "granted_at": "2026-01-01T00:00:00Z",
         })
     };
-    std::fs::create_dir_all(house.home()).unwrap();
+    std::fs::create_dir_all(env.home()).unwrap();
     let entries = [stored("sh run.sh"), stored("touch plain")];
     let ledger = json!({"version": 1, "entries": entries});
-    std::fs::write(house.home().join("permissions.json"), ledger.to_string()).unwrap();
-    let conversation = house.start().await;
-    let questions = turn_with(&conversation, "go", |_| Answer::No.into()).await;
+    std::fs::write(env.home().join("permissions.json"), ledger.to_string()).unwrap();
+    let conversation = env.start().await;
+    let questions = turn_with(&conversation, "go", |_| PermissionAnswer::No.into()).await;
     let asked: Vec<&str> =
         questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
     assert_eq!(asked, ["sh run.sh"], "other grants of earlier versions hold");
-    assert!(house.workspace().join("plain").exists());
+    assert!(env.workspace().join("plain").exists());
 }
 
 #[tokio::test]
@@ -235,36 +248,48 @@ async fn edits_are_allowed_for_a_session_and_commands_are_not() {
             json!({"patch": "*** Begin Patch\n*** Add File: b.txt\n+new\n*** End Patch"}),
         ),
     ];
-    let house = House::scripted(Script::answering(move |request| {
+    let env = TestEnv::with_script(ModelScript::answering(move |request| {
         match calls.get(request.outputs().len()) {
             Some((name, args)) => Reply::calls(name, args.clone()),
             None => Reply::says("done"),
         }
     }))
     .await
-    .ask_mode();
-    let conversation = house.start().await;
+    .in_ask_mode();
+    let conversation = env.start().await;
     let answer = |request: &PermissionRequest| match request.tool.as_str() {
-        "bash" => Answer::No.into(),
-        _ => Answer::SessionEdits.into(),
+        "bash" => PermissionAnswer::No.into(),
+        _ => PermissionAnswer::SessionEdits.into(),
     };
     let questions = turn_with(&conversation, "go", answer).await;
     let tools: Vec<&str> = questions.iter().map(|asked| asked.tool.as_str()).collect();
     assert_eq!(tools, ["write", "bash"]);
-    let all = [Answer::Once, Answer::Session, Answer::SessionEdits, Answer::Project, Answer::No];
+    let all = [
+        PermissionAnswer::Once,
+        PermissionAnswer::Session,
+        PermissionAnswer::SessionEdits,
+        PermissionAnswer::Project,
+        PermissionAnswer::No,
+    ];
     assert_eq!(questions[0].answers, all);
-    assert!(!questions[1].answers.contains(&Answer::SessionEdits), "a command is no edit");
-    assert_eq!((house.read("a.txt"), house.read("b.txt")), ("two\n".into(), "new\n".into()));
-    let log = house.transcript(&conversation);
+    assert!(
+        !questions[1].answers.contains(&PermissionAnswer::SessionEdits),
+        "a command is no edit"
+    );
+    assert_eq!((env.read("a.txt"), env.read("b.txt")), ("two\n".into(), "new\n".into()));
+    let log = env.transcript(&conversation);
     assert_eq!(log.matches("permission_decision allow ask by session_edits").count(), 2, "{log}");
     // Another Session asks for itself, and what a stricter mode forbids stays forbidden.
-    let other = house.start().await;
-    let questions = turn_with(&other, "go", |_| Answer::No.into()).await;
+    let other = env.start().await;
+    let questions = turn_with(&other, "go", |_| PermissionAnswer::No.into()).await;
     assert_eq!(questions[0].tool, "write");
-    let strict = pixir::Change { mode: Some(PermissionMode::ReadOnly), ..pixir::Change::default() };
-    let harness = house.harness();
-    let conversation = harness.change(&conversation, strict).await.unwrap();
-    house.write("a.txt", "one\n");
-    assert!(turn_with(&conversation, "again", |_| Answer::Once.into()).await.is_empty());
-    assert_eq!(house.read("a.txt"), "one\n");
+    let strict = pixir::SettingsChange {
+        mode: Some(PermissionMode::ReadOnly),
+        ..pixir::SettingsChange::default()
+    };
+    let harness = env.harness();
+    let conversation = harness.change_settings(&conversation, strict).await.unwrap();
+    env.write("a.txt", "one\n");
+    assert!(turn_with(&conversation, "again", |_| PermissionAnswer::Once.into()).await.is_empty());
+    assert_eq!(env.read("a.txt"), "one\n");
 }

@@ -6,20 +6,20 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
-use pixir::scripted::{Endpoint, Fault};
+use pixir::scripted::{IssuerEndpoint, IssuerFault};
 use serde_json::{Value, json};
 
-use super::support::desk::{Desk, Ran, ran};
+use super::support::sign_in_env::{RunOutput, SignInEnv, run_command};
 
 /// A sign-in under way, read up to the line that names the page.
-struct Login {
+struct RunningLogin {
     child: Child,
     err: BufReader<ChildStderr>,
     read: String,
     page: String,
 }
 
-impl Login {
+impl RunningLogin {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         let mut err = BufReader::new(child.stderr.take().unwrap());
@@ -46,14 +46,14 @@ impl Login {
         writeln!(self.child.stdin.as_mut().unwrap(), "{text}").unwrap();
     }
 
-    fn finish(mut self) -> Ran {
+    fn finish(mut self) -> RunOutput {
         // Stdin stays open: a person who does not paste has not left.
         let stdin = self.child.stdin.take();
         self.err.read_to_string(&mut self.read).unwrap();
         let output = self.child.wait_with_output().unwrap();
         drop(stdin);
         let out = String::from_utf8(output.stdout).unwrap();
-        Ran::said(output.status.code(), out, self.read)
+        RunOutput::new(output.status.code(), out, self.read)
     }
 }
 
@@ -79,18 +79,18 @@ pub fn get(url: &str, host: Option<&str>) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_editor_s_terminal_signs_in_by_the_agent_s_own_command() {
-    let desk = Desk::new().await;
-    let login = Login::start(&mut desk.pixir(&["acp", "--login"]));
+    let env = SignInEnv::new().await;
+    let login = RunningLogin::start(&mut env.command(&["acp", "--login"]));
     get(&login.redirect(), None);
-    let signed_in = login.finish().exits(0);
+    let signed_in = login.finish().assert_exit_code(0);
     assert!(signed_in.out.starts_with("Signed in with ChatGPT"), "{}", signed_in.out);
-    assert_eq!(desk.stored()["kind"], "subscription");
+    assert_eq!(env.stored_tokens()["kind"], "subscription");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_browser_signs_in_and_a_turn_runs_on_the_plan() {
-    let desk = Desk::new().await;
-    let login = Login::start(&mut desk.pixir(&["login"]));
+    let env = SignInEnv::new().await;
+    let login = RunningLogin::start(&mut env.command(&["login"]));
     let back = login.redirect();
     assert!(back.starts_with("http://127.0.0.1:"), "{back}");
     // A stranger's state, a foreign host and another path are sent away, and use nothing up.
@@ -100,23 +100,23 @@ async fn a_browser_signs_in_and_a_turn_runs_on_the_plan() {
     assert!(get(&back.replace("/auth/callback", "/"), None).starts_with("HTTP/1.1 404"));
     let answer = get(&back, None);
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"));
-    let signed_in = login.finish().exits(0);
+    let signed_in = login.finish().assert_exit_code(0);
     assert_eq!(signed_in.out, "Signed in with ChatGPT as story@example.org (plus).\n");
-    assert_eq!(desk.stored()["kind"], "subscription");
+    assert_eq!(env.stored_tokens()["kind"], "subscription");
     let mode = |path: &Path| {
         use std::os::unix::fs::PermissionsExt;
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777
     };
-    assert_eq!((mode(&desk.auth()), mode(desk.auth().parent().unwrap())), (0o600, 0o700));
+    assert_eq!((mode(&env.auth_file()), mode(env.auth_file().parent().unwrap())), (0o600, 0o700));
 
-    let status = desk.run(&["login", "status"]).exits(0);
+    let status = env.run(&["login", "status"]).assert_exit_code(0);
     assert!(status.out.contains("story@example.org (plus)"), "{}", status.out);
-    let json = desk.run(&["login", "status", "--json"]).exits(0);
+    let json = env.run(&["login", "status", "--json"]).assert_exit_code(0);
     assert_eq!(json.envelope()["output"]["credential"], "chatgpt");
     assert_eq!(json.envelope()["output"]["account_id"], "account-of-the-story");
 
-    let _ = desk.run(&["--events", "say hello"]).exits(0);
-    let requests = desk.server.requests();
+    let _ = env.run(&["--events", "say hello"]).assert_exit_code(0);
+    let requests = env.server.requests();
     assert_eq!(requests[0].path, "/backend-api/codex/responses");
     assert_eq!(requests[0].header("chatgpt-account-id"), Some("account-of-the-story"));
     assert_eq!(requests[0].header("originator"), Some("pixir"));
@@ -126,14 +126,15 @@ async fn a_browser_signs_in_and_a_turn_runs_on_the_plan() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_address_can_be_pasted() {
-    let desk = Desk::new().await;
-    let mut login = Login::start(desk.pixir(&["login", "--json"]).env("SSH_TTY", "/dev/pts/1"));
+    let env = SignInEnv::new().await;
+    let mut login =
+        RunningLogin::start(env.command(&["login", "--json"]).env("SSH_TTY", "/dev/pts/1"));
     let back = login.redirect();
     login.paste("hello");
     login.paste("nonsense=1");
     login.paste(&back.replace("state=", "state=x"));
     login.paste(&back);
-    let run = login.finish().exits(0);
+    let run = login.finish().assert_exit_code(0);
     assert!(run.err.contains("another sign-in"), "{}", run.err);
     assert!(run.err.contains("that was refused (this code is unknown"), "{}", run.err);
     assert_eq!(run.envelope()["output"]["plan"], "plus");
@@ -141,126 +142,128 @@ async fn the_address_can_be_pasted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_in_the_browser_is_told_and_nothing_is_stored() {
-    let desk = Desk::new().await;
-    let login = Login::start(&mut desk.pixir(&["login", "--json"]));
+    let env = SignInEnv::new().await;
+    let login = RunningLogin::start(&mut env.command(&["login", "--json"]));
     let back = login.redirect();
     let (code, _) = back.split_once("code=").unwrap();
     let state = back.split_once("state=").unwrap().1;
     get(&format!("{code}error=access_denied&error_description=%3Cno%3E&state={state}"), None);
-    let run = login.finish().exits(4);
+    let run = login.finish().assert_exit_code(4);
     assert_eq!(run.envelope()["error"]["kind"], "auth_refused");
     assert_eq!(run.envelope()["error"]["details"]["code"], "access_denied");
-    assert!(!desk.auth().exists());
+    assert!(!env.auth_file().exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_port_a_code_is_shown() {
-    let desk = Desk::new().await;
+    let env = SignInEnv::new().await;
     let [one, two] = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let port = |taken: &std::net::TcpListener| taken.local_addr().unwrap().port();
     let both = format!("{},{}", port(&one), port(&two));
-    let run = ran(desk.pixir(&["login"]).env("PIXIR_LOGIN_PORTS", &both)).exits(0);
+    let run =
+        run_command(env.command(&["login"]).env("PIXIR_LOGIN_PORTS", &both)).assert_exit_code(0);
     assert!(run.err.contains("no port") && run.err.contains("/codex/device"), "{}", run.err);
     // With a second one free, the browser is used.
     let second = format!("{},0", port(&one));
-    let login = Login::start(desk.pixir(&["login"]).env("PIXIR_LOGIN_PORTS", second));
+    let login = RunningLogin::start(env.command(&["login"]).env("PIXIR_LOGIN_PORTS", second));
     let back = login.redirect();
     assert!(!back.starts_with(&format!("http://127.0.0.1:{}/", port(&one))), "{back}");
     get(&back, None);
-    login.finish().exits(0);
+    login.finish().assert_exit_code(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_browser_a_code_is_shown() {
-    let desk = Desk::new().await;
-    let run = ran(desk.pixir(&["login"]).env_remove("PIXIR_NO_BROWSER")).exits(0);
+    let env = SignInEnv::new().await;
+    let run =
+        run_command(env.command(&["login"]).env_remove("PIXIR_NO_BROWSER")).assert_exit_code(0);
     assert!(run.err.contains("no browser here"), "{}", run.err);
-    assert_eq!(desk.issuer.counts().polls, 1);
+    assert_eq!(env.issuer.counts().polls, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_code_is_typed_elsewhere() {
-    let desk = Desk::new().await;
+    let env = SignInEnv::new().await;
     for fault in [
-        Fault::Answer(403, String::new()),
-        Fault::code(400, "deviceauth_authorization_pending"),
-        Fault::code(400, "slow_down"),
+        IssuerFault::Answer(403, String::new()),
+        IssuerFault::code(400, "deviceauth_authorization_pending"),
+        IssuerFault::code(400, "slow_down"),
     ] {
-        desk.issuer.fail(Endpoint::Poll, fault);
+        env.issuer.fail(IssuerEndpoint::Poll, fault);
     }
-    let run = desk.run(&["login", "--device-code", "--quiet"]).exits(0);
+    let run = env.run(&["login", "--device-code", "--quiet"]).assert_exit_code(0);
     assert!(run.err.contains("/codex/device") && run.err.contains("15 minutes"), "{}", run.err);
-    assert_eq!((desk.issuer.counts().polls, desk.issuer.counts().exchanges), (4, 1));
-    assert_eq!(desk.stored()["account_id"], "account-of-the-story");
+    assert_eq!((env.issuer.counts().polls, env.issuer.counts().exchanges), (4, 1));
+    assert_eq!(env.stored_tokens()["account_id"], "account-of-the-story");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_code_that_is_refused_or_too_late_leaves_things_as_they_were() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
-    let before = desk.stored();
+    let env = SignInEnv::new().await;
+    env.sign_in(3600);
+    let before = env.stored_tokens();
     for code in ["expired_token", "access_denied"] {
-        desk.issuer.fail(Endpoint::Poll, Fault::code(400, code));
-        let run = desk.run(&["login", "--device-code", "--json"]).exits(4);
+        env.issuer.fail(IssuerEndpoint::Poll, IssuerFault::code(400, code));
+        let run = env.run(&["login", "--device-code", "--json"]).assert_exit_code(4);
         assert_eq!(run.envelope()["error"]["details"]["code"], code);
     }
     for _ in 0..200 {
-        desk.issuer.fail(Endpoint::Poll, Fault::Answer(404, String::new()));
+        env.issuer.fail(IssuerEndpoint::Poll, IssuerFault::Answer(404, String::new()));
     }
-    let mut hasty = desk.pixir(&["login", "--device-code", "--json"]);
-    let run = ran(hasty.env("PIXIR_LOGIN_DEADLINE_MS", "50")).exits(124);
+    let mut hasty = env.command(&["login", "--device-code", "--json"]);
+    let run = run_command(hasty.env("PIXIR_LOGIN_DEADLINE_MS", "50")).assert_exit_code(124);
     assert_eq!(run.envelope()["error"]["kind"], "timeout");
-    let mut hasty = desk.pixir(&["login", "--json"]);
-    let _ = ran(hasty.env("PIXIR_LOGIN_DEADLINE_MS", "50")).exits(124);
-    assert_eq!(desk.stored(), before);
+    let mut hasty = env.command(&["login", "--json"]);
+    let _ = run_command(hasty.env("PIXIR_LOGIN_DEADLINE_MS", "50")).assert_exit_code(124);
+    assert_eq!(env.stored_tokens(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sign_in_can_be_cancelled() {
-    let desk = Desk::new().await;
-    let login = Login::start(&mut desk.pixir(&["login", "--json"]));
+    let env = SignInEnv::new().await;
+    let login = RunningLogin::start(&mut env.command(&["login", "--json"]));
     let pid = login.child.id().to_string();
     assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
-    let run = login.finish().exits(130);
+    let run = login.finish().assert_exit_code(130);
     assert_eq!(run.envelope()["status"], "interrupted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn signing_out_clears_the_store_whatever_the_issuer_says() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
-    let run = desk.run(&["logout"]).exits(0);
+    let env = SignInEnv::new().await;
+    env.sign_in(3600);
+    let run = env.run(&["logout"]).assert_exit_code(0);
     assert_eq!(run.out, "Signed out.\n");
-    assert!(!desk.auth().exists());
-    assert_eq!(desk.issuer.counts().revokes, 1);
-    assert_eq!(desk.run(&["logout"]).exits(0).out, "You were not signed in.\n");
-    desk.sign_in(3600);
-    desk.issuer.fail(Endpoint::Revoke, Fault::Answer(500, "no".into()));
-    let run = desk.run(&["logout", "--json"]).exits(0);
+    assert!(!env.auth_file().exists());
+    assert_eq!(env.issuer.counts().revokes, 1);
+    assert_eq!(env.run(&["logout"]).assert_exit_code(0).out, "You were not signed in.\n");
+    env.sign_in(3600);
+    env.issuer.fail(IssuerEndpoint::Revoke, IssuerFault::Answer(500, "no".into()));
+    let run = env.run(&["logout", "--json"]).assert_exit_code(0);
     assert_eq!(run.envelope()["output"], json!({"was_signed_in": true, "revoked": false}));
-    std::fs::write(desk.auth(), "damaged").unwrap();
-    let _ = desk.run(&["logout"]).exits(0);
-    assert!(!desk.auth().exists());
-    let status = desk.run(&["login", "status", "--json"]).exits(4);
+    std::fs::write(env.auth_file(), "damaged").unwrap();
+    let _ = env.run(&["logout"]).assert_exit_code(0);
+    assert!(!env.auth_file().exists());
+    let status = env.run(&["login", "status", "--json"]).assert_exit_code(4);
     assert_eq!(status.envelope()["output"]["credential"], Value::Null);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_store_is_named_and_put_aside_by_the_next_sign_in() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
-    std::fs::write(desk.auth(), "{\"access_token\":").unwrap();
-    let run = desk.run(&["hello", "there"]).exits(4);
+    let env = SignInEnv::new().await;
+    env.sign_in(3600);
+    std::fs::write(env.auth_file(), "{\"access_token\":").unwrap();
+    let run = env.run(&["hello", "there"]).assert_exit_code(4);
     assert!(run.err.contains("auth.json") && run.err.contains("pixir login"), "{}", run.err);
-    let run = desk.run(&["login", "--device-code"]).exits(0);
+    let run = env.run(&["login", "--device-code"]).assert_exit_code(0);
     assert!(run.err.contains("auth.json.damaged"), "{}", run.err);
-    assert_eq!(desk.stored()["kind"], "subscription");
+    assert_eq!(env.stored_tokens()["kind"], "subscription");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_pays_is_shown_with_its_reason() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
+    let env = SignInEnv::new().await;
+    env.sign_in(3600);
     let table: &[Row<'_>] = &[
         (&[], &[], 0, "chatgpt"),
         (&[], &[("OPENAI_API_KEY", "sk-planted-key")], 0, "chatgpt"),
@@ -284,9 +287,9 @@ async fn who_pays_is_shown_with_its_reason() {
         (&[], &[("PIXIR_CHATGPT_BASE_URL", "http://evil.example")], 2, ""),
     ];
     for (flags, variables, code, kind) in table {
-        let mut command = desk.pixir(&["login", "status", "--json"]);
+        let mut command = env.command(&["login", "status", "--json"]);
         command.args(*flags).envs(variables.iter().copied());
-        let run = ran(&mut command).exits(*code);
+        let run = run_command(&mut command).assert_exit_code(*code);
         let output = &run.envelope()["output"];
         assert_eq!(output["credential"].as_str().unwrap_or_default(), *kind, "{flags:?}");
         assert!(output["reason"].as_str().is_some_and(|reason| !reason.is_empty()));
@@ -296,10 +299,10 @@ async fn who_pays_is_shown_with_its_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_subscriptions_route_takes_no_field_too_many() {
-    let desk = Desk::new().await;
-    let auth = desk.issuer.signed_in(3600);
+    let env = SignInEnv::new().await;
+    let auth = env.issuer.sign_in(3600);
     let post = |body: &Value| {
-        let url = desk.server.chatgpt_url();
+        let url = env.server.chatgpt_url();
         let rest = url.strip_prefix("http://").unwrap().to_owned();
         let (address, path) = rest.split_once('/').unwrap();
         let mut socket = TcpStream::connect(address).unwrap();

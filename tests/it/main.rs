@@ -12,18 +12,22 @@
 mod acp;
 /// Logs that other programs change under a running Turn.
 mod altered_log;
-/// Child Workspaces, and merges from them.
-mod annex;
 /// Answers that match a schema, and answers with web search.
 mod answers;
+/// Arguments in the spelling of other agents.
+mod argument_spellings;
 /// Questions on a terminal.
 mod asking;
 /// Commands that outlive their calls.
 mod background;
 /// What a run may use up.
 mod budgets;
+/// Child Workspaces, and merges from them.
+mod child_workspaces;
 /// The command line of the binary.
 mod cli;
+/// Commands with every shape of processes, ended in every way.
+mod command_shapes;
 /// Compaction: context windows that fill up.
 mod compaction;
 /// Settings shown and changed.
@@ -40,14 +44,14 @@ mod delegate;
 mod docs;
 /// `pixir doctor`.
 mod doctor;
+/// Faults that `pixir doctor` finds.
+mod doctor_faults;
 /// Every Turn has exactly one end.
 mod ends;
 /// Errors of a Provider that does not answer.
 mod errors;
 /// Commands that inspect a Session, whatever state its Log is in.
 mod evidence;
-/// Faults that `pixir doctor` finds.
-mod faults;
 /// File properties besides the text, kept by every tool.
 mod fidelity;
 /// `pixir fork`.
@@ -124,14 +128,10 @@ mod shared_streams;
 mod skills;
 /// Commands that wait for each other.
 mod slots;
-/// Arguments in the spelling of other agents.
-mod spellings;
 /// `pixir usage`.
 mod spending;
 /// Signals, a second process and a full disk.
 mod stop;
-/// Skills and roles that are malformed, hostile, or in folders where other users can write.
-mod strangers;
 /// Every way a stream can break, on both transports.
 mod stream_faults;
 /// Children that work for a Session.
@@ -156,8 +156,8 @@ mod turn;
 mod undo;
 mod undo_git;
 mod undo_others;
+/// Skills and roles that are malformed, hostile, or in folders where other users can write.
+mod untrusted_packages;
 mod unusable_state;
 /// Graphs of steps.
 mod workflows;
-/// Commands with every shape of processes, ended in every way.
-mod zoo;

@@ -9,10 +9,12 @@ use std::time::{Duration, SystemTime};
 use pixir::scripted::Reply;
 use serde_json::json;
 
-use crate::annex::{Family, git, picture};
-use crate::subagents::cast::{GO, cast, first_id, line, says, waits};
-use crate::support::house::{PIXIR, newest_log};
-use crate::support::{Stage, leaks, tracer};
+use crate::child_workspaces::{FamilyEnv, file_states, git};
+use crate::subagents::scripted_family::{
+    GO, always, first_id, scripted_family, text_reply, wait_reply,
+};
+use crate::support::test_env::{PIXIR, newest_log};
+use crate::support::{BinaryEnv, leaks, syscall_tracer};
 
 fn commit_all(folder: &Path) {
     git(folder, &["init", "-q", "-b", "main"]);
@@ -28,9 +30,9 @@ fn age(file: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_after_its_last_step_a_merge_is_in_the_log_or_taken_back() {
-    let family = Family::with([]).await;
-    let here = family.house.workspace();
-    family.house.write("a", "old\n");
+    let family = FamilyEnv::with_replies([]).await;
+    let here = family.env.workspace();
+    family.env.write("a", "old\n");
     let (child, folder) = family.child("isolated").await;
     fs::write(folder.join("a"), "new\n").unwrap();
     let log = here.join(format!(".pixir/sessions/{}.ndjson", family.parent));
@@ -38,84 +40,95 @@ async fn killed_after_its_last_step_a_merge_is_in_the_log_or_taken_back() {
     let is_recorded = || fs::read_to_string(&log).unwrap().contains(r#""event":"merged""#);
     let program = [PIXIR, "merge", "--yes", &child];
     let run = |is_here: &mut dyn FnMut() -> bool| {
-        tracer::kill_when(&program, |command| family.house.dress(command), is_here)
+        syscall_tracer::kill_when(
+            &program,
+            |command| family.env.configure_command(command),
+            is_here,
+        )
     };
 
     // There is no moment at which everything is done, and nobody would know.
     let is_written = || fs::read_to_string(here.join("a")).unwrap() == "new\n";
     assert!(!run(&mut || is_written() && !journal.exists() && !is_recorded()));
-    family.house.pixir(&["merge", "--yes", &child, "--undo"]).exits(0);
-    assert_eq!(family.house.read("a"), "old\n");
+    family.env.run_pixir(&["merge", "--yes", &child, "--undo"]).assert_exit_code(0);
+    assert_eq!(family.env.read("a"), "old\n");
 
     // The way back is recorded as well, or not gone.
-    family.house.pixir(&["merge", "--yes", &child]).exits(0);
+    family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
     let count = |word: &str| fs::read_to_string(&log).unwrap().matches(word).count();
     let back = [PIXIR, "merge", "--yes", &child, "--undo"];
     let is_lost =
         || !is_written() && !journal.exists() && count(r#""event":"merge_taken_back""#) < 2;
-    assert!(!tracer::kill_when(&back, |command| family.house.dress(command), is_lost));
-    assert_eq!((family.house.read("a"), family.merges().len()), ("old\n".into(), 4));
+    assert!(!syscall_tracer::kill_when(
+        &back,
+        |command| family.env.configure_command(command),
+        is_lost
+    ));
+    assert_eq!((family.env.read("a"), family.merges().len()), ("old\n".into(), 4));
 
     // What was killed before it began leaves nothing that stays.
     let draft = journal.with_extension("draft");
     assert!(run(&mut || draft.exists()));
-    family.house.pixir(&["merge", &child, "--dry-run"]).exits(0);
-    family.house.pixir(&["merge", "--yes", &child]).exits(0);
+    family.env.run_pixir(&["merge", &child, "--dry-run"]).assert_exit_code(0);
+    family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
     assert!(is_written() && !draft.exists() && !journal.exists());
-    family.house.pixir(&["merge", "--yes", &child, "--undo"]).exits(0);
+    family.env.run_pixir(&["merge", "--yes", &child, "--undo"]).assert_exit_code(0);
 
     // Killed when it is recorded, it stays, although its journal is still there.
     let before = count(r#""event":"merged""#);
     assert!(run(&mut || journal.exists() && count(r#""event":"merged""#) > before));
-    let again = family.house.pixir(&["merge", "--yes", &child]).exits(0);
+    let again = family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
     assert_eq!((again.out.as_str(), again.err.as_str()), ("there is nothing to merge\n", ""));
     assert!(!journal.exists() && is_written());
-    family.house.pixir(&["merge", "--yes", &child, "--undo"]).exits(0);
-    assert_eq!(family.house.read("a"), "old\n");
-    leaks::look();
+    family.env.run_pixir(&["merge", "--yes", &child, "--undo"]).assert_exit_code(0);
+    assert_eq!(family.env.read("a"), "old\n");
+    leaks::scan_process_arguments();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_whose_workspace_is_gone_never_works_in_its_parents() {
-    let script = cast(
+    let script = scripted_family(
         [
-            line(Reply::calls("spawn_agent", json!({"task": "write it", "workspace": "isolated"}))),
-            waits(),
+            always(Reply::calls(
+                "spawn_agent",
+                json!({"task": "write it", "workspace": "isolated"}),
+            )),
+            wait_reply(),
             Box::new(|request| Reply::calls("merge_child", json!({"id": first_id(request)}))),
             Box::new(|request| Reply::calls("close_agent", json!({"id": first_id(request)}))),
-            says("closed"),
+            text_reply("closed"),
         ],
         |_, step| match step {
             0 => Reply::calls("write", json!({"path": "a.txt", "content": "again\n"})),
             _ => Reply::says("done"),
         },
     );
-    let stage = Stage::new(Stage::mark(), script).await;
-    let file = stage.workspace().join("a.txt");
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    let file = env.workspace().join("a.txt");
     fs::write(&file, "old\n").unwrap();
     tokio::task::block_in_place(|| {
-        stage.run(&[GO]).expect_code(0);
-        let parent = newest_log(&stage.workspace());
+        env.run(&[GO]).expect_code(0);
+        let parent = newest_log(&env.workspace());
         let text = fs::read_to_string(parent).unwrap();
         let name = text.find(r#""child_session_id":""#).unwrap() + 20;
         let child = &text[name..name + 22];
         fs::write(&file, "the parent's\n").unwrap();
         for words in [&["resume", child, "go on"][..], &["undo", "--yes", child, "--force"]] {
-            let refused = stage.run(words);
+            let refused = env.run(words);
             assert_ne!(refused.status.code(), Some(0), "{words:?}");
             assert!(refused.stderr.contains("has no Workspace of its own any more"), "{refused:?}");
             assert!(refused.stderr.contains("try: "), "{refused:?}");
             assert_eq!(fs::read_to_string(&file).unwrap(), "the parent's\n");
         }
         // Whoever only looks is told what there is.
-        let looked = stage.run(&["inspect-replay", child, "--prompt", "go on", "--items"]);
+        let looked = env.run(&["inspect-replay", child, "--prompt", "go on", "--items"]);
         looked.expect_code(0);
         let told = format!("{}{}", looked.stdout, looked.stderr);
         assert!(told.contains("has no Workspace of its own any more; shown as"), "{told}");
         for words in
             [&["changes", child][..], &["changes", child, "--json"], &["merge", "--yes", child]]
         {
-            let refused = stage.run(words);
+            let refused = env.run(words);
             assert_eq!(refused.status.code(), Some(2), "{refused:?}");
             let told = format!("{}{}", refused.stdout, refused.stderr);
             assert!(told.contains("has no Workspace of its own any more"), "{refused:?}");
@@ -126,31 +139,31 @@ async fn a_child_whose_workspace_is_gone_never_works_in_its_parents() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_that_was_moved_keeps_its_children_also_when_another_takes_its_place() {
-    let family = Family::with([]).await;
-    let here = family.house.workspace();
-    family.house.write("a", "old\n");
+    let family = FamilyEnv::with_replies([]).await;
+    let here = family.env.workspace();
+    family.env.write("a", "old\n");
     let (child, folder) = family.child("isolated").await;
     fs::write(folder.join("a"), "new\n").unwrap();
     let moved = here.with_file_name("moved");
     fs::rename(&here, &moved).unwrap();
     fs::create_dir_all(here.join(".pixir/sessions")).unwrap();
     age(&folder.with_extension("json"));
-    assert_eq!(family.nursery.collect().await.len(), 0, "nobody deleted its Log");
+    assert_eq!(family.child_factory.remove_ownerless().await.len(), 0, "nobody deleted its Log");
     assert!(folder.join("a").exists());
     let cwd = moved.to_str().unwrap();
-    let listed = family.house.pixir(&["changes", "--cwd", cwd]).exits(0);
+    let listed = family.env.run_pixir(&["changes", "--cwd", cwd]).assert_exit_code(0);
     assert!(listed.out.starts_with(&child), "{}", listed.out);
-    family.house.pixir(&["merge", "--yes", "sub_1", "--cwd", cwd]).exits(0);
+    family.env.run_pixir(&["merge", "--yes", "sub_1", "--cwd", cwd]).assert_exit_code(0);
     assert_eq!(fs::read_to_string(moved.join("a")).unwrap(), "new\n");
     assert!(!here.join("a").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commits_that_no_branch_names_keep_a_worktree() {
-    let family = Family::with([]).await;
-    let here = family.house.workspace();
-    family.house.write("a", "old\n");
-    family.house.write(".gitignore", ".pixir\n");
+    let family = FamilyEnv::with_replies([]).await;
+    let here = family.env.workspace();
+    family.env.write("a", "old\n");
+    family.env.write(".gitignore", ".pixir\n");
     commit_all(&here);
     let (child, tree) = family.child("worktree").await;
     git(&tree, &["checkout", "-q", "--detach"]);
@@ -159,51 +172,51 @@ async fn commits_that_no_branch_names_keep_a_worktree() {
     git(&tree, &["commit", "-qm", "a thought"]);
     git(&tree, &["rm", "-q", "draft"]);
     git(&tree, &["commit", "-qm", "not any more"]);
-    let report = family.nursery.close(&here, &child).await.unwrap_err();
+    let report = family.child_factory.close(&here, &child).await.unwrap_err();
     assert!(report.message.contains("on no branch"), "{report:?}");
     assert!(report.next_actions()[0].contains("git branch"), "{report:?}");
     let commit = git(&tree, &["rev-parse", "HEAD"]);
     git(&here, &["branch", "thoughts", commit.trim()]);
-    assert_eq!(family.nursery.close(&here, &child).await.unwrap(), "removed");
+    assert_eq!(family.child_factory.close(&here, &child).await.unwrap(), "removed");
     assert!(!tree.exists());
     assert!(git(&here, &["log", "--format=%s", "thoughts"]).contains("a thought"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_that_holds_more_than_the_child_knew_stays_and_is_no_reason_to_merge_again() {
-    let family = Family::with([]).await;
-    let here = family.house.workspace();
+    let family = FamilyEnv::with_replies([]).await;
+    let here = family.env.workspace();
     fs::create_dir_all(here.join("d/deep")).unwrap();
-    family.house.write(".gitignore", "*.o\n");
-    family.house.write("d/deep/x", "x\n");
-    family.house.write("d/deep/x.o", "built\n");
+    family.env.write(".gitignore", "*.o\n");
+    family.env.write("d/deep/x", "x\n");
+    family.env.write("d/deep/x.o", "built\n");
     fs::create_dir(here.join(".git")).unwrap();
     let (child, folder) = family.child("isolated").await;
     fs::remove_dir_all(folder.join("d")).unwrap();
-    let merged = family.house.pixir(&["merge", "--yes", &child]).exits(0);
+    let merged = family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
     assert_eq!(merged.out, "  remove d/deep/x\nmerged\n");
-    assert_eq!(family.house.read("d/deep/x.o"), "built\n");
-    let again = family.house.pixir(&["merge", "--yes", &child]).exits(0);
+    assert_eq!(family.env.read("d/deep/x.o"), "built\n");
+    let again = family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
     assert_eq!(again.out, "there is nothing to merge\n");
-    assert_eq!(family.nursery.close(&here, &child).await.unwrap(), "removed");
+    assert_eq!(family.child_factory.close(&here, &child).await.unwrap(), "removed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_that_became_a_link_is_merged_and_goes_back() {
-    let family = Family::with([]).await;
-    let here = family.house.workspace();
+    let family = FamilyEnv::with_replies([]).await;
+    let here = family.env.workspace();
     for name in ["real/file", "folder/deep/file"] {
         fs::create_dir_all(here.join(name).parent().unwrap()).unwrap();
-        family.house.write(name, "x\n");
+        family.env.write(name, "x\n");
     }
-    let before = picture(&here);
+    let before = file_states(&here);
     let (child, folder) = family.child("isolated").await;
     fs::remove_dir_all(folder.join("folder")).unwrap();
     symlink("real", folder.join("folder")).unwrap();
-    family.house.pixir(&["merge", "--yes", &child]).exits(0);
+    family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
     assert_eq!(fs::read_link(here.join("folder")).unwrap(), Path::new("real"));
-    family.house.pixir(&["merge", "--yes", &child, "--undo"]).exits(0);
-    assert_eq!(picture(&here), before);
+    family.env.run_pixir(&["merge", "--yes", &child, "--undo"]).assert_exit_code(0);
+    assert_eq!(file_states(&here), before);
 
     // Two links that point elsewhere are told as what they are.
     symlink("here", here.join("link")).unwrap();
@@ -213,7 +226,7 @@ async fn a_folder_that_became_a_link_is_merged_and_goes_back() {
         symlink(target, place.join("link")).unwrap();
         symlink(target, place.join("new")).unwrap();
     }
-    let refused = family.house.pixir(&["merge", "--yes", &child]).exits(1);
+    let refused = family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(1);
     assert!(refused.err.contains("link (both changed where it points)"), "{}", refused.err);
     assert!(
         refused.err.contains("new (both created it, with different contents)"),
@@ -224,52 +237,55 @@ async fn a_folder_that_became_a_link_is_merged_and_goes_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_of_two_lines_is_shown_on_one() {
-    let family = Family::with([]).await;
+    let family = FamilyEnv::with_replies([]).await;
     let (child, folder) = family.child("isolated").await;
     fs::write(folder.join("a\n  remove everything"), "x\n").unwrap();
     let name = "a\\n  remove everything";
-    let changes = family.house.pixir(&["changes", &child, "--diff"]).exits(0);
+    let changes = family.env.run_pixir(&["changes", &child, "--diff"]).assert_exit_code(0);
     let head: Vec<&str> = changes.out.lines().take(4).collect();
     let expected =
         [format!("A {name}"), String::new(), format!("--- a/{name}"), format!("+++ b/{name}")];
     assert_eq!(head, expected);
-    let dry = family.house.pixir(&["merge", &child, "--dry-run"]).exits(0);
+    let dry = family.env.run_pixir(&["merge", &child, "--dry-run"]).assert_exit_code(0);
     assert_eq!(dry.out.lines().next().unwrap(), format!("  make   {name}"));
-    family.house.pixir(&["merge", "--yes", &child]).exits(0);
-    assert_eq!(family.house.read("a\n  remove everything"), "x\n");
+    family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
+    assert_eq!(family.env.read("a\n  remove everything"), "x\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_merged_is_cleared_away_by_gc_and_nothing_else() {
-    let family = Family::with([]).await;
-    let here = family.house.workspace();
-    family.house.write("a", "old\n");
+    let family = FamilyEnv::with_replies([]).await;
+    let here = family.env.workspace();
+    family.env.write("a", "old\n");
     let (merged, one) = family.child("isolated").await;
     let (_, other) = family.child("isolated").await;
     let (_, young) = family.child("isolated").await;
     fs::write(one.join("a"), "new\n").unwrap();
     fs::write(other.join("b"), "nowhere else\n").unwrap();
-    family.house.pixir(&["merge", "--yes", &merged]).exits(0);
+    family.env.run_pixir(&["merge", "--yes", &merged]).assert_exit_code(0);
     for folder in [&one, &other] {
         age(&folder.with_extension("json"));
     }
-    let looked = family.house.pixir(&["gc"]).exits(0);
+    let looked = family.env.run_pixir(&["gc"]).assert_exit_code(0);
     assert_eq!(looked.out.matches("  annex ").count(), 1, "{}", looked.out);
     assert!(looked.out.contains(&merged) && one.exists());
-    family.house.pixir(&["gc", "--apply"]).exits(0);
+    family.env.run_pixir(&["gc", "--apply"]).assert_exit_code(0);
     assert!(!one.exists() && other.join("b").exists() && young.exists());
     assert!(here.join(format!(".pixir/sessions/{merged}.ndjson")).exists(), "its Log stays");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn git_that_fails_says_what_can_be_done() {
-    let family = Family::with([]).await;
-    let here = family.house.workspace();
-    family.house.write("a", "old\n");
+    let family = FamilyEnv::with_replies([]).await;
+    let here = family.env.workspace();
+    family.env.write("a", "old\n");
     commit_all(&here);
     git(&here, &["branch", "pixir"]);
-    let report =
-        family.nursery.child(&here, &family.parent, "sub_1", "worktree").await.unwrap_err();
+    let report = family
+        .child_factory
+        .create_child(&here, &family.parent, "sub_1", "worktree")
+        .await
+        .unwrap_err();
     assert!(report.message.contains("refs/heads/pixir"), "{report:?}");
     assert!(report.next_actions()[0].contains("`isolated`"), "{report:?}");
     assert_eq!(git(&here, &["branch", "--format=%(refname:short)"]), "main\npixir\n");
@@ -277,9 +293,9 @@ async fn git_that_fails_says_what_can_be_done() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_is_named_and_keeps_an_annex() {
-    let family = Family::with([]).await;
-    let here = family.house.workspace();
-    family.house.write("a", "old\n");
+    let family = FamilyEnv::with_replies([]).await;
+    let here = family.env.workspace();
+    family.env.write("a", "old\n");
     let (child, folder) = family.child("isolated").await;
     // A path that is longer than the kernel takes: nobody may be too mighty for this.
     let deep = |name: &str| {
@@ -291,12 +307,12 @@ async fn what_cannot_be_read_is_named_and_keeps_an_annex() {
     }
     fs::write(deep("two").join("thought"), "nowhere else\n").unwrap();
     fs::rename(folder.join("two"), deep("one").join("two")).unwrap();
-    let changes = family.house.pixir(&["changes", &child]).exits(0);
+    let changes = family.env.run_pixir(&["changes", &child]).assert_exit_code(0);
     let last = changes.out.lines().last().unwrap();
     assert!(last.starts_with("? one/ddd"), "{last}");
-    let refused = family.house.pixir(&["merge", "--yes", &child]).exits(1);
+    let refused = family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(1);
     assert!(refused.err.contains("nothing was merged"), "{}", refused.err);
     assert!(!here.join("one").exists());
-    let kept = family.nursery.close(&here, &child).await.unwrap();
+    let kept = family.child_factory.close(&here, &child).await.unwrap();
     assert!(kept.starts_with("kept with"), "{kept}");
 }

@@ -5,8 +5,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pixir::scripted::{Reply, Script};
-use pixir::{Credential, Door, Harness, Report, Start, Status, Transport, Which};
+use pixir::scripted::{ModelScript, Reply};
+use pixir::{
+    Credential, Harness, HarnessOptions, Report, SessionStatus, SessionTarget, StartOptions,
+    TransportSetting,
+};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -15,9 +18,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::support::House;
-use crate::support::desk::{Desk, ran};
-use crate::support::house::{PIXIR, say};
+use crate::support::TestEnv;
+use crate::support::sign_in_env::{SignInEnv, run_command};
+use crate::support::test_env::{PIXIR, send_and_finish};
 
 /// A host that exists for the proxy alone.
 const HOST: &str = "model.example";
@@ -26,7 +29,7 @@ const HOST: &str = "model.example";
 const ISSUER: &str = "auth.openai.com";
 
 /// A proxy before a TLS front before a server that speaks HTTP in the clear.
-struct Gate {
+struct ProxyAndTlsFront {
     /// The certificate that vouches for the front, and for the proxy if it speaks TLS itself.
     root: String,
     proxy: SocketAddr,
@@ -34,8 +37,8 @@ struct Gate {
     heads: Arc<Mutex<Vec<String>>>,
 }
 
-impl Gate {
-    async fn before(server: &str, proxy_speaks: Speaks) -> Self {
+impl ProxyAndTlsFront {
+    async fn before(server: &str, proxy_speaks: ProxyScheme) -> Self {
         let server = server.strip_prefix("http://").unwrap().split('/').next().unwrap();
         let root_key = KeyPair::generate().unwrap();
         let mut root = CertificateParams::new(Vec::new()).unwrap();
@@ -48,44 +51,44 @@ impl Gate {
         let front = tls_front(leaf.clone(), &key, server.parse().unwrap()).await;
         let heads = Arc::new(Mutex::new(Vec::new()));
         let mut proxy = proxy(front, heads.clone()).await;
-        if proxy_speaks == Speaks::Tls {
+        if proxy_speaks == ProxyScheme::Tls {
             proxy = tls_front(leaf, &key, proxy).await;
         }
         Self { root: root.pem(), proxy, heads }
     }
 
     /// The first lines of what the proxy was asked.
-    fn asked(&self) -> Vec<String> {
+    fn proxy_requests(&self) -> Vec<String> {
         let heads = self.heads.lock().unwrap();
         heads.iter().map(|head| head.lines().next().unwrap().to_owned()).collect()
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Speaks {
+enum ProxyScheme {
     Plain,
     Tls,
 }
 
 /// A model behind TLS behind a proxy.
-struct Abroad {
-    house: House,
-    gate: Gate,
+struct ProxiedEnv {
+    env: TestEnv,
+    gate: ProxyAndTlsFront,
 }
 
-impl Abroad {
-    async fn new(transport: Transport) -> Self {
-        Self::behind(Speaks::Plain, transport).await
+impl ProxiedEnv {
+    async fn new(transport: TransportSetting) -> Self {
+        Self::behind(ProxyScheme::Plain, transport).await
     }
 
-    async fn behind(proxy: Speaks, transport: Transport) -> Self {
-        let script = Script::answering(|_| Reply::says("ok"));
-        let mut house = House::scripted(script).await;
-        house.config.transport = Some(transport);
-        house.config.stream.connect = Duration::from_secs(5);
-        let gate = Gate::before(&house.server.base_url(), proxy).await;
-        house.write("root.pem", &gate.root);
-        Self { house, gate }
+    async fn behind(proxy: ProxyScheme, transport: TransportSetting) -> Self {
+        let script = ModelScript::answering(|_| Reply::says("ok"));
+        let mut env = TestEnv::with_script(script).await;
+        env.config.transport = Some(transport);
+        env.config.stream.connect = Duration::from_secs(5);
+        let gate = ProxyAndTlsFront::before(&env.server.base_url(), proxy).await;
+        env.write("root.pem", &gate.root);
+        Self { env, gate }
     }
 
     async fn turn(&self, variables: &[(&str, &str)]) -> Result<(), Report> {
@@ -93,19 +96,23 @@ impl Abroad {
         let mut environment: Vec<(OsString, OsString)> =
             vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
         environment.extend(variables.iter().map(|(name, value)| (name.into(), value.into())));
-        let harness = Harness::open(Door {
-            config: self.house.config.clone(),
+        let harness = Harness::open(HarnessOptions {
+            config: self.env.config.clone(),
             credential: Credential::new(Some("sk-abroad"), &base_url).unwrap(),
             environment,
             own_binary: PIXIR.into(),
         });
-        let workspace = self.house.workspace();
-        let start =
-            Start { workspace, session: Which::New, can_ask: false, mcp_servers: Vec::new() };
+        let workspace = self.env.workspace();
+        let start = StartOptions {
+            workspace,
+            session: SessionTarget::New,
+            can_ask: false,
+            mcp_servers: Vec::new(),
+        };
         let conversation = harness.start(start).await.unwrap();
-        match say(&conversation, "hi").await {
-            Status::Done => Ok(()),
-            Status::Error { error, .. } => Err(error),
+        match send_and_finish(&conversation, "hi").await {
+            SessionStatus::Done => Ok(()),
+            SessionStatus::Error { error, .. } => Err(error),
             other => panic!("{other:?}"),
         }
     }
@@ -115,7 +122,7 @@ impl Abroad {
     }
 
     fn root(&self) -> String {
-        self.house.workspace().join("root.pem").to_str().unwrap().to_owned()
+        self.env.workspace().join("root.pem").to_str().unwrap().to_owned()
     }
 }
 
@@ -162,17 +169,19 @@ async fn proxy(front: SocketAddr, heads: Arc<Mutex<Vec<String>>>) -> SocketAddr 
 
 #[tokio::test]
 async fn a_proxy_and_an_own_root_work_on_both_transports() {
-    for (transport, wire) in [(Transport::Sse, "sse"), (Transport::WebSocket, "websocket")] {
-        let mut abroad = Abroad::new(transport).await;
+    for (transport, wire) in
+        [(TransportSetting::Sse, "sse"), (TransportSetting::WebSocket, "websocket")]
+    {
+        let mut abroad = ProxiedEnv::new(transport).await;
         let proxy = abroad.proxy_url();
         let root = abroad.root();
         abroad.turn(&[("HTTPS_PROXY", &proxy), ("SSL_CERT_FILE", &root)]).await.unwrap();
-        abroad.house.config.extra_roots = vec![root.into()];
+        abroad.env.config.extra_roots = vec![root.into()];
         abroad.turn(&[("https_proxy", &proxy)]).await.unwrap();
         abroad.turn(&[("ALL_PROXY", &proxy), ("NO_PROXY", "other.example")]).await.unwrap();
-        assert_eq!(abroad.gate.asked(), vec![format!("CONNECT {HOST}:443 HTTP/1.1"); 3]);
+        assert_eq!(abroad.gate.proxy_requests(), vec![format!("CONNECT {HOST}:443 HTTP/1.1"); 3]);
         let wires: Vec<&str> =
-            abroad.house.requests().iter().map(|request| request.transport).collect();
+            abroad.env.requests().iter().map(|request| request.transport).collect();
         assert_eq!(wires, [wire; 3]);
         // ada:opensesame
         let basic = "Proxy-Authorization: Basic YWRhOm9wZW5zZXNhbWU=";
@@ -183,45 +192,45 @@ async fn a_proxy_and_an_own_root_work_on_both_transports() {
 
 #[tokio::test]
 async fn a_certificate_that_nobody_vouches_for_is_named_and_not_tried_again() {
-    for transport in [Transport::Sse, Transport::WebSocket, Transport::Auto] {
-        let abroad = Abroad::new(transport).await;
+    for transport in [TransportSetting::Sse, TransportSetting::WebSocket, TransportSetting::Auto] {
+        let abroad = ProxiedEnv::new(transport).await;
         let proxy = abroad.proxy_url();
         let error = abroad.turn(&[("HTTPS_PROXY", &proxy)]).await.unwrap_err();
         assert_eq!(error.kind, "tls", "{error:?}");
         assert!(error.message.contains("certificate"), "{error:?}");
         assert!(error.next_actions().iter().any(|action| action.contains("tls.extra_roots")));
-        assert_eq!(abroad.gate.asked().len(), 1, "{transport:?}");
+        assert_eq!(abroad.gate.proxy_requests().len(), 1, "{transport:?}");
     }
 }
 
 #[tokio::test]
 async fn what_is_spared_goes_directly_and_a_bad_setting_is_named_without_its_value() {
-    let mut abroad = Abroad::new(Transport::Auto).await;
-    abroad.house.config.retry.max_attempts = 1;
+    let mut abroad = ProxiedEnv::new(TransportSetting::Auto).await;
+    abroad.env.config.retry.max_attempts = 1;
     let proxy = abroad.proxy_url();
     let error =
         abroad.turn(&[("HTTPS_PROXY", &proxy), ("NO_PROXY", ".example")]).await.unwrap_err();
     assert_eq!(error.kind, "network", "{error:?}");
-    assert_eq!(abroad.gate.asked().len(), 0);
+    assert_eq!(abroad.gate.proxy_requests().len(), 0);
     let error = abroad.turn(&[("HTTPS_PROXY", "ftp://ada:opensesame@[::")]).await.unwrap_err();
     assert_eq!(error.kind, "invalid_config", "{error:?}");
     assert!(error.message.contains("HTTPS_PROXY") && !error.message.contains("opensesame"));
     let error = abroad.turn(&[("SSL_CERT_FILE", "/nowhere.pem")]).await.unwrap_err();
     assert!(error.message.contains("SSL_CERT_FILE: /nowhere.pem"), "{error:?}");
-    abroad.house.write("bad.pem", "not a certificate");
-    abroad.house.config.extra_roots = vec![abroad.house.workspace().join("bad.pem")];
+    abroad.env.write("bad.pem", "not a certificate");
+    abroad.env.config.extra_roots = vec![abroad.env.workspace().join("bad.pem")];
     let error = abroad.turn(&[]).await.unwrap_err();
     assert!(error.message.contains("tls.extra_roots"), "{error:?}");
 }
 
 #[tokio::test]
 async fn a_proxy_may_speak_tls_itself_and_a_socks_proxy_is_named_as_such() {
-    for transport in [Transport::Sse, Transport::WebSocket] {
-        let mut abroad = Abroad::behind(Speaks::Tls, transport).await;
-        abroad.house.config.extra_roots = vec![abroad.root().into()];
+    for transport in [TransportSetting::Sse, TransportSetting::WebSocket] {
+        let mut abroad = ProxiedEnv::behind(ProxyScheme::Tls, transport).await;
+        abroad.env.config.extra_roots = vec![abroad.root().into()];
         let proxy = abroad.proxy_url().replace("http://", "https://");
         abroad.turn(&[("HTTPS_PROXY", &proxy)]).await.unwrap();
-        assert_eq!(abroad.gate.asked(), [format!("CONNECT {HOST}:443 HTTP/1.1")]);
+        assert_eq!(abroad.gate.proxy_requests(), [format!("CONNECT {HOST}:443 HTTP/1.1")]);
         let proxy = abroad.proxy_url().replace("http://", "socks5://");
         let error = abroad.turn(&[("ALL_PROXY", &proxy)]).await.unwrap_err();
         assert_eq!(error.kind, "invalid_config", "{error:?}");
@@ -231,52 +240,57 @@ async fn a_proxy_may_speak_tls_itself_and_a_socks_proxy_is_named_as_such() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_issuer_is_reached_through_the_same_proxy_and_trusts_the_same_roots() {
-    let desk = Desk::new().await;
-    let gate = Gate::before(&desk.issuer.base_url(), Speaks::Plain).await;
-    desk.sign_in(-10);
-    let home = desk.auth().parent().unwrap().to_owned();
+    let sign_in_env = SignInEnv::new().await;
+    let gate = ProxyAndTlsFront::before(&sign_in_env.issuer.base_url(), ProxyScheme::Plain).await;
+    sign_in_env.sign_in(-10);
+    let home = sign_in_env.auth_file().parent().unwrap().to_owned();
     let root = home.join("root.pem");
     std::fs::write(&root, &gate.root).unwrap();
     let proxy = format!("http://ada:opensesame@{}", gate.proxy);
     let pixir = |args: &[&str]| {
-        let mut command = desk.pixir(args);
+        let mut command = sign_in_env.command(args);
         command.env_remove("PIXIR_AUTH_ISSUER").env("HTTPS_PROXY", &proxy);
         command
     };
     // Nobody vouches for this issuer yet.
-    let run = ran(pixir(&["hi"]).env("PIXIR_RETRY_MAX_ATTEMPTS", "1"));
+    let run = run_command(pixir(&["hi"]).env("PIXIR_RETRY_MAX_ATTEMPTS", "1"));
     assert_ne!(run.code, Some(0));
     assert!(run.err.contains("certificate"), "{}", run.err);
-    assert_eq!(desk.issuer.counts().requests, 0);
+    assert_eq!(sign_in_env.issuer.counts().requests, 0);
     // A variable that cannot be used is named, and nobody is asked a second time.
-    let run = ran(pixir(&["hi", "--json"]).env("https_proxy", "socks5://ada:opensesame@127.0.0.1"));
+    let run = run_command(
+        pixir(&["hi", "--json"]).env("https_proxy", "socks5://ada:opensesame@127.0.0.1"),
+    );
     assert_eq!(run.envelope()["error"]["kind"], "invalid_config", "{}", run.out);
     assert!(!run.out.contains("opensesame") && !run.err.contains("opensesame"));
     let settings = json!({"tls": {"extra_roots": [root]}});
     std::fs::write(home.join("config.json"), settings.to_string()).unwrap();
-    let run = ran(&mut pixir(&["hi"])).exits(0);
+    let run = run_command(&mut pixir(&["hi"])).assert_exit_code(0);
     assert!(run.out.contains("hello from the plan"), "{}", run.out);
-    let goodbye = ran(&mut pixir(&["logout"])).exits(0);
+    let goodbye = run_command(&mut pixir(&["logout"])).assert_exit_code(0);
     assert!(!goodbye.err.contains("could not be revoked"), "{}", goodbye.err);
     let tunnel = format!("CONNECT {ISSUER}:443 HTTP/1.1");
-    assert!(gate.asked().len() >= 3 && gate.asked().iter().all(|asked| *asked == tunnel));
+    assert!(
+        gate.proxy_requests().len() >= 3
+            && gate.proxy_requests().iter().all(|asked| *asked == tunnel)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_goes_the_way_of_the_model() {
-    let desk = Desk::new().await;
-    let gate = Gate::before(&desk.issuer.base_url(), Speaks::Plain).await;
-    std::fs::create_dir_all(desk.auth().parent().unwrap()).unwrap();
-    let root = desk.auth().with_file_name("root.pem");
+    let sign_in_env = SignInEnv::new().await;
+    let gate = ProxyAndTlsFront::before(&sign_in_env.issuer.base_url(), ProxyScheme::Plain).await;
+    std::fs::create_dir_all(sign_in_env.auth_file().parent().unwrap()).unwrap();
+    let root = sign_in_env.auth_file().with_file_name("root.pem");
     std::fs::write(&root, &gate.root).unwrap();
     let examine = |variables: &[(&str, String)]| {
-        let mut doctor = desk.pixir(&["doctor", "--online", "--json"]);
+        let mut doctor = sign_in_env.command(&["doctor", "--online", "--json"]);
         doctor
             .env_remove("PIXIR_AUTH_ISSUER")
             .envs(variables.iter().cloned())
             .env("HTTPS_PROXY", format!("http://{}", gate.proxy))
             .env("SSL_CERT_FILE", &root);
-        ran(&mut doctor).envelope()
+        run_command(&mut doctor).envelope()
     };
     let assert_passed = |envelope: &Value, id: &str| {
         let checks = envelope["output"]["checks"].as_array().unwrap();
@@ -289,10 +303,10 @@ async fn the_doctor_goes_the_way_of_the_model() {
     // Without a key a run would use the sign-in.
     let without_key = examine(&[]);
     assert_passed(&without_key, "issuer");
-    let asked = gate.asked();
+    let asked = gate.proxy_requests();
     for host in [HOST, ISSUER] {
         assert!(asked.contains(&format!("CONNECT {host}:443 HTTP/1.1")), "{asked:?}");
     }
     // Whether somebody is there is asked without a secret.
-    assert!(desk.issuer.counts().requests >= 2);
+    assert!(sign_in_env.issuer.counts().requests >= 2);
 }

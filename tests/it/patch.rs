@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pixir::Status;
-use pixir::scripted::{Reply, Script};
+use pixir::SessionStatus;
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use crate::support::stage::{Running, wait_for};
-use crate::support::torture::{self, Size};
-use crate::support::{House, Stage};
+use crate::support::binary_env::{RunningProcess, wait_for};
+use crate::support::torture::{self, SuiteSize};
+use crate::support::{BinaryEnv, TestEnv};
 
 fn patch(body: &str) -> Value {
     json!({ "patch": format!("*** Begin Patch\n{body}*** End Patch\n") })
@@ -24,23 +24,23 @@ async fn a_patch_that_does_not_fit_is_sent_again_and_changes_all_files() {
         "*** Update File: a.rs\n-fn one() {}\n+fn two() {}\n*** Update File: b.rs\n-x\n+y\n";
     let right = "*** Update File: a.rs\n-fn one() {}\n+fn two() {}\n*** Update File: b.rs\n\
         @@ mod tests\n-x\n+y\n*** Add File: c.rs\n+new\n";
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("apply_patch", patch(wrong)),
         Reply::calls("apply_patch", patch(right)),
         Reply::says("Done."),
     ])
     .await;
-    house.write("a.rs", "fn one() {}\r\n");
-    house.write("b.rs", "x\nmod tests\nx\n");
-    let (conversation, status) = house.turn("rename it").await;
-    assert_eq!(status, Status::Done);
-    let files = ["a.rs", "b.rs", "c.rs"].map(|name| house.read(name));
+    env.write("a.rs", "fn one() {}\r\n");
+    env.write("b.rs", "x\nmod tests\nx\n");
+    let (conversation, status) = env.run_turn("rename it").await;
+    assert_eq!(status, SessionStatus::Done);
+    let files = ["a.rs", "b.rs", "c.rs"].map(|name| env.read(name));
     assert_eq!(files, ["fn two() {}\r\n", "x\nmod tests\ny\n", "new\n"]);
-    let requests = house.requests();
+    let requests = env.requests();
     let told = requests[1].outputs().join("");
     assert!(told.contains("fits 2 places, at lines 1, 3"), "{told}");
     assert!(told.contains("no file was changed"), "{told}");
-    let transcript = house.transcript(&conversation);
+    let transcript = env.transcript(&conversation);
     let results: Vec<&str> =
         transcript.lines().filter(|line| line.contains("tool_result")).collect();
     insta::assert_snapshot!(results.join("\n"), @r#"
@@ -111,7 +111,7 @@ fn count_new(folder: &Path) -> usize {
 
 /// Where the process dies.
 #[derive(Debug, Clone, Copy)]
-enum Strike {
+enum PatchKillPoint {
     /// Instead of its n-th call of this name, from 1.
     Call(&'static str, usize),
     /// So long after the first new folder is there.
@@ -119,20 +119,20 @@ enum Strike {
 }
 
 /// Runs the patch and kills it. `strace` hits every point exactly; without it, chance must do.
-fn strike(stage: &Stage, point: Strike) {
-    let folder = stage.workspace();
+fn kill_at(binary_env: &BinaryEnv, point: PatchKillPoint) {
+    let folder = binary_env.workspace();
     match point {
-        Strike::Call(name, number) => {
+        PatchKillPoint::Call(name, number) => {
             let mut command = Command::new("strace");
             let inject = format!("inject={name}:signal=KILL:when={number}");
             command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={name}")]);
-            command.args(["-e", &inject, "--"]).arg(stage.program()).arg("patch it");
-            stage.dress(&mut command);
-            let ended = Running::start(&mut command).end();
+            command.args(["-e", &inject, "--"]).arg(binary_env.program()).arg("patch it");
+            binary_env.configure_command(&mut command);
+            let ended = RunningProcess::start(&mut command).end();
             assert_eq!(ended.status.code(), None, "{point:?}: {ended:?}");
         }
-        Strike::Later(later) => {
-            let running = stage.start(&["patch it"]);
+        PatchKillPoint::Later(later) => {
+            let running = binary_env.start(&["patch it"]);
             wait_for(Duration::from_secs(30), || folder.join("new").exists(), |is_there| *is_there);
             std::thread::sleep(later);
             running.signal(rustix::process::Signal::KILL);
@@ -142,17 +142,18 @@ fn strike(stage: &Stage, point: Strike) {
 }
 
 /// Every rename and every removal that the patch makes, and some moments before them.
-fn points(random: &mut fastrand::Rng) -> Vec<Strike> {
-    let later =
-        |random: &mut fastrand::Rng| Strike::Later(Duration::from_micros(random.u64(0..60_000)));
-    let mut points: Vec<Strike> = (0..16).map(|_| later(random)).collect();
+fn kill_points(random: &mut fastrand::Rng) -> Vec<PatchKillPoint> {
+    let later = |random: &mut fastrand::Rng| {
+        PatchKillPoint::Later(Duration::from_micros(random.u64(0..60_000)))
+    };
+    let mut points: Vec<PatchKillPoint> = (0..16).map(|_| later(random)).collect();
     let has_strace = Command::new("strace").arg("-V").output().is_ok();
     let moved = FILES / 8;
     // Every new name and every old file takes one rename, and every old file one removal.
     let (renames, removals) = (FILES + moved + FILES, FILES);
     let exact = (1..=renames)
-        .map(|number| Strike::Call("renameat2", number))
-        .chain((1..=removals).map(|number| Strike::Call("unlinkat", number)));
+        .map(|number| PatchKillPoint::Call("renameat2", number))
+        .chain((1..=removals).map(|number| PatchKillPoint::Call("unlinkat", number)));
     points.extend(exact.map(|point| if has_strace { point } else { later(random) }));
     points
 }
@@ -161,23 +162,25 @@ fn points(random: &mut fastrand::Rng) -> Vec<Strike> {
 async fn a_kill_in_the_middle_of_a_patch_leaves_each_file_old_or_new() {
     let (seed, began) = (torture::seed(), Instant::now());
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut points = points(&mut random);
+    let mut points = kill_points(&mut random);
     random.shuffle(&mut points);
-    points.truncate(Size::asked().of(points.len() / 5, points.len()));
+    points.truncate(SuiteSize::from_environment().choose(points.len() / 5, points.len()));
     let (mut untouched, mut between, mut whole) = (0, 0, 0);
     for point in &points {
-        let script =
-            Script::new([Reply::calls("apply_patch", patch(&great_patch())), Reply::says("Done.")]);
-        let stage = Stage::new(Stage::mark(), script).await;
-        lay_out(&stage.workspace());
-        tokio::task::block_in_place(|| strike(&stage, *point));
-        match count_new(&stage.workspace()) {
+        let script = ModelScript::new([
+            Reply::calls("apply_patch", patch(&great_patch())),
+            Reply::says("Done."),
+        ]);
+        let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+        lay_out(&binary_env.workspace());
+        tokio::task::block_in_place(|| kill_at(&binary_env, *point));
+        match count_new(&binary_env.workspace()) {
             0 => untouched += 1,
             FILES => whole += 1,
             _ => between += 1,
         }
     }
-    torture::say(&format!(
+    torture::print_summary(&format!(
         "patch: kills={} untouched={untouched} between={between} whole={whole} torn files=0 seed={seed}, {:.1} s",
         points.len(),
         began.elapsed().as_secs_f64(),

@@ -2,20 +2,23 @@
 
 use std::sync::Arc;
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use pixir::{
-    Answer, Conversation, Ephemeral, Event, EventKind, From, Input, Listener, PermissionMode,
-    PermissionRequest, Said, Status, Which, WriteGlobs,
+    Conversation, Ephemeral, Event, EventKind, ListenFrom, Listener, PermissionAnswer,
+    PermissionMode, PermissionRequest, PermissionResponse, SessionStatus, SessionTarget, UserInput,
+    WriteGlobs,
 };
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::{DEADLINE, finish, listen, listen_until, logs, say};
+use crate::support::TestEnv;
+use crate::support::test_env::{
+    DEADLINE, listen_until, log_files, send_and_finish, subscribe_from_now, wait_for_turn_end,
+};
 
 /// A model that runs these commands one after the other, in every Turn, and then answers.
-pub fn running(commands: &[&str]) -> Script {
+pub fn running(commands: &[&str]) -> ModelScript {
     let commands: Vec<String> = commands.iter().map(|command| (*command).to_owned()).collect();
-    Script::answering(move |request| match commands.get(request.outputs().len()) {
+    ModelScript::answering(move |request| match commands.get(request.outputs().len()) {
         Some(command) => Reply::calls("bash", json!({ "command": command })),
         None => Reply::says("done"),
     })
@@ -37,10 +40,10 @@ async fn next_question(listener: &mut Listener) -> PermissionRequest {
 pub async fn turn_with(
     conversation: &Conversation,
     text: &str,
-    mut answer: impl FnMut(&PermissionRequest) -> Said,
+    mut answer: impl FnMut(&PermissionRequest) -> PermissionResponse,
 ) -> Vec<PermissionRequest> {
-    let mut listener = listen(conversation);
-    conversation.send(Input { text: text.to_owned() }).await.unwrap();
+    let mut listener = subscribe_from_now(conversation);
+    conversation.send(UserInput { text: text.to_owned() }).await.unwrap();
     let mut questions = Vec::new();
     loop {
         let is_end = |event: &Event| matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal());
@@ -53,97 +56,101 @@ pub async fn turn_with(
     }
 }
 
-fn decisions(house: &House, conversation: &Conversation) -> Vec<String> {
-    let transcript = house.transcript(conversation);
+fn decisions(env: &TestEnv, conversation: &Conversation) -> Vec<String> {
+    let transcript = env.transcript(conversation);
     let lines = transcript.lines().filter(|line| line.contains("permission_decision"));
     lines.map(|line| line.split("permission_decision ").nth(1).unwrap().to_owned()).collect()
 }
 
 #[tokio::test]
 async fn once_is_once_and_the_decision_says_who_answered() {
-    let house = House::scripted(running(&["touch x", "touch x"])).await.ask_mode();
-    let conversation = house.start().await;
-    let questions = turn_with(&conversation, "go", |_| Answer::Once.into()).await;
+    let env = TestEnv::with_script(running(&["touch x", "touch x"])).await.in_ask_mode();
+    let conversation = env.start().await;
+    let questions = turn_with(&conversation, "go", |_| PermissionAnswer::Once.into()).await;
     assert_eq!(questions.len(), 2);
     let question = &questions[0];
     assert_eq!((question.tool.as_str(), question.network), ("bash", false));
     assert_eq!(question.command.as_ref().unwrap().parts, ["touch x"]);
-    assert_eq!(question.directory, house.workspace().canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(question.directory, env.workspace().canonicalize().unwrap().to_str().unwrap());
     assert_eq!(question.prefix.as_deref(), Some("touch"));
-    assert_eq!(decisions(&house, &conversation), ["allow ask by user", "allow ask by user"]);
-    let log = std::fs::read_to_string(&logs(&house.workspace())[0]).unwrap();
+    assert_eq!(decisions(&env, &conversation), ["allow ask by user", "allow ask by user"]);
+    let log = std::fs::read_to_string(&log_files(&env.workspace())[0]).unwrap();
     assert!(log.contains(&format!(r#""answer":"once","digest":"{}""#, question.digest)), "{log}");
-    assert!(house.workspace().join("x").exists());
+    assert!(env.workspace().join("x").exists());
 }
 
 #[tokio::test]
 async fn always_in_this_session_ends_with_the_session() {
-    let house = House::scripted(running(&["touch x", "touch y", "touch x"])).await.ask_mode();
-    let conversation = house.start().await;
-    let questions = turn_with(&conversation, "go", |_| Answer::Session.into()).await;
+    let env = TestEnv::with_script(running(&["touch x", "touch y", "touch x"])).await.in_ask_mode();
+    let conversation = env.start().await;
+    let questions = turn_with(&conversation, "go", |_| PermissionAnswer::Session.into()).await;
     assert_eq!(questions.len(), 2, "the identical call is not asked twice");
-    assert!(turn_with(&conversation, "again", |_| Answer::No.into()).await.is_empty());
-    let other = house.start().await;
-    assert_eq!(turn_with(&other, "go", |_| Answer::No.into()).await.len(), 3);
-    assert!(!house.home().join("permissions.json").exists());
+    assert!(turn_with(&conversation, "again", |_| PermissionAnswer::No.into()).await.is_empty());
+    let other = env.start().await;
+    assert_eq!(turn_with(&other, "go", |_| PermissionAnswer::No.into()).await.len(), 3);
+    assert!(!env.home().join("permissions.json").exists());
 }
 
 #[tokio::test]
 async fn always_in_this_project_lasts_until_it_is_forgotten() {
-    let house = House::scripted(running(&["touch x"])).await.ask_mode();
-    let first = house.start().await;
-    assert_eq!(turn_with(&first, "go", |_| Answer::Project.into()).await.len(), 1);
-    let second = house.start().await;
-    assert!(turn_with(&second, "go", |_| Answer::No.into()).await.is_empty());
-    assert_eq!(decisions(&house, &second), ["allow ask by project"]);
-    assert!(!house.workspace().join(".pixir/permissions.json").exists(), "outside the Workspace");
-    std::fs::remove_file(house.home().join("permissions.json")).unwrap();
-    let third = house.start().await;
-    assert_eq!(turn_with(&third, "go", |_| Answer::No.into()).await.len(), 1);
+    let env = TestEnv::with_script(running(&["touch x"])).await.in_ask_mode();
+    let first = env.start().await;
+    assert_eq!(turn_with(&first, "go", |_| PermissionAnswer::Project.into()).await.len(), 1);
+    let second = env.start().await;
+    assert!(turn_with(&second, "go", |_| PermissionAnswer::No.into()).await.is_empty());
+    assert_eq!(decisions(&env, &second), ["allow ask by project"]);
+    assert!(!env.workspace().join(".pixir/permissions.json").exists(), "outside the Workspace");
+    std::fs::remove_file(env.home().join("permissions.json")).unwrap();
+    let third = env.start().await;
+    assert_eq!(turn_with(&third, "go", |_| PermissionAnswer::No.into()).await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_prefix_covers_simple_commands_and_no_others() {
     let commands = ["touch x", "touch y", "touch z; rm x", "touch $(rm x)", "touch z > out"];
-    let house = House::scripted(running(&commands)).await.ask_mode();
-    house.write("x", "precious");
-    let conversation = house.start().await;
+    let env = TestEnv::with_script(running(&commands)).await.in_ask_mode();
+    env.write("x", "precious");
+    let conversation = env.start().await;
     let mut first = true;
     let questions = turn_with(&conversation, "go", |request| {
-        let answer = if std::mem::take(&mut first) { Answer::Prefix } else { Answer::No };
-        assert_eq!(request.prefix.is_some(), answer == Answer::Prefix);
+        let answer = if std::mem::take(&mut first) {
+            PermissionAnswer::Prefix
+        } else {
+            PermissionAnswer::No
+        };
+        assert_eq!(request.prefix.is_some(), answer == PermissionAnswer::Prefix);
         answer.into()
     })
     .await;
     let asked: Vec<&str> =
         questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
     assert_eq!(asked, ["touch x", "touch z; rm x", "touch $(rm x)", "touch z > out"]);
-    assert_eq!(decisions(&house, &conversation)[1], "allow ask by prefix");
-    assert!(house.workspace().join("y").exists() && house.workspace().join("x").exists());
+    assert_eq!(decisions(&env, &conversation)[1], "allow ask by prefix");
+    assert!(env.workspace().join("y").exists() && env.workspace().join("x").exists());
 }
 
 #[tokio::test]
 async fn a_question_shows_the_diff_and_what_runs_is_what_was_shown() {
     let write = || Reply::calls("write", json!({"path": "x", "content": "new\n"}));
-    let house = House::with([write(), write(), Reply::says("ok")]).await.ask_mode();
-    house.write("x", "old\n");
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let env = TestEnv::with_replies([write(), write(), Reply::says("ok")]).await.in_ask_mode();
+    env.write("x", "old\n");
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     let question = next_question(&mut listener).await;
     assert_eq!(question.paths, ["x"]);
     let diff = question.diff.unwrap();
     assert!(diff.contains("-old") && diff.contains("+new"), "{diff}");
     // Somebody else changes the file while the user thinks.
-    house.write("x", "important\n");
-    conversation.answer(&question.call_id, Answer::Once).await.unwrap();
+    env.write("x", "important\n");
+    conversation.answer(&question.call_id, PermissionAnswer::Once).await.unwrap();
     let question = next_question(&mut listener).await;
-    assert_eq!(house.read("x"), "important\n", "the first call was refused");
+    assert_eq!(env.read("x"), "important\n", "the first call was refused");
     assert!(question.diff.unwrap().contains("-important"));
-    conversation.answer(&question.call_id, Answer::Once).await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Done);
-    assert_eq!(house.read("x"), "new\n");
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    conversation.answer(&question.call_id, PermissionAnswer::Once).await.unwrap();
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
+    assert_eq!(env.read("x"), "new\n");
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build ask
     1 user_message "go"
     2 provider_usage completed retries=0
@@ -161,56 +168,59 @@ async fn a_question_shows_the_diff_and_what_runs_is_what_was_shown() {
 
 #[tokio::test]
 async fn an_approval_is_bound_to_where_a_path_leads() {
-    let house = House::scripted(Script::answering(|request| {
+    let env = TestEnv::with_script(ModelScript::answering(|request| {
         if request.outputs().len() < request.user_texts().len() {
             return Reply::calls("write", json!({"path": "link/x", "content": "1"}));
         }
         Reply::says("ok")
     }))
     .await
-    .ask_mode();
-    let link = house.workspace().join("link");
+    .in_ask_mode();
+    let link = env.workspace().join("link");
     let lead_to = |folder: &str| {
         std::fs::remove_file(&link).ok();
-        std::fs::create_dir(house.workspace().join(folder)).ok();
+        std::fs::create_dir(env.workspace().join(folder)).ok();
         std::os::unix::fs::symlink(folder, &link).unwrap();
     };
     lead_to("a");
-    let first = turn_with(&house.start().await, "go", |_| Answer::Project.into()).await;
+    let first = turn_with(&env.start().await, "go", |_| PermissionAnswer::Project.into()).await;
     assert_eq!(first[0].paths, ["a/x"]);
-    assert!(turn_with(&house.start().await, "go", |_| Answer::No.into()).await.is_empty());
+    assert!(turn_with(&env.start().await, "go", |_| PermissionAnswer::No.into()).await.is_empty());
     lead_to("b");
-    let other = turn_with(&house.start().await, "go", |_| Answer::No.into()).await;
+    let other = turn_with(&env.start().await, "go", |_| PermissionAnswer::No.into()).await;
     assert_eq!(other[0].paths, ["b/x"], "the same words mean another file");
-    assert!(!house.workspace().join("b/x").exists());
+    assert!(!env.workspace().join("b/x").exists());
 }
 
 #[tokio::test]
 async fn words_with_a_no_reach_the_model() {
-    let house = House::scripted(running(&["rm x"])).await.ask_mode();
-    let conversation = house.start().await;
-    let said = Said { answer: Answer::No, words: Some("move it to the attic".into()) };
+    let env = TestEnv::with_script(running(&["rm x"])).await.in_ask_mode();
+    let conversation = env.start().await;
+    let said = PermissionResponse {
+        answer: PermissionAnswer::No,
+        message: Some("move it to the attic".into()),
+    };
     turn_with(&conversation, "go", |_| said.clone()).await;
-    let output = house.requests()[1].body_text.clone();
+    let output = env.requests()[1].body_text.clone();
     assert!(output.contains("they say: move it to the attic"), "{output}");
-    let log = std::fs::read_to_string(&logs(&house.workspace())[0]).unwrap();
+    let log = std::fs::read_to_string(&log_files(&env.workspace())[0]).unwrap();
     assert!(log.contains(r#""words":"move it to the attic""#));
 }
 
 #[tokio::test]
 async fn an_interrupt_ends_a_turn_that_waits_for_an_answer() {
-    let house = House::scripted(running(&["rm x"])).await.ask_mode();
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let env = TestEnv::with_script(running(&["rm x"])).await.in_ask_mode();
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     let question = next_question(&mut listener).await;
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
     let resolved =
         listen_until(&mut listener, |event| event.type_name() == "permission_resolved").await;
     assert!(!resolved.is_empty());
-    assert!(conversation.answer(&question.call_id, Answer::Once).await.is_err());
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    assert!(conversation.answer(&question.call_id, PermissionAnswer::Once).await.is_err());
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build ask
     1 user_message "go"
     2 provider_usage completed retries=0
@@ -222,99 +232,104 @@ async fn an_interrupt_ends_a_turn_that_waits_for_an_answer() {
 
 #[tokio::test]
 async fn whoever_comes_back_is_asked_again_and_the_first_answer_counts() {
-    let house = House::scripted(running(&["touch x"])).await.ask_mode();
-    let harness = house.harness();
-    let start = |session| pixir::Start {
-        workspace: house.workspace(),
+    let env = TestEnv::with_script(running(&["touch x"])).await.in_ask_mode();
+    let harness = env.harness();
+    let start = |session| pixir::StartOptions {
+        workspace: env.workspace(),
         session,
         can_ask: true,
         mcp_servers: Vec::new(),
     };
-    let conversation = harness.start(start(Which::New)).await.unwrap();
-    let mut first = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let conversation = harness.start(start(SessionTarget::New)).await.unwrap();
+    let mut first = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     let question = next_question(&mut first).await;
-    let again = harness.start(start(Which::Resume(conversation.id().clone()))).await.unwrap();
-    let mut second = again.subscribe(From::Start);
+    let again =
+        harness.start(start(SessionTarget::Resume(conversation.id().clone()))).await.unwrap();
+    let mut second = again.subscribe(ListenFrom::Start);
     assert_eq!(next_question(&mut second).await, question);
-    again.answer(&question.call_id, Answer::Once).await.unwrap();
-    assert!(conversation.answer(&question.call_id, Answer::No).await.is_err());
-    tokio::time::timeout(DEADLINE, conversation.finished()).await.unwrap().unwrap();
-    assert!(house.workspace().join("x").exists());
+    again.answer(&question.call_id, PermissionAnswer::Once).await.unwrap();
+    assert!(conversation.answer(&question.call_id, PermissionAnswer::No).await.is_err());
+    tokio::time::timeout(DEADLINE, conversation.wait_until_idle()).await.unwrap().unwrap();
+    assert!(env.workspace().join("x").exists());
 }
 
 /// The proof that the kernel holds it: a program of a harmless name that writes all the same.
 #[tokio::test]
 async fn a_plain_look_runs_where_nothing_can_be_written() {
-    let house = House::scripted(running(&["ls", "cat x | ls", "ls > /dev/null", "touch x; ls"]))
+    let env = TestEnv::with_script(running(&["ls", "cat x | ls", "ls > /dev/null", "touch x; ls"]))
         .await
-        .ask_mode();
-    house.plant("ls", "echo x > written && echo wrote; echo x > /tmp/y && echo scratch");
-    let conversation = house.start().await;
+        .in_ask_mode();
+    env.install_program("ls", "echo x > written && echo wrote; echo x > /tmp/y && echo scratch");
+    let conversation = env.start().await;
     let mut seen = Vec::new();
-    let written = house.workspace().join("written");
+    let written = env.workspace().join("written");
     let questions = turn_with(&conversation, "go", |_| {
         seen.push(written.exists());
-        Answer::Once.into()
+        PermissionAnswer::Once.into()
     })
     .await;
     assert_eq!(questions.len(), 1, "three looks are not asked about");
     assert_eq!(seen, [false], "and wrote nothing");
     assert!(written.exists(), "what was asked about may write");
-    let request = house.requests().last().unwrap().clone();
+    let request = env.requests().last().unwrap().clone();
     let outputs = request.outputs();
     for look in &outputs[..2] {
         assert!(!look.contains("wrote") && look.contains("scratch"), "{look}");
         assert!(look.contains("written: "), "the refusal is told: {look}");
     }
     assert!(outputs[3].contains("wrote"), "{}", outputs[3]);
-    assert_eq!(decisions(&house, &conversation)[0], "allow plainly_read_only by parser");
+    assert_eq!(decisions(&env, &conversation)[0], "allow plainly_read_only by parser");
 }
 
 /// The same words typed into another command are another call.
 #[tokio::test]
 async fn what_may_be_typed_for_good_is_bound_to_the_command() {
-    let asking = async |command: &'static str, house: Option<House>| {
-        let script = Script::answering(move |request| match request.outputs().len() {
+    let asking = async |command: &'static str, env: Option<TestEnv>| {
+        let script = ModelScript::answering(move |request| match request.outputs().len() {
             0 => Reply::calls("bash", json!({"command": command, "background": true})),
             1 => Reply::calls("bash_input", json!({"id": "b1", "text": "touch typed\n"})),
             _ => Reply::says("done"),
         });
-        let mut next = House::scripted(script).await.ask_mode();
-        if let Some(before) = &house {
+        let mut next = TestEnv::with_script(script).await.in_ask_mode();
+        if let Some(before) = &env {
             next.config.home = before.config.home.clone();
         }
-        let workspace = house.as_ref().map_or_else(|| next.workspace(), House::workspace);
-        let start =
-            pixir::Start { workspace, session: Which::New, can_ask: true, mcp_servers: Vec::new() };
+        let workspace = env.as_ref().map_or_else(|| next.workspace(), TestEnv::workspace);
+        let start = pixir::StartOptions {
+            workspace,
+            session: SessionTarget::New,
+            can_ask: true,
+            mcp_servers: Vec::new(),
+        };
         let conversation = next.harness().start(start).await.unwrap();
-        let questions = turn_with(&conversation, "go", |_| Answer::Project.into()).await;
+        let questions = turn_with(&conversation, "go", |_| PermissionAnswer::Project.into()).await;
         let tools: Vec<String> = questions.iter().map(|asked| asked.summary.clone()).collect();
-        (tools, house.unwrap_or(next))
+        (tools, env.unwrap_or(next))
     };
-    let (first, house) = asking("sh -s one", None).await;
+    let (first, env) = asking("sh -s one", None).await;
     let typed = "type into b1 (sh -s one): touch typed";
     assert_eq!(first, ["run in the background sh -s one", typed]);
-    let (again, house) = asking("sh -s one", Some(house)).await;
+    let (again, env) = asking("sh -s one", Some(env)).await;
     assert!(again.is_empty(), "the identical call is not asked twice: {again:?}");
-    let (other, _) = asking("sh -s two", Some(house)).await;
+    let (other, _) = asking("sh -s two", Some(env)).await;
     assert_eq!(other.len(), 2, "{other:?}");
 }
 
 #[tokio::test]
 async fn read_only_records_what_it_allows_and_what_it_refuses() {
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::calls("read", json!({"path": "x"})),
         Reply::calls("write", json!({"path": "x", "content": "2"})),
         Reply::says("ok"),
     ])
     .await;
-    house.config.permission_mode = PermissionMode::ReadOnly;
-    house.write("x", "1");
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    assert_eq!(house.read("x"), "1");
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    env.config.permission_mode = PermissionMode::ReadOnly;
+    env.write("x", "1");
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert_eq!(env.read("x"), "1");
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build read_only
     1 user_message "go"
     2 provider_usage completed retries=0
@@ -332,17 +347,17 @@ async fn read_only_records_what_it_allows_and_what_it_refuses() {
 
 #[tokio::test]
 async fn a_session_keeps_its_posture_and_a_named_one_is_recorded() {
-    let mut house = House::scripted(Script::answering(|_| Reply::says("ok"))).await;
-    house.config.permission_mode = PermissionMode::Ask;
-    let (conversation, _) = house.turn("one").await;
+    let mut env = TestEnv::with_script(ModelScript::answering(|_| Reply::says("ok"))).await;
+    env.config.permission_mode = PermissionMode::Ask;
+    let (conversation, _) = env.run_turn("one").await;
     let id = conversation.id().clone();
     drop(conversation);
-    house.config.permission_mode = PermissionMode::Auto;
-    say(&house.resume(&id).await, "two").await;
-    house.config.mode_named = true;
-    let last = house.resume(&id).await;
-    say(&last, "three").await;
-    insta::assert_snapshot!(house.transcript(&last), @r#"
+    env.config.permission_mode = PermissionMode::Auto;
+    send_and_finish(&env.resume(&id).await, "two").await;
+    env.config.mode_named = true;
+    let last = env.resume(&id).await;
+    send_and_finish(&last, "three").await;
+    insta::assert_snapshot!(env.transcript(&last), @r#"
     0 session_started build ask
     1 user_message "one"
     2 provider_usage completed retries=0
@@ -355,7 +370,7 @@ async fn a_session_keeps_its_posture_and_a_named_one_is_recorded() {
     9 provider_usage completed retries=0
     10 assistant_message final "ok"
     "#);
-    let contexts = house.requests()[2].body_text.clone();
+    let contexts = env.requests()[2].body_text.clone();
     assert!(
         contexts.contains("Permission mode: ask") && contexts.contains("Permission mode: auto")
     );
@@ -373,7 +388,7 @@ async fn write_bounds_hold_for_file_tools_wherever_a_link_leads() {
         let patch = format!("*** Begin Patch\n{section}\n*** End Patch");
         Reply::calls("apply_patch", json!({ "patch": patch }))
     };
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         write("src/a.rs"),
         write("b.rs"),
         write("src/gen/x.rs"),
@@ -385,23 +400,23 @@ async fn write_bounds_hold_for_file_tools_wherever_a_link_leads() {
         Reply::says("ok"),
     ])
     .await;
-    house.config.writes = globs(&["src/**"], &["src/gen"]);
-    std::fs::create_dir_all(house.workspace().join("src")).unwrap();
-    std::fs::create_dir_all(house.workspace().join("other")).unwrap();
-    std::os::unix::fs::symlink("../other", house.workspace().join("src/out")).unwrap();
-    house.write("other/file.rs", "old\n");
-    std::os::unix::fs::symlink("../other/file.rs", house.workspace().join("src/file.rs")).unwrap();
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    assert_eq!(house.read("src/a.rs"), "1\n");
-    assert_eq!(house.read("other/file.rs"), "old\n");
+    env.config.writes = globs(&["src/**"], &["src/gen"]);
+    std::fs::create_dir_all(env.workspace().join("src")).unwrap();
+    std::fs::create_dir_all(env.workspace().join("other")).unwrap();
+    std::os::unix::fs::symlink("../other", env.workspace().join("src/out")).unwrap();
+    env.write("other/file.rs", "old\n");
+    std::os::unix::fs::symlink("../other/file.rs", env.workspace().join("src/file.rs")).unwrap();
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert_eq!(env.read("src/a.rs"), "1\n");
+    assert_eq!(env.read("other/file.rs"), "old\n");
     for path in ["b.rs", "src/gen", "other/x.rs", "deep", "moved.rs"] {
-        assert!(!house.workspace().join(path).exists(), "{path}");
+        assert!(!env.workspace().join(path).exists(), "{path}");
     }
-    assert_eq!(decisions(&house, &conversation), ["deny write_bounds by bounds"; 7]);
-    let log = std::fs::read_to_string(&logs(&house.workspace())[0]).unwrap();
+    assert_eq!(decisions(&env, &conversation), ["deny write_bounds by bounds"; 7]);
+    let log = std::fs::read_to_string(&log_files(&env.workspace())[0]).unwrap();
     assert!(log.contains(r#""allow_write":["src/**"],"deny_write":["src/gen"]"#), "{log}");
-    let context = house.requests()[0].body_text.clone();
+    let context = env.requests()[0].body_text.clone();
     assert!(
         context.contains("Write only to: src/**") && context.contains("Never write to: src/gen")
     );
@@ -410,7 +425,7 @@ async fn write_bounds_hold_for_file_tools_wherever_a_link_leads() {
 #[tokio::test]
 async fn write_bounds_only_narrow_when_a_session_goes_on() {
     let write = |path: &str| Reply::calls("write", json!({"path": path, "content": "1\n"}));
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::says("ok"),
         write("src/a.md"),
         write("src/a.rs"),
@@ -418,58 +433,58 @@ async fn write_bounds_only_narrow_when_a_session_goes_on() {
         Reply::says("ok"),
     ])
     .await;
-    house.config.writes = globs(&["src/**"], &[]);
-    let (conversation, _) = house.turn("one").await;
+    env.config.writes = globs(&["src/**"], &[]);
+    let (conversation, _) = env.run_turn("one").await;
     let id = conversation.id().clone();
     drop(conversation);
-    house.config.writes = globs(&["**/*.rs"], &[]);
-    let resumed = house.resume(&id).await;
-    say(&resumed, "two").await;
-    let written = |path: &str| house.workspace().join(path).exists();
+    env.config.writes = globs(&["**/*.rs"], &[]);
+    let resumed = env.resume(&id).await;
+    send_and_finish(&resumed, "two").await;
+    let written = |path: &str| env.workspace().join(path).exists();
     assert!(written("src/a.rs") && !written("src/a.md") && !written("b.rs"));
-    assert!(house.transcript(&resumed).contains(r#"posture_changed {"allow_write":["**/*.rs"]}"#));
+    assert!(env.transcript(&resumed).contains(r#"posture_changed {"allow_write":["**/*.rs"]}"#));
 }
 
 #[tokio::test]
 async fn bad_bounds_are_refused_before_anything_happens() {
-    let mut house = House::with([]).await;
-    house.config.writes = globs(&["../x"], &[]);
-    let error = house.begin(Which::New).await.err().unwrap();
+    let mut env = TestEnv::with_replies([]).await;
+    env.config.writes = globs(&["../x"], &[]);
+    let error = env.start_session(SessionTarget::New).await.err().unwrap();
     assert!(error.to_string().contains("`..`"), "{error}");
-    assert!(logs(&house.workspace()).is_empty());
+    assert!(log_files(&env.workspace()).is_empty());
 }
 
 #[tokio::test]
 async fn a_plan_is_made_without_tools_that_write() {
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::calls("write", json!({"path": "x", "content": "1"})),
         Reply::says("the plan"),
         Reply::says("built"),
     ])
     .await;
-    house.config.role = pixir::Role::find("plan");
-    let (conversation, _) = house.turn("plan it").await;
+    env.config.role = pixir::Role::find("plan");
+    let (conversation, _) = env.run_turn("plan it").await;
     let names = |body: &Value| -> Vec<String> {
         let tools = body["tools"].as_array().unwrap().iter();
         tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     };
-    let requests = house.requests();
+    let requests = env.requests();
     assert!(names(&requests[0].body).contains(&"read".to_owned()));
     for withheld in ["write", "edit", "apply_patch", "merge_child"] {
         assert!(!names(&requests[0].body).contains(&withheld.to_owned()), "{withheld}");
     }
     assert!(requests[0].body_text.contains("You plan and change nothing."));
     let id = conversation.id().clone();
-    assert!(house.transcript(&conversation).starts_with("0 session_started plan read_only\n"));
+    assert!(env.transcript(&conversation).starts_with("0 session_started plan read_only\n"));
     drop(conversation);
-    house.config.role = pixir::Role::find("build");
-    let built = house.resume(&id).await;
-    say(&built, "build it").await;
-    let requests = house.requests();
+    env.config.role = pixir::Role::find("build");
+    let built = env.resume(&id).await;
+    send_and_finish(&built, "build it").await;
+    let requests = env.requests();
     assert!(names(&requests[2].body).contains(&"write".to_owned()));
     let before = requests[1].input();
     assert_eq!(&requests[2].input()[..before.len()], before, "append-only");
-    let transcript = house.transcript(&built);
+    let transcript = env.transcript(&built);
     let change = r#"posture_changed {"permission_mode":"auto","role":"build"}"#;
     assert!(transcript.contains(change), "{transcript}");
     assert!(transcript.contains("tool_result error unknown_tool"), "{transcript}");
@@ -478,14 +493,14 @@ async fn a_plan_is_made_without_tools_that_write() {
 #[tokio::test]
 async fn a_plain_look_is_not_asked_and_everything_else_is() {
     let commands = ["ls | head -1", "cat /etc/hostname", "git status", "ls > listing"];
-    let house = House::scripted(running(&commands)).await.ask_mode();
-    house.write("a", "1");
-    let conversation = house.start().await;
-    let questions = turn_with(&conversation, "go", |_| Answer::No.into()).await;
+    let env = TestEnv::with_script(running(&commands)).await.in_ask_mode();
+    env.write("a", "1");
+    let conversation = env.start().await;
+    let questions = turn_with(&conversation, "go", |_| PermissionAnswer::No.into()).await;
     let asked: Vec<&str> =
         questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
     assert_eq!(asked, &commands[1..]);
-    let transcript = house.transcript(&conversation);
+    let transcript = env.transcript(&conversation);
     assert!(
         transcript.contains("permission_decision allow plainly_read_only by parser"),
         "{transcript}"
@@ -495,14 +510,14 @@ async fn a_plain_look_is_not_asked_and_everything_else_is() {
 
 #[tokio::test]
 async fn without_a_sandbox_every_command_is_asked_and_bounds_refuse_commands() {
-    let mut house = House::scripted(running(&["ls"])).await.ask_mode();
-    house.config.sandbox.level = pixir::SandboxLevel::Off;
-    let conversation = house.start().await;
-    assert_eq!(turn_with(&conversation, "go", |_| Answer::Once.into()).await.len(), 1);
-    house.config.permission_mode = PermissionMode::Auto;
-    house.config.writes = globs(&["src/**"], &[]);
-    let (conversation, _) = house.turn("go").await;
-    assert_eq!(decisions(&house, &conversation), ["deny write_bounds by bounds"]);
+    let mut env = TestEnv::with_script(running(&["ls"])).await.in_ask_mode();
+    env.config.sandbox.level = pixir::SandboxLevel::Off;
+    let conversation = env.start().await;
+    assert_eq!(turn_with(&conversation, "go", |_| PermissionAnswer::Once.into()).await.len(), 1);
+    env.config.permission_mode = PermissionMode::Auto;
+    env.config.writes = globs(&["src/**"], &[]);
+    let (conversation, _) = env.run_turn("go").await;
+    assert_eq!(decisions(&env, &conversation), ["deny write_bounds by bounds"]);
 }
 
 /// What lies in a folder is not kept by moving the folder away.
@@ -510,35 +525,31 @@ async fn without_a_sandbox_every_command_is_asked_and_bounds_refuse_commands() {
 async fn a_forbidden_place_is_not_moved_aside() {
     let command = "mv src moved; mv src/gen other; mkdir -p src/gen/deep; \
         echo 1 > src/gen/deep/x; echo 1 > src/gen/deep/old; echo 1 > src/gen/fine";
-    let mut house = House::scripted(running(&[command])).await;
-    std::fs::create_dir_all(house.workspace().join("src/gen/deep")).unwrap();
-    house.write("src/gen/deep/old", "precious");
-    house.config.writes = globs(&[], &["src//gen/./deep"]);
-    house.turn("go").await;
-    assert_eq!(house.read("src/gen/deep/old"), "precious");
-    assert!(!house.workspace().join("src/gen/deep/x").exists());
-    assert_eq!(house.read("src/gen/fine"), "1\n");
+    let mut env = TestEnv::with_script(running(&[command])).await;
+    std::fs::create_dir_all(env.workspace().join("src/gen/deep")).unwrap();
+    env.write("src/gen/deep/old", "precious");
+    env.config.writes = globs(&[], &["src//gen/./deep"]);
+    env.run_turn("go").await;
+    assert_eq!(env.read("src/gen/deep/old"), "precious");
+    assert!(!env.workspace().join("src/gen/deep/x").exists());
+    assert_eq!(env.read("src/gen/fine"), "1\n");
 }
 
 #[tokio::test]
 async fn write_bounds_hold_for_commands_by_the_kernel() {
     let command = "echo 1 > src/a; echo 1 > b; echo 1 > src/gen/x; echo 1 > docs/a.md; mv src/gen src/moved; \
         ln -s ../docs src/link; echo 1 > src/link/y; echo done";
-    let mut house = House::scripted(running(&[command])).await;
+    let mut env = TestEnv::with_script(running(&[command])).await;
     for folder in ["src/gen", "docs"] {
-        std::fs::create_dir_all(house.workspace().join(folder)).unwrap();
+        std::fs::create_dir_all(env.workspace().join(folder)).unwrap();
     }
-    house.write("src/gen/old", "precious");
-    house.config.writes = globs(&["src/**", "docs/*.md"], &["src/gen"]);
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    assert_eq!(house.read("src/a"), "1\n");
-    assert_eq!(house.read("src/gen/old"), "precious");
+    env.write("src/gen/old", "precious");
+    env.config.writes = globs(&["src/**", "docs/*.md"], &["src/gen"]);
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert_eq!(env.read("src/a"), "1\n");
+    assert_eq!(env.read("src/gen/old"), "precious");
     for path in ["b", "src/gen/x", "docs/a.md", "docs/y"] {
-        assert!(
-            !house.workspace().join(path).exists(),
-            "{path}: {}",
-            house.transcript(&conversation)
-        );
+        assert!(!env.workspace().join(path).exists(), "{path}: {}", env.transcript(&conversation));
     }
 }

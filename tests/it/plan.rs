@@ -1,11 +1,11 @@
 //! The model's plan: durable, shown, and there again after a resume.
 
-use pixir::scripted::{Reply, Script};
-use pixir::{PermissionMode, Status};
+use pixir::scripted::{ModelScript, Reply};
+use pixir::{PermissionMode, SessionStatus};
 use serde_json::{Value, json};
 
-use crate::support::house::say;
-use crate::support::{House, Stage};
+use crate::support::test_env::send_and_finish;
+use crate::support::{BinaryEnv, TestEnv};
 
 fn plan(steps: &[(&str, &str)]) -> Value {
     explained("secret-of-the-house", steps)
@@ -18,7 +18,7 @@ fn explained(why: &str, steps: &[(&str, &str)]) -> Value {
 
 #[tokio::test]
 async fn a_plan_is_recorded_between_its_call_and_its_result_also_in_read_only() {
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::calls("update_plan", plan(&[("look", "in_progress"), ("change", "pending")])),
         Reply::calls("update_plan", plan(&[("look", "in_progress"), ("more", "in_progress")])),
         Reply::calls("update_plan", plan(&[("look", "completed"), ("change", "in_progress")])),
@@ -26,10 +26,10 @@ async fn a_plan_is_recorded_between_its_call_and_its_result_also_in_read_only() 
         Reply::says("I know."),
     ])
     .await;
-    house.config.permission_mode = PermissionMode::ReadOnly;
-    let (conversation, status) = house.turn("plan it").await;
-    assert_eq!(status, Status::Done);
-    let transcript = house.transcript(&conversation);
+    env.config.permission_mode = PermissionMode::ReadOnly;
+    let (conversation, status) = env.run_turn("plan it").await;
+    assert_eq!(status, SessionStatus::Done);
+    let transcript = env.transcript(&conversation);
     let lines: Vec<&str> = transcript.lines().filter(|line| !line.contains("usage")).collect();
     let short: Vec<&str> = lines.iter().map(|line| line.split(" {").next().unwrap()).collect();
     insta::assert_snapshot!(short.join("\n"), @r#"
@@ -49,15 +49,15 @@ async fn a_plan_is_recorded_between_its_call_and_its_result_also_in_read_only() 
     "#);
     let id = conversation.id().clone();
     drop(conversation);
-    let resumed = house.resume(&id).await;
+    let resumed = env.resume(&id).await;
     let history = resumed.history().await.unwrap();
     let current = history.current_plan().unwrap();
     let steps: Vec<_> =
         current.entries.iter().map(|one| (one.content.as_str(), one.status.as_str())).collect();
     assert_eq!(steps, [("look", "completed"), ("change", "in_progress")]);
     assert_eq!(current.explanation.as_deref(), Some("[redacted:STORY_TOKEN]"));
-    say(&resumed, "what was the plan?").await;
-    let requests = house.requests();
+    send_and_finish(&resumed, "what was the plan?").await;
+    let requests = env.requests();
     let input = requests.last().unwrap().input();
     let of_type = |kind: &str| input.iter().filter(|item| item["type"] == kind).count();
     assert_eq!((of_type("function_call"), of_type("function_call_output")), (3, 3));
@@ -66,17 +66,17 @@ async fn a_plan_is_recorded_between_its_call_and_its_result_also_in_read_only() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_is_shown_once_and_again_when_a_session_goes_on() {
     let steps = [("look", "completed"), ("change", "in_progress")];
-    let script = Script::new([
+    let script = ModelScript::new([
         Reply::calls("update_plan", explained("first things first", &steps)),
         Reply::says("Planned."),
         Reply::says("Gone on."),
     ]);
-    let stage = Stage::new(Stage::mark(), script).await;
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     let (first, second, quiet) = tokio::task::block_in_place(|| {
-        let first = stage.run(&["plan it"]);
-        let (id, _) = stage.session().unwrap();
-        let second = stage.run(&["resume", id.as_str(), "go on"]);
-        let quiet = stage.run(&["resume", id.as_str(), "go on", "--quiet"]);
+        let first = binary_env.run(&["plan it"]);
+        let (id, _) = binary_env.session().unwrap();
+        let second = binary_env.run(&["resume", id.as_str(), "go on"]);
+        let quiet = binary_env.run(&["resume", id.as_str(), "go on", "--quiet"]);
         (first, second, quiet)
     });
     let shown = "plan 1/2: first things first\n  [x] look\n  [>] change\n";

@@ -5,72 +5,76 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 
 use super::planted_home::finish;
-use crate::support::House;
+use crate::support::TestEnv;
 
 /// What stands in the files outside, and must be seen nowhere.
 const MARKER: &str = "words-from-outside";
 
 /// A file that Pixir looks for in a project, and what a usable one holds.
-struct Source {
+struct CheckoutFile {
     path: &'static str,
     text: &'static str,
     /// The commands that read it, besides a Turn.
     args: &'static [&'static str],
 }
 
-const SOURCES: &[Source] = &[
-    Source { path: "AGENTS.md", text: "words-from-outside", args: &["doctor", "--sandbox", "off"] },
-    Source {
+const SOURCES: &[CheckoutFile] = &[
+    CheckoutFile {
+        path: "AGENTS.md",
+        text: "words-from-outside",
+        args: &["doctor", "--sandbox", "off"],
+    },
+    CheckoutFile {
         path: ".pixir/config.json",
         text: r#"{"model": "words-from-outside"}"#,
         args: &["config", "list"],
     },
-    Source {
+    CheckoutFile {
         path: ".mcp.json",
         text: r#"{"mcpServers": {"words-from-outside": {"command": "true"}}}"#,
         args: &["mcp", "list"],
     },
-    Source {
+    CheckoutFile {
         path: ".pixir/skills/planted/SKILL.md",
         text: "---\nname: planted\ndescription: words-from-outside\n---\nwords-from-outside\n",
         args: &["skills"],
     },
-    Source {
+    CheckoutFile {
         path: ".agents/skills/planted/SKILL.md",
         text: "---\nname: planted\ndescription: words-from-outside\n---\nwords-from-outside\n",
         args: &["skills"],
     },
-    Source {
+    CheckoutFile {
         path: ".pixir/prompts/planted.md",
         text: "---\ndescription: words-from-outside\n---\nwords-from-outside\n",
         args: &["skills"],
     },
-    Source {
+    CheckoutFile {
         path: ".pixir/agents/planted.toml",
         text: "name = \"planted\"\ndescription = \"words-from-outside\"\n\
                developer_instructions = \"words-from-outside\"\n",
         args: &["agents"],
     },
-    Source {
+    CheckoutFile {
         path: ".pixir/workflows/planted.json",
         text: r#"{"id": "planted", "description": "words-from-outside",
                   "steps": [{"id": "a", "task": "words-from-outside"}]}"#,
         args: &["workflow", "list"],
     },
-    Source {
+    CheckoutFile {
         path: ".pixir/workflows/planted.json",
         text: r#"{"id": "words-from-outside", "steps": [{"id": "a", "task": "words-from-outside"}]}"#,
         args: &["workflow", "plan", "planted"],
     },
-    Source {
+    CheckoutFile {
         path: ".pixir/.gitignore",
         text: "words-from-outside\n",
         args: &["doctor", "--sandbox", "off"],
     },
-    Source {
+    CheckoutFile {
         path: ".git/HEAD",
         text: "words-from-outside\n",
         args: &["doctor", "--sandbox", "off"],
@@ -79,7 +83,7 @@ const SOURCES: &[Source] = &[
 
 /// How a file of a checkout is planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Planting {
+enum CheckoutPlant {
     Link,
     /// The folder that holds it is a link.
     LinkedFolder,
@@ -89,20 +93,20 @@ enum Planting {
     Endless,
 }
 
-const PLANTINGS: [Planting; 5] = [
-    Planting::Link,
-    Planting::LinkedFolder,
-    Planting::LinkToDevice,
-    Planting::Pipe,
-    Planting::Endless,
+const PLANTINGS: [CheckoutPlant; 5] = [
+    CheckoutPlant::Link,
+    CheckoutPlant::LinkedFolder,
+    CheckoutPlant::LinkToDevice,
+    CheckoutPlant::Pipe,
+    CheckoutPlant::Endless,
 ];
 
 /// Puts a source into the project; false when it cannot be planted in this way.
-fn plant(planting: Planting, source: &Source, work: &Path, outside: &Path) -> bool {
+fn plant(planting: CheckoutPlant, source: &CheckoutFile, work: &Path, outside: &Path) -> bool {
     let path = work.join(source.path);
     let folder = path.parent().unwrap();
     let name = path.file_name().unwrap();
-    if planting == Planting::LinkedFolder {
+    if planting == CheckoutPlant::LinkedFolder {
         // A link in the place of the project itself, or of what git keeps, is another story.
         if folder == work || folder.ends_with(".git") {
             return false;
@@ -114,26 +118,26 @@ fn plant(planting: Planting, source: &Source, work: &Path, outside: &Path) -> bo
     }
     fs::create_dir_all(folder).unwrap();
     match planting {
-        Planting::Link => {
+        CheckoutPlant::Link => {
             fs::write(outside.join(name), source.text).unwrap();
             symlink(outside.join(name), &path).unwrap();
         }
-        Planting::LinkToDevice => symlink("/dev/zero", &path).unwrap(),
-        Planting::Pipe => {
+        CheckoutPlant::LinkToDevice => symlink("/dev/zero", &path).unwrap(),
+        CheckoutPlant::Pipe => {
             let mode = rustix::fs::Mode::from_raw_mode(0o600);
             let kind = rustix::fs::FileType::Fifo;
             rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
         }
-        Planting::Endless => fs::File::create(&path).unwrap().set_len(64 << 30).unwrap(),
-        Planting::LinkedFolder => {}
+        CheckoutPlant::Endless => fs::File::create(&path).unwrap().set_len(64 << 30).unwrap(),
+        CheckoutPlant::LinkedFolder => {}
     }
     true
 }
 
-async fn house() -> House {
-    let house = House::scripted(Script::answering(|_| Reply::says("all done"))).await;
-    fs::create_dir(house.workspace().join(".git")).unwrap();
-    house
+async fn new_test_env() -> TestEnv {
+    let env = TestEnv::with_script(ModelScript::answering(|_| Reply::says("all done"))).await;
+    fs::create_dir(env.workspace().join(".git")).unwrap();
+    env
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,21 +145,21 @@ async fn what_a_checkout_plants_for_the_model_shows_nothing_from_outside_and_han
     let mut wrong = Vec::new();
     for source in SOURCES {
         for planting in PLANTINGS {
-            let house = house().await;
+            let env = new_test_env().await;
             let outside = tempfile::tempdir().unwrap();
-            if !plant(planting, source, &house.workspace(), outside.path()) {
+            if !plant(planting, source, &env.workspace(), outside.path()) {
                 continue;
             }
             let name = format!("{} as {planting:?}", source.path);
             for args in [source.args, &["hello", "there"]] {
                 let what = format!("{name}: pixir {args:?}");
-                let run = finish(house.command(args).spawn().unwrap(), &what);
+                let run = finish(env.command(args).spawn().unwrap(), &what);
                 if format!("{}{}", run.out, run.err).contains(MARKER) {
                     wrong.push(format!("{what} shows it:\n{}\n{}", run.out, run.err));
                 }
             }
             let is_told = |body: &str| body.contains(MARKER);
-            if house.requests().iter().any(|request| is_told(&request.body.to_string())) {
+            if env.requests().iter().any(|request| is_told(&request.body.to_string())) {
                 wrong.push(format!("{name}: the model is shown it"));
             }
         }
@@ -168,10 +172,10 @@ async fn what_a_checkout_plants_for_the_model_shows_nothing_from_outside_and_han
 async fn the_same_files_are_used_where_the_project_holds_them() {
     // These are read, and shown to nobody unless they are trusted or wrong.
     let is_silent = |path: &str| matches!(path, ".git/HEAD" | ".pixir/.gitignore" | ".mcp.json");
-    let is_shown = |source: &&Source| !is_silent(source.path);
+    let is_shown = |source: &&CheckoutFile| !is_silent(source.path);
     for source in SOURCES.iter().filter(is_shown) {
-        let house = house().await;
-        let path = house.workspace().join(source.path);
+        let env = new_test_env().await;
+        let path = env.workspace().join(source.path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         // A link may lead to another file of its folder.
         let kept: PathBuf = path.with_file_name("kept");
@@ -181,9 +185,9 @@ async fn the_same_files_are_used_where_the_project_holds_them() {
             symlink("kept", &path).unwrap();
         }
         let args = [source.args, &["hello", "there"]];
-        let runs = args.map(|args| finish(house.command(args).spawn().unwrap(), source.path));
+        let runs = args.map(|args| finish(env.command(args).spawn().unwrap(), source.path));
         let shown = runs.iter().any(|run| format!("{}{}", run.out, run.err).contains(MARKER));
-        let told = house.requests().iter().any(|it| it.body.to_string().contains(MARKER));
+        let told = env.requests().iter().any(|it| it.body.to_string().contains(MARKER));
         assert!(shown || told, "{}: {}{}", source.path, runs[0].out, runs[0].err);
     }
 }

@@ -6,35 +6,36 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pixir::scripted::{Received, Reply, Script};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::json;
 
-use crate::support::House;
-use crate::support::desk::ran;
-use crate::support::house::logs;
+use crate::support::TestEnv;
+use crate::support::sign_in_env::run_command;
+use crate::support::test_env::log_files;
 
 const PLANTED: &str = "20260101T000000-aaaaaa";
 const RECORDS: &str = ".pixir/sessions/20260101T000000-aaaaaa/snapshots";
 
 /// A test environment with the Workspace `inner` in it, whose model runs one command when the prompt says so.
-async fn house(command: String) -> House {
-    let script = Script::answering(move |request: &Received| {
+async fn new_test_env(command: String) -> TestEnv {
+    let script = ModelScript::answering(move |request: &ReceivedRequest| {
         let is_told = request.user_texts().last().is_some_and(|said| *said == "do it");
         if is_told && request.outputs().is_empty() {
             return Reply::calls("bash", json!({ "command": command }));
         }
         Reply::says("done")
     });
-    let house = House::scripted(script).await;
-    house.write("a.txt", "one\n");
-    fs::create_dir(house.workspace().join("inner")).unwrap();
-    house.write("inner/b.txt", "one\n");
-    ran(house.command(&["hello"]).current_dir(house.workspace().join("inner"))).exits(0);
-    house
+    let env = TestEnv::with_script(script).await;
+    env.write("a.txt", "one\n");
+    fs::create_dir(env.workspace().join("inner")).unwrap();
+    env.write("inner/b.txt", "one\n");
+    run_command(env.command(&["hello"]).current_dir(env.workspace().join("inner")))
+        .assert_exit_code(0);
+    env
 }
 
-fn id_of(house: &House) -> String {
-    let log = logs(&house.workspace()).remove(0);
+fn id_of(env: &TestEnv) -> String {
+    let log = log_files(&env.workspace()).remove(0);
     log.file_stem().unwrap().to_str().unwrap().to_owned()
 }
 
@@ -56,39 +57,39 @@ async fn a_command_that_writes_a_record_into_a_workspace_inside_keeps_nothing_fr
         let command = format!(
             "echo two > a.txt; echo two > inner/b.txt; mkdir -p inner/{RECORDS}; cp record inner/{RECORDS}/1.ndjson"
         );
-        let house = house(command).await;
-        let outer = house.workspace().canonicalize().unwrap();
+        let env = new_test_env(command).await;
+        let outer = env.workspace().canonicalize().unwrap();
         let planted = if is_outer {
             record(&outer, session, &["a.txt", "inner/b.txt"])
         } else {
             record(&outer.join("inner"), session, &["b.txt"])
         };
-        house.write("record", &planted);
-        house.pixir(&["do it"]).exits(0);
-        assert!(house.workspace().join("inner").join(RECORDS).join("1.ndjson").exists());
-        let id = id_of(&house);
+        env.write("record", &planted);
+        env.run_pixir(&["do it"]).assert_exit_code(0);
+        assert!(env.workspace().join("inner").join(RECORDS).join("1.ndjson").exists());
+        let id = id_of(&env);
 
-        let refused = house.pixir(&["undo", "--yes", &id]).exits(1);
+        let refused = env.run_pixir(&["undo", "--yes", &id]).assert_exit_code(1);
         assert!(refused.err.contains("a.txt, inner/b.txt were changed"), "{what}: {}", refused.err);
-        let looked = house.pixir(&["undo", &id, "--dry-run"]).exits(0);
+        let looked = env.run_pixir(&["undo", &id, "--dry-run"]).assert_exit_code(0);
         assert!(!looked.out.contains("curl"), "{what}: {}", looked.out);
         let is_named = looked.out.contains(&format!("Session {PLANTED} ran at the same time"));
         assert_eq!(is_named, !is_outer && session == PLANTED, "{what}: {}", looked.out);
-        house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
-        assert_eq!(house.read("a.txt"), "one\n", "{what}");
-        assert_eq!(house.read("inner/b.txt"), "one\n", "{what}");
+        env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
+        assert_eq!(env.read("a.txt"), "one\n", "{what}");
+        assert_eq!(env.read("inner/b.txt"), "one\n", "{what}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn planted_records_do_not_stall_undo() {
-    let house = house("echo two > a.txt".to_owned()).await;
-    let top = house.workspace().parent().unwrap().to_owned();
-    house.pixir(&["do it"]).exits(0);
-    let id = id_of(&house);
+    let env = new_test_env("echo two > a.txt".to_owned()).await;
+    let top = env.workspace().parent().unwrap().to_owned();
+    env.run_pixir(&["do it"]).assert_exit_code(0);
+    let id = id_of(&env);
     let records: PathBuf = top.join(RECORDS);
     fs::create_dir_all(&records).unwrap();
-    let own = house.workspace().canonicalize().unwrap();
+    let own = env.workspace().canonicalize().unwrap();
     let name = own.file_name().unwrap().to_str().unwrap().to_owned();
     let claim = record(&top.canonicalize().unwrap(), PLANTED, &[&format!("{name}/a.txt")]);
     for number in 1..=11 {
@@ -102,11 +103,11 @@ async fn planted_records_do_not_stall_undo() {
         fs::write(records.join(format!("{number}.ndjson")), &lines).unwrap();
     }
     let started = Instant::now();
-    let looked = house.pixir(&["undo", &id, "--dry-run"]).exits(0);
+    let looked = env.run_pixir(&["undo", &id, "--dry-run"]).assert_exit_code(0);
     let took = started.elapsed();
     assert!(looked.out.contains("Records of other Sessions were not read"), "{}", looked.out);
     assert!(looked.out.contains(" *restore a.txt"), "{}", looked.out);
     assert!(took < Duration::from_secs(30), "{took:?}");
-    house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
-    assert_eq!(house.read("a.txt"), "one\n");
+    env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
+    assert_eq!(env.read("a.txt"), "one\n");
 }

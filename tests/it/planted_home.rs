@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use pixir::scripted::Reply;
 use serde_json::Value;
 
-use super::annex::Family;
-use super::support::House;
-use super::support::desk::{Desk, Ran};
-use super::support::house::PIXIR;
+use super::child_workspaces::FamilyEnv;
+use super::support::TestEnv;
 use super::support::leaks;
+use super::support::sign_in_env::{RunOutput, SignInEnv};
+use super::support::test_env::PIXIR;
 
 /// Longer than any of these commands takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(90);
@@ -26,7 +26,7 @@ const ANOTHER_USER: u32 = 4_242;
 
 /// What stands in the place of a file of the Home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Plant {
+enum HomePlant {
     Link,
     DanglingLink,
     LinkToDevice,
@@ -37,41 +37,41 @@ enum Plant {
     HardLink,
 }
 
-const PLANTS: [Plant; 8] = [
-    Plant::Link,
-    Plant::DanglingLink,
-    Plant::LinkToDevice,
-    Plant::Pipe,
-    Plant::Folder,
-    Plant::Socket,
-    Plant::OtherOwner,
-    Plant::HardLink,
+const PLANTS: [HomePlant; 8] = [
+    HomePlant::Link,
+    HomePlant::DanglingLink,
+    HomePlant::LinkToDevice,
+    HomePlant::Pipe,
+    HomePlant::Folder,
+    HomePlant::Socket,
+    HomePlant::OtherOwner,
+    HomePlant::HardLink,
 ];
 
-impl Plant {
+impl HomePlant {
     /// Puts it at `path`; `text` is what a usable file would hold, and `outside` a folder that must
     /// not change afterwards.
     fn put(self, path: &Path, text: &str, outside: &Path) {
         let target = outside.join("target");
         match self {
-            Plant::Link => {
+            HomePlant::Link => {
                 write_private(&target, text);
                 symlink(&target, path).unwrap();
             }
-            Plant::DanglingLink => symlink(outside.join("absent"), path).unwrap(),
-            Plant::LinkToDevice => symlink("/dev/zero", path).unwrap(),
-            Plant::Pipe => {
+            HomePlant::DanglingLink => symlink(outside.join("absent"), path).unwrap(),
+            HomePlant::LinkToDevice => symlink("/dev/zero", path).unwrap(),
+            HomePlant::Pipe => {
                 let mode = rustix::fs::Mode::from_raw_mode(0o600);
                 let kind = rustix::fs::FileType::Fifo;
                 rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
             }
-            Plant::Folder => fs::create_dir(path).unwrap(),
-            Plant::Socket => drop(UnixListener::bind(path).unwrap()),
-            Plant::OtherOwner => {
+            HomePlant::Folder => fs::create_dir(path).unwrap(),
+            HomePlant::Socket => drop(UnixListener::bind(path).unwrap()),
+            HomePlant::OtherOwner => {
                 write_private(path, text);
                 chown(path, Some(ANOTHER_USER), None).unwrap();
             }
-            Plant::HardLink => {
+            HomePlant::HardLink => {
                 write_private(&target, text);
                 fs::hard_link(&target, path).unwrap();
             }
@@ -81,12 +81,12 @@ impl Plant {
     /// Whether a state file of this name is refused. A hard link is a regular file of this user:
     /// it is read, and replaced without a change to its other name. A lock would be shared with it.
     fn is_refused(self, name: &str) -> bool {
-        self != Plant::HardLink || name.contains(".lock")
+        self != HomePlant::HardLink || name.contains(".lock")
     }
 
     /// Whether this test may make it: only root gives files away.
     fn is_possible(self) -> bool {
-        self != Plant::OtherOwner || rustix::process::geteuid().is_root()
+        self != HomePlant::OtherOwner || rustix::process::geteuid().is_root()
     }
 }
 
@@ -117,7 +117,7 @@ fn contents(folder: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
 }
 
 /// Waits for a run; one that hangs fails the test.
-pub fn finish(mut child: Child, what: &str) -> Ran {
+pub fn finish(mut child: Child, what: &str) -> RunOutput {
     let started = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if started.elapsed() > DEADLINE {
@@ -127,17 +127,17 @@ pub fn finish(mut child: Child, what: &str) -> Ran {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    Ran::of(child.wait_with_output().unwrap())
+    RunOutput::from_output(child.wait_with_output().unwrap())
 }
 
 /// A Home with one planted file, a Workspace, and a folder that must stay as it is.
-struct Place {
+struct PlantedHomeEnv {
     folder: tempfile::TempDir,
     outside: tempfile::TempDir,
     is_signed_in: bool,
 }
 
-impl Place {
+impl PlantedHomeEnv {
     fn new(is_signed_in: bool) -> Self {
         let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for name in ["home/.pixir", "work/.pixir"] {
@@ -150,7 +150,7 @@ impl Place {
     fn home(&self, name: &str) -> PathBuf {
         self.folder.path().join("home/.pixir").join(name)
     }
-    fn run(&self, args: &[&str]) -> Ran {
+    fn run(&self, args: &[&str]) -> RunOutput {
         let mut command = Command::new(PIXIR);
         command
             .args(args)
@@ -171,7 +171,7 @@ impl Place {
 }
 
 /// One file of the Home and a command that must read or write it.
-struct Row {
+struct HomeFile {
     name: &'static str,
     /// What a usable file holds.
     text: &'static str,
@@ -185,24 +185,24 @@ const LEDGER: &str = r#"{"version":1,"entries":[{"id":"0123456789ab","project":"
     "tool":"bash","summary":"run ls","digest":"0","granted_at":"2026-01-01T00:00:00Z"}]}"#;
 const TOKENS: &str = r#"{"access_token":"a","refresh_token":"r","account_id":"acct","obtained_at":1,"expires_at":2}"#;
 
-const ROWS: &[Row] = &[
-    Row { name: "auth.json", text: TOKENS, args: &["login", "status"], is_cache: false },
-    Row { name: "auth.json", text: TOKENS, args: &["hello", "there"], is_cache: false },
-    Row { name: "permissions.json", text: LEDGER, args: &["permissions"], is_cache: false },
-    Row {
+const ROWS: &[HomeFile] = &[
+    HomeFile { name: "auth.json", text: TOKENS, args: &["login", "status"], is_cache: false },
+    HomeFile { name: "auth.json", text: TOKENS, args: &["hello", "there"], is_cache: false },
+    HomeFile { name: "permissions.json", text: LEDGER, args: &["permissions"], is_cache: false },
+    HomeFile {
         name: "permissions.json",
         text: LEDGER,
         args: &["permissions", "forget", "--all"],
         is_cache: false,
     },
-    Row {
+    HomeFile {
         name: "permissions.lock",
         text: "",
         args: &["permissions", "forget", "--all"],
         is_cache: false,
     },
-    Row { name: "workspaces.json", text: "{}", args: &["sessions", "--all"], is_cache: true },
-    Row { name: "models.json", text: "{}", args: &["models"], is_cache: true },
+    HomeFile { name: "workspaces.json", text: "{}", args: &["sessions", "--all"], is_cache: true },
+    HomeFile { name: "models.json", text: "{}", args: &["models"], is_cache: true },
 ];
 
 #[test]
@@ -210,7 +210,7 @@ fn a_planted_file_of_the_home_is_refused_by_name_and_nothing_outside_changes() {
     let mut wrong = Vec::new();
     for row in ROWS {
         for plant in PLANTS.into_iter().filter(|plant| plant.is_possible()) {
-            let place = Place::new(row.name == "auth.json");
+            let place = PlantedHomeEnv::new(row.name == "auth.json");
             let work = place.folder.path().canonicalize().unwrap().join("work");
             let text = row.text.replace("@WORK", work.to_str().unwrap());
             if row.name == "permissions.lock" {
@@ -239,7 +239,7 @@ fn a_planted_file_of_the_home_is_refused_by_name_and_nothing_outside_changes() {
 }
 
 /// What is missing in the answer of a command that refuses a file; `None` when it is complete.
-fn refusal_flaw(run: &Ran, name: &str) -> Option<String> {
+fn refusal_flaw(run: &RunOutput, name: &str) -> Option<String> {
     let Ok(envelope) = serde_json::from_str::<Value>(&run.out) else {
         return Some(format!("no JSON: {:?} {} {}", run.code, run.out, run.err));
     };
@@ -252,7 +252,7 @@ fn refusal_flaw(run: &Ran, name: &str) -> Option<String> {
 }
 
 /// The plants that a command refuses under this name.
-fn refused(name: &'static str) -> impl Iterator<Item = Plant> {
+fn refused(name: &'static str) -> impl Iterator<Item = HomePlant> {
     PLANTS.into_iter().filter(move |plant| plant.is_possible() && plant.is_refused(name))
 }
 
@@ -262,7 +262,7 @@ fn the_doctor_names_every_planted_file_and_waits_for_none() {
     let names = ["permissions.json", "grants.json", "trust.json", "models.json", "workspaces.json"];
     for name in names.into_iter().chain(["auth.json"]) {
         for plant in refused(name) {
-            let place = Place::new(true);
+            let place = PlantedHomeEnv::new(true);
             plant.put(&place.home(name), "{}", place.outside.path());
             let run = place.run(&["doctor", "--json", "--sandbox", "off"]);
             let envelope: Value = serde_json::from_str(&run.out).expect(&run.out);
@@ -280,9 +280,9 @@ fn the_doctor_names_every_planted_file_and_waits_for_none() {
 
 #[test]
 fn the_settings_may_be_a_link_and_are_never_a_pipe() {
-    for plant in [Plant::Pipe, Plant::Folder, Plant::Socket, Plant::LinkToDevice] {
+    for plant in [HomePlant::Pipe, HomePlant::Folder, HomePlant::Socket, HomePlant::LinkToDevice] {
         for args in [&["config", "set", "effort", "high"][..], &["config", "list"]] {
-            let place = Place::new(false);
+            let place = PlantedHomeEnv::new(false);
             plant.put(&place.home("config.json"), "{}", place.outside.path());
             let run = place.run(&[args, &["--json"]].concat());
             let envelope: Value = serde_json::from_str(&run.out).expect(&run.out);
@@ -290,10 +290,10 @@ fn the_settings_may_be_a_link_and_are_never_a_pipe() {
             assert!(run.out.contains("config.json"), "{}", run.out);
         }
     }
-    for (plant, target) in [(Plant::Link, "target"), (Plant::DanglingLink, "absent")] {
-        let place = Place::new(false);
+    for (plant, target) in [(HomePlant::Link, "target"), (HomePlant::DanglingLink, "absent")] {
+        let place = PlantedHomeEnv::new(false);
         plant.put(&place.home("config.json"), "{}", place.outside.path());
-        let _ = place.run(&["config", "set", "effort", "high"]).exits(0);
+        let _ = place.run(&["config", "set", "effort", "high"]).assert_exit_code(0);
         let written = fs::read_to_string(place.outside.path().join(target)).unwrap();
         assert!(written.contains("high"), "{written}");
         assert!(fs::symlink_metadata(place.home("config.json")).unwrap().is_symlink());
@@ -302,35 +302,35 @@ fn the_settings_may_be_a_link_and_are_never_a_pipe() {
 
 #[test]
 fn a_home_that_is_a_link_is_used_like_any_other() {
-    let place = Place::new(false);
+    let place = PlantedHomeEnv::new(false);
     let elsewhere = place.folder.path().join("elsewhere");
     fs::rename(place.home(""), &elsewhere).unwrap();
     symlink(&elsewhere, place.folder.path().join("home/.pixir")).unwrap();
-    let _ = place.run(&["config", "set", "effort", "high"]).exits(0);
+    let _ = place.run(&["config", "set", "effort", "high"]).assert_exit_code(0);
     write_private(&elsewhere.join("permissions.json"), r#"{"version":1,"entries":[]}"#);
-    let _ = place.run(&["permissions", "--all"]).exits(2);
-    let _ = place.run(&["permissions", "list", "--all"]).exits(0);
+    let _ = place.run(&["permissions", "--all"]).assert_exit_code(2);
+    let _ = place.run(&["permissions", "list", "--all"]).assert_exit_code(0);
     assert!(fs::read_to_string(elsewhere.join("config.json")).unwrap().contains("high"));
 }
 
-fn unsafe_kind(run: &Ran) -> bool {
+fn unsafe_kind(run: &RunOutput) -> bool {
     run.code != Some(0) && run.err.contains("Pixir does not use it for its state")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_spends_nothing_where_its_lock_is_planted() {
     for plant in refused("auth.lock") {
-        let desk = Desk::new().await;
-        desk.sign_in(-10);
-        let before = fs::read(desk.auth()).unwrap();
+        let sign_in_env = SignInEnv::new().await;
+        sign_in_env.sign_in(-10);
+        let before = fs::read(sign_in_env.auth_file()).unwrap();
         let outside = tempfile::tempdir().unwrap();
-        plant.put(&desk.auth().with_file_name("auth.lock"), "", outside.path());
+        plant.put(&sign_in_env.auth_file().with_file_name("auth.lock"), "", outside.path());
         let there = contents(outside.path());
-        let run = finish(desk.pixir(&["hello", "there"]).spawn().unwrap(), "a renewal");
+        let run = finish(sign_in_env.command(&["hello", "there"]).spawn().unwrap(), "a renewal");
         assert!(unsafe_kind(&run), "{plant:?}: {:?} {}", run.code, run.err);
         assert!(run.err.contains("auth.lock"), "{plant:?}: {}", run.err);
-        assert_eq!(desk.issuer.counts().refreshes, 0, "{plant:?}");
-        assert_eq!(fs::read(desk.auth()).unwrap(), before, "{plant:?}");
+        assert_eq!(sign_in_env.issuer.counts().refreshes, 0, "{plant:?}");
+        assert_eq!(fs::read(sign_in_env.auth_file()).unwrap(), before, "{plant:?}");
         assert_eq!(contents(outside.path()), there, "{plant:?}");
     }
 }
@@ -339,15 +339,15 @@ async fn a_renewal_spends_nothing_where_its_lock_is_planted() {
 async fn a_sign_in_that_could_not_be_stored_is_refused_before_anybody_is_asked() {
     for name in ["auth.json", "auth.lock"] {
         for plant in refused(name) {
-            let desk = Desk::new().await;
-            fs::create_dir_all(desk.auth().parent().unwrap()).unwrap();
+            let sign_in_env = SignInEnv::new().await;
+            fs::create_dir_all(sign_in_env.auth_file().parent().unwrap()).unwrap();
             let outside = tempfile::tempdir().unwrap();
-            plant.put(&desk.auth().with_file_name(name), TOKENS, outside.path());
+            plant.put(&sign_in_env.auth_file().with_file_name(name), TOKENS, outside.path());
             let there = contents(outside.path());
-            let login = desk.pixir(&["login", "--device-code"]).spawn().unwrap();
+            let login = sign_in_env.command(&["login", "--device-code"]).spawn().unwrap();
             let run = finish(login, "a sign-in");
             assert!(unsafe_kind(&run), "{name} as {plant:?}: {:?} {}", run.code, run.err);
-            assert_eq!(desk.issuer.counts().requests, 0, "{name} as {plant:?}");
+            assert_eq!(sign_in_env.issuer.counts().requests, 0, "{name} as {plant:?}");
             assert_eq!(contents(outside.path()), there, "{name} as {plant:?}");
         }
     }
@@ -355,29 +355,30 @@ async fn a_sign_in_that_could_not_be_stored_is_refused_before_anybody_is_asked()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sign_out_removes_a_link_and_keeps_what_it_leads_to() {
-    let desk = Desk::new().await;
-    fs::create_dir_all(desk.auth().parent().unwrap()).unwrap();
+    let sign_in_env = SignInEnv::new().await;
+    fs::create_dir_all(sign_in_env.auth_file().parent().unwrap()).unwrap();
     let outside = tempfile::tempdir().unwrap();
-    Plant::Link.put(&desk.auth(), TOKENS, outside.path());
+    HomePlant::Link.put(&sign_in_env.auth_file(), TOKENS, outside.path());
     let there = contents(outside.path());
-    let _ = desk.run(&["logout"]).exits(0);
-    assert!(fs::symlink_metadata(desk.auth()).is_err());
+    let _ = sign_in_env.run(&["logout"]).assert_exit_code(0);
+    assert!(fs::symlink_metadata(sign_in_env.auth_file()).is_err());
     assert_eq!(contents(outside.path()), there);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn planted_caches_cost_no_turn_and_change_nothing_outside() {
     for plant in PLANTS.into_iter().filter(|plant| plant.is_possible()) {
-        let desk = Desk::new().await;
-        desk.sign_in(3600);
+        let sign_in_env = SignInEnv::new().await;
+        sign_in_env.sign_in(3600);
         let outside = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         for (name, outside) in ["workspaces.json", "models.json"].into_iter().zip(&outside) {
-            plant.put(&desk.auth().with_file_name(name), "{}", outside.path());
+            plant.put(&sign_in_env.auth_file().with_file_name(name), "{}", outside.path());
         }
         let there = outside.each_ref().map(|folder| contents(folder.path()));
-        let run = finish(desk.pixir(&["hello", "there"]).spawn().unwrap(), "a Turn").exits(0);
+        let run = finish(sign_in_env.command(&["hello", "there"]).spawn().unwrap(), "a Turn")
+            .assert_exit_code(0);
         assert_eq!(run.out, "hello from the plan\n", "{plant:?}");
-        let refresh = desk.pixir(&["models", "refresh"]).spawn().unwrap();
+        let refresh = sign_in_env.command(&["models", "refresh"]).spawn().unwrap();
         drop(finish(refresh, "a list of models"));
         assert_eq!(outside.each_ref().map(|folder| contents(folder.path())), there, "{plant:?}");
     }
@@ -397,36 +398,37 @@ fn lease(child: &str, folder: &Path) -> String {
 fn planted_leases_are_passed_over_and_clear_nothing_away() {
     const CHILD: &str = "20260721T101112-fedcba";
     for plant in refused("lease.json") {
-        let place = Place::new(false);
+        let place = PlantedHomeEnv::new(false);
         fs::create_dir(place.home("workspaces")).unwrap();
         let text = lease(CHILD, place.outside.path());
         let path = place.home("workspaces").join(format!("{CHILD}.json"));
         plant.put(&path, &text, place.outside.path());
         let there = contents(place.outside.path());
-        let _ = place.run(&["gc", "--apply"]).exits(0);
+        let _ = place.run(&["gc", "--apply"]).assert_exit_code(0);
         assert_eq!(contents(place.outside.path()), there, "{plant:?}");
         assert!(fs::symlink_metadata(&path).is_ok(), "{plant:?}");
     }
     // The folder of all leases, as a link to one that others made.
-    let place = Place::new(false);
+    let place = PlantedHomeEnv::new(false);
     let site = place.outside.path().join(CHILD);
     fs::create_dir(&site).unwrap();
     write_private(&site.join("work"), "theirs");
     write_private(&place.outside.path().join(format!("{CHILD}.json")), &lease(CHILD, &site));
     symlink(place.outside.path(), place.home("workspaces")).unwrap();
     let there = contents(place.outside.path());
-    let _ = place.run(&["gc", "--apply"]).exits(0);
+    let _ = place.run(&["gc", "--apply"]).assert_exit_code(0);
     assert_eq!(contents(place.outside.path()), there);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_is_not_made_behind_a_link() {
-    let family = Family::with([]).await;
+    let family = FamilyEnv::with_replies([]).await;
     let outside = tempfile::tempdir().unwrap();
-    let annexes = family.house.home().join(".pixir/workspaces");
+    let annexes = family.env.home().join(".pixir/workspaces");
     symlink(outside.path(), &annexes).unwrap();
-    let workspace = family.house.workspace();
-    let made = family.nursery.child(&workspace, &family.parent, "sub_1", "isolated").await;
+    let workspace = family.env.workspace();
+    let made =
+        family.child_factory.create_child(&workspace, &family.parent, "sub_1", "isolated").await;
     let report = made.unwrap_err();
     assert!(report.message.contains("a symbolic link"), "{}", report.message);
     assert_eq!(contents(outside.path()), Vec::new());
@@ -434,12 +436,12 @@ async fn a_child_is_not_made_behind_a_link() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_home_itself_is_no_workspace_also_when_it_is_named() {
-    let house = House::with([Reply::says("done")]).await;
-    house.pixir(&["hello"]).exits(0);
-    let own = house.home().join(".pixir");
+    let env = TestEnv::with_replies([Reply::says("done")]).await;
+    env.run_pixir(&["hello"]).assert_exit_code(0);
+    let own = env.home().join(".pixir");
     fs::create_dir_all(own.join("skills")).unwrap();
     for folder in [own.clone(), own.join("skills")] {
-        let ran = house.pixir(&["--cwd", folder.to_str().unwrap(), "hello"]).exits(2);
+        let ran = env.run_pixir(&["--cwd", folder.to_str().unwrap(), "hello"]).assert_exit_code(2);
         assert!(ran.err.contains("cannot be a Workspace"), "{}", ran.err);
     }
     assert!(!own.join("sessions").exists() && !own.join(".pixir").exists());

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pixir::workbench::{Answer, Setup, Workbench};
+use pixir::workbench::{ToolAnswer, Workbench, WorkbenchSetup};
 use serde_json::{Value, json};
 
 /// The variable that makes a test process a driver, and names what it drives.
@@ -21,25 +21,25 @@ const DRIVE: &str = "PIXIR_TEST_DRIVE";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-struct House {
+struct ProcessEnv {
     folder: tempfile::TempDir,
     bench: Workbench,
     mark: String,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Mode {
+enum ContainmentMode {
     Namespace,
     Subreaper,
 }
 
-struct Settings<'a> {
+struct ProcessEnvSettings<'a> {
     variables: &'a [(&'a str, &'a str)],
     drain: Duration,
     grace: Duration,
 }
 
-impl Default for Settings<'_> {
+impl Default for ProcessEnvSettings<'_> {
     fn default() -> Self {
         Self {
             variables: &[],
@@ -49,24 +49,24 @@ impl Default for Settings<'_> {
     }
 }
 
-const MODES: [Mode; 2] = [Mode::Namespace, Mode::Subreaper];
+const MODES: [ContainmentMode; 2] = [ContainmentMode::Namespace, ContainmentMode::Subreaper];
 
-impl House {
-    fn new(mode: Mode) -> Self {
-        Self::with(mode, &Settings::default())
+impl ProcessEnv {
+    fn new(mode: ContainmentMode) -> Self {
+        Self::with_settings(mode, &ProcessEnvSettings::default())
     }
 
-    fn with(mode: Mode, settings: &Settings<'_>) -> Self {
-        let Settings { variables, drain, grace } = *settings;
+    fn with_settings(mode: ContainmentMode, settings: &ProcessEnvSettings<'_>) -> Self {
+        let ProcessEnvSettings { variables, drain, grace } = *settings;
         let folder = tempfile::tempdir().unwrap();
         let path = std::env::var_os("PATH").unwrap();
         let mut environment: Vec<(OsString, OsString)> = vec![("PATH".into(), path)];
         environment.extend(variables.iter().map(|(name, value)| (name.into(), value.into())));
-        let bench = Workbench::new(Setup {
+        let bench = Workbench::new(WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder: folder.path(),
             environment,
-            subreaper: mode == Mode::Subreaper,
+            subreaper: mode == ContainmentMode::Subreaper,
             drain,
             grace,
         })
@@ -76,11 +76,11 @@ impl House {
     }
 
     /// Runs a command in which `MARK` stands for the mark.
-    async fn bash(&self, command: &str) -> Answer {
+    async fn bash(&self, command: &str) -> ToolAnswer {
         self.bash_within(command, 60_000).await
     }
 
-    async fn bash_within(&self, command: &str, timeout_ms: u64) -> Answer {
+    async fn bash_within(&self, command: &str, timeout_ms: u64) -> ToolAnswer {
         let command = command.replace("MARK", &self.mark);
         let args = json!({"command": command, "timeout_ms": timeout_ms});
         self.bench.call("bash", args).await.unwrap()
@@ -140,17 +140,17 @@ const SLEEP: &str = "exec -a MARK sleep 300";
 #[test]
 fn output_order_exit_code_and_signal_are_told() {
     for mode in MODES {
-        let house = House::new(mode);
+        let env = ProcessEnv::new(mode);
         run(async {
-            let answer = house.bash("echo one; echo two >&2; echo three; exit 3").await;
+            let answer = env.bash("echo one; echo two >&2; echo three; exit 3").await;
             assert_eq!(
                 (answer.ok, answer.text.as_str()),
                 (false, "one\ntwo\nthree\n[exit code 3]")
             );
             assert_eq!(answer.details["exit_code"], 3);
-            let answer = house.bash("true").await;
+            let answer = env.bash("true").await;
             assert_eq!((answer.ok, answer.text.as_str()), (true, "(no output)\n[exit code 0]"));
-            let answer = house.bash("kill -SEGV $$").await;
+            let answer = env.bash("kill -SEGV $$").await;
             assert_eq!((answer.ok, &answer.details["signal"]), (false, &json!(11)));
             assert!(answer.text.contains("[killed by signal 11]"), "{}", answer.text);
         });
@@ -160,8 +160,8 @@ fn output_order_exit_code_and_signal_are_told() {
 #[test]
 fn the_containment_is_the_one_asked_for() {
     let words = MODES.map(|mode| {
-        let house = House::new(mode);
-        run(house.bash("true")).details["containment"].as_str().unwrap().to_owned()
+        let env = ProcessEnv::new(mode);
+        run(env.bash("true")).details["containment"].as_str().unwrap().to_owned()
     });
     let best = if has_namespaces() { "namespace" } else { "subreaper" };
     assert_eq!(words, [best, "subreaper"]);
@@ -189,12 +189,12 @@ fn has_namespaces() -> bool {
 #[test]
 fn standard_input_is_closed_and_pipes_break_as_usual() {
     for mode in MODES {
-        let house = House::new(mode);
+        let env = ProcessEnv::new(mode);
         run(async {
-            assert_eq!(house.bash("cat; echo end").await.text, "end\n[exit code 0]");
-            let answer = house.bash("yes | head -n 1; echo ${PIPESTATUS[0]}").await;
+            assert_eq!(env.bash("cat; echo end").await.text, "end\n[exit code 0]");
+            let answer = env.bash("yes | head -n 1; echo ${PIPESTATUS[0]}").await;
             assert_eq!(answer.text, "y\n141\n[exit code 0]");
-            let answer = house.bash("cat </dev/tty || echo no terminal").await;
+            let answer = env.bash("cat </dev/tty || echo no terminal").await;
             assert!(answer.text.contains("no terminal"), "{}", answer.text);
         });
     }
@@ -209,9 +209,12 @@ fn the_environment_is_an_allow_list_and_secrets_do_not_come_back() {
         ("ODD", "x"),
     ];
     for mode in MODES {
-        let house = House::with(mode, &Settings { variables: &variables, ..Settings::default() });
+        let env = ProcessEnv::with_settings(
+            mode,
+            &ProcessEnvSettings { variables: &variables, ..ProcessEnvSettings::default() },
+        );
         run(async {
-            let answer = house.bash("env | cut -d= -f1 | sort | tr '\\n' ' '").await;
+            let answer = env.bash("env | cut -d= -f1 | sort | tr '\\n' ' '").await;
             let names: Vec<&str> = answer.text.split_whitespace().collect();
             for name in ["PATH", "LANG", "PIXIR", "GIT_TERMINAL_PROMPT", "PAGER"] {
                 assert!(names.contains(&name), "{name} in {names:?}");
@@ -219,9 +222,9 @@ fn the_environment_is_an_allow_list_and_secrets_do_not_come_back() {
             for name in ["OPENAI_API_KEY", "MY_SECRET", "ODD"] {
                 assert!(!names.contains(&name), "{name} in {names:?}");
             }
-            let answer = house.bash("cat /proc/$PPID/environ | tr '\\0' '\\n'; true").await;
+            let answer = env.bash("cat /proc/$PPID/environ | tr '\\0' '\\n'; true").await;
             assert!(!answer.text.contains("very-hidden"), "{}", answer.text);
-            let answer = house.bash("printf very-hid; sleep 0.2; echo den-value").await;
+            let answer = env.bash("printf very-hid; sleep 0.2; echo den-value").await;
             assert_eq!(answer.text, "[redacted:MY_SECRET]\n[exit code 0]");
         });
     }
@@ -247,17 +250,17 @@ const ZOO: &[(&str, &str)] = &[
 #[test]
 fn nothing_of_a_finished_command_survives_and_it_is_told() {
     for mode in MODES {
-        let house = House::new(mode);
+        let env = ProcessEnv::new(mode);
         run(async {
             for (what, command) in ZOO {
                 let began = Instant::now();
-                let answer = house.bash(command).await;
+                let answer = env.bash(command).await;
                 assert!(answer.ok && answer.text.starts_with("left\n"), "{what}: {}", answer.text);
                 assert!(began.elapsed() < Duration::from_secs(10), "{what}");
                 assert!(answer.text.contains("background processes were killed"), "{what}");
                 let leftovers = answer.details["leftovers"].as_array().unwrap();
                 assert!(!leftovers.is_empty(), "{what}");
-                house.assert_nothing_survives();
+                env.assert_nothing_survives();
             }
         });
     }
@@ -265,31 +268,31 @@ fn nothing_of_a_finished_command_survives_and_it_is_told() {
 
 #[test]
 fn a_namespace_serves_again_only_when_it_was_left_as_it_was() {
-    let house = House::new(Mode::Namespace);
+    let env = ProcessEnv::new(ContainmentMode::Namespace);
     run(async {
         // The kernel gives the number of a dead namespace to the next one, so its age counts too.
         let look = "readlink /proc/self/ns/pid; cut -d' ' -f22 /proc/1/stat";
-        let world = async || house.bash(look).await.text;
-        let first = house.bash(look).await;
+        let world = async || env.bash(look).await.text;
+        let first = env.bash(look).await;
         if first.details["containment"] != "namespace" {
             return;
         }
         assert_eq!(world().await, first.text, "nobody was left, so it serves again");
-        house.bash("sleep 60 & echo left").await;
+        env.bash("sleep 60 & echo left").await;
         let second = world().await;
         assert_ne!(second, first.text, "somebody was left");
         // Only root may mount; for anybody else nothing changes.
-        let mounted = house.bash("mount -t tmpfs none /mnt").await.ok;
+        let mounted = env.bash("mount -t tmpfs none /mnt").await.ok;
         assert_eq!(world().await == second, !mounted, "something was mounted");
     });
 }
 
 #[test]
 fn all_output_arrives_although_the_supervisor_lives_on() {
-    let house = House::new(Mode::Namespace);
+    let env = ProcessEnv::new(ContainmentMode::Namespace);
     run(async {
         for size in [0, 1, 4_000, 70_000, 300_000] {
-            let answer = house.bash(&format!("head -c {size} /dev/zero | tr '\\0' x")).await;
+            let answer = env.bash(&format!("head -c {size} /dev/zero | tr '\\0' x")).await;
             assert_eq!(answer.details["output_bytes"], size, "{}", answer.text);
         }
     });
@@ -298,8 +301,11 @@ fn all_output_arrives_although_the_supervisor_lives_on() {
 #[test]
 fn a_background_process_that_ends_by_itself_is_no_leftover() {
     for mode in MODES {
-        let house = House::with(mode, &Settings { drain: PATIENCE, ..Settings::default() });
-        let answer = run(house.bash("(sleep 0.02; echo late) & echo early"));
+        let env = ProcessEnv::with_settings(
+            mode,
+            &ProcessEnvSettings { drain: PATIENCE, ..ProcessEnvSettings::default() },
+        );
+        let answer = run(env.bash("(sleep 0.02; echo late) & echo early"));
         assert_eq!(answer.text, "early\nlate\n[exit code 0]");
     }
 }
@@ -307,43 +313,46 @@ fn a_background_process_that_ends_by_itself_is_no_leftover() {
 #[test]
 fn a_deadline_asks_first() {
     for mode in MODES {
-        let house = House::with(mode, &Settings { grace: PATIENCE, ..Settings::default() });
-        let answer = run(house.bash_within(SLEEP, 300));
+        let env = ProcessEnv::with_settings(
+            mode,
+            &ProcessEnvSettings { grace: PATIENCE, ..ProcessEnvSettings::default() },
+        );
+        let answer = run(env.bash_within(SLEEP, 300));
         assert!(!answer.ok && answer.text.contains("[timed out after 300 ms"), "{}", answer.text);
         let facts = (&answer.details["timed_out"], &answer.details["signal"]);
         assert_eq!(facts, (&json!(true), &json!(15)));
-        house.assert_nothing_survives();
+        env.assert_nothing_survives();
     }
 }
 
 #[test]
 fn a_deadline_ends_even_what_ignores_term() {
     for mode in MODES {
-        let house = House::new(mode);
+        let env = ProcessEnv::new(mode);
         let stubborn =
             "trap '' TERM; echo deaf; while true; do bash -c 'exec -a MARK sleep 5'; done";
         let began = Instant::now();
-        let answer = run(house.bash_within(stubborn, 2000));
+        let answer = run(env.bash_within(stubborn, 2000));
         assert!(answer.text.starts_with("deaf\n[timed out"), "{}", answer.text);
         assert_eq!(answer.details["signal"], 9);
         assert!(began.elapsed() < PATIENCE);
-        house.assert_nothing_survives();
+        env.assert_nothing_survives();
     }
 }
 
 #[test]
 fn an_interrupt_ends_the_command_and_keeps_its_output() {
     for mode in MODES {
-        let house = House::new(mode);
+        let env = ProcessEnv::new(mode);
         run(async {
             let command =
                 "echo begun; touch begun; (exec -a MARK sleep 300) & exec -a MARK sleep 300";
-            let call = house.bash(command);
+            let call = env.bash(command);
             let interrupt = async {
-                while !house.folder.path().join("begun").exists() {
+                while !env.folder.path().join("begun").exists() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                house.bench.interrupt();
+                env.bench.interrupt();
             };
             let (answer, ()) = tokio::join!(call, interrupt);
             assert!(
@@ -354,7 +363,7 @@ fn an_interrupt_ends_the_command_and_keeps_its_output() {
                 answer.text
             );
             assert_eq!(answer.details["interrupted"], true);
-            house.assert_nothing_survives();
+            env.assert_nothing_survives();
         });
     }
 }
@@ -362,20 +371,20 @@ fn an_interrupt_ends_the_command_and_keeps_its_output() {
 #[test]
 fn dropping_the_call_kills_everything() {
     for mode in MODES {
-        let house = House::new(mode);
+        let env = ProcessEnv::new(mode);
         run(async {
             for _ in 0..2 {
                 let command = "setsid bash -c 'exec -a MARK sleep 300' & exec -a MARK sleep 300";
                 let look = async {
-                    while sleepers(&house.mark) < 2 {
+                    while sleepers(&env.mark) < 2 {
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                 };
                 tokio::select! {
-                    answer = house.bash(command) => panic!("ended: {answer:?}"),
+                    answer = env.bash(command) => panic!("ended: {answer:?}"),
                     () = look => {}
                 }
-                house.assert_nothing_survives();
+                env.assert_nothing_survives();
             }
         });
     }
@@ -384,8 +393,8 @@ fn dropping_the_call_kills_everything() {
 #[test]
 fn long_output_is_spilled_whole_and_privately() {
     use std::os::unix::fs::PermissionsExt;
-    let house = House::new(Mode::Namespace);
-    let answer = run(house.bash("seq 1 100000"));
+    let env = ProcessEnv::new(ContainmentMode::Namespace);
+    let answer = run(env.bash("seq 1 100000"));
     assert!(answer.text.len() <= 16 * 1024 && answer.text.starts_with("1\n2\n"));
     assert!(answer.text.contains("lines omitted") && answer.text.contains("\n100000\n"));
     let path = Path::new(answer.details["output_path"].as_str().unwrap());
@@ -400,16 +409,16 @@ fn long_output_is_spilled_whole_and_privately() {
 
 #[test]
 fn a_missing_folder_or_odd_command_is_an_answer() {
-    let house = House::new(Mode::Namespace);
+    let env = ProcessEnv::new(ContainmentMode::Namespace);
     run(async {
-        let error = house.bench.call("bash", json!({"command": "a\0b"})).await.unwrap_err();
+        let error = env.bench.call("bash", json!({"command": "a\0b"})).await.unwrap_err();
         assert_eq!(error.kind, "invalid_args");
-        let error = house.bench.call("bash", json!({"command": " "})).await.unwrap_err();
+        let error = env.bench.call("bash", json!({"command": " "})).await.unwrap_err();
         assert_eq!(error.kind, "invalid_args");
         let long = "x".repeat(300_000);
-        let error = house.bench.call("bash", json!({"command": long})).await.unwrap_err();
+        let error = env.bench.call("bash", json!({"command": long})).await.unwrap_err();
         assert_eq!(error.kind, "command_failed");
-        let answer = house.bash_within("echo still here", 10_000_000).await;
+        let answer = env.bash_within("echo still here", 10_000_000).await;
         assert!(answer.text.starts_with("still here\n[exit code 0]"));
         assert!(answer.text.contains("lowered to the maximum of 600000"), "{}", answer.text);
     });
@@ -421,14 +430,15 @@ fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
     let drive = drive.into_string().unwrap();
     let (what, mark) = drive.split_once(' ').unwrap();
-    let mode = if what == "subreaper" { Mode::Subreaper } else { Mode::Namespace };
-    let house = House { mark: mark.to_owned(), ..House::new(mode) };
+    let mode =
+        if what == "subreaper" { ContainmentMode::Subreaper } else { ContainmentMode::Namespace };
+    let env = ProcessEnv { mark: mark.to_owned(), ..ProcessEnv::new(mode) };
     run_within(FLOOD_LIMIT, async {
-        house.bash("true").await;
+        env.bash("true").await;
         if what == "flood" {
             let before = peak_memory_kb();
             let flood = "head -c 314572800 /dev/zero | tr '\\0' 'x'";
-            let answer = house.bash_within(flood, FLOOD_LIMIT.as_millis() as u64).await;
+            let answer = env.bash_within(flood, FLOOD_LIMIT.as_millis() as u64).await;
             assert_eq!(answer.details["output_bytes"], 314_572_800);
             assert!(answer.text.len() <= 16 * 1024);
             let growth = peak_memory_kb() - before;
@@ -444,9 +454,9 @@ fn driver() {
                 stat.map_or(true, |stat| stat.contains(") Z"))
             };
             assert!(wait_for(|| spares.iter().all(dead), |dead| *dead));
-            assert_eq!(house.bash("echo again").await.text, "again\n[exit code 0]");
+            assert_eq!(env.bash("echo again").await.text, "again\n[exit code 0]");
         } else {
-            house.bash("setsid bash -c 'exec -a MARK sleep 300' & exec -a MARK sleep 300").await;
+            env.bash("setsid bash -c 'exec -a MARK sleep 300' & exec -a MARK sleep 300").await;
         }
     });
 }
@@ -506,20 +516,20 @@ fn a_spare_supervisor_that_died_is_replaced() {
 #[tokio::test]
 async fn without_a_supervisor_the_error_says_what_an_embedder_sets() {
     for own_binary in ["/nowhere/pixir", "/bin/true", ""] {
-        let calls = crate::support::House::with([
+        let calls = crate::support::TestEnv::with_replies([
             pixir::scripted::Reply::calls("bash", json!({"command": "true"})),
             pixir::scripted::Reply::says("I could not."),
         ]);
-        let house = calls.await;
-        let credential = pixir::Credential::new(Some("sk-embedded"), &house.server.base_url());
-        let harness = pixir::Harness::open(pixir::Door {
-            config: house.config.clone(),
+        let env = calls.await;
+        let credential = pixir::Credential::new(Some("sk-embedded"), &env.server.base_url());
+        let harness = pixir::Harness::open(pixir::HarnessOptions {
+            config: env.config.clone(),
             credential: credential.unwrap(),
             environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
             own_binary: own_binary.into(),
         });
-        let conversation = house.start_with(&harness).await;
-        crate::support::house::say(&conversation, "run it").await;
+        let conversation = env.start_with(&harness).await;
+        crate::support::test_env::send_and_finish(&conversation, "run it").await;
         let log = fs::read_to_string(conversation.log_path()).unwrap();
         let mut events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let result = events.find(|event| event["type"] == "tool_result").unwrap();

@@ -4,8 +4,8 @@ use pixir::scripted::Reply;
 use serde_json::{Value, json};
 use sha2::Digest;
 
-use crate::support::House;
-use crate::support::house::say;
+use crate::support::TestEnv;
+use crate::support::test_env::send_and_finish;
 
 /// Developer messages of a request, in order.
 fn developer_texts(input: &[Value]) -> Vec<String> {
@@ -18,9 +18,9 @@ fn developer_texts(input: &[Value]) -> Vec<String> {
 
 #[tokio::test]
 async fn instructions_stay_under_two_kilobytes_and_schemas_under_twelve() {
-    let house = House::with([Reply::says("ok")]).await;
-    house.turn("hi").await;
-    let body = &house.requests()[0].body;
+    let env = TestEnv::with_replies([Reply::says("ok")]).await;
+    env.run_turn("hi").await;
+    let body = &env.requests()[0].body;
     let names: Vec<&str> =
         body["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
     let wanted = "apply_patch bash bash_input bash_output bash_stop close_agent edit glob grep list \
@@ -42,9 +42,9 @@ const CONTRACTS: &[(&str, &str)] = &[
 
 #[tokio::test]
 async fn the_prompt_contract_names_its_bytes() {
-    let house = House::with([Reply::says("ok")]).await;
-    house.turn("hi").await;
-    let body = &house.requests()[0].body;
+    let env = TestEnv::with_replies([Reply::says("ok")]).await;
+    env.run_turn("hi").await;
+    let body = &env.requests()[0].body;
     let bytes = format!("{}{}", body["instructions"], body["tools"]);
     let digest = sha2::Sha256::digest(bytes)
         .iter()
@@ -61,13 +61,13 @@ async fn the_prompt_contract_names_its_bytes() {
 
 #[tokio::test]
 async fn the_cache_key_is_short_and_stays_with_the_session() {
-    let house = House::with([Reply::says("1"), Reply::says("2"), Reply::says("3")]).await;
-    let (conversation, _) = house.turn("one").await;
+    let env = TestEnv::with_replies([Reply::says("1"), Reply::says("2"), Reply::says("3")]).await;
+    let (conversation, _) = env.run_turn("one").await;
     let id = conversation.id().clone();
     drop(conversation);
-    say(&house.resume(&id).await, "two").await;
-    house.turn("another Session").await;
-    let keys: Vec<String> = house
+    send_and_finish(&env.resume(&id).await, "two").await;
+    env.run_turn("another Session").await;
+    let keys: Vec<String> = env
         .requests()
         .iter()
         .map(|request| request.body["prompt_cache_key"].as_str().unwrap().to_owned())
@@ -75,21 +75,22 @@ async fn the_cache_key_is_short_and_stays_with_the_session() {
     assert_eq!(keys[0], keys[1]);
     assert_ne!(keys[0], keys[2]);
     assert!(keys.iter().all(|key| key.len() <= 64 && key.starts_with("pxr3")), "{keys:?}");
-    let log = std::fs::read_to_string(&crate::support::house::logs(&house.workspace())[0]).unwrap();
+    let log =
+        std::fs::read_to_string(&crate::support::test_env::log_files(&env.workspace())[0]).unwrap();
     assert!(log.contains(r#""prompt_contract":"pxr3""#));
 }
 
 #[tokio::test]
 async fn the_chain_of_instructions_is_injected_and_hidden_characters_are_reported() {
-    let house = House::with([Reply::says("ok")]).await;
-    std::fs::create_dir_all(house.home()).unwrap();
-    std::fs::write(house.home().join("AGENTS.md"), "Be kind.").unwrap();
-    house.write("AGENTS.md", "Use tabs.\u{202e} Always.");
-    std::fs::write(house.workspace().parent().unwrap().join("AGENTS.md"), "Never seen.").unwrap();
-    let (conversation, _) = house.turn("hi").await;
+    let env = TestEnv::with_replies([Reply::says("ok")]).await;
+    std::fs::create_dir_all(env.home()).unwrap();
+    std::fs::write(env.home().join("AGENTS.md"), "Be kind.").unwrap();
+    env.write("AGENTS.md", "Use tabs.\u{202e} Always.");
+    std::fs::write(env.workspace().parent().unwrap().join("AGENTS.md"), "Never seen.").unwrap();
+    let (conversation, _) = env.run_turn("hi").await;
     let notices = conversation.notices().join("\n");
     assert!(notices.contains("AGENTS.md") && notices.to_lowercase().contains("202e"), "{notices}");
-    let texts = developer_texts(house.requests()[0].input());
+    let texts = developer_texts(env.requests()[0].input());
     assert!(texts[0].contains("Be kind.") && texts[0].contains("Use tabs."), "{texts:?}");
     assert!(!texts.concat().contains('\u{202e}'));
     assert!(!texts.concat().contains("Never seen."), "only from the git root down");
@@ -98,14 +99,14 @@ async fn the_chain_of_instructions_is_injected_and_hidden_characters_are_reporte
 
 #[tokio::test]
 async fn the_late_context_is_said_once_and_again_when_it_changes() {
-    let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
-    std::fs::create_dir(house.workspace().join(".git")).unwrap();
-    house.write(".git/HEAD", "ref: refs/heads/one\n");
-    let (conversation, _) = house.turn("first").await;
-    say(&conversation, "second").await;
-    house.write(".git/HEAD", "ref: refs/heads/two\n");
-    say(&conversation, "third").await;
-    let requests = house.requests();
+    let env = TestEnv::with_replies((0..3).map(|_| Reply::says("ok"))).await;
+    std::fs::create_dir(env.workspace().join(".git")).unwrap();
+    env.write(".git/HEAD", "ref: refs/heads/one\n");
+    let (conversation, _) = env.run_turn("first").await;
+    send_and_finish(&conversation, "second").await;
+    env.write(".git/HEAD", "ref: refs/heads/two\n");
+    send_and_finish(&conversation, "third").await;
+    let requests = env.requests();
     let last = requests[2].input();
     let contexts = developer_texts(last);
     assert_eq!(contexts.len(), 2, "{contexts:?}");
@@ -118,10 +119,10 @@ async fn the_late_context_is_said_once_and_again_when_it_changes() {
 
 #[tokio::test]
 async fn the_request_says_what_the_wire_wants() {
-    let mut house = House::with([Reply::says("ok")]).await;
-    house.config.effort = Some("high".into());
-    house.turn("hi").await;
-    let request = &house.requests()[0];
+    let mut env = TestEnv::with_replies([Reply::says("ok")]).await;
+    env.config.effort = Some("high".into());
+    env.run_turn("hi").await;
+    let request = &env.requests()[0];
     let body = &request.body;
     assert_eq!(
         [&body["store"], &body["stream"], &body["parallel_tool_calls"], &body["tool_choice"]],

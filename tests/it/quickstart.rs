@@ -6,27 +6,27 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::desk::ran;
-use crate::support::house::PIXIR;
 use crate::support::leaks;
-use crate::support::terminal::Terminal;
+use crate::support::sign_in_env::run_command;
+use crate::support::terminal::TestTerminal;
+use crate::support::test_env::PIXIR;
 
 /// A piece of the page.
-struct Piece {
+struct PageSnippet {
     /// What stands behind the language: nothing, or what it needs.
     needs: String,
     text: String,
 }
 
-fn pieces(page: &str) -> Vec<Piece> {
+fn pieces(page: &str) -> Vec<PageSnippet> {
     let mut found = Vec::new();
-    let mut open: Option<Piece> = None;
+    let mut open: Option<PageSnippet> = None;
     for line in page.lines() {
         match (line.strip_prefix("```"), &mut open) {
             (Some(language), None) => {
                 let (name, needs) = language.split_once(' ').unwrap_or((language, ""));
                 assert_eq!(name, "sh", "every piece of this page is a command");
-                open = Some(Piece { needs: needs.to_owned(), text: String::new() });
+                open = Some(PageSnippet { needs: needs.to_owned(), text: String::new() });
             }
             (Some(_), Some(_)) => found.extend(open.take()),
             (None, Some(piece)) => {
@@ -41,13 +41,13 @@ fn pieces(page: &str) -> Vec<Piece> {
 }
 
 /// The page, without what makes no difference to it.
-fn page() -> Vec<Piece> {
+fn page() -> Vec<PageSnippet> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/quickstart.md");
     pieces(&fs::read_to_string(path).unwrap())
 }
 
 /// The script that a reader would type, with a mark before each piece.
-fn script(pieces: &[Piece]) -> String {
+fn script(pieces: &[PageSnippet]) -> String {
     // A line that begins with `!` is meant to fail, which `set -e` does not notice by itself.
     let line = |line: &str| match line.strip_prefix("! ") {
         Some(rest) => format!("if {rest}; then echo 'this should fail: {rest}' >&2; exit 1; fi\n"),
@@ -80,22 +80,25 @@ fn shell(folder: &Path) -> Command {
 }
 
 /// Runs a script there.
-fn typed(script: &str) -> crate::support::desk::Ran {
+fn typed(script: &str) -> crate::support::sign_in_env::RunOutput {
     let folder = tempfile::tempdir().unwrap();
-    let run = ran(shell(folder.path())
-        .args(["-c", script])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped()));
-    leaks::check(folder.path(), &leaks::planted(), &[]);
+    let run = run_command(
+        shell(folder.path())
+            .args(["-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped()),
+    );
+    leaks::check_folder(folder.path(), &leaks::planted_secrets(), &[]);
     run
 }
 
 #[test]
 fn what_the_quickstart_promises_happens() {
-    let pieces: Vec<Piece> = page().into_iter().filter(|piece| piece.needs.is_empty()).collect();
+    let pieces: Vec<PageSnippet> =
+        page().into_iter().filter(|piece| piece.needs.is_empty()).collect();
     assert!(pieces.len() >= 8, "only {} pieces can be run", pieces.len());
-    let run = typed(&script(&pieces)).exits(0);
+    let run = typed(&script(&pieces)).assert_exit_code(0);
     for words in [
         "all 4 checks passed",
         "a check failed",
@@ -114,29 +117,30 @@ fn what_the_quickstart_promises_happens() {
 #[test]
 fn the_blocks_of_a_session_and_its_undo_work_when_they_are_pasted_into_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
-    let is_meant = |piece: &Piece| {
+    let is_meant = |piece: &PageSnippet| {
         piece.needs.is_empty()
             && ["mkdir sums", "pixir resume", "pixir undo"].iter().any(|it| piece.text.contains(it))
     };
     let pasted: String = page().into_iter().filter(is_meant).map(|piece| piece.text).collect();
-    let mut terminal = Terminal::start(shell(folder.path()).env("TERM", "xterm").env("PS1", "$ "));
-    terminal.shows("$ ");
-    terminal.types(&format!("{pasted}echo all \"done\"\nexit\n"));
-    terminal.shows("all done");
-    terminal.ends();
+    let mut terminal =
+        TestTerminal::start(shell(folder.path()).env("TERM", "xterm").env("PS1", "$ "));
+    terminal.wait_for_text("$ ");
+    terminal.type_keys(&format!("{pasted}echo all \"done\"\nexit\n"));
+    terminal.wait_for_text("all done");
+    terminal.wait_for_exit();
     let screen = terminal.screen();
     assert!(screen.contains("takes back 2 Turns"), "{screen}");
     assert!(screen.contains("brings back 2 Turns"), "{screen}");
     assert_eq!(screen.matches("1 file changed").count(), 2, "{screen}");
     let mended = fs::read_to_string(folder.path().join("work/sums/total.sh")).unwrap();
     assert!(!mended.contains("total=$number\n"), "{mended}");
-    leaks::check(folder.path(), &leaks::planted(), &[]);
+    leaks::check_folder(folder.path(), &leaks::planted_secrets(), &[]);
 }
 
 #[test]
 fn a_promise_that_is_not_kept_is_noticed() {
     let broken = |text: &str| {
-        let piece = Piece { needs: String::new(), text: text.to_owned() };
+        let piece = PageSnippet { needs: String::new(), text: text.to_owned() };
         typed(&script(&[piece])).code
     };
     assert_eq!(broken("pixir --version\n"), Some(0));

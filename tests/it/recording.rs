@@ -5,14 +5,19 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use pixir::scripted::{Reply, Script};
-use pixir::{Conversation, Ephemeral, Event, EventKind, Input, Start, Status, Which};
+use pixir::scripted::{ModelScript, Reply};
+use pixir::{
+    Conversation, Ephemeral, Event, EventKind, SessionStatus, SessionTarget, StartOptions,
+    UserInput,
+};
 use serde_json::{Value, json};
 
-use crate::support::editor::Editor;
-use crate::support::house::{DEADLINE, House, finish, listen, listen_until, newest_log};
-use crate::support::stage::{Stage, wait_for};
-use crate::support::terminal::Terminal;
+use crate::support::acp_client::AcpClient;
+use crate::support::binary_env::{BinaryEnv, wait_for};
+use crate::support::terminal::TestTerminal;
+use crate::support::test_env::{
+    DEADLINE, TestEnv, listen_until, newest_log, subscribe_from_now, wait_for_turn_end,
+};
 
 /// Holds up everything that would keep contents for undo in this Workspace, until it is dropped.
 fn hold_up(workspace: &Path) -> File {
@@ -29,17 +34,17 @@ fn touching() -> [Reply; 2] {
 }
 
 fn is_recording(event: &Event) -> bool {
-    matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Recording { .. })))
+    matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Recording { .. })))
 }
 
-async fn begin(house: &House) -> Conversation {
-    let start = Start {
-        workspace: house.workspace(),
-        session: Which::New,
+async fn begin(env: &TestEnv) -> Conversation {
+    let start = StartOptions {
+        workspace: env.workspace(),
+        session: SessionTarget::New,
         can_ask: false,
         mcp_servers: Vec::new(),
     };
-    house.harness().start(start).await.unwrap()
+    env.harness().start(start).await.unwrap()
 }
 
 fn facts(log: &Path, kind: &str) -> Vec<Value> {
@@ -64,40 +69,40 @@ fn drafts(folder: &Path) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_ends_a_recording_and_the_turn_and_the_command_does_not_run() {
-    let house = House::with(touching()).await;
-    let held = hold_up(&house.workspace());
-    let conversation = begin(&house).await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".to_owned() }).await.unwrap();
+    let env = TestEnv::with_replies(touching()).await;
+    let held = hold_up(&env.workspace());
+    let conversation = begin(&env).await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".to_owned() }).await.unwrap();
     listen_until(&mut listener, is_recording).await;
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
     drop(held);
     let log = conversation.log_path();
     assert_eq!(facts(log, "turn_failed")[0]["terminal_status"], "interrupted");
     let results = facts(log, "tool_result");
     assert_eq!(results.len(), 1, "{results:?}");
     assert_eq!(results[0]["error"]["kind"], "orphan_tool_call");
-    assert!(!house.workspace().join("ran").exists());
-    assert_eq!(drafts(&house.workspace().join(".pixir")), [""; 0]);
+    assert!(!env.workspace().join("ran").exists());
+    assert_eq!(drafts(&env.workspace().join(".pixir")), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn enter_skips_a_recording_and_leaves_no_old_status_line_on_the_screen() {
-    let house = House::with(touching()).await;
-    let _held = hold_up(&house.workspace());
-    let mut terminal = Terminal::run(&house, &["touch a file"], &[]);
-    terminal.shows("recording files for undo");
-    terminal.types("\n");
-    terminal.shows("all done");
-    assert_eq!(terminal.ends(), Some(0));
-    assert!(house.workspace().join("ran").exists());
+    let env = TestEnv::with_replies(touching()).await;
+    let _held = hold_up(&env.workspace());
+    let mut terminal = TestTerminal::run(&env, &["touch a file"], &[]);
+    terminal.wait_for_text("recording files for undo");
+    terminal.type_keys("\n");
+    terminal.wait_for_text("all done");
+    assert_eq!(terminal.wait_for_exit(), Some(0));
+    assert!(env.workspace().join("ran").exists());
     let screen = terminal.screen();
     assert!(screen.contains("recording was skipped"), "{screen:?}");
     // The terminal went to the next row when it echoed Enter: both rows are wiped.
     let echo = screen.find("recording files for undo").unwrap();
     assert!(screen[echo..].contains("\r\u{1b}[2K\u{1b}[1A\r\u{1b}[2K"), "{screen:?}");
-    let results = facts(&newest_log(&house.workspace()), "tool_result");
+    let results = facts(&newest_log(&env.workspace()), "tool_result");
     assert_eq!(results.len(), 1);
     assert_eq!(results[0]["ok"], true);
 }
@@ -105,40 +110,41 @@ async fn enter_skips_a_recording_and_leaves_no_old_status_line_on_the_screen() {
 /// What is typed while one prompt runs is for the shell that comes after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn words_that_are_typed_during_a_recording_reach_the_shell() {
-    let house = House::with(touching()).await;
-    let held = hold_up(&house.workspace());
+    let env = TestEnv::with_replies(touching()).await;
+    let held = hold_up(&env.workspace());
     let script = r#""$PIXIR" 'touch a file'; read line; echo "the shell read: $line""#;
-    let mut terminal = Terminal::script(&house, script);
-    terminal.shows("recording files for undo");
-    terminal.types("words for the shell\n\n");
+    let mut terminal = TestTerminal::run_script(&env, script);
+    terminal.wait_for_text("recording files for undo");
+    terminal.type_keys("words for the shell\n\n");
     drop(held);
-    terminal.shows("the shell read: words for the shell");
-    assert_eq!(terminal.ends(), Some(0));
-    assert!(house.workspace().join("ran").exists());
+    terminal.wait_for_text("the shell read: words for the shell");
+    assert_eq!(terminal.wait_for_exit(), Some(0));
+    assert!(env.workspace().join("ran").exists());
     assert!(!terminal.screen().contains("recording was skipped"), "{}", terminal.screen());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_editor_sees_that_a_command_waits_for_the_recording() {
-    let stage = Stage::new(Stage::mark(), Script::new(touching())).await;
-    let held = hold_up(&stage.workspace());
-    let mut editor = Editor::start(&stage, &["--auto"]);
-    editor.initialize(json!({}));
-    let id = editor.session(&stage.workspace());
-    let prompt = editor.prompt(&id, "go");
-    let told = editor.wait("a recording", |message| {
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new(touching())).await;
+    let held = hold_up(&binary_env.workspace());
+    let mut client = AcpClient::start(&binary_env, &["--auto"]);
+    client.initialize(json!({}));
+    let id = client.new_session(&binary_env.workspace());
+    let prompt = client.send_prompt(&id, "go");
+    let told = client.wait_for_message("a recording", |message| {
         let title = message["params"]["update"]["title"].as_str();
         title.is_some_and(|title| title.contains("recording files for undo"))
     });
     assert_eq!(told["params"]["update"]["status"], "pending");
-    assert!(!stage.workspace().join("ran").exists());
+    assert!(!binary_env.workspace().join("ran").exists());
     drop(held);
-    let told = editor
-        .wait("a running call", |message| message["params"]["update"]["status"] == "in_progress");
+    let told = client.wait_for_message("a running call", |message| {
+        message["params"]["update"]["status"] == "in_progress"
+    });
     assert_eq!(told["params"]["update"]["title"], "touch ran");
-    assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "end_turn");
-    assert!(stage.workspace().join("ran").exists());
-    assert!(editor.end().0.success());
+    assert_eq!(client.wait_for_answer(prompt).unwrap()["stopReason"], "end_turn");
+    assert!(binary_env.workspace().join("ran").exists());
+    assert!(client.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,26 +152,26 @@ async fn an_editor_sees_that_a_command_waits_for_a_slot() {
     let wait = "touch first; until [ -e go ]; do sleep 0.05; done";
     let call = |command: &str| Reply::calls("bash", json!({ "command": command }));
     let replies = [call(wait), call("touch second"), Reply::says("a"), Reply::says("b")];
-    let stage = Stage::new(Stage::mark(), Script::new(replies)).await;
-    stage.configure(&json!({"bash": {"max_commands": 1}}));
-    let mut editor = Editor::start(&stage, &["--auto"]);
-    editor.initialize(json!({}));
-    let one = editor.session(&stage.workspace());
-    let other = editor.session(&stage.workspace());
-    let first = editor.prompt(&one, "go");
-    let exists = |name: &str| stage.workspace().join(name).exists();
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new(replies)).await;
+    binary_env.configure(&json!({"bash": {"max_commands": 1}}));
+    let mut client = AcpClient::start(&binary_env, &["--auto"]);
+    client.initialize(json!({}));
+    let one = client.new_session(&binary_env.workspace());
+    let other = client.new_session(&binary_env.workspace());
+    let first = client.send_prompt(&one, "go");
+    let exists = |name: &str| binary_env.workspace().join(name).exists();
     assert!(wait_for(DEADLINE, || exists("first"), |is_there| *is_there));
-    let second = editor.prompt(&other, "go");
-    let told = editor.wait("a command that waits", |message| {
+    let second = client.send_prompt(&other, "go");
+    let told = client.wait_for_message("a command that waits", |message| {
         let title = message["params"]["update"]["title"].as_str();
         title.is_some_and(|title| title.contains("waiting for a free slot"))
     });
     assert_eq!(told["params"]["sessionId"], other);
     assert_eq!(told["params"]["update"]["status"], "pending");
     assert!(!exists("second"));
-    fs::write(stage.workspace().join("go"), "").unwrap();
-    editor.answer(first).unwrap();
-    editor.answer(second).unwrap();
+    fs::write(binary_env.workspace().join("go"), "").unwrap();
+    client.wait_for_answer(first).unwrap();
+    client.wait_for_answer(second).unwrap();
     assert!(exists("second"));
-    assert!(editor.end().0.success());
+    assert!(client.close_and_wait().0.success());
 }

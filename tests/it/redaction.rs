@@ -1,48 +1,50 @@
 //! Redaction markers in files: what a model reads as `[redacted:NAME]` and writes back.
 
-use pixir::scripted::{Received, Reply, Script};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use pixir::{
-    Answer, Conversation, Ephemeral, Event, EventKind, Input, PermissionRequest, Said, Status,
+    Conversation, Ephemeral, Event, EventKind, PermissionAnswer, PermissionRequest,
+    PermissionResponse, SessionStatus, UserInput,
 };
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::{listen, listen_until, logs};
+use crate::support::TestEnv;
+use crate::support::test_env::{listen_until, log_files, subscribe_from_now};
 
 const SECRET: &str = "secret-of-the-house";
 const MARKER: &str = "[redacted:STORY_TOKEN]";
 
 /// A test environment with one file that holds the secret, whose model makes these calls in one Turn.
-async fn house(calls: Vec<(&'static str, Value)>, content: &str) -> House {
+async fn new_test_env(calls: Vec<(&'static str, Value)>, content: &str) -> TestEnv {
     let replies = calls.into_iter().map(|(tool, args)| Reply::calls(tool, args));
-    let mut house = House::with(replies.chain([Reply::says("done")]).collect::<Vec<_>>()).await;
-    house.may_hold = vec![".env", "notes.md"];
-    house.write(".env", content);
-    house
+    let mut env =
+        TestEnv::with_replies(replies.chain([Reply::says("done")]).collect::<Vec<_>>()).await;
+    env.files_with_secrets = vec![".env", "notes.md"];
+    env.write(".env", content);
+    env
 }
 
 /// The results of all calls, as the model read them.
-fn results(house: &House) -> Vec<String> {
-    let last: Received = house.requests().pop().unwrap();
+fn results(env: &TestEnv) -> Vec<String> {
+    let last: ReceivedRequest = env.requests().pop().unwrap();
     last.outputs().iter().map(|output| (*output).to_owned()).collect()
 }
 
 #[track_caller]
-fn assert_secret_stays_in_files(house: &House) {
-    for log in logs(&house.workspace()) {
+fn assert_secret_stays_in_files(env: &TestEnv) {
+    for log in log_files(&env.workspace()) {
         let log = std::fs::read_to_string(log).unwrap();
         assert!(!log.contains(SECRET), "{log}");
     }
-    for request in house.requests() {
+    for request in env.requests() {
         assert!(!request.body_text.contains(SECRET), "{}", request.body_text);
     }
 }
 
 #[track_caller]
-fn assert_refused(house: &House, result: &str) {
+fn assert_refused(env: &TestEnv, result: &str) {
     assert!(result.contains("error (redaction_marker)"), "{result}");
     assert!(result.contains("keep the line"), "a next action: {result}");
-    assert_secret_stays_in_files(house);
+    assert_secret_stays_in_files(env);
 }
 
 fn patch(body: &str) -> Value {
@@ -56,12 +58,12 @@ async fn a_marker_that_is_written_back_keeps_the_secret() {
         ("read", json!({"path": ".env"})),
         ("write", json!({"path": ".env", "content": written})),
     ];
-    let house = house(calls, &format!("A=1\nTOKEN={SECRET}\nB=1\n")).await;
-    let (_, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    assert_eq!(house.read(".env"), format!("A=2\nTOKEN={SECRET}\nB=1\nC=3\n"));
-    assert!(results(&house)[0].contains(MARKER), "what is read stays hidden");
-    assert_secret_stays_in_files(&house);
+    let env = new_test_env(calls, &format!("A=1\nTOKEN={SECRET}\nB=1\n")).await;
+    let (_, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert_eq!(env.read(".env"), format!("A=2\nTOKEN={SECRET}\nB=1\nC=3\n"));
+    assert!(results(&env)[0].contains(MARKER), "what is read stays hidden");
+    assert_secret_stays_in_files(&env);
 }
 
 #[tokio::test]
@@ -73,9 +75,9 @@ async fn a_line_that_changes_around_its_marker_keeps_the_secret() {
         ),
         ("write", json!({"path": ".env", "content": format!("TOKEN = {MARKER}\nB=2\n")})),
     ];
-    let house = house(calls, &format!("TOKEN={SECRET}\r\nB=1\r\n")).await;
-    house.turn("go").await;
-    assert_eq!(house.read(".env"), format!("TOKEN = {SECRET}\r\nB=2\r\n"), "{:?}", results(&house));
+    let env = new_test_env(calls, &format!("TOKEN={SECRET}\r\nB=1\r\n")).await;
+    env.run_turn("go").await;
+    assert_eq!(env.read(".env"), format!("TOKEN = {SECRET}\r\nB=2\r\n"), "{:?}", results(&env));
 }
 
 #[tokio::test]
@@ -89,14 +91,14 @@ async fn a_marker_at_another_place_or_in_another_file_is_refused() {
         ("write", json!({"path": "other", "content": unknown})),
         ("write", json!({"path": ".env", "content": unknown})),
     ];
-    let house = house(calls, &before).await;
-    house.turn("go").await;
-    assert_eq!(house.read(".env"), before);
-    assert!(!house.workspace().join("other").exists());
-    let results = results(&house);
+    let env = new_test_env(calls, &before).await;
+    env.run_turn("go").await;
+    assert_eq!(env.read(".env"), before);
+    assert!(!env.workspace().join("other").exists());
+    let results = results(&env);
     assert_eq!(results.len(), 4);
     for result in &results {
-        assert_refused(&house, result);
+        assert_refused(&env, result);
     }
 }
 
@@ -109,13 +111,13 @@ async fn an_edit_matches_the_hidden_value_and_keeps_it() {
         ("edit", edit("A=1", "A=[redacted:OTHER]")),
         ("edit", edit(&format!("TOKEN=\"{MARKER}\"\n"), "")),
     ];
-    let house = house(calls, &format!("A=1\nTOKEN={SECRET}\nB=1\n")).await;
-    house.turn("go").await;
-    let results = results(&house);
+    let env = new_test_env(calls, &format!("A=1\nTOKEN={SECRET}\nB=1\n")).await;
+    env.run_turn("go").await;
+    let results = results(&env);
     assert!(results[0].contains("1 replaced (+2 -2)"), "{}", results[0]);
-    assert_refused(&house, &results[1]);
-    assert_refused(&house, &results[2]);
-    assert_eq!(house.read(".env"), "A=1\nB=2\n", "what was to go is gone: {results:?}");
+    assert_refused(&env, &results[1]);
+    assert_refused(&env, &results[2]);
+    assert_eq!(env.read(".env"), "A=1\nB=2\n", "what was to go is gone: {results:?}");
 }
 
 #[tokio::test]
@@ -132,14 +134,14 @@ async fn a_patch_matches_the_hidden_value_and_keeps_it() {
         ("apply_patch", patch(&format!("*** Add File: other\n+TOKEN={MARKER}\n"))),
         ("apply_patch", patch("*** Update File: .env\n*** Move to: notes.md\n")),
     ];
-    let house = house(calls, &format!("A=1\nTOKEN={SECRET}\nB=1\n")).await;
-    house.turn("go").await;
-    let results = results(&house);
-    assert_refused(&house, &results[2]);
-    assert_refused(&house, &results[3]);
-    assert!(!house.workspace().join("other").exists());
+    let env = new_test_env(calls, &format!("A=1\nTOKEN={SECRET}\nB=1\n")).await;
+    env.run_turn("go").await;
+    let results = results(&env);
+    assert_refused(&env, &results[2]);
+    assert_refused(&env, &results[3]);
+    assert!(!env.workspace().join("other").exists());
     let moved = format!("A=1\nTOKEN='{SECRET}'\nC=3\nB=2\n");
-    assert_eq!(house.read("notes.md"), moved, "{results:?}");
+    assert_eq!(env.read("notes.md"), moved, "{results:?}");
 }
 
 #[tokio::test]
@@ -160,15 +162,15 @@ async fn a_text_like_a_marker_does_not_overwrite_the_secret() {
             ("edit", json!({"path": ".env", "edits": edits})),
             ("apply_patch", patch(&body)),
         ];
-        let house = house(calls, &before).await;
-        house.turn("go").await;
-        assert_eq!(house.read(".env"), before, "{near}: {:?}", results(&house));
-        for result in results(&house) {
+        let env = new_test_env(calls, &before).await;
+        env.run_turn("go").await;
+        assert_eq!(env.read(".env"), before, "{near}: {:?}", results(&env));
+        for result in results(&env) {
             assert!(result.contains("error (redaction_marker)"), "{near}: {result}");
             let next = [MARKER, "keep the line"];
             assert!(next.iter().any(|next| result.contains(next)), "what to do: {result}");
         }
-        assert_secret_stays_in_files(&house);
+        assert_secret_stays_in_files(&env);
     }
 }
 
@@ -192,16 +194,16 @@ async fn a_text_like_a_marker_overwrites_no_secret_whatever_else_says_redacted()
             ),
         ),
     ];
-    let house = house(calls, &before).await;
-    house.turn("go").await;
-    assert_eq!(house.read(".env"), before, "{:?}", results(&house));
-    let results = results(&house);
+    let env = new_test_env(calls, &before).await;
+    env.run_turn("go").await;
+    assert_eq!(env.read(".env"), before, "{:?}", results(&env));
+    let results = results(&env);
     assert_eq!(results.len(), 4);
     for result in &results {
         assert!(result.contains("error (redaction_marker)"), "{result}");
         assert!(result.contains(MARKER), "what to write: {result}");
     }
-    assert_secret_stays_in_files(&house);
+    assert_secret_stays_in_files(&env);
 }
 
 #[tokio::test]
@@ -222,11 +224,11 @@ async fn words_about_redaction_can_be_written_elsewhere_and_a_secret_can_be_remo
             json!({"path": ".env", "edits": [{"old_string": format!("TOKEN={MARKER}\n"), "new_string": "TOKEN=\n"}]}),
         ),
     ];
-    let house = house(calls, &format!("A=1\nTOKEN={SECRET}\n")).await;
-    house.turn("go").await;
-    assert_eq!(house.read("notes.md"), about);
+    let env = new_test_env(calls, &format!("A=1\nTOKEN={SECRET}\n")).await;
+    env.run_turn("go").await;
+    assert_eq!(env.read("notes.md"), about);
     let expected = "# redacted below\nA=[redacted]\nTOKEN=\n";
-    assert_eq!(house.read(".env"), expected, "{:?}", results(&house));
+    assert_eq!(env.read(".env"), expected, "{:?}", results(&env));
 }
 
 #[tokio::test]
@@ -249,12 +251,12 @@ async fn a_file_about_markers_stays_editable() {
             )),
         ),
     ];
-    let house = house(calls, "").await;
-    house.write("notes.md", &text);
-    house.turn("go").await;
+    let env = new_test_env(calls, "").await;
+    env.write("notes.md", &text);
+    env.run_turn("go").await;
     let expected =
         format!("# Notes\nA value is shown as `{MARKER}`, or `[redacted:NAME]`.\nThe end.\n");
-    assert_eq!(house.read("notes.md"), expected, "{:?}", results(&house));
+    assert_eq!(env.read("notes.md"), expected, "{:?}", results(&env));
 }
 
 #[tokio::test]
@@ -267,10 +269,10 @@ async fn a_literal_marker_beside_the_secret_stays_literal() {
         ),
         ("edit", json!({"path": ".env", "edits": [{"old_string": MARKER, "new_string": "x"}]})),
     ];
-    let house = house(calls, &text("")).await;
-    house.turn("go").await;
-    assert_eq!(house.read(".env"), text("!"));
-    assert!(results(&house)[1].contains("2 times"), "{}", results(&house)[1]);
+    let env = new_test_env(calls, &text("")).await;
+    env.run_turn("go").await;
+    assert_eq!(env.read(".env"), text("!"));
+    assert!(results(&env)[1].contains("2 times"), "{}", results(&env)[1]);
 }
 
 fn asked(event: &Event) -> Option<&PermissionRequest> {
@@ -282,14 +284,14 @@ fn asked(event: &Event) -> Option<&PermissionRequest> {
 
 /// Runs a Turn up to its first question, does something, and answers yes.
 async fn question(conversation: &Conversation, meanwhile: impl FnOnce()) -> PermissionRequest {
-    let mut listener = listen(conversation);
-    conversation.send(Input { text: "go".to_owned() }).await.unwrap();
+    let mut listener = subscribe_from_now(conversation);
+    conversation.send(UserInput { text: "go".to_owned() }).await.unwrap();
     let heard = listen_until(&mut listener, |event| asked(event).is_some()).await;
     let request = heard.last().and_then(|event| asked(event)).unwrap().clone();
     meanwhile();
-    let said: Said = Answer::Once.into();
+    let said: PermissionResponse = PermissionAnswer::Once.into();
     conversation.answer(&request.call_id, said).await.unwrap();
-    crate::support::house::finish(conversation).await;
+    crate::support::test_env::wait_for_turn_end(conversation).await;
     request
 }
 
@@ -297,43 +299,43 @@ async fn question(conversation: &Conversation, meanwhile: impl FnOnce()) -> Perm
 async fn a_line_whose_hidden_part_differs_is_shown_as_changed() {
     let content = format!("TOKEN={SECRET}\nA=1\n");
     let calls = vec![("write", json!({"path": ".env", "content": content}))];
-    let house = house(calls, &format!("TOKEN={MARKER}\nA=1\n")).await.ask_mode();
-    let conversation = house.start().await;
+    let env = new_test_env(calls, &format!("TOKEN={MARKER}\nA=1\n")).await.in_ask_mode();
+    let conversation = env.start().await;
     let request = question(&conversation, || {}).await;
     let diff = request.diff.unwrap();
     assert!(request.summary.contains("(+1 -1)"), "{}", request.summary);
     assert!(diff.contains(&format!("-TOKEN={MARKER}\n")), "{diff}");
     assert!(diff.contains(&format!("+TOKEN={MARKER} (hidden part differs)\n")), "{diff}");
-    assert_eq!(house.read(".env"), content);
-    assert_secret_stays_in_files(&house);
+    assert_eq!(env.read(".env"), content);
+    assert_secret_stays_in_files(&env);
 }
 
 #[tokio::test]
 async fn an_answer_does_not_cover_a_hidden_part_that_changed_meanwhile() {
     let content = format!("TOKEN={MARKER}\nA=2\n");
     let calls = vec![("write", json!({"path": ".env", "content": content}))];
-    let house = house(calls, &format!("TOKEN={SECRET}\nA=1\n")).await.ask_mode();
-    let conversation = house.start().await;
+    let env = new_test_env(calls, &format!("TOKEN={SECRET}\nA=1\n")).await.in_ask_mode();
+    let conversation = env.start().await;
     let rotated = format!("TOKEN={MARKER}\nA=1\n");
-    let request = question(&conversation, || house.write(".env", &rotated)).await;
+    let request = question(&conversation, || env.write(".env", &rotated)).await;
     assert!(!request.diff.unwrap().contains("-TOKEN"), "the line is unchanged");
-    assert_eq!(house.read(".env"), rotated, "not what the user saw");
-    assert!(results(&house)[0].contains("changed while its permission"), "{:?}", results(&house));
+    assert_eq!(env.read(".env"), rotated, "not what the user saw");
+    assert!(results(&env)[0].contains("changed while its permission"), "{:?}", results(&env));
 }
 
 #[tokio::test]
 async fn the_same_script_of_a_model_that_only_reads_and_searches_is_not_touched() {
-    let house = House::scripted(Script::new([
+    let env = TestEnv::with_script(ModelScript::new([
         Reply::calls("grep", json!({"pattern": "TOKEN"})),
         Reply::calls("read", json!({"path": "a"})),
         Reply::says("done"),
     ]))
     .await;
-    let mut house = house;
-    house.may_hold = vec!["a"];
-    house.write("a", format!("TOKEN={SECRET} and [redacted:LITERAL]\n"));
-    house.turn("go").await;
-    for result in results(&house) {
+    let mut env = env;
+    env.files_with_secrets = vec!["a"];
+    env.write("a", format!("TOKEN={SECRET} and [redacted:LITERAL]\n"));
+    env.run_turn("go").await;
+    for result in results(&env) {
         assert!(result.contains(&format!("TOKEN={MARKER} and [redacted:LITERAL]")), "{result}");
     }
 }

@@ -3,78 +3,78 @@
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use pixir::scripted::{Endpoint, Fault, Reply, Script, Server};
+use pixir::scripted::{IssuerEndpoint, IssuerFault, ModelScript, Reply, ScriptedServer};
 use serde_json::json;
 
-use super::support::desk::{Desk, Ran};
+use super::support::sign_in_env::{RunOutput, SignInEnv};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_reads_the_store_tells_the_model_nothing() {
-    let mut desk = Desk::new().await;
-    let script = Script::answering(|request| match request.outputs().as_slice() {
+    let mut env = SignInEnv::new().await;
+    let script = ModelScript::answering(|request| match request.outputs().as_slice() {
         [] => Reply::calls("bash", json!({"command": "cat \"$HOME/.pixir/auth.json\""})),
         _ => Reply::says("done"),
     });
-    desk.server = Server::start_for(script, &desk.issuer).await.unwrap();
+    env.server = ScriptedServer::start_with_issuer(script, &env.issuer).await.unwrap();
     // It ends soon, so the token that is printed is one that was renewed in this very run.
-    desk.sign_in(100);
+    env.sign_in(100);
     // In the sandbox it could not even be opened.
-    let _ = desk.run(&["--sandbox", "off", "--events", "show me"]).exits(0);
-    let requests = desk.server.requests();
+    let _ = env.run(&["--sandbox", "off", "--events", "show me"]).assert_exit_code(0);
+    let requests = env.server.requests();
     let output = requests.last().unwrap().outputs()[0].to_owned();
     assert!(output.contains("[redacted:"), "{output}");
-    assert_eq!(desk.issuer.counts().refreshes, 1);
-    for secret in desk.issuer.handed_out() {
+    assert_eq!(env.issuer.counts().refreshes, 1);
+    for secret in env.issuer.handed_out() {
         assert!(!requests.iter().any(|request| request.body_text.contains(&secret)));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_two_processes_renew_once() {
-    let desk = Desk::new().await;
-    desk.sign_in(60);
-    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(200)));
+    let env = SignInEnv::new().await;
+    env.sign_in(60);
+    env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Slow(Duration::from_millis(200)));
     // Only what is renewed is accepted, so nobody can do without.
-    desk.issuer.forget_access_tokens();
+    env.issuer.forget_access_tokens();
     let children: Vec<Child> =
-        (0..32).map(|_| desk.pixir(&["hello", "there"]).spawn().unwrap()).collect();
+        (0..32).map(|_| env.command(&["hello", "there"]).spawn().unwrap()).collect();
     let mut runs = Vec::new();
     for child in children {
-        runs.push(Ran::of(child.wait_with_output().unwrap()).exits(0));
+        runs.push(RunOutput::from_output(child.wait_with_output().unwrap()).assert_exit_code(0));
     }
     assert!(runs.iter().all(|run| run.out == "hello from the plan\n"));
-    let counts = desk.issuer.counts();
+    let counts = env.issuer.counts();
     assert_eq!((counts.refreshes, counts.reuses), (1, 0));
-    assert!(!desk.stored()["refresh_token"].is_null());
+    assert!(!env.stored_tokens()["refresh_token"].is_null());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_token_is_renewed_and_the_turn_goes_on() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
-    desk.issuer.forget_access_tokens();
-    let run = desk.run(&["hello", "there"]).exits(0);
+    let env = SignInEnv::new().await;
+    env.sign_in(3600);
+    env.issuer.forget_access_tokens();
+    let run = env.run(&["hello", "there"]).assert_exit_code(0);
     assert_eq!(run.out, "hello from the plan\n");
-    assert_eq!((desk.issuer.counts().refreshes, desk.server.requests().len()), (1, 2));
+    assert_eq!((env.issuer.counts().refreshes, env.server.requests().len()), (1, 2));
     // A backend that refuses whatever it is given is told to the user, and not stormed.
-    desk.issuer.switch_account("somebody-else");
-    let run = desk.run(&["hello", "again"]).exits(4);
+    env.issuer.switch_account("somebody-else");
+    let run = env.run(&["hello", "again"]).assert_exit_code(4);
     assert!(run.err.contains("pixir login"), "{}", run.err);
-    assert!(desk.server.requests().len() <= 5);
-    assert!(desk.auth().exists());
+    assert!(env.server.requests().len() <= 5);
+    assert!(env.auth_file().exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_token_is_renewed_at_the_handshake_of_a_socket_too() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
-    desk.issuer.forget_access_tokens();
+    let env = SignInEnv::new().await;
+    env.sign_in(3600);
+    env.issuer.forget_access_tokens();
     let child =
-        desk.pixir(&["hello", "there"]).env("PIXIR_TRANSPORT", "websocket").spawn().unwrap();
-    let run = Ran::of(child.wait_with_output().unwrap()).exits(0);
+        env.command(&["hello", "there"]).env("PIXIR_TRANSPORT", "websocket").spawn().unwrap();
+    let run = RunOutput::from_output(child.wait_with_output().unwrap()).assert_exit_code(0);
     assert_eq!(run.out, "hello from the plan\n");
-    let requests = desk.server.requests();
-    assert_eq!((desk.issuer.counts().refreshes, desk.server.upgrades(), requests.len()), (1, 2, 1));
+    let requests = env.server.requests();
+    assert_eq!((env.issuer.counts().refreshes, env.server.upgrades(), requests.len()), (1, 2, 1));
     assert_eq!(requests[0].transport, "websocket");
     assert!(requests[0].header("chatgpt-account-id").is_some());
     assert_eq!(requests[0].header("originator"), Some("pixir"));
@@ -82,108 +82,109 @@ async fn a_refused_token_is_renewed_at_the_handshake_of_a_socket_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_refuses_every_token_is_asked_no_more_than_needed() {
-    let mut desk = Desk::new().await;
-    let script = Script::answering(|_| Reply::status(401, r#"{"detail":"Unauthorized"}"#));
-    desk.server = Server::start_for(script, &desk.issuer).await.unwrap();
-    desk.sign_in(3600);
-    let run = desk.run(&["--json", "hello", "there"]).exits(4);
+    let mut env = SignInEnv::new().await;
+    let script = ModelScript::answering(|_| Reply::status(401, r#"{"detail":"Unauthorized"}"#));
+    env.server = ScriptedServer::start_with_issuer(script, &env.issuer).await.unwrap();
+    env.sign_in(3600);
+    let run = env.run(&["--json", "hello", "there"]).assert_exit_code(4);
     assert_eq!(run.envelope()["error"]["kind"], "auth_refused");
     // Nobody else has stored anything, so there is one renewal and one more try.
-    assert_eq!((desk.server.requests().len(), desk.issuer.counts().refreshes), (2, 1));
-    assert_eq!(desk.stored()["kind"], "subscription");
+    assert_eq!((env.server.requests().len(), env.issuer.counts().refreshes), (2, 1));
+    assert_eq!(env.stored_tokens()["kind"], "subscription");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_run_does_not_lose_the_token_that_is_being_renewed() {
-    let desk = Desk::new().await;
-    desk.sign_in(-10);
-    let before = desk.stored();
-    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(400)));
-    let child = desk.pixir(&["hello", "there"]).spawn().unwrap();
-    while desk.issuer.counts().requests == 0 {
+    let env = SignInEnv::new().await;
+    env.sign_in(-10);
+    let before = env.stored_tokens();
+    env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Slow(Duration::from_millis(400)));
+    let child = env.command(&["hello", "there"]).spawn().unwrap();
+    while env.issuer.counts().requests == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
-    assert_ne!(desk.stored()["refresh_token"], before["refresh_token"]);
-    assert_eq!(desk.run(&["hello", "again"]).exits(0).out, "hello from the plan\n");
-    assert_eq!((desk.issuer.counts().refreshes, desk.issuer.counts().reuses), (1, 0));
+    assert_ne!(env.stored_tokens()["refresh_token"], before["refresh_token"]);
+    assert_eq!(env.run(&["hello", "again"]).assert_exit_code(0).out, "hello from the plan\n");
+    assert_eq!((env.issuer.counts().refreshes, env.issuer.counts().reuses), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_that_fails_in_passing_is_tried_again() {
-    let desk = Desk::new().await;
-    desk.sign_in(-10);
-    desk.issuer.fail(Endpoint::Refresh, Fault::Answer(503, "busy".into()));
-    desk.issuer.fail(Endpoint::Refresh, Fault::Answer(200, "<html>garbage".into()));
-    let run = desk.run(&["hello", "there"]).exits(0);
+    let env = SignInEnv::new().await;
+    env.sign_in(-10);
+    env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Answer(503, "busy".into()));
+    env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Answer(200, "<html>garbage".into()));
+    let run = env.run(&["hello", "there"]).assert_exit_code(0);
     assert_eq!(run.out, "hello from the plan\n");
     // While the old token lives, a failed renewal is nobody's business.
-    desk.sign_in(60);
-    desk.issuer.fail(Endpoint::Refresh, Fault::Answer(503, "busy".into()));
-    let run = desk.run(&["hello", "again"]).exits(0);
+    env.sign_in(60);
+    env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Answer(503, "busy".into()));
+    let run = env.run(&["hello", "again"]).assert_exit_code(0);
     assert!(!run.err.contains("busy"), "{}", run.err);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sign_in_that_has_ended_says_what_to_do_and_is_kept() {
-    let desk = Desk::new().await;
-    desk.sign_in(-10);
-    let before = desk.stored();
-    desk.issuer.fail(Endpoint::Refresh, Fault::code(401, "refresh_token_expired"));
-    let run = desk.run(&["--json", "hello", "there"]).exits(4);
+    let env = SignInEnv::new().await;
+    env.sign_in(-10);
+    let before = env.stored_tokens();
+    env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::code(401, "refresh_token_expired"));
+    let run = env.run(&["--json", "hello", "there"]).assert_exit_code(4);
     assert_eq!(run.envelope()["error"]["details"]["code"], "refresh_token_expired");
     assert!(run.envelope()["error"]["details"].to_string().contains("pixir login"));
-    assert_eq!(desk.issuer.counts().requests, 1, "a final no is not argued with");
-    assert_eq!(desk.stored(), before);
-    assert_eq!(desk.server.requests().len(), 0);
+    assert_eq!(env.issuer.counts().requests, 1, "a final no is not argued with");
+    assert_eq!(env.stored_tokens(), before);
+    assert_eq!(env.server.requests().len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_repeated_with_another_token_counts_against_the_budget() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
-    desk.issuer.forget_access_tokens();
-    let run = desk.run(&["--json", "--max-requests", "1", "hello", "there"]).exits(6);
+    let env = SignInEnv::new().await;
+    env.sign_in(3600);
+    env.issuer.forget_access_tokens();
+    let run = env.run(&["--json", "--max-requests", "1", "hello", "there"]).assert_exit_code(6);
     assert_eq!(run.envelope()["error"]["details"]["budget"], "max_requests");
-    assert_eq!(desk.server.requests().len(), 1, "the second one never left");
-    desk.issuer.forget_access_tokens();
-    let run = desk.run(&["--json", "--max-requests", "2", "hello", "there"]).exits(0);
+    assert_eq!(env.server.requests().len(), 1, "the second one never left");
+    env.issuer.forget_access_tokens();
+    let run = env.run(&["--json", "--max-requests", "2", "hello", "there"]).assert_exit_code(0);
     assert_eq!(run.envelope()["output"], "hello from the plan");
-    assert_eq!(desk.server.requests().len(), 3);
+    assert_eq!(env.server.requests().len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_refused_on_an_open_socket_is_renewed_and_the_socket_opened_anew() {
-    let mut desk = Desk::new().await;
-    let script = Script::answering(|request| match request.outputs().len() {
+    let mut env = SignInEnv::new().await;
+    let script = ModelScript::answering(|request| match request.outputs().len() {
         0 => Reply::calls("bash", json!({"command": "true"})),
         _ if request.is_continued() => Reply::status(401, r#"{"detail":"Unauthorized"}"#),
         _ => Reply::says("hello from the plan"),
     });
-    desk.server = Server::start_for(script, &desk.issuer).await.unwrap();
-    desk.sign_in(3600);
-    let child = desk.pixir(&["--events", "hello"]).env("PIXIR_TRANSPORT", "websocket").spawn();
-    let run = Ran::of(child.unwrap().wait_with_output().unwrap()).exits(0);
+    env.server = ScriptedServer::start_with_issuer(script, &env.issuer).await.unwrap();
+    env.sign_in(3600);
+    let child = env.command(&["--events", "hello"]).env("PIXIR_TRANSPORT", "websocket").spawn();
+    let run =
+        RunOutput::from_output(child.unwrap().wait_with_output().unwrap()).assert_exit_code(0);
     assert!(run.out.contains(r#""reset_reason":"token_refused""#), "{}", run.out);
-    assert_eq!((desk.issuer.counts().refreshes, desk.server.upgrades()), (1, 2));
-    assert_eq!(desk.server.requests().len(), 3);
+    assert_eq!((env.issuer.counts().refreshes, env.server.upgrades()), (1, 2));
+    assert_eq!(env.server.requests().len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn asking_for_models_can_be_interrupted_without_losing_the_token() {
-    let desk = Desk::new().await;
-    desk.sign_in(-10);
-    let before = desk.stored();
-    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(400)));
-    let child = desk.pixir(&["models", "refresh"]).spawn().unwrap();
-    while desk.issuer.counts().requests == 0 {
+    let env = SignInEnv::new().await;
+    env.sign_in(-10);
+    let before = env.stored_tokens();
+    env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Slow(Duration::from_millis(400)));
+    let child = env.command(&["models", "refresh"]).spawn().unwrap();
+    while env.issuer.counts().requests == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
-    let _ = Ran::of(child.wait_with_output().unwrap()).exits(130);
-    assert_ne!(desk.stored()["refresh_token"], before["refresh_token"]);
-    assert_eq!((desk.issuer.counts().refreshes, desk.issuer.counts().reuses), (1, 0));
+    let _ = RunOutput::from_output(child.wait_with_output().unwrap()).assert_exit_code(130);
+    assert_ne!(env.stored_tokens()["refresh_token"], before["refresh_token"]);
+    assert_eq!((env.issuer.counts().refreshes, env.issuer.counts().reuses), (1, 0));
 }

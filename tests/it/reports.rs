@@ -7,12 +7,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use pixir::scripted::{Issuer, Reply, Script};
+use pixir::scripted::{ModelScript, Reply, ScriptedIssuer};
 use serde_json::{Value, json};
 
-use crate::support::desk::{Ran, ran};
-use crate::support::house::{PIXIR, logs};
-use crate::support::{House, Stage, leaks, torture};
+use crate::support::sign_in_env::{RunOutput, run_command};
+use crate::support::test_env::{PIXIR, log_files};
+use crate::support::{BinaryEnv, TestEnv, leaks, torture};
 
 const NOBODY: u32 = 65_534;
 
@@ -21,42 +21,42 @@ fn allow(path: &Path, mode: u32) {
 }
 
 /// Runs the binary as a user who may not read what lies there; `None` where that is not possible.
-fn as_a_stranger(house: &House, closed: &Path, args: &[&str]) -> Option<Ran> {
+fn as_a_stranger(env: &TestEnv, closed: &Path, args: &[&str]) -> Option<RunOutput> {
     let home = tempfile::tempdir().unwrap();
-    as_a_stranger_in(home.path(), house, closed, args)
+    as_a_stranger_in(home.path(), env, closed, args)
 }
 
 /// The same with a home of the stranger's own.
-fn as_a_stranger_in(home: &Path, house: &House, closed: &Path, args: &[&str]) -> Option<Ran> {
-    let mut command = house.command(args);
+fn as_a_stranger_in(home: &Path, env: &TestEnv, closed: &Path, args: &[&str]) -> Option<RunOutput> {
+    let mut command = env.command(args);
     command.env("HOME", home);
     if rustix::process::geteuid().is_root() {
         let can_run = Command::new(PIXIR).arg("--version").uid(NOBODY).output();
         if !can_run.is_ok_and(|output| output.status.success()) {
-            torture::say("another user cannot run the program where it was built");
+            torture::print_summary("another user cannot run the program where it was built");
             return None;
         }
         chown(home, Some(NOBODY), Some(NOBODY)).unwrap();
-        for folder in [house.workspace(), house.workspace().parent().unwrap().to_owned()] {
+        for folder in [env.workspace(), env.workspace().parent().unwrap().to_owned()] {
             allow(&folder, 0o755);
         }
         command.uid(NOBODY).gid(NOBODY);
-        return Some(ran(&mut command));
+        return Some(run_command(&mut command));
     }
     allow(closed, 0o000);
-    let told = ran(&mut command);
+    let told = run_command(&mut command);
     allow(closed, 0o700);
     Some(told)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
-    let house = House::with([Reply::says("ok"), Reply::says("ok")]).await;
-    house.pixir(&["hi"]).exits(0);
+    let env = TestEnv::with_replies([Reply::says("ok"), Reply::says("ok")]).await;
+    env.run_pixir(&["hi"]).assert_exit_code(0);
     // The files are those of the user who runs this test; root looks at them as another user.
     let owner = if rustix::process::geteuid().is_root() { "root" } else { "you" };
     let is_named = |said: &str| said.contains(&format!("(it belongs to {owner})"));
-    let state = house.workspace().join(".pixir");
+    let state = env.workspace().join(".pixir");
     let sessions = state.join("sessions");
     for closed in [&state, &sessions] {
         allow(&state, if closed == &state { 0o700 } else { 0o755 });
@@ -70,8 +70,8 @@ async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
             &["diagnose"],
         ];
         for args in commands {
-            let Some(told) = as_a_stranger(&house, closed, args) else { return };
-            let told = told.exits(1);
+            let Some(told) = as_a_stranger(&env, closed, args) else { return };
+            let told = told.assert_exit_code(1);
             let said = format!("{args:?}: {} {}", told.err, told.out);
             assert!(said.contains("cannot be read: permission denied"), "{said}");
             let place = closed.canonicalize().unwrap();
@@ -89,29 +89,31 @@ async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
     }
     // One Log that may not be read, in a folder that may be.
     allow(&sessions, 0o755);
-    let log = logs(&house.workspace()).pop().unwrap();
-    let told = as_a_stranger(&house, &log, &["sessions"]).unwrap().exits(0);
+    let log = log_files(&env.workspace()).pop().unwrap();
+    let told = as_a_stranger(&env, &log, &["sessions"]).unwrap().assert_exit_code(0);
     let id = log.file_stem().unwrap().to_str().unwrap();
     assert!(told.out.contains(id) && told.out.contains("unreadable"), "{}", told.out);
     assert!(told.err.contains("cannot be read") && is_named(&told.err), "{}", told.err);
     // With nothing there, that is what is said.
     fs::remove_dir_all(&state).unwrap();
-    let told = as_a_stranger(&house, &house.home(), &["--version"]).unwrap();
+    let told = as_a_stranger(&env, &env.home(), &["--version"]).unwrap();
     assert_eq!(told.code, Some(0));
-    assert!(house.pixir(&["sessions"]).exits(0).err.contains("there are no Sessions yet"));
+    assert!(
+        env.run_pixir(&["sessions"]).assert_exit_code(0).err.contains("there are no Sessions yet")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_own_folder_that_is_closed_needs_no_other_user() {
-    let house = House::with([Reply::says("ok")]).await;
-    house.pixir(&["hi"]).exits(0);
-    let state = house.workspace().join(".pixir");
+    let env = TestEnv::with_replies([Reply::says("ok")]).await;
+    env.run_pixir(&["hi"]).assert_exit_code(0);
+    let state = env.workspace().join(".pixir");
     if rustix::process::geteuid().is_root() {
         chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
         allow(&state, 0o000);
     }
-    let Some(told) = as_a_stranger(&house, &state, &["sessions"]) else { return };
-    let told = told.exits(1).err;
+    let Some(told) = as_a_stranger(&env, &state, &["sessions"]) else { return };
+    let told = told.assert_exit_code(1).err;
     let place = state.canonicalize().unwrap();
     assert!(told.contains("(it belongs to you)"), "{told}");
     assert!(told.contains(&format!("permissions: chmod u+rwx {}\n", place.display())), "{told}");
@@ -122,79 +124,83 @@ async fn an_own_folder_that_is_closed_needs_no_other_user() {
 /// A stranger has Sessions of their own in this Workspace, in their home, beside those that they may not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tree_names_closed_folders_once_and_only_where_it_looks_into_them() {
-    let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
-    house.pixir(&["hi"]).exits(0);
-    let state = house.workspace().join(".pixir");
+    let env = TestEnv::with_replies((0..3).map(|_| Reply::says("ok"))).await;
+    env.run_pixir(&["hi"]).assert_exit_code(0);
+    let state = env.workspace().join(".pixir");
     let home = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     if rustix::process::geteuid().is_root() {
         chown(elsewhere.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let run = |args: &[&str]| as_a_stranger_in(home.path(), &house, &state, args);
+    let run = |args: &[&str]| as_a_stranger_in(home.path(), &env, &state, args);
     let Some(own) = run(&["own", "work"]) else { return };
-    own.exits(0);
+    own.assert_exit_code(0);
     let folder = elsewhere.path().to_str().unwrap();
-    let away = run(&["--cwd", folder, "--json", "work", "away"]).unwrap().exits(0).envelope();
+    let away =
+        run(&["--cwd", folder, "--json", "work", "away"]).unwrap().assert_exit_code(0).envelope();
     let away = away["session_id"].as_str().unwrap().to_owned();
     for (args, times) in [(&["tree"][..], 1), (&["tree", "--all"], 1), (&["tree", &away], 0)] {
-        let told = run(args).unwrap().exits(0);
+        let told = run(args).unwrap().assert_exit_code(0);
         let count = told.err.matches("cannot be read: permission denied").count();
         assert_eq!(count, times, "{args:?}: {}", told.err);
     }
 }
 
 /// The Log of one Turn, with a word of its answer changed.
-async fn changed_log() -> (House, String, usize) {
-    let house = House::with([Reply::says("four apples")]).await;
-    house.pixir(&["how many?"]).exits(0);
-    let log = logs(&house.workspace()).pop().unwrap();
+async fn changed_log() -> (TestEnv, String, usize) {
+    let env = TestEnv::with_replies([Reply::says("four apples")]).await;
+    env.run_pixir(&["how many?"]).assert_exit_code(0);
+    let log = log_files(&env.workspace()).pop().unwrap();
     let text = fs::read_to_string(&log).unwrap();
     let line = text.lines().position(|line| line.contains("four apples")).unwrap() + 1;
     fs::write(&log, text.replace("four apples", "nine apples")).unwrap();
     let id = log.file_stem().unwrap().to_str().unwrap().to_owned();
-    (house, id, line)
+    (env, id, line)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_line_is_not_called_proven_and_a_repair_says_that_it_kept_it() {
-    let (house, id, line) = changed_log().await;
-    let found = house.pixir(&["verify", &id, "--json"]).exits(1).envelope();
+    let (env, id, line) = changed_log().await;
+    let found = env.run_pixir(&["verify", &id, "--json"]).assert_exit_code(1).envelope();
     let output = &found["output"];
     let lines = output["lines"].as_u64().unwrap();
     assert_eq!(output["proven_lines"], lines - 1, "{output}");
     assert_eq!((&output["broken_lines"], &output["unproven_lines"]), (&json!(1), &json!(0)));
     assert_eq!(output["breaks"][0]["line"], line, "{output}");
     assert_eq!(found["error"]["message"], "1 of 1 Log does not hold");
-    let told = house.pixir(&["verify", &id]).exits(1).out;
+    let told = env.run_pixir(&["verify", &id]).assert_exit_code(1).out;
     assert!(told.contains(&format!("{lines} lines, {} proven, 1 not proven", lines - 1)), "{told}");
 
-    let told = house.pixir(&["repair", &id]).exits(0).out;
+    let told = env.run_pixir(&["repair", &id]).assert_exit_code(0).out;
     assert!(told.contains(&format!("line {line}, although its proof does not hold")), "{told}");
-    let repaired = house.pixir(&["repair", &id, "--json"]).exits(0).envelope();
+    let repaired = env.run_pixir(&["repair", &id, "--json"]).assert_exit_code(0).envelope();
     assert_eq!(repaired["output"]["unproven_lines_kept"], json!([line]), "{repaired}");
     let copy = repaired["session_id"].as_str().unwrap();
-    let report = house.workspace().join(format!(".pixir/sessions/{copy}/repair.json"));
+    let report = env.workspace().join(format!(".pixir/sessions/{copy}/repair.json"));
     let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
     assert_eq!(report["unproven_lines_kept"], json!([line]));
     // Where nothing was changed, nothing is said.
-    let sound = house.pixir(&["repair", copy]).exits(0).out;
+    let sound = env.run_pixir(&["repair", copy]).assert_exit_code(0).out;
     assert!(!sound.contains("although"), "{sound}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_thing_is_one_thing() {
-    let house = House::with([Reply::calls("bash", json!({"command": "true"})), Reply::says("ok")]);
-    let house = house.await;
-    house.pixir(&["hi"]).exits(0);
-    let log = logs(&house.workspace()).pop().unwrap();
+    let env = TestEnv::with_replies([
+        Reply::calls("bash", json!({"command": "true"})),
+        Reply::says("ok"),
+    ]);
+    let env = env.await;
+    env.run_pixir(&["hi"]).assert_exit_code(0);
+    let log = log_files(&env.workspace()).pop().unwrap();
     let id = log.file_stem().unwrap().to_str().unwrap();
-    let drafts = house.workspace().join(".pixir/sessions");
+    let drafts = env.workspace().join(".pixir/sessions");
     fs::write(drafts.join(".x.pixir-new"), "left").unwrap();
     let texts = [
-        house.pixir(&["gc"]).out,
-        house.pixir(&["diagnose", id]).exits(0).out,
-        house.pixir(&["usage", id]).exits(0).out,
-        house.pixir(&["verify", id]).exits(0).out,
+        env.run_pixir(&["gc"]).out,
+        env.run_pixir(&["diagnose", id]).assert_exit_code(0).out,
+        env.run_pixir(&["usage", id]).assert_exit_code(0).out,
+        env.run_pixir(&["verify", id]).assert_exit_code(0).out,
     ];
     for text in texts {
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -219,7 +225,7 @@ fn doctor(home: &Path, args: &[&str], variables: &[(&str, &str)]) -> Value {
         .current_dir(work)
         .args(["doctor", "--json"])
         .args(args);
-    let told = ran(&mut command);
+    let told = run_command(&mut command);
     leaks::check_stream(&format!("{}{}", told.out, told.err));
     told.envelope()["output"]["checks"].clone()
 }
@@ -258,9 +264,9 @@ fn the_doctor_does_not_praise_what_is_not_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_of_ones_own_says_what_to_ask_and_nothing_about_openai() {
-    let stage = Stage::new(Stage::mark(), Script::new([])).await;
-    let local = stage.server.portable_url();
-    stage.configure(&json!({"providers": {
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([])).await;
+    let local = binary_env.server.portable_url();
+    binary_env.configure(&json!({"providers": {
         "empty": {"base_url": local},
         "named": {"base_url": local, "models": ["m"]},
     }}));
@@ -268,24 +274,24 @@ async fn a_server_of_ones_own_says_what_to_ask_and_nothing_about_openai() {
         ("empty", "provider `empty` has not been asked yet"),
         ("named", "the models that the settings name for provider `named`"),
     ] {
-        let told = stage.run(&["models", "--provider", name]);
+        let told = binary_env.run(&["models", "--provider", name]);
         told.expect_code(0);
         assert!(told.stderr.contains(words), "{}", told.stderr);
         let refresh = format!("`pixir models refresh --provider {name}`");
         assert!(told.stderr.contains(&refresh), "{}", told.stderr);
     }
-    stage.run(&["models", "refresh", "--provider", "named"]).expect_code(0);
-    let told = stage.run(&["models", "--provider", "named"]);
+    binary_env.run(&["models", "refresh", "--provider", "named"]).expect_code(0);
+    let told = binary_env.run(&["models", "--provider", "named"]);
     assert!(!told.stderr.contains("refresh"), "{}", told.stderr);
 
     // An issuer that is gone would be a warning, or a failure.
-    let issuer = Issuer::start().await.unwrap();
+    let issuer = ScriptedIssuer::start().await.unwrap();
     let gone = issuer.base_url();
     drop(issuer);
     let online = |args: &[&str]| -> Value {
-        let mut command = stage.command(&[&["doctor", "--online", "--json"], args].concat());
+        let mut command = binary_env.command(&[&["doctor", "--online", "--json"], args].concat());
         command.env("PIXIR_AUTH_ISSUER", &gone);
-        let ended = crate::support::stage::Running::start(&mut command).end();
+        let ended = crate::support::binary_env::RunningProcess::start(&mut command).end();
         serde_json::from_str::<Value>(&ended.stdout).unwrap()["output"]["checks"].clone()
     };
     let own = online(&["--provider", "named"]);
@@ -308,7 +314,7 @@ fn a_demo_says_how_to_remove_what_it_leaves() {
             .current_dir(home.path())
             .stdin(std::process::Stdio::null())
             .args(args);
-        ran(&mut command).exits(0)
+        run_command(&mut command).assert_exit_code(0)
     };
     for args in [&["demo"][..], &["demo", "--json"]] {
         let told = demo(args);

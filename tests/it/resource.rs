@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use pixir::scripted::{Received, Reply, Script};
-use pixir::{Attachment, Input, Status, Transport};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
+use pixir::{Attachment, SessionStatus, TransportSetting, UserInput};
 use serde_json::{Value, json};
 
-use crate::support::house::{House, finish, say};
-use crate::support::{Stage, stage::Ended};
+use crate::support::test_env::{TestEnv, send_and_finish, wait_for_turn_end};
+use crate::support::{BinaryEnv, binary_env::ProcessOutput};
 
 /// A picture of one pixel; what stands behind it makes it another one.
 fn picture(mark: &str) -> Vec<u8> {
@@ -22,13 +22,13 @@ fn data_url(mark: &str) -> String {
     format!("data:image/png;base64,{}", STANDARD.encode(picture(mark)))
 }
 
-async fn stage(replies: impl IntoIterator<Item = Reply>) -> Stage {
-    Stage::new(Stage::mark(), Script::new(replies)).await
+async fn new_binary_env(replies: impl IntoIterator<Item = Reply>) -> BinaryEnv {
+    BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new(replies)).await
 }
 
 /// Writes a file that is not in the Workspace.
-fn put(stage: &Stage, name: &str, bytes: impl AsRef<[u8]>) -> String {
-    let path = stage.workspace().parent().unwrap().join(name);
+fn put(binary_env: &BinaryEnv, name: &str, bytes: impl AsRef<[u8]>) -> String {
+    let path = binary_env.workspace().parent().unwrap().join(name);
     std::fs::write(&path, bytes).unwrap();
     path.to_str().unwrap().to_owned()
 }
@@ -38,37 +38,37 @@ fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
 }
 
 /// The parts of what the user said last.
-fn last_words(request: &Received) -> Vec<Value> {
+fn last_words(request: &ReceivedRequest) -> Vec<Value> {
     let mut users = request.input().iter().rev().filter(|item| item["role"] == "user");
     users.next().unwrap()["content"].as_array().unwrap().clone()
 }
 
 /// The one stored Resource of a kind, from the Log.
-fn attached(stage: &Stage, name: &str) -> Value {
-    let events = stage.events();
+fn attached(binary_env: &BinaryEnv, name: &str) -> Value {
+    let events = binary_env.events();
     let resources = of_type(&events, "user_message")[0]["resources"].as_array().unwrap().clone();
     resources.into_iter().find(|own| own["name"] == name).unwrap()
 }
 
-fn stored(stage: &Stage, resource: &Value) -> PathBuf {
-    let (id, _) = stage.session().unwrap();
-    let folder = stage.workspace().join(".pixir/sessions").join(id.as_str());
+fn stored(binary_env: &BinaryEnv, resource: &Value) -> PathBuf {
+    let (id, _) = binary_env.session().unwrap();
+    let folder = binary_env.workspace().join(".pixir/sessions").join(id.as_str());
     folder.join("resources").join(resource["sha256"].as_str().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_picture_a_text_and_a_binary_go_with_a_prompt_and_later_only_their_names() {
-    let stage = stage([
+    let binary_env = new_binary_env([
         Reply::calls("read", json!({"path": "here.txt"})),
         Reply::says("a pixel, a note and some bytes"),
         Reply::says("as before"),
     ])
     .await;
-    std::fs::write(stage.workspace().join("here.txt"), "here\n").unwrap();
-    let shot = put(&stage, "shot.jpg", picture("one"));
-    let note = put(&stage, "note.txt", "remember the secret sk-test-of-the-stage\n");
-    let data = put(&stage, "data.png", b"\0\x01\x02");
-    let ended = stage.run(&["--attach", &shot, "look", "--attach", &note, "--attach", &data]);
+    std::fs::write(binary_env.workspace().join("here.txt"), "here\n").unwrap();
+    let shot = put(&binary_env, "shot.jpg", picture("one"));
+    let note = put(&binary_env, "note.txt", "remember the secret sk-test-of-the-stage\n");
+    let data = put(&binary_env, "data.png", b"\0\x01\x02");
+    let ended = binary_env.run(&["--attach", &shot, "look", "--attach", &note, "--attach", &data]);
     ended.expect_code(0);
     assert_eq!(ended.stdout, "a pixel, a note and some bytes\n");
     std::fs::remove_file(note).unwrap();
@@ -76,7 +76,7 @@ async fn a_picture_a_text_and_a_binary_go_with_a_prompt_and_later_only_their_nam
     assert!(ended.stderr.contains(&format!("attached shot.jpg (image/png, 1x1, {length} bytes)")));
     assert!(ended.stderr.contains("attached data.png (application/octet-stream, 3 bytes)"));
 
-    let requests = stage.server.requests();
+    let requests = binary_env.server.requests();
     assert_eq!(requests.len(), 2);
     for request in &requests {
         assert_eq!(request.images(), [data_url("one")], "in every request of the Turn");
@@ -97,7 +97,7 @@ async fn a_picture_a_text_and_a_binary_go_with_a_prompt_and_later_only_their_nam
         text(3)
     );
 
-    let events = stage.events();
+    let events = binary_env.events();
     let message = of_type(&events, "user_message")[0];
     let kinds: Vec<&str> = message["resources"]
         .as_array()
@@ -106,17 +106,18 @@ async fn a_picture_a_text_and_a_binary_go_with_a_prompt_and_later_only_their_nam
         .filter_map(|own| own["kind"].as_str())
         .collect();
     assert_eq!(kinds, ["image", "text", "file"], "in the order of the command line");
-    let log = std::fs::read_to_string(stage.session().unwrap().1).unwrap();
+    let log = std::fs::read_to_string(binary_env.session().unwrap().1).unwrap();
     assert!(!log.contains("iVBOR") && !log.contains("remember the secret"), "no bytes");
     assert_eq!(
-        std::fs::read(stored(&stage, &attached(&stage, "shot.jpg"))).unwrap(),
+        std::fs::read(stored(&binary_env, &attached(&binary_env, "shot.jpg"))).unwrap(),
         picture("one")
     );
-    let kept = std::fs::read_to_string(stored(&stage, &attached(&stage, "note.txt"))).unwrap();
+    let kept =
+        std::fs::read_to_string(stored(&binary_env, &attached(&binary_env, "note.txt"))).unwrap();
     assert!(!kept.contains("sk-test"), "{kept}");
 
-    stage.run(&["resume", "--last", "and now?"]).expect_code(0);
-    let later = &stage.server.requests()[2];
+    binary_env.run(&["resume", "--last", "and now?"]).expect_code(0);
+    let later = &binary_env.server.requests()[2];
     assert!(later.images().is_empty());
     let users: Vec<&Value> = later.input().iter().filter(|item| item["role"] == "user").collect();
     let then = users[0]["content"].as_array().unwrap();
@@ -126,25 +127,25 @@ async fn a_picture_a_text_and_a_binary_go_with_a_prompt_and_later_only_their_nam
 #[tokio::test(flavor = "multi_thread")]
 async fn resource_view_shows_again_what_another_process_has_stored() {
     let long = (0..9000).map(|n| format!("line {n}")).collect::<Vec<_>>().join("\n");
-    let stage = stage([Reply::says("seen")]).await;
-    let shot = put(&stage, "shot.png", picture("two"));
-    let note = put(&stage, "long.txt", &long);
-    let data = put(&stage, "data.bin", b"\0\x01\x02");
-    stage
+    let binary_env = new_binary_env([Reply::says("seen")]).await;
+    let shot = put(&binary_env, "shot.png", picture("two"));
+    let note = put(&binary_env, "long.txt", &long);
+    let data = put(&binary_env, "data.bin", b"\0\x01\x02");
+    binary_env
         .run(&["--attach", &shot, "--attach", &note, "--attach", &data, "keep these"])
         .expect_code(0);
-    let first = &stage.server.requests()[0];
+    let first = &binary_env.server.requests()[0];
     let [shot, note, data] =
-        ["shot.png", "long.txt", "data.bin"].map(|name| attached(&stage, name));
+        ["shot.png", "long.txt", "data.bin"].map(|name| attached(&binary_env, name));
     let inlined = note["inlined"].as_u64().unwrap();
     let marker =
         format!("[{inlined} of {} bytes; next: resource_view, offset {inlined}]", long.len());
     assert!(last_words(first)[3]["text"].as_str().unwrap().ends_with(&marker));
-    std::fs::remove_file(put(&stage, "shot.png", "gone")).unwrap();
+    std::fs::remove_file(put(&binary_env, "shot.png", "gone")).unwrap();
 
     let id = |own: &Value| own["id"].as_str().unwrap().to_owned();
     let (shot_id, note_id, data_id) = (id(&shot), id(&note), id(&data));
-    let view = move |request: &Received| match request.outputs().len() {
+    let view = move |request: &ReceivedRequest| match request.outputs().len() {
         0 => Reply::new()
             .call("resource_view", json!({"id": shot_id}))
             .call("resource_view", json!({"id": note_id, "offset": inlined}))
@@ -154,10 +155,10 @@ async fn resource_view_shows_again_what_another_process_has_stored() {
         5 => Reply::calls("resource_view", json!({"id": shot_id})),
         _ => Reply::says("all of them"),
     };
-    let again = pixir::scripted::Server::start(Script::answering(view)).await.unwrap();
-    let mut command = stage.command(&["resume", "--last", "show me again"]);
+    let again = pixir::scripted::ScriptedServer::start(ModelScript::answering(view)).await.unwrap();
+    let mut command = binary_env.command(&["resume", "--last", "show me again"]);
     command.env("OPENAI_BASE_URL", again.base_url());
-    let ended = crate::support::stage::Running::start(&mut command).end();
+    let ended = crate::support::binary_env::RunningProcess::start(&mut command).end();
     ended.expect_code(0);
     let requests = again.requests();
     assert!(requests[0].images().is_empty());
@@ -174,17 +175,17 @@ async fn resource_view_shows_again_what_another_process_has_stored() {
     assert!(outputs[3].contains("not_found") && outputs[3].contains(shot["id"].as_str().unwrap()));
     assert!(outputs[4].contains("has only"), "{}", outputs[4]);
     assert!(outputs[5].contains("already shown"), "{}", outputs[5]);
-    let events = stage.events();
+    let events = binary_env.events();
     let results = of_type(&events, "tool_result");
     assert_eq!(results[0]["details"]["resource"]["id"], shot["id"]);
     assert!(of_type(&events, "permission_decision").is_empty(), "it changes nothing");
-    stage.run(&["verify", stage.session().unwrap().0.as_str()]).expect_code(0);
+    binary_env.run(&["verify", binary_env.session().unwrap().0.as_str()]).expect_code(0);
 }
 
 #[tokio::test]
 async fn an_image_of_the_workspace_is_seen_by_the_model_that_reads_it() {
-    for transport in [Transport::Sse, Transport::Auto] {
-        let mut house = House::with([
+    for transport in [TransportSetting::Sse, TransportSetting::Auto] {
+        let mut env = TestEnv::with_replies([
             Reply::new()
                 .call("read", json!({"path": "a.txt"}))
                 .call("read", json!({"path": "art.png"}))
@@ -194,24 +195,24 @@ async fn an_image_of_the_workspace_is_seen_by_the_model_that_reads_it() {
             Reply::says("it was a pixel"),
         ])
         .await;
-        house.config.transport = Some(transport);
-        house.write("a.txt", "plain\n");
-        house.write("art.png", picture("three"));
-        house.write("broken.png", &picture("")[..12]);
-        let (conversation, status) = house.turn("what is in art.png?").await;
-        assert_eq!(status, Status::Done);
-        let requests = house.requests();
+        env.config.transport = Some(transport);
+        env.write("a.txt", "plain\n");
+        env.write("art.png", picture("three"));
+        env.write("broken.png", &picture("")[..12]);
+        let (conversation, status) = env.run_turn("what is in art.png?").await;
+        assert_eq!(status, SessionStatus::Done);
+        let requests = env.requests();
         assert_eq!(requests[1].images(), [data_url("three")]);
         assert_eq!(requests[2].images(), [data_url("three")]);
         assert_eq!(&requests[2].input()[..requests[1].input().len()], requests[1].input());
-        let is_socket = transport == Transport::Auto;
+        let is_socket = transport == TransportSetting::Auto;
         assert_eq!(requests[2].is_continued(), is_socket, "an image does not break the chain");
         let outputs = requests[1].outputs();
         assert!(outputs[1].starts_with("image art.png (image/png, 1x1,"), "{outputs:?}");
         assert!(outputs[2].contains("broken.png cannot be shown"), "{outputs:?}");
 
-        assert_eq!(say(&conversation, "and what was it?").await, Status::Done);
-        let later = &house.requests()[3];
+        assert_eq!(send_and_finish(&conversation, "and what was it?").await, SessionStatus::Done);
+        let later = &env.requests()[3];
         assert!(later.images().is_empty() && !later.is_continued());
         let all = serde_json::to_string(later.input()).unwrap();
         assert!(all.contains("image art.png (image/png, 1x1,"), "its words stay");
@@ -222,31 +223,32 @@ async fn an_image_of_the_workspace_is_seen_by_the_model_that_reads_it() {
 
 #[tokio::test]
 async fn a_write_after_a_look_notices_that_the_image_changed() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("read", json!({"path": "art.png"})),
         Reply::calls("bash", json!({"command": "echo other > art.png"})),
         Reply::calls("write", json!({"path": "art.png", "content": "x"})),
         Reply::says("no"),
     ])
     .await;
-    house.write("art.png", picture("four"));
-    house.turn("overwrite it").await;
-    assert!(house.requests()[3].outputs()[2].contains("file_changed"));
-    assert_eq!(house.read("art.png"), "other\n");
+    env.write("art.png", picture("four"));
+    env.run_turn("overwrite it").await;
+    assert!(env.requests()[3].outputs()[2].contains("file_changed"));
+    assert_eq!(env.read("art.png"), "other\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_attached_stops_the_run_before_anything_is_recorded() {
-    let stage = stage([]).await;
-    let folder = stage.workspace().parent().unwrap().to_owned();
-    put(&stage, "empty", "");
-    put(&stage, "photo.heic", b"\0\0\0\x18ftypheic----");
-    put(&stage, "cut.png", &picture("")[..12]);
-    put(&stage, "closed", "x");
+    let binary_env = new_binary_env([]).await;
+    let folder = binary_env.workspace().parent().unwrap().to_owned();
+    put(&binary_env, "empty", "");
+    put(&binary_env, "photo.heic", b"\0\0\0\x18ftypheic----");
+    put(&binary_env, "cut.png", &picture("")[..12]);
+    put(&binary_env, "closed", "x");
     std::fs::File::create(folder.join("huge")).unwrap().set_len(17 << 20).unwrap();
     let made = std::process::Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap();
     assert!(made.success());
-    let many: Vec<String> = (0..21).map(|n| put(&stage, &format!("m{n}"), n.to_string())).collect();
+    let many: Vec<String> =
+        (0..21).map(|n| put(&binary_env, &format!("m{n}"), n.to_string())).collect();
     let mut cases: Vec<(Vec<String>, &str)> = [
         ("absent.png", "there is no such file"),
         (".", "a directory"),
@@ -269,22 +271,22 @@ async fn what_cannot_be_attached_stops_the_run_before_anything_is_recorded() {
     for (paths, words) in cases {
         let mut args = vec!["--json", "look"];
         args.extend(paths.iter().flat_map(|path| ["--attach", path.as_str()]));
-        let ended = stage.run(&args);
+        let ended = binary_env.run(&args);
         ended.expect_code(2);
         let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
         assert!(envelope.get("session_id").is_none());
         assert!(envelope["error"]["message"].as_str().unwrap().starts_with("cannot attach "));
         assert!(ended.stderr.contains(words), "{words}: {}", ended.stderr);
-        assert_eq!(stage.session(), None, "no Session");
+        assert_eq!(binary_env.session(), None, "no Session");
     }
-    stage.run(&["sessions", "--attach", "x"]).expect_code(2);
-    assert!(stage.server.requests().is_empty());
+    binary_env.run(&["sessions", "--attach", "x"]).expect_code(2);
+    assert!(binary_env.server.requests().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_of_the_workspace_attaches_nothing_that_lies_outside() {
-    let stage = stage([]).await;
-    let workspace = stage.workspace();
+    let binary_env = new_binary_env([]).await;
+    let workspace = binary_env.workspace();
     let outside = workspace.parent().unwrap().join("private");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("id_key"), r#"{"type": "object", "title": "precious"}"#).unwrap();
@@ -300,23 +302,23 @@ async fn a_link_of_the_workspace_attaches_nothing_that_lies_outside() {
     let named =
         refused.into_iter().chain([&absolute, &shortcut].map(|path| path.to_str().unwrap()));
     for (flag, path) in named.flat_map(|path| [("--attach", path), ("--output-schema", path)]) {
-        let ended = stage.run(&["--json", flag, path, "look"]);
+        let ended = binary_env.run(&["--json", flag, path, "look"]);
         ended.expect_code(2);
         let error = &serde_json::from_str::<Value>(&ended.stdout).unwrap()["error"];
         assert_eq!(error["kind"], "outside_workspace", "{flag} {path}: {error}");
         let real = outside.canonicalize().unwrap().join("id_key");
         let next = error["details"]["next_actions"][0].as_str().unwrap();
         assert!(next.contains(real.to_str().unwrap()), "{flag} {path}: {error}");
-        assert_eq!(stage.session(), None, "no Session");
+        assert_eq!(binary_env.session(), None, "no Session");
     }
-    assert!(stage.server.requests().is_empty());
+    assert!(binary_env.server.requests().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_outside_that_the_user_names_and_links_that_stay_inside_are_attached() {
-    let stage = stage([Reply::says("seen"), Reply::says("seen again")]).await;
-    let workspace = stage.workspace();
-    put(&stage, "plain.txt", "named outside\n");
+    let binary_env = new_binary_env([Reply::says("seen"), Reply::says("seen again")]).await;
+    let workspace = binary_env.workspace();
+    put(&binary_env, "plain.txt", "named outside\n");
     std::fs::create_dir(workspace.join("docs")).unwrap();
     std::fs::write(workspace.join("docs/inside.txt"), "linked inside\n").unwrap();
     symlink("docs/inside.txt", workspace.join("inner.txt")).unwrap();
@@ -328,9 +330,9 @@ async fn files_outside_that_the_user_names_and_links_that_stay_inside_are_attach
         ["--attach", "docs/../../own-link.txt", "--attach", "../way-in/inside.txt", "look"]
             .as_slice(),
     ] {
-        stage.run(args).expect_code(0);
+        binary_env.run(args).expect_code(0);
     }
-    for request in stage.server.requests() {
+    for request in binary_env.server.requests() {
         assert!(request.body_text.contains("named outside"), "{}", request.body_text);
         assert!(request.body_text.contains("linked inside"), "{}", request.body_text);
     }
@@ -338,82 +340,84 @@ async fn files_outside_that_the_user_names_and_links_that_stay_inside_are_attach
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resource_that_changed_is_named_and_holds_nobody_up() {
-    let stage = stage([
+    let binary_env = new_binary_env([
         Reply::says("seen"),
         Reply::calls("resource_view", json!({"id": "?"})),
         Reply::says("pity"),
     ])
     .await;
-    let shot = put(&stage, "shot.png", picture("five"));
-    stage.run(&["--attach", &shot, "look"]).expect_code(0);
-    let (id, _) = stage.session().unwrap();
-    let path = stored(&stage, &attached(&stage, "shot.png"));
-    let verify = |stage: &Stage| -> (Ended, Value) {
-        let ended = stage.run(&["verify", id.as_str(), "--json"]);
+    let shot = put(&binary_env, "shot.png", picture("five"));
+    binary_env.run(&["--attach", &shot, "look"]).expect_code(0);
+    let (id, _) = binary_env.session().unwrap();
+    let path = stored(&binary_env, &attached(&binary_env, "shot.png"));
+    let verify = |binary_env: &BinaryEnv| -> (ProcessOutput, Value) {
+        let ended = binary_env.run(&["verify", id.as_str(), "--json"]);
         let said: Value = serde_json::from_str(&ended.stdout).unwrap();
         (ended, said["output"]["breaks"].clone())
     };
-    verify(&stage).0.expect_code(0);
+    verify(&binary_env).0.expect_code(0);
 
     std::fs::write(&path, picture("5ive")).unwrap();
-    let (ended, breaks) = verify(&stage);
+    let (ended, breaks) = verify(&binary_env);
     ended.expect_code(1);
     assert_eq!((breaks.as_array().unwrap().len(), &breaks[0]["kind"]), (1, &json!("resource")));
     assert!(
         breaks[0]["message"].as_str().unwrap().ends_with("(shot.png): it is not what was stored")
     );
     std::fs::remove_file(&path).unwrap();
-    let (ended, breaks) = verify(&stage);
+    let (ended, breaks) = verify(&binary_env);
     ended.expect_code(1);
     assert!(breaks[0]["message"].as_str().unwrap().ends_with("it is missing"));
-    stage.run(&["resume", "--last", "go on"]).expect_code(0);
+    binary_env.run(&["resume", "--last", "go on"]).expect_code(0);
 
-    let view = json!({"id": attached(&stage, "shot.png")["id"]});
-    let script = Script::new([Reply::calls("resource_view", view), Reply::says("it is lost")]);
-    let again = pixir::scripted::Server::start(script).await.unwrap();
-    let mut command = stage.command(&["resume", "--last", "look again"]);
+    let view = json!({"id": attached(&binary_env, "shot.png")["id"]});
+    let script = ModelScript::new([Reply::calls("resource_view", view), Reply::says("it is lost")]);
+    let again = pixir::scripted::ScriptedServer::start(script).await.unwrap();
+    let mut command = binary_env.command(&["resume", "--last", "look again"]);
     command.env("OPENAI_BASE_URL", again.base_url());
-    crate::support::stage::Running::start(&mut command).end().expect_code(0);
+    crate::support::binary_env::RunningProcess::start(&mut command).end().expect_code(0);
     assert!(again.requests()[1].outputs()[0].contains("shot.png cannot be shown: it is missing"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_takes_its_resources_with_it() {
-    let stage = stage([Reply::says("seen")]).await;
-    let shot = put(&stage, "shot.png", picture("six"));
-    stage.run(&["--attach", &shot, "look"]).expect_code(0);
-    let (id, _) = stage.session().unwrap();
-    let path = stored(&stage, &attached(&stage, "shot.png"));
-    let repaired = stage.run(&["repair", id.as_str(), "--json"]);
+    let binary_env = new_binary_env([Reply::says("seen")]).await;
+    let shot = put(&binary_env, "shot.png", picture("six"));
+    binary_env.run(&["--attach", &shot, "look"]).expect_code(0);
+    let (id, _) = binary_env.session().unwrap();
+    let path = stored(&binary_env, &attached(&binary_env, "shot.png"));
+    let repaired = binary_env.run(&["repair", id.as_str(), "--json"]);
     repaired.expect_code(0);
     let copy: Value = serde_json::from_str(&repaired.stdout).unwrap();
     let copy = copy["output"]["session_id"].as_str().unwrap().to_owned();
-    stage.run(&["verify", &copy]).expect_code(0);
+    binary_env.run(&["verify", &copy]).expect_code(0);
     assert!(path.exists());
-    stage.run(&["sessions", "delete", id.as_str()]).expect_code(0);
+    binary_env.run(&["sessions", "delete", id.as_str()]).expect_code(0);
     assert!(!path.parent().unwrap().parent().unwrap().exists());
-    stage.run(&["verify", &copy]).expect_code(0);
+    binary_env.run(&["verify", &copy]).expect_code(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_takes_no_images_gets_words_and_the_user_is_told() {
-    let stage =
-        stage([Reply::calls("read", json!({"path": "art.png"})), Reply::says("I cannot see it")])
-            .await;
-    let local = stage.server.portable_url();
-    stage.configure(&json!({"durability": "none", "providers": {
+    let binary_env = new_binary_env([
+        Reply::calls("read", json!({"path": "art.png"})),
+        Reply::says("I cannot see it"),
+    ])
+    .await;
+    let local = binary_env.server.portable_url();
+    binary_env.configure(&json!({"durability": "none", "providers": {
         "local": {"base_url": local, "models": ["gpt-oss:20b"]},
     }}));
-    std::fs::write(stage.workspace().join("art.png"), picture("seven")).unwrap();
-    let shot = put(&stage, "shot.png", picture("eight"));
-    let ended = stage.run(&["--provider", "local", "--attach", &shot, "look"]);
+    std::fs::write(binary_env.workspace().join("art.png"), picture("seven")).unwrap();
+    let shot = put(&binary_env, "shot.png", picture("eight"));
+    let ended = binary_env.run(&["--provider", "local", "--attach", &shot, "look"]);
     ended.expect_code(0);
     assert!(
         ended.stderr.contains("gpt-oss:20b takes no images: shot.png will only be described"),
         "{}",
         ended.stderr
     );
-    let requests = stage.server.requests();
+    let requests = binary_env.server.requests();
     assert_eq!(requests.len(), 2, "nothing was refused");
     let words = last_words(&requests[0]);
     assert!(words[1]["text"].as_str().unwrap().contains("shot.png (image/png"));
@@ -423,26 +427,29 @@ async fn a_server_that_takes_no_images_gets_words_and_the_user_is_told() {
 
 #[tokio::test]
 async fn a_model_that_is_listed_as_blind_gets_words() {
-    let house = House::with([Reply::says("I cannot see it")]).await;
-    std::fs::create_dir_all(house.home()).unwrap();
+    let env = TestEnv::with_replies([Reply::says("I cannot see it")]).await;
+    std::fs::create_dir_all(env.home()).unwrap();
     let mut listing = json!({"version": 1, "endpoints": {}});
-    listing["endpoints"][house.server.base_url()] = json!({"fetched_at": 1, "models": [
-        {"name": house.config.model, "images": false},
+    listing["endpoints"][env.server.base_url()] = json!({"fetched_at": 1, "models": [
+        {"name": env.config.model, "images": false},
     ]});
-    std::fs::write(house.home().join("models.json"), listing.to_string()).unwrap();
-    let conversation = house.start().await;
+    std::fs::write(env.home().join("models.json"), listing.to_string()).unwrap();
+    let conversation = env.start().await;
     assert!(!conversation.sees_images());
     let shot = Attachment::from_bytes("shot.png", picture("nine")).unwrap();
-    conversation.send_with(Input { text: "look".into() }, vec![shot]).await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Done);
-    assert!(house.requests()[0].images().is_empty());
+    conversation
+        .send_with_attachments(UserInput { text: "look".into() }, vec![shot])
+        .await
+        .unwrap();
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
+    assert!(env.requests()[0].images().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_and_envelope_have_descriptors_and_no_bytes() {
-    let stage = stage([Reply::says("one"), Reply::says("two")]).await;
-    let shot = put(&stage, "shot\u{202e}gnp.png", picture("ten"));
-    let ended = stage.run(&["--events", "--attach", &shot, "look"]);
+    let binary_env = new_binary_env([Reply::says("one"), Reply::says("two")]).await;
+    let shot = put(&binary_env, "shot\u{202e}gnp.png", picture("ten"));
+    let ended = binary_env.run(&["--events", "--attach", &shot, "look"]);
     ended.expect_code(0);
     let message = ended.stdout.lines().find(|line| line.contains("\"user_message\"")).unwrap();
     let event: Value = serde_json::from_str(message).unwrap();
@@ -450,20 +457,21 @@ async fn events_and_envelope_have_descriptors_and_no_bytes() {
     assert_eq!(resource["name"], "shot_gnp.png", "no hidden characters");
     assert_eq!((&resource["width"], &resource["kind"]), (&json!(1), &json!("image")));
     assert!(!ended.stdout.contains("iVBOR"));
-    let ended = stage.run(&["--json", "--attach", &shot, "look"]);
+    let ended = binary_env.run(&["--json", "--attach", &shot, "look"]);
     ended.expect_code(0);
     assert!(!ended.stdout.contains("iVBOR") && ended.stdout.contains("\"output\":\"two\""));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attachment_that_cannot_be_kept_is_not_said() {
-    let stage = stage([Reply::says("seen"), Reply::says("again")]).await;
-    let shot = put(&stage, "shot.png", picture("eleven"));
-    stage.run(&["begin"]).expect_code(0);
-    let (id, log) = stage.session().unwrap();
+    let binary_env = new_binary_env([Reply::says("seen"), Reply::says("again")]).await;
+    let shot = put(&binary_env, "shot.png", picture("eleven"));
+    binary_env.run(&["begin"]).expect_code(0);
+    let (id, log) = binary_env.session().unwrap();
     let before = std::fs::read(&log).unwrap();
-    std::fs::write(stage.workspace().join(".pixir/sessions").join(id.as_str()), "a file").unwrap();
-    stage.run(&["resume", "--last", "--attach", &shot, "look"]).expect_code(7);
+    std::fs::write(binary_env.workspace().join(".pixir/sessions").join(id.as_str()), "a file")
+        .unwrap();
+    binary_env.run(&["resume", "--last", "--attach", &shot, "look"]).expect_code(7);
     assert_eq!(std::fs::read(&log).unwrap(), before, "nothing is recorded, and nothing left");
-    assert_eq!(stage.server.requests().len(), 1);
+    assert_eq!(binary_env.server.requests().len(), 1);
 }

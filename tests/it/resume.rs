@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use pixir::scripted::{Received, Reply, Script};
-use pixir::{SessionId, verify};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
+use pixir::{SessionId, verify_log};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::support::Stage;
-use crate::support::stage::{Ended, Running};
+use crate::support::BinaryEnv;
+use crate::support::binary_env::{ProcessOutput, RunningProcess};
 
 const FIRST_PIXIR: &[u8] = include_bytes!("../fixtures/first-pixir.ndjson");
 const FIRST_ID: &str = "20260721T101112-abcdef";
@@ -18,7 +18,7 @@ const FIRST_ID: &str = "20260721T101112-abcdef";
 const PROOF: usize = 25;
 
 /// A model that runs one command and answers, in every Turn.
-fn reply(request: &Received) -> Reply {
+fn reply(request: &ReceivedRequest) -> Reply {
     match request.outputs().len() {
         0 => Reply::new()
             .reasoning("Hm.")
@@ -28,35 +28,35 @@ fn reply(request: &Received) -> Reply {
     }
 }
 
-async fn stage() -> Stage {
-    Stage::new(Stage::mark(), Script::answering(reply)).await
+async fn new_binary_env() -> BinaryEnv {
+    BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::answering(reply)).await
 }
 
 /// A test environment with a Session of one Turn.
-async fn stage_with_session() -> (Stage, SessionId) {
-    let stage = stage().await;
-    stage.run(&["what is it?"]).expect_code(0);
-    let (id, _) = stage.session().unwrap();
-    (stage, id)
+async fn stage_with_session() -> (BinaryEnv, SessionId) {
+    let env = new_binary_env().await;
+    env.run(&["what is it?"]).expect_code(0);
+    let (id, _) = env.session().unwrap();
+    (env, id)
 }
 
 /// Writes a Log into the Workspace.
-fn place_log(stage: &Stage, id: &str, bytes: &[u8]) {
-    let sessions = stage.workspace().join(".pixir/sessions");
+fn place_log(env: &BinaryEnv, id: &str, bytes: &[u8]) {
+    let sessions = env.workspace().join(".pixir/sessions");
     fs::create_dir_all(&sessions).unwrap();
     fs::write(sessions.join(format!("{id}.ndjson")), bytes).unwrap();
 }
 
-fn last_request(stage: &Stage) -> Received {
-    stage.server.requests().pop().unwrap()
+fn last_request(env: &BinaryEnv) -> ReceivedRequest {
+    env.server.requests().pop().unwrap()
 }
 
-fn run_in(stage: &Stage, folder: &Path, args: &[&str]) -> Ended {
-    Running::start(stage.command(args).current_dir(folder)).end()
+fn run_in(env: &BinaryEnv, folder: &Path, args: &[&str]) -> ProcessOutput {
+    RunningProcess::start(env.command(args).current_dir(folder)).end()
 }
 
 #[track_caller]
-fn assert_answered(ended: &Ended) {
+fn assert_answered(ended: &ProcessOutput) {
     ended.expect_code(0);
     assert_eq!(ended.stdout, "So it is.\n");
 }
@@ -78,9 +78,9 @@ fn proven(log: &str, event: &Value) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_is_chained_as_the_contract_says() {
-    let (stage, id) = stage_with_session().await;
-    stage.run(&["resume", id.as_str(), "and now?"]).expect_code(0);
-    let log = fs::read_to_string(stage.session().unwrap().1).unwrap();
+    let (env, id) = stage_with_session().await;
+    env.run(&["resume", id.as_str(), "and now?"]).expect_code(0);
+    let log = fs::read_to_string(env.session().unwrap().1).unwrap();
     let mut previous = String::new();
     for line in log.split_inclusive('\n') {
         let event: Value = serde_json::from_str(line).unwrap();
@@ -93,20 +93,20 @@ async fn a_log_is_chained_as_the_contract_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_that_moved_keeps_its_sessions() {
-    let (stage, id) = stage_with_session().await;
-    let moved = stage.workspace().with_file_name("elsewhere");
-    fs::rename(stage.workspace(), &moved).unwrap();
-    let ended = run_in(&stage, &moved, &["resume", id.as_str(), "and here?"]);
+    let (env, id) = stage_with_session().await;
+    let moved = env.workspace().with_file_name("elsewhere");
+    fs::rename(env.workspace(), &moved).unwrap();
+    let ended = run_in(&env, &moved, &["resume", id.as_str(), "and here?"]);
     assert_answered(&ended);
-    assert_eq!(last_request(&stage).user_texts(), ["what is it?", "and here?"]);
-    let verified = verify(&moved, &id).unwrap();
+    assert_eq!(last_request(&env).user_texts(), ["what is it?", "and here?"]);
+    let verified = verify_log(&moved, &id).unwrap();
     assert!(verified.ok && verified.turns == 2, "{:?}", verified.breaks);
-    assert!(!stage.workspace().exists(), "nothing is made where it used to be");
+    assert!(!env.workspace().exists(), "nothing is made where it used to be");
     // It was used there, so it is found from anywhere.
-    fs::create_dir(stage.workspace()).unwrap();
-    assert_answered(&stage.run(&["resume", id.as_str(), "and from afar?"]));
-    assert_eq!(verify(&moved, &id).unwrap().turns, 3);
-    assert!(!stage.workspace().join(".pixir/sessions").exists());
+    fs::create_dir(env.workspace()).unwrap();
+    assert_answered(&env.run(&["resume", id.as_str(), "and from afar?"]));
+    assert_eq!(verify_log(&moved, &id).unwrap().turns, 3);
+    assert!(!env.workspace().join(".pixir/sessions").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,19 +131,19 @@ async fn every_command_opens_a_log_of_the_first_pixir() {
         (&["repair", "ID"], "was copied to"),
     ];
     for (words, told) in EVERY {
-        let stage = stage().await;
-        place_log(&stage, FIRST_ID, FIRST_PIXIR);
+        let env = new_binary_env().await;
+        place_log(&env, FIRST_ID, FIRST_PIXIR);
         if words[0] == "redo" {
-            stage.run(&["undo", "--yes", FIRST_ID]).expect_code(0);
+            env.run(&["undo", "--yes", FIRST_ID]).expect_code(0);
         }
         let args: Vec<&str> =
             words.iter().map(|word| if *word == "ID" { FIRST_ID } else { word }).collect();
-        let ended = stage.run(&args);
+        let ended = env.run(&args);
         ended.expect_code(0);
         assert!(!ended.stderr.contains("panicked"), "{words:?}: {}", ended.stderr);
         let all = format!("{}{}", ended.stdout, ended.stderr);
         assert!(all.contains(told), "{words:?}: {all}");
-        let path = stage.workspace().join(format!(".pixir/sessions/{FIRST_ID}.ndjson"));
+        let path = env.workspace().join(format!(".pixir/sessions/{FIRST_ID}.ndjson"));
         let now = fs::read(&path).unwrap();
         assert!(now.starts_with(FIRST_PIXIR), "{words:?}: the old lines are as they were");
     }
@@ -151,16 +151,16 @@ async fn every_command_opens_a_log_of_the_first_pixir() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_of_the_first_pixir_goes_on() {
-    let stage = stage().await;
-    place_log(&stage, FIRST_ID, FIRST_PIXIR);
-    let ended = stage.run(&["resume", FIRST_ID, "and today?"]);
+    let env = new_binary_env().await;
+    place_log(&env, FIRST_ID, FIRST_PIXIR);
+    let ended = env.run(&["resume", FIRST_ID, "and today?"]);
     assert_answered(&ended);
     assert!(!ended.stderr.contains("of the Log"), "no damage is told: {}", ended.stderr);
-    let (id, path) = stage.session().unwrap();
+    let (id, path) = env.session().unwrap();
     assert!(fs::read(path).unwrap().starts_with(FIRST_PIXIR), "the old lines are as they were");
-    let verified = verify(&stage.workspace(), &id).unwrap();
+    let verified = verify_log(&env.workspace(), &id).unwrap();
     assert!(verified.ok && verified.proven_lines > 0, "{:?}", verified.breaks);
-    let request = last_request(&stage);
+    let request = last_request(&env);
     assert_eq!(request.user_texts().last(), Some(&"and today?"));
     // Its checkpoint stands for the first Turn; what came after is replayed as it was said.
     for said in ["Counted files.", "and now delegate", "All fine.", "Earlier branch."] {
@@ -170,49 +170,49 @@ async fn a_log_of_the_first_pixir_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_in_the_middle_is_told_and_does_not_stop_anybody() {
-    let (stage, id) = stage_with_session().await;
-    let path = stage.session().unwrap().1;
+    let (env, id) = stage_with_session().await;
+    let path = env.session().unwrap().1;
     let log = fs::read_to_string(&path).unwrap();
     let damaged = log.replacen("\"type\":\"tool_result\"", "\"type\"?\"tool_result\"", 1);
     let line = damaged.lines().position(|line| line.contains("\"type\"?")).unwrap() + 1;
     fs::write(&path, &damaged).unwrap();
-    let ended = stage.run(&["resume", id.as_str(), "still there?"]);
+    let ended = env.run(&["resume", id.as_str(), "still there?"]);
     assert_answered(&ended);
     assert!(ended.stderr.contains(&format!("line {line} of the Log")), "{}", ended.stderr);
     assert!(fs::read_to_string(&path).unwrap().starts_with(&damaged), "nothing is touched");
-    let told = stage.run(&["verify", id.as_str()]);
+    let told = env.run(&["verify", id.as_str()]);
     told.expect_code(1);
     assert!(told.stdout.contains(&format!("line {line}, offset ")), "{}", told.stdout);
-    let repaired = stage.run(&["repair", id.as_str(), "--json"]);
+    let repaired = env.run(&["repair", id.as_str(), "--json"]);
     repaired.expect_code(0);
     let envelope: Value = serde_json::from_str(&repaired.stdout).unwrap();
     let copy = envelope["session_id"].as_str().unwrap();
-    stage.run(&["verify", copy]).expect_code(0);
-    assert_answered(&stage.run(&["resume", copy, "and the copy?"]));
+    env.run(&["verify", copy]).expect_code(0);
+    assert_answered(&env.run(&["resume", copy, "and the copy?"]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_tail_is_told_once_and_closed() {
-    let (stage, id) = stage_with_session().await;
-    let path = stage.session().unwrap().1;
+    let (env, id) = stage_with_session().await;
+    let path = env.session().unwrap().1;
     let log = fs::read(&path).unwrap();
     let torn = &log[..log.len() - 30];
     fs::write(&path, torn).unwrap();
-    stage.run(&["verify", id.as_str()]).expect_code(1);
-    let ended = stage.run(&["resume", id.as_str(), "go on from there"]);
+    env.run(&["verify", id.as_str()]).expect_code(1);
+    let ended = env.run(&["resume", id.as_str(), "go on from there"]);
     assert_answered(&ended);
     assert!(ended.stderr.contains("last line was torn"), "{}", ended.stderr);
-    stage.run(&["verify", id.as_str()]).expect_code(0);
+    env.run(&["verify", id.as_str()]).expect_code(0);
     assert!(fs::read(&path).unwrap().starts_with(torn), "nothing is deleted");
-    let again = stage.run(&["resume", id.as_str(), "and again"]);
+    let again = env.run(&["resume", id.as_str(), "and again"]);
     assert_answered(&again);
     assert!(!again.stderr.contains("last line was torn"), "{}", again.stderr);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_of_a_later_version_pass_unharmed() {
-    let (stage, id) = stage_with_session().await;
-    let path = stage.session().unwrap().1;
+    let (env, id) = stage_with_session().await;
+    let path = env.session().unwrap().1;
     let mut log = fs::read_to_string(&path).unwrap();
     let future = json!({
         "id": "00000000000000ff", "session_id": id, "seq": log.lines().count(),
@@ -221,59 +221,59 @@ async fn events_of_a_later_version_pass_unharmed() {
     });
     log.push_str(&proven(&log, &future));
     fs::write(&path, &log).unwrap();
-    stage.run(&["verify", id.as_str()]).expect_code(0);
-    let ended = stage.run(&["resume", id.as_str(), "did you see it?"]);
+    env.run(&["verify", id.as_str()]).expect_code(0);
+    let ended = env.run(&["resume", id.as_str(), "did you see it?"]);
     assert_answered(&ended);
     assert!(!ended.stderr.contains("of the Log"), "it is no damage: {}", ended.stderr);
     assert!(fs::read_to_string(&path).unwrap().starts_with(&log));
-    let verified = verify(&stage.workspace(), &id).unwrap();
+    let verified = verify_log(&env.workspace(), &id).unwrap();
     assert!(verified.ok && verified.turns == 2, "{:?}", verified.breaks);
-    assert!(!last_request(&stage).body_text.contains("from_the_future"));
+    assert!(!last_request(&env).body_text.contains("from_the_future"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_log_is_a_session_that_has_not_begun() {
     // Its process died between making the file and writing the first line.
-    let stage = stage().await;
-    place_log(&stage, FIRST_ID, b"");
-    stage.run(&["verify", FIRST_ID]).expect_code(0);
-    assert_answered(&stage.run(&["resume", FIRST_ID, "begin now"]));
-    stage.run(&["verify", FIRST_ID]).expect_code(0);
+    let env = new_binary_env().await;
+    place_log(&env, FIRST_ID, b"");
+    env.run(&["verify", FIRST_ID]).expect_code(0);
+    assert_answered(&env.run(&["resume", FIRST_ID, "begin now"]));
+    env.run(&["verify", FIRST_ID]).expect_code(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_does_not_exist_is_a_wrong_argument() {
-    let stage = stage().await;
+    let env = new_binary_env().await;
     for id in ["20260101T000000-000000", "../../etc/passwd", "..", "a/b", ""] {
         for command in ["resume", "verify", "repair"] {
             let mut args = vec![command, id];
             args.extend((command == "resume").then_some("hello"));
-            let ended = stage.run(&args);
+            let ended = env.run(&args);
             assert_eq!(ended.status.code(), Some(2), "{args:?}: {ended:?}");
             assert!(ended.stdout.is_empty() && !ended.stderr.is_empty(), "{args:?}: {ended:?}");
         }
     }
-    assert!(stage.server.requests().is_empty());
-    assert!(!stage.workspace().join(".pixir").exists(), "looking leaves nothing behind");
+    assert!(env.server.requests().is_empty());
+    assert!(!env.workspace().join(".pixir").exists(), "looking leaves nothing behind");
 }
 
 /// A file that changed while nobody watched is not overwritten from an old memory of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_read_before_a_resume_is_still_known() {
     let edit = json!({"path": "a", "edits": [{"old_string": "one", "new_string": "two"}]});
-    let script = Script::new([
+    let script = ModelScript::new([
         Reply::calls("read", json!({"path": "a"})),
         Reply::says("Seen."),
         Reply::calls("edit", edit),
         Reply::says("Refused."),
     ]);
-    let stage = Stage::new(Stage::mark(), script).await;
-    fs::write(stage.workspace().join("a"), "one\n").unwrap();
-    stage.run(&["read it"]).expect_code(0);
-    fs::write(stage.workspace().join("a"), "theirs: one\n").unwrap();
-    stage.run(&["resume", "--last", "edit it"]).expect_code(0);
-    assert_eq!(fs::read_to_string(stage.workspace().join("a")).unwrap(), "theirs: one\n");
-    let last = last_request(&stage);
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    fs::write(env.workspace().join("a"), "one\n").unwrap();
+    env.run(&["read it"]).expect_code(0);
+    fs::write(env.workspace().join("a"), "theirs: one\n").unwrap();
+    env.run(&["resume", "--last", "edit it"]).expect_code(0);
+    assert_eq!(fs::read_to_string(env.workspace().join("a")).unwrap(), "theirs: one\n");
+    let last = last_request(&env);
     let told = last.outputs();
     assert!(told.last().unwrap().contains("file_changed"), "{told:?}");
 }

@@ -1,11 +1,11 @@
 //! Stories of roles from files: chosen by name, honoured in full, never wider.
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::newest_log;
-use crate::support::terminal::Terminal;
+use crate::support::TestEnv;
+use crate::support::terminal::TestTerminal;
+use crate::support::test_env::newest_log;
 
 const SCRIBE: &str = r#"
 name = "scribe"
@@ -19,8 +19,8 @@ sandbox_mode = "read-only"
 tools = ["read", "grep", "bash"]
 "#;
 
-async fn house() -> House {
-    House::scripted(Script::answering(|_| Reply::says("all done"))).await
+async fn new_test_env() -> TestEnv {
+    TestEnv::with_script(ModelScript::answering(|_| Reply::says("all done"))).await
 }
 
 fn plant(folder: &std::path::Path, name: &str, text: &str) {
@@ -28,110 +28,113 @@ fn plant(folder: &std::path::Path, name: &str, text: &str) {
     std::fs::write(folder.join(name), text).unwrap();
 }
 
-fn log(house: &House) -> Vec<Value> {
-    let log = std::fs::read_to_string(newest_log(&house.workspace())).unwrap();
+fn log(env: &TestEnv) -> Vec<Value> {
+    let log = std::fs::read_to_string(newest_log(&env.workspace())).unwrap();
     log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_of_the_user_brings_model_effort_tools_mode_and_words() {
-    let house = house().await;
-    plant(&house.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
-    house.pixir(&["--role", "scribe", "document it"]).exits(0);
-    let request = &house.requests()[0];
+    let env = new_test_env().await;
+    plant(&env.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
+    env.run_pixir(&["--role", "scribe", "document it"]).assert_exit_code(0);
+    let request = &env.requests()[0];
     assert_eq!(request.body["model"], "m-scribe");
     assert_eq!(request.body["reasoning"]["effort"], "high");
     let tools = request.body["tools"].as_array().unwrap();
     let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
     assert_eq!(names, ["bash", "grep", "read"]);
     assert!(request.body["input"].to_string().contains("You write documentation."));
-    let started = &log(&house)[0]["data"];
+    let started = &log(&env)[0]["data"];
     assert_eq!(
         (&started["role"], &started["permission_mode"]),
         (&json!("scribe"), &json!("read_only"))
     );
 
     // Flags count more, and a resumed Session knows its role again.
-    house.pixir(&["resume", "--last", "go on"]).exits(0);
-    assert!(!log(&house).iter().any(|event| event["type"] == "posture_changed"));
-    house.pixir(&["--role", "scribe", "--model", "other", "--effort", "low", "x"]).exits(0);
-    let request = house.requests().pop().unwrap();
+    env.run_pixir(&["resume", "--last", "go on"]).assert_exit_code(0);
+    assert!(!log(&env).iter().any(|event| event["type"] == "posture_changed"));
+    env.run_pixir(&["--role", "scribe", "--model", "other", "--effort", "low", "x"])
+        .assert_exit_code(0);
+    let request = env.requests().pop().unwrap();
     assert_eq!(request.body["model"], "other");
     assert_eq!(request.body["reasoning"]["effort"], "low");
 
     // A role that is gone leaves a Session that may change nothing.
-    std::fs::remove_file(house.home().join(".pixir/agents/scribe.toml")).unwrap();
-    house.pixir(&["resume", "--last", "and now"]).exits(0);
-    let input = house.requests().pop().unwrap().body["input"].to_string();
+    std::fs::remove_file(env.home().join(".pixir/agents/scribe.toml")).unwrap();
+    env.run_pixir(&["resume", "--last", "and now"]).assert_exit_code(0);
+    let input = env.requests().pop().unwrap().body["input"].to_string();
     assert!(input.contains("Role: unknown") && input.contains("read_only"), "{input}");
-    assert_eq!(house.pixir(&["--role", "scribe", "x"]).exits(2).out, "");
+    assert_eq!(env.run_pixir(&["--role", "scribe", "x"]).assert_exit_code(2).out, "");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_of_the_project_is_trusted_first() {
-    let house = house().await;
-    plant(&house.workspace().join(".codex/agents"), "scribe.toml", SCRIBE);
-    plant(&house.workspace().join(".pixir/agents"), "plan.toml", &SCRIBE.replace("scribe", "plan"));
-    let refused = house.pixir(&["--role", "scribe", "x"]).exits(3);
+    let env = new_test_env().await;
+    plant(&env.workspace().join(".codex/agents"), "scribe.toml", SCRIBE);
+    plant(&env.workspace().join(".pixir/agents"), "plan.toml", &SCRIBE.replace("scribe", "plan"));
+    let refused = env.run_pixir(&["--role", "scribe", "x"]).assert_exit_code(3);
     assert!(refused.err.contains("not trusted") && refused.err.contains("pixir trust"));
-    let listed = house.pixir(&["agents", "--json"]).exits(0).envelope();
+    let listed = env.run_pixir(&["agents", "--json"]).assert_exit_code(0).envelope();
     let roles = listed["output"]["roles"].as_array().unwrap();
     let scribe = roles.iter().find(|role| role["name"] == "scribe").unwrap();
     assert_eq!((&scribe["trusted"], &scribe["origin"]), (&json!(false), &json!("repo")));
     let plan = roles.iter().find(|role| role["name"] == "plan").unwrap();
     assert_eq!(plan["origin"], "built-in");
-    let mut terminal = Terminal::run(&house, &["trust"], &[]);
-    terminal.shows("plan.toml");
-    terminal.shows("Trust this file");
-    terminal.types("n\n");
-    terminal.shows("scribe.toml");
-    terminal.shows("developer_instructions = You write documentation.");
-    terminal.types("y\n");
-    assert_eq!(terminal.ends(), Some(0));
-    house.pixir(&["--role", "scribe", "x"]).exits(0);
-    assert_eq!(log(&house)[0]["data"]["role"], "scribe");
+    let mut terminal = TestTerminal::run(&env, &["trust"], &[]);
+    terminal.wait_for_text("plan.toml");
+    terminal.wait_for_text("Trust this file");
+    terminal.type_keys("n\n");
+    terminal.wait_for_text("scribe.toml");
+    terminal.wait_for_text("developer_instructions = You write documentation.");
+    terminal.type_keys("y\n");
+    assert_eq!(terminal.wait_for_exit(), Some(0));
+    env.run_pixir(&["--role", "scribe", "x"]).assert_exit_code(0);
+    assert_eq!(log(&env)[0]["data"]["role"], "scribe");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_are_checked_and_shown() {
-    let house = house().await;
-    let folder = house.home().join(".pixir/agents");
+    let env = new_test_env().await;
+    let folder = env.home().join(".pixir/agents");
     plant(&folder, "scribe.toml", SCRIBE);
-    let shown = house.pixir(&["agents", "show", "scribe"]).exits(0).out;
+    let shown = env.run_pixir(&["agents", "show", "scribe"]).assert_exit_code(0).out;
     assert!(shown.contains("m-scribe") && shown.contains("You write documentation."), "{shown}");
-    assert!(house.pixir(&["agents", "show", "plan"]).exits(0).out.contains("read_only"));
-    house.pixir(&["agents", "show", "nobody"]).exits(2);
-    house.pixir(&["agents", "validate"]).exits(0);
+    assert!(
+        env.run_pixir(&["agents", "show", "plan"]).assert_exit_code(0).out.contains("read_only")
+    );
+    env.run_pixir(&["agents", "show", "nobody"]).assert_exit_code(2);
+    env.run_pixir(&["agents", "validate"]).assert_exit_code(0);
     plant(&folder, "bad.toml", "name = \"bad\"\ndescription =\n");
-    let checked = house.pixir(&["agents", "validate"]).exits(1);
+    let checked = env.run_pixir(&["agents", "validate"]).assert_exit_code(1);
     assert!(checked.out.contains("bad.toml: line 2: "), "{}", checked.out);
-    let envelope = house.pixir(&["agents", "validate", "--json"]).exits(1).envelope();
+    let envelope = env.run_pixir(&["agents", "validate", "--json"]).assert_exit_code(1).envelope();
     assert_eq!(envelope["output"]["errors"][0]["line"], 2);
     assert_eq!(envelope["error"]["kind"], "invalid_skill");
-    let told = house.pixir(&["--role", "bad", "x"]).exits(1);
+    let told = env.run_pixir(&["--role", "bad", "x"]).assert_exit_code(1);
     assert!(told.err.contains("line 2"), "{}", told.err);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_stands_in_for_a_built_in_one_holds_after_a_resume() {
-    let house = house().await;
-    let folder = house.home().join(".pixir/agents");
+    let env = new_test_env().await;
+    let folder = env.home().join(".pixir/agents");
     plant(&folder, "worker.toml", &SCRIBE.replace("scribe", "worker"));
-    house.pixir(&["--role", "worker", "document it"]).exits(0);
-    house.pixir(&["resume", "--last", "go on"]).exits(0);
-    for request in house.requests() {
+    env.run_pixir(&["--role", "worker", "document it"]).assert_exit_code(0);
+    env.run_pixir(&["resume", "--last", "go on"]).assert_exit_code(0);
+    for request in env.requests() {
         let tools = request.body["tools"].as_array().unwrap();
         let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
         assert_eq!(names, ["bash", "grep", "read"]);
     }
     plant(&folder, "worker.toml", "name = \"worker\"\ndescription =\n");
-    assert!(house.pixir(&["--role", "worker", "x"]).exits(1).err.contains("line 2"));
+    assert!(env.run_pixir(&["--role", "worker", "x"]).assert_exit_code(1).err.contains("line 2"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_of_a_file_that_only_reads_is_not_offered_what_changes_files() {
-    let house = house().await;
-    let folder = house.home().join(".pixir/agents");
+    let env = new_test_env().await;
+    let folder = env.home().join(".pixir/agents");
     let scribe: Vec<&str> = SCRIBE.lines().filter(|line| !line.starts_with("tools")).collect();
     let scribe = scribe.join("\n");
     plant(&folder, "scribe.toml", &scribe);
@@ -141,15 +144,18 @@ async fn a_role_of_a_file_that_only_reads_is_not_offered_what_changes_files() {
         &scribe.replace("scribe", "author").replace("read-only", "workspace-write"),
     );
     for (role, may_change) in [("scribe", false), ("author", true)] {
-        house.pixir(&["--role", role, "document it"]).exits(0);
-        let request = house.requests().pop().unwrap();
+        env.run_pixir(&["--role", role, "document it"]).assert_exit_code(0);
+        let request = env.requests().pop().unwrap();
         let tools = request.body["tools"].as_array().unwrap();
         let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
         assert!(names.contains(&"read") && names.contains(&"spawn_agent"), "{names:?}");
         for tool in ["apply_patch", "edit", "merge_child", "write"] {
             assert_eq!(names.contains(&tool), may_change, "{role}: {names:?}");
         }
-        let look = house.pixir(&["inspect-replay", "--last", "--items", "--json"]).exits(0).out;
+        let look = env
+            .run_pixir(&["inspect-replay", "--last", "--items", "--json"])
+            .assert_exit_code(0)
+            .out;
         assert_eq!(
             look.contains("\"merge_child\""),
             may_change,

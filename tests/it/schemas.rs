@@ -4,12 +4,12 @@
 use std::path::Path;
 
 use jsonschema::Validator;
-use pixir::scripted::{Received, Reply, Script};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::desk::Ran;
-use crate::support::house::logs;
+use crate::support::TestEnv;
+use crate::support::sign_in_env::RunOutput;
+use crate::support::test_env::log_files;
 
 /// Keeps a file as it must be: when it is stale, it is rewritten and the test fails once.
 fn keep(name: &str, schema: &Value) {
@@ -48,7 +48,7 @@ fn the_published_schema_of_events_is_true() {
 }
 
 /// A model that uses tools, asks a child, fails, and answers.
-fn model(request: &Received) -> Reply {
+fn model(request: &ReceivedRequest) -> Reply {
     let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
     match (said.as_str(), request.outputs().len()) {
         ("please work", 0) => Reply::new()
@@ -74,22 +74,22 @@ fn model(request: &Received) -> Reply {
     }
 }
 
-async fn house() -> House {
-    let house = House::scripted(Script::answering(model)).await;
-    house.write("poem.txt", "roses are red\n");
-    let home = house.home().join(".pixir");
+async fn new_test_env() -> TestEnv {
+    let env = TestEnv::with_script(ModelScript::answering(model)).await;
+    env.write("poem.txt", "roses are red\n");
+    let home = env.home().join(".pixir");
     std::fs::create_dir_all(&home).unwrap();
     let retry = json!({"retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}});
     std::fs::write(home.join("config.json"), retry.to_string()).unwrap();
-    house
+    env
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_envelope_fits_the_published_schema() {
-    let house = house().await;
+    let env = new_test_env().await;
     let validator = published("docs/envelope.schema.json");
     let check = |args: &[&str], code: i32| -> Value {
-        let ran: Ran = house.pixir(args).exits(code);
+        let ran: RunOutput = env.run_pixir(args).assert_exit_code(code);
         let envelope = ran.envelope();
         fits(&validator, &envelope);
         envelope
@@ -136,7 +136,7 @@ async fn every_envelope_fits_the_published_schema() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_event_that_is_printed_or_written_fits_the_published_schema() {
-    let house = house().await;
+    let env = new_test_env().await;
     let validator = published("docs/events.schema.json");
     let mut seen = std::collections::BTreeSet::new();
     let mut check = |text: &str| {
@@ -154,12 +154,12 @@ async fn every_event_that_is_printed_or_written_fits_the_published_schema() {
         (&["--events", "please long"], 0),
         (&["--events", "--read-only", "please work"], 0),
     ] {
-        check(&house.pixir(args).exits(code).out);
+        check(&env.run_pixir(args).assert_exit_code(code).out);
     }
-    let written = logs(&house.workspace());
+    let written = log_files(&env.workspace());
     let id = written[0].file_stem().unwrap().to_str().unwrap();
-    house.pixir(&["fork", id]).exits(0);
-    let written = logs(&house.workspace());
+    env.run_pixir(&["fork", id]).assert_exit_code(0);
+    let written = log_files(&env.workspace());
     assert!(written.len() >= 7, "{written:?}");
     for log in written {
         check(&std::fs::read_to_string(log).unwrap());

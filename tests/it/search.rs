@@ -1,14 +1,14 @@
 //! Stories of searching: what the model asks, what it reads, and what the Log keeps.
 
 use pixir::PermissionMode;
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::json;
 
-use crate::support::{House, Stage, transcript};
+use crate::support::{BinaryEnv, TestEnv, rendered_log};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_searches_and_the_log_tells() {
-    let script = Script::new([
+    let script = ModelScript::new([
         Reply::new()
             .call("list", json!({}))
             .call("glob", json!({"pattern": "*.rs"}))
@@ -18,9 +18,9 @@ async fn a_model_searches_and_the_log_tells() {
         Reply::calls("grep", json!({"pattern": "sk-test", "all": true})),
         Reply::says("Found it."),
     ]);
-    let stage = Stage::new(Stage::mark(), script).await;
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     let write = |path: &str, text: &str| {
-        let path = stage.workspace().join(path);
+        let path = binary_env.workspace().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
@@ -28,13 +28,13 @@ async fn a_model_searches_and_the_log_tells() {
     write("build.log", "fn noise\n");
     write("src/main.rs", "use std::fs;\nfn main() {}\n");
     write("src/key.rs", "// token: sk-test-of-the-stage\n");
-    std::os::unix::fs::symlink("/etc", stage.workspace().join("out")).unwrap();
-    let ended = stage.run(&["where is main?"]);
+    std::os::unix::fs::symlink("/etc", binary_env.workspace().join("out")).unwrap();
+    let ended = binary_env.run(&["where is main?"]);
     ended.expect_code(0);
     // It was planted, and every other place is searched for it.
-    std::fs::remove_file(stage.workspace().join("src/key.rs")).unwrap();
-    let (_, log) = stage.session().unwrap();
-    insta::assert_snapshot!(transcript::of(&log, &stage.workspace()), @r#"
+    std::fs::remove_file(binary_env.workspace().join("src/key.rs")).unwrap();
+    let (_, log) = binary_env.session().unwrap();
+    insta::assert_snapshot!(rendered_log::render_log(&log, &binary_env.workspace()), @r#"
     0 session_started build auto
     1 user_message "where is main?"
     2 provider_usage completed retries=0
@@ -60,7 +60,7 @@ async fn a_model_searches_and_the_log_tells() {
 
 #[tokio::test]
 async fn who_may_only_look_may_search() {
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::new()
             .call("list", json!({}))
             .call("glob", json!({"pattern": "*.txt"}))
@@ -69,10 +69,10 @@ async fn who_may_only_look_may_search() {
         Reply::says("Looked."),
     ])
     .await;
-    house.config.permission_mode = PermissionMode::ReadOnly;
-    house.write("a.txt", "x\n");
-    let (conversation, _) = house.turn("look").await;
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    env.config.permission_mode = PermissionMode::ReadOnly;
+    env.write("a.txt", "x\n");
+    let (conversation, _) = env.run_turn("look").await;
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build read_only
     1 user_message "look"
     2 provider_usage completed retries=0

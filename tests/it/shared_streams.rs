@@ -4,14 +4,14 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use pixir::Status;
-use pixir::scripted::{Reply, Script};
+use pixir::SessionStatus;
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::json;
 
-use crate::support::editor::Editor;
-use crate::support::house::DEADLINE;
-use crate::support::stage::{Running, wait_for};
-use crate::support::{House, Stage};
+use crate::support::acp_client::AcpClient;
+use crate::support::binary_env::{RunningProcess, wait_for};
+use crate::support::test_env::DEADLINE;
+use crate::support::{BinaryEnv, TestEnv};
 
 /// Makes a shared standard input and output non-blocking, as `node` does, and becomes the program.
 const NON_BLOCKING: &str =
@@ -29,7 +29,7 @@ fn is_changed(output: &str) -> bool {
 async fn flags_that_a_command_sets_reach_neither_the_next_nor_its_own_errors() {
     let set = "python3 -c 'import fcntl, os; \
                fcntl.fcntl(1, fcntl.F_SETFL, os.O_NONBLOCK | os.O_APPEND)'";
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls(
             "bash",
             json!({"command": format!("{set} && grep flags /proc/self/fdinfo/2")}),
@@ -40,9 +40,9 @@ async fn flags_that_a_command_sets_reach_neither_the_next_nor_its_own_errors() {
         Reply::says("done"),
     ])
     .await;
-    let (_, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    let requests = house.requests();
+    let (_, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    let requests = env.requests();
     let outputs = requests.last().unwrap().outputs();
     for output in &outputs[..3] {
         assert!(!is_changed(output), "{outputs:?}");
@@ -52,13 +52,14 @@ async fn flags_that_a_command_sets_reach_neither_the_next_nor_its_own_errors() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standard_input_that_is_non_blocking_is_read_to_its_end() {
-    let script = Script::answering(|request| Reply::says(request.user_texts().last().unwrap()));
-    let stage = Stage::new(Stage::mark(), script).await;
+    let script =
+        ModelScript::answering(|request| Reply::says(request.user_texts().last().unwrap()));
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     tokio::task::block_in_place(|| {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", NON_BLOCKING, "sh"]).arg(stage.program()).arg("-");
-        stage.dress(&mut command);
-        let mut running = Running::start(command.stdin(Stdio::piped()));
+        command.args(["-c", NON_BLOCKING, "sh"]).arg(binary_env.program()).arg("-");
+        binary_env.configure_command(&mut command);
+        let mut running = RunningProcess::start(command.stdin(Stdio::piped()));
         let mut prompt = running.child.stdin.take().unwrap();
         prompt.write_all(b"the first half").unwrap();
         let is_drained = || rustix::io::ioctl_fionread(&prompt).unwrap() == 0;
@@ -79,18 +80,20 @@ async fn an_agent_behind_a_wrapper_that_made_its_streams_non_blocking_works() {
     // More than a pipe holds.
     let long = "x".repeat(300_000);
     let said = long.clone();
-    let stage = Stage::new(Stage::mark(), Script::answering(move |_| Reply::says(&said))).await;
+    let binary_env =
+        BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::answering(move |_| Reply::says(&said)))
+            .await;
     tokio::task::block_in_place(|| {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", NON_BLOCKING, "sh"]).arg(stage.program()).arg("acp");
-        stage.dress(&mut command);
-        let mut editor = Editor::spawn(&mut command);
-        editor.initialize(json!({}));
-        let session = editor.session(&stage.workspace());
-        assert_eq!(editor.turn(&session, "go").unwrap()["stopReason"], "end_turn");
-        let updates = editor.updates();
-        let text = crate::support::editor::text_of(&updates, "agent_message_chunk");
+        command.args(["-c", NON_BLOCKING, "sh"]).arg(binary_env.program()).arg("acp");
+        binary_env.configure_command(&mut command);
+        let mut client = AcpClient::spawn(&mut command);
+        client.initialize(json!({}));
+        let session = client.new_session(&binary_env.workspace());
+        assert_eq!(client.run_prompt(&session, "go").unwrap()["stopReason"], "end_turn");
+        let updates = client.updates();
+        let text = crate::support::acp_client::joined_text(&updates, "agent_message_chunk");
         assert_eq!(text.len(), long.len());
-        assert!(editor.end().0.success());
+        assert!(client.close_and_wait().0.success());
     });
 }

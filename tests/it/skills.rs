@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use pixir::scripted::Reply;
-use pixir::{Input, Status};
+use pixir::{SessionStatus, UserInput};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::{finish, say};
-use crate::support::terminal::Terminal;
+use crate::support::TestEnv;
+use crate::support::terminal::TestTerminal;
+use crate::support::test_env::{send_and_finish, wait_for_turn_end};
 
 fn plant(root: &Path, name: &str, head: &str, body: &str) {
     let folder = root.join(name);
@@ -18,8 +18,8 @@ fn plant(root: &Path, name: &str, head: &str, body: &str) {
 }
 
 /// Adds a Skill of the user.
-fn own(house: &House, name: &str, head: &str, body: &str) {
-    plant(&house.home().join(".agents/skills"), name, head, body);
+fn own(env: &TestEnv, name: &str, head: &str, body: &str) {
+    plant(&env.home().join(".agents/skills"), name, head, body);
 }
 
 fn texts(input: &[Value], role: &str) -> Vec<String> {
@@ -43,11 +43,11 @@ fn short(transcript: &str) -> String {
 
 #[tokio::test]
 async fn a_skill_that_the_user_names_is_recorded_before_their_words_and_replayed_as_it_was() {
-    let house = House::with((0..4).map(|_| Reply::says("ok"))).await;
-    own(&house, "tidy", "description: Tidy up", "Sort lines.\nToken: secret-of-the-house");
-    let conversation = house.start().await;
-    say(&conversation, "use $tidy, and $nobody").await;
-    insta::assert_snapshot!(short(&house.transcript(&conversation)), @r#"
+    let env = TestEnv::with_replies((0..4).map(|_| Reply::says("ok"))).await;
+    own(&env, "tidy", "description: Tidy up", "Sort lines.\nToken: secret-of-the-house");
+    let conversation = env.start().await;
+    send_and_finish(&conversation, "use $tidy, and $nobody").await;
+    insta::assert_snapshot!(short(&env.transcript(&conversation)), @r#"
     0 session_started build auto
     1 skill_activation
     2 user_message "use $tidy, and $nobody"
@@ -58,34 +58,34 @@ async fn a_skill_that_the_user_names_is_recorded_before_their_words_and_replayed
     assert_eq!(fact["path"], "user:tidy/SKILL.md");
     assert!(fact["content"].as_str().unwrap().contains("[redacted:STORY_TOKEN]"));
     assert_eq!(fact["content_hash"].as_str().unwrap().len(), 64);
-    let first = texts(house.requests()[0].input(), "user");
+    let first = texts(env.requests()[0].input(), "user");
     assert!(first[0].starts_with("<skill name=\"tidy\"") && first[0].contains("Sort lines."));
     assert_eq!(first[1], "use $tidy, and $nobody");
 
     // Named again, its text stands above; and the file as it is by now does not matter.
-    say(&conversation, "$tidy again").await;
+    send_and_finish(&conversation, "$tidy again").await;
     let again = &events(&conversation, "skill_activation")[1];
     assert_eq!((&again["repeated"], &again["content"]), (&json!(true), &json!("")));
-    own(&house, "tidy", "description: Tidy up", "Something else.");
+    own(&env, "tidy", "description: Tidy up", "Something else.");
     let id = conversation.id().clone();
     drop(conversation);
-    let conversation = house.resume(&id).await;
-    say(&conversation, "and now?").await;
-    let requests = house.requests();
+    let conversation = env.resume(&id).await;
+    send_and_finish(&conversation, "and now?").await;
+    let requests = env.requests();
     let third = texts(requests[2].input(), "user");
     assert!(third[0].contains("Sort lines.") && !third.concat().contains("Something else."));
     for pair in requests[..2].windows(2) {
         let prefix = pair[0].input();
         assert_eq!(&pair[1].input()[..prefix.len()], prefix, "append-only");
     }
-    say(&conversation, "$tidy").await;
+    send_and_finish(&conversation, "$tidy").await;
     let changed = events(&conversation, "skill_activation");
     assert!(changed[2]["content"].as_str().unwrap().contains("Something else."));
 }
 
 #[tokio::test]
 async fn the_model_finds_a_skill_in_the_index_and_activates_it_before_the_result() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("skill_view", json!({"name": "tidy"})),
         Reply::calls("skill_view", json!({"name": "tidy", "path": "references/guide.md"})),
         Reply::calls("skill_view", json!({"name": "tidy", "path": "../../../../secret"})),
@@ -96,16 +96,16 @@ async fn the_model_finds_a_skill_in_the_index_and_activates_it_before_the_result
         Reply::says("Tidied."),
     ])
     .await;
-    own(&house, "tidy", "description: Tidy things up", "Sort lines. See references/guide.md.");
-    own(&house, "quiet", "description: x\ndisable-model-invocation: true", "Only for people.");
-    own(&house, "broken", "description: [", "");
-    let folder = house.home().join(".agents/skills/tidy");
+    own(&env, "tidy", "description: Tidy things up", "Sort lines. See references/guide.md.");
+    own(&env, "quiet", "description: x\ndisable-model-invocation: true", "Only for people.");
+    own(&env, "broken", "description: [", "");
+    let folder = env.home().join(".agents/skills/tidy");
     std::fs::create_dir(folder.join("references")).unwrap();
     std::fs::write(folder.join("references/guide.md"), "The guide.").unwrap();
     std::fs::write(folder.join("logo.png"), b"\x89PNG\0").unwrap();
-    let (conversation, status) = house.turn("tidy up").await;
-    assert_eq!(status, Status::Done);
-    insta::assert_snapshot!(short(&house.transcript(&conversation)), @r#"
+    let (conversation, status) = env.run_turn("tidy up").await;
+    assert_eq!(status, SessionStatus::Done);
+    insta::assert_snapshot!(short(&env.transcript(&conversation)), @r#"
     0 session_started build auto
     1 user_message "tidy up"
     3 tool_call skill_view
@@ -125,7 +125,7 @@ async fn the_model_finds_a_skill_in_the_index_and_activates_it_before_the_result
     23 tool_result ok=true
     25 assistant_message final "Tidied."
     "#);
-    let requests = house.requests();
+    let requests = env.requests();
     let index = &texts(requests[0].input(), "developer")[0];
     assert!(index.contains("- tidy: Tidy things up") && !index.contains("quiet"), "{index}");
     let names: Vec<&str> = requests[0].body["tools"]
@@ -151,23 +151,23 @@ async fn the_model_finds_a_skill_in_the_index_and_activates_it_before_the_result
 #[tokio::test]
 async fn a_text_that_the_model_has_is_not_shown_to_it_twice() {
     let view = || Reply::calls("skill_view", json!({"name": "tidy"}));
-    let house = House::with([view(), view(), Reply::says("Tidied.")]).await;
-    own(&house, "tidy", "description: Tidy things up", "Sort the lines.");
-    let (conversation, _) = house.turn("tidy up").await;
+    let env = TestEnv::with_replies([view(), view(), Reply::says("Tidied.")]).await;
+    own(&env, "tidy", "description: Tidy things up", "Sort the lines.");
+    let (conversation, _) = env.run_turn("tidy up").await;
     let facts = events(&conversation, "skill_activation");
     assert_eq!((&facts[0]["repeated"], &facts[1]["repeated"]), (&Value::Null, &json!(true)));
     assert_eq!(facts[0]["content_hash"], facts[1]["content_hash"]);
-    let last = texts(house.requests().last().unwrap().input(), "user").concat();
+    let last = texts(env.requests().last().unwrap().input(), "user").concat();
     assert_eq!(last.matches("Sort the lines.").count(), 1, "{last}");
     assert!(last.contains("whose text stands above"), "{last}");
 }
 
 #[tokio::test]
 async fn without_skills_there_is_nothing_to_see() {
-    let house = House::with([Reply::says("ok")]).await;
-    std::fs::create_dir_all(house.workspace().join(".agents/skills/empty")).unwrap();
-    house.turn("$hi there").await;
-    let request = &house.requests()[0];
+    let env = TestEnv::with_replies([Reply::says("ok")]).await;
+    std::fs::create_dir_all(env.workspace().join(".agents/skills/empty")).unwrap();
+    env.run_turn("$hi there").await;
+    let request = &env.requests()[0];
     let tools = request.body["tools"].as_array().unwrap();
     let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
     assert!(
@@ -179,7 +179,7 @@ async fn without_skills_there_is_nothing_to_see() {
 
 #[tokio::test]
 async fn allowed_tools_narrow_the_turn_and_nothing_more() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("write", json!({"path": "a.txt", "content": "x"})),
         Reply::calls("bash", json!({"command": "echo a; touch b"})),
         Reply::calls("bash", json!({"command": "echo fine"})),
@@ -188,10 +188,10 @@ async fn allowed_tools_narrow_the_turn_and_nothing_more() {
         Reply::says("Written."),
     ])
     .await;
-    own(&house, "look", "description: x\nallowed-tools: Read, Bash(echo:*)", "Only look.");
-    let (conversation, _) = house.turn("$look around").await;
-    say(&conversation, "now write").await;
-    insta::assert_snapshot!(short(&house.transcript(&conversation)), @r#"
+    own(&env, "look", "description: x\nallowed-tools: Read, Bash(echo:*)", "Only look.");
+    let (conversation, _) = env.run_turn("$look around").await;
+    send_and_finish(&conversation, "now write").await;
+    insta::assert_snapshot!(short(&env.transcript(&conversation)), @r#"
     0 session_started build auto
     1 skill_activation
     2 user_message "$look around"
@@ -209,73 +209,73 @@ async fn allowed_tools_narrow_the_turn_and_nothing_more() {
     19 tool_result ok=true "created a.txt, 1 bytes (+1 -0)"
     21 assistant_message final "Written."
     "#);
-    assert!(house.workspace().join("a.txt").exists() && !house.workspace().join("b").exists());
+    assert!(env.workspace().join("a.txt").exists() && !env.workspace().join("b").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_skill_of_the_project_is_text_until_the_user_trusts_it() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("skill_view", json!({"name": "deploy", "context": true})),
         Reply::says("It is text."),
         Reply::says("Done."),
     ])
     .await;
-    let root = house.workspace().join(".agents/skills");
+    let root = env.workspace().join(".agents/skills");
     let head = "description: Deploy at once\ncontext:\n  - {id: mark, command: touch mark}";
     plant(&root, "deploy", head, "Run everything.");
-    let conversation = house.start().await;
+    let conversation = env.start().await;
     let expanded = conversation.expand("/deploy now".to_owned()).await;
     assert_eq!(expanded.text, "/deploy now");
     assert!(expanded.notices[0].contains("not trusted"), "{:?}", expanded.notices);
-    say(&conversation, "$deploy it").await;
-    let requests = house.requests();
+    send_and_finish(&conversation, "$deploy it").await;
+    let requests = env.requests();
     let index = texts(requests[0].input(), "developer").concat();
     assert!(index.contains("1 of the project that the user has not trusted"), "{index}");
     assert!(!index.contains("Deploy at once"), "{index}");
-    let transcript = house.transcript(&conversation);
+    let transcript = env.transcript(&conversation);
     assert!(!transcript.contains("skill_activation") && !transcript.contains("hydration"));
     let shown = requests[1].input().last().unwrap()["output"].as_str().unwrap().to_owned();
     assert!(shown.contains("untrusted text") && shown.contains("Run everything."), "{shown}");
     drop(conversation);
 
-    house.pixir(&["trust"]).exits(3);
-    let mut terminal = Terminal::run(&house, &["trust"], &[]);
-    terminal.shows("deploy/SKILL.md");
-    terminal.shows("touch mark");
-    terminal.types("y\n");
-    assert_eq!(terminal.ends(), Some(0));
-    let told = house.pixir(&["/deploy", "now"]).exits(0);
+    env.run_pixir(&["trust"]).assert_exit_code(3);
+    let mut terminal = TestTerminal::run(&env, &["trust"], &[]);
+    terminal.wait_for_text("deploy/SKILL.md");
+    terminal.wait_for_text("touch mark");
+    terminal.type_keys("y\n");
+    assert_eq!(terminal.wait_for_exit(), Some(0));
+    let told = env.run_pixir(&["/deploy", "now"]).assert_exit_code(0);
     assert!(told.err.is_empty() || !told.err.contains("not trusted"), "{}", told.err);
     let log =
-        std::fs::read_to_string(crate::support::house::newest_log(&house.workspace())).unwrap();
+        std::fs::read_to_string(crate::support::test_env::newest_log(&env.workspace())).unwrap();
     assert!(log.contains("skill_activation") && log.contains(r#""text":"$deploy now""#), "{log}");
-    assert!(!house.workspace().join("mark").exists(), "a source cannot write");
+    assert!(!env.workspace().join("mark").exists(), "a source cannot write");
     assert!(log.contains("skill_context_hydration"));
-    let back = house.pixir(&["untrust", "--json"]).exits(0).envelope();
+    let back = env.run_pixir(&["untrust", "--json"]).assert_exit_code(0).envelope();
     assert_eq!(back["output"]["was_trusted"], true);
-    let listed = house.pixir(&["skills", "--json"]).exits(0).envelope();
+    let listed = env.run_pixir(&["skills", "--json"]).assert_exit_code(0).envelope();
     assert_eq!(listed["output"]["skills"][0]["trusted"], false);
 }
 
 #[tokio::test]
 async fn context_is_looked_up_through_the_executor_and_shown_in_its_turn_only() {
-    let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
+    let env = TestEnv::with_replies((0..3).map(|_| Reply::says("ok"))).await;
     let head = "description: x\ncontext:\n  - {id: notes, files: [notes.txt, '**/*.md']}\n  \
         - {id: facts, command: 'cat facts; echo late > made'}\n  - {id: branch, git: branch}";
-    own(&house, "brief", head, "Use the context.");
-    house.write("notes.txt", "remember the milk");
-    house.write("facts", "two and two\nsecret-of-the-house");
-    std::fs::create_dir(house.workspace().join("docs")).unwrap();
-    house.write("docs/a.md", "about a");
+    own(&env, "brief", head, "Use the context.");
+    env.write("notes.txt", "remember the milk");
+    env.write("facts", "two and two\nsecret-of-the-house");
+    std::fs::create_dir(env.workspace().join("docs")).unwrap();
+    env.write("docs/a.md", "about a");
     // Names that begin as notes of a search do.
-    std::fs::create_dir(house.workspace().join("(app)")).unwrap();
-    house.write("(app)/[id].md", "about the app");
-    house.write("[top].md", "about the top");
-    let mut house = house;
-    house.may_hold = vec!["facts"];
-    let (conversation, _) = house.turn("$brief me").await;
-    say(&conversation, "and later").await;
-    let transcript = short(&house.transcript(&conversation));
+    std::fs::create_dir(env.workspace().join("(app)")).unwrap();
+    env.write("(app)/[id].md", "about the app");
+    env.write("[top].md", "about the top");
+    let mut env = env;
+    env.files_with_secrets = vec!["facts"];
+    let (conversation, _) = env.run_turn("$brief me").await;
+    send_and_finish(&conversation, "and later").await;
+    let transcript = short(&env.transcript(&conversation));
     insta::assert_snapshot!(transcript, @r#"
     0 session_started build auto
     1 skill_activation
@@ -296,8 +296,8 @@ async fn context_is_looked_up_through_the_executor_and_shown_in_its_turn_only() 
     }
     assert_eq!(facts[1]["requested_by"], "user");
     assert!(facts[1]["content"].as_str().unwrap().contains("[redacted:STORY_TOKEN]"));
-    assert!(!house.workspace().join("made").exists());
-    let requests = house.requests();
+    assert!(!env.workspace().join("made").exists());
+    let requests = env.requests();
     let now = texts(requests[0].input(), "developer").concat();
     assert!(now.contains("remember the milk") && now.contains("two and two"), "{now}");
     let place = |wanted: &str| {
@@ -311,19 +311,19 @@ async fn context_is_looked_up_through_the_executor_and_shown_in_its_turn_only() 
 
 #[tokio::test]
 async fn the_model_may_ask_for_context_and_permission_still_decides() {
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::calls("skill_view", json!({"name": "brief", "context": true})),
         Reply::says("ok"),
     ])
     .await;
     let head = "description: x\ncontext:\n  - {id: facts, command: 'sh ./facts.sh'}";
-    own(&house, "brief", head, "Use the context.");
-    house.write("facts.sh", "echo 42");
-    house.config.permission_mode = pixir::PermissionMode::Ask;
-    let conversation = house.start().await;
-    conversation.send(Input { text: "go".into() }).await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Done);
-    insta::assert_snapshot!(short(&house.transcript(&conversation)), @r#"
+    own(&env, "brief", head, "Use the context.");
+    env.write("facts.sh", "echo 42");
+    env.config.permission_mode = pixir::PermissionMode::Ask;
+    let conversation = env.start().await;
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
+    insta::assert_snapshot!(short(&env.transcript(&conversation)), @r#"
     0 session_started build ask
     1 user_message "go"
     3 tool_call skill_view
@@ -336,53 +336,53 @@ async fn the_model_may_ask_for_context_and_permission_still_decides() {
     "#);
     let fact = &events(&conversation, "skill_context_hydration")[0];
     assert_eq!(fact["error"]["kind"], "permission_denied", "{fact}");
-    let input = house.requests()[1].input().to_vec();
+    let input = env.requests()[1].input().to_vec();
     assert!(texts(&input, "developer").concat().contains("[not available: "));
 }
 
 #[tokio::test]
 async fn a_later_page_of_a_skill_brings_no_context() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("skill_view", json!({"name": "brief", "context": true, "offset": 1})),
         Reply::says("ok"),
     ])
     .await;
     let head = "description: x\ncontext:\n  - {id: facts, command: 'touch mark'}";
-    own(&house, "brief", head, "Use the context.");
-    let (conversation, _) = house.turn("go").await;
-    let transcript = house.transcript(&conversation);
+    own(&env, "brief", head, "Use the context.");
+    let (conversation, _) = env.run_turn("go").await;
+    let transcript = env.transcript(&conversation);
     assert!(!transcript.contains("skill_activation") && !transcript.contains("hydration"));
-    assert!(!house.workspace().join("mark").exists(), "{transcript}");
+    assert!(!env.workspace().join("mark").exists(), "{transcript}");
 }
 
 #[tokio::test]
 async fn undo_takes_the_activation_along() {
-    let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
-    own(&house, "tidy", "description: Tidy up", "Sort lines.");
-    let (conversation, _) = house.turn("first").await;
-    say(&conversation, "$tidy").await;
+    let env = TestEnv::with_replies((0..3).map(|_| Reply::says("ok"))).await;
+    own(&env, "tidy", "description: Tidy up", "Sort lines.");
+    let (conversation, _) = env.run_turn("first").await;
+    send_and_finish(&conversation, "$tidy").await;
     let id = conversation.id().clone();
     conversation.close().await;
-    house.pixir(&["undo", "--yes", id.as_str()]).exits(0);
-    let conversation = house.resume(&id).await;
-    say(&conversation, "third").await;
-    let requests = house.requests();
+    env.run_pixir(&["undo", "--yes", id.as_str()]).assert_exit_code(0);
+    let conversation = env.resume(&id).await;
+    send_and_finish(&conversation, "third").await;
+    let requests = env.requests();
     let last = texts(requests.last().unwrap().input(), "user");
     assert_eq!(last, ["first", "third"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_is_expanded_before_it_is_sent_and_unknown_words_are_not() {
-    let house = House::with((0..3).map(|_| Reply::says("ok"))).await;
-    let prompts = house.home().join(".pixir/prompts");
+    let env = TestEnv::with_replies((0..3).map(|_| Reply::says("ok"))).await;
+    let prompts = env.home().join(".pixir/prompts");
     std::fs::create_dir_all(&prompts).unwrap();
     std::fs::write(prompts.join("review.md"), "---\ndescription: d\n---\nReview $1 for $2.\n")
         .unwrap();
-    house.pixir(&["/review 'the diff' bugs"]).exits(0);
-    house.pixir(&["/usr/bin is full"]).exits(0);
-    house.pixir(&["/nothing here"]).exits(2);
-    house.pixir(&["--", "/nothing here"]).exits(0);
-    let said: Vec<String> = house
+    env.run_pixir(&["/review 'the diff' bugs"]).assert_exit_code(0);
+    env.run_pixir(&["/usr/bin is full"]).assert_exit_code(0);
+    env.run_pixir(&["/nothing here"]).assert_exit_code(2);
+    env.run_pixir(&["--", "/nothing here"]).assert_exit_code(0);
+    let said: Vec<String> = env
         .requests()
         .iter()
         .map(|request| texts(request.input(), "user").pop().unwrap())
@@ -392,26 +392,27 @@ async fn a_prompt_is_expanded_before_it_is_sent_and_unknown_words_are_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn skills_are_listed_shown_and_checked() {
-    let house = House::with([]).await;
-    assert!(house.pixir(&["skills"]).exits(0).err.contains("there are no skills"));
-    own(&house, "tidy", "description: Tidy up", "Sort \u{1b}[31mlines\u{1b}[0m.");
-    let listed = house.pixir(&["skills"]).exits(0);
+    let env = TestEnv::with_replies([]).await;
+    assert!(env.run_pixir(&["skills"]).assert_exit_code(0).err.contains("there are no skills"));
+    own(&env, "tidy", "description: Tidy up", "Sort \u{1b}[31mlines\u{1b}[0m.");
+    let listed = env.run_pixir(&["skills"]).assert_exit_code(0);
     assert_eq!(listed.out, "tidy  Tidy up  (user)\n");
-    let shown = house.pixir(&["skills", "show", "tidy"]).exits(0).out;
+    let shown = env.run_pixir(&["skills", "show", "tidy"]).assert_exit_code(0).out;
     assert!(shown.contains("sha256") && shown.contains("Sort ") && !shown.contains('\u{1b}'));
-    house.pixir(&["skills", "show", "nobody"]).exits(2);
-    let checked = house.pixir(&["skills", "validate", "--json"]).exits(0).envelope();
+    env.run_pixir(&["skills", "show", "nobody"]).assert_exit_code(2);
+    let checked = env.run_pixir(&["skills", "validate", "--json"]).assert_exit_code(0).envelope();
     assert_eq!(checked["output"]["errors"], json!([]));
-    own(&house, "bad", "description: [", "");
-    let folder = house.home().join(".agents/skills");
-    let checked = house.pixir(&["skills", "validate", folder.to_str().unwrap()]).exits(1);
+    own(&env, "bad", "description: [", "");
+    let folder = env.home().join(".agents/skills");
+    let checked =
+        env.run_pixir(&["skills", "validate", folder.to_str().unwrap()]).assert_exit_code(1);
     assert!(checked.out.contains("bad/SKILL.md: line 4: "), "{}", checked.out);
-    house.pixir(&["skills", "validate", "nowhere"]).exits(2);
+    env.run_pixir(&["skills", "validate", "nowhere"]).assert_exit_code(2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_works_as_it_is() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("skill_view", json!({"name": "release-notes", "path": "references/style.md"})),
         Reply::calls("bash", json!({"command": "git log --oneline"})),
         Reply::calls("bash", json!({"command": "rm -rf ."})),
@@ -419,74 +420,77 @@ async fn the_example_works_as_it_is() {
     ])
     .await;
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/skills");
-    let roots = house.home().join(".agents");
+    let roots = env.home().join(".agents");
     std::fs::create_dir_all(&roots).unwrap();
     std::os::unix::fs::symlink(&example, roots.join("skills")).unwrap();
-    house.write("Cargo.toml", "[package]\nversion = \"9.9.9\"\n");
-    house.write("CHANGELOG.md", "# 9.9.8\n");
-    let checked = house.pixir(&["skills", "validate", "--json"]).exits(0).envelope();
+    env.write("Cargo.toml", "[package]\nversion = \"9.9.9\"\n");
+    env.write("CHANGELOG.md", "# 9.9.8\n");
+    let checked = env.run_pixir(&["skills", "validate", "--json"]).assert_exit_code(0).envelope();
     assert_eq!(checked["output"]["errors"], json!([]), "{checked}");
     assert_eq!(checked["output"]["warnings"], json!([]), "{checked}");
-    let shown = house.pixir(&["skills", "show", "release-notes", "--json"]).exits(0).envelope();
+    let shown = env
+        .run_pixir(&["skills", "show", "release-notes", "--json"])
+        .assert_exit_code(0)
+        .envelope();
     let template = &shown["output"]["workflow_templates"][0];
     assert_eq!(template["template_id"], "release-notes/by-area");
     assert_eq!(template["parameters"][0]["required"], true);
-    let (conversation, status) = house.turn("$release-notes please").await;
-    assert_eq!(status, Status::Done);
+    let (conversation, status) = env.run_turn("$release-notes please").await;
+    assert_eq!(status, SessionStatus::Done);
     let facts = events(&conversation, "skill_context_hydration");
     let told: Vec<String> = facts.iter().map(|fact| fact["content"].to_string()).collect();
     assert!(told[1].contains("9.9.8") && told[2].contains("9.9.9"), "{told:?}");
-    let requests = house.requests();
+    let requests = env.requests();
     let style = requests[1].input().last().unwrap()["output"].to_string();
     assert!(style.contains("From the user's side"), "{style}");
-    let transcript = house.transcript(&conversation);
+    let transcript = env.transcript(&conversation);
     assert!(transcript.contains("deny allowed_tools by skill"), "{transcript}");
 }
 
 #[tokio::test]
 async fn a_skill_behind_a_checkpoint_is_named_there_and_comes_whole_when_it_is_named_again() {
-    let house = House::with((0..8).map(|_| Reply::says("ok"))).await;
+    let env = TestEnv::with_replies((0..8).map(|_| Reply::says("ok"))).await;
     own(
-        &house,
+        &env,
         "tidy",
         "description: Tidy up",
         &format!("Sort lines. {}", "Long words. ".repeat(400)),
     );
-    let conversation = house.start().await;
-    say(&conversation, "$tidy please").await;
+    let conversation = env.start().await;
+    send_and_finish(&conversation, "$tidy please").await;
     for number in 0..4 {
-        say(&conversation, &format!("and then {number}")).await;
+        send_and_finish(&conversation, &format!("and then {number}")).await;
     }
-    let before = house.requests().pop().unwrap();
+    let before = env.requests().pop().unwrap();
     assert!(texts(before.input(), "user").concat().contains("Sort lines."));
     let made = conversation.compact(Some(2), false).await.unwrap();
     assert!(made.is_some(), "there was something to tell in short");
-    say(&conversation, "go on").await;
-    let after = house.requests().pop().unwrap();
+    send_and_finish(&conversation, "go on").await;
+    let after = env.requests().pop().unwrap();
     let told = serde_json::to_string(after.input()).unwrap();
     assert!(!told.contains("Sort lines."), "its text went with its Turn");
     assert!(told.contains("tidy"), "the checkpoint names it: {told}");
     // Its text is not there any more, so it is not taken for repeated.
-    say(&conversation, "$tidy again").await;
+    send_and_finish(&conversation, "$tidy again").await;
     let facts = events(&conversation, "skill_activation");
     assert_eq!(facts.len(), 2);
     assert_eq!(facts[1]["repeated"], json!(null), "{}", facts[1]["repeated"]);
-    let last = house.requests().pop().unwrap();
+    let last = env.requests().pop().unwrap();
     assert!(texts(last.input(), "user").concat().contains("Sort lines."));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_at_the_next_request_says_what_the_prompt_would_make_active() {
-    let house = House::with((0..2).map(|_| Reply::says("ok"))).await;
-    own(&house, "tidy", "description: Tidy up", "Sort lines.");
-    plant(&house.workspace().join(".agents/skills"), "strange", "description: x", "Do evil.");
-    house.pixir(&["hello"]).exits(0);
-    let log = crate::support::house::newest_log(&house.workspace());
+    let env = TestEnv::with_replies((0..2).map(|_| Reply::says("ok"))).await;
+    own(&env, "tidy", "description: Tidy up", "Sort lines.");
+    plant(&env.workspace().join(".agents/skills"), "strange", "description: x", "Do evil.");
+    env.run_pixir(&["hello"]).assert_exit_code(0);
+    let log = crate::support::test_env::newest_log(&env.workspace());
     let id = log.file_stem().unwrap().to_str().unwrap().to_owned();
     let before = std::fs::read(&log).unwrap();
     let look = |prompt: &str| {
         let args = ["inspect-replay", &id, "--prompt", prompt, "--items", "--json"];
-        house.pixir(&args).exits(0).envelope()["output"].clone()
+        env.run_pixir(&args).assert_exit_code(0).envelope()["output"].clone()
     };
     for prompt in ["use $tidy and $strange", "/tidy now"] {
         let output = look(prompt);
@@ -499,6 +503,6 @@ async fn a_look_at_the_next_request_says_what_the_prompt_would_make_active() {
     assert_eq!(std::fs::read(&log).unwrap(), before, "a look records nothing");
     // What was shown is what a Turn sends.
     let shown = look("use $tidy")["replay"]["request"]["input"].clone();
-    house.pixir(&["resume", &id, "use $tidy"]).exits(0);
-    assert_eq!(json!(house.requests()[1].input()), shown);
+    env.run_pixir(&["resume", &id, "use $tidy"]).assert_exit_code(0);
+    assert_eq!(json!(env.requests()[1].input()), shown);
 }

@@ -2,29 +2,29 @@
 
 use std::time::Duration;
 
-use pixir::scripted::{Received, Reply, Script};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use pixir::{
-    Conversation, Ephemeral, Event, EventKind, Harness, Input, PermissionMode, ProcessLimits,
-    Start, Status, Which,
+    Conversation, Ephemeral, Event, EventKind, Harness, PermissionMode, ProcessLimits,
+    SessionStatus, SessionTarget, StartOptions, UserInput,
 };
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::{DEADLINE, finish, listen, listen_until};
+use crate::support::TestEnv;
+use crate::support::test_env::{DEADLINE, listen_until, subscribe_from_now, wait_for_turn_end};
 
 /// A test environment in which the user's words are the command that the model runs.
-async fn obedient_house() -> House {
-    let answer = |request: &Received| match request.outputs().len() {
+async fn obedient_house() -> TestEnv {
+    let answer = |request: &ReceivedRequest| match request.outputs().len() {
         0 => Reply::calls("bash", json!({"command": request.user_texts().last().unwrap()})),
         _ => Reply::says("Done."),
     };
-    House::scripted(Script::answering(answer)).await
+    TestEnv::with_script(ModelScript::answering(answer)).await
 }
 
-async fn begin(house: &House, harness: &Harness) -> Conversation {
-    let start = Start {
-        workspace: house.workspace(),
-        session: Which::New,
+async fn begin(env: &TestEnv, harness: &Harness) -> Conversation {
+    let start = StartOptions {
+        workspace: env.workspace(),
+        session: SessionTarget::New,
         can_ask: false,
         mcp_servers: Vec::new(),
     };
@@ -32,12 +32,12 @@ async fn begin(house: &House, harness: &Harness) -> Conversation {
 }
 
 async fn send(conversation: &Conversation, command: &str) {
-    conversation.send(Input { text: command.to_owned() }).await.unwrap();
+    conversation.send(UserInput { text: command.to_owned() }).await.unwrap();
 }
 
 fn waiting(event: &Event) -> Option<&str> {
     match event.kind() {
-        EventKind::Ephemeral(Ephemeral::Status(Status::Working { waiting, .. })) => {
+        EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Working { waiting, .. })) => {
             waiting.as_deref()
         }
         _ => None,
@@ -64,24 +64,24 @@ fn results(conversation: &Conversation) -> Vec<Value> {
 
 #[tokio::test]
 async fn commands_of_all_sessions_share_the_slots_in_order_and_say_that_they_wait() {
-    let mut house = obedient_house().await;
-    house.config.bash.max_commands = 2;
+    let mut env = obedient_house().await;
+    env.config.bash.max_commands = 2;
     // The time in the queue does not count: each of them takes nearly as long as it may.
-    house.config.bash.timeout = Duration::from_secs(30);
-    let harness = house.harness();
+    env.config.bash.timeout = Duration::from_secs(30);
+    let harness = env.harness();
     let mut first = Vec::new();
     for name in ["a", "b"] {
-        let conversation = begin(&house, &harness).await;
+        let conversation = begin(&env, &harness).await;
         send(&conversation, &format!("touch {name}; until [ -e go-{name} ]; do sleep 0.02; done"))
             .await;
         first.push(conversation);
     }
-    let exists = |name: &str| house.workspace().join(name).exists();
+    let exists = |name: &str| env.workspace().join(name).exists();
     wait_until(|| exists("a") && exists("b")).await;
     let mut queued = Vec::new();
     for name in ["c", "d", "e"] {
-        let conversation = begin(&house, &harness).await;
-        let mut listener = listen(&conversation);
+        let conversation = begin(&env, &harness).await;
+        let mut listener = subscribe_from_now(&conversation);
         send(&conversation, &format!("echo {name} >> order")).await;
         let heard = listen_until(&mut listener, |event| waiting(event).is_some()).await;
         let reason = heard.iter().find_map(|event| waiting(event)).unwrap();
@@ -92,30 +92,30 @@ async fn commands_of_all_sessions_share_the_slots_in_order_and_say_that_they_wai
     // One of them is not waited for any more; nobody else notices.
     let leaver = queued.remove(1);
     leaver.interrupt().await.unwrap();
-    assert_eq!(finish(&leaver).await, Status::Interrupted);
+    assert_eq!(wait_for_turn_end(&leaver).await, SessionStatus::Interrupted);
     assert_eq!(results(&leaver)[0]["error"]["kind"], "interrupted");
-    house.write("go-a", "");
+    env.write("go-a", "");
     for conversation in queued.iter().chain(&first[..1]) {
-        assert_eq!(finish(conversation).await, Status::Done);
+        assert_eq!(wait_for_turn_end(conversation).await, SessionStatus::Done);
         assert_eq!(results(conversation)[0]["ok"], true);
     }
-    assert_eq!(house.read("order"), "c\ne\n");
-    house.write("go-b", "");
-    assert_eq!(finish(&first[1]).await, Status::Done);
+    assert_eq!(env.read("order"), "c\ne\n");
+    env.write("go-b", "");
+    assert_eq!(wait_for_turn_end(&first[1]).await, SessionStatus::Done);
 }
 
 #[tokio::test]
 async fn two_harnesses_of_a_process_share_its_slots() {
-    let mut house = obedient_house().await;
-    house.config.bash.max_commands = 1;
+    let mut env = obedient_house().await;
+    env.config.bash.max_commands = 1;
     let limits = ProcessLimits::default();
-    let one = house.harness_sharing(limits.clone());
-    let other = house.harness_sharing(limits);
-    let first = begin(&house, &one).await;
+    let one = env.harness_sharing(limits.clone());
+    let other = env.harness_sharing(limits);
+    let first = begin(&env, &one).await;
     send(&first, "touch a; until [ -e go ]; do sleep 0.02; done").await;
-    wait_until(|| house.workspace().join("a").exists()).await;
-    let second = begin(&house, &other).await;
-    let mut listener = listen(&second);
+    wait_until(|| env.workspace().join("a").exists()).await;
+    let second = begin(&env, &other).await;
+    let mut listener = subscribe_from_now(&second);
     send(&second, "touch b").await;
     let told = |event: &Event| {
         let is_over = matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal());
@@ -123,15 +123,15 @@ async fn two_harnesses_of_a_process_share_its_slots() {
     };
     let heard = listen_until(&mut listener, told).await;
     assert_eq!(waiting(heard.last().unwrap()), Some("for a free slot: 1 command runs"));
-    house.write("go", "");
-    assert_eq!(finish(&second).await, Status::Done);
-    assert_eq!(finish(&first).await, Status::Done);
-    assert!(house.workspace().join("b").exists());
+    env.write("go", "");
+    assert_eq!(wait_for_turn_end(&second).await, SessionStatus::Done);
+    assert_eq!(wait_for_turn_end(&first).await, SessionStatus::Done);
+    assert!(env.workspace().join("b").exists());
 }
 
 #[tokio::test]
 async fn a_command_in_the_queue_has_all_its_time_and_one_in_the_background_no_slot() {
-    let answer = |request: &Received| match request.outputs().len() {
+    let answer = |request: &ReceivedRequest| match request.outputs().len() {
         0 => Reply::calls("bash", json!({"command": "sleep 300", "background": true})),
         1 => Reply::calls(
             "bash",
@@ -139,18 +139,18 @@ async fn a_command_in_the_queue_has_all_its_time_and_one_in_the_background_no_sl
         ),
         _ => Reply::says("Done."),
     };
-    let mut house = House::scripted(Script::answering(answer)).await;
-    house.config.bash.max_commands = 1;
-    let harness = house.harness();
-    let first = begin(&house, &harness).await;
+    let mut env = TestEnv::with_script(ModelScript::answering(answer)).await;
+    env.config.bash.max_commands = 1;
+    let harness = env.harness();
+    let first = begin(&env, &harness).await;
     send(&first, "touch a; until [ -e go ]; do sleep 0.02; done; sleep 5").await;
-    wait_until(|| house.workspace().join("a").exists()).await;
-    let second = begin(&house, &harness).await;
-    let mut listener = listen(&second);
+    wait_until(|| env.workspace().join("a").exists()).await;
+    let second = begin(&env, &harness).await;
+    let mut listener = subscribe_from_now(&second);
     send(&second, "sleep 2; echo in time").await;
     listen_until(&mut listener, |event| waiting(event).is_some()).await;
-    house.write("go", "");
-    assert_eq!(finish(&second).await, Status::Done);
+    env.write("go", "");
+    assert_eq!(wait_for_turn_end(&second).await, SessionStatus::Done);
     let results = results(&second);
     assert_eq!(results[1]["output"], "in time\n[exit code 0]");
 }
@@ -163,7 +163,7 @@ async fn what_cannot_change_anything_runs_side_by_side_and_answers_the_right_cal
             "touch $TMPDIR/{own}; until [ -e $TMPDIR/{other} ]; do sleep 0.02; done; echo {own}"
         )})
     };
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::new()
             .call_as(Some("call-1"), "bash", &meet("one", "two").to_string())
             .call_as(Some("call-2"), "bash", &meet("two", "one").to_string())
@@ -171,10 +171,10 @@ async fn what_cannot_change_anything_runs_side_by_side_and_answers_the_right_cal
         Reply::says("Met."),
     ])
     .await;
-    house.config.permission_mode = PermissionMode::ReadOnly;
-    house.write("a", "text\n");
-    let (conversation, status) = house.turn("meet").await;
-    assert_eq!(status, Status::Done);
+    env.config.permission_mode = PermissionMode::ReadOnly;
+    env.write("a", "text\n");
+    let (conversation, status) = env.run_turn("meet").await;
+    assert_eq!(status, SessionStatus::Done);
     let answers: Vec<(String, String)> = results(&conversation)
         .iter()
         .map(|result| {

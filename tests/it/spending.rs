@@ -3,11 +3,11 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use crate::support::Stage;
-use crate::support::stage::Running;
+use crate::support::BinaryEnv;
+use crate::support::binary_env::RunningProcess;
 
 fn output(text: &str) -> Value {
     serde_json::from_str::<Value>(text).unwrap()["output"].clone()
@@ -20,15 +20,15 @@ async fn usage_is_summed_per_session_model_and_day() {
         Reply::says("two").usage(100, 0, 10),
         Reply::status(401, r#"{"error":{"message":"no"}}"#),
     ];
-    let stage = Stage::new(Stage::mark(), Script::new(replies)).await;
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new(replies)).await;
     let prices = json!({"gpt-5.5": {"input": 2, "cached_input": 0.5, "output": 10}});
-    stage.configure(&json!({"durability": "none", "prices": prices}));
-    assert!(stage.run(&["usage"]).expect_code(0).stdout.contains("no Provider was called"));
-    stage.run(&["hi"]).expect_code(0);
-    stage.run(&["resume", "--last", "--model", "other", "hi"]).expect_code(0);
-    stage.run(&["hi"]).expect_code(4);
+    env.configure(&json!({"durability": "none", "prices": prices}));
+    assert!(env.run(&["usage"]).expect_code(0).stdout.contains("no Provider was called"));
+    env.run(&["hi"]).expect_code(0);
+    env.run(&["resume", "--last", "--model", "other", "hi"]).expect_code(0);
+    env.run(&["hi"]).expect_code(4);
 
-    let spent = output(&stage.run(&["usage", "--json"]).expect_code(0).stdout);
+    let spent = output(&env.run(&["usage", "--json"]).expect_code(0).stdout);
     let total = &spent["total"];
     assert_eq!((&total["calls"], &total["failed"]), (&json!(3), &json!(1)));
     assert_eq!(total["input_tokens"], 1_000_100);
@@ -44,27 +44,31 @@ async fn usage_is_summed_per_session_model_and_day() {
     assert_eq!(sessions.len(), 2);
 
     let id = sessions[0]["session_id"].as_str().unwrap();
-    let one = output(&stage.run(&["usage", id, "--json"]).expect_code(0).stdout);
+    let one = output(&env.run(&["usage", id, "--json"]).expect_code(0).stdout);
     assert_eq!(one["total"]["calls"], 2);
-    let told = stage.run(&["usage", "--since", "7d"]).expect_code(0).stdout.clone();
+    let told = env.run(&["usage", "--since", "7d"]).expect_code(0).stdout.clone();
     for words in ["3 calls (1 failed)", "75 % cached", "$1.8750", "by model", "by Session"] {
         assert!(told.contains(words), "{words}: {told}");
     }
-    stage.run(&["usage", "--since", "yesterday"]).expect_code(2);
-    stage.run(&["usage", "20260101T000000-aaaaaa"]).expect_code(2);
+    env.run(&["usage", "--since", "yesterday"]).expect_code(2);
+    env.run(&["usage", "20260101T000000-aaaaaa"]).expect_code(2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_and_copies_do_not_change_the_sums() {
-    let stage = Stage::new(Stage::mark(), Script::new([Reply::says("one").usage(500, 0, 5)])).await;
-    stage.run(&["hi"]).expect_code(0);
-    let (id, path) = stage.session().unwrap();
+    let env = BinaryEnv::new(
+        BinaryEnv::new_mark(),
+        ModelScript::new([Reply::says("one").usage(500, 0, 5)]),
+    )
+    .await;
+    env.run(&["hi"]).expect_code(0);
+    let (id, path) = env.session().unwrap();
     let mut log = OpenOptions::new().append(true).open(path).unwrap();
     log.write_all(b"\0\xff garbage\n{\"id\":1,\"type\":\"provider_usage\",\"data\":{\"torn")
         .unwrap();
     drop(log);
-    stage.run(&["repair", id.as_str()]).expect_code(0);
-    let spent = output(&stage.run(&["usage", "--all", "--json"]).expect_code(0).stdout);
+    env.run(&["repair", id.as_str()]).expect_code(0);
+    let spent = output(&env.run(&["usage", "--all", "--json"]).expect_code(0).stdout);
     assert_eq!(
         (&spent["total"]["calls"], &spent["total"]["total_tokens"]),
         (&json!(1), &json!(505))
@@ -81,15 +85,19 @@ async fn models_are_listed_asked_for_and_remembered() {
         {"slug": "bare"},
         {"id": "listed", "max_input_tokens": 200_000, "max_tokens": 64_000},
     ]});
-    let stage = Stage::new(Stage::mark(), Script::new([Reply::says("x")]).listing(catalogue)).await;
-    let built_in = stage.run(&["models"]);
+    let env = BinaryEnv::new(
+        BinaryEnv::new_mark(),
+        ModelScript::new([Reply::says("x")]).listing(catalogue),
+    )
+    .await;
+    let built_in = env.run(&["models"]);
     built_in.expect_code(0);
     assert!(built_in.stdout.contains("* gpt-5.5"), "{}", built_in.stdout);
     assert!(built_in.stdout.contains("272000  low [medium] high xhigh"), "{}", built_in.stdout);
-    assert!(stage.server.listings().is_empty());
+    assert!(env.server.listings().is_empty());
 
-    let fresh = output(&stage.run(&["models", "refresh", "--json"]).expect_code(0).stdout);
-    let asked = stage.server.listings();
+    let fresh = output(&env.run(&["models", "refresh", "--json"]).expect_code(0).stdout);
+    let asked = env.server.listings();
     assert_eq!(asked[0].header("authorization"), Some("Bearer sk-test-of-the-stage"));
     assert_eq!(fresh["source"], "endpoint");
     let names: Vec<&str> =
@@ -102,12 +110,12 @@ async fn models_are_listed_asked_for_and_remembered() {
     );
     assert_eq!(fresh["models"][2]["efforts"], json!(["low", "high"]));
 
-    let later = output(&stage.run(&["models", "--json"]).expect_code(0).stdout);
+    let later = output(&env.run(&["models", "--json"]).expect_code(0).stdout);
     assert_eq!((&later["models"], &later["source"]), (&fresh["models"], &json!("endpoint")));
-    assert_eq!(stage.server.listings().len(), 1);
+    assert_eq!(env.server.listings().len(), 1);
     // A model and an effort that nobody knows are passed on.
-    stage.run(&["--model", "unheard-of", "--effort", "gentle", "hi"]).expect_code(0);
-    let body = &stage.server.requests()[0].body;
+    env.run(&["--model", "unheard-of", "--effort", "gentle", "hi"]).expect_code(0);
+    let body = &env.server.requests()[0].body;
     assert_eq!(
         (&body["model"], &body["reasoning"]["effort"]),
         (&json!("unheard-of"), &json!("gentle"))
@@ -116,8 +124,10 @@ async fn models_are_listed_asked_for_and_remembered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_that_lists_nothing_is_an_error_that_says_so() {
-    let stage = Stage::new(Stage::mark(), Script::new([]).listing(json!({"hello": 1}))).await;
-    let ended = stage.run(&["models", "refresh", "--json"]);
+    let env =
+        BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([]).listing(json!({"hello": 1})))
+            .await;
+    let ended = env.run(&["models", "refresh", "--json"]);
     ended.expect_code(1);
     let said: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(said["error"]["kind"], "invalid_response");
@@ -136,26 +146,26 @@ async fn what_the_provider_says_is_left_is_on_record_and_shown_with_its_reset() 
             .header("x-unheard-of", "secret-of-the-house"),
         Reply::new().event("codex.rate_limits", &event).text("two"),
     ];
-    let stage = Stage::new(Stage::mark(), Script::new(replies)).await;
-    stage.run(&["hi"]).expect_code(0);
-    let bill = |stage: &Stage| {
-        let events = stage.events();
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new(replies)).await;
+    env.run(&["hi"]).expect_code(0);
+    let bill = |env: &BinaryEnv| {
+        let events = env.events();
         let bill = events.iter().rfind(|event| event["type"] == "provider_usage").unwrap();
         bill["data"]["rate_limits"].clone()
     };
     assert_eq!(
-        bill(&stage),
+        bill(&env),
         json!({"primary": {"used_percent": 12.0, "resets_at": 3_999_999_999_u64},
             "requests": {"remaining": 59}})
     );
-    let mut socket = stage.command(&["resume", "--last", "hi"]);
-    let ended = Running::start(socket.env("PIXIR_TRANSPORT", "websocket")).end();
+    let mut socket = env.command(&["resume", "--last", "hi"]);
+    let ended = RunningProcess::start(socket.env("PIXIR_TRANSPORT", "websocket")).end();
     ended.expect_code(0);
-    assert_eq!(bill(&stage)["secondary"]["window_minutes"], 10_080);
-    let told = stage.run(&["usage"]).expect_code(0).stdout.clone();
+    assert_eq!(bill(&env)["secondary"]["window_minutes"], 10_080);
+    let told = env.run(&["usage"]).expect_code(0).stdout.clone();
     assert!(told.contains("64 % of 5 h used, resets 2096-10-02 07:06 UTC"), "{told}");
     assert!(told.contains("8 % of 7 d used"), "{told}");
-    let spent = output(&stage.run(&["usage", "--json"]).expect_code(0).stdout);
+    let spent = output(&env.run(&["usage", "--json"]).expect_code(0).stdout);
     assert_eq!(spent["limits"]["plan"], "plus");
     assert!(spent["limits"]["seen_at"].is_string());
 }
@@ -167,12 +177,12 @@ async fn a_spent_plan_whose_reset_stands_in_the_headers_says_when_it_begins_anew
         .header("x-codex-primary-used-percent", "100")
         .header("x-codex-primary-reset-at", "4000000000");
     for transport in ["sse", "websocket"] {
-        let stage = Stage::new(Stage::mark(), Script::new([spent.clone()])).await;
-        let mut command = stage.command(&["hi"]);
-        let ended = Running::start(command.env("PIXIR_TRANSPORT", transport)).end();
+        let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([spent.clone()])).await;
+        let mut command = env.command(&["hi"]);
+        let ended = RunningProcess::start(command.env("PIXIR_TRANSPORT", transport)).end();
         ended.expect_code(1);
         assert!(ended.stderr.contains("(until 2096-10-02 07:06 UTC)"), "{}", ended.stderr);
-        let events = stage.events();
+        let events = env.events();
         let bill = events.iter().find(|event| event["type"] == "provider_usage").unwrap();
         assert_eq!(bill["data"]["rate_limits"]["primary"]["used_percent"], 100.0, "{bill}");
     }

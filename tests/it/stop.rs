@@ -3,52 +3,54 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use pixir::scripted::{Received, Reply, Script};
-use pixir::verify;
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
+use pixir::verify_log;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::Stage;
-use crate::support::house::DEADLINE;
-use crate::support::stage::{Strike, wait_for};
-use crate::support::torture::{self, Size};
+use crate::support::BinaryEnv;
+use crate::support::binary_env::{AtSizeLimit, wait_for};
+use crate::support::test_env::DEADLINE;
+use crate::support::torture::{self, SuiteSize};
 
 const GO_ON: &str = "go on";
 const WENT_ON: &str = "I went on.\n";
 
 /// A test environment whose model answers `go on`, and everything else as the story says.
-async fn stage(reply: impl Fn(&Received, &str) -> Reply + Send + Sync + 'static) -> Stage {
-    let mark = Stage::mark();
+async fn new_binary_env(
+    reply: impl Fn(&ReceivedRequest, &str) -> Reply + Send + Sync + 'static,
+) -> BinaryEnv {
+    let mark = BinaryEnv::new_mark();
     let own = mark.clone();
-    let script = Script::answering(move |request| match request.user_texts().last() {
+    let script = ModelScript::answering(move |request| match request.user_texts().last() {
         Some(&GO_ON) => Reply::says(WENT_ON.trim_end()),
         _ => reply(request, &own),
     });
-    Stage::new(mark, script).await
+    BinaryEnv::new(mark, script).await
 }
 
 /// Waits until a request has arrived.
-fn wait_for_request(stage: &Stage) {
-    assert!(wait_for(DEADLINE, || !stage.server.requests().is_empty(), |is| *is), "no request");
+fn wait_for_request(env: &BinaryEnv) {
+    assert!(wait_for(DEADLINE, || !env.server.requests().is_empty(), |is| *is), "no request");
 }
 
 /// Waits until a command that carries the mark runs.
-fn wait_for_command(stage: &Stage) {
+fn wait_for_command(env: &BinaryEnv) {
     let runs = |line: &String| line.contains(" 300");
-    let is_seen = || stage.survivors().iter().any(runs);
+    let is_seen = || env.survivors().iter().any(runs);
     assert!(wait_for(DEADLINE, is_seen, |is| *is), "no command");
 }
 
 /// The next run goes on, and the Log holds.
 #[track_caller]
-fn assert_goes_on(stage: &Stage) {
-    let (id, _) = stage.session().unwrap();
-    let ended = stage.run(&["resume", id.as_str(), GO_ON]);
+fn assert_goes_on(env: &BinaryEnv) {
+    let (id, _) = env.session().unwrap();
+    let ended = env.run(&["resume", id.as_str(), GO_ON]);
     ended.expect_code(0);
     assert_eq!(ended.stdout, WENT_ON);
-    let verified = verify(&stage.workspace(), &id).unwrap();
+    let verified = verify_log(&env.workspace(), &id).unwrap();
     assert!(verified.ok && verified.open_turn.is_none(), "{:?}", verified.breaks);
-    stage.assert_nothing_survives();
+    env.assert_nothing_survives();
 }
 
 fn types(events: &[Value]) -> Vec<&str> {
@@ -61,21 +63,21 @@ const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 async fn a_signal_during_the_stream_ends_the_turn_durably() {
     for signal in SIGNALS {
         for text in ["", "Half an ans"] {
-            let stage = stage(move |_, _| {
+            let env = new_binary_env(move |_, _| {
                 let reply = Reply::new();
                 if text.is_empty() { reply.stalls() } else { reply.text(text).stalls() }
             })
             .await;
             tokio::task::block_in_place(|| {
-                let running = stage.start(&["begin now"]);
-                wait_for_request(&stage);
+                let running = env.start(&["begin now"]);
+                wait_for_request(&env);
                 running.signal(signal);
                 running.end().expect_code(130);
-                let events = stage.events();
+                let events = env.events();
                 let last = events.last().unwrap();
                 assert_eq!(last["type"], "turn_failed", "{signal:?}: {:?}", types(&events));
                 assert_eq!(last["data"]["terminal_status"], "interrupted", "{signal:?}");
-                assert_goes_on(&stage);
+                assert_goes_on(&env);
             });
         }
     }
@@ -84,28 +86,28 @@ async fn a_signal_during_the_stream_ends_the_turn_durably() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_signal_during_a_command_kills_all_of_it_and_answers_the_call() {
     for signal in SIGNALS {
-        let stage = stage(|_, mark| {
+        let env = new_binary_env(|_, mark| {
             let command = "setsid bash -c 'exec -a MARK sleep 300' & exec -a MARK sleep 300";
             Reply::calls("bash", json!({"command": command.replace("MARK", mark)}))
         })
         .await;
         tokio::task::block_in_place(|| {
-            let running = stage.start(&["begin now"]);
-            wait_for_command(&stage);
+            let running = env.start(&["begin now"]);
+            wait_for_command(&env);
             running.signal(signal);
             running.end().expect_code(130);
-            stage.assert_nothing_survives();
-            let events = stage.events();
+            env.assert_nothing_survives();
+            let events = env.events();
             assert_eq!(types(&events)[3..], ["tool_call", "tool_result", "turn_failed"]);
             assert_eq!(events[5]["data"]["terminal_status"], "interrupted");
-            assert_goes_on(&stage);
+            assert_goes_on(&env);
         });
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_signal_exits_at_once_and_leaves_nothing() {
-    let stage = stage(|_, mark| {
+    let env = new_binary_env(|_, mark| {
         // Deaf to the polite half of an interrupt, which here lasts longer than the test.
         let command = "trap '' TERM INT HUP; touch deaf; \
                        while :; do bash -c 'exec -a MARK sleep 300'; done";
@@ -113,13 +115,13 @@ async fn a_second_signal_exits_at_once_and_leaves_nothing() {
     })
     .await;
     let minute = json!({"turn_ms": 60_000, "process_ms": 60_000});
-    stage.configure(&json!({"durability": "none", "grace": minute}));
+    env.configure(&json!({"durability": "none", "grace": minute}));
     tokio::task::block_in_place(|| {
-        let mut running = stage.start(&["begin now"]);
+        let mut running = env.start(&["begin now"]);
         // Its command line alone would not tell: the shell has it before it is deaf.
-        let deaf = stage.workspace().join("deaf");
+        let deaf = env.workspace().join("deaf");
         assert!(wait_for(DEADLINE, || deaf.exists(), |is| *is), "no command");
-        wait_for_command(&stage);
+        wait_for_command(&env);
         running.signal(Signal::INT);
         let is_deaf = wait_for(
             Duration::from_millis(300),
@@ -131,42 +133,42 @@ async fn a_second_signal_exits_at_once_and_leaves_nothing() {
         running.signal(Signal::INT);
         running.end().expect_code(130);
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-        stage.assert_nothing_survives();
-        let (id, _) = stage.session().unwrap();
-        let verified = verify(&stage.workspace(), &id).unwrap();
+        env.assert_nothing_survives();
+        let (id, _) = env.session().unwrap();
+        let verified = verify_log(&env.workspace(), &id).unwrap();
         let open = verified.open_turn.expect("nobody had the time to end it");
         assert_eq!((verified.ok, open.number, open.pending_calls.len()), (true, 1, 1));
-        assert_goes_on(&stage);
-        let events = stage.events();
+        assert_goes_on(&env);
+        let events = env.events();
         assert_eq!(types(&events)[4..6], ["tool_result", "turn_failed"], "{:?}", types(&events));
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_process_is_told_who_has_the_session() {
-    let stage = stage(|_, _| Reply::new().text("Thinking").stalls()).await;
+    let env = new_binary_env(|_, _| Reply::new().text("Thinking").stalls()).await;
     tokio::task::block_in_place(|| {
-        let running = stage.start(&["begin now"]);
-        wait_for_request(&stage);
-        let (id, path) = stage.session().unwrap();
+        let running = env.start(&["begin now"]);
+        wait_for_request(&env);
+        let (id, path) = env.session().unwrap();
         let before = fs::read(&path).unwrap();
         let pid = running.child.id();
-        let ended = stage.run(&["resume", id.as_str(), GO_ON, "--json"]);
+        let ended = env.run(&["resume", id.as_str(), GO_ON, "--json"]);
         ended.expect_code(5);
         let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
         assert_eq!(envelope["error"]["kind"], "session_busy");
         assert_eq!(envelope["error"]["details"]["pid"], pid, "{envelope}");
         assert!(ended.stderr.contains(&pid.to_string()), "{}", ended.stderr);
         assert_eq!(fs::read(&path).unwrap(), before, "the second one wrote nothing");
-        assert_eq!(stage.run(&["verify", id.as_str()]).status.code(), Some(0), "readers may look");
+        assert_eq!(env.run(&["verify", id.as_str()]).status.code(), Some(0), "readers may look");
         running.signal(Signal::KILL);
         drop(running);
-        assert_goes_on(&stage);
+        assert_goes_on(&env);
     });
 }
 
 /// A Turn whose every step leaves a file, so that what ran can be seen.
-fn leave_files(request: &Received, _: &str) -> Reply {
+fn leave_files(request: &ReceivedRequest, _: &str) -> Reply {
     let touch = |name: &str| json!({"command": format!("touch {name}; echo {name} exists now")});
     match request.outputs().len() {
         0 => Reply::new().reasoning("One at a time.").text("First.").call("bash", touch("one")),
@@ -178,22 +180,22 @@ fn leave_files(request: &Received, _: &str) -> Reply {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stops_the_turn_before_it_acts() {
-    let (size, seed, began) = (Size::asked(), torture::seed(), Instant::now());
+    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
     let mut random = fastrand::Rng::with_seed(seed);
-    let rehearsal = stage(leave_files).await;
+    let rehearsal = new_binary_env(leave_files).await;
     let length = tokio::task::block_in_place(|| {
         rehearsal.run(&["begin now"]).expect_code(0);
         fs::metadata(rehearsal.session().unwrap().1).unwrap().len()
     });
-    let count = size.of(12, 100);
+    let count = size.choose(12, 100);
     let mut without_session = 0;
     for round in 0..count {
         // The last few bytes may not be needed: a run's times have more digits or fewer.
         let limit = if round == 0 { 0 } else { random.u64(0..length - 40) };
-        let stage = stage(leave_files).await;
-        without_session += tokio::task::block_in_place(|| check_full_disk(&stage, limit));
+        let env = new_binary_env(leave_files).await;
+        without_session += tokio::task::block_in_place(|| check_full_disk(&env, limit));
     }
-    torture::say(&format!(
+    torture::print_summary(&format!(
         "full disk: limits={count} of {length} bytes, without a Session={without_session}, \
          seed={seed}, {:.1} s",
         began.elapsed().as_secs_f64(),
@@ -201,40 +203,40 @@ async fn a_full_disk_stops_the_turn_before_it_acts() {
 }
 
 /// Runs on a disk with so much room; says whether there was none for a Session.
-fn check_full_disk(stage: &Stage, limit: u64) -> usize {
-    let ended = stage.start_limited(&["begin now"], limit, Strike::Refuse).end();
+fn check_full_disk(env: &BinaryEnv, limit: u64) -> usize {
+    let ended = env.start_limited(&["begin now"], limit, AtSizeLimit::Refuse).end();
     assert_eq!(ended.status.code(), Some(7), "{limit}: {ended:?}");
     assert!(ended.stderr.contains("cannot be written"), "{limit}: {}", ended.stderr);
-    stage.assert_nothing_survives();
-    let Some((id, path)) = stage.session() else { return 1 };
+    env.assert_nothing_survives();
+    let Some((id, path)) = env.session() else { return 1 };
     let log = fs::read(&path).unwrap();
     assert!(log.len() as u64 <= limit, "{limit}");
-    let verified = verify(&stage.workspace(), &id).unwrap();
+    let verified = verify_log(&env.workspace(), &id).unwrap();
     assert!(verified.ok, "{limit}: what was written stays readable: {:?}", verified.breaks);
-    let events = stage.events();
+    let events = env.events();
     let called = events.iter().filter(|event| event["type"] == "tool_call").count();
     for (name, number) in ["one", "two", "three", "four"].iter().zip(1..) {
-        let exists = stage.workspace().join(name).exists();
+        let exists = env.workspace().join(name).exists();
         assert!(!exists || called >= number, "{limit}: {name} was made and not recorded");
     }
     let answered = events.iter().filter(|event| event["type"] == "provider_usage").count();
-    let asked = stage.server.requests().len();
+    let asked = env.server.requests().len();
     let said = events.iter().filter(|event| event["type"] == "user_message").count();
     assert!(asked <= said * (answered + 1), "{limit}: {asked} requests, {:?}", types(&events));
-    assert_goes_on(stage);
+    assert_goes_on(env);
     usize::from(log.is_empty())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn signals_that_pixir_blocks_are_not_blocked_in_commands() {
-    let stage = stage(|request, _| match request.outputs().len() {
+    let env = new_binary_env(|request, _| match request.outputs().len() {
         0 => Reply::calls("bash", json!({"command": "grep -E 'Sig(Blk|Ign)' /proc/self/status"})),
         _ => Reply::says("Seen."),
     })
     .await;
     tokio::task::block_in_place(|| {
-        stage.run(&["begin now"]).expect_code(0);
-        let requests = stage.server.requests();
+        env.run(&["begin now"]).expect_code(0);
+        let requests = env.server.requests();
         let seen = requests.last().unwrap().outputs()[0].to_owned();
         assert!(seen.contains("SigBlk:\t0000000000000000"), "{seen}");
         let ignored = seen.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect(&seen);
@@ -246,12 +248,12 @@ async fn signals_that_pixir_blocks_are_not_blocked_in_commands() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_that_cannot_be_written_costs_no_request() {
-    let stage = stage(|_, _| Reply::says("never")).await;
+    let env = new_binary_env(|_, _| Reply::says("never")).await;
     tokio::task::block_in_place(|| {
         // Nobody can make a folder here, not even root.
-        let ended = stage.run(&["--cwd", "/proc", "begin now"]);
+        let ended = env.run(&["--cwd", "/proc", "begin now"]);
         ended.expect_code(7);
         assert!(ended.stderr.contains("cannot be written"), "{}", ended.stderr);
-        assert!(stage.server.requests().is_empty());
+        assert!(env.server.requests().is_empty());
     });
 }

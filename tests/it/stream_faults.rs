@@ -7,13 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use pixir::scripted::{Received, Reply, Script};
-use pixir::{Ephemeral, EventKind, From, Harness, Heard, Input, Start, Status, Transport, Which};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
+use pixir::{
+    Ephemeral, EventKind, Harness, ListenFrom, ListenerItem, SessionStatus, SessionTarget,
+    StartOptions, TransportSetting, UserInput,
+};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::{DEADLINE, finish, say};
-use crate::support::torture::{self, Size};
+use crate::support::TestEnv;
+use crate::support::test_env::{DEADLINE, send_and_finish, wait_for_turn_end};
+use crate::support::torture::{self, SuiteSize};
 
 /// What the model says when nothing goes wrong.
 const COMMENTARY: &str = "Let me look at it.";
@@ -30,9 +33,9 @@ const MOST_REQUESTS: usize = 5;
 
 /// One way to misbehave.
 #[derive(Clone)]
-struct Fault {
+struct StreamFault {
     name: String,
-    wire: Transport,
+    wire: TransportSetting,
     reply: Reply,
     /// At every attempt, or only at the first.
     always: bool,
@@ -42,20 +45,20 @@ struct Fault {
     idle: Duration,
 }
 
-fn good() -> Reply {
+fn complete_reply() -> Reply {
     Reply::new()
         .reasoning("Where is it?")
         .text(COMMENTARY)
         .call("read", json!({"path": "poem.txt"}))
 }
 
-struct Faults(Vec<Fault>);
+struct StreamFaults(Vec<StreamFault>);
 
-impl Faults {
+impl StreamFaults {
     /// Adds a fault on both wires, once and for ever.
     fn add(&mut self, name: impl Into<String>, reply: &Reply) {
         let name = name.into();
-        for wire in [Transport::Sse, Transport::WebSocket, Transport::Auto] {
+        for wire in [TransportSetting::Sse, TransportSetting::WebSocket, TransportSetting::Auto] {
             for always in [false, true] {
                 self.push(
                     format!("{name}, {wire:?}, always={always}"),
@@ -67,9 +70,9 @@ impl Faults {
         }
     }
 
-    fn push(&mut self, name: String, wire: Transport, reply: Reply, always: bool) {
+    fn push(&mut self, name: String, wire: TransportSetting, reply: Reply, always: bool) {
         let idle = Duration::from_secs(20);
-        self.0.push(Fault { name, wire, reply, always, refusal: None, idle });
+        self.0.push(StreamFault { name, wire, reply, always, refusal: None, idle });
     }
 
     fn stalls(&mut self) {
@@ -77,7 +80,7 @@ impl Faults {
             Reply::new(),
             Reply::new().reasoning("Where is it?"),
             Reply::new().reasoning("Where is it?").text(COMMENTARY),
-            good(),
+            complete_reply(),
         ];
         for (place, reply) in events.into_iter().enumerate() {
             let first = self.0.len();
@@ -93,8 +96,8 @@ impl Faults {
 
     fn refusals(&mut self) {
         for status in [400, 401, 403, 404, 405, 426, 429, 500, 501, 502, 503] {
-            for wire in [Transport::WebSocket, Transport::Auto] {
-                self.push(format!("handshake {status}, {wire:?}"), wire, good(), false);
+            for wire in [TransportSetting::WebSocket, TransportSetting::Auto] {
+                self.push(format!("handshake {status}, {wire:?}"), wire, complete_reply(), false);
                 self.0.last_mut().unwrap().refusal = Some(status);
             }
         }
@@ -102,12 +105,12 @@ impl Faults {
 }
 
 /// Everything but the cuts at every byte.
-fn kinds_of_faults() -> Vec<Fault> {
-    let mut faults = Faults(Vec::new());
+fn kinds_of_faults() -> Vec<StreamFault> {
+    let mut faults = StreamFaults(Vec::new());
     faults.stalls();
     faults.refusals();
     for place in 0..26 {
-        faults.add(format!("event {place} twice"), &good().twice(place));
+        faults.add(format!("event {place} twice"), &complete_reply().twice(place));
     }
     let bodies = [
         r#"{"error":{"message":"no","code":"x"}}"#,
@@ -140,7 +143,7 @@ fn kinds_of_faults() -> Vec<Fault> {
         let words = "try again in 2ms";
         faults.add(format!("fails {code}"), &Reply::new().fails(code, words).left_open());
         faults.add(format!("errors {code}"), &Reply::new().errors(code, words).left_open());
-        faults.add(format!("errors {code} late"), &good().errors(code, words));
+        faults.add(format!("errors {code} late"), &complete_reply().errors(code, words));
         let body = json!({"error": {"code": code, "message": words}});
         faults.add(format!("refuses {code}"), &Reply::status(400, body.to_string()));
     }
@@ -173,49 +176,64 @@ fn kinds_of_faults() -> Vec<Fault> {
             format!("{name} first"),
             &Reply::new().garbage(text).text(COMMENTARY).call("read", json!({"path": "poem.txt"})),
         );
-        faults.add(format!("{name} last"), &good().garbage(text));
+        faults.add(format!("{name} last"), &complete_reply().garbage(text));
     }
     for code in [1000, 1001, 1006, 1009, 1011, 1012, 3000] {
         faults.add(format!("close {code} first"), &Reply::new().closes(code));
-        faults.add(format!("close {code} late"), &good().closes(code));
+        faults.add(format!("close {code} late"), &complete_reply().closes(code));
     }
     faults.add("binary first", &Reply::new().binary().text(COMMENTARY));
-    faults.add("binary late", &good().binary());
-    faults.add("byte by byte", &good().byte_by_byte());
+    faults.add("binary late", &complete_reply().binary());
+    faults.add("byte by byte", &complete_reply().byte_by_byte());
     faults.0
 }
 
 /// A cut or a reset at every byte of the first answer.
-fn cuts(size: Size) -> Vec<Fault> {
-    let mut faults = Faults(Vec::new());
+fn cuts(size: SuiteSize) -> Vec<StreamFault> {
+    let mut faults = StreamFaults(Vec::new());
     let mut random = fastrand::Rng::with_seed(torture::seed());
     for byte in 0..LONGEST {
-        for wire in [Transport::Sse, Transport::WebSocket] {
-            if size == Size::Full || random.usize(..10) == 0 {
-                faults.push(format!("cut at {byte}, {wire:?}"), wire, good().cut_at(byte), false);
+        for wire in [TransportSetting::Sse, TransportSetting::WebSocket] {
+            if size == SuiteSize::Full || random.usize(..10) == 0 {
+                faults.push(
+                    format!("cut at {byte}, {wire:?}"),
+                    wire,
+                    complete_reply().cut_at(byte),
+                    false,
+                );
             }
         }
-        if random.usize(..size.of(200, 20)) == 0 {
-            let wire =
-                random.choice([Transport::Sse, Transport::WebSocket, Transport::Auto]).unwrap();
+        if random.usize(..size.choose(200, 20)) == 0 {
+            let wire = random
+                .choice([
+                    TransportSetting::Sse,
+                    TransportSetting::WebSocket,
+                    TransportSetting::Auto,
+                ])
+                .unwrap();
             let always = random.bool();
-            faults.push(format!("reset at {byte}, {wire:?}"), wire, good().reset_at(byte), always);
+            faults.push(
+                format!("reset at {byte}, {wire:?}"),
+                wire,
+                complete_reply().reset_at(byte),
+                always,
+            );
         }
     }
     faults.0
 }
 
 /// What the model knows of the faults of one store.
-struct Model {
-    faults: Vec<Fault>,
+struct FaultModel {
+    faults: Vec<StreamFault>,
     /// Requests of the first and of later iterations, by fault.
     asked: Mutex<Vec<[usize; 2]>>,
     /// Handshakes are answered for the fault that is being played.
     playing: AtomicUsize,
 }
 
-impl Model {
-    fn reply(&self, request: &Received) -> Reply {
+impl FaultModel {
+    fn reply(&self, request: &ReceivedRequest) -> Reply {
         let texts = request.user_texts();
         let Some(place) = texts.last().and_then(|text| text.parse::<usize>().ok()) else {
             return Reply::says("Fine.");
@@ -228,56 +246,58 @@ impl Model {
         match (is_later, *count) {
             (false, 1) => fault.reply.clone(),
             (false, _) if fault.always => fault.reply.clone(),
-            (false, _) => good(),
+            (false, _) => complete_reply(),
             (true, _) => Reply::says(ANSWER),
         }
     }
 }
 
 /// Plays a list of faults, each in a Session of its own, and checks every promise.
-async fn play(faults: Vec<Fault>) {
+async fn run_faults(faults: Vec<StreamFault>) {
     let mut failed = 0;
     let asked = Mutex::new(vec![[0, 0]; faults.len()]);
-    let model = Arc::new(Model { faults, asked, playing: AtomicUsize::new(0) });
+    let model = Arc::new(FaultModel { faults, asked, playing: AtomicUsize::new(0) });
     let (replies, handshakes) = (model.clone(), model.clone());
     let script =
-        Script::answering(move |request| replies.reply(request)).refusing_sockets(move |_| {
+        ModelScript::answering(move |request| replies.reply(request)).refusing_sockets(move |_| {
             handshakes.faults.get(handshakes.playing.load(Ordering::Relaxed))?.refusal
         });
-    let mut house = House::scripted(script).await;
-    house.write("poem.txt", "roses are red\n");
+    let mut env = TestEnv::with_script(script).await;
+    env.write("poem.txt", "roses are red\n");
     for place in 0..model.faults.len() {
         model.playing.store(place, Ordering::Relaxed);
         let fault = &model.faults[place];
-        house.config.transport = Some(fault.wire);
-        house.config.stream.idle = fault.idle;
-        let outcome = AssertUnwindSafe(check(&house, &model, place)).catch_unwind().await;
+        env.config.transport = Some(fault.wire);
+        env.config.stream.idle = fault.idle;
+        let outcome = AssertUnwindSafe(check(&env, &model, place)).catch_unwind().await;
         failed += usize::from(outcome.is_err());
     }
     assert_eq!(failed, 0, "each is told above");
 }
 
-async fn check(house: &House, model: &Model, place: usize) {
+async fn check(env: &TestEnv, model: &FaultModel, place: usize) {
     let fault = &model.faults[place];
     let name = &fault.name;
-    let harness = house.harness();
-    let begin = |session| Start {
-        workspace: house.workspace(),
+    let harness = env.harness();
+    let begin = |session| StartOptions {
+        workspace: env.workspace(),
         session,
         can_ask: false,
         mcp_servers: Vec::new(),
     };
-    let conversation = harness.start(begin(Which::New)).await.unwrap();
-    let mut listener = conversation.subscribe(From::Now);
-    conversation.send(Input { text: place.to_string() }).await.unwrap();
+    let conversation = harness.start(begin(SessionTarget::New)).await.unwrap();
+    let mut listener = conversation.subscribe(ListenFrom::Now);
+    conversation.send(UserInput { text: place.to_string() }).await.unwrap();
     let mut shown = String::new();
     let listening = async {
         while let Some(news) = listener.next().await {
-            let Heard::Event(event) = news else { continue };
+            let ListenerItem::Event(event) = news else { continue };
             match event.kind() {
                 EventKind::Ephemeral(Ephemeral::TextDelta(delta)) => shown.push_str(delta),
-                EventKind::Ephemeral(Ephemeral::Status(Status::Done)) => return Status::Done,
-                EventKind::Ephemeral(Ephemeral::Status(status @ Status::Error { .. })) => {
+                EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Done)) => {
+                    return SessionStatus::Done;
+                }
+                EventKind::Ephemeral(Ephemeral::Status(status @ SessionStatus::Error { .. })) => {
                     return status.clone();
                 }
                 _ => {}
@@ -288,48 +308,52 @@ async fn check(house: &House, model: &Model, place: usize) {
     let status = tokio::time::timeout(DEADLINE, listening)
         .await
         .unwrap_or_else(|_| panic!("{name}: it hangs"));
-    let transcript = house.transcript(&conversation);
+    let transcript = env.transcript(&conversation);
     let whole = format!("{COMMENTARY}{ANSWER}");
     match &status {
-        Status::Done => {
+        SessionStatus::Done => {
             assert!(transcript.contains(ANSWER), "{name}: {transcript}");
             assert_eq!(shown, whole, "{name}: {transcript}");
             assert_eq!(transcript.matches(" tool_call ").count(), 1, "{name}: {transcript}");
         }
-        Status::Error { error, .. } => {
+        SessionStatus::Error { error, .. } => {
             assert!(!matches!(error.kind.as_str(), "internal" | "crashed"), "{name}: {error:?}");
             assert!(whole.starts_with(&shown), "{name}: {shown:?}");
         }
         other => panic!("{name}: {other:?}"),
     }
-    finish(&conversation).await;
+    wait_for_turn_end(&conversation).await;
     drop(listener);
     let counts = model.asked.lock().unwrap()[place];
     assert!(counts[0] <= MOST_REQUESTS && counts[1] <= 1, "{name}: {counts:?}");
     model.playing.store(usize::MAX, Ordering::Relaxed);
-    resume(house, &harness, conversation, name).await;
+    resume(env, &harness, conversation, name).await;
 }
 
 /// The Log is sound, and the next Turn is as good as any.
-async fn resume(house: &House, harness: &Harness, conversation: pixir::Conversation, name: &str) {
+async fn resume(env: &TestEnv, harness: &Harness, conversation: pixir::Conversation, name: &str) {
     let id = conversation.id().clone();
     drop(conversation);
-    let session = Which::Resume(id.clone());
-    let start =
-        Start { workspace: house.workspace(), session, can_ask: false, mcp_servers: Vec::new() };
+    let session = SessionTarget::Resume(id.clone());
+    let start = StartOptions {
+        workspace: env.workspace(),
+        session,
+        can_ask: false,
+        mcp_servers: Vec::new(),
+    };
     let resumed = harness.start(start).await.unwrap();
-    let status = say(&resumed, "and on").await;
-    assert_eq!(status, Status::Done, "{name}");
-    let verification = pixir::verify(&house.workspace(), &id).unwrap();
+    let status = send_and_finish(&resumed, "and on").await;
+    assert_eq!(status, SessionStatus::Done, "{name}");
+    let verification = pixir::verify_log(&env.workspace(), &id).unwrap();
     assert!(verification.ok, "{name}: {:?}", verification.breaks);
 }
 
 /// Plays many faults, some stores at a time.
-async fn play_all(what: &str, mut faults: Vec<Fault>) {
+async fn play_all(what: &str, mut faults: Vec<StreamFault>) {
     let began = Instant::now();
     let count = faults.len();
     fastrand::Rng::with_seed(torture::seed()).shuffle(&mut faults);
-    let chunks: Vec<Vec<Fault>> = faults.chunks(CHUNK).map(<[Fault]>::to_vec).collect();
+    let chunks: Vec<Vec<StreamFault>> = faults.chunks(CHUNK).map(<[StreamFault]>::to_vec).collect();
     let waiting = Arc::new(Mutex::new(chunks));
     let mut workers = tokio::task::JoinSet::new();
     for _ in 0..4 {
@@ -337,25 +361,25 @@ async fn play_all(what: &str, mut faults: Vec<Fault>) {
         workers.spawn(async move {
             loop {
                 let Some(chunk) = waiting.lock().unwrap().pop() else { return };
-                play(chunk).await;
+                run_faults(chunk).await;
             }
         });
     }
     while let Some(worker) = workers.join_next().await {
         worker.unwrap();
     }
-    torture::say(&format!("{count} {what} in {:?}", began.elapsed()));
+    torture::print_summary(&format!("{count} {what} in {:?}", began.elapsed()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_cut_anywhere_is_an_answer_or_an_error_with_a_name() {
-    play_all("cuts and resets of a stream", cuts(Size::asked())).await;
+    play_all("cuts and resets of a stream", cuts(SuiteSize::from_environment())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_misbehaves_is_an_answer_or_an_error_with_a_name() {
     let mut faults = kinds_of_faults();
-    if Size::asked() == Size::Sample {
+    if SuiteSize::from_environment() == SuiteSize::Sample {
         fastrand::Rng::with_seed(torture::seed()).shuffle(&mut faults);
         faults.truncate(faults.len() / 4);
     }
@@ -365,9 +389,14 @@ async fn a_stream_that_misbehaves_is_an_answer_or_an_error_with_a_name() {
 #[tokio::test]
 async fn an_event_without_end_is_an_error_and_not_the_end_of_memory() {
     let huge: Value = json!({"type": "response.huge", "text": "x".repeat(17 << 20)});
-    let mut faults = Faults(Vec::new());
-    for wire in [Transport::Sse, Transport::WebSocket] {
-        faults.push(format!("huge, {wire:?}"), wire, good().event("response.huge", &huge), false);
+    let mut faults = StreamFaults(Vec::new());
+    for wire in [TransportSetting::Sse, TransportSetting::WebSocket] {
+        faults.push(
+            format!("huge, {wire:?}"),
+            wire,
+            complete_reply().event("response.huge", &huge),
+            false,
+        );
     }
-    play(faults.0).await;
+    run_faults(faults.0).await;
 }

@@ -6,19 +6,19 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{ChildStdin, ChildStdout};
 
-use pixir::scripted::{EXAMPLES, Received, Reply, Script, demo_answer};
+use pixir::scripted::{EXAMPLE_WORKFLOWS, ModelScript, ReceivedRequest, Reply, demo_answer};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::PIXIR;
+use crate::support::TestEnv;
+use crate::support::contact_watcher::{ObservedRun, observe_contacts, read_stdout};
 use crate::support::leaks;
-use crate::support::watcher::{Watched, listen, watch};
+use crate::support::test_env::PIXIR;
 
 /// Tells the program below whom to call.
 const TO: &str = "TELEMETRY_CONTROL";
 
 /// A model that uses tools, has a Subagent look, and plays the steps of a Workflow.
-fn answer(request: &Received) -> Reply {
+fn answer(request: &ReceivedRequest) -> Reply {
     let said = request.user_texts().first().copied().unwrap_or_default().to_owned();
     match (said.as_str(), request.outputs().len()) {
         ("do the work", 0) => Reply::new()
@@ -38,19 +38,20 @@ fn answer(request: &Received) -> Reply {
     }
 }
 
-fn run(house: &House, args: &[&str]) -> (String, Watched) {
+fn run(env: &TestEnv, args: &[&str]) -> (String, ObservedRun) {
     let program = [&[PIXIR], args].concat();
-    let (out, watched) = watch(&program, |command| house.dress(command), listen);
+    let (out, watched) =
+        observe_contacts(&program, |command| env.configure_command(command), read_stdout);
     leaks::check_stream(&format!("{out}{}", watched.stderr));
     (out, watched)
 }
 
 /// Nobody but the Provider was called; and it was, where that is expected.
 #[track_caller]
-fn only_the_provider(house: &House, what: &str, watched: &Watched, is_called: bool) {
-    assert_eq!(watched.blind, Vec::<String>::new(), "{what}");
+fn only_the_provider(env: &TestEnv, what: &str, watched: &ObservedRun, is_called: bool) {
+    assert_eq!(watched.unreadable_calls, Vec::<String>::new(), "{what}");
     assert_eq!(watched.code, Some(0), "{what}: {}", watched.stderr);
-    let url = house.server.base_url();
+    let url = env.server.base_url();
     let provider = url.trim_start_matches("http://").split('/').next().unwrap().to_owned();
     let wanted = if is_called { BTreeSet::from([provider]) } else { BTreeSet::new() };
     // A shell that is started asks the system who its user is. That is local, and not Pixir.
@@ -62,22 +63,22 @@ fn only_the_provider(house: &House, what: &str, watched: &Watched, is_called: bo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_but_the_provider_is_ever_called() {
-    let house = House::scripted(Script::answering(answer)).await;
-    let migrate = EXAMPLES.iter().find(|own| own.name == "migrate").unwrap();
+    let env = TestEnv::with_script(ModelScript::answering(answer)).await;
+    let migrate = EXAMPLE_WORKFLOWS.iter().find(|own| own.name == "migrate").unwrap();
     for (path, content) in migrate.files {
-        let place = house.workspace().join(path);
+        let place = env.workspace().join(path);
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
         std::fs::write(place, content).unwrap();
     }
-    house.write("migrate.json", migrate.spec);
-    house.write(
+    env.write("migrate.json", migrate.spec);
+    env.write(
         "tasks.json",
         r#"{"tasks": ["say hello", {"task": "say hello", "posture": "write"}]}"#,
     );
     tokio::task::block_in_place(|| {
-        let (out, watched) = run(&house, &["do the work"]);
+        let (out, watched) = run(&env, &["do the work"]);
         assert_eq!(out, "Done.\n", "{}", watched.stderr);
-        only_the_provider(&house, "a Turn with tools and a Subagent", &watched, true);
+        only_the_provider(&env, "a Turn with tools and a Subagent", &watched, true);
         assert!(
             watched.programs.contains("cat") || watched.programs.contains("ls"),
             "children are watched: {watched:?}"
@@ -110,22 +111,22 @@ async fn nobody_but_the_provider_is_ever_called() {
             (&["gc"], false),
             (&["--version"], false),
         ] {
-            let (_, watched) = run(&house, args);
-            only_the_provider(&house, &args.join(" "), &watched, is_called);
+            let (_, watched) = run(&env, args);
+            only_the_provider(&env, &args.join(" "), &watched, is_called);
         }
         let program = [PIXIR, "acp"];
-        let (answered, watched) = watch(
+        let (answered, watched) = observe_contacts(
             &program,
-            |command| house.dress(command),
-            |stdin, stdout| edit(&house, stdin, stdout),
+            |command| env.configure_command(command),
+            |stdin, stdout| edit(&env, stdin, stdout),
         );
         assert_eq!(answered["stopReason"], "end_turn");
-        only_the_provider(&house, "acp", &watched, true);
+        only_the_provider(&env, "acp", &watched, true);
     });
 }
 
 /// An editor's Session with one prompt; gives the answer to it.
-fn edit(house: &House, mut stdin: ChildStdin, stdout: ChildStdout) -> Value {
+fn edit(env: &TestEnv, mut stdin: ChildStdin, stdout: ChildStdout) -> Value {
     let mut lines = BufReader::new(stdout).lines();
     let mut ask = |id: u64, method: &str, params: Value| {
         let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
@@ -140,7 +141,7 @@ fn edit(house: &House, mut stdin: ChildStdin, stdout: ChildStdout) -> Value {
     };
     ask(1, "initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}));
     let session =
-        ask(2, "session/new", json!({"cwd": house.workspace(), "mcpServers": []}))["sessionId"]
+        ask(2, "session/new", json!({"cwd": env.workspace(), "mcpServers": []}))["sessionId"]
             .clone();
     let prompt = json!([{"type": "text", "text": "say hello"}]);
     ask(3, "session/prompt", json!({"sessionId": session, "prompt": prompt}))
@@ -161,9 +162,9 @@ fn a_stranger_would_be_seen() {
     let dress = |command: &mut std::process::Command| {
         command.env(TO, format!("{tcp} {udp}"));
     };
-    let (out, watched) = watch(&["/bin/sh", "-c", &line], dress, listen);
+    let (out, watched) = observe_contacts(&["/bin/sh", "-c", &line], dress, read_stdout);
     assert!(out.contains("1 passed"), "{out}{}", watched.stderr);
-    assert_eq!(watched.blind, Vec::<String>::new());
+    assert_eq!(watched.unreadable_calls, Vec::<String>::new());
     assert_eq!(
         watched.contacts,
         BTreeSet::from([tcp.to_string(), udp.to_string(), "127.0.0.6:9".to_owned()])
@@ -173,17 +174,17 @@ fn a_stranger_would_be_seen() {
 /// The same for Pixir itself: another server than the one that is allowed is told apart.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_server_than_the_provider_would_be_seen() {
-    let house = House::with([]).await;
+    let env = TestEnv::with_replies([]).await;
     let other = TcpListener::bind("127.0.0.5:0").unwrap();
     let address = other.local_addr().unwrap();
     // Hangs up on everybody.
     std::thread::spawn(move || other.incoming().for_each(drop));
     tokio::task::block_in_place(|| {
         let dress = |command: &mut std::process::Command| {
-            house.dress(command);
+            env.configure_command(command);
             command.env("OPENAI_BASE_URL", format!("http://{address}/v1"));
         };
-        let (_, watched) = watch(&[PIXIR, "models", "refresh"], dress, listen);
+        let (_, watched) = observe_contacts(&[PIXIR, "models", "refresh"], dress, read_stdout);
         assert_eq!(watched.contacts, BTreeSet::from([address.to_string()]));
     });
 }

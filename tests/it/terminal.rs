@@ -3,26 +3,26 @@
 use std::io::Write;
 use std::time::Duration;
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 
-use super::support::desk::ran;
-use super::support::house::House;
-use super::support::terminal::Terminal;
+use super::support::sign_in_env::run_command;
+use super::support::terminal::TestTerminal;
+use super::support::test_env::TestEnv;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_are_read_line_by_line_until_the_end_of_input() {
-    let house = House::with([Reply::says("one"), Reply::says("two")]).await;
-    let mut terminal = Terminal::run(&house, &[], &[]);
-    terminal.shows("› ");
-    assert!(!house.workspace().join(".pixir").exists(), "no Session before the first prompt");
-    terminal.types("\nfirst prompt\n");
-    terminal.shows("one\r\n› ");
-    terminal.types("second prompt\n");
-    terminal.shows("two\r\n› ");
-    terminal.types("\u{4}");
-    assert_eq!(terminal.ends(), Some(0));
-    terminal.shows("resume: ");
-    let requests = house.requests();
+    let env = TestEnv::with_replies([Reply::says("one"), Reply::says("two")]).await;
+    let mut terminal = TestTerminal::run(&env, &[], &[]);
+    terminal.wait_for_text("› ");
+    assert!(!env.workspace().join(".pixir").exists(), "no Session before the first prompt");
+    terminal.type_keys("\nfirst prompt\n");
+    terminal.wait_for_text("one\r\n› ");
+    terminal.type_keys("second prompt\n");
+    terminal.wait_for_text("two\r\n› ");
+    terminal.type_keys("\u{4}");
+    assert_eq!(terminal.wait_for_exit(), Some(0));
+    terminal.wait_for_text("resume: ");
+    let requests = env.requests();
     assert_eq!(requests.len(), 2);
     assert_eq!(requests[1].user_texts(), ["first prompt", "second prompt"]);
 }
@@ -33,20 +33,20 @@ async fn text_streams_while_the_model_speaks_and_the_status_line_goes_away() {
     let slow = Reply::new().call("bash", serde_json::json!({ "command": command }));
     let half =
         Reply::new().text("ha\u{1b}]0;evil\u{7}lf of ").pause(Duration::from_secs(30)).text("it");
-    let house = House::with([slow, half]).await;
-    let mut terminal = Terminal::run(&house, &["do", "it"], &[]);
-    terminal.shows("… bash until");
-    house.write("go", "");
-    terminal.shows("✗ exit 3");
+    let env = TestEnv::with_replies([slow, half]).await;
+    let mut terminal = TestTerminal::run(&env, &["do", "it"], &[]);
+    terminal.wait_for_text("… bash until");
+    env.write("go", "");
+    terminal.wait_for_text("✗ exit 3");
     // Shown although the message is not complete.
-    terminal.shows("half of ");
+    terminal.wait_for_text("half of ");
     let screen = terminal.screen();
     let status = screen.rfind("\u{1b}[2m…").unwrap();
     assert!(screen[status..].contains("\r\u{1b}[2K"), "erased before anything else: {screen:?}");
     assert!(screen.contains("\u{1b}[31m✗ exit 3\u{1b}[0m"), "{screen:?}");
     assert!(!screen.contains("evil"), "{screen:?}");
     terminal.child.kill().unwrap();
-    terminal.ends();
+    terminal.wait_for_exit();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,10 +55,10 @@ async fn a_dumb_terminal_and_no_color_get_plain_text() {
         [("TERM", "dumb", "bash exit 3: exit 3"), ("NO_COLOR", "1", "✗ exit 3")]
     {
         let call = Reply::new().call("bash", serde_json::json!({"command": "exit 3"}));
-        let house = House::with([call, Reply::says("done")]).await;
-        let mut terminal = Terminal::run(&house, &["do", "it"], &[(name, value)]);
-        assert_eq!(terminal.ends(), Some(0));
-        terminal.shows(mark);
+        let env = TestEnv::with_replies([call, Reply::says("done")]).await;
+        let mut terminal = TestTerminal::run(&env, &["do", "it"], &[(name, value)]);
+        assert_eq!(terminal.wait_for_exit(), Some(0));
+        terminal.wait_for_text(mark);
         let screen = terminal.screen();
         assert!(!screen.contains("\u{1b}[31m"), "{name}: {screen:?}");
         assert!(name != "TERM" || !screen.contains('\u{1b}'), "{screen:?}");
@@ -67,41 +67,41 @@ async fn a_dumb_terminal_and_no_color_get_plain_text() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_the_terminal_cut_is_refused_where_a_dash_reads_it() {
-    let house = House::with([Reply::says("understood")]).await;
-    let mut terminal = Terminal::run(&house, &["-"], &[]);
-    terminal.types(&format!("{}\n\u{4}", "z".repeat(5000)));
-    assert_eq!(terminal.ends(), Some(2));
-    terminal.shows("nothing was sent: a line of 4095 bytes or more is cut by the terminal");
-    terminal.shows("pixir < FILE");
-    assert!(house.requests().is_empty());
-    let mut terminal = Terminal::run(&house, &["-"], &[]);
-    terminal.types("a short line\n\u{4}");
-    assert_eq!(terminal.ends(), Some(0));
-    assert_eq!(house.requests()[0].user_texts(), ["a short line"]);
+    let env = TestEnv::with_replies([Reply::says("understood")]).await;
+    let mut terminal = TestTerminal::run(&env, &["-"], &[]);
+    terminal.type_keys(&format!("{}\n\u{4}", "z".repeat(5000)));
+    assert_eq!(terminal.wait_for_exit(), Some(2));
+    terminal.wait_for_text("nothing was sent: a line of 4095 bytes or more is cut by the terminal");
+    terminal.wait_for_text("pixir < FILE");
+    assert!(env.requests().is_empty());
+    let mut terminal = TestTerminal::run(&env, &["-"], &[]);
+    terminal.type_keys("a short line\n\u{4}");
+    assert_eq!(terminal.wait_for_exit(), Some(0));
+    assert_eq!(env.requests()[0].user_texts(), ["a short line"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lone_word_for_pixir_that_is_piped_in_is_no_prompt() {
-    let house = House::scripted(Script::answering(|_| Reply::says("understood"))).await;
+    let env = TestEnv::with_script(ModelScript::answering(|_| Reply::says("understood"))).await;
     let pipe = |args: &[&str], text: &str| {
         let (reader, mut writer) = std::io::pipe().unwrap();
         writer.write_all(text.as_bytes()).unwrap();
         drop(writer);
-        ran(house.command(args).stdin(reader))
+        run_command(env.command(args).stdin(reader))
     };
     for word in ["exit", "quit\n", "/quit", "/help\n", "/reviw\n"] {
-        let refused = pipe(&[], word).exits(2).err;
+        let refused = pipe(&[], word).assert_exit_code(2).err;
         let offered = format!("pixir -- {}\n", word.trim());
         assert!(refused.contains(&offered), "{word:?}: {refused}");
     }
-    assert!(house.requests().is_empty());
+    assert!(env.requests().is_empty());
     for text in ["exit codes are wrong", "exit\nquit\n", "/reviw\nthe diff\n", "word"] {
-        pipe(&[], text).exits(0);
+        pipe(&[], text).assert_exit_code(0);
     }
-    assert_eq!(house.requests().len(), 4);
-    let refused = pipe(&["resume", "--last"], "exit\n").exits(2).err;
+    assert_eq!(env.requests().len(), 4);
+    let refused = pipe(&["resume", "--last"], "exit\n").assert_exit_code(2).err;
     assert!(refused.contains("pixir resume 20") && refused.contains(" -- exit\n"), "{refused}");
-    assert_eq!(house.requests().len(), 4);
+    assert_eq!(env.requests().len(), 4);
 }
 
 /// Characters that a terminal obeys or hides: C1, DEL, bidi controls, tags, zero-width ones.
@@ -117,7 +117,7 @@ async fn json_on_a_terminal_shows_hidden_characters_as_escapes_and_means_the_sam
     let text = format!("before{HIDDEN}after");
     let call = Reply::calls("bash", serde_json::json!({"command": format!("echo '{HIDDEN}'")}));
     let replies = [call, Reply::says(&text), Reply::says(&text)];
-    let house = House::with(replies).await;
+    let env = TestEnv::with_replies(replies).await;
     let prompt = format!("look{HIDDEN}here");
     let runs: [&[&str]; 5] = [
         &["--events", &prompt],
@@ -127,9 +127,9 @@ async fn json_on_a_terminal_shows_hidden_characters_as_escapes_and_means_the_sam
         &["export", "--last", "--format", "json", "--json"],
     ];
     for args in runs {
-        let mut terminal = Terminal::run(&house, args, &[]);
-        assert_eq!(terminal.ends(), Some(0), "{args:?}: {}", terminal.screen());
-        terminal.shows("\n");
+        let mut terminal = TestTerminal::run(&env, args, &[]);
+        assert_eq!(terminal.wait_for_exit(), Some(0), "{args:?}: {}", terminal.screen());
+        terminal.wait_for_text("\n");
         let screen = terminal.screen();
         let bad: Vec<char> = screen.chars().filter(|c| !is_plain(*c)).collect();
         assert!(bad.is_empty(), "{args:?}: {bad:?} in {screen:?}");
@@ -153,11 +153,11 @@ async fn links_in_an_answer_are_neutralised_however_they_are_written_and_cut() {
     let whole = links.join(" ");
     let pieces: Vec<String> = whole.chars().map(String::from).collect();
     let cut = Reply::new().text_in(pieces.iter().map(String::as_str));
-    let house = House::with([cut, Reply::says(&whole)]).await;
+    let env = TestEnv::with_replies([cut, Reply::says(&whole)]).await;
     for _ in 0..2 {
-        let mut terminal = Terminal::run(&house, &["do", "it"], &[]);
-        assert_eq!(terminal.ends(), Some(0));
-        terminal.shows("ShownD");
+        let mut terminal = TestTerminal::run(&env, &["do", "it"], &[]);
+        assert_eq!(terminal.wait_for_exit(), Some(0));
+        terminal.wait_for_text("ShownD");
         let screen = terminal.screen();
         assert!(screen.contains("ShownA ShownB ShownC ShownD"), "{screen:?}");
         for bad in ["]8;", "evil", "passwd", "\u{9d}", "\u{9c}"] {
@@ -175,15 +175,15 @@ async fn without_term_and_in_the_c_locale_everything_beside_the_answer_is_ascii(
         let plan = serde_json::json!({"plan": [{"step": "look", "status": "completed"},
             {"step": "mend", "status": "in_progress"}]});
         let replies = [call, Reply::calls("update_plan", plan), Reply::says("done: naïve …")];
-        let house = House::with(replies).await;
-        let mut terminal = Terminal::run(&house, &[], &[(name, value)]);
-        terminal.shows("> ");
-        terminal.types("do it\n");
-        terminal.shows("done: naïve …");
-        terminal.types("\u{4}");
-        assert_eq!(terminal.ends(), Some(0));
-        terminal.shows("exit 3");
-        terminal.shows("resume: ");
+        let env = TestEnv::with_replies(replies).await;
+        let mut terminal = TestTerminal::run(&env, &[], &[(name, value)]);
+        terminal.wait_for_text("> ");
+        terminal.type_keys("do it\n");
+        terminal.wait_for_text("done: naïve …");
+        terminal.type_keys("\u{4}");
+        assert_eq!(terminal.wait_for_exit(), Some(0));
+        terminal.wait_for_text("exit 3");
+        terminal.wait_for_text("resume: ");
         let screen = terminal.screen().replace("naïve …", "");
         assert!(screen.is_ascii() && !screen.contains('\u{1b}'), "{name}: {screen:?}");
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules by layer, the lowest first; a module may use only modules of lower layers.
-const FLOORS: &[&[&str]] = &[
+const LAYERS: &[&[&str]] = &[
     &["error"],
     &["id", "files", "git_index", "git_objects"],
     &["disk", "secret", "paths", "http", "rpc", "tokens"],
@@ -62,7 +62,7 @@ fn rust_files(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-fn room_of(path: &Path) -> Option<String> {
+fn module_of(path: &Path) -> Option<String> {
     let inside = path.strip_prefix(root().join("src")).unwrap();
     let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
     let room = first.trim_end_matches(".rs");
@@ -83,7 +83,7 @@ fn code(path: &Path) -> Option<String> {
 }
 
 /// Every module that a piece of code names, grouped imports included.
-fn rooms_used(code: &str) -> BTreeSet<String> {
+fn modules_used(code: &str) -> BTreeSet<String> {
     let word = |text: &str| -> String {
         text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
     };
@@ -113,23 +113,23 @@ fn rooms_used(code: &str) -> BTreeSet<String> {
     used
 }
 
-fn floor_of(room: &str) -> Option<usize> {
-    FLOORS.iter().position(|floor| floor.contains(&room))
+fn layer_of(room: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| layer.contains(&room))
 }
 
 #[test]
-fn a_room_looks_only_down() {
+fn a_module_uses_only_lower_layers() {
     let mut problems = Vec::new();
     for path in rust_files("src") {
-        let (Some(room), Some(code)) = (room_of(&path), code(&path)) else { continue };
-        let Some(floor) = floor_of(&room) else {
+        let (Some(room), Some(code)) = (module_of(&path), code(&path)) else { continue };
+        let Some(layer) = layer_of(&room) else {
             problems.push(format!("{} is in no floor's list", path.display()));
             continue;
         };
-        for used in rooms_used(&code) {
+        for used in modules_used(&code) {
             let is_self = used == room;
-            match floor_of(&used) {
-                Some(other) if other < floor || is_self => {}
+            match layer_of(&used) {
+                Some(other) if other < layer || is_self => {}
                 None if used.chars().next().is_some_and(char::is_uppercase) => {}
                 _ => problems.push(format!("{} uses {used}", path.display())),
             }
@@ -141,11 +141,11 @@ fn a_room_looks_only_down() {
 #[test]
 fn presenters_know_only_conversation_and_events() {
     for path in rust_files("src") {
-        let (Some(room), Some(code)) = (room_of(&path), code(&path)) else { continue };
+        let (Some(room), Some(code)) = (module_of(&path), code(&path)) else { continue };
         if !PRESENTERS.contains(&room.as_str()) {
             continue;
         }
-        for used in rooms_used(&code) {
+        for used in modules_used(&code) {
             let is_allowed = used == room || PRESENTERS_MAY_USE.contains(&used.as_str());
             assert!(is_allowed, "{} uses {used}", path.display());
         }
@@ -155,7 +155,7 @@ fn presenters_know_only_conversation_and_events() {
 /// Threads do not grow with Sessions: blocking work goes through the pool. A person's keyboard,
 /// a lock that another process holds and a request of an editor wait for something else.
 #[test]
-fn what_may_block_goes_through_the_disk() {
+fn blocking_work_goes_through_the_blocking_module() {
     const MAY: &[&str] =
         &["acp/", "cli/", "credential/keyring.rs", "disk.rs", "scripted/", "workbench.rs"];
     for path in rust_files("src") {
@@ -168,13 +168,13 @@ fn what_may_block_goes_through_the_disk() {
 
 #[test]
 fn the_checks_themselves_can_fail() {
-    let used = rooms_used("use crate::{turn::{self, X}, log};\nlet a = crate::cli::run();");
+    let used = modules_used("use crate::{turn::{self, X}, log};\nlet a = crate::cli::run();");
     assert_eq!(used.into_iter().collect::<Vec<_>>(), ["cli", "log", "turn"]);
-    assert!(floor_of("turn") > floor_of("session"));
+    assert!(layer_of("turn") > layer_of("session"));
 }
 
 #[test]
-fn every_file_says_what_it_is_for_and_fits_a_screenful_of_thought() {
+fn every_file_has_a_module_doc_and_is_not_too_long() {
     for folder in ["src", "tests", "benches", "examples"] {
         for path in rust_files(folder) {
             let text = fs::read_to_string(&path).unwrap();
@@ -186,9 +186,9 @@ fn every_file_says_what_it_is_for_and_fits_a_screenful_of_thought() {
 }
 
 #[test]
-fn rooms_are_words_of_the_glossary() {
+fn module_names_stand_in_the_glossary() {
     let glossary = fs::read_to_string(root().join("CONTEXT.md")).unwrap().to_lowercase();
-    for room in FLOORS.iter().flat_map(|floor| floor.iter()) {
+    for room in LAYERS.iter().flat_map(|layer| layer.iter()) {
         assert!(glossary.contains(room.trim_end_matches('s')), "{room} is not in CONTEXT.md");
     }
     for word in ["utils", "common", "helpers", "manager", "misc"] {
@@ -199,7 +199,7 @@ fn rooms_are_words_of_the_glossary() {
 }
 
 #[test]
-fn the_architecture_page_shows_these_floors() {
+fn the_architecture_page_shows_these_layers() {
     let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
     let table =
         page.split("<!-- floors -->").nth(1).and_then(|rest| rest.split("<!-- /floors -->").next());
@@ -209,7 +209,7 @@ fn the_architecture_page_shows_these_floors() {
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with("```"))
         .collect();
-    let expected: Vec<String> = FLOORS.iter().map(|floor| floor.join(" ")).collect();
+    let expected: Vec<String> = LAYERS.iter().map(|layer| layer.join(" ")).collect();
     assert_eq!(shown, expected);
 }
 

@@ -1,20 +1,20 @@
 //! Stories of the transport: what is uploaded, what goes on from what, and what is on record.
 
-use pixir::scripted::{Received, Reply, Script};
-use pixir::{Conversation, Status, Transport};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
+use pixir::{Conversation, SessionStatus, TransportSetting};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::say;
+use crate::support::TestEnv;
+use crate::support::test_env::send_and_finish;
 use crate::support::torture;
 
 /// Calls of the long Turn.
 const CALLS: usize = 50;
 
-async fn house(script: Script, transport: Transport) -> House {
-    let mut house = House::scripted(script).await;
-    house.config.transport = Some(transport);
-    house
+async fn new_test_env(script: ModelScript, transport: TransportSetting) -> TestEnv {
+    let mut env = TestEnv::with_script(script).await;
+    env.config.transport = Some(transport);
+    env
 }
 
 /// What is on record about each Provider call.
@@ -28,7 +28,7 @@ fn usages(conversation: &Conversation) -> Vec<Value> {
 }
 
 /// Head, input and tail of a body.
-fn parts(request: &Received) -> (&str, &str, &str) {
+fn parts(request: &ReceivedRequest) -> (&str, &str, &str) {
     let text = &request.body_text;
     let start = text.find("\"input\":[").unwrap() + "\"input\":".len();
     let end = text.find("],\"tools\":").unwrap() + 1;
@@ -36,7 +36,7 @@ fn parts(request: &Received) -> (&str, &str, &str) {
 }
 
 /// Reads a file of its own at each call, then answers.
-fn reader(request: &Received) -> Reply {
+fn reader(request: &ReceivedRequest) -> Reply {
     match request.outputs().len() {
         CALLS => Reply::says("I have read them all."),
         read => {
@@ -45,32 +45,32 @@ fn reader(request: &Received) -> Reply {
     }
 }
 
-async fn long_turn(transport: Transport) -> (House, Conversation) {
-    let house = house(Script::answering(reader), transport).await;
+async fn long_turn(transport: TransportSetting) -> (TestEnv, Conversation) {
+    let env = new_test_env(ModelScript::answering(reader), transport).await;
     for file in 0..CALLS {
         let lines: Vec<String> =
             (0..120).map(|line| format!("line {line} of file {file}, as code is")).collect();
-        house.write(&format!("{file}.txt"), lines.join("\n"));
+        env.write(&format!("{file}.txt"), lines.join("\n"));
     }
-    let (conversation, status) = house.turn("read everything").await;
-    assert_eq!(status, Status::Done);
-    (house, conversation)
+    let (conversation, status) = env.run_turn("read everything").await;
+    assert_eq!(status, SessionStatus::Done);
+    (env, conversation)
 }
 
 #[tokio::test]
 async fn a_turn_of_many_calls_uploads_a_fifth_over_a_socket() {
-    let uploaded = |house: &House| -> usize {
-        house.requests().iter().map(|request| request.body_text.len()).sum()
+    let uploaded = |env: &TestEnv| -> usize {
+        env.requests().iter().map(|request| request.body_text.len()).sum()
     };
-    let (sse, _) = long_turn(Transport::Sse).await;
-    let (socket, conversation) = long_turn(Transport::Auto).await;
+    let (sse, _) = long_turn(TransportSetting::Sse).await;
+    let (socket, conversation) = long_turn(TransportSetting::Auto).await;
     let requests = socket.requests();
     assert_eq!((sse.requests().len(), requests.len()), (CALLS + 1, CALLS + 1));
-    assert!(requests.iter().skip(1).all(Received::is_continued));
+    assert!(requests.iter().skip(1).all(ReceivedRequest::is_continued));
     assert_eq!((socket.server.upgrades(), socket.server.connections()), (1, 1));
     let (all, new) = (uploaded(&sse), uploaded(&socket));
     assert!(new * 5 <= all, "{new} of {all} bytes");
-    torture::say(&format!(
+    torture::print_summary(&format!(
         "a Turn of {CALLS} calls uploads {new} bytes over a WebSocket, {all} over SSE"
     ));
     let bills = usages(&conversation);
@@ -82,7 +82,7 @@ async fn a_turn_of_many_calls_uploads_a_fifth_over_a_socket() {
 #[tokio::test]
 async fn the_replayed_prefix_stays_the_same_for_two_hundred_turns() {
     let script = || {
-        Script::answering(|request| match request.outputs().len() {
+        ModelScript::answering(|request| match request.outputs().len() {
             0 if request.input().len() % 5 == 0 => Reply::new()
                 .reasoning("Hm.")
                 .text("Let me see.")
@@ -91,13 +91,16 @@ async fn the_replayed_prefix_stays_the_same_for_two_hundred_turns() {
             _ => Reply::new().reasoning("Hm.").text("Fine."),
         })
     };
-    let house = house(script(), Transport::Sse).await;
-    house.write("a.txt", "text");
-    let conversation = house.start().await;
+    let env = new_test_env(script(), TransportSetting::Sse).await;
+    env.write("a.txt", "text");
+    let conversation = env.start().await;
     for turn in 0..200 {
-        assert_eq!(say(&conversation, &format!("turn {turn}")).await, Status::Done);
+        assert_eq!(
+            send_and_finish(&conversation, &format!("turn {turn}")).await,
+            SessionStatus::Done
+        );
     }
-    let requests = house.requests();
+    let requests = env.requests();
     assert!(requests.len() > 200);
     for pair in requests.windows(2) {
         let [(head, input, tail), (next_head, next_input, next_tail)] =
@@ -109,7 +112,7 @@ async fn the_replayed_prefix_stays_the_same_for_two_hundred_turns() {
 
 #[tokio::test]
 async fn two_hundred_turns_go_on_from_each_other() {
-    let script = Script::answering(|request| match request.outputs().len() {
+    let script = ModelScript::answering(|request| match request.outputs().len() {
         0 if request.user_texts().len() % 4 == 0 => Reply::new()
             .text("Let me see.")
             .call("bash", json!({"command": "true"}))
@@ -117,13 +120,16 @@ async fn two_hundred_turns_go_on_from_each_other() {
             .call("read", json!({"path": "a.txt"})),
         _ => Reply::new().reasoning("Hm.").text("Fine."),
     });
-    let house = house(script, Transport::Auto).await;
-    house.write("a.txt", "text");
-    let conversation = house.start().await;
+    let env = new_test_env(script, TransportSetting::Auto).await;
+    env.write("a.txt", "text");
+    let conversation = env.start().await;
     for turn in 0..200 {
-        assert_eq!(say(&conversation, &format!("turn {turn}")).await, Status::Done);
+        assert_eq!(
+            send_and_finish(&conversation, &format!("turn {turn}")).await,
+            SessionStatus::Done
+        );
     }
-    let whole: Vec<usize> = house
+    let whole: Vec<usize> = env
         .requests()
         .iter()
         .enumerate()
@@ -131,15 +137,15 @@ async fn two_hundred_turns_go_on_from_each_other() {
         .map(|(place, _)| place)
         .collect();
     assert_eq!(whole, [0]);
-    assert_eq!(house.server.connections(), 1);
+    assert_eq!(env.server.connections(), 1);
 }
 
 #[tokio::test]
 async fn a_fallback_is_on_record_with_its_reason() {
-    let script = Script::answering(|_| Reply::says("ok")).refusing_sockets(|_| Some(426));
-    let house = house(script, Transport::Auto).await;
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
+    let script = ModelScript::answering(|_| Reply::says("ok")).refusing_sockets(|_| Some(426));
+    let env = new_test_env(script, TransportSetting::Auto).await;
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
     let bill = &usages(&conversation)[0];
     assert_eq!(bill["transport"], "sse");
     assert_eq!(bill["fallback_reason"], "the WebSocket was refused with status 426");
@@ -148,68 +154,71 @@ async fn a_fallback_is_on_record_with_its_reason() {
 
 #[tokio::test]
 async fn a_custom_endpoint_is_asked_over_sse_unless_config_says_otherwise() {
-    let mut house = House::scripted(Script::answering(|_| Reply::says("ok"))).await;
-    house.turn("hi").await;
-    assert_eq!((house.requests()[0].transport, house.server.upgrades()), ("sse", 0));
-    house.config.transport = Some(Transport::Auto);
-    house.turn("hi").await;
-    assert_eq!(house.requests()[1].transport, "websocket");
+    let mut env = TestEnv::with_script(ModelScript::answering(|_| Reply::says("ok"))).await;
+    env.run_turn("hi").await;
+    assert_eq!((env.requests()[0].transport, env.server.upgrades()), ("sse", 0));
+    env.config.transport = Some(TransportSetting::Auto);
+    env.run_turn("hi").await;
+    assert_eq!(env.requests()[1].transport, "websocket");
 }
 
 #[tokio::test]
 async fn a_lost_response_costs_one_request_and_nothing_else() {
     let lost = json!({"error": {"code": "previous_response_not_found", "message": "gone"}});
-    let script =
-        Script::new([Reply::says("one"), Reply::status(400, lost.to_string()), Reply::says("two")]);
-    let house = house(script, Transport::Auto).await;
-    let (conversation, _) = house.turn("first").await;
-    assert_eq!(say(&conversation, "second").await, Status::Done);
+    let script = ModelScript::new([
+        Reply::says("one"),
+        Reply::status(400, lost.to_string()),
+        Reply::says("two"),
+    ]);
+    let env = new_test_env(script, TransportSetting::Auto).await;
+    let (conversation, _) = env.run_turn("first").await;
+    assert_eq!(send_and_finish(&conversation, "second").await, SessionStatus::Done);
     let bill = &usages(&conversation)[1];
     assert_eq!(
         bill["continuation"],
         json!({"used": false, "reset_reason": "previous_response_not_found"})
     );
     assert_eq!(bill["retries"], 1);
-    assert_eq!(house.requests()[2].user_texts(), ["first", "second"]);
+    assert_eq!(env.requests()[2].user_texts(), ["first", "second"]);
 }
 
 #[tokio::test]
 async fn unreadable_reasoning_is_left_out_and_on_record() {
-    let script = Script::new([
+    let script = ModelScript::new([
         Reply::new().reasoning("Hm.").text("one"),
         Reply::status(400, json!({"error": {"code": "invalid_encrypted_content", "message": "The encrypted content could not be verified."}}).to_string()),
         Reply::new().reasoning("Hm.").text("two"),
         Reply::says("three"),
     ]);
-    let house = house(script, Transport::Sse).await;
-    let (conversation, _) = house.turn("first").await;
-    assert_eq!(say(&conversation, "second").await, Status::Done);
-    assert_eq!(say(&conversation, "third").await, Status::Done);
+    let env = new_test_env(script, TransportSetting::Sse).await;
+    let (conversation, _) = env.run_turn("first").await;
+    assert_eq!(send_and_finish(&conversation, "second").await, SessionStatus::Done);
+    assert_eq!(send_and_finish(&conversation, "third").await, SessionStatus::Done);
     let bills = usages(&conversation);
     assert_eq!((&bills[1]["reasoning_dropped"], &bills[1]["retries"]), (&json!(true), &json!(1)));
-    let reasoning = |request: &Received| {
+    let reasoning = |request: &ReceivedRequest| {
         let items = request.input().iter();
         items.filter(|item| item["type"] == "reasoning").count()
     };
-    assert_eq!(house.requests().iter().map(reasoning).collect::<Vec<_>>(), [0, 1, 0, 1]);
+    assert_eq!(env.requests().iter().map(reasoning).collect::<Vec<_>>(), [0, 1, 0, 1]);
 }
 
 #[tokio::test]
 async fn reasoning_is_replayed_only_where_it_was_made() {
-    let script = || Script::answering(|_| Reply::new().reasoning("Hm.").text("ok"));
-    let mut one = House::scripted(script()).await;
-    let (conversation, _) = one.turn("first").await;
+    let script = || ModelScript::answering(|_| Reply::new().reasoning("Hm.").text("ok"));
+    let mut one = TestEnv::with_script(script()).await;
+    let (conversation, _) = one.run_turn("first").await;
     let id = conversation.id().clone();
     drop(conversation);
     // Another model, then another endpoint: neither could read it.
     one.config.model = "gpt-6-sol".to_owned();
     one.config.model_named = true;
     let conversation = one.resume(&id).await;
-    assert_eq!(say(&conversation, "second").await, Status::Done);
+    assert_eq!(send_and_finish(&conversation, "second").await, SessionStatus::Done);
     drop(conversation);
-    one.server = pixir::scripted::Server::start(script()).await.unwrap();
+    one.server = pixir::scripted::ScriptedServer::start(script()).await.unwrap();
     let conversation = one.resume(&id).await;
-    assert_eq!(say(&conversation, "third").await, Status::Done);
+    assert_eq!(send_and_finish(&conversation, "third").await, SessionStatus::Done);
     let sent = one.requests()[0].body_text.clone();
     assert!(!sent.contains("encrypted_content\":"), "{sent}");
     assert!(sent.contains("first") && sent.contains("second"));
@@ -217,12 +226,13 @@ async fn reasoning_is_replayed_only_where_it_was_made() {
 
 #[tokio::test]
 async fn a_request_that_is_sent_anew_counts_against_the_budget() {
-    let script = Script::new([Reply::new().ends_silently().closes(1011), Reply::says("never")]);
-    let mut house = house(script, Transport::Auto).await;
-    house.config.budget.max_requests = Some(1);
-    let (conversation, status) = house.turn("hi").await;
-    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    let script =
+        ModelScript::new([Reply::new().ends_silently().closes(1011), Reply::says("never")]);
+    let mut env = new_test_env(script, TransportSetting::Auto).await;
+    env.config.budget.max_requests = Some(1);
+    let (conversation, status) = env.run_turn("hi").await;
+    let SessionStatus::Error { terminal_status, .. } = status else { panic!("{status:?}") };
     assert_eq!(terminal_status, "budget_exceeded");
-    assert_eq!(house.requests().len(), 1, "the second one never left");
+    assert_eq!(env.requests().len(), 1, "the second one never left");
     assert_eq!(usages(&conversation)[0]["status"], "failed");
 }

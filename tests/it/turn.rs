@@ -3,22 +3,24 @@
 use std::time::Duration;
 
 use pixir::scripted::Reply;
-use pixir::{Answer, CallId, Ephemeral, EventKind, Input, Status};
+use pixir::{CallId, Ephemeral, EventKind, PermissionAnswer, SessionStatus, UserInput};
 use serde_json::json;
 
-use crate::support::House;
-use crate::support::house::{finish, listen, listen_until, logs, say};
+use crate::support::TestEnv;
+use crate::support::test_env::{
+    listen_until, log_files, send_and_finish, subscribe_from_now, wait_for_turn_end,
+};
 
-fn is_status(event: &pixir::Event, wanted: fn(&Status) -> bool) -> bool {
+fn is_status(event: &pixir::Event, wanted: fn(&SessionStatus) -> bool) -> bool {
     matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(status)) if wanted(status))
 }
 
 #[tokio::test]
 async fn a_question_is_answered() {
-    let house = House::with([Reply::says("Hello.")]).await;
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    let env = TestEnv::with_replies([Reply::says("Hello.")]).await;
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "hi"
     2 provider_usage completed retries=0
@@ -28,7 +30,7 @@ async fn a_question_is_answered() {
 
 #[tokio::test]
 async fn a_file_is_read_edited_and_tested() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::new()
             .reasoning("Look first.")
             .text("I will look.")
@@ -41,11 +43,11 @@ async fn a_file_is_read_edited_and_tested() {
         Reply::says("Fixed."),
     ])
     .await;
-    house.write("a.sh", "echo 1\n");
-    let (conversation, status) = house.turn("make it say 2").await;
-    assert_eq!(status, Status::Done);
-    assert_eq!(house.read("a.sh"), "echo 2\n");
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    env.write("a.sh", "echo 1\n");
+    let (conversation, status) = env.run_turn("make it say 2").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert_eq!(env.read("a.sh"), "echo 2\n");
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "make it say 2"
     2 provider_usage completed retries=0
@@ -66,7 +68,7 @@ async fn a_file_is_read_edited_and_tested() {
 
 #[tokio::test]
 async fn the_model_is_told_what_went_wrong_and_goes_on() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("no_such_tool", json!({})),
         Reply::calls("read", json!({"path": 7})),
         Reply::new().call_as(Some("call_x"), "read", "{not json"),
@@ -76,9 +78,9 @@ async fn the_model_is_told_what_went_wrong_and_goes_on() {
         Reply::says("I give up."),
     ])
     .await;
-    let (conversation, status) = house.turn("try things").await;
-    assert_eq!(status, Status::Done);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    let (conversation, status) = env.run_turn("try things").await;
+    assert_eq!(status, SessionStatus::Done);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "try things"
     2 provider_usage completed retries=0
@@ -102,7 +104,7 @@ async fn the_model_is_told_what_went_wrong_and_goes_on() {
     20 provider_usage completed retries=0
     21 assistant_message final "I give up."
     "#);
-    let last = house.requests().pop().unwrap();
+    let last = env.requests().pop().unwrap();
     assert!(
         last.outputs().iter().any(|output| output.contains("exit code 3")),
         "{:?}",
@@ -112,7 +114,7 @@ async fn the_model_is_told_what_went_wrong_and_goes_on() {
 
 #[tokio::test]
 async fn calls_that_only_look_are_answered_in_order() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::new()
             .call("read", json!({"path": "a"}))
             .call("read", json!({"path": "b"}))
@@ -121,10 +123,10 @@ async fn calls_that_only_look_are_answered_in_order() {
         Reply::says("ok"),
     ])
     .await;
-    house.write("a", "old a\n");
-    house.write("b", "old b\n");
-    let (conversation, _) = house.turn("look").await;
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    env.write("a", "old a\n");
+    env.write("b", "old b\n");
+    let (conversation, _) = env.run_turn("look").await;
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "look"
     2 provider_usage completed retries=0
@@ -143,42 +145,43 @@ async fn calls_that_only_look_are_answered_in_order() {
 
 #[tokio::test]
 async fn null_means_not_given() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("bash", json!({"command": "echo fine", "timeout_ms": null})),
         Reply::says("ok"),
     ])
     .await;
-    let (conversation, _) = house.turn("go").await;
-    assert!(house.transcript(&conversation).contains(r#"tool_result ok=true "fine"#));
+    let (conversation, _) = env.run_turn("go").await;
+    assert!(env.transcript(&conversation).contains(r#"tool_result ok=true "fine"#));
 }
 
 #[tokio::test]
 async fn text_beside_calls_is_commentary_and_is_replayed() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::new().text("Let me see.").call("read", json!({"path": "a"})),
         Reply::says("It is empty."),
         Reply::says("Yes."),
     ])
     .await;
-    house.write("a", "");
-    let (conversation, _) = house.turn("what is in a?").await;
-    assert_eq!(say(&conversation, "sure?").await, Status::Done);
-    let last = house.requests().pop().unwrap();
+    env.write("a", "");
+    let (conversation, _) = env.run_turn("what is in a?").await;
+    assert_eq!(send_and_finish(&conversation, "sure?").await, SessionStatus::Done);
+    let last = env.requests().pop().unwrap();
     for text in ["Let me see.", "It is empty."] {
         assert!(last.body_text.contains(text), "{text} is replayed");
     }
     assert!(
-        house.transcript(&conversation).contains(r#"assistant_message commentary "Let me see.""#)
+        env.transcript(&conversation).contains(r#"assistant_message commentary "Let me see.""#)
     );
 }
 
 #[tokio::test]
 async fn an_interrupt_during_the_stream_keeps_the_partial_text() {
-    let house =
-        House::with([Reply::new().text("Half an ans").stalls(), Reply::says("Whole.")]).await;
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let env =
+        TestEnv::with_replies([Reply::new().text("Half an ans").stalls(), Reply::says("Whole.")])
+            .await;
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     let mut seen = String::new();
     while !seen.contains("ans") {
         for event in listen_until(&mut listener, |event| event.type_name() == "text_delta").await {
@@ -188,9 +191,9 @@ async fn an_interrupt_during_the_stream_keeps_the_partial_text() {
         }
     }
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
-    assert_eq!(say(&conversation, "again").await, Status::Done);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
+    assert_eq!(send_and_finish(&conversation, "again").await, SessionStatus::Done);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "go"
     2 provider_usage failed interrupted retries=0
@@ -200,76 +203,77 @@ async fn an_interrupt_during_the_stream_keeps_the_partial_text() {
     6 provider_usage completed retries=0
     7 assistant_message final "Whole."
     "#);
-    let last = house.requests().pop().unwrap();
+    let last = env.requests().pop().unwrap();
     assert!(!last.body_text.contains("Half an ans"), "partial text is not replayed");
 }
 
 #[tokio::test]
 async fn an_interrupt_during_a_tool_kills_it_and_answers_its_call() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("bash", json!({"command": "echo begun; sleep 600 & sleep 600"})),
         Reply::says("ok"),
     ])
     .await;
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     listen_until(&mut listener, |event| event.type_name() == "tool_output_delta").await;
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
-    assert_eq!(say(&conversation, "again").await, Status::Done);
-    let transcript = house.transcript(&conversation);
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
+    assert_eq!(send_and_finish(&conversation, "again").await, SessionStatus::Done);
+    let transcript = env.transcript(&conversation);
     assert!(transcript.contains("turn_failed interrupted interrupted"), "{transcript}");
     assert_eq!(transcript.matches("tool_result").count(), 1, "{transcript}");
 }
 
 #[tokio::test]
 async fn an_interrupt_between_calls_stops_before_the_next_one() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::new()
             .call("bash", json!({"command": "touch first; sleep 600"}))
             .call("bash", json!({"command": "touch second"})),
         Reply::says("ok"),
     ])
     .await;
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     listen_until(&mut listener, |event| {
-        is_status(event, |status| matches!(status, Status::Working { .. }))
+        is_status(event, |status| matches!(status, SessionStatus::Working { .. }))
     })
     .await;
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
-    assert!(!house.workspace().join("second").exists());
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
+    assert!(!env.workspace().join("second").exists());
 }
 
 #[tokio::test]
 async fn an_interrupt_while_waiting_to_retry_ends_the_wait() {
-    let mut house = House::with([Reply::status(503, "{}"), Reply::says("never")]).await;
-    house.config.retry.base = Duration::from_secs(50);
-    house.config.retry.cap = Duration::from_secs(50);
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let mut env = TestEnv::with_replies([Reply::status(503, "{}"), Reply::says("never")]).await;
+    env.config.retry.base = Duration::from_secs(50);
+    env.config.retry.cap = Duration::from_secs(50);
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     listen_until(&mut listener, |event| event.type_name() == "provider_retry").await;
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
-    assert_eq!(house.requests().len(), 1);
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
+    assert_eq!(env.requests().len(), 1);
 }
 
 #[tokio::test]
 async fn a_failed_attempt_is_tried_again_and_nothing_is_shown_twice() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::status(500, r#"{"error":{"message":"oops"}}"#),
         Reply::new().text_in(["One ", "two "]).ends_silently(),
         Reply::new().text_in(["One ", "two ", "three."]),
     ])
     .await;
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "count".into() }).await.unwrap();
-    let heard = listen_until(&mut listener, |event| is_status(event, Status::is_terminal)).await;
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "count".into() }).await.unwrap();
+    let heard =
+        listen_until(&mut listener, |event| is_status(event, SessionStatus::is_terminal)).await;
     let shown: String = heard
         .iter()
         .filter_map(|event| match event.kind() {
@@ -280,7 +284,7 @@ async fn a_failed_attempt_is_tried_again_and_nothing_is_shown_twice() {
     assert_eq!(shown, "One two three.");
     let retries = heard.iter().filter(|event| event.type_name() == "provider_retry").count();
     assert_eq!(retries, 2);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "count"
     2 provider_usage completed retries=2
@@ -290,11 +294,12 @@ async fn a_failed_attempt_is_tried_again_and_nothing_is_shown_twice() {
 
 #[tokio::test]
 async fn a_provider_that_keeps_failing_ends_the_turn_after_five_attempts() {
-    let house = House::with((0..9).map(|_| Reply::new().text("Half").ends_silently())).await;
-    let (conversation, status) = house.turn("go").await;
-    assert!(matches!(status, Status::Error { .. }));
-    assert_eq!(house.requests().len(), 5);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    let env =
+        TestEnv::with_replies((0..9).map(|_| Reply::new().text("Half").ends_silently())).await;
+    let (conversation, status) = env.run_turn("go").await;
+    assert!(matches!(status, SessionStatus::Error { .. }));
+    assert_eq!(env.requests().len(), 5);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "go"
     2 provider_usage failed invalid_response retries=4
@@ -306,15 +311,15 @@ async fn a_provider_that_keeps_failing_ends_the_turn_after_five_attempts() {
 #[tokio::test]
 async fn a_definite_failure_is_not_repeated() {
     let body = r#"{"error":{"message":"Incorrect API key","code":"invalid_api_key"}}"#;
-    let house = House::with([Reply::status(401, body)]).await;
-    let (conversation, status) = house.turn("go").await;
-    let Status::Error { terminal_status, error } = status else { panic!("{status:?}") };
+    let env = TestEnv::with_replies([Reply::status(401, body)]).await;
+    let (conversation, status) = env.run_turn("go").await;
+    let SessionStatus::Error { terminal_status, error } = status else { panic!("{status:?}") };
     assert_eq!(
         (terminal_status.as_str(), error.kind.as_str()),
         ("configuration_error", "auth_refused")
     );
-    assert_eq!(house.requests().len(), 1);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    assert_eq!(env.requests().len(), 1);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "go"
     2 provider_usage failed auth_refused retries=0
@@ -324,17 +329,19 @@ async fn a_definite_failure_is_not_repeated() {
 
 #[tokio::test]
 async fn an_answer_without_words_is_not_an_answer() {
-    let house = House::with([Reply::says("   ")]).await;
-    let (_, status) = house.turn("go").await;
-    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    let env = TestEnv::with_replies([Reply::says("   ")]).await;
+    let (_, status) = env.run_turn("go").await;
+    let SessionStatus::Error { terminal_status, .. } = status else { panic!("{status:?}") };
     assert_eq!(terminal_status, "incomplete");
 }
 
 #[tokio::test]
 async fn a_cut_answer_is_kept_and_says_so() {
-    let house = House::with([Reply::says("As much as fits").incomplete("max_output_tokens")]).await;
-    let (conversation, status) = house.turn("go").await;
-    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    let env =
+        TestEnv::with_replies([Reply::says("As much as fits").incomplete("max_output_tokens")])
+            .await;
+    let (conversation, status) = env.run_turn("go").await;
+    let SessionStatus::Error { terminal_status, .. } = status else { panic!("{status:?}") };
     assert_eq!(terminal_status, "incomplete");
     let log = std::fs::read_to_string(conversation.log_path()).unwrap();
     assert!(log.contains(r#""truncated":"max_output_tokens""#));
@@ -342,38 +349,44 @@ async fn a_cut_answer_is_kept_and_says_so() {
 
 #[tokio::test]
 async fn the_iteration_cap_ends_the_turn() {
-    let mut house =
-        House::with((0..5).map(|n| Reply::calls("bash", json!({"command": format!("echo {n}")}))))
-            .await;
-    house.config.max_iterations = Some(2);
-    let (conversation, status) = house.turn("go").await;
-    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    let mut env = TestEnv::with_replies(
+        (0..5).map(|n| Reply::calls("bash", json!({"command": format!("echo {n}")}))),
+    )
+    .await;
+    env.config.max_iterations = Some(2);
+    let (conversation, status) = env.run_turn("go").await;
+    let SessionStatus::Error { terminal_status, .. } = status else { panic!("{status:?}") };
     assert_eq!(terminal_status, "iteration_cap");
-    assert_eq!(house.requests().len(), 2);
-    assert!(house.transcript(&conversation).ends_with("turn_failed iteration_cap iteration_cap\n"));
+    assert_eq!(env.requests().len(), 2);
+    assert!(env.transcript(&conversation).ends_with("turn_failed iteration_cap iteration_cap\n"));
 }
 
 #[tokio::test]
 async fn a_doom_loop_is_refused_and_then_ended() {
-    let house =
-        House::with((0..9).map(|_| Reply::calls("bash", json!({"command": "echo same"})))).await;
-    let (conversation, status) = house.turn("go").await;
-    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    let env = TestEnv::with_replies(
+        (0..9).map(|_| Reply::calls("bash", json!({"command": "echo same"}))),
+    )
+    .await;
+    let (conversation, status) = env.run_turn("go").await;
+    let SessionStatus::Error { terminal_status, .. } = status else { panic!("{status:?}") };
     assert_eq!(terminal_status, "doom_loop");
-    assert_eq!(house.requests().len(), 6);
-    let transcript = house.transcript(&conversation);
+    assert_eq!(env.requests().len(), 6);
+    let transcript = env.transcript(&conversation);
     assert_eq!(transcript.matches("error doom_loop").count(), 3, "{transcript}");
 }
 
 #[tokio::test]
 async fn a_denied_command_is_told_to_the_model() {
-    let house = House::with([Reply::calls("bash", json!({"command": "rm x"})), Reply::says("ok")])
-        .await
-        .ask_mode();
-    house.write("x", "precious");
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "clean up".into() }).await.unwrap();
+    let env = TestEnv::with_replies([
+        Reply::calls("bash", json!({"command": "rm x"})),
+        Reply::says("ok"),
+    ])
+    .await
+    .in_ask_mode();
+    env.write("x", "precious");
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "clean up".into() }).await.unwrap();
     let heard =
         listen_until(&mut listener, |event| event.type_name() == "permission_request").await;
     let Some(EventKind::Ephemeral(Ephemeral::PermissionRequest(request))) =
@@ -382,10 +395,10 @@ async fn a_denied_command_is_told_to_the_model() {
         panic!()
     };
     assert!(request.summary.contains("rm x"));
-    conversation.answer(&request.call_id, Answer::No).await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Done);
-    assert_eq!(house.read("x"), "precious");
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    conversation.answer(&request.call_id, PermissionAnswer::No).await.unwrap();
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
+    assert_eq!(env.read("x"), "precious");
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build ask
     1 user_message "clean up"
     2 provider_usage completed retries=0
@@ -399,38 +412,40 @@ async fn a_denied_command_is_told_to_the_model() {
 
 #[tokio::test]
 async fn a_question_that_nobody_can_answer_is_denied_at_once() {
-    let mut house =
-        House::with([Reply::calls("bash", json!({"command": "touch x"})), Reply::says("ok")])
-            .await
-            .ask_mode();
-    house.can_ask = false;
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    assert!(!house.workspace().join("x").exists());
-    assert!(house.transcript(&conversation).contains("permission_decision deny ask by nobody"));
-    assert!(conversation.answer(&CallId::new("call_1"), Answer::Once).await.is_err());
+    let mut env = TestEnv::with_replies([
+        Reply::calls("bash", json!({"command": "touch x"})),
+        Reply::says("ok"),
+    ])
+    .await
+    .in_ask_mode();
+    env.can_ask = false;
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert!(!env.workspace().join("x").exists());
+    assert!(env.transcript(&conversation).contains("permission_decision deny ask by nobody"));
+    assert!(conversation.answer(&CallId::new("call_1"), PermissionAnswer::Once).await.is_err());
 }
 
 #[tokio::test]
 async fn a_dry_run_changes_nothing() {
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::calls("write", json!({"path": "x", "content": "1"})),
         Reply::calls("bash", json!({"command": "touch y"})),
         Reply::says("That is what I would do."),
     ])
     .await;
-    house.config.dry_run = true;
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    assert!(!house.workspace().join("x").exists() && !house.workspace().join("y").exists());
-    assert_eq!(house.transcript(&conversation).matches("dry run").count(), 2);
+    env.config.dry_run = true;
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert!(!env.workspace().join("x").exists() && !env.workspace().join("y").exists());
+    assert_eq!(env.transcript(&conversation).matches("dry run").count(), 2);
 }
 
 /// A model that heard a Secret elsewhere says it again, in pieces.
 #[tokio::test]
 async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_said() {
     let said = ["Use secret-of", "-the-ho", "use, not secret-of-the-", "shed; secret-of"];
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::new()
             .reasoning("They said secret-of-the-house.")
             .text_in(said)
@@ -439,11 +454,12 @@ async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_s
         Reply::new().text_in(said),
     ])
     .await;
-    house.may_hold.push("key");
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    assert_eq!(say(&conversation, "what is it?").await, Status::Done);
-    let heard = listen_until(&mut listener, |event| is_status(event, |s| *s == Status::Done)).await;
+    env.files_with_secrets.push("key");
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    assert_eq!(send_and_finish(&conversation, "what is it?").await, SessionStatus::Done);
+    let heard =
+        listen_until(&mut listener, |event| is_status(event, |s| *s == SessionStatus::Done)).await;
     let live = |wanted: fn(&Ephemeral) -> Option<&String>| -> String {
         let texts = heard.iter().filter_map(|event| match event.kind() {
             EventKind::Ephemeral(notice) => wanted(notice),
@@ -451,11 +467,11 @@ async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_s
         });
         texts.map(String::as_str).collect()
     };
-    let log = std::fs::read_to_string(logs(&house.workspace()).pop().unwrap()).unwrap();
+    let log = std::fs::read_to_string(log_files(&env.workspace()).pop().unwrap()).unwrap();
     assert!(!log.contains("secret-of-the-house"), "{log}");
     let shown = "Use [redacted:STORY_TOKEN], not secret-of-the-shed; secret-of";
     assert_eq!(log.matches(shown).count(), 2, "{log}");
-    assert_eq!(house.read("key"), "secret-of-the-house");
+    assert_eq!(env.read("key"), "secret-of-the-house");
     let text = live(|notice| match notice {
         Ephemeral::TextDelta(chunk) => Some(chunk),
         _ => None,
@@ -470,46 +486,46 @@ async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_s
 
 #[tokio::test]
 async fn secrets_never_reach_the_log_or_the_model() {
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::calls("bash", json!({"command": "cat leak; echo $STORY_TOKEN; env"})),
         Reply::calls("read", json!({"path": "leak"})),
         Reply::says("ok"),
     ])
     .await;
-    house.may_hold.push("leak");
-    house.write("leak", "token=secret-of-the-house and sk-test-of-the-house\n");
-    let (conversation, _) = house.turn("my token is secret-of-the-house").await;
+    env.files_with_secrets.push("leak");
+    env.write("leak", "token=secret-of-the-house and sk-test-of-the-house\n");
+    let (conversation, _) = env.run_turn("my token is secret-of-the-house").await;
     let log = std::fs::read_to_string(conversation.log_path()).unwrap();
-    let requests = house.requests();
+    let requests = env.requests();
     let sent = requests.iter().map(|request| request.body_text.as_str()).collect::<String>();
     for text in [log.as_str(), sent.as_str()] {
         assert!(!text.contains("secret-of-the-house"), "{text}");
         assert!(!text.contains("sk-test-of-the-house"), "{text}");
         assert!(text.contains("[redacted:"));
     }
-    assert_eq!(house.read("leak"), "token=secret-of-the-house and sk-test-of-the-house\n");
+    assert_eq!(env.read("leak"), "token=secret-of-the-house and sk-test-of-the-house\n");
 }
 
 #[tokio::test]
 async fn a_session_resumes_with_its_whole_history_and_its_posture() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::new().reasoning("Hm.").call("bash", json!({"command": "echo 4711"})),
         Reply::says("It is 4711."),
         Reply::says("Still 4711."),
     ])
     .await;
-    let (conversation, _) = house.turn("find the number").await;
+    let (conversation, _) = env.run_turn("find the number").await;
     let id = conversation.id().clone();
     drop(conversation);
-    let resumed = house.resume(&id).await;
+    let resumed = env.resume(&id).await;
     assert!(resumed.notices().is_empty(), "{:?}", resumed.notices());
-    assert_eq!(say(&resumed, "and now?").await, Status::Done);
-    let requests = house.requests();
+    assert_eq!(send_and_finish(&resumed, "and now?").await, SessionStatus::Done);
+    let requests = env.requests();
     let (before, after) = (&requests[1], &requests[2]);
     let prefix = before.input();
     assert_eq!(&after.input()[..prefix.len()], prefix, "the replayed prefix is the same");
     assert!(after.body_text.contains("encrypted_content"));
-    insta::assert_snapshot!(house.transcript(&resumed), @r#"
+    insta::assert_snapshot!(env.transcript(&resumed), @r#"
     0 session_started build auto
     1 user_message "find the number"
     2 provider_usage completed retries=0
@@ -526,21 +542,21 @@ async fn a_session_resumes_with_its_whole_history_and_its_posture() {
 
 #[tokio::test]
 async fn another_model_gets_no_reasoning_of_the_first() {
-    let mut house = House::with([
+    let mut env = TestEnv::with_replies([
         Reply::new().reasoning("Hm.").call("bash", json!({"command": "true"})),
         Reply::says("ok"),
         Reply::says("ok"),
     ])
     .await;
-    let (conversation, _) = house.turn("go").await;
+    let (conversation, _) = env.run_turn("go").await;
     let id = conversation.id().clone();
     drop(conversation);
-    house.config.model = "gpt-6-sol".into();
-    house.config.model_named = true;
-    let resumed = house.resume(&id).await;
-    say(&resumed, "and you?").await;
-    let last = house.requests().pop().unwrap();
+    env.config.model = "gpt-6-sol".into();
+    env.config.model_named = true;
+    let resumed = env.resume(&id).await;
+    send_and_finish(&resumed, "and you?").await;
+    let last = env.requests().pop().unwrap();
     assert_eq!(last.body["model"], "gpt-6-sol");
     assert!(!last.input().iter().any(|item| item["type"] == "reasoning"));
-    assert!(house.transcript(&resumed).contains(r#"posture_changed {"model":"gpt-6-sol"}"#));
+    assert!(env.transcript(&resumed).contains(r#"posture_changed {"model":"gpt-6-sol"}"#));
 }

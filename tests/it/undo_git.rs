@@ -8,19 +8,19 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::newest_log;
-use crate::support::torture::{self, Size};
+use crate::support::TestEnv;
+use crate::support::test_env::newest_log;
+use crate::support::torture::{self, SuiteSize};
 
 /// The mode and the content or target of every path.
-type Files = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+type GitFileStates = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 /// All files of a Workspace, without the folders of Pixir and of git.
-fn files(folder: &Path) -> Files {
-    let mut files = Files::new();
+fn files(folder: &Path) -> GitFileStates {
+    let mut files = GitFileStates::new();
     let mut waiting = vec![folder.to_owned()];
     while let Some(folder) = waiting.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -82,9 +82,9 @@ fn write_files(folder: &Path, count: usize) {
 }
 
 /// The store of the Workspace: the bytes that were copied, and those of git that have a second name there.
-fn stored_bytes(house: &House) -> (u64, u64) {
+fn stored_bytes(env: &TestEnv) -> (u64, u64) {
     let (mut copied, mut pinned) = (0, 0);
-    let mut waiting = vec![house.workspace().join(".pixir/snapshots")];
+    let mut waiting = vec![env.workspace().join(".pixir/snapshots")];
     while let Some(folder) = waiting.pop() {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let stat = entry.metadata().unwrap();
@@ -102,29 +102,29 @@ fn stored_bytes(house: &House) -> (u64, u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_that_git_holds_are_not_copied_and_come_back_after_git_is_removed() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("bash", json!({"command": "true"})),
         Reply::calls("bash", json!({"command": "rm -rf .git a c"})),
         Reply::says("all gone"),
     ])
     .await;
-    repository(&house.workspace(), 900);
-    git(&house.workspace(), &["gc", "-q"]);
-    house.write("untracked", "not in git\n");
-    let before = files(&house.workspace());
-    house.pixir(&["remove it"]).exits(0);
-    let after = files(&house.workspace());
+    repository(&env.workspace(), 900);
+    git(&env.workspace(), &["gc", "-q"]);
+    env.write("untracked", "not in git\n");
+    let before = files(&env.workspace());
+    env.run_pixir(&["remove it"]).assert_exit_code(0);
+    let after = files(&env.workspace());
     // What the sandbox protects in `.git` stays.
-    assert!(after.len() < 5 && !house.workspace().join(".git/objects").exists());
-    let (copied, pinned) = stored_bytes(&house);
+    assert!(after.len() < 5 && !env.workspace().join(".git/objects").exists());
+    let (copied, pinned) = stored_bytes(&env);
     let contents: usize = before.values().map(|(_, content)| content.len()).sum();
     assert!(copied < contents as u64 / 2, "{copied} of {contents} bytes were copied");
     assert!(pinned > 0);
-    house.pixir(&["undo", "--yes", "--force"]).exits(0);
-    assert_eq!(files(&house.workspace()), before);
-    house.pixir(&["redo", "--yes"]).exits(0);
-    assert_eq!(files(&house.workspace()), after);
-    let log = fs::read_to_string(newest_log(&house.workspace())).unwrap();
+    env.run_pixir(&["undo", "--yes", "--force"]).assert_exit_code(0);
+    assert_eq!(files(&env.workspace()), before);
+    env.run_pixir(&["redo", "--yes"]).assert_exit_code(0);
+    assert_eq!(files(&env.workspace()), after);
+    let log = fs::read_to_string(newest_log(&env.workspace())).unwrap();
     assert_eq!(log.matches("history_rewound").count(), 2, "{log}");
 }
 
@@ -132,20 +132,23 @@ async fn files_that_git_holds_are_not_copied_and_come_back_after_git_is_removed(
 async fn objects_of_git_that_a_command_overwrote_are_a_refusal_and_nothing_changes() {
     let damage =
         "chmod -R u+w .git/objects; for f in .git/objects/pack/*.pack; do : > $f; done; rm -rf a";
-    let house =
-        House::with([Reply::calls("bash", json!({"command": damage})), Reply::says("done")]).await;
-    repository(&house.workspace(), 200);
-    git(&house.workspace(), &["gc", "-q"]);
-    house.pixir(&["damage it"]).exits(0);
-    let after = files(&house.workspace());
-    let refused = house.pixir(&["undo", "--yes", "--force"]).exits(1);
+    let env = TestEnv::with_replies([
+        Reply::calls("bash", json!({"command": damage})),
+        Reply::says("done"),
+    ])
+    .await;
+    repository(&env.workspace(), 200);
+    git(&env.workspace(), &["gc", "-q"]);
+    env.run_pixir(&["damage it"]).assert_exit_code(0);
+    let after = files(&env.workspace());
+    let refused = env.run_pixir(&["undo", "--yes", "--force"]).assert_exit_code(1);
     assert!(refused.err.contains("a/"), "{}", refused.err);
-    assert_eq!(files(&house.workspace()), after, "nothing was half restored");
+    assert_eq!(files(&env.workspace()), after, "nothing was half restored");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_files_than_the_setting_allows_leave_only_file_tools_to_undo_and_that_is_said_once() {
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("bash", json!({"command": "echo x > c/file2"})),
         Reply::calls("write", json!({"path": "a/file0", "content": "new\n"})),
         Reply::says("done"),
@@ -153,17 +156,17 @@ async fn more_files_than_the_setting_allows_leave_only_file_tools_to_undo_and_th
         Reply::says("done again"),
     ])
     .await;
-    write_files(&house.workspace(), 100);
-    let config = house.home().join(".pixir");
+    write_files(&env.workspace(), 100);
+    let config = env.home().join(".pixir");
     fs::create_dir_all(&config).unwrap();
     fs::write(config.join("config.json"), r#"{"undo": {"max_files": 99}}"#).unwrap();
-    let first = house.pixir(&["change it", "--json"]).exits(0);
+    let first = env.run_pixir(&["change it", "--json"]).assert_exit_code(0);
     assert!(first.err.contains("undo covers only what file tools change"), "{}", first.err);
     assert!(first.err.contains("undo.max_files"), "{}", first.err);
-    let undone = house.pixir(&["undo", "--yes"]).exits(0);
+    let undone = env.run_pixir(&["undo", "--yes"]).assert_exit_code(0);
     assert!(undone.out.contains("not covered"), "{}{}", undone.out, undone.err);
-    assert_eq!(house.read("a/file0"), "content 0\n");
-    assert_eq!(house.read("c/file2"), "x\n");
+    assert_eq!(env.read("a/file0"), "content 0\n");
+    assert_eq!(env.read("c/file2"), "x\n");
     let value: Value = serde_json::from_str(&first.out).unwrap();
     assert_eq!(value["ok"], true);
 }
@@ -199,8 +202,8 @@ fn commands(random: &mut fastrand::Rng) -> Vec<Reply> {
 }
 
 /// A Workspace with or without git, a sparse checkout, a submodule, untracked and ignored files.
-fn random_workspace(house: &House, random: &mut fastrand::Rng) -> &'static str {
-    let folder = house.workspace();
+fn random_workspace(env: &TestEnv, random: &mut fastrand::Rng) -> &'static str {
+    let folder = env.workspace();
     let kind = ["none", "packed", "loose", "sparse", "submodule"][random.usize(..5)];
     match kind {
         "none" => write_files(&folder, 120),
@@ -210,7 +213,7 @@ fn random_workspace(house: &House, random: &mut fastrand::Rng) -> &'static str {
         "packed" => git(&folder, &["gc", "-q"]),
         "sparse" => git(&folder, &["sparse-checkout", "set", "--no-cone", "a", "/.gitignore"]),
         "submodule" => {
-            let inner = house.home().join("inner");
+            let inner = env.home().join("inner");
             fs::create_dir_all(&inner).unwrap();
             repository(&inner, 80);
             let inner = inner.to_str().unwrap().to_owned();
@@ -220,8 +223,8 @@ fn random_workspace(house: &House, random: &mut fastrand::Rng) -> &'static str {
         _ => {}
     }
     if random.bool() {
-        house.write("untracked", "untracked\n");
-        house.write("ignored", "ignored\n");
+        env.write("untracked", "untracked\n");
+        env.write("ignored", "ignored\n");
     }
     kind
 }
@@ -229,49 +232,49 @@ fn random_workspace(house: &House, random: &mut fastrand::Rng) -> &'static str {
 #[tokio::test(flavor = "multi_thread")]
 async fn random_repositories_come_back_exactly_or_are_refused_with_the_reason() {
     let started = Instant::now();
-    let (seed, count) = (torture::seed(), Size::asked().of(12, 300));
+    let (seed, count) = (torture::seed(), SuiteSize::from_environment().choose(12, 300));
     let mut refusals = 0;
     for number in 0..count as u64 {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_add(number));
         let turns = random.usize(1..4);
         let replies: Vec<Reply> = (0..turns).flat_map(|_| commands(&mut random)).collect();
         let replies = Arc::new(Mutex::new(replies.into_iter()));
-        let house = House::scripted(Script::answering(move |_| {
+        let env = TestEnv::with_script(ModelScript::answering(move |_| {
             replies.lock().unwrap().next().unwrap_or_else(|| Reply::says("nothing left"))
         }))
         .await;
-        let kind = random_workspace(&house, &mut random);
+        let kind = random_workspace(&env, &mut random);
         // What is ignored is not covered.
-        let covered = |mut all: Files| {
+        let covered = |mut all: GitFileStates| {
             all.retain(|path, _| {
                 !path.file_name().unwrap().to_str().unwrap().starts_with("ignored")
             });
             all
         };
-        let mut states = vec![covered(files(&house.workspace()))];
+        let mut states = vec![covered(files(&env.workspace()))];
         for turn in 0..turns {
             let first = vec!["change it"];
             let words = if turn == 0 { first } else { vec!["resume", "--last", "go on"] };
-            house.pixir(&words).exits(0);
-            states.push(covered(files(&house.workspace())));
+            env.run_pixir(&words).assert_exit_code(0);
+            states.push(covered(files(&env.workspace())));
         }
         let undone = random.usize(1..=turns);
         let place = format!("seed {seed}, number {number}, {kind}, {undone} of {turns}");
-        let all = files(&house.workspace());
-        let ran = house.pixir(&["undo", "--yes", "--force", "--turns", &undone.to_string()]);
+        let all = files(&env.workspace());
+        let ran = env.run_pixir(&["undo", "--yes", "--force", "--turns", &undone.to_string()]);
         if ran.code != Some(0) {
             assert!(!ran.err.trim().is_empty(), "{place}");
-            assert_eq!(files(&house.workspace()), all, "refused, {place}: {}", ran.err);
+            assert_eq!(files(&env.workspace()), all, "refused, {place}: {}", ran.err);
             refusals += 1;
             continue;
         }
-        let now = covered(files(&house.workspace()));
+        let now = covered(files(&env.workspace()));
         assert_eq!(now, states[turns - undone], "undo, {place}: {}", ran.out);
-        house.pixir(&["redo", "--yes"]).exits(0);
-        assert_eq!(covered(files(&house.workspace())), states[turns], "redo, {place}");
+        env.run_pixir(&["redo", "--yes"]).assert_exit_code(0);
+        assert_eq!(covered(files(&env.workspace())), states[turns], "redo, {place}");
     }
     let seconds = started.elapsed().as_secs_f64();
-    torture::say(&format!(
+    torture::print_summary(&format!(
         "undo in git: {} of {count} repositories came back exactly, {refusals} refused with the reason, seed={seed}, \
          {seconds:.1} s",
         count - refusals

@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pixir::scripted::{Reply, Script, Server};
+use pixir::scripted::{ModelScript, Reply, ScriptedServer};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::desk::ran;
-use crate::support::house::{DEADLINE, logs, newest_log};
+use crate::support::TestEnv;
 use crate::support::leaks;
-use crate::support::terminal::Terminal;
-use crate::support::torture::{self, Size};
+use crate::support::sign_in_env::run_command;
+use crate::support::terminal::TestTerminal;
+use crate::support::test_env::{DEADLINE, log_files, newest_log};
+use crate::support::torture::{self, SuiteSize};
 
 /// Something that happens outside the Session whose Turn is taken back.
 #[derive(Debug, Clone)]
-enum Outside {
+enum OutsideChange {
     Save(&'static str, String),
     Remove(&'static str),
     /// Another Session has a Turn with these calls.
@@ -31,9 +31,9 @@ enum Outside {
 /// One reply of the model, and what happens before it and while its command runs.
 #[derive(Debug, Default)]
 struct Step {
-    before: Vec<Outside>,
+    before: Vec<OutsideChange>,
     call: Option<(&'static str, Value)>,
-    during: Vec<Outside>,
+    during: Vec<OutsideChange>,
 }
 
 fn bash(command: &str) -> Step {
@@ -46,17 +46,17 @@ fn write(path: &str, content: &str) -> Step {
 }
 
 impl Step {
-    fn after(self, before: Outside) -> Self {
+    fn after(self, before: OutsideChange) -> Self {
         Self { before: vec![before], ..self }
     }
 
-    fn beside(self, during: Outside) -> Self {
+    fn beside(self, during: OutsideChange) -> Self {
         Self { during: vec![during], ..self }
     }
 }
 
-fn save(path: &'static str, content: &str) -> Outside {
-    Outside::Save(path, content.to_owned())
+fn save(path: &'static str, content: &str) -> OutsideChange {
+    OutsideChange::Save(path, content.to_owned())
 }
 
 /// What others made of each file that they changed; `None` is one that they removed.
@@ -65,28 +65,28 @@ type Contents = Arc<Mutex<BTreeMap<PathBuf, Option<String>>>>;
 type Threads = Arc<Mutex<Vec<JoinHandle<()>>>>;
 
 /// A Workspace in which a Session, another one and a person work.
-struct Stage {
-    house: Arc<House>,
+struct ThreeWriters {
+    env: Arc<TestEnv>,
     /// The model of the other Session, and its replies.
-    _other: Arc<Server>,
+    _other: Arc<ScriptedServer>,
     threads: Threads,
     of_others: Contents,
 }
 
 /// What the model of the first Session needs to let others act.
-struct Actors {
-    house: Weak<House>,
+struct OutsideActors {
+    house: Weak<TestEnv>,
     url: String,
     replies: Arc<Mutex<VecDeque<Reply>>>,
     of_others: Contents,
 }
 
-impl Actors {
-    fn act(&self, what: &Outside) {
-        let house = self.house.upgrade().unwrap();
-        let before = files_in(&house);
-        self.carry_out(what, &house);
-        let after = files_in(&house);
+impl OutsideActors {
+    fn perform(&self, what: &OutsideChange) {
+        let env = self.house.upgrade().unwrap();
+        let before = files_in(&env);
+        self.carry_out(what, &env);
+        let after = files_in(&env);
         let mut of_others = self.of_others.lock().unwrap();
         for path in before.keys().chain(after.keys()) {
             if before.get(path) != after.get(path) {
@@ -95,49 +95,51 @@ impl Actors {
         }
     }
 
-    fn carry_out(&self, what: &Outside, house: &House) {
-        let place = |path: &str| house.workspace().join(path);
+    fn carry_out(&self, what: &OutsideChange, env: &TestEnv) {
+        let place = |path: &str| env.workspace().join(path);
         match what {
-            Outside::Save(path, content) => {
+            OutsideChange::Save(path, content) => {
                 fs::create_dir_all(place(path).parent().unwrap()).unwrap();
                 fs::write(place(path), content).unwrap();
             }
-            Outside::Remove(path) => drop(fs::remove_file(place(path))),
-            Outside::Session(calls) => self.session_in(house, &house.workspace(), calls),
-            Outside::SessionIn(folder, calls) => {
+            OutsideChange::Remove(path) => drop(fs::remove_file(place(path))),
+            OutsideChange::Session(calls) => self.session_in(env, &env.workspace(), calls),
+            OutsideChange::SessionIn(folder, calls) => {
                 fs::create_dir_all(place(folder)).unwrap();
-                self.session_in(house, &place(folder), calls);
+                self.session_in(env, &place(folder), calls);
             }
         }
     }
 
-    fn session_in(&self, house: &House, folder: &Path, calls: &[(&'static str, Value)]) {
+    fn session_in(&self, env: &TestEnv, folder: &Path, calls: &[(&'static str, Value)]) {
         let calls = calls.iter().map(|(name, args)| Reply::calls(name, args.clone()));
         self.replies.lock().unwrap().extend(calls.chain([Reply::says("done")]));
-        let mut command = house.command(&["second work"]);
-        let run = ran(command.env("OPENAI_BASE_URL", &self.url).current_dir(folder)).exits(0);
+        let mut command = env.command(&["second work"]);
+        let run = run_command(command.env("OPENAI_BASE_URL", &self.url).current_dir(folder))
+            .assert_exit_code(0);
         leaks::check_stream(&format!("{}{}", run.out, run.err));
     }
 }
 
-impl Stage {
+impl ThreeWriters {
     async fn new(steps: Vec<Step>) -> Self {
         let replies = Arc::new(Mutex::new(VecDeque::new()));
         let queue = Arc::clone(&replies);
-        let other = Server::start(Script::answering(move |_| {
+        let other = ScriptedServer::start(ModelScript::answering(move |_| {
             queue.lock().unwrap().pop_front().unwrap_or_else(|| Reply::says("nothing left"))
         }));
         let other = Arc::new(other.await.unwrap());
-        let actors: Arc<OnceLock<Actors>> = Arc::default();
+        let actors: Arc<OnceLock<OutsideActors>> = Arc::default();
         let threads: Threads = Arc::default();
         let steps = Mutex::new(steps.into_iter().enumerate());
         let script = {
             let (actors, threads) = (Arc::clone(&actors), Arc::clone(&threads));
-            Script::answering(move |_| {
+            ModelScript::answering(move |_| {
                 let next = steps.lock().unwrap().next();
                 let Some((number, step)) = next else { return Reply::says("done") };
                 // The model of the other Session answers meanwhile.
-                let act = || step.before.iter().for_each(|what| actors.get().unwrap().act(what));
+                let act =
+                    || step.before.iter().for_each(|what| actors.get().unwrap().perform(what));
                 tokio::task::block_in_place(act);
                 let Some((name, mut args)) = step.call else { return Reply::says("done") };
                 if !step.during.is_empty() {
@@ -146,26 +148,26 @@ impl Stage {
                         "touch ignored.ready{number}; until [ -e ignored.go{number} ]; do sleep 0.02; done; {command}"
                     ));
                     let (actors, during) = (Arc::clone(&actors), step.during);
-                    let act = move || meanwhile(actors.get().unwrap(), number, &during);
+                    let act = move || act_meanwhile(actors.get().unwrap(), number, &during);
                     threads.lock().unwrap().push(std::thread::spawn(act));
                 }
                 Reply::calls(name, args)
             })
         };
-        let house = Arc::new(House::scripted(script).await);
-        house.write(".gitignore", "ignored*\n");
+        let env = Arc::new(TestEnv::with_script(script).await);
+        env.write(".gitignore", "ignored*\n");
         let url = other.base_url();
-        let house_of_actors = Arc::downgrade(&house);
+        let house_of_actors = Arc::downgrade(&env);
         let of_others: Contents = Arc::default();
         let kept = Arc::clone(&of_others);
-        let all = Actors { house: house_of_actors, url, replies, of_others: kept };
+        let all = OutsideActors { house: house_of_actors, url, replies, of_others: kept };
         actors.set(all).ok().unwrap();
-        Self { house, _other: other, threads, of_others }
+        Self { env, _other: other, threads, of_others }
     }
 
     /// Runs the Turn of the first Session, and gives its id.
     fn turn(&self) -> String {
-        self.house.pixir(&["first work"]).exits(0);
+        self.env.run_pixir(&["first work"]).assert_exit_code(0);
         for thread in self.threads.lock().unwrap().drain(..) {
             thread.join().unwrap();
         }
@@ -175,17 +177,17 @@ impl Stage {
     /// The Session in which this was said.
     fn session(&self, words: &str) -> String {
         let is_meant = |log: &PathBuf| fs::read_to_string(log).unwrap().contains(words);
-        let log = logs(&self.house.workspace()).into_iter().find(is_meant).unwrap();
+        let log = log_files(&self.env.workspace()).into_iter().find(is_meant).unwrap();
         log.file_stem().unwrap().to_str().unwrap().to_owned()
     }
 
     fn files(&self) -> Files {
-        files_in(&self.house)
+        files_in(&self.env)
     }
 
     fn refused(&self, id: &str) -> String {
         let before = self.files();
-        let refused = self.house.pixir(&["undo", "--yes", id]).exits(1);
+        let refused = self.env.run_pixir(&["undo", "--yes", id]).assert_exit_code(1);
         assert_eq!(self.files(), before, "nothing was touched");
         refused.err
     }
@@ -194,8 +196,8 @@ impl Stage {
 type Files = BTreeMap<PathBuf, String>;
 
 /// Every file that is not ignored.
-fn files_in(house: &House) -> Files {
-    let root = house.workspace();
+fn files_in(env: &TestEnv) -> Files {
+    let root = env.workspace();
     let mut files = Files::new();
     let mut waiting = vec![root.clone()];
     while let Some(folder) = waiting.pop() {
@@ -214,7 +216,7 @@ fn files_in(house: &House) -> Files {
 }
 
 /// Waits until the command of this number runs, lets others act, and lets it go on.
-fn meanwhile(actors: &Actors, number: usize, during: &[Outside]) {
+fn act_meanwhile(actors: &OutsideActors, number: usize, during: &[OutsideChange]) {
     let workspace = actors.house.upgrade().unwrap().workspace();
     let started = Instant::now();
     while !workspace.join(format!("ignored.ready{number}")).exists() {
@@ -222,48 +224,48 @@ fn meanwhile(actors: &Actors, number: usize, during: &[Outside]) {
         std::thread::sleep(Duration::from_millis(10));
     }
     for what in during {
-        actors.act(what);
+        actors.perform(what);
     }
     fs::write(workspace.join(format!("ignored.go{number}")), "").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_a_person_saves_between_two_commands_stays() {
-    let stage = Stage::new(vec![
+    let binary_env = ThreeWriters::new(vec![
         bash("echo two > a.txt; mkdir new; echo new > new/made.txt"),
         bash("echo two > b.txt").after(save("mine.txt", "saved\n")),
-        bash("rm c.txt").after(Outside::Remove("old.txt")),
+        bash("rm c.txt").after(OutsideChange::Remove("old.txt")),
         write("tool.txt", "written\n").after(save("late.txt", "saved\n")),
     ])
     .await;
     for name in ["a.txt", "b.txt", "c.txt", "mine.txt", "old.txt"] {
-        stage.house.write(name, "one\n");
+        binary_env.env.write(name, "one\n");
     }
-    let before = stage.files();
-    let id = stage.turn();
-    let after = stage.files();
+    let before = binary_env.files();
+    let id = binary_env.turn();
+    let after = binary_env.files();
 
-    let told = stage.refused(&id);
+    let told = binary_env.refused(&id);
     assert!(told.contains("changed while a command ran"), "{told}");
     assert!(told.contains("a.txt, b.txt, c.txt, new/made.txt"), "{told}");
     assert!(!told.contains("mine.txt") && told.contains("--force"), "{told}");
-    let looked = stage.house.pixir(&["undo", &id, "--dry-run"]).exits(0).out;
+    let looked = binary_env.env.run_pixir(&["undo", &id, "--dry-run"]).assert_exit_code(0).out;
     assert!(looked.contains("because it changed between commands: mine.txt, old.txt"), "{looked}");
     assert!(
         looked.contains(" *restore a.txt") && looked.contains("  remove  tool.txt"),
         "{looked}"
     );
 
-    stage.house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
+    binary_env.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
     let mut expected = before;
     expected.insert("mine.txt".into(), "saved\n".into());
     expected.insert("late.txt".into(), "saved\n".into());
     expected.remove(Path::new("old.txt"));
-    assert_eq!(stage.files(), expected);
-    assert!(!stage.house.workspace().join("new").exists());
-    stage.house.pixir(&["redo", "--yes", &id]).exits(0);
-    assert_eq!(stage.files(), after);
-    let log = fs::read_to_string(newest_log(&stage.house.workspace())).unwrap();
+    assert_eq!(binary_env.files(), expected);
+    assert!(!binary_env.env.workspace().join("new").exists());
+    binary_env.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
+    assert_eq!(binary_env.files(), after);
+    let log = fs::read_to_string(newest_log(&binary_env.env.workspace())).unwrap();
     assert!(log.contains(r#""overwritten":[]"#), "nothing from outside was overwritten");
 }
 
@@ -271,25 +273,29 @@ async fn what_a_person_saves_between_two_commands_stays() {
 async fn what_another_session_writes_stays() {
     let theirs = |number: usize| {
         let made = format!("echo theirs > command{number}.txt; mkdir -p by{number}/other");
-        Outside::Session(vec![
+        OutsideChange::Session(vec![
             ("write", json!({"path": format!("tool{number}.txt"), "content": "theirs\n"})),
             ("bash", json!({ "command": made })),
         ])
     };
-    let stage = Stage::new(vec![
+    let binary_env = ThreeWriters::new(vec![
         bash("echo two > a.txt"),
         bash("echo three >> a.txt").after(theirs(1)),
         bash("echo two > b.txt").beside(theirs(2)),
     ])
     .await;
-    stage.house.write("a.txt", "one\n");
-    let before = stage.files();
-    let id = stage.turn();
-    let after = stage.files();
+    binary_env.env.write("a.txt", "one\n");
+    let before = binary_env.files();
+    let id = binary_env.turn();
+    let after = binary_env.files();
 
-    let told = stage.refused(&id);
+    let told = binary_env.refused(&id);
     assert!(told.contains("a.txt, b.txt, command2.txt") && !told.contains("tool"), "{told}");
-    let looked = stage.house.pixir(&["undo", &id, "--dry-run", "--json"]).exits(0).envelope();
+    let looked = binary_env
+        .env
+        .run_pixir(&["undo", &id, "--dry-run", "--json"])
+        .assert_exit_code(0)
+        .envelope();
     let claimed: BTreeSet<&str> = looked["output"]["claimed"]
         .as_array()
         .unwrap()
@@ -302,29 +308,29 @@ async fn what_another_session_writes_stays() {
     let notes = looked["output"]["notes"].to_string();
     assert!(notes.contains("ran at the same time, and may have changed: command2.txt"), "{notes}");
 
-    stage.house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
+    binary_env.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
     let mut expected = before;
     for name in ["tool1.txt", "tool2.txt", "command1.txt"] {
         expected.insert(name.into(), "theirs\n".into());
     }
-    assert_eq!(stage.files(), expected);
-    assert!(stage.house.workspace().join("by1/other").is_dir());
-    assert!(!stage.house.workspace().join("by2").exists());
-    stage.house.pixir(&["redo", "--yes", &id]).exits(0);
-    assert_eq!(stage.files(), after);
+    assert_eq!(binary_env.files(), expected);
+    assert!(binary_env.env.workspace().join("by1/other").is_dir());
+    assert!(!binary_env.env.workspace().join("by2").exists());
+    binary_env.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
+    assert_eq!(binary_env.files(), after);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_a_session_in_a_workspace_inside_writes_is_named() {
     let theirs = vec![("write", json!({"path": "tool.txt", "content": "theirs\n"}))];
-    let inside = Outside::SessionIn("inside", theirs);
-    let stage = Stage::new(vec![bash("echo two > a.txt").beside(inside)]).await;
-    stage.house.write("a.txt", "one\n");
-    let id = stage.turn();
-    let told = stage.refused(&id);
+    let inside = OutsideChange::SessionIn("inside", theirs);
+    let binary_env = ThreeWriters::new(vec![bash("echo two > a.txt").beside(inside)]).await;
+    binary_env.env.write("a.txt", "one\n");
+    let id = binary_env.turn();
+    let told = binary_env.refused(&id);
     assert!(told.contains("a.txt, inside/tool.txt were changed while a command ran"), "{told}");
     // A command of this Session could have written what the Record there says.
-    let looked = stage.house.pixir(&["undo", &id, "--dry-run"]).exits(0).out;
+    let looked = binary_env.env.run_pixir(&["undo", &id, "--dry-run"]).assert_exit_code(0).out;
     assert!(
         looked.contains("ran at the same time, and may have changed: inside/tool.txt"),
         "{looked}"
@@ -333,33 +339,33 @@ async fn what_a_session_in_a_workspace_inside_writes_is_named() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_a_person_saves_while_a_command_runs_is_not_lost_by_a_yes() {
-    let stage = Stage::new(vec![
+    let binary_env = ThreeWriters::new(vec![
         write("tool.txt", "written\n"),
         bash("echo two > a.txt").beside(save("mine.txt", "saved\n")),
     ])
     .await;
-    stage.house.write("mine.txt", "one\n");
-    let id = stage.turn();
-    let told = stage.refused(&id);
+    binary_env.env.write("mine.txt", "one\n");
+    let id = binary_env.turn();
+    let told = binary_env.refused(&id);
     assert!(
         told.contains(
             "a.txt, mine.txt were changed while a command ran, by it or by another program"
         ),
         "{told}"
     );
-    let mut terminal = Terminal::run(&stage.house, &["undo", &id], &[]);
-    terminal.shows("mine.txt");
-    assert_eq!(terminal.ends(), Some(1), "a yes is not even asked for");
-    assert_eq!(stage.house.read("mine.txt"), "saved\n");
+    let mut terminal = TestTerminal::run(&binary_env.env, &["undo", &id], &[]);
+    terminal.wait_for_text("mine.txt");
+    assert_eq!(terminal.wait_for_exit(), Some(1), "a yes is not even asked for");
+    assert_eq!(binary_env.env.read("mine.txt"), "saved\n");
     // Who insists is shown it again, and it comes back with a redo.
-    let mut terminal = Terminal::run(&stage.house, &["undo", &id, "--force"], &[]);
-    terminal.shows(" *restore mine.txt");
-    terminal.shows("Take this back?");
-    terminal.types("y\n");
-    assert_eq!(terminal.ends(), Some(0));
-    assert_eq!(stage.house.read("mine.txt"), "one\n");
-    stage.house.pixir(&["redo", "--yes", &id]).exits(0);
-    assert_eq!(stage.house.read("mine.txt"), "saved\n");
+    let mut terminal = TestTerminal::run(&binary_env.env, &["undo", &id, "--force"], &[]);
+    terminal.wait_for_text(" *restore mine.txt");
+    terminal.wait_for_text("Take this back?");
+    terminal.type_keys("y\n");
+    assert_eq!(terminal.wait_for_exit(), Some(0));
+    assert_eq!(binary_env.env.read("mine.txt"), "one\n");
+    binary_env.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
+    assert_eq!(binary_env.env.read("mine.txt"), "saved\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -372,17 +378,17 @@ async fn a_file_that_a_person_saves_between_two_writes_of_a_turn_is_in_conflict(
         ..Step::default()
     };
     let read = Step { call: Some(("read", json!({"path": "a.txt"}))), ..Step::default() };
-    let stage = Stage::new(vec![
+    let binary_env = ThreeWriters::new(vec![
         edit("one", "two"),
         read.after(save("a.txt", "two, and what a person added\n")),
         edit("two", "three"),
         write("b.txt", "new\n"),
     ])
     .await;
-    stage.house.write("a.txt", "one\n");
-    let id = stage.turn();
-    assert_eq!(stage.house.read("a.txt"), "three, and what a person added\n");
-    let told = stage.refused(&id);
+    binary_env.env.write("a.txt", "one\n");
+    let id = binary_env.turn();
+    assert_eq!(binary_env.env.read("a.txt"), "three, and what a person added\n");
+    let told = binary_env.refused(&id);
     assert!(told.contains("a.txt was changed outside this session"), "{told}");
 }
 
@@ -393,19 +399,19 @@ async fn what_is_saved_after_a_background_command_ended_stays() {
         "background": true,
     });
     let wait = json!({"id": "b1", "wait_ms": 60_000});
-    let stage = Stage::new(vec![
+    let binary_env = ThreeWriters::new(vec![
         Step { call: Some(("bash", start)), ..Step::default() },
         write("tool.txt", "written\n"),
         Step { call: Some(("bash_output", wait)), ..Step::default() }.after(save("ignored.go", "")),
         bash("true").after(save("mine.txt", "saved\n")),
     ])
     .await;
-    let id = stage.turn();
-    let told = stage.refused(&id);
+    let id = binary_env.turn();
+    let told = binary_env.refused(&id);
     assert!(told.contains("background.txt") && !told.contains("mine.txt"), "{told}");
     assert!(!told.contains("tool.txt"), "{told}");
-    stage.house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
-    let left: Vec<PathBuf> = stage.files().into_keys().collect();
+    binary_env.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
+    let left: Vec<PathBuf> = binary_env.files().into_keys().collect();
     assert_eq!(left, [Path::new(".gitignore"), Path::new("mine.txt")]);
 }
 
@@ -424,13 +430,13 @@ enum Author {
 }
 
 /// A random Turn and what others do meanwhile; who changes what is known.
-struct Random {
+struct RandomPlan {
     rng: fastrand::Rng,
     authors: BTreeMap<&'static str, BTreeSet<Author>>,
     sessions: usize,
 }
 
-impl Random {
+impl RandomPlan {
     fn pick(&mut self, own: &[&'static str], author: Author) -> &'static str {
         let shared = ["both.txt", "d/both.txt"];
         let path = match self.rng.u8(..4) {
@@ -441,7 +447,7 @@ impl Random {
         path
     }
 
-    fn outside(&mut self, is_meanwhile: bool) -> Outside {
+    fn outside(&mut self, is_meanwhile: bool) -> OutsideChange {
         let number = self.rng.u32(..);
         if self.sessions < 2 && self.rng.u8(..3) == 0 {
             self.sessions += 1;
@@ -452,13 +458,13 @@ impl Random {
             let command = format!("mkdir -p d; echo session {number} >> {command}");
             let content = format!("session {number}\n");
             let tool = ("write", json!({"path": tool, "content": content}));
-            return Outside::Session(vec![tool, ("bash", json!({ "command": command }))]);
+            return OutsideChange::Session(vec![tool, ("bash", json!({ "command": command }))]);
         }
         let author = if is_meanwhile { Author::PersonMeanwhile } else { Author::Between };
         let path = self.pick(&["u1.txt", "u2.txt", "d/u3.txt"], author);
         match self.rng.u8(..4) {
-            0 => Outside::Remove(path),
-            _ => Outside::Save(path, format!("person {number}\n")),
+            0 => OutsideChange::Remove(path),
+            _ => OutsideChange::Save(path, format!("person {number}\n")),
         }
     }
 
@@ -496,20 +502,24 @@ fn paths_in(preview: &Value, list: &str) -> BTreeSet<String> {
 /// One sequence: says whether the Turn could be taken back by a plain undo.
 async fn sequence(seed: u64) -> bool {
     let rng = fastrand::Rng::with_seed(seed);
-    let mut random = Random { rng, authors: BTreeMap::new(), sessions: 0 };
+    let mut random = RandomPlan { rng, authors: BTreeMap::new(), sessions: 0 };
     let steps = (0..random.rng.usize(2..6)).map(|_| random.step()).collect();
-    let stage = Stage::new(steps).await;
+    let binary_env = ThreeWriters::new(steps).await;
     for name in ["one.txt", "two.txt", "both.txt", "u1.txt", "s1.txt"] {
         if random.rng.bool() {
-            stage.house.write(name, "at first\n");
+            binary_env.env.write(name, "at first\n");
         }
     }
-    let before = stage.files();
-    let id = stage.turn();
-    let after = stage.files();
+    let before = binary_env.files();
+    let id = binary_env.turn();
+    let after = binary_env.files();
     let place = format!("seed {seed}, {:?}", random.authors);
 
-    let preview = stage.house.pixir(&["undo", &id, "--dry-run", "--json"]).exits(0).envelope();
+    let preview = binary_env
+        .env
+        .run_pixir(&["undo", &id, "--dry-run", "--json"])
+        .assert_exit_code(0)
+        .envelope();
     let (plain, forced) = (paths_in(&preview, "changes"), paths_in(&preview, "conflicts"));
     for path in &plain {
         let by_others =
@@ -521,20 +531,20 @@ async fn sequence(seed: u64) -> bool {
         assert!(!is_safe, "{path} is not the Turn's: {place}\n{preview}");
     }
 
-    let undone = stage.house.pixir(&["undo", "--yes", &id]);
+    let undone = binary_env.env.run_pixir(&["undo", "--yes", &id]);
     let is_plain = undone.code == Some(0);
     let differs = |path: &&PathBuf, files: &Files| files.get(*path) != after.get(*path);
     let all: BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
-    let now = stage.files();
+    let now = binary_env.files();
     for path in all.iter().filter(|path| differs(path, &now)) {
         let name = path.to_str().unwrap();
         assert!(is_plain && plain.contains(name), "{name} was lost: {place}\n{}", undone.err);
     }
 
     if !is_plain {
-        stage.house.pixir(&["undo", "--yes", &id, "--force"]).exits(0);
+        binary_env.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
     }
-    let now = stage.files();
+    let now = binary_env.files();
     for path in &all {
         let name = path.to_str().unwrap();
         if random.is_by(name, &[Author::Turn]) && random.authors.contains_key(name) {
@@ -544,15 +554,15 @@ async fn sequence(seed: u64) -> bool {
         }
     }
     // What others wrote before the Turn did is what comes back.
-    for (path, content) in stage.of_others.lock().unwrap().iter() {
+    for (path, content) in binary_env.of_others.lock().unwrap().iter() {
         if plain.contains(path.to_str().unwrap()) {
             assert_eq!(now.get(path), content.as_ref(), "{}: {place}", path.display());
         }
     }
-    check_kept(&stage, &id, &preview, &place);
-    stage.house.pixir(&["redo", "--yes", &id]).exits(0);
+    check_kept(&binary_env, &id, &preview, &place);
+    binary_env.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
     let since = since(&preview);
-    let now = stage.files();
+    let now = binary_env.files();
     for path in all.iter().filter(|path| differs(path, &now)) {
         assert!(since.contains(path.to_str().unwrap()), "redo, {}: {place}", path.display());
     }
@@ -567,8 +577,8 @@ fn since(preview: &Value) -> BTreeSet<String> {
 }
 
 /// What --force overwrote and no redo brings back is named in the Log, and its content is kept.
-fn check_kept(stage: &Stage, id: &str, preview: &Value, place: &str) {
-    let workspace = stage.house.workspace();
+fn check_kept(binary_env: &ThreeWriters, id: &str, preview: &Value, place: &str) {
+    let workspace = binary_env.env.workspace();
     let log = workspace.join(".pixir/sessions").join(format!("{id}.ndjson"));
     let log = fs::read_to_string(log).unwrap();
     for conflict in preview["output"]["conflicts"].as_array().unwrap() {
@@ -584,13 +594,13 @@ fn check_kept(stage: &Stage, id: &str, preview: &Value, place: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_of_a_person_or_another_session_is_lost_by_undo() {
     let started = Instant::now();
-    let (seed, count) = (torture::seed(), Size::asked().of(8, 500));
+    let (seed, count) = (torture::seed(), SuiteSize::from_environment().choose(8, 500));
     let mut plain = 0;
     for number in 0..count as u64 {
         plain += usize::from(sequence(seed.wrapping_mul(1000).wrapping_add(number)).await);
     }
     let seconds = started.elapsed().as_secs_f64();
-    torture::say(&format!(
+    torture::print_summary(&format!(
         "undo beside others: {count} of 500 sequences, {plain} taken back without force, nothing of others lost, \
          seed={seed}, {seconds:.1} s"
     ));

@@ -6,93 +6,95 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::AnnexError;
-use super::tracked::tracked;
-use crate::host::snapshot::{Hash, Limits, Manifest, Store, Survey, last_manifest};
+use super::ChildWorkspaceError;
+use super::git_tracked::read_tracked_paths;
+use crate::host::snapshot::{
+    ContentHash, ContentStore, Manifest, Survey, SurveyLimits, load_last_manifest,
+};
 use crate::host::workspace::Workspace;
-use crate::settings::config::Workspaces;
+use crate::settings::config::WorkspaceCopyLimits;
 
 /// How long a survey may take.
-const SURVEY_TIME: Duration = Duration::from_mins(2);
+const SURVEY_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The survey of a parent's Workspace that children start from, with the store that keeps its contents.
 #[derive(Debug)]
-pub struct Base {
+pub struct BaseManifest {
     pub manifest: Manifest,
-    pub hash: Hash,
-    pub store: Store,
+    pub hash: ContentHash,
+    pub store: ContentStore,
 }
 
 /// The last base of each Workspace.
 #[derive(Debug, Default)]
-pub struct Bases(Mutex<HashMap<PathBuf, Arc<Mutex<Option<Taken>>>>>);
+pub struct BaseCache(Mutex<HashMap<PathBuf, Arc<Mutex<Option<CachedBase>>>>>);
 
 #[derive(Debug)]
-struct Taken {
+struct CachedBase {
     began: Instant,
-    base: Arc<Base>,
+    base: Arc<BaseManifest>,
 }
 
-impl Bases {
+impl BaseCache {
     /// The base of a Workspace, surveyed after `wished`. A caller that waited while another one surveyed
     /// shares that survey if it began after its own `wished`.
-    pub fn take(
+    pub fn get_or_survey(
         &self,
         workspace: &Workspace,
-        store: &Store,
-        limits: Limits,
-        wished: Instant,
-    ) -> Result<Arc<Base>, AnnexError> {
+        store: &ContentStore,
+        limits: SurveyLimits,
+        requested_at: Instant,
+    ) -> Result<Arc<BaseManifest>, ChildWorkspaceError> {
         let slot = {
             let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(known.entry(workspace.root().to_owned()).or_default())
         };
         let mut last = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(taken) = last.as_ref().filter(|taken| taken.began >= wished) {
-            return Ok(Arc::clone(&taken.base));
+        if let Some(cached) = last.as_ref().filter(|cached| cached.began >= requested_at) {
+            return Ok(Arc::clone(&cached.base));
         }
-        let _hold = store.hold().map_err(AnnexError::Keep)?;
+        let _hold = store.lock_shared().map_err(ChildWorkspaceError::Storage)?;
         let began = Instant::now();
-        let read = if last.is_none() { last_manifest(store) } else { None };
-        let known = last.as_ref().map(|taken| &taken.base.manifest).or(read.as_ref());
-        let base = Arc::new(Base::of(workspace, store.clone(), limits, known)?);
-        *last = Some(Taken { began, base: Arc::clone(&base) });
+        let read = if last.is_none() { load_last_manifest(store) } else { None };
+        let known = last.as_ref().map(|cached| &cached.base.manifest).or(read.as_ref());
+        let base = Arc::new(BaseManifest::survey(workspace, store.clone(), limits, known)?);
+        *last = Some(CachedBase { began, base: Arc::clone(&base) });
         Ok(base)
     }
 }
 
-impl Base {
+impl BaseManifest {
     /// Surveys a Workspace and keeps all contents in a store.
-    pub fn of(
+    pub fn survey(
         workspace: &Workspace,
-        store: Store,
-        limits: Limits,
+        store: ContentStore,
+        limits: SurveyLimits,
         known: Option<&Manifest>,
-    ) -> Result<Self, AnnexError> {
+    ) -> Result<Self, ChildWorkspaceError> {
         let survey = Survey { workspace, store: &store, limits };
-        let mut manifest = survey.take(known).map_err(AnnexError::Survey)?;
+        let mut manifest = survey.run(known).map_err(ChildWorkspaceError::Survey)?;
         // Files that git tracks are copied even where they are ignored.
-        let mut rest = tracked(workspace.root());
+        let mut rest = read_tracked_paths(workspace.root());
         rest.retain(|path| {
-            !manifest.entries.contains_key(path) && !manifest.left_out.contains_key(path)
+            !manifest.entries.contains_key(path) && !manifest.too_large.contains_key(path)
         });
-        survey.add(&mut manifest, &rest).map_err(AnnexError::Survey)?;
-        if let Some((path, look)) = manifest.left_out.first_key_value() {
+        survey.add_paths(&mut manifest, &rest).map_err(ChildWorkspaceError::Survey)?;
+        if let Some((path, look)) = manifest.too_large.first_key_value() {
             let (path, bytes, limit) = (path.clone(), look.size, limits.file);
-            return Err(AnnexError::TooLarge { path, bytes, limit });
+            return Err(ChildWorkspaceError::TooLarge { path, bytes, limit });
         }
-        let (hash, _) = manifest.keep(&store).map_err(AnnexError::Keep)?;
+        let (hash, _) = manifest.save(&store).map_err(ChildWorkspaceError::Storage)?;
         Ok(Self { manifest, hash, store })
     }
 }
 
 /// The limits of a survey for a child Workspace.
-pub fn limits(settings: &Workspaces) -> Limits {
-    Limits {
+pub fn survey_limits(settings: &WorkspaceCopyLimits) -> SurveyLimits {
+    SurveyLimits {
         file: settings.largest_file,
         total: settings.largest_sum,
         is_git_counted: true,
         files: settings.most_files,
-        time: SURVEY_TIME,
+        time: SURVEY_TIMEOUT,
     }
 }

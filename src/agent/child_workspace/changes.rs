@@ -8,63 +8,67 @@ use std::time::Duration;
 use rustix::fs::FileType;
 use serde_json::{Value, json};
 
-use super::AnnexError;
+use super::ChildWorkspaceError;
 use crate::base::secret::Secrets;
 use crate::host::snapshot::{
-    Change, FolderChange, Limits, Manifest, ManifestDelta, State, Store, Survey, state_of,
+    ContentStore, FileChange, FileState, FolderChange, Manifest, ManifestDelta, Survey,
+    SurveyLimits, read_state,
 };
 use crate::host::walk;
 use crate::host::workspace::Workspace;
-use crate::tools::files::{Difference, Versions};
+use crate::tools::files::{FileDiff, FileVersions};
 
 /// How long the comparison of one file may take before it becomes coarse.
 const COMPARE_TIME: Duration = Duration::from_millis(300);
 
 /// All changes of a child.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct ChildChanges {
     /// Files and links: `from` is the state in the base, `to` the present state.
-    pub files: Vec<Change>,
+    pub files: Vec<FileChange>,
     pub folders: Vec<FolderChange>,
     /// Paths that could not be read, with the reason.
     pub unreadable: Vec<(PathBuf, String)>,
 }
 
 /// What the comparison of a child Workspace with its base needs.
-pub struct Scene<'a> {
+pub struct CompareContext<'a> {
     /// The child's Workspace.
-    pub annex: &'a Workspace,
+    pub child: &'a Workspace,
     /// The parent's Workspace, whose ignore rules count.
     pub parent: &'a Workspace,
-    pub store: &'a Store,
-    pub limits: Limits,
+    pub store: &'a ContentStore,
+    pub limits: SurveyLimits,
 }
 
-impl Changes {
+impl ChildChanges {
     /// Compares a child's Workspace with the Manifest of its base.
-    pub fn since(base: &Manifest, scene: &Scene<'_>) -> Result<Self, AnnexError> {
-        let Scene { annex, parent, store, limits } = scene;
+    pub fn compare_with_base(
+        base: &Manifest,
+        context: &CompareContext<'_>,
+    ) -> Result<Self, ChildWorkspaceError> {
+        let CompareContext { child: annex, parent, store, limits } = context;
         let survey = Survey { workspace: annex, store, limits: *limits };
-        let now = survey.take(None).map_err(AnnexError::Survey)?;
+        let now = survey.run(None).map_err(ChildWorkspaceError::Survey)?;
         let mut changes = Self::default();
-        for (path, look) in &now.left_out {
+        for (path, look) in &now.too_large {
             let reason = format!("it has {} bytes, {} are allowed", look.size, limits.file);
             changes.unreadable.push((path.clone(), reason));
         }
         // An unreadable file may be anything, and there is no other copy of it.
-        let unread = now.unread.iter().filter(|(path, _)| !walk::is_ignored(parent, path));
+        let unread = now.unreadable.iter().filter(|(path, _)| !walk::is_ignored(parent, path));
         changes.unreadable.extend(unread.map(|(path, reason)| (path.clone(), reason.clone())));
         let ManifestDelta { files, folders, .. } =
             ManifestDelta::between(base, &now, &BTreeSet::new());
         // A new path that the parent ignores is not merged.
         let is_noise = |is_new: bool, path: &Path| is_new && walk::is_ignored(parent, path);
         for mut change in files {
-            if now.unread.contains_key(&change.path) {
+            if now.unreadable.contains_key(&change.path) {
                 continue;
             }
             if change.to.is_none() {
                 // It may still be there, and only be ignored by now, or not be readable.
-                match state_of(annex, &change.path, Some(store)) {
+                match read_state(annex, &change.path, Some(store)) {
                     Ok(state) => change.to = state,
                     Err(error) => {
                         changes.unreadable.push((change.path, error.to_string()));
@@ -92,11 +96,11 @@ impl Changes {
     }
 
     /// A list for people, a line for each path.
-    pub fn told(&self) -> String {
+    pub fn format_list(&self) -> String {
         let mut text = String::new();
         for change in &self.files {
-            let note = note(change).map(|note| format!(" ({note})")).unwrap_or_default();
-            writeln!(text, "{} {}{note}", letter(change), shown(&change.path)).ok();
+            let note = describe_change(change).map(|note| format!(" ({note})")).unwrap_or_default();
+            writeln!(text, "{} {}{note}", change_letter(change), escape_path(&change.path)).ok();
         }
         for folder in &self.folders {
             let letter = match (folder.from, folder.to) {
@@ -104,20 +108,20 @@ impl Changes {
                 (_, None) => 'D',
                 _ => 'M',
             };
-            writeln!(text, "{letter} {}/", shown(&folder.path)).ok();
+            writeln!(text, "{letter} {}/", escape_path(&folder.path)).ok();
         }
         for (path, reason) in &self.unreadable {
-            writeln!(text, "? {} ({reason})", shown(path)).ok();
+            writeln!(text, "? {} ({reason})", escape_path(path)).ok();
         }
         text
     }
 
     /// The list as JSON.
-    pub fn json(&self) -> Value {
-        let file = |change: &Change| {
+    pub fn to_json(&self) -> Value {
+        let file = |change: &FileChange| {
             json!({
                 "path": change.path.to_string_lossy(),
-                "change": match letter(change) { 'A' => "added", 'D' => "removed", _ => "changed" },
+                "change": match change_letter(change) { 'A' => "added", 'D' => "removed", _ => "changed" },
                 "from": change.from,
                 "to": change.to,
             })
@@ -132,10 +136,15 @@ impl Changes {
     }
 
     /// Unified diffs of as many files as fit in `limit` bytes, and the number of files left out.
-    pub fn diff(&self, store: &Store, secrets: &Secrets, limit: usize) -> (String, usize) {
+    pub fn format_diffs(
+        &self,
+        store: &ContentStore,
+        secrets: &Secrets,
+        limit: usize,
+    ) -> (String, usize) {
         let mut text = String::new();
         for (place, change) in self.files.iter().enumerate() {
-            let one = difference(change, store, secrets);
+            let one = format_difference(change, store, secrets);
             if text.len() + one.len() > limit {
                 return (text, self.files.len() - place);
             }
@@ -145,7 +154,7 @@ impl Changes {
     }
 }
 
-fn letter(change: &Change) -> char {
+fn change_letter(change: &FileChange) -> char {
     match (&change.from, &change.to) {
         (None, _) => 'A',
         (_, None) => 'D',
@@ -154,13 +163,15 @@ fn letter(change: &Change) -> char {
 }
 
 /// Facts about a change beside its content: mode, link target.
-fn note(change: &Change) -> Option<String> {
+fn describe_change(change: &FileChange) -> Option<String> {
     match (&change.from, &change.to) {
-        (Some(State::File { mode: old, .. }), Some(State::File { mode: new, .. })) => {
+        (Some(FileState::File { mode: old, .. }), Some(FileState::File { mode: new, .. })) => {
             (old != new).then(|| format!("mode {old:o} is now {new:o}"))
         }
-        (_, Some(State::Link { target })) => Some(format!("link to {}", shown(&target.0))),
-        (None, Some(State::File { mode, .. })) => {
+        (_, Some(FileState::Link { target })) => {
+            Some(format!("link to {}", escape_path(&target.0)))
+        }
+        (None, Some(FileState::File { mode, .. })) => {
             (mode & 0o111 != 0).then(|| "executable".to_owned())
         }
         _ => None,
@@ -168,7 +179,7 @@ fn note(change: &Change) -> Option<String> {
 }
 
 /// A path with control characters escaped, so that it stays on one line.
-pub fn shown(path: &Path) -> String {
+pub fn escape_path(path: &Path) -> String {
     let one = |letter: char| -> String {
         if letter.is_control() { letter.escape_default().collect() } else { letter.into() }
     };
@@ -176,18 +187,18 @@ pub fn shown(path: &Path) -> String {
 }
 
 fn is_folder(workspace: &Workspace, path: &Path) -> bool {
-    let seen = workspace.look_exact(path);
+    let seen = workspace.stat_no_follow(path);
     seen.is_ok_and(|seen| FileType::from_raw_mode(seen.stat.st_mode) == FileType::Directory)
 }
 
-fn difference(change: &Change, store: &Store, secrets: &Secrets) -> String {
-    let name = shown(&change.path);
-    let mut text = match note(change) {
+fn format_difference(change: &FileChange, store: &ContentStore, secrets: &Secrets) -> String {
+    let name = escape_path(&change.path);
+    let mut text = match describe_change(change) {
         Some(note) => format!("# {name}: {note}\n"),
         None => String::new(),
     };
-    let content = |state: &Option<State>| match state {
-        Some(State::File { sha256, .. }) => store.get(sha256).map(Some),
+    let content = |state: &Option<FileState>| match state {
+        Some(FileState::File { sha256, .. }) => store.get(sha256).map(Some),
         _ => Ok(None),
     };
     match (content(&change.from), content(&change.to)) {
@@ -196,8 +207,8 @@ fn difference(change: &Change, store: &Store, secrets: &Secrets) -> String {
         (Ok(old), Ok(new)) => {
             let (old, new) = (old.unwrap_or_default(), new.unwrap_or_default());
             let versions =
-                Versions { path: Path::new(&name), old_path: None, old: &old, new: &new };
-            let difference = Difference::between(versions, secrets, COMPARE_TIME);
+                FileVersions { path: Path::new(&name), old_path: None, old: &old, new: &new };
+            let difference = FileDiff::compare(versions, secrets, COMPARE_TIME);
             if !difference.text.starts_with("---") {
                 write!(text, "# {name}: ").ok();
             }

@@ -13,26 +13,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use super::base::Base;
+use super::base::BaseManifest;
 use crate::base::files::StateDir;
-use crate::host::snapshot::{Hash, State};
+use crate::host::snapshot::{ContentHash, FileState};
 
 /// How much is read at once where the kernel does not copy.
 const COPY_BUFFER: usize = 64 << 10;
 
 /// Makes a copy in a new folder that only its owner can access.
-pub fn copy(base: &Base, annexes: &StateDir, name: &OsStr) -> io::Result<StateDir> {
-    let root = annexes.create_new_dir(name)?;
+pub fn copy_workspace(
+    base: &BaseManifest,
+    parent_folder: &StateDir,
+    name: &OsStr,
+) -> io::Result<StateDir> {
+    let root = parent_folder.create_new_dir(name)?;
     let copier = Copier { base, root, can_share: AtomicBool::new(true) };
     for folder in base.manifest.folders.keys() {
         rustix::fs::mkdirat(&copier.root, folder, Mode::RWXU)?;
     }
     for (path, entry) in &base.manifest.entries {
         let put = match &entry.state {
-            State::Link { target } => {
+            FileState::Link { target } => {
                 rustix::fs::symlinkat(target.as_ref(), &copier.root, path).map_err(Into::into)
             }
-            State::File { sha256, mode } => copier.put(path, sha256, *mode, entry.look.size),
+            FileState::File { sha256, mode } => {
+                copier.copy_file(path, sha256, *mode, entry.fingerprint.size)
+            }
         };
         put.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
     }
@@ -45,24 +51,30 @@ pub fn copy(base: &Base, annexes: &StateDir, name: &OsStr) -> io::Result<StateDi
 }
 
 /// Forces everything of a file system to the disk, a copy included.
-pub fn sync(folder: &StateDir) -> io::Result<()> {
+pub fn sync_file_system(folder: &StateDir) -> io::Result<()> {
     Ok(rustix::fs::syncfs(folder)?)
 }
 
 struct Copier<'b> {
-    base: &'b Base,
+    base: &'b BaseManifest,
     root: StateDir,
     /// Whether the file system can let two files share their content; known after one try.
     can_share: AtomicBool,
 }
 
 impl Copier<'_> {
-    fn put(&self, path: &Path, content: &Hash, mode: u32, size: u64) -> io::Result<()> {
+    fn copy_file(
+        &self,
+        path: &Path,
+        content: &ContentHash,
+        mode: u32,
+        size: u64,
+    ) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.root, path, flags, Mode::RUSR | Mode::WUSR)?;
         if size > 0 {
-            if let Some(kept) = self.base.store.open(content)? {
-                self.fill_from(&kept, &file, size)?;
+            if let Some(stored) = self.base.store.open_content_file(content)? {
+                self.copy_whole_content(&stored, &file, size)?;
             } else {
                 // It is in a segment, together with other contents.
                 let bytes = self.base.store.get(content)?;
@@ -72,14 +84,14 @@ impl Copier<'_> {
         Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?)
     }
 
-    fn fill_from(&self, kept: &File, file: &OwnedFd, size: u64) -> io::Result<()> {
-        if rustix::fs::fstat(kept)?.st_size != size.cast_signed() {
+    fn copy_whole_content(&self, stored: &File, file: &OwnedFd, size: u64) -> io::Result<()> {
+        if rustix::fs::fstat(stored)?.st_size != size.cast_signed() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its content was cut"));
         }
-        self.fill(kept, file, size)
+        self.copy_content(stored, file, size)
     }
 
-    fn fill(&self, from: &File, to: &OwnedFd, size: u64) -> io::Result<()> {
+    fn copy_content(&self, from: &File, to: &OwnedFd, size: u64) -> io::Result<()> {
         if self.can_share.load(Ordering::Relaxed) {
             match rustix::fs::ioctl_ficlone(to, from) {
                 Ok(()) => return Ok(()),

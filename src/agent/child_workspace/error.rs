@@ -5,38 +5,38 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::changes::shown;
-use super::deed::Broken;
-use super::merge::Conflict;
+use super::changes::escape_path;
+use super::merge_plan::MergeConflict;
+use super::merge_transaction::MergeFailure;
 use crate::base::error::{Explain, Kind};
 use crate::base::id::SessionId;
 use crate::base::paths;
 use crate::host::process::CommandError;
-use crate::host::snapshot::Refused;
+use crate::host::snapshot::SurveyError;
 
 /// How many conflicts the message names; the details have all of them.
-const NAMED: usize = 5;
+const MAX_NAMED_CONFLICTS: usize = 5;
 
 /// The most characters of git's output in a message.
-const SAID: usize = 500;
+const MAX_GIT_OUTPUT: usize = 500;
 
 /// An error of a child Workspace or a merge.
 #[derive(Debug, thiserror::Error)]
-pub enum AnnexError {
+pub enum ChildWorkspaceError {
     #[error("the Workspace cannot be copied")]
-    Survey(#[source] Refused),
+    Survey(#[source] SurveyError),
     #[error("{} has {bytes} bytes, more than the {limit} that a copy may have", path.display())]
     TooLarge { path: PathBuf, bytes: u64, limit: u64 },
     #[error("the Workspace could not be copied")]
     Copy(#[source] io::Error),
     #[error("the Workspace of the child could not be saved")]
-    Keep(#[source] io::Error),
+    Storage(#[source] io::Error),
     #[error("the files that the child started from are not stored any more")]
-    Lost(#[source] io::Error),
+    BaseMissing(#[source] io::Error),
     #[error("the Workspace of the child was not completed")]
     Unfinished { is_being_made: bool },
     #[error("{} is gone", folder.display())]
-    Gone { folder: PathBuf },
+    FolderMissing { folder: PathBuf },
     #[error("{} is not in a git repository", workspace.display())]
     NoRepository { workspace: PathBuf },
     #[error("the repository has no commit yet")]
@@ -44,92 +44,94 @@ pub enum AnnexError {
     #[error("{} is not in the last commit", workspace.display())]
     NotInRepository { workspace: PathBuf },
     #[error("a path that is not UTF-8 cannot have a worktree")]
-    OddPath,
+    NonUtf8Path,
     #[error("{} has changes that are not committed", folder.display())]
-    Dirty { folder: PathBuf },
+    UncommittedChanges { folder: PathBuf },
     #[error("{} has commits that are on no branch, up to {commit}", folder.display())]
-    Loose { folder: PathBuf, commit: String },
+    UnreferencedCommit { folder: PathBuf, commit: String },
     #[error("git {what} failed: {said}")]
     Git { what: String, said: String },
     #[error(transparent)]
     Command(CommandError),
     #[error("the child {child} is still at work")]
     Busy { child: SessionId, pid: u32 },
-    #[error("nothing was merged: {}", told(.0))]
-    Conflicts(Vec<Conflict>),
-    #[error("{} could not be written: {}; {}", shown(&.0.path), .0.reason, rolled_back(.0))]
-    Broken(Broken),
-    #[error("changed since the merge: {}", .0.iter().map(|path| shown(path)).collect::<Vec<_>>().join(", "))]
-    Strangers(Vec<PathBuf>),
+    #[error("nothing was merged: {}", describe_conflicts(.0))]
+    Conflicts(Vec<MergeConflict>),
+    #[error("{} could not be written: {}; {}", escape_path(&.0.path), .0.reason, describe_rollback(.0))]
+    MergeFailed(MergeFailure),
+    #[error("changed since the merge: {}", .0.iter().map(|path| escape_path(path)).collect::<Vec<_>>().join(", "))]
+    ForeignChanges(Vec<PathBuf>),
     #[error("the child {0} has no Workspace of its own")]
-    NoAnnex(String),
+    NoChildWorkspace(String),
     #[error("the child {child} has no Workspace of its own any more")]
-    Closed { child: SessionId },
+    AlreadyClosed { child: SessionId },
     #[error("a bug of ours")]
-    Crashed,
+    TaskPanicked,
 }
 
-impl AnnexError {
+impl ChildWorkspaceError {
     /// Whether the child already has a registration.
-    pub fn is_taken(&self) -> bool {
-        matches!(self, Self::Keep(error) if error.kind() == io::ErrorKind::AlreadyExists)
+    pub fn is_already_registered(&self) -> bool {
+        matches!(self, Self::Storage(error) if error.kind() == io::ErrorKind::AlreadyExists)
     }
 
     /// The error for a git command that failed with this output.
-    pub fn git(sentence: &str, said: &str) -> Self {
+    pub fn from_git_output(sentence: &str, said: &str) -> Self {
         let words = sentence.split_whitespace().filter(|word| !word.starts_with(['-', '\'', '/']));
         let what = words.take(2).collect::<Vec<_>>().join(" ");
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-        Self::Git { what, said: said.chars().take(SAID).collect() }
+        Self::Git { what, said: said.chars().take(MAX_GIT_OUTPUT).collect() }
     }
 }
 
-fn told(conflicts: &[Conflict]) -> String {
-    let one = |conflict: &Conflict| format!("{} ({})", shown(&conflict.path), conflict.reason);
-    let named: Vec<String> = conflicts.iter().take(NAMED).map(one).collect();
-    let more = conflicts.len().saturating_sub(NAMED);
+fn describe_conflicts(conflicts: &[MergeConflict]) -> String {
+    let one =
+        |conflict: &MergeConflict| format!("{} ({})", escape_path(&conflict.path), conflict.reason);
+    let named: Vec<String> = conflicts.iter().take(MAX_NAMED_CONFLICTS).map(one).collect();
+    let more = conflicts.len().saturating_sub(MAX_NAMED_CONFLICTS);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{more}", named.join(", "))
 }
 
-fn rolled_back(broken: &Broken) -> String {
-    if broken.left.is_empty() {
+fn describe_rollback(failure: &MergeFailure) -> String {
+    if failure.left.is_empty() {
         return "what was written before was rolled back".to_owned();
     }
     let left: Vec<String> =
-        broken.left.iter().map(|(path, why)| format!("{} ({why})", shown(path))).collect();
+        failure.left.iter().map(|(path, why)| format!("{} ({why})", escape_path(path))).collect();
     format!("not rolled back: {}", left.join(", "))
 }
 
-impl Explain for AnnexError {
+impl Explain for ChildWorkspaceError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Survey(_) | Self::TooLarge { .. } | Self::OddPath => Kind::InvalidArgs,
-            Self::Copy(_) | Self::Keep(_) | Self::Broken(_) => Kind::WriteFailed,
-            Self::Lost(_) => Kind::ReadFailed,
+            Self::Survey(_) | Self::TooLarge { .. } | Self::NonUtf8Path => Kind::InvalidArgs,
+            Self::Copy(_) | Self::Storage(_) | Self::MergeFailed(_) => Kind::WriteFailed,
+            Self::BaseMissing(_) => Kind::ReadFailed,
             Self::Unfinished { .. }
-            | Self::Gone { .. }
-            | Self::NoAnnex(_)
-            | Self::Closed { .. } => Kind::NotFound,
+            | Self::FolderMissing { .. }
+            | Self::NoChildWorkspace(_)
+            | Self::AlreadyClosed { .. } => Kind::NotFound,
             Self::NoRepository { .. } | Self::NoCommit | Self::NotInRepository { .. } => {
                 Kind::InvalidArgs
             }
             Self::Git { .. } => Kind::CommandFailed,
             Self::Command(error) => error.kind(),
             Self::Busy { .. } => Kind::Busy,
-            Self::Conflicts(_) | Self::Strangers(_) | Self::Dirty { .. } | Self::Loose { .. } => {
-                Kind::FileChanged
-            }
-            Self::Crashed => Kind::Internal,
+            Self::Conflicts(_)
+            | Self::ForeignChanges(_)
+            | Self::UncommittedChanges { .. }
+            | Self::UnreferencedCommit { .. } => Kind::FileChanged,
+            Self::TaskPanicked => Kind::Internal,
         }
     }
 
     fn details(&self) -> Value {
         match self {
-            Self::Survey(Refused::TooMuch { bytes, limit }) => {
+            Self::Survey(SurveyError::TooMuch { bytes, limit }) => {
                 json!({ "bytes": bytes, "limit": limit, "setting": "workspaces.max_bytes" })
             }
-            Self::Survey(Refused::TooMany { count, limit }) => {
+            Self::Survey(SurveyError::TooMany { count, limit }) => {
                 json!({ "files": count, "limit": limit, "setting": "workspaces.max_files" })
             }
             Self::TooLarge { path, bytes, limit } => {
@@ -137,14 +139,14 @@ impl Explain for AnnexError {
                 json!({ "path": path.to_string_lossy(), "bytes": bytes, "limit": limit, "setting": setting })
             }
             Self::Conflicts(conflicts) => {
-                let conflicts: Vec<Value> = conflicts.iter().map(Conflict::json).collect();
+                let conflicts: Vec<Value> = conflicts.iter().map(MergeConflict::to_json).collect();
                 json!({ "conflicts": conflicts })
             }
-            Self::Broken(broken) => {
-                let left = broken.left.iter().map(|(path, _)| path.to_string_lossy());
-                json!({ "path": broken.path.to_string_lossy(), "left": left.collect::<Vec<_>>() })
+            Self::MergeFailed(failure) => {
+                let left = failure.left.iter().map(|(path, _)| path.to_string_lossy());
+                json!({ "path": failure.path.to_string_lossy(), "left": left.collect::<Vec<_>>() })
             }
-            Self::Strangers(files) => json!({ "files": paths::as_texts(files) }),
+            Self::ForeignChanges(files) => json!({ "files": paths::as_texts(files) }),
             Self::Busy { child, pid } => json!({ "session_id": child, "pid": pid }),
             Self::Command(error) => error.details(),
             _ => Value::Null,
@@ -158,22 +160,24 @@ impl Explain for AnnexError {
                  config, or let the child work in the shared Workspace"
             }
             Self::Unfinished { is_being_made: true } => "wait a moment, then run this again",
-            Self::Unfinished { .. } | Self::Gone { .. } | Self::Lost(_) => "start another child",
-            Self::Closed { .. } => {
+            Self::Unfinished { .. } | Self::FolderMissing { .. } | Self::BaseMissing(_) => {
+                "start another child"
+            }
+            Self::AlreadyClosed { .. } => {
                 "its changes are in its parent's Workspace: continue with its parent, or start another \
                  child there"
             }
-            Self::NoRepository { .. } | Self::NotInRepository { .. } | Self::OddPath => {
+            Self::NoRepository { .. } | Self::NotInRepository { .. } | Self::NonUtf8Path => {
                 "use workspace `isolated` or `shared`"
             }
             Self::Git { .. } => {
                 "fix what git reports, or use workspace `isolated`, which needs no git"
             }
-            Self::Copy(_) | Self::Keep(_) => {
+            Self::Copy(_) | Self::Storage(_) => {
                 "check the free disk space and your write access to `~/.pixir/workspaces` and \
                  `.pixir`, then try again"
             }
-            Self::Loose { commit, .. } => {
+            Self::UnreferencedCommit { commit, .. } => {
                 return vec![format!("keep them with `git branch NAME {commit}`, then try again")];
             }
             Self::NoCommit => "commit something first, or use workspace `isolated`",
@@ -182,12 +186,16 @@ impl Explain for AnnexError {
                 "run `pixir changes <child> --diff`; copy conflicting changes by hand or undo one \
                  side, then merge again"
             }
-            Self::Strangers(_) => "restore those files by hand, then run this again",
-            Self::Dirty { .. } => "commit or merge them first, or remove the worktree by hand",
-            Self::Broken(_) => "fix that, then merge again",
-            Self::NoAnnex(_) => "a child of workspace `shared` has already changed the files here",
+            Self::ForeignChanges(_) => "restore those files by hand, then run this again",
+            Self::UncommittedChanges { .. } => {
+                "commit or merge them first, or remove the worktree by hand"
+            }
+            Self::MergeFailed(_) => "fix that, then merge again",
+            Self::NoChildWorkspace(_) => {
+                "a child of workspace `shared` has already changed the files here"
+            }
             Self::Command(error) => return error.next_actions(),
-            Self::Crashed => return Vec::new(),
+            Self::TaskPanicked => return Vec::new(),
         };
         vec![action.to_owned()]
     }

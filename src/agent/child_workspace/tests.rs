@@ -12,21 +12,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::base::error::Explain;
-use crate::host::process::{Containment, Host};
+use crate::host::process::{Containment, HostEnvironment};
 use crate::host::snapshot::FolderChange;
 
-struct Yard {
+struct ChildWorkspaceFixture {
     folder: TempDir,
-    annexes: Annexes,
+    annexes: ChildWorkspaces,
     workspace: Workspace,
     parent: SessionId,
 }
 
 /// Every file and link, by its mode and content; folders too.
-type Picture = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+type FileTree = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
-fn picture(folder: &Path) -> Picture {
-    let mut picture = Picture::new();
+fn read_file_tree(folder: &Path) -> FileTree {
+    let mut picture = FileTree::new();
     let mut waiting = vec![folder.to_owned()];
     while let Some(inside) = waiting.pop() {
         for entry in fs::read_dir(inside).unwrap() {
@@ -49,23 +49,23 @@ fn picture(folder: &Path) -> Picture {
     picture
 }
 
-impl Yard {
+impl ChildWorkspaceFixture {
     fn new() -> Self {
-        Self::limited(|_| {})
+        Self::with_config(|_| {})
     }
 
-    fn limited(adjust: impl FnOnce(&mut Config)) -> Self {
+    fn with_config(adjust: impl FnOnce(&mut Config)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("work")).unwrap();
         let mut config = Config::new(Home::new(folder.path().join("home")));
-        config.durability = Durability::None;
+        config.durability = LogDurability::None;
         adjust(&mut config);
-        let host = Host {
+        let host = HostEnvironment {
             own_binary: "/nowhere".into(),
             environment: Vec::new(),
             containment: Containment::Best,
         };
-        let annexes = Annexes::new(&config, Commands::new(host, &config));
+        let annexes = ChildWorkspaces::new(&config, CommandRunner::new(host, &config));
         let workspace = Workspace::open(&folder.path().join("work")).unwrap();
         Self { folder, annexes, workspace, parent: SessionId::mint() }
     }
@@ -78,37 +78,38 @@ impl Yard {
         self.workspace.root().to_owned()
     }
 
-    fn wanted(&self) -> Wanted {
-        Wanted {
+    fn request(&self) -> ChildWorkspaceRequest {
+        ChildWorkspaceRequest {
             child: SessionId::mint(),
             parent: self.parent.clone(),
             subagent: None,
             logs: StateRoot::in_workspace(self.work()),
             workspace: self.workspace.clone(),
-            mode: Mode::Isolated,
+            mode: ChildWorkspaceMode::Isolated,
         }
     }
 
-    fn annex(&self) -> Annex {
-        self.annexes.annex(self.annexes.copy(&self.wanted(), Instant::now()).unwrap())
+    fn create_child_workspace(&self) -> ChildWorkspace {
+        self.annexes
+            .child_workspace(self.annexes.create_copy(&self.request(), Instant::now()).unwrap())
     }
 
-    fn planned(&self, annex: &Annex) -> Merge {
-        let changes = annex.changes(&self.workspace).unwrap();
-        annex.merge(&changes, &self.workspace, &|_| false).unwrap()
+    fn plan_merge(&self, annex: &ChildWorkspace) -> MergePlan {
+        let changes = annex.find_changes(&self.workspace).unwrap();
+        annex.plan_merge(&changes, &self.workspace, &|_| false).unwrap()
     }
 
-    fn merged(&self, annex: &Annex) -> Result<Deed, AnnexError> {
-        let changes = annex.changes(&self.workspace).unwrap();
-        let done = annex.carry_out(
-            &self.planned(annex),
+    fn apply_merge(&self, annex: &ChildWorkspace) -> Result<MergeTransaction, ChildWorkspaceError> {
+        let changes = annex.find_changes(&self.workspace).unwrap();
+        let done = annex.apply_merge(
+            &self.plan_merge(annex),
             &changes,
             &self.workspace,
             None,
             &CancellationToken::new(),
         )?;
-        let deed = done.deed.clone();
-        done.recorded();
+        let deed = done.transaction.clone();
+        done.mark_recorded();
         Ok(deed)
     }
 }
@@ -119,8 +120,8 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[test]
 fn a_copy_has_what_is_not_ignored_with_modes_links_and_folders() {
-    let yard = Yard::new();
-    let work = yard.work();
+    let fixture = ChildWorkspaceFixture::new();
+    let work = fixture.work();
     for folder in ["src/deep", "empty", "target", ".git", ".pixir/sessions", "locked"] {
         fs::create_dir_all(work.join(folder)).unwrap();
     }
@@ -142,17 +143,19 @@ fn a_copy_has_what_is_not_ignored_with_modes_links_and_folders() {
     set_mode(&work.join("none"), 0o400);
     set_mode(&work.join("locked"), 0o555);
     symlink("../outside", work.join("src/link")).unwrap();
-    let annex = yard.annex();
-    let mut expected = picture(&work);
+    let annex = fixture.create_child_workspace();
+    let mut expected = read_file_tree(&work);
     expected.retain(|path, _| !["target", ".git", "x.log"].iter().any(|it| path.starts_with(it)));
-    assert_eq!(picture(annex.folder()), expected);
+    assert_eq!(read_file_tree(annex.folder()), expected);
     assert_eq!(fs::metadata(annex.folder()).unwrap().mode() & 0o777, 0o700);
-    assert!(annex.changes(&yard.workspace).unwrap().is_empty());
+    assert!(annex.find_changes(&fixture.workspace).unwrap().is_empty());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let closed = runtime.block_on(yard.annexes.close(&annex)).unwrap();
-    assert_eq!(closed, Closed::Removed { branch: None });
+    let closed = runtime.block_on(fixture.annexes.close(&annex)).unwrap();
+    assert_eq!(closed, CloseOutcome::Removed { branch: None });
     assert!(!annex.folder().exists());
-    assert!(yard.annexes.find(&StateRoot::in_workspace(&work), annex.child()).unwrap().is_none());
+    assert!(
+        fixture.annexes.find(&StateRoot::in_workspace(&work), annex.child()).unwrap().is_none()
+    );
     set_mode(&work.join("locked"), 0o755);
 }
 
@@ -163,54 +166,56 @@ fn what_is_too_much_is_refused_and_leaves_nothing() {
         (|config| config.workspaces.largest_sum = 20, "max_bytes"),
         (|config| config.workspaces.largest_file = 9, "max_file_bytes"),
     ] {
-        let yard = Yard::limited(adjust);
+        let fixture = ChildWorkspaceFixture::with_config(adjust);
         for name in ["a", "b", "c"] {
-            fs::write(yard.work().join(name), "ten bytes!").unwrap();
+            fs::write(fixture.work().join(name), "ten bytes!").unwrap();
         }
-        let error = yard.annexes.copy(&yard.wanted(), Instant::now()).unwrap_err();
+        let error = fixture.annexes.create_copy(&fixture.request(), Instant::now()).unwrap_err();
         assert_eq!(error.details()["setting"], format!("workspaces.{setting}"), "{error}");
         assert!(!error.next_actions().is_empty());
-        assert_eq!(fs::read_dir(yard.home().annexes()).map_or(0, Iterator::count), 0);
+        assert_eq!(fs::read_dir(fixture.home().child_workspaces()).map_or(0, Iterator::count), 0);
     }
 }
 
 #[test]
 fn what_was_never_finished_is_known_and_cleared_away() {
-    let yard = Yard::new();
-    fs::write(yard.work().join("a"), "a").unwrap();
-    let wanted = yard.wanted();
-    let site = yard.home().annexes().join(wanted.child.as_str());
-    let making = lease_of(&wanted, site.clone()).begin(&yard.home()).unwrap();
+    let fixture = ChildWorkspaceFixture::new();
+    fs::write(fixture.work().join("a"), "a").unwrap();
+    let wanted = fixture.request();
+    let site = fixture.home().child_workspaces().join(wanted.child.as_str());
+    let making = new_registration(&wanted, site.clone()).create(&fixture.home()).unwrap();
     fs::create_dir(&site).unwrap();
     fs::write(site.join("half"), "of it").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert!(matches!(
-        yard.annexes.find(&StateRoot::in_workspace(yard.work()), &wanted.child),
-        Err(AnnexError::Unfinished { is_being_made: true })
+        fixture.annexes.find(&StateRoot::in_workspace(fixture.work()), &wanted.child),
+        Err(ChildWorkspaceError::Unfinished { is_being_made: true })
     ));
-    assert_eq!(runtime.block_on(yard.annexes.collect()).len(), 0, "somebody makes it");
+    assert_eq!(runtime.block_on(fixture.annexes.remove_ownerless()).len(), 0, "somebody makes it");
     drop(making);
-    assert!(yard.annexes.find(&StateRoot::in_workspace(yard.work()), &wanted.child).is_err());
-    let whole = yard.annex();
-    let collected = runtime.block_on(yard.annexes.collect());
-    assert!(matches!(&collected[..], [(id, Ok(Closed::Removed { .. }))] if *id == wanted.child));
+    assert!(fixture.annexes.find(&StateRoot::in_workspace(fixture.work()), &wanted.child).is_err());
+    let whole = fixture.create_child_workspace();
+    let collected = runtime.block_on(fixture.annexes.remove_ownerless());
+    assert!(
+        matches!(&collected[..], [(id, Ok(CloseOutcome::Removed { .. }))] if *id == wanted.child)
+    );
     assert!(!site.exists());
     assert!(whole.folder().exists(), "it is young: its child may be on its way");
 }
 
 #[test]
 fn children_of_one_moment_share_what_they_begin_with() {
-    let yard = Yard::new();
+    let fixture = ChildWorkspaceFixture::new();
     for number in 0..20 {
-        fs::write(yard.work().join(format!("{number}.txt")), format!("{number}\n")).unwrap();
+        fs::write(fixture.work().join(format!("{number}.txt")), format!("{number}\n")).unwrap();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let began = std::time::Instant::now();
     let annexes = runtime.block_on(async {
         let makes: Vec<_> = (0..50)
             .map(|_| {
-                let (annexes, wanted) = (yard.annexes.clone(), yard.wanted());
-                tokio::spawn(async move { annexes.make(wanted).await.unwrap() })
+                let (annexes, wanted) = (fixture.annexes.clone(), fixture.request());
+                tokio::spawn(async move { annexes.create(wanted).await.unwrap() })
             })
             .collect();
         let mut made = Vec::new();
@@ -221,29 +226,29 @@ fn children_of_one_moment_share_what_they_begin_with() {
     });
     let told = format!("\n50 copies of 20 files: {:?}\n", began.elapsed());
     std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes()).unwrap();
-    let expected = picture(&yard.work());
+    let expected = read_file_tree(&fixture.work());
     let bases: std::collections::BTreeSet<String> =
-        annexes.iter().map(|annex| annex.lease.base.unwrap().to_string()).collect();
+        annexes.iter().map(|annex| annex.registration.base.unwrap().to_string()).collect();
     assert!(bases.len() < 50, "nobody surveys for himself alone: {}", bases.len());
-    assert!(annexes.iter().all(|annex| picture(annex.folder()) == expected));
+    assert!(annexes.iter().all(|annex| read_file_tree(annex.folder()) == expected));
 }
 
 #[test]
 fn what_is_ignored_by_now_is_not_taken_for_removed() {
-    let yard = Yard::new();
-    fs::write(yard.work().join("a.txt"), "a").unwrap();
-    fs::write(yard.work().join("b.txt"), "b").unwrap();
-    let annex = yard.annex();
+    let fixture = ChildWorkspaceFixture::new();
+    fs::write(fixture.work().join("a.txt"), "a").unwrap();
+    fs::write(fixture.work().join("b.txt"), "b").unwrap();
+    let annex = fixture.create_child_workspace();
     fs::write(annex.folder().join(".gitignore"), "*.txt\n").unwrap();
     fs::write(annex.folder().join("b.txt"), "other").unwrap();
-    yard.merged(&annex).unwrap();
-    assert_eq!(fs::read_to_string(yard.work().join("a.txt")).unwrap(), "a");
-    assert_eq!(fs::read_to_string(yard.work().join("b.txt")).unwrap(), "other");
+    fixture.apply_merge(&annex).unwrap();
+    assert_eq!(fs::read_to_string(fixture.work().join("a.txt")).unwrap(), "a");
+    assert_eq!(fs::read_to_string(fixture.work().join("b.txt")).unwrap(), "other");
 }
 
 /// One path, as a side has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Thing {
+enum FileVersion {
     Nothing,
     File(&'static str, u32),
     Link(&'static str),
@@ -252,12 +257,12 @@ enum Thing {
 const TEXTS: [&str; 6] =
     ["1\n2\n3\n", "one\n2\n3\n", "1\n2\nthree\n", "1\ntwo\n3\n", "\0binary", "\0other"];
 
-impl Thing {
+impl FileVersion {
     fn random(random: &mut fastrand::Rng) -> Self {
         match random.u8(..10) {
-            0 | 1 => Thing::Nothing,
-            2 => Thing::Link(["a", "b"][random.usize(..2)]),
-            _ => Thing::File(
+            0 | 1 => FileVersion::Nothing,
+            2 => FileVersion::Link(["a", "b"][random.usize(..2)]),
+            _ => FileVersion::File(
                 TEXTS[random.usize(..TEXTS.len())],
                 [0o644, 0o755, 0o600][random.usize(..3)],
             ),
@@ -267,13 +272,13 @@ impl Thing {
     fn put(&self, path: &Path) {
         fs::remove_file(path).ok();
         match self {
-            Thing::Nothing => {}
-            Thing::File(text, mode) => {
+            FileVersion::Nothing => {}
+            FileVersion::File(text, mode) => {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, text).unwrap();
                 set_mode(path, *mode);
             }
-            Thing::Link(to) => {
+            FileVersion::Link(to) => {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 symlink(to, path).unwrap();
             }
@@ -282,11 +287,11 @@ impl Thing {
 }
 
 /// The expected merge of three states, by cases; `None` is a conflict.
-fn oracle(base: &Thing, child: &Thing, parent: &Thing) -> Option<(Vec<u8>, u32)> {
-    let flat = |thing: &Thing| match thing {
-        Thing::Nothing => (b"nothing".to_vec(), 0),
-        Thing::File(text, mode) => (text.as_bytes().to_vec(), *mode),
-        Thing::Link(to) => ([b"link ", to.as_bytes()].concat(), 0),
+fn oracle(base: &FileVersion, child: &FileVersion, parent: &FileVersion) -> Option<(Vec<u8>, u32)> {
+    let flat = |thing: &FileVersion| match thing {
+        FileVersion::Nothing => (b"nothing".to_vec(), 0),
+        FileVersion::File(text, mode) => (text.as_bytes().to_vec(), *mode),
+        FileVersion::Link(to) => ([b"link ", to.as_bytes()].concat(), 0),
     };
     if child == base || child == parent {
         return Some(flat(parent));
@@ -294,7 +299,9 @@ fn oracle(base: &Thing, child: &Thing, parent: &Thing) -> Option<(Vec<u8>, u32)>
     if parent == base {
         return Some(flat(child));
     }
-    let (Thing::File(b, bm), Thing::File(c, cm), Thing::File(p, pm)) = (base, child, parent) else {
+    let (FileVersion::File(b, bm), FileVersion::File(c, cm), FileVersion::File(p, pm)) =
+        (base, child, parent)
+    else {
         return None;
     };
     let mode = match (cm == bm, pm == bm, cm == pm) {
@@ -336,8 +343,10 @@ fn oracle(base: &Thing, child: &Thing, parent: &Thing) -> Option<(Vec<u8>, u32)>
     Some((text.into_bytes(), *mode))
 }
 
-fn is_alike(base: &Thing, child: &Thing, parent: &Thing) -> bool {
-    let (Thing::File(b, _), Thing::File(c, _), Thing::File(p, _)) = (base, child, parent) else {
+fn changed_alike(base: &FileVersion, child: &FileVersion, parent: &FileVersion) -> bool {
+    let (FileVersion::File(b, _), FileVersion::File(c, _), FileVersion::File(p, _)) =
+        (base, child, parent)
+    else {
         return false;
     };
     let mut lines = b.lines().zip(c.lines()).zip(p.lines());
@@ -352,46 +361,50 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut done, mut refused) = (0, 0);
     for round in 0..rounds {
-        let yard = Yard::new();
+        let fixture = ChildWorkspaceFixture::new();
         let names = ["a", "d/b", "d/e/c"];
         let mut states = Vec::new();
         for name in &names[..random.usize(1..=3)] {
-            let base = Thing::random(&mut random);
+            let base = FileVersion::random(&mut random);
             let mut other =
-                || if random.bool() { base.clone() } else { Thing::random(&mut random) };
+                || if random.bool() { base.clone() } else { FileVersion::random(&mut random) };
             let (child, parent) = (other(), other());
-            base.put(&yard.work().join(name));
+            base.put(&fixture.work().join(name));
             states.push((*name, base, child, parent));
         }
         // The oracle has no answer where both changed a line in the same way.
-        if states.iter().any(|(_, base, child, parent)| is_alike(base, child, parent)) {
+        if states.iter().any(|(_, base, child, parent)| changed_alike(base, child, parent)) {
             continue;
         }
-        let annex = yard.annex();
+        let annex = fixture.create_child_workspace();
         for (name, _, child, parent) in &states {
             child.put(&annex.folder().join(name));
-            parent.put(&yard.work().join(name));
+            parent.put(&fixture.work().join(name));
         }
-        let before = picture(&yard.work());
+        let before = read_file_tree(&fixture.work());
         let expected: Vec<_> = states
             .iter()
             .map(|(name, base, child, parent)| (*name, oracle(base, child, parent)))
             .collect();
-        let plan = yard.planned(&annex);
+        let plan = fixture.plan_merge(&annex);
         let told: Vec<&Path> = plan.conflicts.iter().map(|it| it.path.as_path()).collect();
         for (name, wanted) in &expected {
             let is_told = told.contains(&Path::new(name));
             assert_eq!(is_told, wanted.is_none(), "{seed} {round} {name}: {states:?} {plan:?}");
         }
-        let merged = yard.merged(&annex);
+        let merged = fixture.apply_merge(&annex);
         if expected.iter().any(|(_, wanted)| wanted.is_none()) {
-            assert!(matches!(merged, Err(AnnexError::Conflicts(_))), "{seed} {round}");
-            assert_eq!(picture(&yard.work()), before, "{seed} {round}: nothing was touched");
+            assert!(matches!(merged, Err(ChildWorkspaceError::Conflicts(_))), "{seed} {round}");
+            assert_eq!(
+                read_file_tree(&fixture.work()),
+                before,
+                "{seed} {round}: nothing was touched"
+            );
             refused += 1;
             continue;
         }
         let deed = merged.unwrap();
-        let now = picture(&yard.work());
+        let now = read_file_tree(&fixture.work());
         for (name, wanted) in &expected {
             let found = match now.get(Path::new(name)) {
                 None => (b"nothing".to_vec(), 0),
@@ -400,22 +413,22 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
             };
             assert_eq!(Some(&found), wanted.as_ref(), "{seed} {round} {name}: {states:?}");
         }
-        let annex = yard
+        let annex = fixture
             .annexes
-            .find(&StateRoot::in_workspace(yard.work()), annex.child())
+            .find(&StateRoot::in_workspace(fixture.work()), annex.child())
             .unwrap()
             .unwrap();
-        assert!(yard.planned(&annex).is_done(), "{seed} {round}: it is all there");
+        assert!(fixture.plan_merge(&annex).is_up_to_date(), "{seed} {round}: it is all there");
         let (store, folder) = (annex.store(), annex.parent_folder());
         deed.inverse()
-            .carry_out(&yard.workspace, &store, &folder, None, &CancellationToken::new())
+            .apply(&fixture.workspace, &store, &folder, None, &CancellationToken::new())
             .unwrap()
-            .recorded();
-        let mut back = picture(&yard.work());
+            .mark_recorded();
+        let mut back = read_file_tree(&fixture.work());
         let mut before = before;
         // A folder that lost its last file may go with it.
         for picture in [&mut back, &mut before] {
-            picture.retain(|path, _| !yard.work().join(path).is_dir() || path.starts_with("x"));
+            picture.retain(|path, _| !fixture.work().join(path).is_dir() || path.starts_with("x"));
         }
         assert_eq!(back, before, "{seed} {round}: and back");
         done += 1;
@@ -425,90 +438,100 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
 
 #[test]
 fn folders_come_and_go_with_their_modes() {
-    let yard = Yard::new();
+    let fixture = ChildWorkspaceFixture::new();
     for folder in ["gone/inner", "kept", "mode"] {
-        fs::create_dir_all(yard.work().join(folder)).unwrap();
+        fs::create_dir_all(fixture.work().join(folder)).unwrap();
     }
-    let annex = yard.annex();
+    let annex = fixture.create_child_workspace();
     let inside = annex.folder().to_owned();
     fs::remove_dir_all(inside.join("gone")).unwrap();
     fs::create_dir_all(inside.join("new/deep")).unwrap();
     fs::write(inside.join("new/deep/file"), "x").unwrap();
     set_mode(&inside.join("new/deep"), 0o555);
     set_mode(&inside.join("mode"), 0o750);
-    fs::write(yard.work().join("kept/mine"), "y").unwrap();
-    let deed = yard.merged(&annex).unwrap();
-    let now = picture(&yard.work());
+    fs::write(fixture.work().join("kept/mine"), "y").unwrap();
+    let deed = fixture.apply_merge(&annex).unwrap();
+    let now = read_file_tree(&fixture.work());
     assert!(!now.contains_key(Path::new("gone")));
     assert_eq!(now[Path::new("new/deep")].0 & 0o777, 0o555);
     assert_eq!(now[Path::new("mode")].0 & 0o777, 0o750);
     assert_eq!(now[Path::new("new/deep/file")].1, b"x");
     deed.inverse()
-        .carry_out(
-            &yard.workspace,
+        .apply(
+            &fixture.workspace,
             &annex.store(),
             &annex.parent_folder(),
             None,
             &CancellationToken::new(),
         )
         .unwrap()
-        .recorded();
-    let back = picture(&yard.work());
+        .mark_recorded();
+    let back = read_file_tree(&fixture.work());
     assert!(back.contains_key(Path::new("gone/inner")) && !back.contains_key(Path::new("new")));
     set_mode(&inside.join("new/deep"), 0o755);
 }
 
 #[tokio::test]
 async fn an_annex_stays_while_one_that_branched_off_it_has_something_that_is_nowhere_else() {
-    let yard = Yard::new();
-    fs::write(yard.work().join("a"), "x").unwrap();
-    let annex = yard.annex();
+    let fixture = ChildWorkspaceFixture::new();
+    fs::write(fixture.work().join("a"), "x").unwrap();
+    let annex = fixture.create_child_workspace();
     let workspace = Workspace::open(annex.folder()).unwrap();
-    let wanted = Wanted { parent: annex.child().clone(), workspace, ..yard.wanted() };
-    let inner = yard.annexes.make(wanted).await.unwrap();
+    let wanted =
+        ChildWorkspaceRequest { parent: annex.child().clone(), workspace, ..fixture.request() };
+    let inner = fixture.annexes.create(wanted).await.unwrap();
     fs::write(inner.folder().join("b"), "nowhere else").unwrap();
-    assert_eq!(yard.annexes.close(&annex).await.unwrap(), Closed::Kept { changes: 1 });
+    assert_eq!(fixture.annexes.close(&annex).await.unwrap(), CloseOutcome::Kept { changes: 1 });
     assert!(annex.folder().exists() && inner.folder().exists());
     fs::write(annex.folder().join("b"), "nowhere else").unwrap();
-    fs::write(yard.work().join("b"), "nowhere else").unwrap();
-    assert_eq!(yard.annexes.close(&annex).await.unwrap(), Closed::Removed { branch: None });
+    fs::write(fixture.work().join("b"), "nowhere else").unwrap();
+    assert_eq!(
+        fixture.annexes.close(&annex).await.unwrap(),
+        CloseOutcome::Removed { branch: None }
+    );
     assert!(!annex.folder().exists() && !inner.folder().exists());
 }
 
 #[test]
 fn a_folder_that_becomes_writable_does_so_before_its_files_change() {
-    let yard = Yard::new();
-    fs::create_dir(yard.work().join("ro")).unwrap();
-    fs::write(yard.work().join("ro/a"), "old\n").unwrap();
-    set_mode(&yard.work().join("ro"), 0o555);
-    let annex = yard.annex();
+    let fixture = ChildWorkspaceFixture::new();
+    fs::create_dir(fixture.work().join("ro")).unwrap();
+    fs::write(fixture.work().join("ro/a"), "old\n").unwrap();
+    set_mode(&fixture.work().join("ro"), 0o555);
+    let annex = fixture.create_child_workspace();
     for (mode, text) in [(0o755, "new\n"), (0o577, "newer\n")] {
         set_mode(&annex.folder().join("ro"), 0o755);
         fs::write(annex.folder().join("ro/a"), text).unwrap();
         set_mode(&annex.folder().join("ro"), mode);
-        let deed = Deed::of(&yard.planned(&annex), annex.child(), &yard.workspace);
+        let deed = MergeTransaction::from_merge(
+            &fixture.plan_merge(&annex),
+            annex.child(),
+            &fixture.workspace,
+        );
         let mut now = 0o555;
         let mut back = 0;
         for step in deed.steps.iter().chain(&deed.inverse().steps) {
             match step {
-                deed::Step::Folder(FolderChange { from, to, .. }) => {
+                merge_transaction::MergeStep::Folder(FolderChange { from, to, .. }) => {
                     assert_eq!(*from, Some(now), "each begins where the other ended");
                     now = to.unwrap();
                     back += usize::from(now == mode);
                 }
-                deed::Step::File(_) => assert_eq!(now & 0o700, 0o700, "{:?}", deed.steps),
+                merge_transaction::MergeStep::File(_) => {
+                    assert_eq!(now & 0o700, 0o700, "{:?}", deed.steps)
+                }
             }
         }
         assert_eq!((now, back), (0o555, 1));
     }
-    set_mode(&yard.work().join("ro"), 0o755);
+    set_mode(&fixture.work().join("ro"), 0o755);
 }
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a real repository is made")]
 fn what_is_tracked_belongs_to_a_copy_and_comes_back_also_where_it_is_ignored() {
-    let yard = Yard::new();
-    let work = yard.work();
+    let fixture = ChildWorkspaceFixture::new();
+    let work = fixture.work();
     fs::create_dir_all(work.join("dist/js")).unwrap();
     for (path, text) in [
         (".gitignore", "dist/\n*.log\n"),
@@ -528,18 +551,21 @@ fn what_is_tracked_belongs_to_a_copy_and_comes_back_also_where_it_is_ignored() {
     git(&["init", "-q"]);
     git(&["add", "-f", ".gitignore", "a.rs", "dist/js/app.js", "kept.log", "gone.log"]);
     fs::remove_file(work.join("gone.log")).unwrap();
-    let annex = yard.annex();
-    let mut expected = picture(&work);
+    let annex = fixture.create_child_workspace();
+    let mut expected = read_file_tree(&work);
     let noise = [".git", "dist/junk", "x.log"];
     expected.retain(|path, _| !noise.iter().any(|it| path.starts_with(it)));
-    assert_eq!(picture(annex.folder()), expected);
-    assert!(annex.changes(&yard.workspace).unwrap().is_empty());
+    assert_eq!(read_file_tree(annex.folder()), expected);
+    assert!(annex.find_changes(&fixture.workspace).unwrap().is_empty());
 
     fs::write(annex.folder().join("dist/js/app.js"), "built anew\n").unwrap();
     fs::remove_file(annex.folder().join("kept.log")).unwrap();
     fs::write(annex.folder().join("y.log"), "noise of the child").unwrap();
-    assert_eq!(annex.changes(&yard.workspace).unwrap().told(), "M dist/js/app.js\nD kept.log\n");
-    yard.merged(&annex).unwrap();
+    assert_eq!(
+        annex.find_changes(&fixture.workspace).unwrap().format_list(),
+        "M dist/js/app.js\nD kept.log\n"
+    );
+    fixture.apply_merge(&annex).unwrap();
     assert_eq!(fs::read_to_string(work.join("dist/js/app.js")).unwrap(), "built anew\n");
     assert!(!work.join("kept.log").exists() && work.join("x.log").exists());
 }

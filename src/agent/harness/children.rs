@@ -5,9 +5,11 @@ use std::sync::{Arc, PoisonError, Weak};
 use super::{Harness, HarnessError};
 use crate::agent::conversation::Conversation;
 use crate::agent::session::Session;
-use crate::agent::subagent::{Family, Kin, Nursery, Subagents, tool_specs};
-pub use crate::agent::subagent::{Record as Child, Status as ChildStatus, View as ChildView};
-use crate::agent::turn::Settings;
+use crate::agent::subagent::{ChildFactory, Children, ParentSession, SubagentRegistry, tool_specs};
+pub use crate::agent::subagent::{
+    SubagentRecord as Child, SubagentStatus as ChildStatus, SubagentView as ChildView,
+};
+use crate::agent::turn::TurnSettings;
 use crate::model::tool_spec::ToolSpec;
 use crate::record::event::Canonical;
 use crate::record::history::History;
@@ -19,36 +21,45 @@ impl Harness {
     pub(super) async fn with_children(
         &self,
         session: &Session,
-        settings: Settings,
+        settings: TurnSettings,
         history: &History,
-    ) -> Result<Settings, HarnessError> {
-        if let Some(family) = self.family(&settings) {
-            let settings = Settings { purse: family.base().purse.clone(), ..settings };
-            family.follow(&settings);
-            return Ok(self.with_workflows(&family, family.equip(settings)));
+    ) -> Result<TurnSettings, HarnessError> {
+        if let Some(family) = self.live_children(&settings) {
+            let settings = TurnSettings {
+                usage_total: family.base_settings().usage_total.clone(),
+                ..settings
+            };
+            family.set_base_settings(&settings);
+            return Ok(self.with_workflows(&family, family.with_tools(settings)));
         }
-        let (depth, own) = place(history);
+        let (depth, own) = depth_and_id(history);
         let (session, settings_of) = (session.clone(), settings.clone());
-        let kin = Kin { session, depth, own, is_paid: false, settings: settings_of };
-        let family = self.subagents().family(kin, history).await?;
-        let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        let kin = ParentSession {
+            session,
+            depth,
+            subagent_id: own,
+            is_usage_counted: false,
+            settings: settings_of,
+        };
+        let family = self.subagents().register_parent(kin, history).await?;
+        let mut families = self.live_children.lock().unwrap_or_else(PoisonError::into_inner);
         families.retain(|_, weak| weak.strong_count() > 0);
         families.insert(settings.session_folder.clone(), Arc::downgrade(&family));
         drop(families);
-        Ok(self.with_workflows(&family, family.equip(settings)))
+        Ok(self.with_workflows(&family, family.with_tools(settings)))
     }
 
     /// Lets children inherit the current settings of a Conversation.
-    pub(super) fn lead(&self, conversation: &Conversation) {
-        if let Some(family) = self.family(conversation.settings()) {
-            family.follow(conversation.settings());
+    pub(super) fn update_children(&self, conversation: &Conversation) {
+        if let Some(family) = self.live_children(conversation.settings()) {
+            family.set_base_settings(conversation.settings());
         }
     }
 
     /// Takes over the children of a Conversation that another Harness of this process started.
-    pub(super) fn take_family(&self, conversation: &Conversation, from: &Self) {
-        if let Some(family) = from.family(conversation.settings()) {
-            let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn adopt_children(&self, conversation: &Conversation, from: &Self) {
+        if let Some(family) = from.live_children(conversation.settings()) {
+            let mut families = self.live_children.lock().unwrap_or_else(PoisonError::into_inner);
             let folder = conversation.settings().session_folder.clone();
             families.insert(folder, Arc::downgrade(&family));
         }
@@ -56,21 +67,21 @@ impl Harness {
 
     /// The children of a Conversation, in the order they were started.
     pub async fn children(&self, conversation: &Conversation) -> Vec<ChildView> {
-        match self.family(conversation.settings()) {
-            Some(family) => family.children().await,
+        match self.live_children(conversation.settings()) {
+            Some(family) => family.all_views().await,
             None => Vec::new(),
         }
     }
 
     /// Waits until no child of a Conversation works or is queued.
-    pub fn children_settled(
+    pub fn wait_for_children(
         &self,
         conversation: &Conversation,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let family = self.family(conversation.settings());
+        let family = self.live_children(conversation.settings());
         async move {
             if let Some(family) = family {
-                family.idle().await;
+                family.wait_idle().await;
             }
         }
     }
@@ -80,7 +91,7 @@ impl Harness {
         &self,
         conversation: &Conversation,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let family = self.family(conversation.settings());
+        let family = self.live_children(conversation.settings());
         async move {
             if let Some(family) = family {
                 family.cancel_all().await;
@@ -88,19 +99,19 @@ impl Harness {
         }
     }
 
-    pub(super) fn family(&self, settings: &Settings) -> Option<Arc<Family>> {
-        let families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn live_children(&self, settings: &TurnSettings) -> Option<Arc<Children>> {
+        let families = self.live_children.lock().unwrap_or_else(PoisonError::into_inner);
         families.get(&settings.session_folder).and_then(Weak::upgrade)
     }
 
     /// These tools with the Tools for Subagents, for a preview of the next request.
-    pub(super) fn with_tools_for_children(
+    pub(super) fn with_subagent_tools(
         &self,
         tools: Arc<[ToolSpec]>,
         history: &History,
         role: &Role,
     ) -> Arc<[ToolSpec]> {
-        if place(history).0 >= self.config.subagents.max_depth {
+        if depth_and_id(history).0 >= self.config.subagents.max_depth {
             return tools;
         }
         let graphs = crate::agent::workflow::tool_spec();
@@ -111,24 +122,24 @@ impl Harness {
         all.into()
     }
 
-    fn subagents(&self) -> &Subagents {
+    fn subagents(&self) -> &SubagentRegistry {
         self.subagents.get_or_init(|| {
-            let nursery = Nursery {
+            let nursery = ChildFactory {
                 sessions: Arc::clone(&self.sessions),
-                manners: self.manners(),
+                session_options: self.session_options(),
                 config: self.config.clone(),
                 commands: self.commands.clone(),
-                annexes: self.annexes.clone(),
-                user: self.user(),
+                child_workspaces: self.child_workspaces.clone(),
+                user_home: self.user_home(),
                 credential: self.credential.clone(),
             };
-            Subagents::new(nursery, self.capacity.clone())
+            SubagentRegistry::new(nursery, self.subagent_limit.clone())
         })
     }
 }
 
 /// The depth of a Session in its tree, and its Subagent id.
-fn place(history: &History) -> (u32, Option<String>) {
+fn depth_and_id(history: &History) -> (u32, Option<String>) {
     let Some(Canonical::SessionStarted(started)) = history.facts().next() else {
         return (0, None);
     };
@@ -145,29 +156,30 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::agent::harness::{Door, Start, Which};
+    use crate::agent::harness::{HarnessOptions, SessionTarget, StartOptions};
     use crate::base::paths::Home;
     use crate::model::credential::Credential;
     use crate::model::provider::{
-        Call, Completed, Item, ModelEvent, Provider, ProviderError, Request,
+        CompletedResponse, FunctionCall, ModelEvent, ModelRequest, OutputItem, Provider,
+        ProviderError,
     };
-    use crate::record::event::{Canonical, Status};
+    use crate::record::event::{Canonical, SessionStatus};
     use crate::record::log::Log;
     use crate::settings::config::Config;
 
     /// A parent that starts a child and waits for it; the child's call panics.
     #[derive(Debug)]
-    struct Fatal;
+    struct PanickingChildModel;
 
-    impl Provider for Fatal {
+    impl Provider for PanickingChildModel {
         fn stream(
             &self,
-            request: Request,
+            request: ModelRequest,
         ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
-            assert_eq!(place(&request.history).0, 0, "this call brings its Turn down");
+            assert_eq!(depth_and_id(&request.history).0, 0, "this call brings its Turn down");
             let call = |name: &str, args: Value| {
                 let (call_id, name) = (format!("c_{name}"), name.to_owned());
-                Item::Call(Call { call_id, name, arguments: args.to_string() })
+                OutputItem::Call(FunctionCall { call_id, name, arguments: args.to_string() })
             };
             let results =
                 request.history.facts().filter(|fact| matches!(fact, Canonical::ToolResult(_)));
@@ -176,36 +188,36 @@ mod tests {
                 1 => call("wait_agent", json!({})),
                 _ => {
                     let (text, citations) = ("So it fell.".to_owned(), Vec::new());
-                    Item::Message { text, is_refusal: false, citations }
+                    OutputItem::Message { text, is_refusal: false, citations }
                 }
             };
-            let end = ModelEvent::Completed(Completed::default());
+            let end = ModelEvent::Completed(CompletedResponse::default());
             stream::iter([ModelEvent::Item(item), end].map(Ok)).boxed()
         }
     }
 
     /// A parent that starts a child and answers; the child thinks for ever.
     #[derive(Debug)]
-    struct Thinker;
+    struct PendingChildModel;
 
-    impl Provider for Thinker {
+    impl Provider for PendingChildModel {
         fn stream(
             &self,
-            request: Request,
+            request: ModelRequest,
         ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
-            if place(&request.history).0 > 0 {
+            if depth_and_id(&request.history).0 > 0 {
                 return stream::pending().boxed();
             }
             let is_result = |fact: &Canonical| matches!(fact, Canonical::ToolResult(_));
             let item = if request.history.facts().any(is_result) {
                 let (text, citations) = ("It thinks.".to_owned(), Vec::new());
-                Item::Message { text, is_refusal: false, citations }
+                OutputItem::Message { text, is_refusal: false, citations }
             } else {
                 let (call_id, name) = ("c_1".to_owned(), "spawn_agent".to_owned());
                 let arguments = json!({"task": "think"}).to_string();
-                Item::Call(Call { call_id, name, arguments })
+                OutputItem::Call(FunctionCall { call_id, name, arguments })
             };
-            let end = ModelEvent::Completed(Completed::default());
+            let end = ModelEvent::Completed(CompletedResponse::default());
             stream::iter([ModelEvent::Item(item), end].map(Ok)).boxed()
         }
     }
@@ -213,10 +225,11 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_taken_back_while_children_are_at_work() {
         let folder = tempfile::tempdir().unwrap();
-        let (harness, conversation) = begun(folder.path(), Arc::new(Thinker)).await;
-        assert_eq!(conversation.finished().await.unwrap(), Status::Done);
+        let (harness, conversation) =
+            started_conversation(folder.path(), Arc::new(PendingChildModel)).await;
+        assert_eq!(conversation.wait_until_idle().await.unwrap(), SessionStatus::Done);
         let child = harness.children(&conversation).await.pop().unwrap().record;
-        let back = crate::agent::harness::Way::Back(1);
+        let back = crate::agent::harness::RewindDirection::Back(1);
         let refused = harness.rewind(&conversation, back, false).await.unwrap_err();
         assert_eq!(refused.kind, "busy");
         assert!(refused.message.contains(&child.id), "{}", refused.message);
@@ -225,23 +238,23 @@ mod tests {
     }
 
     /// A new Session with a first message.
-    async fn begun(
+    async fn started_conversation(
         folder: &std::path::Path,
         provider: Arc<dyn Provider>,
     ) -> (Harness, Conversation) {
         let workspace = folder.canonicalize().unwrap().join("work");
         std::fs::create_dir(&workspace).unwrap();
-        let mut harness = Harness::open(Door {
+        let mut harness = Harness::open(HarnessOptions {
             config: Config::new(Home::new(folder.join("home"))),
             credential: Credential::new(Some("sk-nobody"), "http://127.0.0.1:9/v1").unwrap(),
             environment: Vec::new(),
             own_binary: "/proc/self/exe".into(),
         });
         harness.provider = provider;
-        let (session, can_ask) = (Which::New, false);
-        let start = Start { workspace, session, can_ask, mcp_servers: Vec::new() };
+        let (session, can_ask) = (SessionTarget::New, false);
+        let start = StartOptions { workspace, session, can_ask, mcp_servers: Vec::new() };
         let conversation = harness.start(start).await.unwrap();
-        let input = crate::agent::conversation::Input { text: "go".to_owned() };
+        let input = crate::agent::conversation::UserInput { text: "go".to_owned() };
         conversation.send(input).await.unwrap();
         (harness, conversation)
     }
@@ -249,11 +262,13 @@ mod tests {
     #[tokio::test]
     async fn a_child_that_crashes_is_seen_at_once_and_takes_nobody_along() {
         let folder = tempfile::tempdir().unwrap();
-        let (harness, conversation) = begun(folder.path(), Arc::new(Fatal)).await;
+        let (harness, conversation) =
+            started_conversation(folder.path(), Arc::new(PanickingChildModel)).await;
         let workspace = conversation.workspace().to_owned();
         // A child may work for ten minutes; what crashed is not waited for.
-        let status = tokio::time::timeout(Duration::from_mins(1), conversation.finished()).await;
-        assert_eq!(status.expect("at once").unwrap(), Status::Done, "the parent goes on");
+        let status =
+            tokio::time::timeout(Duration::from_mins(1), conversation.wait_until_idle()).await;
+        assert_eq!(status.expect("at once").unwrap(), SessionStatus::Done, "the parent goes on");
         let child = harness.children(&conversation).await.pop().unwrap().record;
         assert_eq!((child.status, child.reason.as_deref()), (ChildStatus::Failed, Some("crashed")));
         let history =

@@ -1,18 +1,18 @@
 //! Posture: mode, model, effort, role, sandbox and write bounds of a Session, from settings and
 //! from its Log.
 
-use super::{Change, HarnessError};
+use super::{HarnessError, SettingsChange};
 use crate::host::workspace::Workspace;
-use crate::model::roles::Roster;
+use crate::model::roles::RoleCatalog;
 use crate::record::event::{
     Canonical, Extra, InitialPosture, LOG_VERSION, PermissionMode, PostureChanged, SessionFork,
     SessionStarted, SubagentEventKind,
 };
 use crate::record::history::History;
-use crate::settings::bounds::{Bounds, WriteGlobs};
+use crate::settings::bounds::{WriteBounds, WriteGlobs};
 use crate::settings::config::Config;
 use crate::settings::config::models::Model;
-use crate::settings::role::{Role, strictest};
+use crate::settings::role::{Role, stricter_mode};
 
 /// The settings of a Session that its Log records.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Posture {
 }
 
 /// The posture of a resumed Session, and the change to be recorded.
-pub struct Resumed {
+pub struct ResumedPosture {
     pub posture: Posture,
     pub change: Option<PostureChanged>,
 }
@@ -40,7 +40,7 @@ impl Posture {
         Self {
             model: config.model.clone(),
             effort: config.effort.clone(),
-            mode: role.limit(&config.permission_mode),
+            mode: role.limit_mode(&config.permission_mode),
             role,
             sandbox: config.sandbox.level.name().to_owned(),
             writes: Some(config.writes.clone())
@@ -52,7 +52,7 @@ impl Posture {
 
     /// The posture at the end of a History; what a Log does not say is empty. Roles of files are
     /// looked up by name, as they are now.
-    pub fn of(history: &History, roster: &Roster) -> Self {
+    pub fn from_history(history: &History, roster: &RoleCatalog) -> Self {
         let mut posture = Self {
             model: String::new(),
             effort: None,
@@ -67,13 +67,13 @@ impl Posture {
                     posture.model = started.model.clone().unwrap_or_default();
                     posture.effort.clone_from(&started.effort);
                     posture.mode = started.permission_mode.clone();
-                    posture.role = roster.recorded(&started.role);
+                    posture.role = roster.find_recorded(&started.role);
                     posture.sandbox.clone_from(&started.sandbox_mode);
                     posture.narrow(&started.allow_write, &started.deny_write);
                 }
                 Canonical::SessionFork(SessionFork { posture: fork, .. }) => {
                     posture.mode = fork.permission_mode.clone();
-                    posture.role = roster.recorded(&fork.role);
+                    posture.role = roster.find_recorded(&fork.role);
                     posture.sandbox.clone_from(&fork.sandbox_mode);
                     posture.model = fork.model.clone().unwrap_or(posture.model);
                     posture.effort = fork.effort.clone().or(posture.effort);
@@ -93,7 +93,7 @@ impl Posture {
         posture
     }
 
-    fn apply(&mut self, changed: &PostureChanged, roster: &Roster) {
+    fn apply(&mut self, changed: &PostureChanged, roster: &RoleCatalog) {
         if let Some(model) = &changed.model {
             self.model.clone_from(model);
         }
@@ -104,7 +104,7 @@ impl Posture {
             self.mode = mode.clone();
         }
         if let Some(role) = &changed.role {
-            self.role = roster.recorded(role);
+            self.role = roster.find_recorded(role);
         }
         if let Some(sandbox) = &changed.sandbox_mode {
             self.sandbox.clone_from(sandbox);
@@ -124,7 +124,7 @@ impl Posture {
     /// The Session keeps its values unless the run names others. Without a name, its mode is never
     /// laxer than the user's settings, or than what they chose for this very Session: a Log can be
     /// planted. Write bounds only narrow.
-    pub fn resumed(&self, config: &Config, granted: Option<&PermissionMode>) -> Resumed {
+    pub fn resume_with(&self, config: &Config, granted: Option<&PermissionMode>) -> ResumedPosture {
         let role = config.role.unwrap_or(self.role);
         // A mode that the old role forced does not outlive it.
         let own = if role == self.role { &self.mode } else { &config.permission_mode };
@@ -133,46 +133,46 @@ impl Posture {
         } else if granted == Some(own) {
             own.clone()
         } else {
-            strictest(own, &config.permission_mode)
+            stricter_mode(own, &config.permission_mode)
         };
         let keeps_model = !config.model_named && !self.model.is_empty();
         let mut posture = Self {
             model: if keeps_model { self.model.clone() } else { config.model.clone() },
             effort: config.effort.clone().or_else(|| self.effort.clone()),
-            mode: role.limit(&wanted),
+            mode: role.limit_mode(&wanted),
             role,
             // Never what a Log says: that can be planted.
             sandbox: config.sandbox.level.name().to_owned(),
             writes: self.writes.clone(),
         };
         posture.narrow(&config.writes.allow, &config.writes.deny);
-        let change = posture.news(self);
-        Resumed { posture, change }
+        let change = posture.changed_since(self);
+        ResumedPosture { posture, change }
     }
 
     /// This posture with a change by the user.
     ///
     /// A mode that the role forced does not outlive it, and an effort that the model does not know
     /// becomes what the model does by itself.
-    pub fn changed(&self, change: &Change, models: &[Model]) -> Self {
-        let role = change.role.map_or(self.role, Role::recorded);
+    pub fn with_change(&self, change: &SettingsChange, models: &[Model]) -> Self {
+        let role = change.role.map_or(self.role, Role::find_recorded);
         let wanted = change.mode.as_ref().unwrap_or(&self.mode);
         let name = change.model.as_ref().unwrap_or(&self.model);
         let known = models.iter().find(|model| model.name == *name);
-        let known = known.cloned().unwrap_or_else(|| Model::named(name));
+        let known = known.cloned().unwrap_or_else(|| Model::from_name(name));
         let effort = change.effort.clone().or_else(|| self.effort.clone());
         let is_known = |effort: &String| known.efforts.is_empty() || known.efforts.contains(effort);
         let effort = effort.map(|effort| {
             let fallback = known.default_effort.clone().filter(|_| !is_known(&effort));
             fallback.unwrap_or(effort)
         });
-        let (model, mode) = (name.clone(), role.limit(wanted));
+        let (model, mode) = (name.clone(), role.limit_mode(wanted));
         let (sandbox, writes) = (self.sandbox.clone(), self.writes.clone());
         Self { model, effort, mode, role, sandbox, writes }
     }
 
     /// The change since `before` to be recorded, if there is one.
-    pub fn news(&self, before: &Self) -> Option<PostureChanged> {
+    pub fn changed_since(&self, before: &Self) -> Option<PostureChanged> {
         (self != before).then(|| self.change_from(before))
     }
 
@@ -193,10 +193,10 @@ impl Posture {
 
     /// Write bounds of its tools. A bound of the Log that cannot be used refuses the Session: going
     /// on without it would widen.
-    pub fn bounds(&self) -> Result<Bounds, HarnessError> {
-        let mut bounds = Bounds::none();
+    pub fn bounds(&self) -> Result<WriteBounds, HarnessError> {
+        let mut bounds = WriteBounds::none();
         for globs in &self.writes {
-            bounds.narrow(globs).map_err(HarnessError::Bounds)?;
+            bounds.add_globs(globs).map_err(HarnessError::Bounds)?;
         }
         Ok(bounds)
     }
@@ -240,20 +240,20 @@ mod tests {
     fn a_session_keeps_its_mode_unless_a_run_names_another() {
         let auto = PermissionMode::Auto;
         let asking = stored(PermissionMode::Ask, "build");
-        let kept = asking.resumed(&config(), None);
+        let kept = asking.resume_with(&config(), None);
         assert_eq!((kept.posture.mode, kept.change), (PermissionMode::Ask, None));
         let mut named = config();
         named.mode_named = true;
-        let change = asking.resumed(&named, None).change.unwrap();
+        let change = asking.resume_with(&named, None).change.unwrap();
         assert_eq!(change.permission_mode, Some(auto.clone()));
         let mut strict = config();
         strict.permission_mode = PermissionMode::ReadOnly;
-        let lax = stored(auto, "build").resumed(&strict, None);
+        let lax = stored(auto, "build").resume_with(&strict, None);
         assert_eq!(lax.posture.mode, PermissionMode::ReadOnly, "a planted Log does not widen");
         let session = stored(PermissionMode::Auto, "build");
-        let chosen = session.resumed(&strict, Some(&PermissionMode::Auto));
+        let chosen = session.resume_with(&strict, Some(&PermissionMode::Auto));
         assert_eq!((chosen.posture.mode, chosen.change), (PermissionMode::Auto, None));
-        let other = session.resumed(&strict, Some(&PermissionMode::Ask));
+        let other = session.resume_with(&strict, Some(&PermissionMode::Ask));
         assert_eq!(
             other.posture.mode,
             PermissionMode::ReadOnly,
@@ -266,11 +266,11 @@ mod tests {
         let held = stored(PermissionMode::Auto, "build");
         let mut open = config();
         open.sandbox.level = crate::settings::config::SandboxLevel::Off;
-        let loosened = held.resumed(&open, None);
+        let loosened = held.resume_with(&open, None);
         assert_eq!(loosened.change.unwrap().sandbox_mode.as_deref(), Some("off"));
-        let again = loosened.posture.resumed(&open, None);
+        let again = loosened.posture.resume_with(&open, None);
         assert!(again.change.is_none(), "what holds already is no news");
-        let back = loosened.posture.resumed(&config(), None);
+        let back = loosened.posture.resume_with(&config(), None);
         assert_eq!(back.change.unwrap().sandbox_mode.as_deref(), Some("workspace"));
     }
 
@@ -278,43 +278,53 @@ mod tests {
     fn a_role_takes_its_mode_along_and_leaves_with_it() {
         let planning = stored(PermissionMode::Auto, "plan");
         assert_eq!(planning.mode, PermissionMode::ReadOnly);
-        assert!(planning.resumed(&config(), None).change.is_none());
+        assert!(planning.resume_with(&config(), None).change.is_none());
         let mut building = config();
         building.role = Role::find("build");
-        let change = planning.resumed(&building, None).change.unwrap();
+        let change = planning.resume_with(&building, None).change.unwrap();
         assert_eq!(change.role.as_deref(), Some("build"));
         assert_eq!(change.permission_mode, Some(PermissionMode::Auto));
         let mut lax = config();
         lax.mode_named = true;
-        assert_eq!(planning.resumed(&lax, None).posture.mode, PermissionMode::ReadOnly);
+        assert_eq!(planning.resume_with(&lax, None).posture.mode, PermissionMode::ReadOnly);
     }
 
     #[test]
     fn a_change_names_what_differs_and_an_effort_fits_its_model() {
-        let models = [Model::named("gpt-5.5"), Model::named("gpt-6-sol"), Model::named("llama-9")];
+        let models = [
+            Model::from_name("gpt-5.5"),
+            Model::from_name("gpt-6-sol"),
+            Model::from_name("llama-9"),
+        ];
         let before = stored(PermissionMode::Ask, "build");
-        let plan = Change { role: Some("plan"), ..Change::default() };
-        let planning = before.changed(&plan, &models);
+        let plan = SettingsChange { role: Some("plan"), ..SettingsChange::default() };
+        let planning = before.with_change(&plan, &models);
         assert_eq!((planning.role.name, &planning.mode), ("plan", &PermissionMode::ReadOnly));
-        let back =
-            Change { role: Some("build"), mode: Some(PermissionMode::Auto), ..Change::default() };
-        let fact = planning.changed(&back, &models).news(&planning).unwrap();
+        let back = SettingsChange {
+            role: Some("build"),
+            mode: Some(PermissionMode::Auto),
+            ..SettingsChange::default()
+        };
+        let fact = planning.with_change(&back, &models).changed_since(&planning).unwrap();
         assert_eq!(fact.permission_mode, Some(PermissionMode::Auto));
         assert_eq!(fact.role.as_deref(), Some("build"));
-        let lax = Change { mode: Some(PermissionMode::Auto), ..Change::default() };
-        assert_eq!(planning.changed(&lax, &models).mode, PermissionMode::ReadOnly);
-        let hard = Change {
+        let lax = SettingsChange { mode: Some(PermissionMode::Auto), ..SettingsChange::default() };
+        assert_eq!(planning.with_change(&lax, &models).mode, PermissionMode::ReadOnly);
+        let hard = SettingsChange {
             model: Some("gpt-6-sol".into()),
             effort: Some("ultra".into()),
-            ..Change::default()
+            ..SettingsChange::default()
         };
-        let thinking = before.changed(&hard, &models);
+        let thinking = before.with_change(&hard, &models);
         assert_eq!(thinking.effort.as_deref(), Some("ultra"));
         for (model, effort) in [("gpt-5.5", "medium"), ("llama-9", "ultra")] {
-            let other = Change { model: Some(model.into()), ..Change::default() };
-            assert_eq!(thinking.changed(&other, &models).effort.as_deref(), Some(effort));
+            let other = SettingsChange { model: Some(model.into()), ..SettingsChange::default() };
+            assert_eq!(thinking.with_change(&other, &models).effort.as_deref(), Some(effort));
         }
-        assert_eq!(before.changed(&Change::default(), &models).news(&before), None);
+        assert_eq!(
+            before.with_change(&SettingsChange::default(), &models).changed_since(&before),
+            None
+        );
     }
 
     #[test]
@@ -322,16 +332,16 @@ mod tests {
         let mut config = config();
         config.writes = WriteGlobs { allow: vec!["src/**".into()], deny: Vec::new() };
         let first = Posture::new(&config);
-        assert!(first.resumed(&config, None).change.is_none(), "what holds already is no news");
+        assert!(first.resume_with(&config, None).change.is_none(), "what holds already is no news");
         config.writes = WriteGlobs { allow: vec!["**".into()], deny: vec!["src/x".into()] };
-        let second = first.resumed(&config, None);
+        let second = first.resume_with(&config, None);
         let change = second.change.unwrap();
         assert_eq!(
             (change.allow_write, change.deny_write),
             (vec!["**".into()], vec!["src/x".into()])
         );
         let bounds = second.posture.bounds().unwrap();
-        let allows = |path: &str| bounds.allow(std::path::Path::new(path));
+        let allows = |path: &str| bounds.allows(std::path::Path::new(path));
         assert!(allows("src/a") && !allows("a") && !allows("src/x"));
     }
 }

@@ -5,23 +5,23 @@
 
 use std::sync::Arc;
 
-use super::posture::{Posture, Resumed};
-use super::{Harness, HarnessError, Seat};
-use crate::agent::child_workspace::AnnexError;
-use crate::agent::turn::named_in;
+use super::posture::{Posture, ResumedPosture};
+use super::{Harness, HarnessError, LogLocation};
+use crate::agent::child_workspace::ChildWorkspaceError;
+use crate::agent::turn::find_named_skills;
 use crate::base::id::SessionId;
 use crate::host::workspace::Workspace;
-use crate::model::roles::Roster;
-use crate::model::skill::Expanded;
+use crate::model::roles::RoleCatalog;
+use crate::model::skill::ExpandedInput;
 use crate::record::event::{Canonical, Event, UserMessage};
 use crate::record::history;
 use crate::record::history::History;
 use crate::record::resource;
-use crate::tools::mcp::Connections;
+use crate::tools::mcp::McpServers;
 
 /// What a preview assumes to happen next.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Supposed<'a> {
+pub struct PreviewAssumptions<'a> {
     /// The next prompt; without it the request ends where the Log does.
     pub prompt: Option<&'a str>,
     /// Whether a process has the Session open, which will record the results of open calls itself.
@@ -30,7 +30,7 @@ pub struct Supposed<'a> {
 
 /// The next request, and the settings it was built from.
 #[derive(Debug)]
-pub struct Preview {
+pub struct RequestPreview {
     /// The body of the request; `None` if the Provider has none to show.
     pub body: Option<Vec<u8>>,
     pub model: String,
@@ -43,7 +43,7 @@ pub struct Preview {
     pub late_context: Option<String>,
     /// Skills that the prompt would activate; their text is in the request, their sources are not,
     /// because a preview runs nothing.
-    pub activates: Vec<String>,
+    pub activated_skills: Vec<String>,
     /// Calls that have no result, and would get one that says so.
     pub orphans: usize,
     /// MCP servers, whose tools and instructions are missing, because a preview starts nothing.
@@ -58,71 +58,72 @@ impl Harness {
         workspace: &Workspace,
         id: &SessionId,
         mut history: History,
-        supposed: Supposed<'_>,
-    ) -> Result<Preview, HarnessError> {
-        let root = self.state(workspace.root()).root_of(id);
+        assumptions: PreviewAssumptions<'_>,
+    ) -> Result<RequestPreview, HarnessError> {
+        let root = self.resolve_state(workspace.root()).root_for_session(id);
         let logs = root.workspace();
-        let own = self.own_workspace(workspace.clone(), &root, id, &history);
+        let own = self.session_workspace(workspace.clone(), &root, id, &history);
         let (own, gone) = match own {
             // A preview runs nothing, so the Workspace of the Log stands in.
             Err(HarnessError::Annex(
-                error @ (AnnexError::Closed { .. } | AnnexError::Gone { .. }),
+                error @ (ChildWorkspaceError::AlreadyClosed { .. }
+                | ChildWorkspaceError::FolderMissing { .. }),
             )) => (workspace.clone(), Some(format!("{error}; shown as in that of its parent"))),
             own => (own?, None),
         };
-        let workspace = own.hiding(self.config.home.folder());
-        let orphans = if supposed.is_running { Vec::new() } else { history.orphans() };
+        let workspace = own.with_hidden_folder(self.config.home.path());
+        let orphans = if assumptions.is_running { Vec::new() } else { history.orphan_calls() };
         let suppose = |history: &mut History, fact: Canonical| {
-            history.push(Arc::new(Event::supposed(id.clone(), fact)));
+            history.push(Arc::new(Event::new_hypothetical(id.clone(), fact)));
         };
         for call in &orphans {
             let result = history::orphan_result(call, "the process that ran it ended");
             suppose(&mut history, result.into());
         }
-        let granted = self.grants.find(id, logs);
-        let roster = Roster::new(&self.places(logs));
-        let before = Posture::of(&history, &roster);
-        let Resumed { posture, .. } = before.resumed(&self.config, granted.as_ref());
-        let workspace = workspace.bounded(posture.bounds()?);
-        let connections = Connections::default();
-        let seat = Seat { logs: &root, id };
+        let granted = self.mode_grants.find(id, logs);
+        let roster = RoleCatalog::new(&self.discovery_folders(logs));
+        let before = Posture::from_history(&history, &roster);
+        let ResumedPosture { posture, .. } = before.resume_with(&self.config, granted.as_ref());
+        let workspace = workspace.with_bounds(posture.bounds()?);
+        let connections = McpServers::default();
+        let seat = LogLocation { logs: &root, id };
         let (settings, mut notices) =
-            self.settings(seat, workspace, posture, &history, connections, false);
+            self.turn_settings(seat, workspace, posture, &history, connections, false);
         notices.extend(gone);
         let context = settings.late_context();
         let late_context = Some(context).filter(|now| history.latest_context() != Some(now));
         let mut activates = Vec::new();
-        if let Some(prompt) = supposed.prompt {
-            let Expanded { text, notices: told, .. } = settings.skills.expand(prompt);
+        if let Some(prompt) = assumptions.prompt {
+            let ExpandedInput { text, notices: told, .. } = settings.skills.expand(prompt);
             notices.extend(told);
-            let found = settings.skills.all().skills;
-            for skill in named_in(&text, &found) {
+            let found = settings.skills.read_all().skills;
+            for skill in find_named_skills(&text, &found) {
                 activates.push(skill.name().to_owned());
-                let fact = settings.activation(&skill, &history);
+                let fact = settings.activation_event(&skill, &history);
                 suppose(&mut history, fact.into());
             }
             let message = UserMessage {
-                text: self.secrets.clean(&text).into_owned(),
+                text: self.secrets.redact(&text).into_owned(),
                 context: late_context.clone(),
                 ..UserMessage::default()
             };
             suppose(&mut history, message.into());
         }
-        let wanted = resource::wanted(&history);
-        let contents = settings.shelf.contents(&wanted, settings.sight.sees());
-        let tools = self.with_tools_for_children(settings.toolbox.specs(), &history, settings.role);
+        let wanted = resource::shown_resources(&history);
+        let contents = settings.resources.load_contents(&wanted, settings.sight.is_supported());
+        let tools = self.with_subagent_tools(settings.toolbox.specs(), &history, settings.role);
         let request = settings.request(id, history, contents, tools, 0);
-        let body = settings.provider.rehearse(&request);
-        Ok(Preview {
+        let body = settings.provider.request_body(&request);
+        Ok(RequestPreview {
             body,
-            mode: settings.stance.mode().as_str().to_owned(),
+            mode: settings.permission_state.mode().as_str().to_owned(),
             role: settings.role.name,
             contract: settings.prompt.contract,
             cache_key: settings.prompt.cache_key,
             model: settings.model,
             effort: settings.effort,
             late_context,
-            activates,
+            activated_skills: activates,
             orphans: orphans.len(),
             servers: self.config.mcp.servers.iter().map(|server| server.name.clone()).collect(),
             notices,

@@ -8,34 +8,40 @@ use tokio_util::sync::CancellationToken;
 
 use super::Harness;
 use crate::agent::conversation::Conversation;
-use crate::agent::subagent::Family;
-use crate::agent::turn::Settings;
+use crate::agent::subagent::Children;
+use crate::agent::turn::TurnSettings;
 use crate::agent::workflow::{
-    Finished, Order, Past, RunWorkflow, Sources, Stage, Workflow, run, run_id,
+    FinishedRun, RecordedRun, RunContext, RunWorkflow, Workflow, WorkflowLoader, WorkflowRunInput,
+    new_run_id, run,
 };
-pub use crate::agent::workflow::{StepState, Watch as WorkflowWatch, WatchedStep};
+pub use crate::agent::workflow::{StepState, WatchedRun as WorkflowWatch, WatchedStep};
 use crate::base::blocking;
 use crate::base::error::{Kind, Report};
 use crate::record::event::{AssistantMessage, Extra, Phase, REPORT_OF, UserMessage};
 use crate::tools::tool::AnyTool;
-use crate::tools::toolbox::Rest;
+use crate::tools::toolbox::Cleanup;
 
 /// How much of a run's report is recorded for the model that continues the Session, in bytes.
-const TOLD: usize = 16 * 1024;
+const MAX_REPORT_BYTES: usize = 16 * 1024;
 
 impl Harness {
     /// These settings with the Tool that runs Workflows, if the Session may have children.
-    pub(super) fn with_workflows(&self, family: &Arc<Family>, settings: Settings) -> Settings {
-        if settings.tools.find("spawn_agent").is_err() {
+    pub(super) fn with_workflows(
+        &self,
+        family: &Arc<Children>,
+        settings: TurnSettings,
+    ) -> TurnSettings {
+        if settings.tools.find_tool("spawn_agent").is_err() {
             return settings;
         }
-        let sources = Sources {
+        let sources = WorkflowLoader {
             skills: settings.skills.clone(),
-            places: self.places(settings.session_folder.root().workspace()),
+            role_places: self.discovery_folders(settings.session_folder.root().workspace()),
             limits: self.config.subagents,
         };
-        let tool: Arc<dyn AnyTool> = Arc::new(RunWorkflow { family: Arc::clone(family), sources });
-        let rest: Rest = Arc::new(|| Box::pin(async {}));
+        let tool: Arc<dyn AnyTool> =
+            Arc::new(RunWorkflow { family: Arc::clone(family), loader: sources });
+        let rest: Cleanup = Arc::new(|| Box::pin(async {}));
         settings.with_tools(vec![tool], rest)
     }
 
@@ -47,39 +53,45 @@ impl Harness {
     pub fn run_workflow(
         &self,
         conversation: &Conversation,
-        order: WorkflowOrder,
+        order: RunWorkflowOptions,
         cancel: CancellationToken,
-    ) -> impl Future<Output = Result<Finished, Report>> + Send + use<> {
-        let family = self.family(conversation.settings());
+    ) -> impl Future<Output = Result<FinishedRun, Report>> + Send + use<> {
+        let family = self.live_children(conversation.settings());
         let session = conversation.session().clone();
         let (tracker, secrets) =
             (conversation.settings().tracker.clone(), Arc::clone(&conversation.settings().secrets));
         async move {
             let gone = || Report::new(Kind::SessionClosed, "the Session is closed");
             let family = family.ok_or_else(gone)?;
-            let WorkflowOrder { workflow, template, past, horizon } = order;
-            let id = past.as_ref().map_or_else(run_id, |past| past.id.clone());
+            let RunWorkflowOptions { workflow, template, recorded_run: past, time_limit: horizon } =
+                order;
+            let id = past.as_ref().map_or_else(new_run_id, |past| past.id.clone());
             let words = match past {
                 None => format!("Run the Workflow `{}` ({id}).", workflow.name),
                 Some(_) => format!("Go on with the Workflow `{}` ({id}).", workflow.name),
             };
-            let stage = Stage::new(family, id.clone(), &workflow)?;
-            let text = secrets.clean(&words).into_owned();
+            let stage = RunContext::new(family, id.clone(), &workflow)?;
+            let text = secrets.redact(&words).into_owned();
             let message = UserMessage { text, ..UserMessage::default() };
             let said = session.record(message.into()).await?;
             if let (Some(tracker), Some(seq)) = (&tracker, said.seq()) {
-                tracker.begin(seq);
+                tracker.begin_turn(seq);
             }
-            let order = Order { workflow: Arc::new(workflow), template, past, horizon };
+            let order = WorkflowRunInput {
+                workflow: Arc::new(workflow),
+                template,
+                resumed_from: past,
+                horizon,
+            };
             let finished = run(stage, order, cancel).await;
             if let Some(tracker) = tracker
-                && let Ok(Err(error)) = blocking::work(move || tracker.end()).await
+                && let Ok(Err(error)) = blocking::run_blocking(move || tracker.end_turn()).await
             {
                 tracing::warn!(%error, "file changes of commands are not recorded");
             }
             let finished = finished?;
             let answer = AssistantMessage {
-                text: secrets.clean(&finished.report(TOLD)).into_owned(),
+                text: secrets.redact(&finished.report(MAX_REPORT_BYTES)).into_owned(),
                 phase: Some(Phase::Final),
                 metadata: Some(Extra::from_iter([(REPORT_OF.to_owned(), json!(id))])),
                 ..AssistantMessage::default()
@@ -91,12 +103,12 @@ impl Harness {
 }
 
 /// A Workflow to run, or a run of it to resume.
-pub struct WorkflowOrder {
+pub struct RunWorkflowOptions {
     pub workflow: Workflow,
     /// The template that it was made from.
     pub template: Option<String>,
     /// The run to resume.
-    pub past: Option<Past>,
+    pub recorded_run: Option<RecordedRun>,
     /// A time limit, if it is shorter than the Workflow's.
-    pub horizon: Option<Duration>,
+    pub time_limit: Option<Duration>,
 }

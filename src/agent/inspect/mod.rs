@@ -1,23 +1,30 @@
 //! Projections: read models computed from Logs, for every presenter; the Logs alone are authoritative.
 
 mod diagnosis;
-mod replay;
+mod gc;
+mod request_anatomy;
 mod sessions;
 mod transcript;
 mod usage;
-mod waste;
 mod workspaces;
 
 pub use crate::record::state_dir::StateRoot;
-pub use diagnosis::{Diagnosis, Health, Turn, diagnose};
-pub use replay::{Anatomy, METHOD, anatomy};
+pub use diagnosis::{CheckStatus, DiagnosedTurn, Diagnosis, diagnose};
+pub use gc::{
+    GarbageItem, GcOptions, GcPlan, GcResult, abandoned_drafts, child_workspace_garbage,
+    clear_garbage, home_garbage, leftover_paths, plan_gc,
+};
+pub use request_anatomy::{RequestAnatomy, TOKEN_METHOD, dissect_request};
 pub use sessions::{
-    Place, Standing, Summary, delete, holder_of, lineage_folders, list, page, posture_model,
+    ListPosition, SessionSummary, SummaryStatus, delete_session, lineage_folders, list_page,
+    list_sessions, posture_model, session_holder,
 };
 pub use transcript::{
-    Attachment as Exported, Call, Entry, Transcript, TranscriptHead, TranscriptTail,
-    Turn as ExportedTurn, transcript,
+    Transcript, TranscriptAttachment as Exported, TranscriptCall, TranscriptEntry, TranscriptHead,
+    TranscriptTail, TranscriptTurn as ExportedTurn, open_transcript,
 };
-pub use usage::{Spending, Sum, Window, spending, spending_of};
-pub use waste::{Cleared, Plan, Waste, Wish, annex, clear, drafts, home_waste, leftovers, plan};
-pub use workspaces::{forget_gone, gone, known, remember, roots_around, state_roots};
+pub use usage::{Spending, UsagePeriod, UsageSum, session_spending, sum_spending};
+pub use workspaces::{
+    forget_gone_workspaces, gone_workspaces, known_workspaces, remember_workspace, roots_around,
+    state_roots,
+};

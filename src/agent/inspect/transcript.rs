@@ -12,20 +12,21 @@ use serde_json::Value;
 
 use crate::base::id::SessionId;
 use crate::record::event::{
-    Canonical, Descriptor, Event, HistoryCompaction, HistoryRewound, InitialPosture, PlanEntry, Seq,
+    Canonical, Event, HistoryCompaction, HistoryRewound, InitialPosture, PlanEntry,
+    ResourceDescriptor, Seq,
 };
-use crate::record::history::{History, Landmark, live_turns_of};
-use crate::record::log::{Archive, Log, LogError};
+use crate::record::history::{History, TurnMarker, live_turns_in};
+use crate::record::log::{Log, LogError, LogReader};
 use crate::record::state_dir::StateRoot;
 
 /// The version of the format.
 const VERSION: u32 = 1;
 
 /// The most bytes of a tool's output, half of them from the end.
-const OUTPUT: usize = 8_000;
+const MAX_OUTPUT_BYTES: usize = 8_000;
 
 /// The most bytes of a diff.
-const DIFF: usize = 64_000;
+const MAX_DIFF_BYTES: usize = 64_000;
 
 /// The fields of a transcript before its Turns; a promise to machines, so it serializes.
 #[derive(Debug, PartialEq, Serialize)]
@@ -57,7 +58,7 @@ pub struct Transcript {
     pub head: TranscriptHead,
     pub tail: TranscriptTail,
     pub turn_count: usize,
-    log: Archive,
+    log: LogReader,
     /// The length of the Log when it was opened; a writer may add to it meanwhile.
     end: u64,
     live: HashSet<Seq>,
@@ -67,7 +68,7 @@ pub struct Transcript {
 
 /// One Turn of a transcript.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Turn {
+pub struct TranscriptTurn {
     pub number: usize,
     pub seq: Option<Seq>,
     pub started: String,
@@ -75,16 +76,16 @@ pub struct Turn {
     pub status: String,
     /// Whether an undo that still counts removed it.
     pub is_undone: bool,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<TranscriptEntry>,
 }
 
 /// One entry of a Turn.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Entry {
+pub enum TranscriptEntry {
     User {
         text: String,
-        attachments: Vec<Attachment>,
+        attachments: Vec<TranscriptAttachment>,
     },
     Assistant {
         text: String,
@@ -93,7 +94,7 @@ pub enum Entry {
     Reasoning {
         summary: String,
     },
-    Tool(Box<Call>),
+    Tool(Box<TranscriptCall>),
     Plan {
         entries: Vec<PlanEntry>,
     },
@@ -120,7 +121,7 @@ pub enum Entry {
 
 /// The metadata of an attachment.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Attachment {
+pub struct TranscriptAttachment {
     pub id: String,
     pub name: String,
     pub kind: String,
@@ -131,7 +132,7 @@ pub struct Attachment {
 /// A tool call and its result.
 #[derive(Debug, PartialEq, Serialize)]
 #[expect(clippy::struct_field_names, reason = "call_id is the name of the wire")]
-pub struct Call {
+pub struct TranscriptCall {
     pub call_id: String,
     pub name: String,
     pub args: Value,
@@ -142,13 +143,13 @@ pub struct Call {
     pub output_bytes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
-    pub attachments: Vec<Attachment>,
+    pub attachments: Vec<TranscriptAttachment>,
 }
 
 /// Opens the transcript of a Session, damaged or not.
-pub fn transcript(root: &StateRoot, id: &SessionId) -> Result<Transcript, LogError> {
-    let log = Log::open_archive(root, id)?;
-    let mut told = Transcript {
+pub fn open_transcript(root: &StateRoot, id: &SessionId) -> Result<Transcript, LogError> {
+    let log = Log::open_reader(root, id)?;
+    let mut transcript = Transcript {
         head: TranscriptHead::new(root, id),
         tail: TranscriptTail::default(),
         turn_count: 0,
@@ -158,25 +159,27 @@ pub fn transcript(root: &StateRoot, id: &SessionId) -> Result<Transcript, LogErr
         sorted: None,
     };
     let (mut outline, mut is_sorted, mut last) = (Vec::new(), true, 0);
-    let mut scan = told.log.scan(u64::MAX);
-    while let Some((event, _)) = scan.next_event().map_err(|source| told.log.unreadable(source))? {
+    let mut scan = transcript.log.scan(u64::MAX);
+    while let Some((event, _)) =
+        scan.next_event().map_err(|source| transcript.log.unreadable(source))?
+    {
         is_sorted &= event.seq().is_none_or(|seq| seq >= last);
         last = event.seq().unwrap_or(last);
         let Some(fact) = event.fact() else { continue };
-        outline.push((event.seq(), Landmark::of(fact)));
-        told.head.take(&event, fact);
-        told.turn_count += usize::from(matches!(fact, Canonical::UserMessage(_)));
-        told.tail.unknown_events += usize::from(matches!(fact, Canonical::Unknown(_)));
+        outline.push((event.seq(), TurnMarker::from_fact(fact)));
+        transcript.head.apply_event(&event, fact);
+        transcript.turn_count += usize::from(matches!(fact, Canonical::UserMessage(_)));
+        transcript.tail.unknown_events += usize::from(matches!(fact, Canonical::Unknown(_)));
     }
-    told.tail.damaged_lines = scan.reading.damage.len();
-    told.end = scan.reading.end;
+    transcript.tail.damaged_lines = scan.reading.damage.len();
+    transcript.end = scan.reading.end;
     drop(scan);
     if is_sorted {
-        told.live = live_turns_of(&outline).into_iter().collect();
+        transcript.live = live_turns_in(&outline).into_iter().collect();
     } else {
-        told.sort(root, id)?;
+        transcript.load_sorted(root, id)?;
     }
-    Ok(told)
+    Ok(transcript)
 }
 
 impl TranscriptHead {
@@ -194,7 +197,7 @@ impl TranscriptHead {
         }
     }
 
-    fn begin(&mut self, posture: &InitialPosture, parent_session_id: Option<String>) {
+    fn apply_posture(&mut self, posture: &InitialPosture, parent_session_id: Option<String>) {
         self.model.clone_from(&posture.model);
         self.role = Some(posture.role.clone());
         self.permission_mode = Some(posture.permission_mode.to_string());
@@ -202,14 +205,14 @@ impl TranscriptHead {
     }
 
     /// Updates start time and posture, so that the last settings of the Session remain.
-    fn take(&mut self, event: &Event, fact: &Canonical) {
+    fn apply_event(&mut self, event: &Event, fact: &Canonical) {
         self.started.get_or_insert_with(|| event.ts().to_string());
         match fact {
             Canonical::SessionStarted(started) => {
-                self.begin(&started.posture, started.parent_session_id.clone());
+                self.apply_posture(&started.posture, started.parent_session_id.clone());
             }
             Canonical::SessionFork(fork) => {
-                self.begin(&fork.posture, Some(fork.parent_session_id.clone()));
+                self.apply_posture(&fork.posture, Some(fork.parent_session_id.clone()));
             }
             Canonical::PostureChanged(changed) => {
                 self.model = changed.model.clone().or(self.model.take());
@@ -224,7 +227,7 @@ impl TranscriptHead {
 
 impl Transcript {
     /// Loads all Events of a damaged Log, because they must be sorted first.
-    fn sort(&mut self, root: &StateRoot, id: &SessionId) -> Result<(), LogError> {
+    fn load_sorted(&mut self, root: &StateRoot, id: &SessionId) -> Result<(), LogError> {
         let mut scan = self.log.scan(self.end);
         let mut events = Vec::new();
         while let Some((event, _)) =
@@ -237,7 +240,7 @@ impl Transcript {
         self.head = TranscriptHead::new(root, id);
         for event in history.iter() {
             if let Some(fact) = event.fact() {
-                self.head.take(event, fact);
+                self.head.apply_event(event, fact);
             }
         }
         self.live = history.live_turns().into_iter().collect();
@@ -248,29 +251,29 @@ impl Transcript {
     /// Calls `visit` with each Turn in order.
     pub fn for_each_turn<E: From<LogError>>(
         &self,
-        mut tell: impl FnMut(Turn) -> Result<(), E>,
+        mut visit: impl FnMut(TranscriptTurn) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut turns = OpenedTurn { live: &self.live, turn: None, starts: TurnStarts::default() };
+        let mut turns = TurnBuilder { live: &self.live, turn: None, starts: TurnStarts::default() };
         if let Some(history) = &self.sorted {
             for event in history.iter() {
-                turns.take(event).map_or(Ok(()), &mut tell)?;
+                turns.push_event(event).map_or(Ok(()), &mut visit)?;
             }
         } else {
             let mut scan = self.log.scan(self.end);
             while let Some((event, _)) =
                 scan.next_event().map_err(|source| self.log.unreadable(source))?
             {
-                turns.take(&event).map_or(Ok(()), &mut tell)?;
+                turns.push_event(&event).map_or(Ok(()), &mut visit)?;
             }
         }
-        turns.turn.map_or(Ok(()), tell)
+        turns.turn.map_or(Ok(()), visit)
     }
 }
 
 /// Builds the current Turn from Events.
-struct OpenedTurn<'a> {
+struct TurnBuilder<'a> {
     live: &'a HashSet<Seq>,
-    turn: Option<Turn>,
+    turn: Option<TranscriptTurn>,
     starts: TurnStarts,
 }
 
@@ -285,14 +288,14 @@ impl TurnStarts {
     }
 
     /// The Turns that a compaction replaces.
-    fn compacted(&self, compaction: &HistoryCompaction) -> Option<(usize, usize)> {
+    fn compacted_turns(&self, compaction: &HistoryCompaction) -> Option<(usize, usize)> {
         let last = self.number_at(compaction.hidden_to()?);
         let first = self.0.iter().filter(|start| **start < compaction.from_seq).count() + 1;
         (first <= last).then_some((first, last))
     }
 
     /// The entry of an undo or redo. Logs of the first Pixir name only the seq to which it went back.
-    fn rewound(&self, rewound: &HistoryRewound) -> Entry {
+    fn rewound_entry(&self, rewound: &HistoryRewound) -> TranscriptEntry {
         let is_redo = rewound.extra.get("direction").is_some_and(|way| way == "redo");
         let named = rewound.extra.get("turns").and_then(Value::as_array);
         let turns = match named {
@@ -306,37 +309,38 @@ impl TurnStarts {
             }
         };
         let direction = if is_redo { "redo" } else { "undo" };
-        Entry::Rewound { to_seq: rewound.to_seq, direction, turns }
+        TranscriptEntry::Rewound { to_seq: rewound.to_seq, direction, turns }
     }
 }
 
-impl OpenedTurn<'_> {
+impl TurnBuilder<'_> {
     /// Adds an Event, and returns the previous Turn when the Event begins the next.
-    fn take(&mut self, event: &Event) -> Option<Turn> {
+    fn push_event(&mut self, event: &Event) -> Option<TranscriptTurn> {
         let fact = event.fact()?;
         let Canonical::UserMessage(message) = fact else {
             if let Some(turn) = &mut self.turn {
-                turn.take(fact, &self.starts);
+                turn.push_fact(fact, &self.starts);
             }
             return None;
         };
         // An Event without a seq gets that of the one before it.
         let start = event.seq().or_else(|| self.starts.0.last().copied()).unwrap_or_default();
         self.starts.0.push(start);
-        let attachments = message.descriptors().map(Attachment::of).collect();
-        self.turn.replace(Turn {
+        let attachments =
+            message.descriptors().map(TranscriptAttachment::from_descriptor).collect();
+        self.turn.replace(TranscriptTurn {
             number: self.starts.0.len(),
             seq: event.seq(),
             started: event.ts().to_string(),
             status: "open".to_owned(),
             is_undone: event.seq().is_some_and(|seq| !self.live.contains(&seq)),
-            entries: vec![Entry::User { text: message.text.clone(), attachments }],
+            entries: vec![TranscriptEntry::User { text: message.text.clone(), attachments }],
         })
     }
 }
 
-impl Turn {
-    fn take(&mut self, fact: &Canonical, starts: &TurnStarts) {
+impl TranscriptTurn {
+    fn push_fact(&mut self, fact: &Canonical, starts: &TurnStarts) {
         let entry = match fact {
             Canonical::AssistantMessage(message) => {
                 let phase = if message.is_partial() {
@@ -347,7 +351,7 @@ impl Turn {
                 } else {
                     "commentary"
                 };
-                Entry::Assistant { text: message.text.clone(), phase }
+                TranscriptEntry::Assistant { text: message.text.clone(), phase }
             }
             Canonical::Reasoning(reasoning) => {
                 let parts = reasoning.item["summary"].as_array().into_iter().flatten();
@@ -356,9 +360,9 @@ impl Turn {
                 if summary.is_empty() {
                     return;
                 }
-                Entry::Reasoning { summary }
+                TranscriptEntry::Reasoning { summary }
             }
-            Canonical::ToolCall(call) => Entry::Tool(Box::new(Call {
+            Canonical::ToolCall(call) => TranscriptEntry::Tool(Box::new(TranscriptCall {
                 call_id: call.call_id.to_string(),
                 name: call.name.clone(),
                 args: call.args.clone(),
@@ -371,7 +375,9 @@ impl Turn {
             Canonical::ToolResult(result) => {
                 let id = result.call_id.as_str();
                 let open = self.entries.iter_mut().find_map(|entry| match entry {
-                    Entry::Tool(call) if call.call_id == id && call.ok.is_none() => Some(call),
+                    TranscriptEntry::Tool(call) if call.call_id == id && call.ok.is_none() => {
+                        Some(call)
+                    }
                     _ => None,
                 });
                 // A result without a call is damage, which `diagnose` explains.
@@ -380,23 +386,29 @@ impl Turn {
                 let output = result.output.clone().or_else(error).unwrap_or_default();
                 call.ok = Some(result.ok);
                 call.output_bytes = output.len();
-                call.output = bounded(&output, OUTPUT);
-                call.diff =
-                    result.diff().filter(|diff| !diff.is_empty()).map(|diff| bounded(diff, DIFF));
-                call.attachments = result.descriptor().into_iter().map(Attachment::of).collect();
+                call.output = truncate_middle(&output, MAX_OUTPUT_BYTES);
+                call.diff = result
+                    .diff()
+                    .filter(|diff| !diff.is_empty())
+                    .map(|diff| truncate_middle(diff, MAX_DIFF_BYTES));
+                call.attachments = result
+                    .descriptor()
+                    .into_iter()
+                    .map(TranscriptAttachment::from_descriptor)
+                    .collect();
                 return;
             }
-            Canonical::Plan(plan) => Entry::Plan { entries: plan.entries.clone() },
-            Canonical::HistoryCompaction(compaction) => Entry::Compaction {
+            Canonical::Plan(plan) => TranscriptEntry::Plan { entries: plan.entries.clone() },
+            Canonical::HistoryCompaction(compaction) => TranscriptEntry::Compaction {
                 from_seq: compaction.from_seq,
                 to_seq: compaction.to_seq,
-                turns: starts.compacted(compaction),
+                turns: starts.compacted_turns(compaction),
                 trigger: compaction.trigger.clone(),
             },
-            Canonical::HistoryRewound(rewound) => starts.rewound(rewound),
+            Canonical::HistoryRewound(rewound) => starts.rewound_entry(rewound),
             Canonical::TurnFailed(failed) => {
                 failed.terminal_status.as_str().clone_into(&mut self.status);
-                Entry::Failure {
+                TranscriptEntry::Failure {
                     terminal_status: self.status.clone(),
                     error_kind: failed.error_kind.clone(),
                     message: failed.error_message.clone(),
@@ -408,15 +420,15 @@ impl Turn {
     }
 }
 
-impl Attachment {
-    fn of(own: Descriptor) -> Self {
-        let Descriptor { id, name, kind, media_type, bytes, .. } = own;
+impl TranscriptAttachment {
+    fn from_descriptor(own: ResourceDescriptor) -> Self {
+        let ResourceDescriptor { id, name, kind, media_type, bytes, .. } = own;
         Self { id, name, kind, media_type, bytes }
     }
 }
 
 /// Head and tail of a text, and how much is missing between them.
-fn bounded(text: &str, limit: usize) -> String {
+fn truncate_middle(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
     }
@@ -435,7 +447,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_long_text_keeps_its_ends(text in "\\PC{0,400}", limit in 2usize..100) {
-            let cut = bounded(&text, limit);
+            let cut = truncate_middle(&text, limit);
             if text.len() <= limit {
                 prop_assert_eq!(&cut, &text);
             } else {

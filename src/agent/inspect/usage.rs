@@ -12,38 +12,38 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::inspect::Summary;
+use crate::agent::inspect::SessionSummary;
 use crate::base::id::SessionId;
-use crate::record::event::{ProviderUsage, RateLimits, SubagentEvent, Tokens};
+use crate::record::event::{ProviderUsage, RateLimits, SubagentEvent, TokenUsage};
 use crate::record::log;
 use crate::record::log::LogError;
 use crate::record::state_dir::StateRoot;
 use crate::settings::config::Prices;
 
 /// The bytes that mark a bill in a Log, of this Pixir and of the first.
-const BILL: &[u8] = br#","type":"provider_usage","data":"#;
+const BILL_MARK: &[u8] = br#","type":"provider_usage","data":"#;
 
 /// The bytes that mark a fact about a Subagent in the Log of its parent.
-const SUBAGENT: &[u8] = br#","type":"subagent_event","data":"#;
+const SUBAGENT_MARK: &[u8] = br#","type":"subagent_event","data":"#;
 
 /// The longest bill; a longer line is skipped.
-const LONGEST_LINE: u64 = 4 << 20;
+const MAX_LINE_BYTES: u64 = 4 << 20;
 
 /// The period whose bills count.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Window {
+pub struct UsagePeriod {
     /// Seconds since the epoch.
     pub from: Option<i64>,
 }
 
 /// Tokens, calls and cost of a group; a promise to machines, so it serializes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Sum {
+pub struct UsageSum {
     pub calls: u64,
     pub failed: u64,
     pub retries: u64,
     #[serde(flatten)]
-    pub tokens: Tokens,
+    pub tokens: TokenUsage,
     /// Cached input of all input, from 0 to 1.
     pub cache_hit_rate: Option<f64>,
     /// Absent when no call has a known cost.
@@ -55,55 +55,55 @@ pub struct Sum {
 
 /// The usage of a named group.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct UsageRow {
     pub name: String,
     #[serde(flatten)]
-    pub sum: Sum,
+    pub sum: UsageSum,
 }
 
 /// The usage of one Session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SessionRow {
+pub struct SessionUsageRow {
     pub session_id: SessionId,
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub workspace: PathBuf,
     #[serde(flatten)]
-    pub sum: Sum,
+    pub sum: UsageSum,
 }
 
 /// The usage of some Sessions, in total and by group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Spending {
-    pub total: Sum,
+    pub total: UsageSum,
     /// The one with most tokens first.
-    pub models: Vec<Row>,
+    pub models: Vec<UsageRow>,
     /// By UTC date, the last first.
-    pub days: Vec<Row>,
+    pub days: Vec<UsageRow>,
     /// The one with most tokens first.
-    pub sessions: Vec<SessionRow>,
+    pub sessions: Vec<SessionUsageRow>,
     pub unreadable_lines: u64,
     /// Sessions whose Logs cannot be read, and so are missing in the sums.
     pub unreadable_sessions: Vec<SessionId>,
     /// The rate limits that a Provider reported last.
-    pub limits: Option<Seen>,
+    pub limits: Option<SeenLimits>,
 }
 
 /// Rate limits, and when they were reported.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Seen {
+pub struct SeenLimits {
     pub seen_at: String,
     #[serde(flatten)]
     pub limits: RateLimits,
 }
 
 /// The usage of all Sessions of some Workspaces.
-pub fn spending(roots: &[StateRoot], window: Window, prices: &Prices) -> Spending {
-    let mut counting = Counting::new(window, prices);
+pub fn sum_spending(roots: &[StateRoot], window: UsagePeriod, prices: &Prices) -> Spending {
+    let mut counting = UsageCounter::new(window, prices);
     for root in roots {
-        for id in ids(root) {
+        for id in sorted_session_ids(root) {
             match log::open_file(root, &id) {
-                Ok(file) => counting.log(root.workspace(), &id, &file),
-                Err(error) => counting.missing(id, &error),
+                Ok(file) => counting.count_log(root.workspace(), &id, &file),
+                Err(error) => counting.add_missing(id, &error),
             }
         }
     }
@@ -111,15 +111,15 @@ pub fn spending(roots: &[StateRoot], window: Window, prices: &Prices) -> Spendin
 }
 
 /// The usage of one Session, with its Subagents and theirs. `all` are the Sessions of the same state root.
-pub fn spending_of(
+pub fn session_spending(
     root: &StateRoot,
     id: &SessionId,
-    all: &[Summary],
-    window: Window,
+    all: &[SessionSummary],
+    window: UsagePeriod,
     prices: &Prices,
 ) -> Result<Spending, LogError> {
-    let mut counting = Counting::new(window, prices);
-    counting.log(root.workspace(), id, &log::open_file(root, id)?);
+    let mut counting = UsageCounter::new(window, prices);
+    counting.count_log(root.workspace(), id, &log::open_file(root, id)?);
     let mut counted = BTreeSet::from([id.clone()]);
     let mut parents = vec![id.clone()];
     while let Some(parent) = parents.pop() {
@@ -130,15 +130,15 @@ pub fn spending_of(
                 continue;
             }
             match log::open_file(root, &child) {
-                Ok(file) => counting.log(root.workspace(), &child, &file),
-                Err(error) => counting.missing(child.clone(), &error),
+                Ok(file) => counting.count_log(root.workspace(), &child, &file),
+                Err(error) => counting.add_missing(child.clone(), &error),
             }
             parents.push(child);
         }
         // A Log that cannot be read does not name its parent; the parent's Log names the child.
         for child in std::mem::take(&mut counting.named).difference(&counted.clone()) {
             if let Err(error) = log::open_file(root, child) {
-                counting.missing(child.clone(), &error);
+                counting.add_missing(child.clone(), &error);
                 counted.insert(child.clone());
                 parents.push(child.clone());
             }
@@ -147,13 +147,13 @@ pub fn spending_of(
     Ok(counting.finish())
 }
 
-fn is_child(summary: &Summary, parent: &SessionId) -> bool {
+fn is_child(summary: &SessionSummary, parent: &SessionId) -> bool {
     let origin = summary.origin.as_ref().filter(|origin| origin.kind == "child");
     origin.is_some_and(|origin| origin.parent_session_id == parent.as_str())
 }
 
-fn ids(root: &StateRoot) -> Vec<SessionId> {
-    let mut ids = log::ids(root);
+fn sorted_session_ids(root: &StateRoot) -> Vec<SessionId> {
+    let mut ids = log::session_ids(root);
     // Originals come before their repaired copies.
     ids.sort_by(|one, other| one.as_str().cmp(other.as_str()));
     ids
@@ -161,7 +161,7 @@ fn ids(root: &StateRoot) -> Vec<SessionId> {
 
 /// The fields of a bill's line.
 #[derive(Deserialize)]
-struct Line {
+struct BillLine {
     #[serde(default)]
     id: String,
     #[serde(default)]
@@ -175,20 +175,20 @@ struct SubagentLine {
     data: SubagentEvent,
 }
 
-struct Counting<'a> {
-    window: Window,
+struct UsageCounter<'a> {
+    window: UsagePeriod,
     prices: &'a Prices,
     seen: HashSet<String>,
-    models: BTreeMap<String, Sum>,
-    days: BTreeMap<String, Sum>,
+    models: BTreeMap<String, UsageSum>,
+    days: BTreeMap<String, UsageSum>,
     /// The Sessions of Subagents that the Logs name.
     named: BTreeSet<SessionId>,
     /// The sums so far, without the models and days.
     spending: Spending,
 }
 
-impl<'a> Counting<'a> {
-    fn new(window: Window, prices: &'a Prices) -> Self {
+impl<'a> UsageCounter<'a> {
+    fn new(window: UsagePeriod, prices: &'a Prices) -> Self {
         Self {
             window,
             prices,
@@ -200,21 +200,22 @@ impl<'a> Counting<'a> {
         }
     }
 
-    fn log(&mut self, workspace: &Path, id: &SessionId, file: &File) {
+    fn count_log(&mut self, workspace: &Path, id: &SessionId, file: &File) {
         let mut reader = BufReader::with_capacity(256 << 10, file);
-        let mut sum = Sum::default();
+        let mut sum = UsageSum::default();
         let mut line = Vec::new();
-        let (bills, subagents) = (memmem::Finder::new(BILL), memmem::Finder::new(SUBAGENT));
+        let (bills, subagents) =
+            (memmem::Finder::new(BILL_MARK), memmem::Finder::new(SUBAGENT_MARK));
         loop {
             line.clear();
-            match reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            match reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
                 Ok(0) => break,
                 // The rest of an overlong line comes as lines of its own, none of which is a bill.
-                Ok(_) if !line.ends_with(b"\n") && line.len() as u64 == LONGEST_LINE => {
+                Ok(_) if !line.ends_with(b"\n") && line.len() as u64 == MAX_LINE_BYTES => {
                     self.spending.unreadable_lines += 1;
                 }
-                Ok(_) if bills.find(&line).is_some() => self.bill(&line, &mut sum),
-                Ok(_) if subagents.find(&line).is_some() => self.note_subagent(&line),
+                Ok(_) if bills.find(&line).is_some() => self.count_bill(&line, &mut sum),
+                Ok(_) if subagents.find(&line).is_some() => self.add_subagent(&line),
                 Ok(_) => {}
                 // A disk that fails in the middle: the part that was read counts.
                 Err(_) => {
@@ -226,18 +227,18 @@ impl<'a> Counting<'a> {
         if sum.calls > 0 {
             sum.finish();
             let (session_id, workspace) = (id.clone(), workspace.to_owned());
-            self.spending.sessions.push(SessionRow { session_id, workspace, sum });
+            self.spending.sessions.push(SessionUsageRow { session_id, workspace, sum });
         }
     }
 
     /// Lists a Log that cannot be opened. One that does not exist was deleted, or never written.
-    fn missing(&mut self, id: SessionId, error: &LogError) {
+    fn add_missing(&mut self, id: SessionId, error: &LogError) {
         if !matches!(error, LogError::NotFound { .. }) {
             self.spending.unreadable_sessions.push(id);
         }
     }
 
-    fn note_subagent(&mut self, line: &[u8]) {
+    fn add_subagent(&mut self, line: &[u8]) {
         let Ok(SubagentLine { data }) = serde_json::from_slice::<SubagentLine>(line) else {
             return;
         };
@@ -246,8 +247,8 @@ impl<'a> Counting<'a> {
         self.named.extend(child.and_then(|id| SessionId::parse(id).ok()));
     }
 
-    fn bill(&mut self, line: &[u8], session: &mut Sum) {
-        let Ok(Line { id, ts, data }) = serde_json::from_slice::<Line>(line) else {
+    fn count_bill(&mut self, line: &[u8], session: &mut UsageSum) {
+        let Ok(BillLine { id, ts, data }) = serde_json::from_slice::<BillLine>(line) else {
             self.spending.unreadable_lines += 1;
             return;
         };
@@ -259,7 +260,8 @@ impl<'a> Counting<'a> {
         if let Some(limits) = &data.rate_limits
             && self.spending.limits.as_ref().is_none_or(|newest| newest.seen_at <= ts)
         {
-            self.spending.limits = Some(Seen { seen_at: ts.clone(), limits: (**limits).clone() });
+            self.spending.limits =
+                Some(SeenLimits { seen_at: ts.clone(), limits: (**limits).clone() });
         }
         let tokens = data.billed();
         let cost =
@@ -269,15 +271,15 @@ impl<'a> Counting<'a> {
         let model = if data.model.is_empty() { "unknown" } else { &data.model };
         let model = self.models.entry(model.to_owned()).or_default();
         for sum in [&mut self.spending.total, model, self.days.entry(day).or_default(), session] {
-            sum.add(&data, cost);
+            sum.add_bill(&data, cost);
         }
     }
 
     fn finish(self) -> Spending {
-        let rows = |group: BTreeMap<String, Sum>| -> Vec<Row> {
-            let row = |(name, mut sum): (String, Sum)| {
+        let rows = |group: BTreeMap<String, UsageSum>| -> Vec<UsageRow> {
+            let row = |(name, mut sum): (String, UsageSum)| {
                 sum.finish();
-                Row { name, sum }
+                UsageRow { name, sum }
             };
             group.into_iter().map(row).collect()
         };
@@ -292,8 +294,8 @@ impl<'a> Counting<'a> {
     }
 }
 
-impl Sum {
-    fn add(&mut self, bill: &ProviderUsage, cost: Option<f64>) {
+impl UsageSum {
+    fn add_bill(&mut self, bill: &ProviderUsage, cost: Option<f64>) {
         self.calls += 1;
         self.failed += u64::from(bill.status.as_deref() == Some("failed"));
         self.retries += u64::from(bill.retries);
@@ -309,7 +311,7 @@ impl Sum {
 
     #[expect(clippy::cast_precision_loss, reason = "a rate; counts are far below 2^52")]
     fn finish(&mut self) {
-        let Tokens { input_tokens, cached_tokens, .. } = self.tokens;
+        let TokenUsage { input_tokens, cached_tokens, .. } = self.tokens;
         if input_tokens > 0 {
             let cached = cached_tokens.min(input_tokens);
             self.cache_hit_rate = Some(cached as f64 / input_tokens as f64);

@@ -7,22 +7,23 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::base::files::{Durability, StateDir, StateError};
+use crate::base::files::{StateDir, StateError, WriteDurability};
 use crate::base::paths::Home;
 use crate::record::state_dir;
 use crate::record::state_dir::{StateProblem, StateRoot};
 
 /// The most Workspaces in the cache; the oldest are dropped.
-const MOST: usize = 1000;
+const MAX_WORKSPACES: usize = 1000;
 
 /// The largest cache file that is read, in bytes.
-const LARGEST: u64 = 4 * 1024 * 1024;
+const MAX_CACHE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The Workspaces that still have Sessions, the one used last first. Those whose state is in the Home
 /// are always known, also when the cache has lost them or their folder is gone.
-pub fn known(home: &Home) -> Vec<PathBuf> {
-    let has_sessions = |workspace: &PathBuf| !state_dir::readable(home, workspace).is_empty();
-    let mut known: Vec<PathBuf> = all(home).into_iter().filter(has_sessions).collect();
+pub fn known_workspaces(home: &Home) -> Vec<PathBuf> {
+    let has_sessions = |workspace: &PathBuf| !state_dir::readable_roots(home, workspace).is_empty();
+    let mut known: Vec<PathBuf> =
+        cached_workspaces(home).into_iter().filter(has_sessions).collect();
     for root in state_dir::home_roots(home) {
         if !known.iter().any(|workspace| workspace == root.workspace()) {
             known.push(root.workspace().to_owned());
@@ -33,7 +34,7 @@ pub fn known(home: &Home) -> Vec<PathBuf> {
 
 /// The state roots of these Workspaces that have Sessions.
 pub fn state_roots(home: &Home, workspaces: &[PathBuf]) -> Vec<StateRoot> {
-    workspaces.iter().flat_map(|workspace| state_dir::readable(home, workspace)).collect()
+    workspaces.iter().flat_map(|workspace| state_dir::readable_roots(home, workspace)).collect()
 }
 
 /// The state roots whose Sessions may change files of a Workspace: `own`, and those of the same folder, of the
@@ -41,7 +42,7 @@ pub fn state_roots(home: &Home, workspaces: &[PathBuf]) -> Vec<StateRoot> {
 pub fn roots_around(home: &Home, workspace: &Path, own: &StateRoot) -> Vec<StateRoot> {
     let mut places: Vec<PathBuf> = workspace.ancestors().map(Path::to_owned).collect();
     let of_home = state_dir::home_roots(home);
-    let used = all(home).into_iter();
+    let used = cached_workspaces(home).into_iter();
     let known = used.chain(of_home.iter().map(|root| root.workspace().to_owned()));
     places.extend(known.filter(|other| other.starts_with(workspace)));
     let mut roots = vec![own.clone()];
@@ -55,24 +56,24 @@ pub fn roots_around(home: &Home, workspace: &Path, own: &StateRoot) -> Vec<State
 }
 
 /// Moves a Workspace to the head of the cache; a failure to write it is ignored.
-pub fn remember(home: &Home, workspace: &Path) {
-    let Ok(folder) = StateDir::create_root(home.folder()) else { return };
+pub fn remember_workspace(home: &Home, workspace: &Path) {
+    let Ok(folder) = StateDir::create_root(home.path()) else { return };
     // One process at a time, or the list of one of them would be lost; the kernel's lock ends with its holder.
     let handle = folder.lock_handle().map_err(std::io::Error::from);
     let _held = handle.and_then(|handle| handle.lock().map(|()| handle));
-    let mut list = listed(&folder);
+    let mut list = read_cache(&folder);
     if list.first().is_some_and(|first| first == workspace) {
         return;
     }
     list.retain(|other| other != workspace);
     list.insert(0, workspace.to_owned());
-    list.truncate(MOST);
-    store(&folder, &list).ok();
+    list.truncate(MAX_WORKSPACES);
+    write_cache(&folder, &list).ok();
 }
 
 /// The Workspaces of the cache whose folder does not exist any more.
-pub fn gone(home: &Home) -> Vec<PathBuf> {
-    all(home).into_iter().filter(|path| is_gone(path)).collect()
+pub fn gone_workspaces(home: &Home) -> Vec<PathBuf> {
+    cached_workspaces(home).into_iter().filter(|path| is_gone(path)).collect()
 }
 
 /// Whether nothing exists at the path of a Workspace.
@@ -81,30 +82,30 @@ pub(super) fn is_gone(workspace: &Path) -> bool {
 }
 
 /// Removes Workspaces without a folder from the cache; returns how many.
-pub fn forget_gone(home: &Home) -> std::io::Result<usize> {
-    let folder = StateDir::open_root(home.folder())?;
+pub fn forget_gone_workspaces(home: &Home) -> std::io::Result<usize> {
+    let folder = StateDir::open_root(home.path())?;
     let handle = folder.lock_handle()?;
     handle.lock()?;
-    let gone = gone(home);
+    let gone = gone_workspaces(home);
     if !gone.is_empty() {
-        let mut list = listed(&folder);
+        let mut list = read_cache(&folder);
         list.retain(|path| !gone.contains(path));
-        store(&folder, &list)?;
+        write_cache(&folder, &list)?;
     }
     Ok(gone.len())
 }
 
 /// Everything in the cache.
-fn all(home: &Home) -> Vec<PathBuf> {
-    StateDir::open_root(home.folder()).map_or_else(|_| Vec::new(), |folder| listed(&folder))
+fn cached_workspaces(home: &Home) -> Vec<PathBuf> {
+    StateDir::open_root(home.path()).map_or_else(|_| Vec::new(), |folder| read_cache(&folder))
 }
 
-fn listed(folder: &StateDir) -> Vec<PathBuf> {
-    let read = folder.read(Home::WORKSPACES, LARGEST).ok().flatten();
-    read.map_or_else(Vec::new, |bytes| parse(&bytes))
+fn read_cache(folder: &StateDir) -> Vec<PathBuf> {
+    let read = folder.read(Home::WORKSPACES, MAX_CACHE_BYTES).ok().flatten();
+    read.map_or_else(Vec::new, |bytes| parse_cache(&bytes))
 }
 
-fn parse(bytes: &[u8]) -> Vec<PathBuf> {
+fn parse_cache(bytes: &[u8]) -> Vec<PathBuf> {
     let cache: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let list = cache["workspaces"].as_array().into_iter().flatten();
     let paths = list.filter_map(Value::as_str).map(PathBuf::from);
@@ -112,11 +113,11 @@ fn parse(bytes: &[u8]) -> Vec<PathBuf> {
 }
 
 /// Replaces the cache as a whole.
-fn store(folder: &StateDir, list: &[PathBuf]) -> Result<(), StateError> {
+fn write_cache(folder: &StateDir, list: &[PathBuf]) -> Result<(), StateError> {
     // A path that is not UTF-8 cannot be written in JSON; its Sessions are found from inside it.
     let list: Vec<&str> = list.iter().filter_map(|path| path.to_str()).collect();
     let text = json!({ "version": 1, "workspaces": list }).to_string();
-    folder.replace(Home::WORKSPACES, text.as_bytes(), Durability::Lazy)
+    folder.replace(Home::WORKSPACES, text.as_bytes(), WriteDurability::Lazy)
 }
 
 #[cfg(test)]
@@ -133,19 +134,19 @@ mod tests {
         fs::create_dir_all(state_dir::StateRoot::in_workspace(&one).sessions().path()).unwrap();
         fs::create_dir_all(state_dir::StateRoot::in_workspace(&two).sessions().path()).unwrap();
         for workspace in [&one, &two, &one] {
-            remember(&home, workspace);
+            remember_workspace(&home, workspace);
         }
-        remember(&home, &folder.path().join("gone"));
-        assert_eq!(known(&home), [one, two]);
+        remember_workspace(&home, &folder.path().join("gone"));
+        assert_eq!(known_workspaces(&home), [one, two]);
     }
 
     #[test]
     fn a_broken_cache_is_an_empty_cache() {
         for bytes in ["", "[]", "{\"workspaces\":3}", "{\"workspaces\":[1,\"relative\"]}", "\0"] {
-            assert_eq!(parse(bytes.as_bytes()), Vec::<PathBuf>::new(), "{bytes}");
+            assert_eq!(parse_cache(bytes.as_bytes()), Vec::<PathBuf>::new(), "{bytes}");
         }
         let home = Home::new("/proc/nowhere/pixir");
-        remember(&home, Path::new("/tmp"));
-        assert_eq!(known(&home), Vec::<PathBuf>::new());
+        remember_workspace(&home, Path::new("/tmp"));
+        assert_eq!(known_workspaces(&home), Vec::<PathBuf>::new());
     }
 }

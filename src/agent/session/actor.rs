@@ -8,101 +8,102 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::inbox::{Inbox, Missed, Reply, TurnId};
-use super::{Body, Draft, Manners, Session, SessionError, TurnContext};
+use super::inbox::{Inbox, MissedEvents, Reply, TurnId};
+use super::{Session, SessionError, SessionOptions, TurnBody, TurnContext, UnrecordedText};
 use crate::base::blocking;
 use crate::base::error::{Kind, Report};
 use crate::base::id::CallId;
 use crate::record::event::{
-    Answer, Backlog, Bus, Canonical, Ephemeral, Extra, PermissionRequest, Said, SharedEvent,
-    Status, TerminalStatus, TurnFailed,
+    Backlog, Bus, Canonical, Ephemeral, Extra, PermissionAnswer, PermissionRequest,
+    PermissionResponse, SessionStatus, SharedEvent, TerminalStatus, TurnFailed,
 };
 use crate::record::history;
 use crate::record::log::{Log, LogError};
-use crate::settings::config::Durability;
+use crate::settings::config::LogDurability;
 
 /// The events that the task waits for.
 enum Wake {
     Message(Inbox),
-    TurnEnded(Result<Status, JoinError>),
-    GraceOver,
+    TurnEnded(Result<SessionStatus, JoinError>),
+    GraceElapsed,
 }
 
 pub(super) struct Actor {
     log: Log,
     bus: Bus,
-    manners: Manners,
+    options: SessionOptions,
     /// Weak, so that the Session ends when its last handle does.
     inbox: mpsc::WeakSender<Inbox>,
     turn: Option<RunningTurn>,
-    turns: TurnId,
+    last_turn_id: TurnId,
     /// Open questions, in the order in which they were asked.
-    questions: Vec<Question>,
-    waiting: Vec<Reply<Status>>,
+    questions: Vec<UnansweredQuestion>,
+    waiting: Vec<Reply<SessionStatus>>,
     /// The sync of a new Log's folder, begun when the Session was created.
-    naming: Option<Disk>,
+    folder_sync: Option<SyncTask>,
 }
 
 /// A sync, on a thread that may block.
-type Disk = JoinHandle<Result<(), LogError>>;
+type SyncTask = JoinHandle<Result<(), LogError>>;
 
 struct RunningTurn {
     id: TurnId,
-    task: JoinHandle<Status>,
+    task: JoinHandle<SessionStatus>,
     cancel: CancellationToken,
-    over: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
     abort_at: Option<Instant>,
     interrupters: Vec<Reply<Result<(), SessionError>>>,
     /// Its status, once its end is recorded.
-    ended: Option<Status>,
+    ended: Option<SessionStatus>,
     /// Text that was shown and is in no recorded message yet.
-    draft: Draft,
+    unrecorded_text: UnrecordedText,
 }
 
-struct Question {
+struct UnansweredQuestion {
     /// The Turn that asks; a question outside of a Turn does not end with one.
     turn: Option<TurnId>,
     request: PermissionRequest,
-    reply: Reply<Said>,
+    reply: Reply<PermissionResponse>,
 }
 
 impl Actor {
     pub(super) fn new(
         log: Log,
         bus: Bus,
-        manners: Manners,
+        options: SessionOptions,
         inbox: mpsc::WeakSender<Inbox>,
     ) -> Self {
         Self {
             log,
             bus,
-            manners,
+            options: options,
             inbox,
             turn: None,
-            turns: 0,
+            last_turn_id: 0,
             questions: Vec::new(),
             waiting: Vec::new(),
-            naming: None,
+            folder_sync: None,
         }
     }
 
     /// Starts to make the name of a new Log durable early, so that it is durable when the first message must
     /// be.
-    fn name_early(&mut self) {
-        if self.manners.durability != Durability::None
-            && let Some(folder) = self.log.take_newborn()
+    fn start_folder_sync(&mut self) {
+        if self.options.durability != LogDurability::None
+            && let Some(folder) = self.log.take_unsynced_folder()
         {
-            self.naming = Some(blocking::work(move || folder.sync().map_err(LogError::writing)));
+            self.folder_sync =
+                Some(blocking::run_blocking(move || folder.sync().map_err(LogError::writing)));
         }
     }
 
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Inbox>) {
-        self.name_early();
+        self.start_folder_sync();
         while let Some(wake) = self.next(&mut inbox).await {
             match wake {
                 Wake::Message(message) => self.handle(message).await,
-                Wake::TurnEnded(result) => self.turn_ended(result).await,
-                Wake::GraceOver => self.abort_turn().await,
+                Wake::TurnEnded(result) => self.handle_turn_end(result).await,
+                Wake::GraceElapsed => self.abort_turn().await,
             }
         }
     }
@@ -117,7 +118,7 @@ impl Actor {
             biased;
             Some(message) = inbox.recv() => Some(Wake::Message(message)),
             result = &mut turn.task => Some(Wake::TurnEnded(result)),
-            () = tokio::time::sleep_until(abort_at), if grace_runs => Some(Wake::GraceOver),
+            () = tokio::time::sleep_until(abort_at), if grace_runs => Some(Wake::GraceElapsed),
         }
     }
 
@@ -134,7 +135,7 @@ impl Actor {
                 reply.send(synced).ok();
             }
             Inbox::History(reply) => {
-                reply.send((self.log.history().clone(), self.log.archive())).ok();
+                reply.send((self.log.history().clone(), self.log.reader())).ok();
             }
             Inbox::Backlog { seq, reply } => {
                 reply.send(self.backlog(seq)).ok();
@@ -143,11 +144,11 @@ impl Actor {
                 reply.send(self.start_turn(body)).ok();
             }
             Inbox::Interrupt(reply) => self.interrupt(reply),
-            Inbox::Ask { turn, request, reply } => self.ask(turn, *request, reply),
+            Inbox::Ask { turn, request, reply } => self.ask_user(turn, *request, reply),
             Inbox::Answer { call_id, said, reply } => {
-                reply.send(self.answer(&call_id, said)).ok();
+                reply.send(self.answer_question(&call_id, said)).ok();
             }
-            Inbox::Finished(reply) => match self.turn {
+            Inbox::WaitUntilIdle(reply) => match self.turn {
                 Some(_) => self.waiting.push(reply),
                 None => {
                     reply.send(self.bus.status()).ok();
@@ -164,22 +165,22 @@ impl Actor {
         if let Some(turn) = turn {
             self.check_turn(turn)?;
         }
-        let end = end_of(&fact);
+        let end = terminal_status_of(&fact);
         let is_end = end.is_some();
         if is_end && self.turn.is_some() {
             close_orphans(&mut self.log, &self.bus, "its Turn ended first")?;
         }
-        if self.log.history().is_too_short_for(&fact) {
-            self.remember().await?;
+        if self.log.history().needs_forgotten(&fact) {
+            self.reload_history().await?;
         }
         let is_message = matches!(fact, Canonical::AssistantMessage(_));
         let is_compaction = matches!(fact, Canonical::HistoryCompaction(_));
         let is_commit_point = is_end || matches!(fact, Canonical::UserMessage(_));
         let event = self.log.append(fact)?;
-        let must_sync = match self.manners.durability {
-            Durability::Event => true,
-            Durability::Turn => is_commit_point,
-            Durability::None => false,
+        let must_sync = match self.options.durability {
+            LogDurability::Event => true,
+            LogDurability::Turn => is_commit_point,
+            LogDurability::None => false,
         };
         if must_sync {
             self.force_to_disk().await?;
@@ -187,20 +188,20 @@ impl Actor {
         if let Some(running) = &mut self.turn {
             running.ended = end.or(running.ended.take());
             if is_message {
-                running.draft.clear();
+                running.unrecorded_text.clear();
             }
         }
         if is_compaction {
-            self.log.forget_hidden();
+            self.log.drop_hidden_events();
         }
         self.bus.publish(Arc::clone(&event));
         Ok(event)
     }
 
     /// Loads the whole History again, because dropped Events are about to count again.
-    async fn remember(&mut self) -> Result<(), SessionError> {
-        let whole = super::whole(self.log.archive(), self.log.history().last_seq()).await?;
-        self.log.remember(whole);
+    async fn reload_history(&mut self) -> Result<(), SessionError> {
+        let whole = super::read_whole_log(self.log.reader(), self.log.history().last_seq()).await?;
+        self.log.replace_history(whole);
         Ok(())
     }
 
@@ -213,24 +214,24 @@ impl Actor {
     }
 
     async fn sync(&mut self) -> Result<(), SessionError> {
-        match self.manners.durability {
-            Durability::Turn => self.force_to_disk().await,
+        match self.options.durability {
+            LogDurability::Turn => self.force_to_disk().await,
             // Every Event is already on the disk, or durability is off.
-            Durability::Event | Durability::None => Ok(()),
+            LogDurability::Event | LogDurability::None => Ok(()),
         }
     }
 
     async fn force_to_disk(&mut self) -> Result<(), SessionError> {
         let disk = self.log.syncer();
-        let words = blocking::work(move || disk.sync());
-        for work in self.naming.take().into_iter().chain([words]) {
+        let words = blocking::run_blocking(move || disk.sync());
+        for work in self.folder_sync.take().into_iter().chain([words]) {
             let joined = work.await;
-            self.check_disk(joined)?;
+            self.check_sync(joined)?;
         }
         Ok(())
     }
 
-    fn check_disk(
+    fn check_sync(
         &mut self,
         joined: Result<Result<(), LogError>, JoinError>,
     ) -> Result<(), SessionError> {
@@ -245,11 +246,11 @@ impl Actor {
     }
 
     /// The Events from a seq on, or how to read them where they are not held.
-    fn backlog(&self, seq: u64) -> (Backlog, Option<Missed>) {
+    fn backlog(&self, seq: u64) -> (Backlog, Option<MissedEvents>) {
         let history = self.log.history();
         let is_missed = history.forgotten().is_some_and(|forgotten| seq <= forgotten.to);
-        let missed = is_missed.then(|| Missed {
-            archive: self.log.archive(),
+        let missed = is_missed.then(|| MissedEvents {
+            archive: self.log.reader(),
             from: seq,
             last: history.last_seq(),
         });
@@ -257,12 +258,12 @@ impl Actor {
         let backlog = Backlog {
             events,
             questions: self.questions.iter().map(|open| open.request.clone()).collect(),
-            ..self.bus.now()
+            ..self.bus.current_backlog()
         };
         (backlog, missed)
     }
 
-    fn start_turn(&mut self, body: Body) -> Result<(), SessionError> {
+    fn start_turn(&mut self, body: TurnBody) -> Result<(), SessionError> {
         if self.turn.is_some() {
             return Err(SessionError::Busy);
         }
@@ -271,12 +272,12 @@ impl Actor {
         close_orphans(&mut self.log, &self.bus, "its Turn ended first")?;
         if self.log.history().turns().open.is_some() {
             let message = "the end of this Turn could not be recorded when it happened";
-            self.bus.publish(self.log.append(history::cut_turn(message).into())?);
+            self.bus.publish(self.log.append(history::interrupted_turn(message).into())?);
         }
-        self.turns += 1;
+        self.last_turn_id += 1;
         let cancel = CancellationToken::new();
         let over = Arc::new(AtomicBool::new(false));
-        let draft = Draft::default();
+        let draft = UnrecordedText::default();
         let context = TurnContext {
             session: Session {
                 id: self.log.id().clone(),
@@ -285,20 +286,20 @@ impl Actor {
                 inbox,
                 bus: self.bus.clone(),
             },
-            turn: self.turns,
+            turn: self.last_turn_id,
             cancel: cancel.clone(),
-            over: Arc::clone(&over),
-            draft: draft.clone(),
+            is_over: Arc::clone(&over),
+            unrecorded_text: draft.clone(),
         };
         self.turn = Some(RunningTurn {
-            id: self.turns,
+            id: self.last_turn_id,
             task: tokio::spawn(async move { body(context).await }),
             cancel,
-            over,
+            is_over: over,
             abort_at: None,
             interrupters: Vec::new(),
             ended: None,
-            draft,
+            unrecorded_text: draft,
         });
         Ok(())
     }
@@ -309,35 +310,36 @@ impl Actor {
             return;
         };
         turn.cancel.cancel();
-        turn.abort_at.get_or_insert_with(|| Instant::now() + self.manners.grace);
+        turn.abort_at.get_or_insert_with(|| Instant::now() + self.options.grace);
         turn.interrupters.push(reply);
     }
 
-    async fn turn_ended(&mut self, result: Result<Status, JoinError>) {
+    async fn handle_turn_end(&mut self, result: Result<SessionStatus, JoinError>) {
         let ended = self.turn.as_ref().and_then(|turn| turn.ended.clone());
         let status = match (ended, result) {
             // The recorded end counts, even if the task failed afterwards.
             (Some(status), _) => status,
-            (None, result) => self.bury_task(result).await,
+            (None, result) => self.record_task_end(result).await,
         };
-        self.finish(&status);
+        self.finish_turn(&status);
     }
 
-    async fn bury_task(&mut self, result: Result<Status, JoinError>) -> Status {
+    async fn record_task_end(&mut self, result: Result<SessionStatus, JoinError>) -> SessionStatus {
         match result {
             // The Turn could not record its own end; the Session tries again.
-            Ok(Status::Error { terminal_status, error }) => {
+            Ok(SessionStatus::Error { terminal_status, error }) => {
                 let status = TerminalStatus::from_text(&terminal_status);
-                self.bury(status, error).await
+                self.record_failure(status, error).await
             }
             Ok(_) => {
                 let error = Report::new(Kind::Internal, "the Turn ended without recording its end");
-                self.bury(TerminalStatus::Crashed, error).await
+                self.record_failure(TerminalStatus::Crashed, error).await
             }
             Err(error) => {
                 tracing::error!(%error, "a Turn crashed");
-                let message = self.manners.secrets.clean(&crash_message(error)).into_owned();
-                self.bury(TerminalStatus::Crashed, Report::new(Kind::Crashed, message)).await
+                let message = self.options.secrets.redact(&crash_message(error)).into_owned();
+                self.record_failure(TerminalStatus::Crashed, Report::new(Kind::Crashed, message))
+                    .await
             }
         }
     }
@@ -346,17 +348,17 @@ impl Actor {
         let Some(turn) = &mut self.turn else { return };
         turn.task.abort();
         if let Some(status) = turn.ended.clone() {
-            return self.finish(&status);
+            return self.finish_turn(&status);
         }
         let error =
             Report::new(Kind::Interrupted, "the Turn did not stop by itself and was aborted");
-        let status = self.bury(TerminalStatus::Interrupted, error).await;
-        self.finish(&status);
+        let status = self.record_failure(TerminalStatus::Interrupted, error).await;
+        self.finish_turn(&status);
     }
 
     /// Records the end of a Turn whose task can no longer record it.
-    async fn bury(&mut self, status: TerminalStatus, error: Report) -> Status {
-        let closed = self.keep_draft(&error).await;
+    async fn record_failure(&mut self, status: TerminalStatus, error: Report) -> SessionStatus {
+        let closed = self.record_partial_answer(&error).await;
         let interrupted = status == TerminalStatus::Interrupted;
         let terminal_status = status.as_str().to_owned();
         let failed = TurnFailed {
@@ -371,34 +373,35 @@ impl Actor {
             Err(failure) => Err(failure),
         };
         match recorded {
-            Ok(()) if interrupted => Status::Interrupted,
-            Ok(()) => Status::Error { terminal_status, error },
+            Ok(()) if interrupted => SessionStatus::Interrupted,
+            Ok(()) => SessionStatus::Error { terminal_status, error },
             // The Turn's own error says more than the failure to record it.
             Err(_) if error.kind == Kind::LogWriteFailed.name() => {
-                Status::Error { terminal_status, error }
+                SessionStatus::Error { terminal_status, error }
             }
             Err(failure) => failure.to_status(),
         }
     }
 
     /// Records the text of a broken answer that the user saw, as evidence.
-    async fn keep_draft(&mut self, error: &Report) -> Result<(), SessionError> {
+    async fn record_partial_answer(&mut self, error: &Report) -> Result<(), SessionError> {
         close_orphans(&mut self.log, &self.bus, "its Turn was stopped")?;
-        let text = self.turn.as_ref().map(|turn| turn.draft.text()).unwrap_or_default();
+        let text = self.turn.as_ref().map(|turn| turn.unrecorded_text.text()).unwrap_or_default();
         if !text.trim().is_empty() {
-            self.record(None, history::partial(text, &error.kind).into()).await?;
+            self.record(None, history::partial_message(text, &error.kind).into()).await?;
         }
         Ok(())
     }
 
-    fn finish(&mut self, status: &Status) {
+    fn finish_turn(&mut self, status: &SessionStatus) {
         // A Session that was just opened still holds all Events.
-        self.log.forget_hidden();
+        self.log.drop_hidden_events();
         if let Some(turn) = self.turn.take() {
-            turn.over.store(true, Ordering::Release);
+            turn.is_over.store(true, Ordering::Release);
             for question in self.questions.extract_if(.., |open| open.turn.is_some()) {
                 let call_id = question.request.call_id;
-                self.bus.emit(Ephemeral::PermissionResolved { call_id, answer: Answer::No });
+                self.bus
+                    .emit(Ephemeral::PermissionResolved { call_id, answer: PermissionAnswer::No });
             }
             self.bus.emit(Ephemeral::Status(status.clone()));
             for reply in turn.interrupters {
@@ -410,16 +413,25 @@ impl Actor {
         }
     }
 
-    fn ask(&mut self, turn: Option<TurnId>, request: PermissionRequest, reply: Reply<Said>) {
+    fn ask_user(
+        &mut self,
+        turn: Option<TurnId>,
+        request: PermissionRequest,
+        reply: Reply<PermissionResponse>,
+    ) {
         if turn.is_some_and(|turn| self.check_turn(turn).is_err()) {
             return;
         }
         self.bus.emit(Ephemeral::PermissionRequest(Box::new(request.clone())));
-        self.questions.push(Question { turn, request, reply });
+        self.questions.push(UnansweredQuestion { turn, request, reply });
     }
 
     /// Answers a question; of two answers the first counts, and the second is an error.
-    fn answer(&mut self, call_id: &CallId, said: Said) -> Result<(), SessionError> {
+    fn answer_question(
+        &mut self,
+        call_id: &CallId,
+        said: PermissionResponse,
+    ) -> Result<(), SessionError> {
         let place = self.questions.iter().position(|open| open.request.call_id == *call_id);
         let question = self.questions.remove(place.ok_or(SessionError::NoQuestion)?);
         let answer = said.answer;
@@ -430,13 +442,13 @@ impl Actor {
 }
 
 /// The status of a Turn that ends with this fact, if it is an end.
-fn end_of(fact: &Canonical) -> Option<Status> {
+fn terminal_status_of(fact: &Canonical) -> Option<SessionStatus> {
     match fact {
-        Canonical::AssistantMessage(message) if message.is_final() => Some(Status::Done),
+        Canonical::AssistantMessage(message) if message.is_final() => Some(SessionStatus::Done),
         Canonical::TurnFailed(failed) if failed.terminal_status == TerminalStatus::Interrupted => {
-            Some(Status::Interrupted)
+            Some(SessionStatus::Interrupted)
         }
-        Canonical::TurnFailed(failed) => Some(Status::Error {
+        Canonical::TurnFailed(failed) => Some(SessionStatus::Error {
             terminal_status: failed.terminal_status.as_str().to_owned(),
             error: Report {
                 kind: failed.error_kind.clone(),
@@ -463,7 +475,7 @@ fn crash_message(error: JoinError) -> String {
 
 /// Appends a result for every call without one.
 fn close_orphans(log: &mut Log, bus: &Bus, reason: &str) -> Result<(), LogError> {
-    for call in log.history().orphans() {
+    for call in log.history().orphan_calls() {
         let event = log.append(history::orphan_result(&call, reason).into())?;
         bus.publish(event);
     }
@@ -473,7 +485,7 @@ fn close_orphans(log: &mut Log, bus: &Bus, reason: &str) -> Result<(), LogError>
 /// Ends a Turn that the end of its process interrupted; there are no listeners yet.
 pub(super) fn close_cut_turn(log: &mut Log) -> Result<(), SessionError> {
     let is_cut = log.history().turns().open.is_some();
-    log.close_open("the process that ran it ended", "the process ended during this Turn")?;
+    log.close_open_turn("the process that ran it ended", "the process ended during this Turn")?;
     if is_cut {
         log.syncer().sync()?;
     }

@@ -2,11 +2,13 @@
 
 use tokio::sync::oneshot;
 
-use super::{Body, SessionError};
+use super::{SessionError, TurnBody};
 use crate::base::id::CallId;
-use crate::record::event::{Backlog, Canonical, PermissionRequest, Said, Seq, SharedEvent, Status};
+use crate::record::event::{
+    Backlog, Canonical, PermissionRequest, PermissionResponse, Seq, SessionStatus, SharedEvent,
+};
 use crate::record::history::History;
-use crate::record::log::Archive;
+use crate::record::log::LogReader;
 
 /// The sender of an answer; its receiver may be gone.
 pub type Reply<T> = oneshot::Sender<T>;
@@ -15,8 +17,8 @@ pub type Reply<T> = oneshot::Sender<T>;
 pub type TurnId = u64;
 
 /// Events that a listener missed and the Session does not hold: from a seq to the last one.
-pub struct Missed {
-    pub archive: Archive,
+pub struct MissedEvents {
+    pub archive: LogReader,
     pub from: Seq,
     pub last: Option<Seq>,
 }
@@ -32,17 +34,17 @@ pub enum Inbox {
     /// Force the Log to the disk.
     Sync { turn: TurnId, reply: Reply<Result<(), SessionError>> },
     /// Return the Events that are held, and a reader for the rest.
-    History(Reply<(History, Archive)>),
+    History(Reply<(History, LogReader)>),
     /// Return the Events that a listener missed.
-    Backlog { seq: Seq, reply: Reply<(Backlog, Option<Missed>)> },
+    Backlog { seq: Seq, reply: Reply<(Backlog, Option<MissedEvents>)> },
     /// Start a Turn.
-    StartTurn { body: Body, reply: Reply<Result<(), SessionError>> },
+    StartTurn { body: TurnBody, reply: Reply<Result<(), SessionError>> },
     /// Stop the running Turn.
     Interrupt(Reply<Result<(), SessionError>>),
     /// Ask the user; `turn` is the sender, `None` outside of a Turn.
-    Ask { turn: Option<TurnId>, request: Box<PermissionRequest>, reply: Reply<Said> },
+    Ask { turn: Option<TurnId>, request: Box<PermissionRequest>, reply: Reply<PermissionResponse> },
     /// Answer an open question.
-    Answer { call_id: CallId, said: Said, reply: Reply<Result<(), SessionError>> },
+    Answer { call_id: CallId, said: PermissionResponse, reply: Reply<Result<(), SessionError>> },
     /// Reply when no Turn runs.
-    Finished(Reply<Status>),
+    WaitUntilIdle(Reply<SessionStatus>),
 }

@@ -5,7 +5,7 @@
 
 mod actor;
 mod inbox;
-mod sessions;
+mod live_sessions;
 #[cfg(test)]
 mod tests;
 
@@ -19,35 +19,35 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-pub use sessions::Sessions;
+pub use live_sessions::LiveSessions;
 
 use crate::base::blocking;
 use crate::base::error::{Explain, Kind, Report};
 use crate::base::id::{CallId, SessionId};
 use crate::base::secret::Secrets;
 use crate::record::event::{
-    Bus, Canonical, Ephemeral, From as ListenFrom, Listener, PermissionRequest, Said, Seq,
-    SharedEvent, Status,
+    Bus, Canonical, Ephemeral, ListenFrom, Listener, PermissionRequest, PermissionResponse, Seq,
+    SessionStatus, SharedEvent,
 };
 use crate::record::history::History;
-use crate::record::log::{Archive, Log, LogError, Opened};
+use crate::record::log::{Log, LogError, LogOpenReport, LogReader};
 use crate::record::state_dir::{SessionFolder, StateRoot};
-use crate::settings::config::Durability;
+use crate::settings::config::LogDurability;
 use actor::Actor;
-use inbox::{Inbox, Missed, Reply, TurnId};
+use inbox::{Inbox, MissedEvents, Reply, TurnId};
 
 /// How many messages may wait for a Session.
-const INBOX: usize = 64;
+const INBOX_CAPACITY: usize = 64;
 
 /// A Turn as the Session runs it: a future that ends with a status.
-pub type Body = Box<dyn FnOnce(TurnContext) -> BoxFuture<'static, Status> + Send>;
+pub type TurnBody = Box<dyn FnOnce(TurnContext) -> BoxFuture<'static, SessionStatus> + Send>;
 
 /// The options of a Session; resolved once by the harness.
 #[derive(Debug, Clone)]
-pub struct Manners {
+pub struct SessionOptions {
     /// Redacted in the message of a panic.
     pub secrets: Arc<Secrets>,
-    pub durability: Durability,
+    pub durability: LogDurability,
     /// The time from the interrupt of a Turn to its abort.
     pub grace: Duration,
 }
@@ -68,30 +68,30 @@ impl Session {
         root: impl Into<StateRoot>,
         id: &SessionId,
         first: Canonical,
-        manners: Manners,
+        options: SessionOptions,
     ) -> Result<Self, SessionError> {
         let mut log = Log::create(root, id)?;
         log.append(first)?;
-        Ok(Self::spawn(log, manners))
+        Ok(Self::spawn(log, options))
     }
 
     /// Opens an existing Session, and closes calls and a Turn that its last process left open.
     pub fn open(
         root: impl Into<StateRoot>,
         id: &SessionId,
-        manners: Manners,
-    ) -> Result<(Self, Opened), SessionError> {
+        options: SessionOptions,
+    ) -> Result<(Self, LogOpenReport), SessionError> {
         let (mut log, opened) = Log::open(root, id)?;
         actor::close_cut_turn(&mut log)?;
-        Ok((Self::spawn(log, manners), opened))
+        Ok((Self::spawn(log, options), opened))
     }
 
-    fn spawn(log: Log, manners: Manners) -> Self {
-        let (inbox, messages) = mpsc::channel(INBOX);
+    fn spawn(log: Log, options: SessionOptions) -> Self {
+        let (inbox, messages) = mpsc::channel(INBOX_CAPACITY);
         let bus = Bus::new(log.id().clone(), log.next_seq());
         let (id, folder) = (log.id().clone(), log.folder().clone());
         let session = Self { id, folder, path: log.path().to_owned(), inbox, bus };
-        let actor = Actor::new(log, session.bus.clone(), manners, session.inbox.downgrade());
+        let actor = Actor::new(log, session.bus.clone(), options, session.inbox.downgrade());
         // Not joined: the actor ends when the last handle is gone, and has no result.
         tokio::spawn(actor.run(messages));
         session
@@ -119,7 +119,7 @@ impl Session {
 
     /// Records a fact outside of a Turn.
     pub async fn record(&self, fact: Canonical) -> Result<SharedEvent, SessionError> {
-        self.ask(|reply| Inbox::Record { turn: None, fact: Box::new(fact), reply }).await?
+        self.request(|reply| Inbox::Record { turn: None, fact: Box::new(fact), reply }).await?
     }
 
     /// Reports to listeners that a fact outside of a Turn could not be recorded. A running Turn gets the same error
@@ -128,51 +128,58 @@ impl Session {
         let status = self.bus.status();
         let failed = error.to_status();
         // Reported once, however many children there are.
-        if (status.is_terminal() || status == Status::Idle) && status != failed {
+        if (status.is_terminal() || status == SessionStatus::Idle) && status != failed {
             self.bus.emit(Ephemeral::Status(failed));
         }
     }
 
     /// The whole History. Events that the Session does not hold are read from its Log.
     pub async fn history(&self) -> Result<History, SessionError> {
-        let (held, archive) = self.ask(Inbox::History).await?;
+        let (held, archive) = self.request(Inbox::History).await?;
         match held.forgotten() {
-            Some(_) => whole(archive, held.last_seq()).await,
+            Some(_) => read_whole_log(archive, held.last_seq()).await,
             None => Ok(held),
         }
     }
 
     /// The part of the History that a Turn needs: everything since the last checkpoint that the model still
     /// sees, and from before it the first fact, the plan and the late context. Cheap.
-    pub async fn recent(&self) -> Result<History, SessionError> {
-        Ok(self.ask(Inbox::History).await?.0)
+    pub async fn recent_history(&self) -> Result<History, SessionError> {
+        Ok(self.request(Inbox::History).await?.0)
     }
 
     /// Starts a Turn; an error when one runs.
-    pub async fn start_turn(&self, body: Body) -> Result<(), SessionError> {
-        self.ask(|reply| Inbox::StartTurn { body, reply }).await?
+    pub async fn start_turn(&self, body: TurnBody) -> Result<(), SessionError> {
+        self.request(|reply| Inbox::StartTurn { body, reply }).await?
     }
 
     /// Stops the running Turn and returns when its end is recorded.
     pub async fn interrupt(&self) -> Result<(), SessionError> {
-        self.ask(Inbox::Interrupt).await?
+        self.request(Inbox::Interrupt).await?
     }
 
     /// Answers an open question.
-    pub async fn answer(&self, call_id: &CallId, said: Said) -> Result<(), SessionError> {
+    pub async fn answer(
+        &self,
+        call_id: &CallId,
+        said: PermissionResponse,
+    ) -> Result<(), SessionError> {
         let call_id = call_id.clone();
-        self.ask(|reply| Inbox::Answer { call_id, said, reply }).await?
+        self.request(|reply| Inbox::Answer { call_id, said, reply }).await?
     }
 
     /// Asks the user outside of a Turn, and waits for the answer without a limit. A caller that stops waiting
     /// must answer the question itself.
-    pub async fn ask_user(&self, request: PermissionRequest) -> Result<Said, SessionError> {
-        self.ask(|reply| Inbox::Ask { turn: None, request: Box::new(request), reply }).await
+    pub async fn ask_user(
+        &self,
+        request: PermissionRequest,
+    ) -> Result<PermissionResponse, SessionError> {
+        self.request(|reply| Inbox::Ask { turn: None, request: Box::new(request), reply }).await
     }
 
     /// Waits until no Turn runs, and returns the status of the last one.
-    pub async fn finished(&self) -> Result<Status, SessionError> {
-        self.ask(Inbox::Finished).await
+    pub async fn wait_until_idle(&self) -> Result<SessionStatus, SessionError> {
+        self.request(Inbox::WaitUntilIdle).await
     }
 
     /// Listens to the Session; missed canonical Events come again from its History.
@@ -187,9 +194,9 @@ impl Session {
                     let (reply, answer) = oneshot::channel();
                     inbox.upgrade()?.send(Inbox::Backlog { seq, reply }).await.ok()?;
                     let (mut backlog, missed) = answer.await.ok()?;
-                    if let Some(Missed { archive, from, last }) = missed {
+                    if let Some(MissedEvents { archive, from, last }) = missed {
                         // Without the missed Events there is no Backlog at all.
-                        backlog.events = whole(archive, last).await.ok()?.since(from);
+                        backlog.events = read_whole_log(archive, last).await.ok()?.since(from);
                     }
                     Some(backlog)
                 })
@@ -197,7 +204,7 @@ impl Session {
         )
     }
 
-    async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Inbox) -> Result<T, SessionError> {
+    async fn request<T>(&self, message: impl FnOnce(Reply<T>) -> Inbox) -> Result<T, SessionError> {
         let (reply, answer) = oneshot::channel();
         self.inbox.send(message(reply)).await.map_err(|_| SessionError::Closed)?;
         answer.await.map_err(|_| SessionError::Closed)
@@ -205,9 +212,9 @@ impl Session {
 }
 
 /// Reads a Log from its start to a seq, on a thread that may block.
-async fn whole(archive: Archive, last: Option<Seq>) -> Result<History, SessionError> {
+async fn read_whole_log(archive: LogReader, last: Option<Seq>) -> Result<History, SessionError> {
     let path = archive.path().to_owned();
-    let read = blocking::work(move || archive.read(last)).await;
+    let read = blocking::run_blocking(move || archive.read(last)).await;
     let failed = |error| LogError::Io { path, source: std::io::Error::other(error) };
     Ok(read.map_err(failed)??)
 }
@@ -218,9 +225,9 @@ pub struct TurnContext {
     session: Session,
     turn: TurnId,
     cancel: CancellationToken,
-    draft: Draft,
+    unrecorded_text: UnrecordedText,
     /// Set when the Turn has ended or was aborted; a task that still runs must not emit any more.
-    over: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
 }
 
 impl TurnContext {
@@ -246,43 +253,46 @@ impl TurnContext {
     ) -> Result<SharedEvent, SessionError> {
         let fact = Box::new(fact.into());
         let turn = Some(self.turn);
-        self.session.ask(|reply| Inbox::Record { turn, fact, reply }).await?
+        self.session.request(|reply| Inbox::Record { turn, fact, reply }).await?
     }
 
     /// Forces the Log to the disk: a call must be durable before it may change anything.
     pub async fn make_durable(&self) -> Result<(), SessionError> {
         let turn = self.turn;
-        self.session.ask(|reply| Inbox::Sync { turn, reply }).await?
+        self.session.request(|reply| Inbox::Sync { turn, reply }).await?
     }
 
     /// Emits a live notice.
     pub fn emit(&self, notice: Ephemeral) {
-        if self.over.load(Ordering::Acquire) {
+        if self.is_over.load(Ordering::Acquire) {
             return;
         }
         if let Ephemeral::TextDelta(text) = &notice {
-            self.draft.push(text);
+            self.unrecorded_text.push(text);
         }
         self.session.bus.emit(notice);
     }
 
     /// The part of the History that a Turn needs; see [`Session::recent_history`].
-    pub async fn recent(&self) -> Result<History, SessionError> {
-        self.session.recent().await
+    pub async fn recent_history(&self) -> Result<History, SessionError> {
+        self.session.recent_history().await
     }
 
     /// Asks the user, and waits for the answer without a limit.
-    pub async fn ask_user(&self, request: PermissionRequest) -> Result<Said, SessionError> {
+    pub async fn ask_user(
+        &self,
+        request: PermissionRequest,
+    ) -> Result<PermissionResponse, SessionError> {
         let turn = Some(self.turn);
-        self.session.ask(|reply| Inbox::Ask { turn, request: Box::new(request), reply }).await
+        self.session.request(|reply| Inbox::Ask { turn, request: Box::new(request), reply }).await
     }
 }
 
 /// Text that was shown and is not recorded yet; the Session records it if the Turn cannot.
 #[derive(Debug, Clone, Default)]
-struct Draft(Arc<Mutex<String>>);
+struct UnrecordedText(Arc<Mutex<String>>);
 
-impl Draft {
+impl UnrecordedText {
     fn push(&self, text: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
     }
@@ -336,7 +346,10 @@ impl Explain for SessionError {
 
 impl SessionError {
     /// The status of a Turn that cannot go on because of this.
-    pub fn to_status(&self) -> Status {
-        Status::Error { terminal_status: "tool_error".to_owned(), error: Report::describe(self) }
+    pub fn to_status(&self) -> SessionStatus {
+        SessionStatus::Error {
+            terminal_status: "tool_error".to_owned(),
+            error: Report::describe(self),
+        }
     }
 }

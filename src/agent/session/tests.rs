@@ -6,27 +6,29 @@ use futures_util::FutureExt;
 
 use super::*;
 use crate::record::event::{
-    Answer, AssistantMessage, EventKind, Extra, Heard, Phase, ToolCall, UserMessage,
+    AssistantMessage, EventKind, Extra, ListenerItem, PermissionAnswer, Phase, ToolCall,
+    UserMessage,
 };
 
-fn manners() -> Manners {
-    Manners {
+fn session_options() -> SessionOptions {
+    SessionOptions {
         secrets: Arc::default(),
-        durability: Durability::None,
+        durability: LogDurability::None,
         grace: Duration::from_millis(100),
     }
 }
 
-struct Room {
+struct SessionFixture {
     folder: tempfile::TempDir,
     session: Session,
 }
 
-impl Room {
+impl SessionFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let session =
-            Session::create(folder.path(), &SessionId::mint(), started(), manners()).unwrap();
+            Session::create(folder.path(), &SessionId::mint(), started(), session_options())
+                .unwrap();
         Self { folder, session }
     }
 
@@ -71,28 +73,28 @@ fn call(id: &str) -> ToolCall {
     }
 }
 
-fn body<F>(turn: impl FnOnce(TurnContext) -> F + Send + 'static) -> Body
+fn body<F>(turn: impl FnOnce(TurnContext) -> F + Send + 'static) -> TurnBody
 where
-    F: Future<Output = Status> + Send + 'static,
+    F: Future<Output = SessionStatus> + Send + 'static,
 {
     Box::new(move |context| turn(context).boxed())
 }
 
 #[tokio::test]
 async fn a_turn_records_its_end_and_the_session_says_so() {
-    let room = Room::new();
-    let mut listener = room.session.subscribe(ListenFrom::Now);
+    let fixture = SessionFixture::new();
+    let mut listener = fixture.session.subscribe(ListenFrom::Now);
     let turn = body(|context| async move {
         context.record(user("go")).await.unwrap();
         context.record(answer()).await.unwrap();
-        Status::Done
+        SessionStatus::Done
     });
-    room.session.start_turn(turn).await.unwrap();
-    assert_eq!(room.session.finished().await.unwrap(), Status::Done);
+    fixture.session.start_turn(turn).await.unwrap();
+    assert_eq!(fixture.session.wait_until_idle().await.unwrap(), SessionStatus::Done);
     let mut heard = Vec::new();
-    while let Some(Heard::Event(event)) = listener.next().await {
+    while let Some(ListenerItem::Event(event)) = listener.next().await {
         heard.push(event.type_name().to_owned());
-        if matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Done))) {
+        if matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Done))) {
             break;
         }
     }
@@ -101,28 +103,30 @@ async fn a_turn_records_its_end_and_the_session_says_so() {
 
 #[tokio::test]
 async fn a_panicking_turn_is_evidence_not_an_outage() {
-    let room = Room::new();
+    let fixture = SessionFixture::new();
     let turn = body(|context| async move {
         context.record(user("go")).await.unwrap();
         context.record(call("a")).await.unwrap();
         panic!("on purpose");
     });
-    room.session.start_turn(turn).await.unwrap();
-    let Status::Error { terminal_status, error } = room.session.finished().await.unwrap() else {
+    fixture.session.start_turn(turn).await.unwrap();
+    let SessionStatus::Error { terminal_status, error } =
+        fixture.session.wait_until_idle().await.unwrap()
+    else {
         panic!("not an error")
     };
     assert_eq!((terminal_status.as_str(), error.kind.as_str()), ("crashed", "crashed"));
     assert!(error.message.contains("on purpose"));
     assert_eq!(
-        room.transcript().await[1..],
+        fixture.transcript().await[1..],
         ["user_message", "tool_call", "tool_result orphan_tool_call", "turn_failed crashed"]
     );
-    room.session.start_turn(body(|_| async { Status::Done })).await.unwrap();
+    fixture.session.start_turn(body(|_| async { SessionStatus::Done })).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deaf_turn_is_aborted_and_not_heard_again() {
-    let room = Room::new();
+    let fixture = SessionFixture::new();
     let (hands_on, context_of_turn) = oneshot::channel();
     let turn = body(|context| async move {
         context.record(user("go")).await.unwrap();
@@ -130,57 +134,57 @@ async fn a_deaf_turn_is_aborted_and_not_heard_again() {
         hands_on.send(context.clone()).ok();
         // It blocks its thread and never checks the token.
         std::thread::sleep(Duration::from_millis(1500));
-        Status::Done
+        SessionStatus::Done
     });
-    room.session.start_turn(turn).await.unwrap();
+    fixture.session.start_turn(turn).await.unwrap();
     let context = context_of_turn.await.unwrap();
-    room.session.interrupt().await.unwrap();
-    assert_eq!(room.session.finished().await.unwrap(), Status::Interrupted);
+    fixture.session.interrupt().await.unwrap();
+    assert_eq!(fixture.session.wait_until_idle().await.unwrap(), SessionStatus::Interrupted);
     assert!(matches!(context.record(answer()).await, Err(SessionError::NoTurn)));
     assert!(matches!(context.make_durable().await, Err(SessionError::NoTurn)));
-    let mut listener = room.session.subscribe(ListenFrom::Now);
+    let mut listener = fixture.session.subscribe(ListenFrom::Now);
     context.emit(Ephemeral::TextDelta("ghost".into()));
     drop(context);
     assert!(listener.next().now_or_never().is_none(), "a ghost is not heard");
     assert_eq!(
-        room.transcript().await[1..],
+        fixture.transcript().await[1..],
         ["user_message", "tool_call", "tool_result orphan_tool_call", "turn_failed interrupted"]
     );
 }
 
 #[tokio::test]
 async fn a_polite_turn_ends_itself_when_interrupted() {
-    let room = Room::new();
+    let fixture = SessionFixture::new();
     let turn = body(|context| async move {
         context.record(user("go")).await.unwrap();
         context.cancel().cancelled().await;
-        context.record(crate::record::history::cut_turn("stopped")).await.unwrap();
-        Status::Interrupted
+        context.record(crate::record::history::interrupted_turn("stopped")).await.unwrap();
+        SessionStatus::Interrupted
     });
-    room.session.start_turn(turn).await.unwrap();
-    room.session.interrupt().await.unwrap();
-    assert_eq!(room.transcript().await[1..], ["user_message", "turn_failed interrupted"]);
-    assert!(matches!(room.session.interrupt().await, Err(SessionError::NoTurn)));
+    fixture.session.start_turn(turn).await.unwrap();
+    fixture.session.interrupt().await.unwrap();
+    assert_eq!(fixture.transcript().await[1..], ["user_message", "turn_failed interrupted"]);
+    assert!(matches!(fixture.session.interrupt().await, Err(SessionError::NoTurn)));
 }
 
 #[tokio::test]
 async fn a_second_turn_is_refused_while_one_runs() {
-    let room = Room::new();
+    let fixture = SessionFixture::new();
     let waits = body(|context| async move {
         context.cancel().cancelled().await;
-        context.record(crate::record::history::cut_turn("stopped")).await.unwrap();
-        Status::Interrupted
+        context.record(crate::record::history::interrupted_turn("stopped")).await.unwrap();
+        SessionStatus::Interrupted
     });
-    room.session.start_turn(waits).await.unwrap();
-    let second = room.session.start_turn(body(|_| async { Status::Done })).await;
+    fixture.session.start_turn(waits).await.unwrap();
+    let second = fixture.session.start_turn(body(|_| async { SessionStatus::Done })).await;
     assert!(matches!(second, Err(SessionError::Busy)));
-    room.session.interrupt().await.unwrap();
+    fixture.session.interrupt().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_subscriber_that_lags_gets_every_canonical_event_once_and_in_order() {
-    let room = Room::new();
-    let mut listener = room.session.subscribe(ListenFrom::Start);
+    let fixture = SessionFixture::new();
+    let mut listener = fixture.session.subscribe(ListenFrom::Start);
     let turn = body(|context| async move {
         context.record(user("go")).await.unwrap();
         for round in 0..30 {
@@ -190,17 +194,20 @@ async fn a_subscriber_that_lags_gets_every_canonical_event_once_and_in_order() {
             context.record(call(&format!("c{round}"))).await.unwrap();
         }
         context.record(answer()).await.unwrap();
-        Status::Done
+        SessionStatus::Done
     });
-    room.session.start_turn(turn).await.unwrap();
-    room.session.finished().await.unwrap();
+    fixture.session.start_turn(turn).await.unwrap();
+    fixture.session.wait_until_idle().await.unwrap();
     let (mut seqs, mut missed) = (Vec::new(), 0);
     loop {
         match listener.next().await.unwrap() {
-            Heard::Missed(count) => missed += count,
-            Heard::Event(event) => {
+            ListenerItem::Missed(count) => missed += count,
+            ListenerItem::Event(event) => {
                 seqs.extend(event.seq());
-                if matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Done))) {
+                if matches!(
+                    event.kind(),
+                    EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Done))
+                ) {
                     break;
                 }
             }
@@ -213,10 +220,10 @@ async fn a_subscriber_that_lags_gets_every_canonical_event_once_and_in_order() {
 
 #[tokio::test]
 async fn a_late_subscriber_hears_the_status_and_the_open_question() {
-    let room = Room::new();
+    let fixture = SessionFixture::new();
     let turn = body(|context| async move {
         context.record(user("go")).await.unwrap();
-        context.emit(Ephemeral::Status(Status::Thinking { iteration: 0 }));
+        context.emit(Ephemeral::Status(SessionStatus::Thinking { iteration: 0 }));
         let request = PermissionRequest {
             call_id: CallId::new("q"),
             agent: None,
@@ -235,43 +242,43 @@ async fn a_late_subscriber_hears_the_status_and_the_open_question() {
             prefix: None,
             digest: String::new(),
         };
-        assert_eq!(context.ask_user(request).await.unwrap(), Answer::Once.into());
+        assert_eq!(context.ask_user(request).await.unwrap(), PermissionAnswer::Once.into());
         context.record(answer()).await.unwrap();
-        Status::Done
+        SessionStatus::Done
     });
-    let mut early = room.session.subscribe(ListenFrom::Now);
-    room.session.start_turn(turn).await.unwrap();
-    while let Some(Heard::Event(event)) = early.next().await {
+    let mut early = fixture.session.subscribe(ListenFrom::Now);
+    fixture.session.start_turn(turn).await.unwrap();
+    while let Some(ListenerItem::Event(event)) = early.next().await {
         if event.type_name() == "permission_request" {
             break;
         }
     }
-    let mut late = room.session.subscribe(ListenFrom::After(0));
+    let mut late = fixture.session.subscribe(ListenFrom::After(0));
     let mut heard = Vec::new();
     for _ in 0..3 {
-        let Some(Heard::Event(event)) = late.next().await else { panic!() };
+        let Some(ListenerItem::Event(event)) = late.next().await else { panic!() };
         heard.push(event.type_name().to_owned());
     }
     assert_eq!(heard, ["user_message", "status", "permission_request"]);
-    let stranger = room.session.answer(&CallId::new("other"), Answer::No.into()).await;
+    let stranger = fixture.session.answer(&CallId::new("other"), PermissionAnswer::No.into()).await;
     assert!(matches!(stranger, Err(SessionError::NoQuestion)));
-    room.session.answer(&CallId::new("q"), Answer::Once.into()).await.unwrap();
-    assert_eq!(room.session.finished().await.unwrap(), Status::Done);
+    fixture.session.answer(&CallId::new("q"), PermissionAnswer::Once.into()).await.unwrap();
+    assert_eq!(fixture.session.wait_until_idle().await.unwrap(), SessionStatus::Done);
 }
 
 #[tokio::test]
 async fn starting_a_live_session_again_reattaches_and_a_closed_one_reopens() {
-    let sessions = Sessions::default();
+    let sessions = LiveSessions::default();
     let folder = tempfile::tempdir().unwrap();
     let id = SessionId::mint();
-    let first = sessions.create(folder.path(), &id, user("one").into(), manners()).unwrap();
-    let (again, _) = sessions.open(folder.path(), &id, manners()).await.unwrap();
+    let first = sessions.create(folder.path(), &id, user("one").into(), session_options()).unwrap();
+    let (again, _) = sessions.open(folder.path(), &id, session_options()).await.unwrap();
     again.record(user("two").into()).await.unwrap();
     assert_eq!(first.history().await.unwrap().len(), 2);
     let mut listener = first.subscribe(ListenFrom::Now);
     drop((first, again));
     assert!(listener.next().await.is_none(), "listeners end with the Session");
-    let (reopened, _) = sessions.open(folder.path(), &id, manners()).await.unwrap();
+    let (reopened, _) = sessions.open(folder.path(), &id, session_options()).await.unwrap();
     assert_eq!(
         transcript(&reopened.history().await.unwrap()),
         ["user_message", "user_message", "turn_failed interrupted"]
@@ -287,7 +294,7 @@ async fn a_turn_cut_by_the_death_of_its_process_is_closed_on_the_next_open() {
     log.append(call("a").into()).unwrap();
     drop(log);
     for _ in 0..2 {
-        let (session, _) = Session::open(folder.path(), &id, manners()).unwrap();
+        let (session, _) = Session::open(folder.path(), &id, session_options()).unwrap();
         assert_eq!(
             transcript(&session.history().await.unwrap()),
             [
@@ -307,12 +314,12 @@ async fn a_turn_cut_by_the_death_of_its_process_is_closed_on_the_next_open() {
 
 #[tokio::test]
 async fn an_event_that_could_not_be_written_is_not_published() {
-    let room = Room::new();
-    let mut listener = room.session.subscribe(ListenFrom::Now);
-    std::fs::remove_file(room.session.log_path()).unwrap();
-    let manners = Manners { durability: Durability::Turn, ..manners() };
+    let fixture = SessionFixture::new();
+    let mut listener = fixture.session.subscribe(ListenFrom::Now);
+    std::fs::remove_file(fixture.session.log_path()).unwrap();
+    let manners = SessionOptions { durability: LogDurability::Turn, ..session_options() };
     let id = SessionId::mint();
-    let session = Session::create(room.folder.path(), &id, started(), manners).unwrap();
+    let session = Session::create(fixture.folder.path(), &id, started(), manners).unwrap();
     std::fs::remove_file(session.log_path()).unwrap();
     let mut durable = session.subscribe(ListenFrom::Now);
     let turn = body(|context| async move {
@@ -320,16 +327,18 @@ async fn an_event_that_could_not_be_written_is_not_published() {
         refused.to_status()
     });
     session.start_turn(turn).await.unwrap();
-    let Status::Error { error, .. } = session.finished().await.unwrap() else { panic!() };
+    let SessionStatus::Error { error, .. } = session.wait_until_idle().await.unwrap() else {
+        panic!()
+    };
     assert_eq!(error.kind, "log_write_failed");
-    let Some(Heard::Event(event)) = durable.next().await else { panic!() };
+    let Some(ListenerItem::Event(event)) = durable.next().await else { panic!() };
     assert_eq!(event.type_name(), "status", "the lost message was never published");
     assert!(listener.next().now_or_never().is_none());
 }
 
 /// A Session of four Turns, the first three of which are replaced by a checkpoint.
-async fn compacted() -> Room {
-    let room = Room::new();
+async fn compacted_session() -> SessionFixture {
+    let fixture = SessionFixture::new();
     for turn in 0..4 {
         let body = body(move |context| async move {
             if turn == 3 {
@@ -342,12 +351,12 @@ async fn compacted() -> Room {
             }
             context.record(user(&format!("turn {turn}"))).await.unwrap();
             context.record(answer()).await.unwrap();
-            Status::Done
+            SessionStatus::Done
         });
-        room.session.start_turn(body).await.unwrap();
-        room.session.finished().await.unwrap();
+        fixture.session.start_turn(body).await.unwrap();
+        fixture.session.wait_until_idle().await.unwrap();
     }
-    room
+    fixture
 }
 
 fn texts(history: &History) -> Vec<String> {
@@ -360,37 +369,39 @@ fn texts(history: &History) -> Vec<String> {
 
 #[tokio::test]
 async fn what_is_told_in_short_is_not_held_and_is_there_for_who_asks() {
-    let room = compacted().await;
-    let held = room.session.recent().await.unwrap();
+    let fixture = compacted_session().await;
+    let held = fixture.session.recent_history().await.unwrap();
     assert_eq!(texts(&held), ["turn 3"]);
-    assert_eq!(held.first_words().unwrap().text, "turn 0");
-    let whole = room.session.history().await.unwrap();
+    assert_eq!(held.first_user_message().unwrap().text, "turn 0");
+    let whole = fixture.session.history().await.unwrap();
     assert_eq!(texts(&whole), ["turn 0", "turn 1", "turn 2", "turn 3"]);
     assert_eq!((whole.forgotten(), whole.last_seq()), (None, held.last_seq()));
-    let mut listener = room.session.subscribe(ListenFrom::Start);
+    let mut listener = fixture.session.subscribe(ListenFrom::Start);
     for seq in 0..=whole.last_seq().unwrap() {
-        let Some(Heard::Event(event)) = listener.next().await else { panic!("{seq} is missing") };
+        let Some(ListenerItem::Event(event)) = listener.next().await else {
+            panic!("{seq} is missing")
+        };
         assert_eq!(event.seq(), Some(seq));
     }
-    let mut late = room.session.subscribe(ListenFrom::After(4));
-    let Some(Heard::Event(event)) = late.next().await else { panic!("nothing was heard") };
+    let mut late = fixture.session.subscribe(ListenFrom::After(4));
+    let Some(ListenerItem::Event(event)) = late.next().await else { panic!("nothing was heard") };
     assert_eq!(event.seq(), Some(5));
 }
 
 #[tokio::test]
 async fn a_compaction_that_is_taken_back_lets_everything_count_again() {
-    let room = compacted().await;
+    let fixture = compacted_session().await;
     let back = crate::record::event::HistoryRewound { to_seq: 7, ..Default::default() };
-    room.session.record(back.into()).await.unwrap();
-    let held = room.session.recent().await.unwrap();
+    fixture.session.record(back.into()).await.unwrap();
+    let held = fixture.session.recent_history().await.unwrap();
     assert_eq!(held.forgotten(), None);
     assert!(held.visible().checkpoint.is_none());
     let visible = held.visible().facts.iter().map(|(seq, _)| *seq).collect::<Vec<_>>();
     assert_eq!(visible, (0..7).collect::<Vec<_>>());
     // After a redo the compaction counts again, and the next Turn drops the Events that it hides.
     let again = crate::record::event::HistoryRewound { to_seq: 10, ..Default::default() };
-    room.session.record(again.into()).await.unwrap();
-    room.session.start_turn(body(|_| async { Status::Done })).await.unwrap();
-    room.session.finished().await.unwrap();
-    assert!(room.session.recent().await.unwrap().forgotten().is_some());
+    fixture.session.record(again.into()).await.unwrap();
+    fixture.session.start_turn(body(|_| async { SessionStatus::Done })).await.unwrap();
+    fixture.session.wait_until_idle().await.unwrap();
+    assert!(fixture.session.recent_history().await.unwrap().forgotten().is_some());
 }

@@ -4,18 +4,18 @@
 //! parent uses its children through Tools. Neither `session` nor `turn` knows this module.
 
 mod actor;
-mod capacity;
-mod context;
-mod durable;
-mod nursery;
+mod child_factory;
+mod concurrency_limit;
+mod constraints;
+mod delegation_context;
 mod progress;
 mod questions;
 mod queue;
 mod record;
+mod recorded_children;
 mod run;
 mod show;
 mod spec;
-mod terms;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -26,83 +26,99 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use capacity::Capacity;
-pub use durable::children;
-pub use nursery::{Nursery, senses};
-pub use record::{Record, Status, View};
-pub use show::{line, value, verdict};
-pub use spec::{Wish, WorkspaceMode};
-pub use terms::Terms;
-pub use tools::specs as tool_specs;
+pub use child_factory::{ChildFactory, sight_and_window};
+pub use concurrency_limit::ConcurrencyLimit;
+pub use constraints::Constraints;
+pub use record::{SubagentRecord, SubagentStatus, SubagentView};
+pub use recorded_children::read_children;
+pub use show::{child_json, parse_verdict, status_line};
+pub use spec::{SpawnArgs, WorkspaceMode};
+pub use tools::subagent_tool_specs as tool_specs;
 
-use crate::agent::child_workspace::{Annexes, Closed};
+use crate::agent::child_workspace::{ChildWorkspaces, CloseOutcome};
 use crate::agent::session::{Session, SessionError};
-use crate::agent::turn::{Purse, Settings};
+use crate::agent::turn::{TurnSettings, UsageTotal};
 use crate::base::error::Kind;
 use crate::base::id::SessionId;
 use crate::base::tool_error::ToolError;
-use crate::host::process::Commands;
+use crate::host::process::CommandRunner;
 use crate::record::event::PermissionMode;
 use crate::record::history::History;
 use crate::settings::config::Config;
-use crate::settings::role::{Role, strictest};
-use crate::tools::toolbox::{Rest, Toolbox};
-use actor::{Actor, Inbox, Reply, Rule};
-use nursery::Parentage;
-use run::{Job, Link};
-use spec::{Spec, Wisher};
+use crate::settings::role::{Role, stricter_mode};
+use crate::tools::toolbox::{Cleanup, Toolbox};
+use actor::{Actor, Inbox, SubagentReply, WaitRule};
+use child_factory::ParentContext;
+use run::{ParentLink, SubagentJob};
+use spec::{Requester, SubagentSpec};
 
 /// How many messages may wait for the actor.
-const INBOX: usize = 256;
+const INBOX_CAPACITY: usize = 256;
 
 /// How long to wait for cancelled children.
-const LEAVING: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The handle of the actor; cheap to clone.
 #[derive(Clone)]
-pub struct Subagents {
+pub struct SubagentRegistry {
     inbox: mpsc::Sender<Inbox>,
-    nursery: Arc<Nursery>,
+    child_factory: Arc<ChildFactory>,
 }
 
-impl Subagents {
+impl SubagentRegistry {
     /// Starts the actor; it ends with the last handle.
-    pub fn new(nursery: Nursery, capacity: Capacity) -> Self {
-        let (inbox, messages) = mpsc::channel(INBOX);
-        let actor = Actor::new(nursery.config.subagents, capacity);
+    pub fn new(child_factory: ChildFactory, capacity: ConcurrencyLimit) -> Self {
+        let (inbox, messages) = mpsc::channel(INBOX_CAPACITY);
+        let actor = Actor::new(child_factory.config.subagents, capacity);
         // The task is detached: it ends with the last handle, and its result is not needed.
         tokio::spawn(actor.run(messages));
-        Self { inbox, nursery: Arc::new(nursery) }
+        Self { inbox, child_factory: Arc::new(child_factory) }
     }
 
     /// Registers the Session of a parent that this process has not registered. Children that a dead
     /// process left at work are recorded as detached.
-    pub async fn family(&self, of: Kin, history: &History) -> Result<Arc<Family>, SessionError> {
-        let Kin { session, depth, own, is_paid, settings } = of;
+    pub async fn register_parent(
+        &self,
+        of: ParentSession,
+        history: &History,
+    ) -> Result<Arc<Children>, SessionError> {
+        let ParentSession { session, depth, subagent_id: own, is_usage_counted: is_paid, settings } =
+            of;
         let token = CancellationToken::new();
         let mut records = Vec::new();
         if history.facts().next().is_some() {
             // Children of an earlier handle record their ends first.
-            self.idle(session.id(), LEAVING).await;
-            let purse = Some(&settings.purse).filter(|_| !is_paid);
-            records = detach(&session, purse).await?;
+            self.wait_idle(session.id(), STOP_TIMEOUT).await;
+            let usage_total = Some(&settings.usage_total).filter(|_| !is_paid);
+            records = detach_lost_children(&session, usage_total).await?;
         }
         let family = session.id().clone();
         let register = Inbox::Register { family, records, token: token.clone() };
         self.inbox.send(register).await.map_err(|_| SessionError::Closed)?;
-        let base = Mutex::new(Arc::new(bare(&settings)));
+        let base = Mutex::new(Arc::new(without_tools(&settings)));
         let (subagents, guard) = (self.clone(), token.clone().drop_guard());
-        Ok(Arc::new(Family { session, depth, own, base, token, subagents, _guard: guard }))
+        Ok(Arc::new(Children {
+            session,
+            depth,
+            subagent_id: own,
+            base,
+            token,
+            subagents,
+            _guard: guard,
+        }))
     }
 
     /// Waits until no child of a Session works or is queued.
-    async fn idle(&self, family: &SessionId, patience: Duration) {
+    async fn wait_idle(&self, family: &SessionId, patience: Duration) {
         let family = family.clone();
-        let idle = self.ask(|reply| Inbox::Idle { family, on_behalf: None, reply });
+        let idle = self.request(|reply| Inbox::WaitIdle { family, on_behalf: None, reply });
         tokio::time::timeout(patience, idle).await.ok();
     }
 
-    async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Inbox) -> Result<T, ToolError> {
+    async fn request<T>(
+        &self,
+        message: impl FnOnce(SubagentReply<T>) -> Inbox,
+    ) -> Result<T, ToolError> {
         let gone =
             || ToolError::new(Kind::SessionClosed, "the Subagents of this process have ended");
         let (reply, answer) = oneshot::channel();
@@ -112,39 +128,39 @@ impl Subagents {
 }
 
 /// The Session of a parent, with its depth and settings.
-pub struct Kin {
+pub struct ParentSession {
     pub session: Session,
     /// A root has 0.
     pub depth: u32,
     /// Its own Subagent id, if it is a child.
-    pub own: Option<String>,
+    pub subagent_id: Option<String>,
     /// Whether the usage of children that were running when the process died has been added to the
     /// parent's total.
-    pub is_paid: bool,
-    pub settings: Settings,
+    pub is_usage_counted: bool,
+    pub settings: TurnSettings,
 }
 
 /// The children of one Session. Held by the Tools of its Conversations; with the last of them all
 /// children are cancelled.
-pub struct Family {
+pub struct Children {
     session: Session,
     depth: u32,
-    own: Option<String>,
+    subagent_id: Option<String>,
     /// Settings that children inherit; a leaf lock, replaced when the settings of the Session
     /// change.
-    base: Mutex<Arc<Settings>>,
+    base: Mutex<Arc<TurnSettings>>,
     token: CancellationToken,
-    subagents: Subagents,
+    subagents: SubagentRegistry,
     _guard: DropGuard,
 }
 
-impl Family {
+impl Children {
     /// These settings with the Tools for Subagents, if the Session may have children.
-    pub fn equip(self: &Arc<Self>, settings: Settings) -> Settings {
-        let may_have = self.depth < self.subagents.nursery.config.subagents.max_depth;
-        let tools = if may_have { tools::all(self) } else { Vec::new() };
+    pub fn with_tools(self: &Arc<Self>, settings: TurnSettings) -> TurnSettings {
+        let may_have = self.depth < self.subagents.child_factory.config.subagents.max_depth;
+        let tools = if may_have { tools::subagent_tools(self) } else { Vec::new() };
         let family = Arc::clone(self);
-        let rest: Rest = Arc::new(move || {
+        let rest: Cleanup = Arc::new(move || {
             let family = Arc::clone(&family);
             Box::pin(async move { family.cancel_all().await })
         });
@@ -152,71 +168,84 @@ impl Family {
     }
 
     /// Sets the settings that children inherit.
-    pub fn follow(&self, settings: &Settings) {
-        *self.base.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(bare(settings));
+    pub fn set_base_settings(&self, settings: &TurnSettings) {
+        *self.base.lock().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(without_tools(settings));
     }
 
     /// The settings that children inherit.
-    pub fn base(&self) -> Arc<Settings> {
+    pub fn base_settings(&self) -> Arc<TurnSettings> {
         Arc::clone(&self.base.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// All children, in the order they were started.
-    pub async fn children(&self) -> Vec<View> {
-        self.look(None).await.unwrap_or_default()
+    pub async fn all_views(&self) -> Vec<SubagentView> {
+        self.views(None).await.unwrap_or_default()
     }
 
     /// Cancels all working and queued children, and returns when that is recorded.
     pub async fn cancel_all(&self) {
         let family = self.session.id().clone();
-        let cancelled = self.subagents.ask(|reply| Inbox::CancelAll { family, reply });
-        tokio::time::timeout(LEAVING, cancelled).await.ok();
+        let cancelled = self.subagents.request(|reply| Inbox::CancelAll { family, reply });
+        tokio::time::timeout(STOP_TIMEOUT, cancelled).await.ok();
     }
 
     /// Waits until no child works or is queued.
-    pub async fn idle(&self) {
-        let (family, on_behalf) = (self.session.id().clone(), self.own.clone());
+    pub async fn wait_idle(&self) {
+        let (family, on_behalf) = (self.session.id().clone(), self.subagent_id.clone());
         // An actor that has ended has no children.
-        self.subagents.ask(|reply| Inbox::Idle { family, on_behalf, reply }).await.ok();
+        self.subagents.request(|reply| Inbox::WaitIdle { family, on_behalf, reply }).await.ok();
     }
 
     /// Starts a child under the constraints of a Workflow; `cancel` cancels it.
     pub async fn spawn(
         &self,
-        wish: &Wish,
-        terms: Terms,
+        args: &SpawnArgs,
+        constraints: Constraints,
         cancel: CancellationToken,
-    ) -> Result<Record, ToolError> {
-        let mut spec = Spec::of(wish, &self.wisher(), &self.subagents.nursery.config.subagents)?;
-        if terms.is_reading {
-            spec.mode = strictest(&spec.mode, &PermissionMode::ReadOnly);
+    ) -> Result<SubagentRecord, ToolError> {
+        let mut spec = SubagentSpec::from_args(
+            args,
+            &self.requester(),
+            &self.subagents.child_factory.config.subagents,
+        )?;
+        if constraints.is_reading {
+            spec.mode = stricter_mode(&spec.mode, &PermissionMode::ReadOnly);
         }
-        let base = self.base();
-        let record = Record::new(&spec, &base.model, base.effort.as_deref());
-        let Spec { task, resources, .. } = spec;
-        let link = self.link(cancel);
-        self.start(Job { record, text: task, resources, terms, link }).await
+        let base = self.base_settings();
+        let record = SubagentRecord::new(&spec, &base.model, base.effort.as_deref());
+        let SubagentSpec { task, resources, .. } = spec;
+        let parent_link = self.parent_link(cancel);
+        self.start_run(SubagentJob { record, text: task, resources, constraints, parent_link })
+            .await
     }
 
     /// Sends another message to a child whose run is over; `cancel` cancels the new run.
-    pub async fn tell(
+    pub async fn send_message(
         &self,
-        record: Record,
+        record: SubagentRecord,
         text: String,
-        terms: Terms,
+        constraints: Constraints,
         cancel: CancellationToken,
-    ) -> Result<Record, ToolError> {
-        let link = self.link(cancel);
-        self.start(Job { record, text, resources: Vec::new(), terms, link }).await
+    ) -> Result<SubagentRecord, ToolError> {
+        let parent_link = self.parent_link(cancel);
+        self.start_run(SubagentJob {
+            record,
+            text,
+            resources: Vec::new(),
+            constraints,
+            parent_link,
+        })
+        .await
     }
 
     /// Waits for the end of a child's run.
-    pub async fn over(&self, id: &str) -> Result<Record, ToolError> {
+    pub async fn wait_for_end(&self, id: &str) -> Result<SubagentRecord, ToolError> {
         let ids = vec![id.to_owned()];
-        self.wait(ids.clone(), Rule::All).await?;
-        let mut views = self.look(Some(ids.clone())).await?;
-        self.told(ids).await;
-        views.pop().map(|view| view.record).ok_or_else(|| show::unknown(id))
+        self.wait_for_ids(ids.clone(), WaitRule::All).await?;
+        let mut views = self.views(Some(ids.clone())).await?;
+        self.mark_reported(ids).await;
+        views.pop().map(|view| view.record).ok_or_else(|| show::unknown_subagent_error(id))
     }
 
     /// The Session of the parent.
@@ -225,121 +254,133 @@ impl Family {
     }
 
     /// The registry of Workspaces of children's own.
-    pub fn annexes(&self) -> &Annexes {
-        &self.subagents.nursery.annexes
+    pub fn child_workspaces(&self) -> &ChildWorkspaces {
+        &self.subagents.child_factory.child_workspaces
     }
 
     /// The starter of host commands.
-    pub fn commands(&self) -> &Commands {
-        &self.subagents.nursery.commands
+    pub fn commands(&self) -> &CommandRunner {
+        &self.subagents.child_factory.commands
     }
 
     /// The settings of the process.
     pub fn config(&self) -> &Config {
-        &self.subagents.nursery.config
+        &self.subagents.child_factory.config
     }
 
     /// Opens the Session of a child that is not at work.
-    pub async fn open(&self, child: &SessionId) -> Result<Session, SessionError> {
-        let nursery = &self.subagents.nursery;
+    pub async fn open_child(&self, child: &SessionId) -> Result<Session, SessionError> {
+        let child_factory = &self.subagents.child_factory;
         let logs = self.session.state_root();
-        nursery.sessions.open(logs, child, nursery.manners.clone()).await.map(|(own, _)| own)
+        child_factory
+            .sessions
+            .open(logs, child, child_factory.session_options.clone())
+            .await
+            .map(|(own, _)| own)
     }
 
-    fn wisher(&self) -> Wisher {
-        let base = self.base();
-        let roster = self.subagents.nursery.roster(self.session.state_root().workspace());
-        Wisher { mode: base.stance.mode(), depth: self.depth, role: base.role, roster }
-    }
-
-    /// The role of a child for another run.
-    fn role_of(&self, record: &Record) -> Result<&'static Role, ToolError> {
-        let base = self.base();
-        let (parent, terms) = (self.session.id(), &Terms::default());
-        let of = Parentage { parent, base: &base, subagents: &self.subagents, terms };
-        self.subagents.nursery.role(record, &of)
-    }
-
-    /// The parent of a run, and everything that cancels it.
-    fn link(&self, turn: CancellationToken) -> Link {
-        Link {
-            parent: self.session.clone(),
-            base: self.base(),
-            subagents: self.subagents.clone(),
-            family: self.token.clone(),
-            turn,
+    fn requester(&self) -> Requester {
+        let base = self.base_settings();
+        let roster = self.subagents.child_factory.load_roles(self.session.state_root().workspace());
+        Requester {
+            mode: base.permission_state.mode(),
+            depth: self.depth,
+            role: base.role,
+            role_catalog: roster,
         }
     }
 
-    async fn start(&self, job: Job) -> Result<Record, ToolError> {
+    /// The role of a child for another run.
+    fn resolve_role(&self, record: &SubagentRecord) -> Result<&'static Role, ToolError> {
+        let base = self.base_settings();
+        let (parent, constraints) = (self.session.id(), &Constraints::default());
+        let of = ParentContext { parent, base: &base, subagents: &self.subagents, constraints };
+        self.subagents.child_factory.resolve_role(record, &of)
+    }
+
+    /// The parent of a run, and everything that cancels it.
+    fn parent_link(&self, turn: CancellationToken) -> ParentLink {
+        ParentLink {
+            parent: self.session.clone(),
+            base: self.base_settings(),
+            subagents: self.subagents.clone(),
+            parent_closed: self.token.clone(),
+            turn_cancelled: turn,
+        }
+    }
+
+    async fn start_run(&self, job: SubagentJob) -> Result<SubagentRecord, ToolError> {
         let job = Box::new(job);
-        self.subagents.ask(|reply| Inbox::Start { job, reply }).await?
+        self.subagents.request(|reply| Inbox::Start { job, reply }).await?
     }
 
-    async fn look(&self, ids: Option<Vec<String>>) -> Result<Vec<View>, ToolError> {
+    async fn views(&self, ids: Option<Vec<String>>) -> Result<Vec<SubagentView>, ToolError> {
         let family = self.session.id().clone();
-        self.subagents.ask(|reply| Inbox::Look { family, ids, reply }).await?
+        self.subagents.request(|reply| Inbox::Views { family, ids, reply }).await?
     }
 
-    async fn wait(&self, ids: Vec<String>, rule: Rule) -> Result<(), ToolError> {
-        let on_behalf = self.own.clone();
-        self.subagents.ask(|reply| Inbox::Wait { ids, rule, on_behalf, reply }).await
+    async fn wait_for_ids(&self, ids: Vec<String>, rule: WaitRule) -> Result<(), ToolError> {
+        let on_behalf = self.subagent_id.clone();
+        self.subagents.request(|reply| Inbox::Wait { ids, rule, on_behalf, reply }).await
     }
 
-    async fn told(&self, ids: Vec<String>) {
-        self.subagents.inbox.send(Inbox::Told { ids }).await.ok();
+    async fn mark_reported(&self, ids: Vec<String>) {
+        self.subagents.inbox.send(Inbox::MarkReported { ids }).await.ok();
     }
 
     /// Removes the own Workspace of a closed child, unless it has changes that are nowhere else;
     /// returns a notice.
-    async fn clear(&self, child: &SessionId) -> Option<String> {
+    async fn close_workspace(&self, child: &SessionId) -> Option<String> {
         let logs = self.session.state_root();
-        let annexes = &self.subagents.nursery.annexes;
+        let annexes = &self.subagents.child_factory.child_workspaces;
         let annex = annexes.find(logs, child).ok().flatten()?;
         match annexes.close(&annex).await {
-            Ok(Closed::Removed { branch: None }) => None,
-            Ok(Closed::Removed { branch: Some(branch) }) => {
+            Ok(CloseOutcome::Removed { branch: None }) => None,
+            Ok(CloseOutcome::Removed { branch: Some(branch) }) => {
                 Some(format!("its worktree was removed, its commits are on {branch}"))
             }
-            Ok(Closed::Kept { changes }) => {
+            Ok(CloseOutcome::Kept { changes }) => {
                 Some(format!("its workspace was kept: {changes} changes are not merged"))
             }
             Err(error) => Some(format!("its workspace was kept: {error}")),
         }
     }
 
-    async fn close(&self, id: &str) -> Result<View, ToolError> {
+    async fn close_child(&self, id: &str) -> Result<SubagentView, ToolError> {
         let (family, id) = (self.session.id().clone(), id.to_owned());
-        self.subagents.ask(|reply| Inbox::Close { family, id, reply }).await?
+        self.subagents.request(|reply| Inbox::Close { family, id, reply }).await?
     }
 }
 
-impl std::fmt::Debug for Family {
+impl std::fmt::Debug for Children {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Family").field("of", self.session.id()).finish_non_exhaustive()
     }
 }
 
 /// Settings without Tools: a `Children` that held those would hold itself.
-fn bare(settings: &Settings) -> Settings {
+fn without_tools(settings: &TurnSettings) -> TurnSettings {
     let none = Toolbox::new([]);
-    Settings { toolbox: none.clone(), tools: none, ..settings.clone() }
+    TurnSettings { toolbox: none.clone(), tools: none, ..settings.clone() }
 }
 
 /// Records the ends of children whose process died, and returns the records of all children. Their
 /// usage is added to `usage_total`, unless that was done when their parent's parent was opened.
-async fn detach(session: &Session, purse: Option<&Purse>) -> Result<Vec<Record>, SessionError> {
-    let mut records = Record::all(&session.history().await?);
+async fn detach_lost_children(
+    session: &Session,
+    usage_total: Option<&UsageTotal>,
+) -> Result<Vec<SubagentRecord>, SessionError> {
+    let mut records = SubagentRecord::read_all(&session.history().await?);
     for record in records.iter_mut().filter(|record| !record.status.is_over()) {
         let logs = session.state_root();
         record.detach(logs);
-        record.is_told = false;
-        let (usage, worked) = durable::spent(logs, record);
+        record.is_reported = false;
+        let (usage, worked) = recorded_children::read_run_usage(logs, record);
         record.elapsed = worked;
-        session.record(record.ended(usage).into()).await?;
+        session.record(record.ended_event(usage).into()).await?;
         record.usage.add(&usage);
-        if let Some(purse) = purse {
-            purse.charge(&usage);
+        if let Some(usage_total) = usage_total {
+            usage_total.add_subagent(&usage);
         }
     }
     Ok(records)

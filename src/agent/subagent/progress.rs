@@ -7,22 +7,22 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::base::id::CallId;
-use crate::base::text::first_chars;
-use crate::record::event::{Canonical, Ephemeral, Event, EventKind, Status, SubagentUsage};
+use crate::base::text::truncate_chars;
+use crate::record::event::{Canonical, Ephemeral, Event, EventKind, SessionStatus, SubagentUsage};
 
 /// How much of an activity is kept, in characters.
-const SHOWN: usize = 100;
+const MAX_ACTIVITY_CHARACTERS: usize = 100;
 
 /// The clock and the counters of one run; a leaf lock, never held across an await.
 #[derive(Debug, Default)]
-pub struct Progress(Mutex<Live>);
+pub struct SubagentProgress(Mutex<ProgressState>);
 
 #[derive(Debug, Default)]
-struct Live {
+struct ProgressState {
     usage: SubagentUsage,
-    doing: String,
+    activity: String,
     /// Since when it works; `None` while it waits for a person, or for its turn.
-    since: Option<Instant>,
+    working_since: Option<Instant>,
     worked: Duration,
     /// The calls under way, and whether each waits for others before it can begin.
     calls: HashMap<CallId, bool>,
@@ -30,103 +30,106 @@ struct Live {
     waits_for_budget: bool,
 }
 
-impl Progress {
+impl SubagentProgress {
     /// Starts the clock, or resumes it.
-    pub fn go(&self) {
-        self.held().since.get_or_insert_with(Instant::now);
+    pub fn resume(&self) {
+        self.lock().working_since.get_or_insert_with(Instant::now);
     }
 
     /// Stops the clock, for a wait that is not its work.
     pub fn pause(&self) {
-        let mut live = self.held();
-        live.worked = live.worked();
-        live.since = None;
+        let mut state = self.lock();
+        state.worked = state.worked();
+        state.working_since = None;
     }
 
     /// Whether all its calls, or its next request, wait for others.
-    pub fn is_held_up(&self) -> bool {
-        let live = self.held();
-        let waits_for_place = !live.calls.is_empty() && live.calls.values().all(|waits| *waits);
-        waits_for_place || live.waits_for_budget
+    pub fn is_blocked(&self) -> bool {
+        let state = self.lock();
+        let waits_for_place = !state.calls.is_empty() && state.calls.values().all(|waits| *waits);
+        waits_for_place || state.waits_for_budget
     }
 
     /// Clears the waits after missed Events: what is not known to wait is taken to work.
-    pub fn missed(&self) {
-        let mut live = self.held();
-        live.calls.clear();
-        live.waits_for_budget = false;
+    pub fn clear_waits(&self) {
+        let mut state = self.lock();
+        state.calls.clear();
+        state.waits_for_budget = false;
     }
 
     /// How long it has worked.
     pub fn worked(&self) -> Duration {
-        self.held().worked()
+        self.lock().worked()
     }
 
     /// Usage of the run.
     pub fn usage(&self) -> SubagentUsage {
-        self.held().usage
+        self.lock().usage
     }
 
     /// The current or last activity.
-    pub fn doing(&self) -> String {
-        self.held().doing.clone()
+    pub fn activity(&self) -> String {
+        self.lock().activity.clone()
     }
 
     /// Applies an Event of the child's Session.
-    pub fn hear(&self, event: &Event) {
+    pub fn apply_event(&self, event: &Event) {
         match event.kind() {
             EventKind::Canonical(Canonical::ProviderUsage(bill)) => {
-                self.held().usage.add(&SubagentUsage::of_call(bill));
+                self.lock().usage.add(&SubagentUsage::from_bill(bill));
             }
             EventKind::Canonical(Canonical::SubagentEvent(child))
                 if child.ends_run() && !child.is_copy() =>
             {
-                self.held().usage.add(&child.usage.unwrap_or_default());
+                self.lock().usage.add(&child.usage.unwrap_or_default());
             }
             EventKind::Canonical(Canonical::ToolResult(result)) => {
-                self.held().calls.remove(&result.call_id);
+                self.lock().calls.remove(&result.call_id);
             }
-            EventKind::Ephemeral(Ephemeral::Status(Status::Working {
+            EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Working {
                 call_id,
                 tool,
                 summary,
                 waiting,
             })) => {
                 let doing = if summary.is_empty() { tool } else { summary };
-                let mut live = self.held();
-                live.doing = first_chars(doing.lines().next().unwrap_or_default(), SHOWN);
-                live.calls.insert(call_id.clone(), waiting.is_some());
+                let mut state = self.lock();
+                state.activity = truncate_chars(
+                    doing.lines().next().unwrap_or_default(),
+                    MAX_ACTIVITY_CHARACTERS,
+                );
+                state.calls.insert(call_id.clone(), waiting.is_some());
             }
-            EventKind::Ephemeral(Ephemeral::Status(Status::Thinking { .. })) => {
-                let mut live = self.held();
-                "thinking".clone_into(&mut live.doing);
-                live.calls.clear();
-                live.waits_for_budget = false;
+            EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Thinking { .. })) => {
+                let mut state = self.lock();
+                "thinking".clone_into(&mut state.activity);
+                state.calls.clear();
+                state.waits_for_budget = false;
             }
-            EventKind::Ephemeral(Ephemeral::Status(Status::WaitingForBudget { .. })) => {
-                let mut live = self.held();
-                "waiting for the budget".clone_into(&mut live.doing);
-                live.waits_for_budget = true;
+            EventKind::Ephemeral(Ephemeral::Status(SessionStatus::WaitingForBudget { .. })) => {
+                let mut state = self.lock();
+                "waiting for the budget".clone_into(&mut state.activity);
+                state.waits_for_budget = true;
             }
-            EventKind::Ephemeral(Ephemeral::Status(Status::Compacting { .. })) => {
-                let mut live = self.held();
-                "compacting".clone_into(&mut live.doing);
-                live.waits_for_budget = false;
+            EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Compacting { .. })) => {
+                let mut state = self.lock();
+                "compacting".clone_into(&mut state.activity);
+                state.waits_for_budget = false;
             }
             EventKind::Ephemeral(Ephemeral::PermissionRequest(_)) => {
-                "waiting for permission".clone_into(&mut self.held().doing);
+                "waiting for permission".clone_into(&mut self.lock().activity);
             }
             EventKind::Canonical(_) | EventKind::Ephemeral(_) => {}
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Live> {
+    fn lock(&self) -> MutexGuard<'_, ProgressState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Live {
+impl ProgressState {
     fn worked(&self) -> Duration {
-        self.worked + self.since.map(|since| since.elapsed()).unwrap_or_default()
+        self.worked + self.working_since.map(|since| since.elapsed()).unwrap_or_default()
     }
 }

@@ -7,21 +7,21 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use super::record::nobody;
+use super::record::unanswered;
 use crate::agent::session::Session;
 use crate::base::id::CallId;
-use crate::record::event::{PermissionRequest, Said};
+use crate::record::event::{PermissionRequest, PermissionResponse};
 
 /// The open questions of one child.
-pub struct Questions {
+pub struct ForwardedQuestions {
     parent: Session,
     id: String,
     role: String,
     open: Vec<CallId>,
-    answers: FuturesUnordered<BoxFuture<'static, (CallId, Said)>>,
+    answers: FuturesUnordered<BoxFuture<'static, (CallId, PermissionResponse)>>,
 }
 
-impl Questions {
+impl ForwardedQuestions {
     pub fn new(parent: Session, id: &str, role: &str) -> Self {
         let (id, role) = (id.to_owned(), role.to_owned());
         Self { parent, id, role, open: Vec::new(), answers: FuturesUnordered::new() }
@@ -33,7 +33,7 @@ impl Questions {
     }
 
     /// Asks in the parent's Session. A repeated request is not asked again.
-    pub fn ask(&mut self, request: &PermissionRequest) {
+    pub fn forward(&mut self, request: &PermissionRequest) {
         let inner = request.call_id.clone();
         if self.open.contains(&inner) {
             return;
@@ -43,19 +43,19 @@ impl Questions {
             Some(deeper) => format!("{own} > {deeper}"),
             None => own,
         };
-        let call_id = self.outer(&inner);
+        let call_id = self.parent_call_id(&inner);
         let asked = PermissionRequest { call_id, agent: Some(agent), ..request.clone() };
         self.open.push(inner.clone());
         let parent = self.parent.clone();
         self.answers.push(Box::pin(async move {
             // A closed parent allows nothing.
-            let said = parent.ask_user(asked).await.unwrap_or_else(|_| nobody());
+            let said = parent.ask_user(asked).await.unwrap_or_else(|_| unanswered());
             (inner, said)
         }));
     }
 
     /// The next answer to an open question; pending forever without one.
-    pub async fn answered(&mut self) -> (CallId, Said) {
+    pub async fn next_answer(&mut self) -> (CallId, PermissionResponse) {
         loop {
             match self.answers.next().await {
                 Some((inner, said)) if self.open.contains(&inner) => {
@@ -69,22 +69,22 @@ impl Questions {
     }
 
     /// Withdraws a question that the child no longer asks.
-    pub async fn settle(&mut self, inner: &CallId) {
+    pub async fn withdraw(&mut self, inner: &CallId) {
         if self.open.iter().any(|open| open == inner) {
             self.open.retain(|open| open != inner);
             // Answered in the parent too, or front-ends would show it forever.
-            self.parent.answer(&self.outer(inner), nobody()).await.ok();
+            self.parent.answer(&self.parent_call_id(inner), unanswered()).await.ok();
         }
     }
 
     /// Withdraws all open questions.
-    pub async fn settle_all(&mut self) {
+    pub async fn withdraw_all(&mut self) {
         for inner in std::mem::take(&mut self.open) {
-            self.parent.answer(&self.outer(&inner), nobody()).await.ok();
+            self.parent.answer(&self.parent_call_id(&inner), unanswered()).await.ok();
         }
     }
 
-    fn outer(&self, inner: &CallId) -> CallId {
+    fn parent_call_id(&self, inner: &CallId) -> CallId {
         CallId::new(format!("{}/{inner}", self.id))
     }
 }

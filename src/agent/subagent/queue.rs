@@ -6,12 +6,12 @@ use crate::base::id::SessionId;
 
 /// Queued children, by parent.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct RunQueue {
     /// The parent that was served longest ago comes first.
     parents: VecDeque<(SessionId, VecDeque<String>)>,
 }
 
-impl Queue {
+impl RunQueue {
     /// Queues a child behind its siblings.
     pub fn push(&mut self, parent: &SessionId, child: String) {
         match self.parents.iter_mut().find(|(own, _)| own == parent) {
@@ -31,7 +31,7 @@ impl Queue {
     }
 
     /// Removes and returns the next child whose parent may have one more at work.
-    pub fn next(&mut self, may_start: impl Fn(&SessionId) -> bool) -> Option<String> {
+    pub fn pop_next(&mut self, may_start: impl Fn(&SessionId) -> bool) -> Option<String> {
         let place = self.parents.iter().position(|(parent, _)| may_start(parent))?;
         let (parent, mut waiting) = self.parents.remove(place)?;
         let child = waiting.pop_front();
@@ -50,7 +50,7 @@ impl Queue {
     }
 
     /// The position of a child among its siblings, from 1; 0 if it is not queued.
-    pub fn place(&self, child: &str) -> usize {
+    pub fn position(&self, child: &str) -> usize {
         let mut places = self.parents.iter().map(|(_, waiting)| {
             waiting.iter().position(|own| own == child).map_or(0, |place| place + 1)
         });
@@ -68,22 +68,22 @@ mod tests {
 
     #[test]
     fn parents_take_turns_and_nobody_waits_behind_a_parent_at_its_limit() {
-        let mut queue = Queue::default();
+        let mut queue = RunQueue::default();
         for child in ["a1", "a2", "a3"] {
             queue.push(&id("a"), child.to_owned());
         }
         queue.push(&id("b"), "b1".to_owned());
         queue.push(&id("c"), "c1".to_owned());
-        assert_eq!((queue.place("a3"), queue.place("b1"), queue.place("x")), (3, 1, 0));
-        let order: Vec<String> = std::iter::from_fn(|| queue.next(|_| true)).collect();
+        assert_eq!((queue.position("a3"), queue.position("b1"), queue.position("x")), (3, 1, 0));
+        let order: Vec<String> = std::iter::from_fn(|| queue.pop_next(|_| true)).collect();
         assert_eq!(order, ["a1", "b1", "c1", "a2", "a3"]);
         for child in ["a1", "b1", "b2"] {
             queue.push(&id(&child[..1]), child.to_owned());
         }
         let full = id("a");
-        assert_eq!(queue.next(|parent| *parent != full).as_deref(), Some("b1"));
+        assert_eq!(queue.pop_next(|parent| *parent != full).as_deref(), Some("b1"));
         queue.remove("b2");
-        assert_eq!(queue.next(|parent| *parent != full), None);
-        assert_eq!(queue.next(|_| true).as_deref(), Some("a1"));
+        assert_eq!(queue.pop_next(|parent| *parent != full), None);
+        assert_eq!(queue.pop_next(|_| true).as_deref(), Some("a1"));
     }
 }

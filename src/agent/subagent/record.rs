@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::spec::{Spec, WorkspaceMode};
+use super::spec::{SubagentSpec, WorkspaceMode};
 use crate::base::id::SessionId;
-use crate::base::text::first_chars;
+use crate::base::text::truncate_chars;
 use crate::record::event::{
-    Canonical, Extra, PermissionMode, Said, SubagentEvent, SubagentEventKind, SubagentUsage,
-    ToolResult,
+    Canonical, Extra, PermissionMode, PermissionResponse, SubagentEvent, SubagentEventKind,
+    SubagentUsage, ToolResult,
 };
 use crate::record::history::History;
 use crate::record::log::Log;
@@ -21,7 +21,7 @@ const SHOWN_TASK: usize = 400;
 
 /// The status of a Subagent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Status {
+pub enum SubagentStatus {
     /// It is queued.
     #[default]
     Queued,
@@ -39,50 +39,50 @@ pub enum Status {
     Detached,
 }
 
-impl Status {
+impl SubagentStatus {
     /// The word for it, in results and in the Log.
     pub fn name(self) -> &'static str {
         match self {
-            Status::Queued => "queued",
-            Status::Running => "running",
-            Status::Completed => "completed",
-            Status::Failed => "failed",
-            Status::TimedOut => "timed_out",
-            Status::Cancelled => "cancelled",
-            Status::Detached => "detached",
+            SubagentStatus::Queued => "queued",
+            SubagentStatus::Running => "running",
+            SubagentStatus::Completed => "completed",
+            SubagentStatus::Failed => "failed",
+            SubagentStatus::TimedOut => "timed_out",
+            SubagentStatus::Cancelled => "cancelled",
+            SubagentStatus::Detached => "detached",
         }
     }
 
     /// The Event of a run that ends with this status.
-    fn event(self) -> SubagentEventKind {
+    fn end_event_kind(self) -> SubagentEventKind {
         match self {
-            Status::Queued => SubagentEventKind::Queued,
-            Status::Running => SubagentEventKind::Started,
-            Status::Completed => SubagentEventKind::Finished,
-            Status::Failed => SubagentEventKind::Failed,
-            Status::TimedOut => SubagentEventKind::TimedOut,
-            Status::Cancelled => SubagentEventKind::Cancelled,
-            Status::Detached => SubagentEventKind::Detached,
+            SubagentStatus::Queued => SubagentEventKind::Queued,
+            SubagentStatus::Running => SubagentEventKind::Started,
+            SubagentStatus::Completed => SubagentEventKind::Finished,
+            SubagentStatus::Failed => SubagentEventKind::Failed,
+            SubagentStatus::TimedOut => SubagentEventKind::TimedOut,
+            SubagentStatus::Cancelled => SubagentEventKind::Cancelled,
+            SubagentStatus::Detached => SubagentEventKind::Detached,
         }
     }
 
     /// Whether no run is under way.
     pub fn is_over(self) -> bool {
-        !matches!(self, Status::Queued | Status::Running)
+        !matches!(self, SubagentStatus::Queued | SubagentStatus::Running)
     }
 
     /// The status that an Event leads to.
-    fn after(event: &SubagentEventKind) -> Option<Self> {
+    fn from_event(event: &SubagentEventKind) -> Option<Self> {
         Some(match event {
             SubagentEventKind::Queued | SubagentEventKind::Input | SubagentEventKind::Retrying => {
-                Status::Queued
+                SubagentStatus::Queued
             }
-            SubagentEventKind::Starting | SubagentEventKind::Started => Status::Running,
-            SubagentEventKind::Finished => Status::Completed,
-            SubagentEventKind::Failed => Status::Failed,
-            SubagentEventKind::TimedOut => Status::TimedOut,
-            SubagentEventKind::Cancelled => Status::Cancelled,
-            SubagentEventKind::Detached => Status::Detached,
+            SubagentEventKind::Starting | SubagentEventKind::Started => SubagentStatus::Running,
+            SubagentEventKind::Finished => SubagentStatus::Completed,
+            SubagentEventKind::Failed => SubagentStatus::Failed,
+            SubagentEventKind::TimedOut => SubagentStatus::TimedOut,
+            SubagentEventKind::Cancelled => SubagentStatus::Cancelled,
+            SubagentEventKind::Detached => SubagentStatus::Detached,
             SubagentEventKind::Closed
             | SubagentEventKind::Merged
             | SubagentEventKind::MergeTakenBack
@@ -94,7 +94,7 @@ impl Status {
 
 /// The settings, status, result and usage of a Subagent.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Record {
+pub struct SubagentRecord {
     /// `sub_` and ten hex digits.
     pub id: String,
     /// The name of its role.
@@ -116,12 +116,13 @@ pub struct Record {
     /// Its Session, once there is one.
     pub child: Option<SessionId>,
     /// The id of a Session that was about to be created, and may not have been.
-    pub cradle: Option<SessionId>,
+    pub starting_session: Option<SessionId>,
     /// The number of the attempt, from 1.
     pub attempt: u32,
     /// The Sessions of failed attempts.
-    pub tried: Vec<SessionId>,
-    pub status: Status,
+    pub failed_sessions: Vec<SessionId>,
+    /// Whether it runs, and how it ended.
+    pub status: SubagentStatus,
     /// A summary of its result, bounded.
     pub summary: Option<String>,
     /// Why it did not complete.
@@ -135,16 +136,16 @@ pub struct Record {
     /// Whether it accepts no more input.
     pub is_closed: bool,
     /// Whether a wait has reported its end.
-    pub is_told: bool,
+    pub is_reported: bool,
 }
 
-impl Record {
+impl SubagentRecord {
     /// The record of a new child, which is not queued yet.
-    pub fn new(spec: &Spec, model: &str, effort: Option<&str>) -> Self {
+    pub fn new(spec: &SubagentSpec, model: &str, effort: Option<&str>) -> Self {
         Self {
             id: format!("sub_{:010x}", fastrand::u64(..) & 0xff_ffff_ffff),
             role: spec.role.name.to_owned(),
-            task: first_chars(&spec.task, SHOWN_TASK),
+            task: truncate_chars(&spec.task, SHOWN_TASK),
             model: Some(spec.model.clone().unwrap_or_else(|| model.to_owned())),
             effort: spec.effort.clone().or_else(|| effort.map(str::to_owned)),
             mode: spec.mode.clone(),
@@ -157,25 +158,25 @@ impl Record {
     }
 
     /// The children recorded in a Log, in the order they were started.
-    pub fn all(history: &History) -> Vec<Self> {
+    pub fn read_all(history: &History) -> Vec<Self> {
         let mut records: Vec<Self> = Vec::new();
         for fact in history.facts() {
             if let Canonical::ToolResult(result) = fact {
-                note_told(&mut records, result);
+                mark_reported(&mut records, result);
             }
             let Canonical::SubagentEvent(event) = fact else { continue };
             let Some(id) = event.subagent_id.as_ref().filter(|_| !event.is_copy()) else {
                 continue;
             };
             match records.iter_mut().find(|record| record.id == *id) {
-                Some(record) => record.apply(event),
-                None => records.extend(Self::first(id, event)),
+                Some(record) => record.apply_event(event),
+                None => records.extend(Self::from_first_event(id, event)),
             }
         }
         records
     }
 
-    fn first(id: &str, event: &SubagentEvent) -> Option<Self> {
+    fn from_first_event(id: &str, event: &SubagentEvent) -> Option<Self> {
         let mode = event.permission_mode.as_deref().unwrap_or("read_only");
         let effort = event.extra.get("effort").and_then(Value::as_str);
         let mut record = Self {
@@ -185,34 +186,34 @@ impl Record {
             model: event.model.clone(),
             effort: effort.map(str::to_owned),
             mode: PermissionMode::from_text(mode),
-            workspace: WorkspaceMode::named(event.workspace_mode.as_deref()),
+            workspace: WorkspaceMode::from_name(event.workspace_mode.as_deref()),
             depth: event.depth.unwrap_or(1),
             timeout: Duration::from_millis(event.timeout_ms.unwrap_or(600_000)),
             attempt: 1,
-            status: Status::after(&event.event)?,
-            is_told: true,
+            status: SubagentStatus::from_event(&event.event)?,
+            is_reported: true,
             ..Self::default()
         };
-        record.apply(event);
+        record.apply_event(event);
         Some(record)
     }
 
-    fn apply(&mut self, event: &SubagentEvent) {
+    fn apply_event(&mut self, event: &SubagentEvent) {
         let named = event.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
         if event.event == SubagentEventKind::Starting {
-            self.cradle = named;
+            self.starting_session = named;
         } else {
             self.child = named.or_else(|| self.child.take());
         }
         if event.event == SubagentEventKind::Retrying {
-            self.tried.extend(self.child.clone());
+            self.failed_sessions.extend(self.child.clone());
         }
         self.attempt = event.attempt.unwrap_or(self.attempt);
         self.is_closed |= event.event == SubagentEventKind::Closed;
-        let Some(status) = Status::after(&event.event) else { return };
+        let Some(status) = SubagentStatus::from_event(&event.event) else { return };
         self.status = status;
         if event.event != SubagentEventKind::Starting {
-            self.cradle = None;
+            self.starting_session = None;
         }
         if status.is_over() {
             self.summary.clone_from(&event.summary);
@@ -237,10 +238,10 @@ impl Record {
                 _ => false,
             })
         };
-        let made = self.cradle.as_ref().filter(|id| is_made(id)).cloned();
+        let made = self.starting_session.as_ref().filter(|id| is_made(id)).cloned();
         self.child = made.or_else(|| self.child.take());
-        self.cradle = None;
-        self.status = Status::Detached;
+        self.starting_session = None;
+        self.status = SubagentStatus::Detached;
         // The result of an earlier run is not the result of this one.
         self.summary = None;
         self.child_seq = None;
@@ -248,7 +249,7 @@ impl Record {
     }
 
     /// An Event about it, with the common fields.
-    pub fn event(&self, event: SubagentEventKind) -> SubagentEvent {
+    pub fn new_event(&self, event: SubagentEventKind) -> SubagentEvent {
         SubagentEvent {
             event,
             subagent_id: Some(self.id.clone()),
@@ -262,38 +263,38 @@ impl Record {
     }
 
     /// Its first Event, with everything that is needed to continue it later.
-    pub fn queued(&self) -> SubagentEvent {
+    pub fn queued_event(&self) -> SubagentEvent {
         let effort = self.effort.as_ref().map(|effort| ("effort".to_owned(), json!(effort)));
         SubagentEvent {
             task: Some(self.task.clone()),
             model: self.model.clone(),
             permission_mode: Some(self.mode.as_str().to_owned()),
             workspace_mode: Some(self.workspace.name().to_owned()),
-            timeout_ms: Some(millis(self.timeout)),
+            timeout_ms: Some(whole_millis(self.timeout)),
             extra: effort.into_iter().collect::<Extra>(),
-            ..self.event(SubagentEventKind::Queued)
+            ..self.new_event(SubagentEventKind::Queued)
         }
     }
 
     /// The Event before its Session is created: it comes first, so that a Session that a crash
     /// leaves behind is known.
-    pub fn starting(&self, child: &SessionId) -> SubagentEvent {
+    pub fn starting_event(&self, child: &SessionId) -> SubagentEvent {
         SubagentEvent {
             child_session_id: Some(child.to_string()),
-            ..self.event(SubagentEventKind::Starting)
+            ..self.new_event(SubagentEventKind::Starting)
         }
     }
 
     /// The Event of the end of its run.
-    pub fn ended(&self, run: SubagentUsage) -> SubagentEvent {
+    pub fn ended_event(&self, run: SubagentUsage) -> SubagentEvent {
         SubagentEvent {
             summary: self.summary.clone(),
             reason: self.reason.clone(),
-            elapsed_ms: Some(millis(self.elapsed)),
+            elapsed_ms: Some(whole_millis(self.elapsed)),
             usage: Some(run),
             child_seq: self.child_seq,
             next_actions: self.next_actions(),
-            ..self.event(self.status.event())
+            ..self.new_event(self.status.end_event_kind())
         }
     }
 
@@ -302,42 +303,49 @@ impl Record {
         let go_on = self.child.as_ref().map(|child| format!("go on with `pixir resume {child}`"));
         let look = self.child.as_ref().map(|child| format!("look at the Log of {child}"));
         let advice = match self.status {
-            Status::Queued | Status::Running | Status::Completed => return Vec::new(),
-            Status::Failed => "spawn it again when the reason is gone, or do it yourself",
-            Status::TimedOut => "send_input to let it go on, or give a smaller task or more time",
-            Status::Cancelled => "spawn it again if it is still needed",
-            Status::Detached if self.child.is_none() => "it never started: spawn it again",
-            Status::Detached => "send_input to let it go on",
+            SubagentStatus::Queued | SubagentStatus::Running | SubagentStatus::Completed => {
+                return Vec::new();
+            }
+            SubagentStatus::Failed => "spawn it again when the reason is gone, or do it yourself",
+            SubagentStatus::TimedOut => {
+                "send_input to let it go on, or give a smaller task or more time"
+            }
+            SubagentStatus::Cancelled => "spawn it again if it is still needed",
+            SubagentStatus::Detached if self.child.is_none() => "it never started: spawn it again",
+            SubagentStatus::Detached => "send_input to let it go on",
         };
-        let first = if self.status == Status::Detached { go_on } else { look };
+        let first = if self.status == SubagentStatus::Detached { go_on } else { look };
         first.into_iter().chain([advice.to_owned()]).collect()
     }
 }
 
 /// A record, with the current activity of the child.
 #[derive(Debug, Clone, PartialEq)]
-pub struct View {
-    pub record: Record,
+pub struct SubagentView {
+    /// The record itself.
+    pub record: SubagentRecord,
     /// The current or last activity.
-    pub doing: String,
+    pub activity: String,
     /// The position in the queue, from 1; 0 if it is not queued.
-    pub place: usize,
+    pub position: usize,
 }
 
 /// Marks the ends that the result of a wait reported. Those that had no room are reported by the
 /// next one, also after a restart.
-fn note_told(records: &mut [Record], result: &ToolResult) {
-    for record in records.iter_mut().filter(|record| result.told().any(|id| id == record.id)) {
-        record.is_told = !result.left().any(|id| id == record.id);
+fn mark_reported(records: &mut [SubagentRecord], result: &ToolResult) {
+    for record in
+        records.iter_mut().filter(|record| result.reported_subagents().any(|id| id == record.id))
+    {
+        record.is_reported = !result.unreported_subagents().any(|id| id == record.id);
     }
 }
 
 /// The answer to a question that is no longer open: no.
-pub fn nobody() -> Said {
-    Said::from(crate::record::event::Answer::No)
+pub fn unanswered() -> PermissionResponse {
+    PermissionResponse::from(crate::record::event::PermissionAnswer::No)
 }
 
 /// Whole milliseconds.
-pub fn millis(time: Duration) -> u64 {
+pub fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::record::{Record, Status, View, millis};
+use super::record::{SubagentRecord, SubagentStatus, SubagentView, whole_millis};
 use crate::base::error::Kind;
-use crate::base::text::{bound, first_chars};
+use crate::base::text::{bound_text, truncate_chars};
 use crate::base::tool_error::ToolError;
 
 /// The largest part of an answer for one child, in bytes.
@@ -26,7 +26,7 @@ const FRAME: usize = 220;
 
 /// The outcome of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WaitOutcome {
     /// All of them answered.
     Completed,
     /// All are over, and some did not answer.
@@ -35,41 +35,45 @@ pub enum Outcome {
     Incomplete,
 }
 
-impl Outcome {
+impl WaitOutcome {
     /// Judges children by their status; a child that was closed after its end keeps that end.
-    pub fn of(views: &[View]) -> Self {
+    pub fn from_views(views: &[SubagentView]) -> Self {
         let mut statuses = views.iter().map(|view| view.record.status);
         if statuses.clone().any(|status| !status.is_over()) {
-            return Outcome::Incomplete;
+            return WaitOutcome::Incomplete;
         }
-        if statuses.all(|status| status == Status::Completed) {
-            return Outcome::Completed;
+        if statuses.all(|status| status == SubagentStatus::Completed) {
+            return WaitOutcome::Completed;
         }
-        Outcome::Partial
+        WaitOutcome::Partial
     }
 
     fn name(self) -> &'static str {
         match self {
-            Outcome::Completed => "completed",
-            Outcome::Partial => "partial",
-            Outcome::Incomplete => "incomplete",
+            WaitOutcome::Completed => "completed",
+            WaitOutcome::Partial => "partial",
+            WaitOutcome::Incomplete => "incomplete",
         }
     }
 }
 
 /// The status line of a child.
-pub fn line(view: &View) -> String {
-    let Record { id, role, status, elapsed, usage, child, child_seq, .. } = &view.record;
+pub fn status_line(view: &SubagentView) -> String {
+    let SubagentRecord { id, role, status, elapsed, usage, child, child_seq, .. } = &view.record;
     let mut line = format!("{id} ({role}) {}", status.name());
     match status {
-        Status::Queued if view.place > 0 => write!(line, ", place {}", view.place).ok(),
-        Status::Queued => None,
+        SubagentStatus::Queued if view.position > 0 => {
+            write!(line, ", place {}", view.position).ok()
+        }
+        SubagentStatus::Queued => None,
         _ => write!(line, ", {:.1} s, {} tokens", elapsed.as_secs_f64(), usage.total_tokens).ok(),
     };
-    if *status == Status::Running && !view.doing.is_empty() {
-        line.extend([", ", &view.doing]);
+    if *status == SubagentStatus::Running && !view.activity.is_empty() {
+        line.extend([", ", &view.activity]);
     }
-    if let Some(reason) = view.record.reason.as_ref().filter(|_| *status != Status::Completed) {
+    if let Some(reason) =
+        view.record.reason.as_ref().filter(|_| *status != SubagentStatus::Completed)
+    {
         line.extend([", reason ", reason]);
     }
     if let Some(child) = child {
@@ -83,30 +87,30 @@ pub fn line(view: &View) -> String {
 }
 
 /// The text of a wait, and the ids of the children whose ends it has room for.
-pub struct Told {
+pub struct WaitReport {
     pub text: String,
     pub ids: Vec<String>,
 }
 
 /// The children and their summaries, each with its fair share of `limit` bytes. Those that ended
 /// come first; what has no room is left for the next wait.
-pub fn report(views: &[View], limit: usize) -> Told {
-    let (over, busy): (Vec<&View>, Vec<&View>) =
+pub fn wait_report(views: &[SubagentView], limit: usize) -> WaitReport {
+    let (over, busy): (Vec<&SubagentView>, Vec<&SubagentView>) =
         views.iter().partition(|view| view.record.status.is_over());
-    let mut text = match Outcome::of(views) {
-        Outcome::Completed => format!("All {} completed.", views.len()),
-        Outcome::Partial => format!("All {} ended, but not all completed.", views.len()),
-        Outcome::Incomplete => {
+    let mut text = match WaitOutcome::from_views(views) {
+        WaitOutcome::Completed => format!("All {} completed.", views.len()),
+        WaitOutcome::Partial => format!("All {} ended, but not all completed.", views.len()),
+        WaitOutcome::Incomplete => {
             format!("{} of {} ended; wait again for the rest.", over.len(), views.len())
         }
     };
     let room = limit.saturating_sub(FRAME);
-    let frames: usize = views.iter().map(|view| entry(view, 0).len()).sum();
+    let frames: usize = views.iter().map(|view| report_entry(view, 0).len()).sum();
     let fair = room.saturating_sub(frames + over.len()) / over.len().max(1);
     let share = fair.clamp(SMALLEST_SHARE, LARGEST_SHARE);
     let (mut ids, mut left) = (Vec::new(), views.len());
     for view in over.into_iter().chain(busy) {
-        let entry = entry(view, share);
+        let entry = report_entry(view, share);
         if left < views.len() && text.len() + entry.len() > room {
             let words = "are not shown here: call `wait_agent` again, without ids";
             write!(text, "\n\n{left} more {words}").ok();
@@ -116,15 +120,15 @@ pub fn report(views: &[View], limit: usize) -> Told {
         left -= 1;
         ids.extend(view.record.status.is_over().then(|| view.record.id.clone()));
     }
-    Told { text, ids }
+    WaitReport { text, ids }
 }
 
 /// A child with `share` bytes of its summary.
-fn entry(view: &View, share: usize) -> String {
-    let mut entry = format!("\n\n{}", line(view));
+fn report_entry(view: &SubagentView, share: usize) -> String {
+    let mut entry = format!("\n\n{}", status_line(view));
     let summary = view.record.summary.as_ref().filter(|text| !text.is_empty() && share > 0);
     if let Some(summary) = summary {
-        entry.extend(["\n", &bound(summary, share)]);
+        entry.extend(["\n", &bound_text(summary, share)]);
     }
     for action in view.record.next_actions() {
         entry.extend(["\n- ", &action]);
@@ -134,13 +138,13 @@ fn entry(view: &View, share: usize) -> String {
 
 /// All children, each with the beginning of its summary if `limit` bytes have room for it. Where
 /// there is no room for all, those that are over are counted only.
-pub fn list(views: &[View], limit: usize) -> String {
+pub fn list_text(views: &[SubagentView], limit: usize) -> String {
     if views.is_empty() {
         return "No Subagents.".to_owned();
     }
     let room = limit.saturating_sub(FRAME * views.len()) / views.len();
     let share = Some(room.min(LARGEST_MENTION)).filter(|share| *share >= SMALLEST_MENTION);
-    let lines: Vec<String> = views.iter().map(|view| mention(view, share)).collect();
+    let lines: Vec<String> = views.iter().map(|view| list_entry(view, share)).collect();
     let mut left = limit.saturating_sub(FRAME);
     let mut is_shown = vec![false; views.len()];
     let is_over = |place: &usize| views[*place].record.status.is_over();
@@ -164,8 +168,8 @@ pub fn list(views: &[View], limit: usize) -> String {
 }
 
 /// One child in a list.
-fn mention(view: &View, share: Option<usize>) -> String {
-    let mut text = format!("{}\n", line(view));
+fn list_entry(view: &SubagentView, share: Option<usize>) -> String {
+    let mut text = format!("{}\n", status_line(view));
     let ended = view.record.summary.as_ref().filter(|_| view.record.status.is_over());
     if let (Some(summary), Some(share)) = (ended, share) {
         let words = summary.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -177,18 +181,19 @@ fn mention(view: &View, share: Option<usize>) -> String {
 }
 
 /// The details of a result, for front-ends and audits.
-pub fn details(views: &[View]) -> Value {
-    let over = |view: &&View| view.record.status.is_over();
+pub fn result_details(views: &[SubagentView]) -> Value {
+    let over = |view: &&SubagentView| view.record.status.is_over();
     let told: Vec<&str> = views.iter().filter(over).map(|view| view.record.id.as_str()).collect();
-    let count = |status: Status| views.iter().filter(|view| view.record.status == status).count();
+    let count =
+        |status: SubagentStatus| views.iter().filter(|view| view.record.status == status).count();
     let statuses = [
-        Status::Queued,
-        Status::Running,
-        Status::Completed,
-        Status::Failed,
-        Status::TimedOut,
-        Status::Cancelled,
-        Status::Detached,
+        SubagentStatus::Queued,
+        SubagentStatus::Running,
+        SubagentStatus::Completed,
+        SubagentStatus::Failed,
+        SubagentStatus::TimedOut,
+        SubagentStatus::Cancelled,
+        SubagentStatus::Detached,
     ];
     let counts: serde_json::Map<String, Value> = statuses
         .into_iter()
@@ -196,15 +201,15 @@ pub fn details(views: &[View]) -> Value {
         .map(|status| (status.name().to_owned(), json!(count(status))))
         .collect();
     json!({
-        "outcome": Outcome::of(views).name(),
+        "outcome": WaitOutcome::from_views(views).name(),
         "counts": counts,
-        "subagents": views.iter().map(value).collect::<Vec<_>>(),
+        "subagents": views.iter().map(child_json).collect::<Vec<_>>(),
         "told": told,
     })
 }
 
 /// One child as JSON; the summary is in its Event.
-pub fn value(view: &View) -> Value {
+pub fn child_json(view: &SubagentView) -> Value {
     let record = &view.record;
     json!({
         "id": record.id,
@@ -212,7 +217,7 @@ pub fn value(view: &View) -> Value {
         "status": record.status.name(),
         "child_session_id": record.child,
         "child_seq": record.child_seq,
-        "elapsed_ms": millis(record.elapsed),
+        "elapsed_ms": whole_millis(record.elapsed),
         "usage": record.usage,
         "reason": record.reason,
         "closed": record.is_closed,
@@ -220,7 +225,7 @@ pub fn value(view: &View) -> Value {
 }
 
 /// The verdict at the end of a review.
-pub fn verdict(text: &str) -> Option<&'static str> {
+pub fn parse_verdict(text: &str) -> Option<&'static str> {
     let text = text.trim_end().trim_end_matches('`').trim_end();
     let starts = text.match_indices('{').map(|(place, _)| place);
     let mut found = starts.filter_map(|place| serde_json::from_str::<Value>(&text[place..]).ok());
@@ -229,13 +234,14 @@ pub fn verdict(text: &str) -> Option<&'static str> {
 }
 
 /// The error for an unknown id.
-pub fn unknown(id: &str) -> ToolError {
-    let message = format!("there is no Subagent `{}` of this Session", first_chars(id, 40));
-    ToolError::new(Kind::NotFound, message).next("call `list_agents`")
+pub fn unknown_subagent_error(id: &str) -> ToolError {
+    let message = format!("there is no Subagent `{}` of this Session", truncate_chars(id, 40));
+    ToolError::new(Kind::NotFound, message).with_next_action("call `list_agents`")
 }
 
 /// The error for a child that is at work.
-pub fn busy(record: &Record) -> ToolError {
+pub fn busy_subagent_error(record: &SubagentRecord) -> ToolError {
     let message = format!("{} is {}", record.id, record.status.name());
-    ToolError::new(Kind::Busy, message).next("wait for it with `wait_agent`, or close it")
+    ToolError::new(Kind::Busy, message)
+        .with_next_action("wait for it with `wait_agent`, or close it")
 }

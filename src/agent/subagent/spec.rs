@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::base::error::Kind;
-use crate::base::text::first_chars;
+use crate::base::text::truncate_chars;
 use crate::base::tool_error::ToolError;
-use crate::model::roles::{Roster, RosterError};
+use crate::model::roles::{RoleCatalog, RoleError};
 use crate::record::event::PermissionMode;
-use crate::settings::config::Subagents as Limits;
-use crate::settings::role::{Custom, Role, strictest};
+use crate::settings::config::SubagentLimits as Limits;
+use crate::settings::role::{CustomRole, Role, stricter_mode};
 
 /// The role of a child whose parent names none.
-const USUAL_ROLE: &str = "worker";
+const DEFAULT_ROLE: &str = "worker";
 
 /// The longest task, in bytes; longer texts belong into files.
 const LONGEST_TASK: usize = 128 * 1024;
@@ -24,7 +24,7 @@ const LONGEST_TASK: usize = 128 * 1024;
 const LONGEST_WORD: usize = 100;
 
 /// How many Resources a child may be given.
-const MOST_RESOURCES: usize = 16;
+const MAX_RESOURCES: usize = 16;
 
 // Where a child works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -50,7 +50,7 @@ impl WorkspaceMode {
     }
 
     /// The mode of that name; `Shared` if it is unknown, as before there was a choice.
-    pub fn named(name: Option<&str>) -> Self {
+    pub fn from_name(name: Option<&str>) -> Self {
         match name {
             Some("isolated") => WorkspaceMode::Isolated,
             Some("worktree") => WorkspaceMode::Worktree,
@@ -62,7 +62,7 @@ impl WorkspaceMode {
 /// The arguments of `spawn_agent`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Wish {
+pub struct SpawnArgs {
     /// What to do and what to answer, whole: it sees nothing of this conversation.
     pub task: String,
     /// worker (default); explorer and reviewer only read.
@@ -81,19 +81,19 @@ pub struct Wish {
 
 /// The parent that requests a child.
 #[derive(Debug, Clone)]
-pub struct Wisher {
+pub struct Requester {
     pub mode: PermissionMode,
     /// A root has 0.
     pub depth: u32,
     /// Its own role.
     pub role: &'static Role,
     /// The roles that it can choose from.
-    pub roster: Roster,
+    pub role_catalog: RoleCatalog,
 }
 
 /// A complete specification of a child.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Spec {
+pub struct SubagentSpec {
     pub task: String,
     pub role: &'static Role,
     /// `None` is the parent's.
@@ -107,81 +107,90 @@ pub struct Spec {
     pub depth: u32,
 }
 
-impl Spec {
+impl SubagentSpec {
     /// Completes the arguments, or fails with everything that a parent needs to correct them.
-    pub fn of(wish: &Wish, wisher: &Wisher, limits: &Limits) -> Result<Self, ToolError> {
-        let depth = wisher.depth + 1;
+    pub fn from_args(
+        args: &SpawnArgs,
+        requester: &Requester,
+        limits: &Limits,
+    ) -> Result<Self, ToolError> {
+        let depth = requester.depth + 1;
         if depth > limits.max_depth {
             let message = format!("a Subagent of depth {depth} is not allowed");
             return Err(ToolError::new(Kind::PermissionDenied, message)
-                .details(json!({ "depth": depth, "max_depth": limits.max_depth }))
-                .next("do the work yourself"));
+                .with_details(json!({ "depth": depth, "max_depth": limits.max_depth }))
+                .with_next_action("do the work yourself"));
         }
-        let task = wish.task.trim();
+        let task = args.task.trim();
         if task.is_empty() {
-            return Err(ToolError::invalid("the task is empty").next("say what it has to do"));
+            return Err(ToolError::invalid_args("the task is empty")
+                .with_next_action("say what it has to do"));
         }
         if task.len() > LONGEST_TASK {
             let message = format!("the task has {} bytes, {LONGEST_TASK} are allowed", task.len());
-            return Err(ToolError::invalid(message).next("put long texts into a file and name it"));
+            return Err(ToolError::invalid_args(message)
+                .with_next_action("put long texts into a file and name it"));
         }
-        let workspace = wish.workspace.unwrap_or_default();
-        let role = role(wish.role.as_deref().unwrap_or(USUAL_ROLE), &wisher.roster)?;
-        let role = role.within(wisher.role);
-        let wants = |of: fn(&Custom) -> Option<&String>| role.custom.as_ref().and_then(of).cloned();
-        let resources = wish.resources.clone().unwrap_or_default();
-        if resources.len() > MOST_RESOURCES {
-            let message = format!("at most {MOST_RESOURCES} Resources can be handed on");
-            return Err(ToolError::invalid(message));
+        let workspace = args.workspace.unwrap_or_default();
+        let role =
+            find_role(args.role.as_deref().unwrap_or(DEFAULT_ROLE), &requester.role_catalog)?;
+        let role = role.restricted_to(requester.role);
+        let wants =
+            |of: fn(&CustomRole) -> Option<&String>| role.custom.as_ref().and_then(of).cloned();
+        let resources = args.resources.clone().unwrap_or_default();
+        if resources.len() > MAX_RESOURCES {
+            let message = format!("at most {MAX_RESOURCES} Resources can be handed on");
+            return Err(ToolError::invalid_args(message));
         }
         Ok(Self {
             task: task.to_owned(),
             role,
-            model: word("model", wish.model.as_deref())?.or_else(|| wants(|it| it.model.as_ref())),
-            effort: word("effort", wish.effort.as_deref())?
+            model: check_name("model", args.model.as_deref())?
+                .or_else(|| wants(|it| it.model.as_ref())),
+            effort: check_name("effort", args.effort.as_deref())?
                 .or_else(|| wants(|it| it.effort.as_ref())),
             workspace,
-            timeout: timeout(wish.timeout_ms, limits)?,
+            timeout: check_timeout(args.timeout_ms, limits)?,
             resources,
-            mode: role.limit(&wisher.mode),
+            mode: role.limit_mode(&requester.mode),
             depth,
         })
     }
 
     /// Whether it can change anything.
     pub fn is_reading(&self) -> bool {
-        strictest(&self.mode, &PermissionMode::ReadOnly) == self.mode
+        stricter_mode(&self.mode, &PermissionMode::ReadOnly) == self.mode
     }
 }
 
 /// The role of that name. The one place where a role of a child is looked up.
-pub fn role(name: &str, roster: &Roster) -> Result<&'static Role, ToolError> {
-    let name = first_chars(name, LONGEST_WORD);
+pub fn find_role(name: &str, roster: &RoleCatalog) -> Result<&'static Role, ToolError> {
+    let name = truncate_chars(name, LONGEST_WORD);
     roster.find(&name).map_err(|error| {
         // An unknown name is reported as not found.
-        let is_unknown = matches!(error, RosterError::Unknown { .. });
+        let is_unknown = matches!(error, RoleError::Unknown { .. });
         let told = ToolError::from(error);
         if is_unknown { ToolError { kind: Kind::NotFound, ..told } } else { told }
     })
 }
 
-fn word(what: &str, given: Option<&str>) -> Result<Option<String>, ToolError> {
+fn check_name(what: &str, given: Option<&str>) -> Result<Option<String>, ToolError> {
     let Some(given) = given.map(str::trim).filter(|given| !given.is_empty()) else {
         return Ok(None);
     };
     if given.len() > LONGEST_WORD || given.chars().any(char::is_control) {
-        return Err(ToolError::invalid(format!("this is not a valid name of a {what}")));
+        return Err(ToolError::invalid_args(format!("this is not a valid name of a {what}")));
     }
     Ok(Some(given.to_owned()))
 }
 
-fn timeout(wanted: Option<u64>, limits: &Limits) -> Result<Duration, ToolError> {
+fn check_timeout(wanted: Option<u64>, limits: &Limits) -> Result<Duration, ToolError> {
     let Some(wanted) = wanted else { return Ok(limits.timeout) };
     let wanted = Duration::from_millis(wanted);
     if wanted.is_zero() || wanted > limits.max_timeout {
         let most = limits.max_timeout.as_millis();
         let message = format!("timeout_ms must be from 1 to {most}");
-        return Err(ToolError::invalid(message));
+        return Err(ToolError::invalid_args(message));
     }
     Ok(wanted)
 }
@@ -190,8 +199,8 @@ fn timeout(wanted: Option<u64>, limits: &Limits) -> Result<Duration, ToolError> 
 mod tests {
     use super::*;
 
-    fn wish(task: &str) -> Wish {
-        Wish {
+    fn wish(task: &str) -> SpawnArgs {
+        SpawnArgs {
             task: task.to_owned(),
             role: None,
             model: None,
@@ -203,8 +212,8 @@ mod tests {
         }
     }
 
-    fn wisher(mode: PermissionMode) -> Wisher {
-        Wisher { mode, depth: 0, role: Role::build(), roster: Roster::none() }
+    fn wisher(mode: PermissionMode) -> Requester {
+        Requester { mode, depth: 0, role: Role::build(), role_catalog: RoleCatalog::none() }
     }
 
     #[test]
@@ -212,8 +221,10 @@ mod tests {
         let modes = [PermissionMode::Auto, PermissionMode::Ask, PermissionMode::ReadOnly];
         for (role, keeps) in [("worker", true), ("explorer", false), ("reviewer", false)] {
             for mode in &modes {
-                let wish = Wish { role: Some(role.to_owned()), ..wish("x") };
-                let spec = Spec::of(&wish, &wisher(mode.clone()), &Limits::default()).unwrap();
+                let args = SpawnArgs { role: Some(role.to_owned()), ..wish("x") };
+                let spec =
+                    SubagentSpec::from_args(&args, &wisher(mode.clone()), &Limits::default())
+                        .unwrap();
                 let expected = if keeps { mode.clone() } else { PermissionMode::ReadOnly };
                 assert_eq!(spec.mode, expected, "{role} under {mode}");
                 assert_eq!(spec.is_reading(), expected == PermissionMode::ReadOnly);
@@ -225,14 +236,16 @@ mod tests {
     fn what_cannot_be_is_refused_with_a_reason() {
         let auto = wisher(PermissionMode::Auto);
         let limits = Limits::default();
-        let refuse = |wish: Wish, wisher: &Wisher| Spec::of(&wish, wisher, &limits).unwrap_err();
+        let refuse = |args: SpawnArgs, requester: &Requester| {
+            SubagentSpec::from_args(&args, requester, &limits).unwrap_err()
+        };
         assert_eq!(refuse(wish("  "), &auto).kind, Kind::InvalidArgs);
-        let stranger = Wish { role: Some("wizard".into()), ..wish("x") };
+        let stranger = SpawnArgs { role: Some("wizard".into()), ..wish("x") };
         assert_eq!(refuse(stranger, &auto).kind, Kind::NotFound);
-        let deep = Wisher { depth: limits.max_depth, ..auto.clone() };
+        let deep = Requester { depth: limits.max_depth, ..auto.clone() };
         assert_eq!(refuse(wish("x"), &deep).kind, Kind::PermissionDenied);
         for timeout in [0, 3_600_001] {
-            let long = Wish { timeout_ms: Some(timeout), ..wish("x") };
+            let long = SpawnArgs { timeout_ms: Some(timeout), ..wish("x") };
             assert_eq!(refuse(long, &auto).kind, Kind::InvalidArgs);
         }
     }

@@ -3,53 +3,53 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::execute::Prepared;
-use super::{End, Input, Settings, Turn};
+use super::execute::PreparedCall;
+use super::{Turn, TurnEnd, TurnInput, TurnSettings};
 use crate::base::blocking;
 use crate::base::error::Kind;
 use crate::base::tool_error::ToolError;
-use crate::model::skill::{AllowedTools, Skill, mentions};
+use crate::model::skill::{AllowedTools, Skill, find_mentions};
 use crate::record::event::{Canonical, SkillActivation};
 use crate::record::history::History;
 use crate::tools::permission;
-use crate::tools::skills::activation;
+use crate::tools::skills::skill_activation;
 
 /// Tool restrictions of the active Skills of a Turn.
 #[derive(Debug, Default)]
-pub(super) struct Narrowed(Mutex<Vec<(String, AllowedTools)>>);
+pub(super) struct SkillToolLimits(Mutex<Vec<(String, AllowedTools)>>);
 
-impl Narrowed {
+impl SkillToolLimits {
     /// Adds the restriction of a Skill that became active.
-    pub(super) fn note(&self, fact: &Canonical) {
+    pub(super) fn add(&self, fact: &Canonical) {
         let Canonical::SkillActivation(fact) = fact else { return };
-        let Some(tools) = AllowedTools::of_words(&fact.allowed_tools) else { return };
-        self.all().push((fact.name.clone(), tools));
+        let Some(tools) = AllowedTools::from_words(&fact.allowed_tools) else { return };
+        self.lock().push((fact.name.clone(), tools));
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<(String, AllowedTools)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, AllowedTools)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The trusted Skills that a text names, in its order.
-pub fn named_in(text: &str, found: &[Arc<Skill>]) -> Vec<Arc<Skill>> {
+pub fn find_named_skills(text: &str, found: &[Arc<Skill>]) -> Vec<Arc<Skill>> {
     let find = |name| found.iter().find(|skill| skill.name() == name && skill.is_trusted).cloned();
-    mentions(text).into_iter().filter_map(find).collect()
+    find_mentions(text).into_iter().filter_map(find).collect()
 }
 
-impl Settings {
+impl TurnSettings {
     /// The Event for a Skill that the user named. A text that the model has is not repeated.
-    pub fn activation(&self, skill: &Skill, history: &History) -> SkillActivation {
-        self.activation_by("user", skill, history)
+    pub fn activation_event(&self, skill: &Skill, history: &History) -> SkillActivation {
+        self.activation_event_by("user", skill, history)
     }
 
-    fn activation_by(&self, whom: &str, skill: &Skill, history: &History) -> SkillActivation {
-        once(activation(skill, whom, &self.secrets), history)
+    fn activation_event_by(&self, whom: &str, skill: &Skill, history: &History) -> SkillActivation {
+        omit_known_text(skill_activation(skill, whom, &self.secrets), history)
     }
 }
 
 /// Removes the text from an activation if the model has it.
-pub(super) fn once(mut fact: SkillActivation, history: &History) -> SkillActivation {
+pub(super) fn omit_known_text(mut fact: SkillActivation, history: &History) -> SkillActivation {
     if history.active_skill(&fact.name) == Some(fact.content_hash.as_str()) {
         (fact.repeated, fact.content, fact.cut_from) = (true, String::new(), None);
     }
@@ -59,42 +59,43 @@ pub(super) fn once(mut fact: SkillActivation, history: &History) -> SkillActivat
 impl Turn {
     /// Activates the Skills that the input names; each is recorded with its current text. Untrusted
     /// Skills are ignored, and so are those for people if another agent wrote the input.
-    pub(super) async fn activate(
+    pub(super) async fn activate_skills(
         &self,
-        input: &Input,
+        input: &TurnInput,
         history: &History,
-    ) -> Result<Vec<Arc<Skill>>, End> {
-        if mentions(&input.text).is_empty() {
+    ) -> Result<Vec<Arc<Skill>>, TurnEnd> {
+        if find_mentions(&input.text).is_empty() {
             return Ok(Vec::new());
         }
         let (skills, said) = (self.settings.skills.clone(), input.text.clone());
-        let named = blocking::work(move || named_in(&said, &skills.all().skills));
+        let named =
+            blocking::run_blocking(move || find_named_skills(&said, &skills.read_all().skills));
         let mut named: Vec<Arc<Skill>> = named.await.unwrap_or_default();
-        named.retain(|skill| !input.is_delegated || !skill.front.is_for_people);
+        named.retain(|skill| !input.is_delegated || !skill.front_matter.is_user_only);
         let whom = if input.is_delegated { "parent" } else { "user" };
         for skill in &named {
-            let fact = Canonical::from(self.settings.activation_by(whom, skill, history));
-            self.narrowed.note(&fact);
+            let fact = Canonical::from(self.settings.activation_event_by(whom, skill, history));
+            self.skill_tool_limits.add(&fact);
             self.context.record(fact).await?;
         }
         Ok(named)
     }
 
     /// The error for a call that an active Skill does not allow; all of them must allow it.
-    pub(super) fn outside_skills(&self, prepared: &Prepared) -> Option<ToolError> {
-        let narrowed = self.narrowed.all();
+    pub(super) fn check_skill_limits(&self, prepared: &PreparedCall) -> Option<ToolError> {
+        let narrowed = self.skill_tool_limits.lock();
         if narrowed.is_empty() {
             return None;
         }
-        let parts = prepared.plan.command.as_deref().map(permission::parts);
-        let name = &prepared.fact.name;
-        let is_outside = |tools: &AllowedTools| !tools.permit(name, parts.as_deref());
+        let parts = prepared.plan.command.as_deref().map(permission::command_parts);
+        let name = &prepared.event.name;
+        let is_outside = |tools: &AllowedTools| !tools.permits(name, parts.as_deref());
         let (skill, tools) = narrowed.iter().find(|(_, tools)| is_outside(tools))?;
         let words = tools.words().join(", ");
         let message = format!("the active skill `{skill}` allows only: {words}");
         Some(
             ToolError::new(Kind::PermissionDenied, message)
-                .next("go on with those tools, or tell the user what else it takes"),
+                .with_next_action("go on with those tools, or tell the user what else it takes"),
         )
     }
 }

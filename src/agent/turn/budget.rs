@@ -12,14 +12,16 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::purse::{Amount, Exhausted, Expected, Purse, Reservation, SpendLimit, SpendLimits};
+use super::usage_total::{
+    ExpectedRequest, LimitReached, Reservation, SpendLimit, SpendLimits, UsageAmount, UsageTotal,
+};
 use crate::base::error::{Kind, Report, counted};
-use crate::record::event::{TerminalStatus, Tokens};
-use crate::settings::config::{Budget as Limits, Prices};
+use crate::record::event::{TerminalStatus, TokenUsage};
+use crate::settings::config::{BudgetLimits as Limits, Prices};
 
 /// The limits of a run, and its counts of requests and children.
 #[derive(Debug)]
-pub struct Budget {
+pub struct RunBudget {
     limits: Limits,
     prices: Prices,
     started: Instant,
@@ -37,7 +39,7 @@ pub struct BudgetRefusal {
 
 /// Waits for a reservation; calls `tell(true)` if it is not there at once, and `tell(false)` when
 /// it is.
-pub async fn tell_wait<T>(reserving: impl Future<Output = T>, tell: impl Fn(bool)) -> T {
+pub async fn notify_wait<T>(reserving: impl Future<Output = T>, tell: impl Fn(bool)) -> T {
     let mut reserving = pin!(reserving);
     let first = std::future::poll_fn(|context| Poll::Ready(reserving.as_mut().poll(context)));
     if let Poll::Ready(reserved) = first.await {
@@ -49,7 +51,7 @@ pub async fn tell_wait<T>(reserving: impl Future<Output = T>, tell: impl Fn(bool
     reserved
 }
 
-impl Budget {
+impl RunBudget {
     /// Starts the clock of the run.
     pub fn new(limits: Limits, prices: Prices) -> Self {
         Self {
@@ -72,7 +74,7 @@ impl Budget {
     }
 
     /// Time left until the deadline.
-    pub fn left(&self) -> Option<Duration> {
+    pub fn time_left(&self) -> Option<Duration> {
         Some(self.deadline()?.saturating_duration_since(Instant::now()))
     }
 
@@ -86,34 +88,39 @@ impl Budget {
     pub async fn reserve(
         &self,
         model: &str,
-        purse: &Purse,
+        usage_total: &UsageTotal,
         input_tokens: impl FnOnce() -> u64,
     ) -> Result<Option<Reservation>, BudgetRefusal> {
         self.check_time()?;
         let limits = self.spend_limits();
-        if !purse.is_limited(limits) {
+        if !usage_total.is_limited(limits) {
             return Ok(None);
         }
-        self.check_price(model, purse)?;
+        self.check_price(model, usage_total)?;
         let input_tokens = input_tokens();
-        let expected = Expected { model, prices: &self.prices, input_tokens };
-        let reserved = purse.reserve(limits, expected).await;
-        reserved.map(Some).map_err(|exhausted| exhausted_limit(&exhausted))
+        let expected = ExpectedRequest { model, prices: &self.prices, input_tokens };
+        let reserved = usage_total.reserve(limits, expected).await;
+        reserved.map(Some).map_err(|exhausted| limit_reached_refusal(&exhausted))
     }
 
     /// Checks the limits before a request is sent or resent, and counts it. `billed` is what the
     /// call under way was billed for already.
-    pub fn count(&self, model: &str, purse: &Purse, billed: &Tokens) -> Result<(), BudgetRefusal> {
+    pub fn check_and_count(
+        &self,
+        model: &str,
+        usage_total: &UsageTotal,
+        billed: &TokenUsage,
+    ) -> Result<(), BudgetRefusal> {
         self.check_time()?;
-        let checked = purse.check(self.spend_limits(), self.amount(model, billed));
-        checked.map_err(|exhausted| exhausted_limit(&exhausted))?;
+        let checked = usage_total.check(self.spend_limits(), self.amount(model, billed));
+        checked.map_err(|exhausted| limit_reached_refusal(&exhausted))?;
         self.count_request()
     }
 
     /// The amount for tokens of a model.
-    pub fn amount(&self, model: &str, tokens: &Tokens) -> Amount {
+    pub fn amount(&self, model: &str, tokens: &TokenUsage) -> UsageAmount {
         let cost = self.prices.cost(model, tokens).unwrap_or_default();
-        Amount { tokens: tokens.total_tokens, cost }
+        UsageAmount { tokens: tokens.total_tokens, cost }
     }
 
     /// Counts one more child of the run; false if it has had `most`.
@@ -124,7 +131,7 @@ impl Budget {
 
     fn check_time(&self) -> Result<(), BudgetRefusal> {
         match self.deadline() {
-            Some(deadline) if Instant::now() >= deadline => Err(self.late()),
+            Some(deadline) if Instant::now() >= deadline => Err(self.timeout_refusal()),
             _ => Ok(()),
         }
     }
@@ -135,27 +142,27 @@ impl Budget {
         if used >= limit {
             let requests = counted(limit, "request");
             let message = format!("the run has made {requests}, its limit (--max-requests)");
-            return Err(spent("max_requests", message, &json!(limit), &json!(limit)));
+            return Err(limit_refusal("max_requests", message, &json!(limit), &json!(limit)));
         }
         Ok(())
     }
 
     /// A limit that cannot be checked is not a limit, so a model without a price is refused.
-    fn check_price(&self, model: &str, purse: &Purse) -> Result<(), BudgetRefusal> {
+    fn check_price(&self, model: &str, usage_total: &UsageTotal) -> Result<(), BudgetRefusal> {
         let limit = match self.limits.max_cost {
             Some(_) => "--max-cost",
-            None if purse.has_cost_limit() => RUN_COST,
+            None if usage_total.has_cost_limit() => RUN_COST_LIMIT,
             None => return Ok(()),
         };
-        if self.prices.of(model).is_some() {
+        if self.prices.get(model).is_some() {
             return Ok(());
         }
         let status = TerminalStatus::ConfigurationError;
-        Err(BudgetRefusal { status, report: Box::new(unpriced(model, limit)) })
+        Err(BudgetRefusal { status, report: Box::new(missing_price_report(model, limit)) })
     }
 
     /// The refusal after the deadline of the run.
-    pub fn late(&self) -> BudgetRefusal {
+    pub fn timeout_refusal(&self) -> BudgetRefusal {
         let allowed = self.limits.timeout.unwrap_or_default();
         let message = format!("the run's time of {} s is over (--timeout)", allowed.as_secs_f64());
         let report = Report::new(Kind::Timeout, message)
@@ -166,25 +173,25 @@ impl Budget {
 }
 
 /// The cost limit of a Workflow run, as it is written in a Workflow.
-pub const RUN_COST: &str = "`budget.cost_usd`";
+pub const RUN_COST_LIMIT: &str = "`budget.cost_usd`";
 
 /// The report for a cost limit on a model without a configured price.
-pub fn unpriced(model: &str, limit: &str) -> Report {
+pub fn missing_price_report(model: &str, limit: &str) -> Report {
     let message =
         format!("{limit} cannot be kept: the price of {model} is not in `prices` of the config");
     let example = format!(
         r#"add it, in dollars per million tokens: {{"prices": {{"{model}": {{"input": 1, "output": 2}}}}}}"#
     );
     let tokens = match limit {
-        RUN_COST => "or use `budget.tokens`",
+        RUN_COST_LIMIT => "or use `budget.tokens`",
         _ => "or use --max-tokens-total",
     };
     Report::new(Kind::InvalidConfig, message).with_next_actions(vec![example, tokens.to_owned()])
 }
 
 /// The report for a limit on tokens or cost that is reached.
-fn exhausted_limit(exhausted: &Exhausted) -> BudgetRefusal {
-    let Exhausted { is_of_run, limit } = exhausted;
+fn limit_reached_refusal(exhausted: &LimitReached) -> BudgetRefusal {
+    let LimitReached { is_run_limit: is_of_run, limit } = exhausted;
     let (name, of_run, limit, used, amount) = match *limit {
         SpendLimit::Tokens { limit, used } => {
             let amount = format!("used {used} tokens of {limit}");
@@ -197,7 +204,7 @@ fn exhausted_limit(exhausted: &Exhausted) -> BudgetRefusal {
     };
     if !is_of_run {
         let message = format!("the Session has {amount} (--{})", name.replace('_', "-"));
-        return spent(name, message, &limit, &used);
+        return limit_refusal(name, message, &limit, &used);
     }
     let name = format!("budget.{of_run}");
     let report = Report::new(Kind::BudgetExceeded, format!("the run has {amount} (`{name}`)"))
@@ -206,7 +213,7 @@ fn exhausted_limit(exhausted: &Exhausted) -> BudgetRefusal {
     BudgetRefusal { status: TerminalStatus::BudgetExceeded, report: Box::new(report) }
 }
 
-fn spent(name: &str, message: String, limit: &Value, used: &Value) -> BudgetRefusal {
+fn limit_refusal(name: &str, message: String, limit: &Value, used: &Value) -> BudgetRefusal {
     let flag = name.replace('_', "-");
     let action = match name {
         "max_requests" => format!("go on with `pixir resume`, or raise --{flag}"),

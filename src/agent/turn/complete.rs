@@ -5,41 +5,44 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 
-use super::budget::tell_wait;
-use super::purse::{Hold, Reservation};
-use super::{End, Settings, Turn, evidence};
+use super::budget::notify_wait;
+use super::usage_total::{Reservation, SpendHold};
+use super::{Turn, TurnEnd, TurnSettings, search_evidence};
 use crate::base::blocking;
 use crate::base::error::{Kind, Report};
-use crate::base::secret::{Cleaner, Secrets};
-use crate::model::provider::{Completed, Item, ModelEvent, ProviderError, Sent, next_delay};
+use crate::base::secret::{Secrets, StreamRedactor};
+use crate::model::provider::{
+    CompletedResponse, ModelEvent, OutputItem, ProviderError, SentRequest, next_delay,
+};
 use crate::record::event::{
-    Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, Status, TerminalStatus, Tokens,
+    Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, SessionStatus, TerminalStatus,
+    TokenUsage,
 };
 use crate::record::history::History;
 use crate::record::resource;
-use crate::record::resource::Contents;
+use crate::record::resource::ResourceContents;
 
 /// The response of a call: its items and how it ended.
 pub(super) struct Completion {
-    pub items: Vec<Item>,
-    pub end: Completed,
+    pub items: Vec<OutputItem>,
+    pub end: CompletedResponse,
 }
 
 /// State shared by the attempts of one call.
-struct Progress<'a> {
+struct CallProgress<'a> {
     started: Instant,
     first_byte: Option<Duration>,
     attempts: u32,
-    shown: Shown,
+    shown: ShownText,
     /// Tokens billed for failed attempts.
-    spent: Option<Tokens>,
+    spent: Option<TokenUsage>,
     /// Expected usage of the call; held until its actual usage is recorded.
     reservation: Option<Reservation>,
     /// Holds the cost of failed attempts until the usage of the call is recorded.
-    held: Option<Hold>,
-    screen: Screen<'a>,
+    spend_hold: Option<SpendHold>,
+    delta_redactors: DeltaRedactors<'a>,
     /// Transport details of the last request.
-    sent: Sent,
+    sent: SentRequest,
     /// Rate limits that the server reported last.
     limits: Option<Box<RateLimits>>,
     /// Whether compaction after a context overflow was tried; it is tried once.
@@ -47,38 +50,38 @@ struct Progress<'a> {
 }
 
 /// Redacts secrets in streamed deltas, so that they match what will be recorded.
-struct Screen<'a> {
-    text: Cleaner<'a>,
-    reasoning: Cleaner<'a>,
+struct DeltaRedactors<'a> {
+    text: StreamRedactor<'a>,
+    reasoning: StreamRedactor<'a>,
 }
 
-impl<'a> Screen<'a> {
+impl<'a> DeltaRedactors<'a> {
     fn new(secrets: &'a Secrets) -> Self {
-        Self { text: Cleaner::new(secrets), reasoning: Cleaner::new(secrets) }
+        Self { text: StreamRedactor::new(secrets), reasoning: StreamRedactor::new(secrets) }
     }
 }
 
 impl Turn {
-    pub(super) async fn complete(&self, iteration: u32) -> Result<Completion, End> {
-        let mut progress = Progress {
+    pub(super) async fn complete(&self, iteration: u32) -> Result<Completion, TurnEnd> {
+        let mut progress = CallProgress {
             started: Instant::now(),
             reservation: None,
-            held: None,
+            spend_hold: None,
             first_byte: None,
             attempts: 0,
-            shown: Shown::default(),
-            sent: Sent::default(),
+            shown: ShownText::default(),
+            sent: SentRequest::default(),
             limits: None,
             spent: None,
             is_shortened: false,
-            screen: Screen::new(&self.settings.secrets),
+            delta_redactors: DeltaRedactors::new(&self.settings.secrets),
         };
         loop {
             if let Err(end) = self.admit_request(iteration, &mut progress).await {
                 let error = match &end {
-                    End::Failed { error, .. } => Some((**error).clone()),
-                    End::Interrupted => Some(self.stopped()),
-                    End::Session(_) => None,
+                    TurnEnd::Failed { error, .. } => Some((**error).clone()),
+                    TurnEnd::Interrupted => Some(self.cancellation_report()),
+                    TurnEnd::Session(_) => None,
                 };
                 if let Some(error) = error.filter(|_| progress.attempts > 0) {
                     self.record_failure(iteration, &mut progress, &error).await?;
@@ -91,35 +94,35 @@ impl Turn {
             let attempt = attempt.unwrap_or_else(|_| {
                 let message =
                     format!("the model took longer than {:?} in all", self.settings.total);
-                Err(Stop::Failed(ProviderError::terminal(Kind::Timeout, message)))
+                Err(AttemptError::Failed(ProviderError::terminal(Kind::Timeout, message)))
             });
             let error = match attempt {
                 Ok(completion) => {
-                    let usage = self.bill(iteration, &progress);
+                    let usage = self.usage_event(iteration, &progress);
                     self.record_success(usage, &completion).await?;
                     return Ok(completion);
                 }
-                Err(Stop::Failed(error)) => error,
-                Err(Stop::Interrupted) => {
-                    let error = self.stopped();
+                Err(AttemptError::Failed(error)) => error,
+                Err(AttemptError::Interrupted) => {
+                    let error = self.cancellation_report();
                     self.record_failure(iteration, &mut progress, &error).await?;
-                    return Err(End::Interrupted);
+                    return Err(TurnEnd::Interrupted);
                 }
-                Err(Stop::Spent(end)) => {
-                    if let End::Failed { error, .. } = &end {
+                Err(AttemptError::OverBudget(end)) => {
+                    if let TurnEnd::Failed { error, .. } = &end {
                         self.record_failure(iteration, &mut progress, error).await?;
                     }
                     return Err(end);
                 }
-                Err(Stop::End(end)) => return Err(end),
+                Err(AttemptError::TurnEnded(end)) => return Err(end),
             };
             progress.limits = error.facts.rate_limits.clone().map(Box::new).or(progress.limits);
             if error.kind == Kind::ContextOverflow
                 && !std::mem::replace(&mut progress.is_shortened, true)
             {
                 // Model-assisted compaction makes its own reservation.
-                self.release(&mut progress);
-                if self.recover(iteration).await? {
+                self.release_reservation(&mut progress);
+                if self.compact_after_overflow(iteration).await? {
                     progress.shown.start_over();
                     continue;
                 }
@@ -127,11 +130,11 @@ impl Turn {
             let delay =
                 next_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
                     .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
-            let report = self.clean_echo(Report::describe(&error));
+            let report = self.redact_echo(Report::describe(&error));
             let Some(delay) = delay else {
                 self.record_failure(iteration, &mut progress, &report).await?;
                 let status = terminal_status(&error);
-                return Err(End::Failed { status, error: Box::new(report) });
+                return Err(TurnEnd::Failed { status, error: Box::new(report) });
             };
             self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
                 attempt: progress.attempts + 1,
@@ -141,79 +144,92 @@ impl Turn {
             }));
             progress.shown.start_over();
             // Others may send while this one waits.
-            self.release(&mut progress);
+            self.release_reservation(&mut progress);
             let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
             if slept.is_none() {
-                let error = self.stopped();
+                let error = self.cancellation_report();
                 self.record_failure(iteration, &mut progress, &error).await?;
-                return Err(End::Interrupted);
+                return Err(TurnEnd::Interrupted);
             }
         }
     }
 
     /// Waits until the budget admits another request, and reserves its expected usage.
-    async fn admit_request(&self, iteration: u32, progress: &mut Progress<'_>) -> Result<(), End> {
+    async fn admit_request(
+        &self,
+        iteration: u32,
+        progress: &mut CallProgress<'_>,
+    ) -> Result<(), TurnEnd> {
         if progress.reservation.is_none() {
-            let Settings { budget, purse, model, .. } = &*self.settings;
-            let history = self.context.recent().await?;
+            let TurnSettings { budget, usage_total, model, .. } = &*self.settings;
+            let history = self.context.recent_history().await?;
             let asked = Instant::now();
-            let reserving = budget.reserve(model, purse, || self.reading(&history).tokens);
+            let reserving =
+                budget.reserve(model, usage_total, || self.measure_pressure(&history).tokens);
             let reserving = self.context.cancel().run_until_cancelled(reserving);
-            let reserved = self.say_if_it_waits(iteration, reserving).await;
+            let reserved = self.report_budget_wait(iteration, reserving).await;
             // Time spent waiting for the budget does not count against the model's time limit.
             progress.started += asked.elapsed();
-            progress.reservation = reserved.ok_or(End::Interrupted)??;
+            progress.reservation = reserved.ok_or(TurnEnd::Interrupted)??;
         }
         self.check_budget(progress)
     }
 
     /// Releases the reservation between two attempts, and holds what failed attempts were billed
     /// for.
-    fn release(&self, progress: &mut Progress<'_>) {
-        let Settings { budget, purse, model, .. } = &*self.settings;
+    fn release_reservation(&self, progress: &mut CallProgress<'_>) {
+        let TurnSettings { budget, usage_total, model, .. } = &*self.settings;
         if progress.reservation.is_some()
             && let Some(spent) = &progress.spent
         {
-            progress.held = Some(purse.hold(budget.amount(model, spent)));
+            progress.spend_hold = Some(usage_total.hold(budget.amount(model, spent)));
         }
         progress.reservation = None;
     }
 
     /// Emits a status when a request has to wait for the budget, and another when it is sent.
-    async fn say_if_it_waits<T>(&self, iteration: u32, reserving: impl Future<Output = T>) -> T {
+    async fn report_budget_wait<T>(&self, iteration: u32, reserving: impl Future<Output = T>) -> T {
         let tell = |waits| {
             let status = if waits {
-                Status::WaitingForBudget { iteration }
+                SessionStatus::WaitingForBudget { iteration }
             } else {
-                Status::Thinking { iteration }
+                SessionStatus::Thinking { iteration }
             };
             self.context.emit(Ephemeral::Status(status));
         };
-        tell_wait(reserving, tell).await
+        notify_wait(reserving, tell).await
     }
 
     /// Asks the budget whether the request may be sent, and counts it.
-    fn check_budget(&self, progress: &Progress<'_>) -> Result<(), End> {
-        let Settings { budget, purse, model, .. } = &*self.settings;
-        Ok(budget.count(model, purse, &progress.spent.clone().unwrap_or_default())?)
+    fn check_budget(&self, progress: &CallProgress<'_>) -> Result<(), TurnEnd> {
+        let TurnSettings { budget, usage_total, model, .. } = &*self.settings;
+        Ok(budget.check_and_count(
+            model,
+            usage_total,
+            &progress.spent.clone().unwrap_or_default(),
+        )?)
     }
 
     /// Contents of Resources that the request shows; most Turns have none.
-    async fn contents(&self, history: &History) -> Contents {
-        let wanted = resource::wanted(history);
+    async fn load_contents(&self, history: &History) -> ResourceContents {
+        let wanted = resource::shown_resources(history);
         if wanted.is_empty() {
-            return Contents::default();
+            return ResourceContents::default();
         }
-        let (resources, sight) = (self.settings.shelf.clone(), self.settings.sight.clone());
-        let loading = move || resources.contents(&wanted, sight.sees());
+        let (resources, sight) = (self.settings.resources.clone(), self.settings.sight.clone());
+        let loading = move || resources.load_contents(&wanted, sight.is_supported());
         // On failure the Turn continues: the request says that the contents are not available.
-        blocking::work(loading).await.unwrap_or_default()
+        blocking::run_blocking(loading).await.unwrap_or_default()
     }
 
-    async fn attempt(&self, progress: &mut Progress<'_>) -> Result<Completion, Stop> {
-        let history = self.context.recent().await.map_err(|error| Stop::End(error.into()))?;
-        let contents = self.contents(&history).await;
-        let (tools, resends) = (self.toolbox().specs(), self.resends(progress.attempts));
+    async fn attempt(&self, progress: &mut CallProgress<'_>) -> Result<Completion, AttemptError> {
+        let history = self
+            .context
+            .recent_history()
+            .await
+            .map_err(|error| AttemptError::TurnEnded(error.into()))?;
+        let contents = self.load_contents(&history).await;
+        let (tools, resends) = (self.toolbox().specs(), self.resend_limit(progress.attempts));
         let session = self.context.session_id();
         let request = self.settings.request(session, history, contents, tools, resends);
         let mut stream = self.settings.provider.stream(request);
@@ -221,44 +237,48 @@ impl Turn {
         let mut is_parted = false;
         loop {
             let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
-            let Some(heard) = heard else { return Err(Stop::Interrupted) };
+            let Some(heard) = heard else { return Err(AttemptError::Interrupted) };
             match heard {
-                Some(Ok(ModelEvent::Sent(sent))) => self.note_sent(sent, progress)?,
-                Some(Ok(ModelEvent::Alive)) => {
+                Some(Ok(ModelEvent::Sent(sent))) => self.count_resend(sent, progress)?,
+                Some(Ok(ModelEvent::FirstByte)) => {
                     progress.first_byte.get_or_insert_with(|| progress.started.elapsed());
                 }
                 Some(Ok(ModelEvent::TextDelta(delta))) => {
-                    if let Some(news) = progress.shown.text(delta) {
+                    if let Some(news) = progress.shown.add_delta(delta) {
                         if std::mem::take(&mut is_parted) {
                             // An empty delta separates two messages of one response.
                             self.context.emit(Ephemeral::TextDelta(String::new()));
                         }
-                        self.show(news, &mut progress.screen.text, Ephemeral::TextDelta);
+                        self.emit_delta(
+                            news,
+                            &mut progress.delta_redactors.text,
+                            Ephemeral::TextDelta,
+                        );
                     }
                 }
                 Some(Ok(ModelEvent::ReasoningDelta(delta))) => {
                     if progress.shown.may_show_reasoning() {
-                        let cleaner = &mut progress.screen.reasoning;
-                        self.show(delta, cleaner, Ephemeral::ReasoningDelta);
+                        let cleaner = &mut progress.delta_redactors.reasoning;
+                        self.emit_delta(delta, cleaner, Ephemeral::ReasoningDelta);
                     }
                 }
                 Some(Ok(ModelEvent::Limits(limits))) => progress.limits = Some(limits),
-                Some(Ok(ModelEvent::Billed(tokens))) => {
+                Some(Ok(ModelEvent::FailedUsage(tokens))) => {
                     progress.spent.get_or_insert_default().add(&tokens);
                 }
                 Some(Ok(ModelEvent::Item(item))) => {
-                    self.show_held(&mut progress.screen);
-                    is_parted |= matches!(item, Item::Message { .. });
+                    self.flush_deltas(&mut progress.delta_redactors);
+                    is_parted |= matches!(item, OutputItem::Message { .. });
                     items.push(item);
                 }
                 Some(Ok(ModelEvent::Completed(end))) => {
-                    self.show_held(&mut progress.screen);
+                    self.flush_deltas(&mut progress.delta_redactors);
                     return Ok(Completion { items, end });
                 }
-                Some(Err(error)) => return Err(Stop::Failed(error)),
+                Some(Err(error)) => return Err(AttemptError::Failed(error)),
                 None => {
                     let message = "the stream ended before the response was complete";
-                    return Err(Stop::Failed(ProviderError::passing(
+                    return Err(AttemptError::Failed(ProviderError::transient(
                         Kind::InvalidResponse,
                         message,
                     )));
@@ -268,22 +288,26 @@ impl Turn {
     }
 
     /// How often the Provider may resend the request by itself; at least once on the first attempt.
-    fn resends(&self, attempts: u32) -> u32 {
+    fn resend_limit(&self, attempts: u32) -> u32 {
         let left = self.settings.retry.max_attempts.saturating_sub(attempts);
         if attempts == 1 { left.max(1) } else { left }
     }
 
     /// Counts a request that the Provider resent as another attempt: checks the budget and shows it
     /// as a retry.
-    fn note_sent(&self, mut sent: Sent, progress: &mut Progress<'_>) -> Result<(), Stop> {
-        if let Some(error) = sent.after.take() {
-            self.check_budget(progress).map_err(Stop::Spent)?;
+    fn count_resend(
+        &self,
+        mut sent: SentRequest,
+        progress: &mut CallProgress<'_>,
+    ) -> Result<(), AttemptError> {
+        if let Some(error) = sent.previous_error.take() {
+            self.check_budget(progress).map_err(AttemptError::OverBudget)?;
             progress.attempts += 1;
             self.context.emit(Ephemeral::ProviderRetry(ProviderRetry {
                 attempt: progress.attempts,
                 max_attempts: self.settings.retry.max_attempts,
                 delay_ms: 0,
-                error: self.clean_echo(Report::describe(&*error)),
+                error: self.redact_echo(Report::describe(&*error)),
             }));
             progress.shown.start_over();
         }
@@ -292,16 +316,21 @@ impl Turn {
     }
 
     /// Emits the part of a delta that cannot be the beginning of a secret.
-    fn show(&self, news: String, cleaner: &mut Cleaner<'_>, event: fn(String) -> Ephemeral) {
+    fn emit_delta(
+        &self,
+        news: String,
+        cleaner: &mut StreamRedactor<'_>,
+        event: fn(String) -> Ephemeral,
+    ) {
         if self.settings.secrets.is_empty() {
             self.context.emit(event(news));
             return;
         }
-        self.show_bytes(cleaner.push(news.as_bytes()).into_owned(), event);
+        self.emit_bytes(cleaner.push(news.as_bytes()).into_owned(), event);
     }
 
     /// Emits cleaned bytes as text; the cleaner cuts between whole characters.
-    fn show_bytes(&self, bytes: Vec<u8>, event: fn(String) -> Ephemeral) {
+    fn emit_bytes(&self, bytes: Vec<u8>, event: fn(String) -> Ephemeral) {
         let text = String::from_utf8(bytes);
         let text = text.unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
         if !text.is_empty() {
@@ -310,18 +339,22 @@ impl Turn {
     }
 
     /// Emits text that was held back as a possible beginning of a secret.
-    fn show_held(&self, screen: &mut Screen<'_>) {
-        self.show_bytes(screen.reasoning.finish(), Ephemeral::ReasoningDelta);
-        self.show_bytes(screen.text.finish(), Ephemeral::TextDelta);
+    fn flush_deltas(&self, delta_redactors: &mut DeltaRedactors<'_>) {
+        self.emit_bytes(delta_redactors.reasoning.finish(), Ephemeral::ReasoningDelta);
+        self.emit_bytes(delta_redactors.text.finish(), Ephemeral::TextDelta);
     }
 
-    fn bill(&self, iteration: u32, progress: &Progress<'_>) -> ProviderUsage {
+    fn usage_event(&self, iteration: u32, progress: &CallProgress<'_>) -> ProviderUsage {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         ProviderUsage {
             model: self.settings.model.clone(),
             iteration,
             transport: Some(progress.sent.transport.to_owned()).filter(|name| !name.is_empty()),
-            fallback_reason: progress.sent.fallback_reason.clone().map(|text| self.cleaned(text)),
+            fallback_reason: progress
+                .sent
+                .fallback_reason
+                .clone()
+                .map(|text| self.redact_text(text)),
             continuation: progress.sent.continuation.clone(),
             reasoning_dropped: progress.sent.is_without_reasoning,
             retries: progress.attempts.saturating_sub(1),
@@ -340,7 +373,7 @@ impl Turn {
         &self,
         bill: ProviderUsage,
         completion: &Completion,
-    ) -> Result<(), End> {
+    ) -> Result<(), TurnEnd> {
         let end = &completion.end;
         let status = if end.incomplete.is_some() { "incomplete" } else { "completed" };
         let mut bill = ProviderUsage {
@@ -349,23 +382,23 @@ impl Turn {
             response_id: end.response_id.clone(),
             ..bill
         };
-        if let Some(mut searched) = evidence::web_search(&completion.items) {
-            self.settings.secrets.clean_value(&mut searched);
+        if let Some(mut searched) = search_evidence::web_search(&completion.items) {
+            self.settings.secrets.redact_value(&mut searched);
             bill.extra.insert("web_search".to_owned(), searched);
         }
-        self.pay(bill).await
+        self.record_usage(bill).await
     }
 
     /// Records the usage of a call and adds it to the `UsageTotal`.
-    async fn pay(&self, bill: ProviderUsage) -> Result<(), End> {
-        let bill = self.priced(bill);
+    async fn record_usage(&self, bill: ProviderUsage) -> Result<(), TurnEnd> {
+        let bill = self.with_cost(bill);
         self.context.record(bill.clone()).await?;
-        self.settings.purse.pay(&bill, self.settings.budget.prices());
+        self.settings.usage_total.add_call(&bill, self.settings.budget.prices());
         Ok(())
     }
 
     /// Adds the estimated cost, where the price is known.
-    fn priced(&self, mut bill: ProviderUsage) -> ProviderUsage {
+    fn with_cost(&self, mut bill: ProviderUsage) -> ProviderUsage {
         let prices = self.settings.budget.prices();
         bill.estimated_cost_usd =
             bill.billed().and_then(|tokens| prices.cost(&bill.model, &tokens));
@@ -375,27 +408,27 @@ impl Turn {
     async fn record_failure(
         &self,
         iteration: u32,
-        progress: &mut Progress<'_>,
+        progress: &mut CallProgress<'_>,
         error: &Report,
-    ) -> Result<(), End> {
+    ) -> Result<(), TurnEnd> {
         let bill = ProviderUsage {
             status: Some("failed".to_owned()),
             error_kind: Some(error.kind.clone()),
-            ..self.bill(iteration, progress)
+            ..self.usage_event(iteration, progress)
         };
-        self.show_held(&mut progress.screen);
-        self.pay(bill).await?;
-        self.keep_partial(progress.shown.kept().to_owned(), error).await
+        self.flush_deltas(&mut progress.delta_redactors);
+        self.record_usage(bill).await?;
+        self.record_partial(progress.shown.longest_text().to_owned(), error).await
     }
 }
 
 /// Why an attempt has no response.
-enum Stop {
+enum AttemptError {
     Failed(ProviderError),
     Interrupted,
     /// The budget forbids another request.
-    Spent(End),
-    End(End),
+    OverBudget(TurnEnd),
+    TurnEnded(TurnEnd),
 }
 
 fn terminal_status(error: &ProviderError) -> TerminalStatus {
@@ -411,11 +444,11 @@ fn terminal_status(error: &ProviderError) -> TerminalStatus {
 
 /// Streamed text of a call over all its attempts, so that a retry repeats nothing.
 #[derive(Default)]
-pub(super) struct Shown {
+pub(super) struct ShownText {
     /// Shown text of earlier attempts.
     before: String,
     /// Text of this attempt.
-    now: String,
+    current: String,
     /// Whether this attempt differs from the shown text: then its deltas are not shown, only its
     /// whole text at its end.
     diverged: bool,
@@ -424,13 +457,13 @@ pub(super) struct Shown {
     attempts: u32,
 }
 
-impl Shown {
+impl ShownText {
     /// Adds a delta and returns the part that was not shown yet.
-    pub(super) fn text(&mut self, delta: String) -> Option<String> {
-        let known = self.before.as_bytes().get(self.now.len()..).unwrap_or_default();
+    pub(super) fn add_delta(&mut self, delta: String) -> Option<String> {
+        let known = self.before.as_bytes().get(self.current.len()..).unwrap_or_default();
         let shared = known.len().min(delta.len());
         let repeats = known[..shared] == delta.as_bytes()[..shared];
-        self.now.push_str(&delta);
+        self.current.push_str(&delta);
         if self.diverged {
             return None;
         }
@@ -441,11 +474,11 @@ impl Shown {
             self.diverged = true;
             return None;
         }
-        if self.now.len() <= self.before.len() {
+        if self.current.len() <= self.before.len() {
             return None;
         }
         // This attempt is now longer than the shown text: everything further is new.
-        let news = self.now.get(self.before.len()..).unwrap_or_default().to_owned();
+        let news = self.current.get(self.before.len()..).unwrap_or_default().to_owned();
         self.before.clear();
         Some(news)
     }
@@ -456,7 +489,7 @@ impl Shown {
 
     /// Starts the next attempt.
     pub(super) fn start_over(&mut self) {
-        let now = std::mem::take(&mut self.now);
+        let now = std::mem::take(&mut self.current);
         if !self.diverged && now.len() > self.before.len() {
             self.before = now;
         }
@@ -465,7 +498,7 @@ impl Shown {
     }
 
     /// The longest text that arrived, for the record.
-    fn kept(&self) -> &str {
-        if self.now.len() >= self.before.len() { &self.now } else { &self.before }
+    fn longest_text(&self) -> &str {
+        if self.current.len() >= self.before.len() { &self.current } else { &self.before }
     }
 }

@@ -9,26 +9,26 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::activate::once;
-use super::doom::{DoomGuard, Verdict};
-use super::permit::Allowed;
-use super::stance::Held;
-use super::{End, Settings, Turn};
+use super::activate::omit_known_text;
+use super::doom_loop::{DoomLoopGuard, LoopVerdict};
+use super::permission_state::PermissionSnapshot;
+use super::permit::CallApproval;
+use super::{Turn, TurnEnd, TurnSettings};
 use crate::base::blocking;
 use crate::base::error::{Kind, Report};
 use crate::base::id::CallId;
-use crate::base::text::bound;
+use crate::base::text::bound_text;
 use crate::base::tool_error::ToolError;
 use crate::host::sandbox::Profile;
 use crate::host::snapshot::RunningCommand;
-use crate::model::provider::Call;
+use crate::model::provider::FunctionCall;
 use crate::record::event::{
-    Canonical, Ephemeral, Extra, RecordedFiles, Status, TerminalStatus, ToolCall, ToolResult,
+    Canonical, Ephemeral, Extra, RecordedFiles, SessionStatus, TerminalStatus, ToolCall, ToolResult,
 };
-use crate::record::event::{Recorder, Signals};
+use crate::record::event::{FactRecorder, ToolEvents};
 use crate::record::history;
-use crate::tools::permission::sorted;
-use crate::tools::tool::{AnyTool, Desk, Effect, Plan, ToolContext, ToolOutput};
+use crate::tools::permission::sort_keys;
+use crate::tools::tool::{AnyTool, CallEffect, CallPlan, EditorBridge, ToolContext, ToolOutput};
 
 /// How many read-only calls may run at once.
 const PARALLEL_READS: usize = 8;
@@ -37,18 +37,18 @@ const PARALLEL_READS: usize = 8;
 const RECORDING_TICK: Duration = Duration::from_millis(100);
 
 /// A planned call, on its way through permission to execution.
-pub(super) struct Prepared {
-    pub(super) fact: ToolCall,
+pub(super) struct PreparedCall {
+    pub(super) event: ToolCall,
     /// The arguments without those that are null: models send null for "not given".
     pub(super) args: Value,
     pub(super) tool: Arc<dyn AnyTool>,
-    pub(super) plan: Plan,
+    pub(super) plan: CallPlan,
     /// The permission snapshot it was planned under; a later switch means the next call.
-    pub(super) held: Held,
+    pub(super) permission: PermissionSnapshot,
     /// Whether it runs in a read-only sandbox.
-    pub(super) is_held: bool,
+    pub(super) is_sandboxed_read_only: bool,
     /// The approval, if the mode required one.
-    pub(super) allowed: Option<Allowed>,
+    pub(super) approval: Option<CallApproval>,
     /// Whether it reads a source of a Skill, and is no call of the model.
     pub(super) is_source: bool,
 }
@@ -56,24 +56,29 @@ pub(super) struct Prepared {
 impl Turn {
     /// Executes the calls of one response: read-only calls in parallel, the others alone and in
     /// order.
-    pub(super) async fn execute(&self, calls: Vec<Call>, guard: &mut DoomGuard) -> Result<(), End> {
+    pub(super) async fn execute_calls(
+        &self,
+        calls: Vec<FunctionCall>,
+        guard: &mut DoomLoopGuard,
+    ) -> Result<(), TurnEnd> {
         guard.begin_response();
         let mut waiting = calls.into_iter().peekable();
         while let Some(call) = waiting.next() {
-            let first = self.admit(&call, guard).await?;
-            let mut together: Vec<Prepared> = first.into_iter().collect();
-            let may_share = together.first().is_some_and(is_reading);
+            let first = self.record_and_prepare(&call, guard).await?;
+            let mut together: Vec<PreparedCall> = first.into_iter().collect();
+            let may_share = together.first().is_some_and(is_read_only);
             while may_share && together.len() < PARALLEL_READS {
-                let may_join = |next: &Call| self.may_join(next, &together, guard);
+                let may_join =
+                    |next: &FunctionCall| self.may_run_in_parallel(next, &together, guard);
                 let Some(next) = waiting.next_if(may_join) else { break };
-                together.extend(self.admit(&next, guard).await?);
+                together.extend(self.record_and_prepare(&next, guard).await?);
             }
-            let ran = join_all(together.into_iter().map(|prepared| self.run(prepared))).await;
+            let ran = join_all(together.into_iter().map(|prepared| self.run_call(prepared))).await;
             // Whatever has finished gets its result, also when another one was stopped.
             let mut stopped = Ok(());
             for ran in ran {
                 match ran {
-                    Ok(ran) => self.finish(ran, guard).await?,
+                    Ok(ran) => self.finish_call(ran, guard).await?,
                     Err(end) => stopped = Err(end),
                 }
             }
@@ -83,137 +88,153 @@ impl Turn {
     }
 
     /// Records a call, plans it and checks its permission; `None` if it already has its result.
-    async fn admit(&self, call: &Call, guard: &mut DoomGuard) -> Result<Option<Prepared>, End> {
+    async fn record_and_prepare(
+        &self,
+        call: &FunctionCall,
+        guard: &mut DoomLoopGuard,
+    ) -> Result<Option<PreparedCall>, TurnEnd> {
         if self.context.cancel().is_cancelled() {
-            return Err(End::Interrupted);
+            return Err(TurnEnd::Interrupted);
         }
-        let args = call.args();
-        let fact = self.fact_of(call, &args);
+        let args = call.parse_arguments();
+        let fact = self.tool_call_event(call, &args);
         self.context.record(fact.clone()).await?;
-        match guard.judge(&signature(&fact)) {
-            Verdict::Go => {}
-            Verdict::Refuse(length) => {
-                self.answer(&fact, Err(repeated_call(length))).await?;
+        match guard.judge(&call_signature(&fact)) {
+            LoopVerdict::Go => {}
+            LoopVerdict::Refuse(length) => {
+                self.record_result(&fact, Err(repeated_call_error(length))).await?;
                 return Ok(None);
             }
-            Verdict::End(length) => {
-                self.answer(&fact, Err(repeated_call(length))).await?;
-                return Err(repeating_model(&fact.name, length));
+            LoopVerdict::End(length) => {
+                self.record_result(&fact, Err(repeated_call_error(length))).await?;
+                return Err(doom_loop_end(&fact.name, length));
             }
         }
-        let refused = match self.prepare(fact.clone(), args) {
-            Ok(prepared) => match self.permit(prepared).await? {
+        let refused = match self.prepare_call(fact.clone(), args) {
+            Ok(prepared) => match self.check_permission(prepared).await? {
                 Ok(prepared) => return Ok(Some(prepared)),
                 Err(denied) => denied,
             },
-            Err(error) => self.bounded(&fact, error).await?,
+            Err(error) => self.record_bounds_refusal(&fact, error).await?,
         };
-        let result = self.answer(&fact, Err(refused)).await?;
-        guard.note(signature(&fact), comparable(&fact, &result));
+        let result = self.record_result(&fact, Err(refused)).await?;
+        guard.record(call_signature(&fact), without_call_id(&fact, &result));
         Ok(None)
     }
 
     /// The Event of a call, with secrets redacted; the call itself runs unredacted.
-    fn fact_of(&self, call: &Call, args: &Result<Value, String>) -> ToolCall {
-        let mut fact = call.recorded(args);
-        self.settings.secrets.clean_value(&mut fact.args);
-        fact.raw_args = fact.raw_args.map(|raw| self.cleaned(raw));
+    fn tool_call_event(&self, call: &FunctionCall, args: &Result<Value, String>) -> ToolCall {
+        let mut fact = call.to_tool_call(args);
+        self.settings.secrets.redact_value(&mut fact.args);
+        fact.raw_args = fact.raw_args.map(|raw| self.redact_text(raw));
         fact
     }
 
-    fn prepare(&self, fact: ToolCall, args: Result<Value, String>) -> Result<Prepared, ToolError> {
-        self.prepare_under(fact, args, self.settings.stance.now())
-    }
-
-    /// Plans a call under another permission snapshot than the Session's.
-    pub(super) fn prepare_under(
+    fn prepare_call(
         &self,
         fact: ToolCall,
         args: Result<Value, String>,
-        held: Held,
-    ) -> Result<Prepared, ToolError> {
-        let mut args = without_nulls(args.map_err(ToolError::invalid)?);
-        let tool =
-            self.toolbox().find(&fact.name).map_err(|unknown| self.absent(&fact, unknown))?;
+    ) -> Result<PreparedCall, ToolError> {
+        self.prepare_call_under(fact, args, self.settings.permission_state.snapshot())
+    }
+
+    /// Plans a call under another permission snapshot than the Session's.
+    pub(super) fn prepare_call_under(
+        &self,
+        fact: ToolCall,
+        args: Result<Value, String>,
+        held: PermissionSnapshot,
+    ) -> Result<PreparedCall, ToolError> {
+        let mut args = without_nulls(args.map_err(ToolError::invalid_args)?);
+        let tool = self
+            .toolbox()
+            .find_tool(&fact.name)
+            .map_err(|unknown| self.unknown_tool_error(&fact, unknown))?;
         if let Value::Object(fields) = &mut args {
-            tool.respell(fields);
+            tool.normalize_args(fields);
         }
         self.toolbox().validate(&fact.name, &args)?;
-        let plan = tool.plan(&args, &self.context_of(&fact, held.confinement))?;
-        Ok(Prepared {
-            fact,
+        let plan = tool.plan(&args, &self.build_tool_context(&fact, held.confinement))?;
+        Ok(PreparedCall {
+            event: fact,
             args,
             tool,
             plan,
-            held,
-            is_held: false,
-            allowed: None,
+            permission: held,
+            is_sandboxed_read_only: false,
+            approval: None,
             is_source: false,
         })
     }
 
     /// The error for an unknown tool; the state of its MCP server may explain it.
-    fn absent(&self, fact: &ToolCall, unknown: ToolError) -> ToolError {
-        let Settings { connections, role, .. } = &*self.settings;
-        let reason =
-            role.may_use(&fact.name).then(|| connections.absent(&fact.name, self.wanted()));
+    fn unknown_tool_error(&self, fact: &ToolCall, unknown: ToolError) -> ToolError {
+        let TurnSettings { mcp_servers: connections, role, .. } = &*self.settings;
+        let reason = role
+            .may_use(&fact.name)
+            .then(|| connections.explain_missing_tool(&fact.name, self.mcp_tool_filter()));
         reason.flatten().unwrap_or(unknown)
     }
 
     /// Whether a call may run in parallel: it plans as read-only, and the guard would not have to
     /// count another call first.
-    fn may_join(&self, call: &Call, together: &[Prepared], guard: &DoomGuard) -> bool {
-        let args = call.args();
-        let fact = self.fact_of(call, &args);
-        let own = signature(&fact);
+    fn may_run_in_parallel(
+        &self,
+        call: &FunctionCall,
+        together: &[PreparedCall],
+        guard: &DoomLoopGuard,
+    ) -> bool {
+        let args = call.parse_arguments();
+        let fact = self.tool_call_event(call, &args);
+        let own = call_signature(&fact);
         let is_repeated = guard.may_be_refused(&own)
-            || together.iter().any(|prepared| signature(&prepared.fact) == own);
-        !is_repeated && self.prepare(fact, args).is_ok_and(|prepared| is_reading(&prepared))
+            || together.iter().any(|prepared| call_signature(&prepared.event) == own);
+        !is_repeated && self.prepare_call(fact, args).is_ok_and(|prepared| is_read_only(&prepared))
     }
 
-    async fn run(
+    async fn run_call(
         &self,
-        prepared: Prepared,
-    ) -> Result<(ToolCall, Result<ToolOutput, ToolError>), End> {
-        let (fact, outcome) = self.carry_out(prepared).await?;
+        prepared: PreparedCall,
+    ) -> Result<(ToolCall, Result<ToolOutput, ToolError>), TurnEnd> {
+        let (fact, outcome) = self.run_permitted(prepared).await?;
         if let Some(outcome) = outcome {
             return Ok((fact, outcome));
         }
         let orphan = history::orphan_result(&fact, "the Turn was interrupted");
         self.context.record(orphan).await?;
-        Err(End::Interrupted)
+        Err(TurnEnd::Interrupted)
     }
 
     /// Runs a permitted call; no outcome if the Turn was interrupted and the tool did not end in
     /// time.
-    pub(super) async fn carry_out(
+    pub(super) async fn run_permitted(
         &self,
-        prepared: Prepared,
-    ) -> Result<(ToolCall, Option<Result<ToolOutput, ToolError>>), End> {
+        prepared: PreparedCall,
+    ) -> Result<(ToolCall, Option<Result<ToolOutput, ToolError>>), TurnEnd> {
         let is_mutating = prepared.plan.effect.is_mutating();
         if self.settings.dry_run && is_mutating {
-            return Ok((prepared.fact, Some(Ok(rehearsal(&prepared.plan)))));
+            return Ok((prepared.event, Some(Ok(dry_run_output(&prepared.plan)))));
         }
         if is_mutating {
             self.context.make_durable().await?;
         }
-        if let Err(changed) = self.check_allowed(&prepared) {
-            return Ok((prepared.fact, Some(Err(changed))));
+        if let Err(changed) = self.check_unchanged(&prepared) {
+            return Ok((prepared.event, Some(Err(changed))));
         }
         let context = self.tool_context(&prepared);
-        let Prepared { fact, args, tool, plan, .. } = prepared;
+        let PreparedCall { event: fact, args, tool, plan, .. } = prepared;
         // Last check before the tool runs: an interrupt may have come since.
         if self.context.cancel().is_cancelled() {
-            return Err(End::Interrupted);
+            return Err(TurnEnd::Interrupted);
         }
         let may_change_files =
-            plan.effect == Effect::Execute && context.confinement != Profile::ReadOnly;
+            plan.effect == CallEffect::Execute && context.sandbox_profile != Profile::ReadOnly;
         let surveyed =
             if may_change_files { self.survey_before(&fact.call_id).await? } else { None };
-        self.context.emit(Ephemeral::Status(Status::Working {
+        self.context.emit(Ephemeral::Status(SessionStatus::Working {
             call_id: fact.call_id.clone(),
             tool: fact.name.clone(),
-            summary: self.settings.secrets.clean(&plan.summary).into_owned(),
+            summary: self.settings.secrets.redact(&plan.summary).into_owned(),
             waiting: None,
         }));
         let started = std::time::Instant::now();
@@ -234,14 +255,14 @@ impl Turn {
 
     /// Records all files before a command, with progress Events if that takes long. An interrupt
     /// ends it.
-    async fn survey_before(&self, call_id: &CallId) -> Result<Option<RunningCommand>, End> {
+    async fn survey_before(&self, call_id: &CallId) -> Result<Option<RunningCommand>, TurnEnd> {
         let Some(tracker) = self.settings.tracker.clone() else { return Ok(None) };
         let running = tracker.command_started();
-        if tracker.before_command_at_once() {
+        if tracker.try_before_command() {
             return Ok(Some(running));
         }
         let surveying = tracker.clone();
-        let mut survey = blocking::work(move || surveying.before_command());
+        let mut survey = blocking::run_blocking(move || surveying.before_command());
         let mut is_told = false;
         let surveyed = loop {
             if let Ok(done) = tokio::time::timeout(RECORDING_TICK, &mut survey).await {
@@ -249,7 +270,7 @@ impl Turn {
             }
             let progress = tracker.progress();
             if self.context.cancel().is_cancelled() {
-                progress.inspect(|progress| progress.stop().ask());
+                progress.inspect(|progress| progress.stop().request());
                 continue;
             }
             // The first status has no numbers, for front-ends that show it only once.
@@ -258,7 +279,7 @@ impl Turn {
             let files =
                 files.map(|(done, total)| RecordedFiles { done: done as u64, total: total as u64 });
             let call_id = call_id.clone();
-            self.context.emit(Ephemeral::Status(Status::Recording { call_id, files }));
+            self.context.emit(Ephemeral::Status(SessionStatus::Recording { call_id, files }));
         };
         match surveyed {
             Ok(Ok(())) => {}
@@ -266,7 +287,7 @@ impl Turn {
             Err(error) => tracing::warn!(%error, "files are not recorded before a command"),
         }
         if self.context.cancel().is_cancelled() {
-            return Err(End::Interrupted);
+            return Err(TurnEnd::Interrupted);
         }
         Ok(Some(running))
     }
@@ -277,58 +298,58 @@ impl Turn {
             return;
         };
         drop(running);
-        if tracker.after_command_at_once() {
+        if tracker.try_after_command() {
             return;
         }
-        match blocking::work(move || tracker.after_command()).await {
+        match blocking::run_blocking(move || tracker.after_command()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "file changes of a command are not recorded"),
             Err(error) => tracing::warn!(%error, "file changes of a command are not recorded"),
         }
     }
 
-    async fn finish(
+    async fn finish_call(
         &self,
         (fact, outcome): (ToolCall, Result<ToolOutput, ToolError>),
-        guard: &mut DoomGuard,
-    ) -> Result<(), End> {
+        guard: &mut DoomLoopGuard,
+    ) -> Result<(), TurnEnd> {
         let wanted = outcome.as_ref().ok().and_then(|output| output.skill_context.clone());
         let is_unfinished = outcome.as_ref().is_ok_and(|output| output.is_unfinished);
-        let result = self.answer(&fact, outcome).await?;
+        let result = self.record_result(&fact, outcome).await?;
         if is_unfinished {
-            guard.forget();
+            guard.clear();
         } else {
-            guard.note(signature(&fact), comparable(&fact, &result));
+            guard.record(call_signature(&fact), without_call_id(&fact, &result));
         }
         let Some(name) = wanted else { return Ok(()) };
         let skills = self.settings.skills.clone();
-        let found = blocking::work(move || skills.find(&name)).await;
+        let found = blocking::run_blocking(move || skills.find(&name)).await;
         match found.ok().flatten() {
-            Some(skill) => self.hydrate(&skill, "model").await,
+            Some(skill) => self.read_skill_sources(&skill, "model").await,
             None => Ok(()),
         }
     }
 
     /// Records the result of a call and returns the text that the model will read.
-    async fn answer(
+    async fn record_result(
         &self,
         fact: &ToolCall,
         outcome: Result<ToolOutput, ToolError>,
-    ) -> Result<String, End> {
+    ) -> Result<String, TurnEnd> {
         let secrets = &self.settings.secrets;
         let (ok, text, mut details, error) = match outcome {
             Ok(ToolOutput { ok, text, details, programs, .. }) => {
-                self.outside.note(&programs, self.settings.workspace.root());
+                self.program_files.add(&programs, self.settings.workspace.root());
                 (ok, text, details, None)
             }
             Err(error) => {
-                let report = self.clean(error.into());
+                let report = self.redact_report(error.into());
                 (false, error_text(&report), Value::Null, Some(report))
             }
         };
-        secrets.clean_value(&mut details);
-        let cleaned = secrets.clean(&text);
-        let output = bound(&cleaned, self.settings.output_limit).into_owned();
+        secrets.redact_value(&mut details);
+        let cleaned = secrets.redact(&text);
+        let output = bound_text(&cleaned, self.settings.output_limit).into_owned();
         self.context
             .record(ToolResult {
                 call_id: fact.call_id.clone(),
@@ -343,22 +364,22 @@ impl Turn {
     }
 
     /// The context of a permitted call.
-    pub(super) fn tool_context(&self, prepared: &Prepared) -> ToolContext {
-        let Prepared { is_held, held, .. } = prepared;
+    pub(super) fn tool_context(&self, prepared: &PreparedCall) -> ToolContext {
+        let PreparedCall { is_sandboxed_read_only: is_held, permission: held, .. } = prepared;
         let confinement = if *is_held { Profile::ReadOnly } else { held.confinement };
-        self.context_of(&prepared.fact, confinement)
+        self.build_tool_context(&prepared.event, confinement)
     }
 
     /// The function by which tools record Events in the Session.
-    fn recorder(&self) -> Recorder {
-        let (context, narrowed) = (self.context.clone(), Arc::clone(&self.narrowed));
+    fn event_recorder(&self) -> FactRecorder {
+        let (context, narrowed) = (self.context.clone(), Arc::clone(&self.skill_tool_limits));
         Arc::new(move |fact| {
             let (context, narrowed) = (context.clone(), narrowed.clone());
             Box::pin(async move {
-                narrowed.note(&fact);
+                narrowed.add(&fact);
                 let fact = match fact {
                     Canonical::SkillActivation(skill) => {
-                        once(skill, &context.recent().await?).into()
+                        omit_known_text(skill, &context.recent_history().await?).into()
                     }
                     fact => fact,
                 };
@@ -367,20 +388,21 @@ impl Turn {
         })
     }
 
-    fn context_of(&self, fact: &ToolCall, confinement: Profile) -> ToolContext {
+    fn build_tool_context(&self, fact: &ToolCall, confinement: Profile) -> ToolContext {
         let cancel = self.context.cancel().child_token();
         ToolContext {
             call_id: fact.call_id.clone(),
             workspace: self.settings.workspace.clone(),
-            desk: Desk::new(self.settings.editor.clone(), cancel.clone()),
+            editor: EditorBridge::new(self.settings.editor.clone(), cancel.clone()),
             tracker: self.settings.tracker.clone(),
             cancel,
-            signals: Signals::to(self.context.bus().clone()).recording(self.recorder()),
+            events: ToolEvents::to_bus(self.context.bus().clone())
+                .with_recorder(self.event_recorder()),
             secrets: self.settings.secrets.clone(),
             session_folder: self.settings.session_folder.clone(),
             output_folders: Arc::clone(&self.settings.output_folders),
             output_limit: self.settings.output_limit,
-            confinement,
+            sandbox_profile: confinement,
         }
     }
 }
@@ -392,11 +414,11 @@ fn without_nulls(mut args: Value) -> Value {
     args
 }
 
-fn is_reading(prepared: &Prepared) -> bool {
+fn is_read_only(prepared: &PreparedCall) -> bool {
     prepared.plan.is_shareable()
 }
 
-fn rehearsal(plan: &Plan) -> ToolOutput {
+fn dry_run_output(plan: &CallPlan) -> ToolOutput {
     let diff = plan.diff.as_ref().map(|diff| format!("\n{diff}")).unwrap_or_default();
     ToolOutput::new(
         true,
@@ -415,7 +437,7 @@ fn error_text(report: &Report) -> String {
 }
 
 /// The result of a call that would begin or continue the fourth round of a cycle.
-fn repeated_call(length: usize) -> ToolError {
+fn repeated_call_error(length: usize) -> ToolError {
     let message = match length {
         1 => "this exact call was made three times with the same result, so it was not run again"
             .to_owned(),
@@ -425,30 +447,30 @@ fn repeated_call(length: usize) -> ToolError {
         ),
     };
     ToolError::new(Kind::DoomLoop, message)
-        .next("change the arguments or the approach, or answer with what you know")
+        .with_next_action("change the arguments or the approach, or answer with what you know")
 }
 
 /// The end of a Turn whose model keeps repeating refused calls.
-fn repeating_model(tool: &str, length: usize) -> End {
+fn doom_loop_end(tool: &str, length: usize) -> TurnEnd {
     let message = match length {
         1 => format!("the model repeated the same call to `{tool}`"),
         _ => format!("the model repeated the same {length} calls, the last one to `{tool}`"),
     };
     let action = "go on with `pixir resume`, and tell the model what to do differently";
     let error = Report::new(Kind::DoomLoop, message).with_next_actions(vec![action.to_owned()]);
-    End::Failed { status: TerminalStatus::DoomLoop, error: Box::new(error) }
+    TurnEnd::Failed { status: TerminalStatus::DoomLoop, error: Box::new(error) }
 }
 
 /// A result without the call id, which names the file of a long output, so that results of equal
 /// calls compare equal.
-fn comparable(fact: &ToolCall, result: &str) -> String {
+fn without_call_id(fact: &ToolCall, result: &str) -> String {
     result.replace(fact.call_id.as_str(), "")
 }
 
 /// Name and arguments of a call, the same text for equal calls.
-fn signature(fact: &ToolCall) -> String {
+fn call_signature(fact: &ToolCall) -> String {
     match &fact.raw_args {
         Some(raw) => format!("{} {raw}", fact.name),
-        None => format!("{} {}", fact.name, sorted(&fact.args)),
+        None => format!("{} {}", fact.name, sort_keys(&fact.args)),
     }
 }

@@ -7,27 +7,27 @@
 
 use serde_json::{Value, json};
 
-use super::execute::Prepared;
-use super::stance::Held;
-use super::{End, Turn};
+use super::execute::PreparedCall;
+use super::permission_state::PermissionSnapshot;
+use super::{Turn, TurnEnd};
 use crate::base::error::{Kind, Report};
 use crate::base::id::{CallId, EventId};
-use crate::base::text::bound;
+use crate::base::text::bound_text;
 use crate::base::tool_error::ToolError;
 use crate::host::sandbox::Profile;
-use crate::model::skill::{Skill, Source, What, sha256};
+use crate::model::skill::{ContextSource, ContextSourceKind, Skill, sha256};
 use crate::record::event::{Extra, SkillContextHydration, ToolCall};
 use crate::tools::tool::ToolOutput;
 
 /// How much of one source the model sees, in bytes.
-const MOST_OF_ONE: usize = 8 * 1024;
+const MAX_SOURCE_BYTES: usize = 8 * 1024;
 /// How many files a source may bring.
-const MOST_FILES: usize = 8;
+const MAX_FILES: usize = 8;
 /// How long a command may take, in milliseconds.
-const PATIENCE_MS: u64 = 30_000;
+const COMMAND_TIMEOUT_MS: u64 = 30_000;
 
 /// The output of one source.
-struct Read {
+struct SourceOutput {
     ok: bool,
     text: String,
     error: Option<Report>,
@@ -36,31 +36,35 @@ struct Read {
 
 impl Turn {
     /// Reads all sources of a Skill, one after the other, and records each.
-    pub(super) async fn hydrate(&self, skill: &Skill, requested_by: &str) -> Result<(), End> {
+    pub(super) async fn read_skill_sources(
+        &self,
+        skill: &Skill,
+        requested_by: &str,
+    ) -> Result<(), TurnEnd> {
         if !skill.is_trusted {
             return Ok(());
         }
-        for source in &skill.front.sources {
+        for source in &skill.front_matter.sources {
             let read = self.read_source(source).await?;
-            let cleaned = self.settings.secrets.clean(&read.text);
-            let content = bound(&cleaned, MOST_OF_ONE).into_owned();
+            let cleaned = self.settings.secrets.redact(&read.text);
+            let content = bound_text(&cleaned, MAX_SOURCE_BYTES).into_owned();
             let cut_from = (content.len() < cleaned.len()).then_some(cleaned.len() as u64);
-            let request = self.settings.secrets.clean(&source.what.to_string()).into_owned();
+            let request = self.settings.secrets.redact(&source.kind.to_string()).into_owned();
             self.context
                 .record(SkillContextHydration {
                     name: skill.name().to_owned(),
                     content_hash: skill.digest.clone(),
                     source: source.id.clone(),
-                    kind: source.what.kind().to_owned(),
+                    kind: source.kind.name().to_owned(),
                     request,
                     tools: read.tools,
                     requested_by: requested_by.to_owned(),
-                    mode: self.settings.stance.mode().to_string(),
+                    mode: self.settings.permission_state.mode().to_string(),
                     ok: read.ok,
                     sha256: sha256(content.as_bytes()),
                     content,
                     cut_from,
-                    error: read.error.map(|error| self.clean(error)),
+                    error: read.error.map(|error| self.redact_report(error)),
                     extra: Extra::new(),
                 })
                 .await?;
@@ -68,30 +72,31 @@ impl Turn {
         Ok(())
     }
 
-    async fn read_source(&self, source: &Source) -> Result<Read, End> {
-        let command = match &source.what {
-            What::Files(globs) => return self.read_files(globs).await,
-            What::Git(fact) => fact.command(),
-            What::Command(command) => command.clone(),
+    async fn read_source(&self, source: &ContextSource) -> Result<SourceOutput, TurnEnd> {
+        let command = match &source.kind {
+            ContextSourceKind::Files(globs) => return self.read_files(globs).await,
+            ContextSourceKind::Git(fact) => fact.command(),
+            ContextSourceKind::Command(command) => command.clone(),
         };
-        let args = json!({ "command": command, "timeout_ms": PATIENCE_MS });
-        let outcome = self.consult("bash", args).await?;
-        Ok(Read::of(outcome, vec!["bash".to_owned()]))
+        let args = json!({ "command": command, "timeout_ms": COMMAND_TIMEOUT_MS });
+        let outcome = self.call_tool("bash", args).await?;
+        Ok(SourceOutput::from_outcome(outcome, vec!["bash".to_owned()]))
     }
 
-    async fn read_files(&self, globs: &[String]) -> Result<Read, End> {
-        let mut all = Read { ok: true, text: String::new(), error: None, tools: Vec::new() };
+    async fn read_files(&self, globs: &[String]) -> Result<SourceOutput, TurnEnd> {
+        let mut all =
+            SourceOutput { ok: true, text: String::new(), error: None, tools: Vec::new() };
         let mut paths: Vec<String> = Vec::new();
         for glob in globs {
             if !glob.contains(['*', '?', '[', '{']) {
                 paths.push(glob.clone());
                 continue;
             }
-            let found = self.consult("glob", json!({ "pattern": glob })).await?;
-            all.use_tool("glob");
+            let found = self.call_tool("glob", json!({ "pattern": glob })).await?;
+            all.add_tool("glob");
             match found {
                 Ok(found) => paths.extend(found.text.lines().map(str::to_owned)),
-                Err(error) => return Ok(Read::of(Err(error), all.tools)),
+                Err(error) => return Ok(SourceOutput::from_outcome(Err(error), all.tools)),
             }
         }
         let mut seen: Vec<String> = Vec::new();
@@ -101,12 +106,12 @@ impl Turn {
             if seen.contains(&path) {
                 continue;
             }
-            if seen.len() == MOST_FILES {
+            if seen.len() == MAX_FILES {
                 all.text.push_str("[more files match; they are left out]\n");
                 break;
             }
-            let outcome = self.consult("read", json!({ "path": path })).await?;
-            all.use_tool("read");
+            let outcome = self.call_tool("read", json!({ "path": path })).await?;
+            all.add_tool("read");
             let (ok, told) = match outcome {
                 Ok(output) => (output.ok, output.text),
                 // A missing file is not a failure.
@@ -114,7 +119,7 @@ impl Turn {
                 Err(error) => (false, format!("[{}]", error.message)),
             };
             all.ok &= ok;
-            all.text.extend(["== ", &path, "\n", &bound(&told, MOST_OF_ONE / 2), "\n"]);
+            all.text.extend(["== ", &path, "\n", &bound_text(&told, MAX_SOURCE_BYTES / 2), "\n"]);
             seen.push(path);
         }
         if seen.is_empty() {
@@ -125,39 +130,43 @@ impl Turn {
 
     /// Makes a tool call that no model asked for. Only its permission decision and its output are
     /// recorded.
-    async fn consult(&self, tool: &str, args: Value) -> Result<Result<ToolOutput, ToolError>, End> {
+    async fn call_tool(
+        &self,
+        tool: &str,
+        args: Value,
+    ) -> Result<Result<ToolOutput, ToolError>, TurnEnd> {
         if self.context.cancel().is_cancelled() {
-            return Err(End::Interrupted);
+            return Err(TurnEnd::Interrupted);
         }
         let call_id = CallId::new(format!("context_{}", EventId::mint()));
         let name = tool.to_owned();
         let fact = ToolCall { call_id, name, args, raw_args: None, extra: Extra::new() };
-        let mode = self.settings.stance.mode();
-        let held = Held { mode, confinement: Profile::ReadOnly };
+        let mode = self.settings.permission_state.mode();
+        let held = PermissionSnapshot { mode, confinement: Profile::ReadOnly };
         let args = Ok(fact.args.clone());
-        let prepared = match self.prepare_under(fact, args, held) {
-            Ok(prepared) => Prepared { is_source: true, ..prepared },
+        let prepared = match self.prepare_call_under(fact, args, held) {
+            Ok(prepared) => PreparedCall { is_source: true, ..prepared },
             Err(error) => return Ok(Err(error)),
         };
-        match self.permit(prepared).await? {
+        match self.check_permission(prepared).await? {
             Err(denied) => Ok(Err(denied)),
-            Ok(prepared) => match self.carry_out(prepared).await? {
+            Ok(prepared) => match self.run_permitted(prepared).await? {
                 (_, Some(outcome)) => Ok(outcome),
-                (_, None) => Err(End::Interrupted),
+                (_, None) => Err(TurnEnd::Interrupted),
             },
         }
     }
 }
 
-impl Read {
-    fn of(outcome: Result<ToolOutput, ToolError>, tools: Vec<String>) -> Self {
+impl SourceOutput {
+    fn from_outcome(outcome: Result<ToolOutput, ToolError>, tools: Vec<String>) -> Self {
         match outcome {
             Ok(ToolOutput { ok, text, .. }) => Self { ok, text, error: None, tools },
             Err(error) => Self { ok: false, text: String::new(), error: Some(error.into()), tools },
         }
     }
 
-    fn use_tool(&mut self, name: &str) {
+    fn add_tool(&mut self, name: &str) {
         if !self.tools.iter().any(|own| own == name) {
             self.tools.push(name.to_owned());
         }

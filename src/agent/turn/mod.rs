@@ -7,18 +7,18 @@ mod activate;
 mod budget;
 mod compact;
 mod complete;
-mod doom;
-mod evidence;
+mod doom_loop;
 mod execute;
 mod hydrate;
-mod outside;
+mod permission_state;
 mod permit;
 mod pressure;
-mod purse;
+mod program_files;
 mod request;
-mod stance;
+mod search_evidence;
 #[cfg(test)]
 mod tests;
+mod usage_total;
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -28,45 +28,47 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use activate::named_in;
-pub use budget::{Budget, RUN_COST, unpriced};
-pub use compact::{Compacted, compact};
-pub use pressure::Gauge;
-pub use purse::{Purse, SpendLimits};
-pub use stance::Stance;
+pub use activate::find_named_skills;
+pub use budget::{RUN_COST_LIMIT, RunBudget, missing_price_report};
+pub use compact::{CompactionResult, compact};
+pub use permission_state::PermissionState;
+pub use pressure::PressureGauge;
+pub use usage_total::{SpendLimits, UsageTotal};
 
 use crate::agent::session::{SessionError, TurnContext};
 use crate::base::blocking;
 use crate::base::error::{Explain, Kind, Report, counted};
 use crate::base::secret::Secrets;
-use crate::host::snapshot::Tracker;
+use crate::host::snapshot::TurnTracker;
 use crate::host::workspace::Workspace;
-use crate::model::provider::{Item, Provider, Source, Wishes};
+use crate::model::provider::{OutputItem, Provider, ResponseOptions, WebSource};
 use crate::model::skill::Skills;
 use crate::record::event::{
-    AssistantMessage, Descriptor, Ephemeral, Extra, NOTICE, PermissionMode, Phase, Reasoning,
-    Status, TerminalStatus, TurnFailed, UserMessage,
+    AssistantMessage, Ephemeral, Extra, NOTICE, PermissionMode, Phase, Reasoning,
+    ResourceDescriptor, SessionStatus, TerminalStatus, TurnFailed, UserMessage,
 };
 use crate::record::history;
-use crate::record::resource::Shelf;
+use crate::record::resource::Resources;
 use crate::record::state_dir::SessionFolder;
-use crate::settings::config::{Compaction, Miss, Retry, Sight, Window};
+use crate::settings::config::{
+    AnswerMismatch, CompactionSettings, ContextWindowSize, ImageSupport, RetryPolicy,
+};
 use crate::settings::role::Role;
-use crate::tools::mcp::{Connections, Wanted};
-use crate::tools::permission::Approvals;
+use crate::tools::mcp::{McpServers, McpToolFilter};
+use crate::tools::permission::ApprovalStore;
 use crate::tools::tool::Editor;
 use crate::tools::toolbox::Toolbox;
 use budget::BudgetRefusal;
 use complete::Completion;
-use doom::DoomGuard;
+use doom_loop::DoomLoopGuard;
 
 /// Everything a Turn needs besides its Session.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct TurnSettings {
     pub provider: Arc<dyn Provider>,
     pub toolbox: Toolbox,
     /// The MCP servers of the Session.
-    pub connections: Connections,
+    pub mcp_servers: McpServers,
     /// All tools of the Session, also those that its role withholds.
     pub tools: Toolbox,
     pub workspace: Workspace,
@@ -74,15 +76,15 @@ pub struct Settings {
     pub model: String,
     pub effort: Option<String>,
     /// Permission mode and sandbox profile, which may change while a Turn runs.
-    pub stance: Stance,
+    pub permission_state: PermissionState,
     /// Whether a front-end answers questions; without one they are denied at once.
     pub can_ask: bool,
     /// Lasting approvals, of the Session and of the project.
-    pub approvals: Approvals,
+    pub approvals: ApprovalStore,
     pub role: &'static Role,
     pub dry_run: bool,
     pub max_iterations: Option<u32>,
-    pub retry: Retry,
+    pub retry: RetryPolicy,
     /// The longest that one iteration may take, all attempts together.
     pub total: Duration,
     /// How long a cancelled tool may take to clean up.
@@ -91,34 +93,34 @@ pub struct Settings {
     pub session_folder: SessionFolder,
     /// The Sessions whose spilled output may be read: this one first.
     pub output_folders: Arc<[SessionFolder]>,
-    pub prompt: Prompt,
+    pub prompt: PromptParts,
     /// Limits of the run; shared by its Turns.
-    pub budget: Arc<Budget>,
+    pub budget: Arc<RunBudget>,
     /// Billed usage of the Session and all its Subagents.
-    pub purse: Purse,
+    pub usage_total: UsageTotal,
     /// Options of the response: web search and the schema of the answer.
-    pub wishes: Wishes,
+    pub response_options: ResponseOptions,
     /// The Resources of the Session.
-    pub shelf: Shelf,
+    pub resources: Resources,
     /// Whether the model can be shown images.
-    pub sight: Sight,
+    pub sight: ImageSupport,
     /// The model's context window.
-    pub window: Window,
+    pub window: ContextWindowSize,
     /// Measures how full the window is.
-    pub gauge: Arc<Gauge>,
+    pub pressure_gauge: Arc<PressureGauge>,
     /// Settings of compaction.
-    pub compaction: Compaction,
+    pub compaction: CompactionSettings,
     /// The editor whose buffers tools read, if the front-end has one.
     pub editor: Option<Arc<dyn Editor>>,
     /// Records files before they change, so that a Turn can be undone.
-    pub tracker: Option<Tracker>,
+    pub tracker: Option<TurnTracker>,
     /// The Skills that may be used.
     pub skills: Skills,
 }
 
 /// The parts of the prompt beside the History.
 #[derive(Debug, Clone)]
-pub struct Prompt {
+pub struct PromptParts {
     pub contract: &'static str,
     pub instructions: Arc<str>,
     pub project: Option<Arc<str>>,
@@ -129,11 +131,11 @@ pub struct Prompt {
 
 /// The input of one Turn.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Input {
+pub struct TurnInput {
     /// The prompt, as typed.
     pub text: String,
     /// Attached Resources; their bytes are stored already.
-    pub resources: Vec<Descriptor>,
+    pub resources: Vec<ResourceDescriptor>,
     /// Late context from the sender, such as the Delegation Context of a Subagent.
     pub context: Option<String>,
     /// Whether another agent wrote it, not a person.
@@ -141,16 +143,27 @@ pub struct Input {
 }
 
 /// Runs a Turn, records its terminal Event, and returns its status.
-pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) -> Status {
+pub async fn run(
+    context: TurnContext,
+    settings: Arc<TurnSettings>,
+    input: TurnInput,
+) -> SessionStatus {
     let (toolbox, is_late) = (OnceLock::new(), AtomicBool::new(false));
     let narrowed = Arc::default();
-    let outside = outside::ProgramFiles::default();
-    let turn = Turn { context, settings, toolbox, is_late, narrowed, outside };
-    match turn.drive_in_time(input).await {
-        Ok(()) => Status::Done,
+    let outside = program_files::ProgramFiles::default();
+    let turn = Turn {
+        context,
+        settings,
+        toolbox,
+        is_late,
+        skill_tool_limits: narrowed,
+        program_files: outside,
+    };
+    match turn.run_until_deadline(input).await {
+        Ok(()) => SessionStatus::Done,
         Err(end) => {
-            turn.settle().await;
-            turn.look_back().await;
+            turn.end_background_commands().await;
+            turn.record_file_changes().await;
             turn.fail(end).await
         }
     }
@@ -158,21 +171,21 @@ pub async fn run(context: TurnContext, settings: Arc<Settings>, input: Input) ->
 
 pub(super) struct Turn {
     context: TurnContext,
-    settings: Arc<Settings>,
+    settings: Arc<TurnSettings>,
     /// The tools of this Turn; fixed from its start.
     toolbox: OnceLock<Toolbox>,
     /// Set when the run's deadline cancelled the Turn, so that its end is not recorded as an
     /// interrupt.
     is_late: AtomicBool,
     /// Tool restrictions of active Skills.
-    narrowed: Arc<activate::Narrowed>,
+    skill_tool_limits: Arc<activate::SkillToolLimits>,
     /// Files that commands wrote and that programs outside the sandbox execute, such as git hooks.
-    outside: outside::ProgramFiles,
+    program_files: program_files::ProgramFiles,
 }
 
 /// Why a Turn ends without an answer.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum TurnEnd {
     Failed {
         status: TerminalStatus,
         error: Box<Report>,
@@ -182,39 +195,39 @@ pub(super) enum End {
     Session(Box<SessionError>),
 }
 
-impl From<SessionError> for End {
+impl From<SessionError> for TurnEnd {
     fn from(error: SessionError) -> Self {
-        End::Session(Box::new(error))
+        TurnEnd::Session(Box::new(error))
     }
 }
 
-impl End {
+impl TurnEnd {
     fn failed(status: TerminalStatus, kind: Kind, message: impl Into<String>) -> Self {
-        End::Failed { status, error: Box::new(Report::new(kind, message)) }
+        TurnEnd::Failed { status, error: Box::new(Report::new(kind, message)) }
     }
 }
 
-impl From<BudgetRefusal> for End {
+impl From<BudgetRefusal> for TurnEnd {
     fn from(spent: BudgetRefusal) -> Self {
-        End::Failed { status: spent.status, error: spent.report }
+        TurnEnd::Failed { status: spent.status, error: spent.report }
     }
 }
 
 impl Turn {
     /// After an interrupt, ends the background commands of this Turn before its end is recorded.
-    async fn settle(&self) {
+    async fn end_background_commands(&self) {
         if self.context.cancel().is_cancelled() {
-            let leaving = self.toolbox().settle();
+            let leaving = self.toolbox().wait_cleanup();
             tokio::time::timeout(self.settings.tool_grace, leaving).await.ok();
         }
     }
 
     /// Runs the loop until the run's deadline, which cancels it like an interrupt.
-    async fn drive_in_time(&self, input: Input) -> Result<(), End> {
+    async fn run_until_deadline(&self, input: TurnInput) -> Result<(), TurnEnd> {
         let Some(deadline) = self.settings.budget.deadline() else {
-            return self.drive(input).await;
+            return self.run_iterations(input).await;
         };
-        let mut work = pin!(self.drive(input));
+        let mut work = pin!(self.run_iterations(input));
         tokio::select! {
             biased;
             done = &mut work => return done,
@@ -223,79 +236,85 @@ impl Turn {
         self.is_late.store(true, Ordering::Release);
         self.context.cancel().cancel();
         match work.await {
-            Err(End::Interrupted) => Err(self.settings.budget.late().into()),
+            Err(TurnEnd::Interrupted) => Err(self.settings.budget.timeout_refusal().into()),
             done => done,
         }
     }
 
     /// The report for cancelled work: the run's deadline or an interrupt.
-    fn stopped(&self) -> Report {
+    fn cancellation_report(&self) -> Report {
         if self.is_late.load(Ordering::Acquire) {
-            return *self.settings.budget.late().report;
+            return *self.settings.budget.timeout_refusal().report;
         }
         Report::new(Kind::Interrupted, "the Turn was interrupted")
     }
 
-    async fn drive(&self, input: Input) -> Result<(), End> {
-        self.begin(input).await?;
-        let mut guard = DoomGuard::default();
+    async fn run_iterations(&self, input: TurnInput) -> Result<(), TurnEnd> {
+        self.start(input).await?;
+        let mut guard = DoomLoopGuard::default();
         for iteration in 0.. {
             self.check_cap(iteration)?;
-            self.context.emit(Ephemeral::Status(Status::Thinking { iteration }));
-            self.make_room(iteration).await?;
+            self.context.emit(Ephemeral::Status(SessionStatus::Thinking { iteration }));
+            self.check_pressure(iteration).await?;
             let completion = self.complete(iteration).await?;
-            if self.take(completion, &mut guard).await? == Next::Answered {
+            if self.process_response(completion, &mut guard).await? == IterationOutcome::Answered {
                 return Ok(());
             }
         }
-        Err(End::failed(TerminalStatus::IterationCap, Kind::IterationCap, "too many iterations"))
+        Err(TurnEnd::failed(
+            TerminalStatus::IterationCap,
+            Kind::IterationCap,
+            "too many iterations",
+        ))
     }
 
-    async fn begin(&self, input: Input) -> Result<(), End> {
+    async fn start(&self, input: TurnInput) -> Result<(), TurnEnd> {
         let settings = &self.settings;
         // Servers that are still starting are waited for a moment, once per Session.
-        let tell = |servers| self.context.emit(Ephemeral::Status(Status::Starting { servers }));
-        self.context.cancel().run_until_cancelled(settings.connections.settled(tell)).await;
-        let history = self.context.recent().await?;
-        self.toolbox.get_or_init(|| self.gather());
+        let tell =
+            |servers| self.context.emit(Ephemeral::Status(SessionStatus::Starting { servers }));
+        self.context.cancel().run_until_cancelled(settings.mcp_servers.wait_for_start(tell)).await;
+        let history = self.context.recent_history().await?;
+        self.toolbox.get_or_init(|| self.collect_tools());
         let mut context = settings.late_context();
         if let Some(told) = &input.context {
-            context.extend(["\n\n", &settings.secrets.clean(told)]);
+            context.extend(["\n\n", &settings.secrets.redact(told)]);
         }
         // The context is append-only: sent once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
-        self.settings.shelf.begin_turn(&history, &input.resources);
-        let active = self.activate(&input, &history).await?;
+        self.settings.resources.begin_turn(&history, &input.resources);
+        let active = self.activate_skills(&input, &history).await?;
         let message = UserMessage {
-            text: self.settings.secrets.clean(&input.text).into_owned(),
+            text: self.settings.secrets.redact(&input.text).into_owned(),
             context: is_news.then_some(context),
             resources: input.resources.iter().map(|resource| json!(resource)).collect(),
             ..UserMessage::default()
         };
         let said = self.context.record(message).await?;
         if let (Some(tracker), Some(seq)) = (&self.settings.tracker, said.seq()) {
-            tracker.begin(seq);
+            tracker.begin_turn(seq);
         }
         // Skill sources are read for a person; a model requests them by a call.
         for skill in active.into_iter().filter(|_| !input.is_delegated) {
-            self.hydrate(&skill, "user").await?;
+            self.read_skill_sources(&skill, "user").await?;
         }
         Ok(())
     }
 
     /// The tools of this Turn: Pixir's own, and those of MCP servers that are connected by now.
-    fn gather(&self) -> Toolbox {
-        let Settings { toolbox, connections, role, shelf, .. } = &*self.settings;
-        let mut guests = connections.tools(shelf, self.wanted());
+    fn collect_tools(&self) -> Toolbox {
+        let TurnSettings { toolbox, mcp_servers: connections, role, resources: shelf, .. } =
+            &*self.settings;
+        let mut guests = connections.tools(shelf, self.mcp_tool_filter());
         guests.retain(|guest| role.may_use(&guest.spec().name));
-        toolbox.with_guests(guests)
+        toolbox.with_external_tools(guests)
     }
 
     /// Which MCP tools are offered: only read-only ones to a role that can never change anything.
-    fn wanted(&self) -> Wanted {
-        match self.settings.role.limit(&PermissionMode::Auto) {
-            PermissionMode::Auto | PermissionMode::Ask => Wanted::All,
-            PermissionMode::ReadOnly | PermissionMode::Other(_) => Wanted::Reading,
+    fn mcp_tool_filter(&self) -> McpToolFilter {
+        match self.settings.role.limit_mode(&PermissionMode::Auto) {
+            PermissionMode::Auto | PermissionMode::Ask => McpToolFilter::All,
+            PermissionMode::ReadOnly | PermissionMode::Other(_) => McpToolFilter::ReadOnly,
         }
     }
 
@@ -304,9 +323,9 @@ impl Turn {
     }
 
     /// Records the files that commands of this Turn changed, so that it can be undone.
-    async fn look_back(&self) {
+    async fn record_file_changes(&self) {
         let Some(tracker) = self.settings.tracker.clone() else { return };
-        match blocking::work(move || tracker.end()).await {
+        match blocking::run_blocking(move || tracker.end_turn()).await {
             Ok(Ok(None)) => {}
             Ok(Ok(Some(reason))) => tracing::info!(reason, "undo covers file tools only"),
             Ok(Err(error)) => tracing::warn!(%error, "file changes of commands are not recorded"),
@@ -314,18 +333,22 @@ impl Turn {
         }
     }
 
-    fn check_cap(&self, iteration: u32) -> Result<(), End> {
+    fn check_cap(&self, iteration: u32) -> Result<(), TurnEnd> {
         if self.context.cancel().is_cancelled() {
-            return Err(End::Interrupted);
+            return Err(TurnEnd::Interrupted);
         }
         let (status, cap) = (TerminalStatus::IterationCap, self.settings.max_iterations);
         let used_up = check_cap(cap, iteration).map_err(Box::new);
-        used_up.map_err(|error| End::Failed { status, error })
+        used_up.map_err(|error| TurnEnd::Failed { status, error })
     }
 
     /// Records the response and executes its calls, in the order they came.
-    async fn take(&self, completion: Completion, guard: &mut DoomGuard) -> Result<Next, End> {
-        let has_calls = completion.items.iter().any(|item| matches!(item, Item::Call(_)));
+    async fn process_response(
+        &self,
+        completion: Completion,
+        guard: &mut DoomLoopGuard,
+    ) -> Result<IterationOutcome, TurnEnd> {
+        let has_calls = completion.items.iter().any(|item| matches!(item, OutputItem::Call(_)));
         let truncated = completion.end.incomplete;
         // An answer that was cut is shown as it is, and never asked for again.
         let goes_on = has_calls || (completion.end.wants_more && truncated.is_none());
@@ -336,76 +359,78 @@ impl Turn {
         let mut items = completion.items.into_iter().enumerate().peekable();
         while let Some((place, item)) = items.next() {
             match item {
-                Item::Reasoning { mut item } => {
-                    self.settings.secrets.clean_value(&mut item);
+                OutputItem::Reasoning { mut item } => {
+                    self.settings.secrets.redact_value(&mut item);
                     let model = self.settings.model.clone();
                     let account = self.settings.provider.account();
                     let extra = account.map(|mark| ("account".to_owned(), json!(&*mark)));
                     let extra = extra.into_iter().collect();
                     self.context.record(Reasoning { item, model, extra }).await?;
                 }
-                Item::Message { text, is_refusal, citations } if !text.trim().is_empty() => {
-                    let text = self.cleaned(text);
+                OutputItem::Message { text, is_refusal, citations } if !text.trim().is_empty() => {
+                    let text = self.redact_text(text);
                     if !goes_on && Some(place) == last_text {
                         answer = Some((text, is_refusal, citations));
                         continue;
                     }
-                    self.say(text, Phase::Commentary, None, &citations).await?;
+                    self.record_message(text, Phase::Commentary, None, &citations).await?;
                     recorded = true;
                 }
-                Item::Call(call) => {
+                OutputItem::Call(call) => {
                     let mut calls = vec![call];
-                    while let Some((_, Item::Call(call))) =
-                        items.next_if(|(_, item)| matches!(item, Item::Call(_)))
+                    while let Some((_, OutputItem::Call(call))) =
+                        items.next_if(|(_, item)| matches!(item, OutputItem::Call(_)))
                     {
                         calls.push(call);
                     }
-                    self.execute(calls, guard).await?;
+                    self.execute_calls(calls, guard).await?;
                 }
                 // A web search is recorded with the usage.
-                Item::Message { .. } | Item::WebSearch(_) | Item::Other { .. } => {}
+                OutputItem::Message { .. }
+                | OutputItem::WebSearch(_)
+                | OutputItem::Other { .. } => {}
             }
         }
         match answer {
-            Some((text, true, _)) => return self.refuse(text).await,
+            Some((text, true, _)) => return self.end_refused(text).await,
             Some((text, false, citations)) => {
                 if let Some(reason) = &truncated {
-                    return self.cut(text, reason, &citations).await;
+                    return self.end_truncated(text, reason, &citations).await;
                 }
-                if let Some(schema) = &self.settings.wishes.answer_schema
+                if let Some(schema) = &self.settings.response_options.answer_schema
                     && let Err(misses) = schema.check(&text)
                 {
-                    return self.miss(text, &misses).await;
+                    return self.end_schema_mismatch(text, &misses).await;
                 }
-                self.look_back().await;
-                self.say(text, Phase::Final, None, &citations).await?;
-                return Ok(Next::Answered);
+                self.record_file_changes().await;
+                self.record_message(text, Phase::Final, None, &citations).await?;
+                return Ok(IterationOutcome::Answered);
             }
-            None if has_calls => return Ok(Next::GoOn),
+            None if has_calls => return Ok(IterationOutcome::Continue),
             None if goes_on && recorded && guard.may_go_on_without_calls() => {
-                return Ok(Next::GoOn);
+                return Ok(IterationOutcome::Continue);
             }
             None => {}
         }
-        Err(unanswered(truncated.as_deref()))
+        Err(unanswered_end(truncated.as_deref()))
     }
 
-    async fn say(
+    async fn record_message(
         &self,
         text: String,
         phase: Phase,
         cut: Option<&str>,
-        citations: &[Source],
-    ) -> Result<(), End> {
+        citations: &[WebSource],
+    ) -> Result<(), TurnEnd> {
         let mut metadata = Extra::new();
         if let Some(reason) = cut {
             metadata.insert("truncated".to_owned(), json!(reason));
         }
-        if let Some(mut citations) = evidence::citations(citations) {
-            self.settings.secrets.clean_value(&mut citations);
+        if let Some(mut citations) = search_evidence::citations(citations) {
+            self.settings.secrets.redact_value(&mut citations);
             metadata.insert("citations".to_owned(), citations);
         }
-        if let Some(notice) = self.outside.notice().filter(|_| phase == Phase::Final) {
+        if let Some(notice) = self.program_files.notice().filter(|_| phase == Phase::Final) {
             metadata.insert(NOTICE.to_owned(), json!(notice));
         }
         let metadata = (!metadata.is_empty()).then_some(metadata);
@@ -417,22 +442,31 @@ impl Turn {
     }
 
     /// Ends the Turn after a refusal: its text is recorded, and the Turn has no answer.
-    async fn refuse(&self, text: String) -> Result<Next, End> {
+    async fn end_refused(&self, text: String) -> Result<IterationOutcome, TurnEnd> {
         let message = format!("the model declined: {}", text.trim());
-        self.say(text, Phase::Commentary, None, &[]).await?;
-        Err(End::failed(TerminalStatus::Incomplete, Kind::ProviderRefusal, message))
+        self.record_message(text, Phase::Commentary, None, &[]).await?;
+        Err(TurnEnd::failed(TerminalStatus::Incomplete, Kind::ProviderRefusal, message))
     }
 
     /// Ends the Turn after a truncated answer: its text is recorded as commentary.
-    async fn cut(&self, text: String, reason: &str, citations: &[Source]) -> Result<Next, End> {
-        self.say(text, Phase::Commentary, Some(reason), citations).await?;
-        Err(incomplete(Some(reason), format!("the answer was cut: {reason}")))
+    async fn end_truncated(
+        &self,
+        text: String,
+        reason: &str,
+        citations: &[WebSource],
+    ) -> Result<IterationOutcome, TurnEnd> {
+        self.record_message(text, Phase::Commentary, Some(reason), citations).await?;
+        Err(incomplete_end(Some(reason), format!("the answer was cut: {reason}")))
     }
 
     /// Ends the Turn after an answer that does not fit the schema: its text is recorded as
     /// commentary.
-    async fn miss(&self, text: String, misses: &[Miss]) -> Result<Next, End> {
-        self.say(text, Phase::Commentary, None, &[]).await?;
+    async fn end_schema_mismatch(
+        &self,
+        text: String,
+        misses: &[AnswerMismatch],
+    ) -> Result<IterationOutcome, TurnEnd> {
+        self.record_message(text, Phase::Commentary, None, &[]).await?;
         let told: Vec<String> = misses.iter().map(ToString::to_string).collect();
         let message = format!("the answer does not fit the schema: {}", told.join("; "));
         let places: Vec<Value> = misses
@@ -444,46 +478,46 @@ impl Turn {
             .with_next_actions(vec![
                 "resume the Session and ask for the answer again, with the same schema".to_owned(),
             ]);
-        let error = Box::new(self.clean(report));
-        Err(End::Failed { status: TerminalStatus::Incomplete, error })
+        let error = Box::new(self.redact_report(report));
+        Err(TurnEnd::Failed { status: TerminalStatus::Incomplete, error })
     }
 
     /// Records the text of a broken stream as evidence.
-    async fn keep_partial(&self, text: String, error: &Report) -> Result<(), End> {
+    async fn record_partial(&self, text: String, error: &Report) -> Result<(), TurnEnd> {
         if text.trim().is_empty() {
             return Ok(());
         }
-        self.context.record(history::partial(self.cleaned(text), &error.kind)).await?;
+        self.context.record(history::partial_message(self.redact_text(text), &error.kind)).await?;
         Ok(())
     }
 
     /// Redacts secrets in text of the model, which may have read them.
-    fn cleaned(&self, text: String) -> String {
-        match self.settings.secrets.clean(&text) {
+    fn redact_text(&self, text: String) -> String {
+        match self.settings.secrets.redact(&text) {
             Cow::Owned(cleaned) => cleaned,
             Cow::Borrowed(_) => text,
         }
     }
 
     /// Redacts secrets in a server's error, which may echo them in any encoding.
-    fn clean_echo(&self, mut error: Report) -> Report {
-        error.message = self.settings.secrets.clean_echo(&error.message);
-        self.settings.secrets.clean_echo_value(&mut error.details);
+    fn redact_echo(&self, mut error: Report) -> Report {
+        error.message = self.settings.secrets.redact_server_error(&error.message);
+        self.settings.secrets.redact_server_error_value(&mut error.details);
         error
     }
 
     /// Redacts secrets in an error before it is recorded.
-    fn clean(&self, mut error: Report) -> Report {
-        error.message = self.settings.secrets.clean(&error.message).into_owned();
-        self.settings.secrets.clean_value(&mut error.details);
+    fn redact_report(&self, mut error: Report) -> Report {
+        error.message = self.settings.secrets.redact(&error.message).into_owned();
+        self.settings.secrets.redact_value(&mut error.details);
         error
     }
 
-    async fn fail(&self, end: End) -> Status {
+    async fn fail(&self, end: TurnEnd) -> SessionStatus {
         let (status, error) = match end {
-            End::Failed { status, error } => (status, *error),
-            End::Interrupted => (TerminalStatus::Interrupted, self.stopped()),
-            End::Session(error) => return error.to_status(),
+            TurnEnd::Failed { status, error } => (status, *error),
+            TurnEnd::Interrupted => (TerminalStatus::Interrupted, self.cancellation_report()),
+            TurnEnd::Session(error) => return error.to_status(),
         };
         let failed = TurnFailed {
             terminal_status: status.clone(),
@@ -491,7 +525,7 @@ impl Turn {
             error_message: error.message.clone(),
             details: error.details.clone(),
             extra: self
-                .outside
+                .program_files
                 .notice()
                 .map(|notice| (NOTICE.to_owned(), json!(notice)))
                 .into_iter()
@@ -502,30 +536,30 @@ impl Turn {
             return failure.to_status();
         }
         match status {
-            TerminalStatus::Interrupted => Status::Interrupted,
-            status => Status::Error { terminal_status: status.as_str().to_owned(), error },
+            TerminalStatus::Interrupted => SessionStatus::Interrupted,
+            status => SessionStatus::Error { terminal_status: status.as_str().to_owned(), error },
         }
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Next {
+enum IterationOutcome {
     Answered,
-    GoOn,
+    Continue,
 }
 
 /// The end of a Turn whose response had no answer.
-fn unanswered(truncated: Option<&str>) -> End {
+fn unanswered_end(truncated: Option<&str>) -> TurnEnd {
     let message = match truncated {
         Some("content_filter") => "the Provider's content filter withheld the answer".to_owned(),
         Some(reason) => format!("the answer was cut before it began: {reason}"),
         None => "the model ended its Turn without an answer".to_owned(),
     };
-    incomplete(truncated, message)
+    incomplete_end(truncated, message)
 }
 
 /// The end of a Turn without a complete answer.
-fn incomplete(truncated: Option<&str>, message: String) -> End {
+fn incomplete_end(truncated: Option<&str>, message: String) -> TurnEnd {
     let (kind, action) = match truncated {
         Some("content_filter") => (Kind::ProviderRefusal, "rephrase the request"),
         _ => (
@@ -536,7 +570,7 @@ fn incomplete(truncated: Option<&str>, message: String) -> End {
     let error = Report::new(kind, message)
         .with_details(json!({ "reason": truncated }))
         .with_next_actions(vec![action.to_owned()]);
-    End::Failed { status: TerminalStatus::Incomplete, error: Box::new(error) }
+    TurnEnd::Failed { status: TerminalStatus::Incomplete, error: Box::new(error) }
 }
 
 /// Refuses an iteration beyond `cap`; `None` is no limit.
@@ -548,6 +582,6 @@ fn check_cap(cap: Option<u32>, iteration: u32) -> Result<(), Report> {
         .with_next_actions(vec!["go on with `pixir resume`, or raise --max-iterations".to_owned()]))
 }
 
-fn is_text(item: &Item) -> bool {
-    matches!(item, Item::Message { text, .. } if !text.trim().is_empty())
+fn is_text(item: &OutputItem) -> bool {
+    matches!(item, OutputItem::Message { text, .. } if !text.trim().is_empty())
 }

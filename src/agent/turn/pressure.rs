@@ -9,32 +9,35 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 
-use super::{End, Turn};
+use super::{Turn, TurnEnd};
 use crate::base::error::{Kind, Report};
-use crate::base::tokens::{PER_ITEM, estimate};
+use crate::base::tokens::{TOKENS_PER_ITEM, estimate_tokens};
 use crate::record::compaction;
-use crate::record::compaction::{Ends, Room, Trigger, weigh, weigh_checkpoint};
+use crate::record::compaction::{
+    CompactionTrigger, SubagentEndWeight, WindowBudget, weigh_checkpoint, weigh_fact,
+};
 use crate::record::event::{
-    Canonical, Ephemeral, Pressure, ProviderUsage, Seq, Status, TerminalStatus, Tier,
+    Canonical, ContextPressure, Ephemeral, PressureTier, ProviderUsage, Seq, SessionStatus,
+    TerminalStatus,
 };
 use crate::record::history::History;
 
 /// The hint when nothing can be compacted.
-const ELSEWHERE: &str = "choose a model with a larger window, or begin a new Session";
+const NO_ROOM_HINT: &str = "choose a model with a larger window, or begin a new Session";
 
 /// The cached estimate of a Session's window, and the tier shown last; it can be lost at any time.
 #[derive(Debug, Default)]
-pub struct Gauge(Mutex<State>);
+pub struct PressureGauge(Mutex<GaugeState>);
 
 #[derive(Debug, Default)]
-struct State {
-    known: Option<Known>,
-    shown: Option<Tier>,
+struct GaugeState {
+    known: Option<TokenEstimate>,
+    shown: Option<PressureTier>,
 }
 
 /// An estimate of everything up to a seq.
 #[derive(Debug, Clone)]
-struct Known {
+struct TokenEstimate {
     seq: Seq,
     model: String,
     tokens: u64,
@@ -42,26 +45,32 @@ struct Known {
 
 /// The size of the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(super) struct PressureReading {
     pub tokens: u64,
     /// The part of `tokens` that is estimated, not counted by the Provider.
     pub estimated: u64,
 }
 
-impl Gauge {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PressureGauge {
+    fn lock(&self) -> MutexGuard<'_, GaugeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Measures a History for a model; `fixed` gives the tokens beside it, and is called only when
     /// needed.
-    pub(super) fn read(&self, history: &History, model: &str, fixed: impl Fn() -> u64) -> Reading {
+    pub(super) fn measure(
+        &self,
+        history: &History,
+        model: &str,
+        fixed: impl Fn() -> u64,
+    ) -> PressureReading {
         let known = self.lock().known.clone().filter(|known| known.model == model);
-        let since = known.and_then(|known| Some(known.tokens + grown(history, known.seq)?));
+        let since =
+            known.and_then(|known| Some(known.tokens + estimate_since(history, known.seq)?));
         let is_fresh = since.is_none();
-        let afresh = || fixed() + whole(history);
+        let afresh = || fixed() + estimate_all(history);
         let mut tokens = since.unwrap_or_else(afresh);
-        let counted = counted(history, model);
+        let counted = counted_reading(history, model);
         // Some servers report wrong counts: less than half of the estimate is not believed.
         let mut credible = counted.filter(|reading| reading.tokens.saturating_mul(2) >= tokens);
         if credible.is_none() && counted.is_some() && !is_fresh {
@@ -70,58 +79,58 @@ impl Gauge {
             credible = counted.filter(|reading| reading.tokens.saturating_mul(2) >= tokens);
         }
         if let Some(seq) = history.last_seq() {
-            self.lock().known = Some(Known { seq, model: model.to_owned(), tokens });
+            self.lock().known = Some(TokenEstimate { seq, model: model.to_owned(), tokens });
         }
-        credible.unwrap_or(Reading { tokens, estimated: tokens })
+        credible.unwrap_or(PressureReading { tokens, estimated: tokens })
     }
 
     /// Whether a tier has to be shown: once, and again after it was left.
-    fn is_news(&self, tier: Option<Tier>) -> bool {
+    fn should_show(&self, tier: Option<PressureTier>) -> bool {
         let mut state = self.lock();
         let is_higher = tier > state.shown;
         state.shown = tier;
         is_higher
     }
 
-    fn forget(&self) {
-        *self.lock() = State::default();
+    fn reset(&self) {
+        *self.lock() = GaugeState::default();
     }
 }
 
 /// The Provider's last count plus an estimate of what came since; `None` if no count is valid.
-fn counted(history: &History, model: &str) -> Option<Reading> {
-    let mut tally = Tally::default();
+fn counted_reading(history: &History, model: &str) -> Option<PressureReading> {
+    let mut weight_sum = WeightSum::default();
     let mut facts = history.live_backwards().map(|(_, fact)| fact);
     while let Some(fact) = facts.next() {
         match fact {
-            Canonical::ProviderUsage(usage) if counts(usage, model) => {
+            Canonical::ProviderUsage(usage) if counts_conversation(usage, model) => {
                 let tokens = usage.usage.as_ref()?;
                 // The output is part of the next input, reasoning included.
                 let counted = tokens.input_tokens.saturating_add(tokens.output_tokens);
-                let estimated = tally.behind(facts);
+                let estimated = weight_sum.total_after(facts);
                 let tokens = counted.saturating_add(estimated);
-                return Some(Reading { tokens, estimated });
+                return Some(PressureReading { tokens, estimated });
             }
             Canonical::HistoryCompaction(_) => return None,
             _ if is_answer(fact) => {}
-            _ => tally.add(fact),
+            _ => weight_sum.add(fact),
         }
     }
     None
 }
 
 /// Estimate of what came after a seq; `None` if what was before it may not count any longer.
-fn grown(history: &History, seq: Seq) -> Option<u64> {
-    let mut tally = Tally::default();
+fn estimate_since(history: &History, seq: Seq) -> Option<u64> {
+    let mut weight_sum = WeightSum::default();
     let mut facts = history.live_backwards();
     while let Some((own, fact)) = facts.next() {
         match fact {
             _ if own <= seq => {
                 let before = facts.map(|(_, fact)| fact);
-                return Some(tally.behind(std::iter::once(fact).chain(before)));
+                return Some(weight_sum.total_after(std::iter::once(fact).chain(before)));
             }
             Canonical::HistoryCompaction(_) | Canonical::HistoryRewound(_) => return None,
-            _ => tally.add(fact),
+            _ => weight_sum.add(fact),
         }
     }
     None
@@ -129,7 +138,7 @@ fn grown(history: &History, seq: Seq) -> Option<u64> {
 
 /// Sum of the estimated sizes of Events, added from the last one backwards.
 #[derive(Default)]
-struct Tally {
+struct WeightSum {
     sum: u64,
     /// Size of Subagent ends whose user message was not added yet.
     ends: u64,
@@ -137,13 +146,13 @@ struct Tally {
     is_earlier: bool,
 }
 
-impl Tally {
+impl WeightSum {
     fn add(&mut self, fact: &Canonical) {
-        let weight = weigh(fact, None, !self.is_earlier);
+        let weight = weigh_fact(fact, None, !self.is_earlier);
         match fact {
             Canonical::SubagentEvent(_) => self.ends += weight,
             Canonical::UserMessage(_) => {
-                self.sum += weight + Ends::default().add(self.ends);
+                self.sum += weight + SubagentEndWeight::default().add(self.ends);
                 self.ends = 0;
                 self.is_earlier = true;
             }
@@ -153,17 +162,17 @@ impl Tally {
 
     /// The sum, after these earlier Events: their Subagent ends have used up part of the common
     /// limit.
-    fn behind<'a>(self, before: impl Iterator<Item = &'a Canonical>) -> u64 {
+    fn total_after<'a>(self, before: impl Iterator<Item = &'a Canonical>) -> u64 {
         if self.ends == 0 {
             return self.sum;
         }
-        let mut told = Ends::default();
+        let mut told = SubagentEndWeight::default();
         for fact in before {
             if told.is_full() || matches!(fact, Canonical::UserMessage(_)) {
                 break;
             }
             if matches!(fact, Canonical::SubagentEvent(_)) {
-                told.add(weigh(fact, None, false));
+                told.add(weigh_fact(fact, None, false));
             }
         }
         self.sum + told.add(self.ends)
@@ -171,7 +180,7 @@ impl Tally {
 }
 
 /// Whether a usage record counts the conversation of this model.
-fn counts(usage: &ProviderUsage, model: &str) -> bool {
+fn counts_conversation(usage: &ProviderUsage, model: &str) -> bool {
     usage.model == model
         && !usage.extra.contains_key("purpose")
         && usage.usage.as_ref().is_some_and(|tokens| tokens.input_tokens > 0)
@@ -186,43 +195,45 @@ fn is_answer(fact: &Canonical) -> bool {
 }
 
 /// Estimate of everything that is replayed.
-fn whole(history: &History) -> u64 {
+fn estimate_all(history: &History) -> u64 {
     let visible = history.visible();
     let is_user = |(_, fact): &(Seq, &Canonical)| matches!(fact, Canonical::UserMessage(_));
     let last = visible.facts.iter().rposition(is_user).unwrap_or_default();
-    let limit = |seq: Seq| visible.checkpoint.and_then(|own| own.prunes(seq));
+    let limit = |seq: Seq| visible.checkpoint.and_then(|own| own.prune_limit(seq));
     let facts = visible.facts.iter().enumerate();
-    let mut ends = Ends::default();
-    let weights = facts
-        .map(|(place, (seq, fact))| ends.bounded(fact, weigh(fact, limit(*seq), place >= last)));
+    let mut ends = SubagentEndWeight::default();
+    let weights = facts.map(|(place, (seq, fact))| {
+        ends.bounded(fact, weigh_fact(fact, limit(*seq), place >= last))
+    });
     visible.checkpoint.map_or(0, weigh_checkpoint) + weights.sum::<u64>()
 }
 
 impl Turn {
     /// Measures the window, emits its pressure if the tier is new, and compacts at the critical
     /// tier.
-    pub(super) async fn make_room(&self, iteration: u32) -> Result<(), End> {
-        let history = self.context.recent().await?;
+    pub(super) async fn check_pressure(&self, iteration: u32) -> Result<(), TurnEnd> {
+        let history = self.context.recent_history().await?;
         let window = self.settings.window.tokens();
-        let reading = self.reading(&history);
-        let tier = Tier::of(reading.tokens, window);
-        let is_news = self.settings.gauge.is_news(tier);
+        let reading = self.measure_pressure(&history);
+        let tier = PressureTier::from_tokens(reading.tokens, window);
+        let is_news = self.settings.pressure_gauge.should_show(tier);
         if let Some(tier) = tier.filter(|_| is_news) {
-            let can_shrink = || self.can_shorten(&history, Trigger::CriticalPressure);
-            let helps = tier != Tier::Critical || can_shrink();
-            let pressure = self.pressure(tier, reading, window, helps);
+            let can_shrink = || self.can_compact(&history, CompactionTrigger::CriticalPressure);
+            let helps = tier != PressureTier::Critical || can_shrink();
+            let pressure = self.pressure_event(tier, reading, window, helps);
             self.context.emit(Ephemeral::ContextPressure(pressure));
         }
-        if tier == Some(Tier::Critical) && self.settings.compaction.auto {
-            self.shorten(&history, Trigger::CriticalPressure, iteration).await?;
+        if tier == Some(PressureTier::Critical) && self.settings.compaction.auto {
+            self.record_compaction(&history, CompactionTrigger::CriticalPressure, iteration)
+                .await?;
         }
-        if tier == Some(Tier::Critical) { self.check_fit(window).await } else { Ok(()) }
+        if tier == Some(PressureTier::Critical) { self.check_fit(window).await } else { Ok(()) }
     }
 
     /// Refuses a request that cannot fit, before it is sent. An estimate may be a third too high,
     /// and a window of unknown size may be larger than assumed.
-    async fn check_fit(&self, window: u64) -> Result<(), End> {
-        let reading = self.reading(&self.context.recent().await?);
+    async fn check_fit(&self, window: u64) -> Result<(), TurnEnd> {
+        let reading = self.measure_pressure(&self.context.recent_history().await?);
         // A server that read more than the window has a larger one.
         let counted = reading.tokens - reading.estimated;
         let least = counted + reading.estimated / 4 * 3;
@@ -242,43 +253,43 @@ impl Turn {
                 "if the window is larger, name it in `context_window` of the config".to_owned(),
             ]);
         let status = TerminalStatus::ConfigurationError;
-        Err(End::Failed { status, error: Box::new(report) })
+        Err(TurnEnd::Failed { status, error: Box::new(report) })
     }
 
     /// Compacts after the Provider reported an overflow; returns whether it did.
-    pub(super) async fn recover(&self, iteration: u32) -> Result<bool, End> {
+    pub(super) async fn compact_after_overflow(&self, iteration: u32) -> Result<bool, TurnEnd> {
         if !self.settings.compaction.auto {
             return Ok(false);
         }
-        let history = self.context.recent().await?;
-        self.shorten(&history, Trigger::OverflowRecovery, iteration).await
+        let history = self.context.recent_history().await?;
+        self.record_compaction(&history, CompactionTrigger::OverflowRecovery, iteration).await
     }
 
     /// Records a compaction, if there is one that helps.
-    async fn shorten(
+    async fn record_compaction(
         &self,
         history: &History,
-        trigger: Trigger,
+        trigger: CompactionTrigger,
         iteration: u32,
-    ) -> Result<bool, End> {
-        if !self.can_shorten(history, trigger) {
+    ) -> Result<bool, TurnEnd> {
+        if !self.can_compact(history, trigger) {
             return Ok(false);
         }
         // Model-assisted compaction takes time, so it has a status of its own.
-        self.context.emit(Ephemeral::Status(Status::Compacting { iteration }));
+        self.context.emit(Ephemeral::Status(SessionStatus::Compacting { iteration }));
         let asks = self.settings.compaction.model_assisted;
         let tell = |waits| {
             let status = if waits {
-                Status::WaitingForBudget { iteration }
+                SessionStatus::WaitingForBudget { iteration }
             } else {
-                Status::Compacting { iteration }
+                SessionStatus::Compacting { iteration }
             };
             self.context.emit(Ephemeral::Status(status));
         };
         let (settings, session) = (&self.settings, self.context.session_id());
         let work = super::compact(settings, session, history, trigger, asks, tell);
         let Some(done) = self.context.cancel().run_until_cancelled(work).await else {
-            return Err(End::Interrupted);
+            return Err(TurnEnd::Interrupted);
         };
         let Some(mut done) = done.ok() else { return Ok(false) };
         if let Some(bill) = &mut done.bill {
@@ -287,62 +298,76 @@ impl Turn {
         for fact in done.into_facts() {
             self.context.record(fact).await?;
         }
-        self.settings.gauge.forget();
+        self.settings.pressure_gauge.reset();
         let window = self.settings.window.tokens();
-        let left = self.reading(&self.context.recent().await?);
+        let left = self.measure_pressure(&self.context.recent_history().await?);
         // Pressure that remains after compaction is not shown again.
-        self.settings.gauge.is_news(Tier::of(left.tokens, window));
-        self.context.emit(Ephemeral::Status(Status::Thinking { iteration }));
+        self.settings.pressure_gauge.should_show(PressureTier::from_tokens(left.tokens, window));
+        self.context.emit(Ephemeral::Status(SessionStatus::Thinking { iteration }));
         Ok(true)
     }
 
-    fn can_shorten(&self, history: &History, trigger: Trigger) -> bool {
-        compaction::plan(history, self.settings.room(), trigger).is_ok()
+    fn can_compact(&self, history: &History, trigger: CompactionTrigger) -> bool {
+        compaction::plan_compaction(history, self.settings.compaction_room(), trigger).is_ok()
     }
 
-    pub(super) fn reading(&self, history: &History) -> Reading {
+    pub(super) fn measure_pressure(&self, history: &History) -> PressureReading {
         let settings = &self.settings;
         let specs = self.toolbox().specs();
-        settings.gauge.read(history, &settings.model, || settings.fixed(&specs))
+        settings.pressure_gauge.measure(history, &settings.model, || settings.fixed_tokens(&specs))
     }
 
-    fn pressure(&self, tier: Tier, reading: Reading, window: u64, helps: bool) -> Pressure {
+    fn pressure_event(
+        &self,
+        tier: PressureTier,
+        reading: PressureReading,
+        window: u64,
+        helps: bool,
+    ) -> ContextPressure {
         let id = self.context.session_id();
         let look = format!("preview it with `pixir compact {id} --dry-run`");
         let action = match (tier, self.settings.compaction.auto) {
-            (Tier::Critical, _) if !helps => "no older Turns are left to compact".to_owned(),
-            (Tier::Critical, true) => "compacting now; the Log keeps everything".to_owned(),
+            (PressureTier::Critical, _) if !helps => {
+                "no older Turns are left to compact".to_owned()
+            }
+            (PressureTier::Critical, true) => "compacting now; the Log keeps everything".to_owned(),
             (_, true) => {
                 format!("compacts automatically at 90 %, or now with `pixir compact {id}`")
             }
             (_, false) => format!("make room with `pixir compact {id}`"),
         };
-        Pressure {
+        ContextPressure {
             tier,
             model: self.settings.model.clone(),
             input_tokens: reading.tokens,
             window_tokens: window,
             window_is_assumed: !self.settings.window.is_known(),
             estimated_tokens: reading.estimated,
-            next_actions: vec![action, if helps { look } else { ELSEWHERE.to_owned() }],
+            next_actions: vec![action, if helps { look } else { NO_ROOM_HINT.to_owned() }],
         }
     }
 }
 
-impl super::Settings {
+impl super::TurnSettings {
     /// Tokens of a request beside the conversation: instructions, project and tool specs.
-    pub(super) fn fixed(&self, specs: &[crate::model::tool_spec::ToolSpec]) -> u64 {
+    pub(super) fn fixed_tokens(&self, specs: &[crate::model::tool_spec::ToolSpec]) -> u64 {
         let tool = |spec: &crate::model::tool_spec::ToolSpec| {
             let parameters = serde_json::to_string(&spec.parameters).unwrap_or_default();
-            PER_ITEM + estimate(&spec.name) + estimate(&spec.description) + estimate(&parameters)
+            TOKENS_PER_ITEM
+                + estimate_tokens(&spec.name)
+                + estimate_tokens(&spec.description)
+                + estimate_tokens(&parameters)
         };
-        let project = self.prompt.project.as_deref().map_or(0, estimate);
-        estimate(&self.prompt.instructions) + project + specs.iter().map(tool).sum::<u64>()
+        let project = self.prompt.project.as_deref().map_or(0, estimate_tokens);
+        estimate_tokens(&self.prompt.instructions) + project + specs.iter().map(tool).sum::<u64>()
     }
 
     /// The size of the window and its fixed part, for compaction.
-    pub(super) fn room(&self) -> Room {
-        Room { window: self.window.tokens(), fixed: self.fixed(&self.toolbox.specs()) }
+    pub(super) fn compaction_room(&self) -> WindowBudget {
+        WindowBudget {
+            window: self.window.tokens(),
+            fixed: self.fixed_tokens(&self.toolbox.specs()),
+        }
     }
 }
 

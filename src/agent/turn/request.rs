@@ -3,22 +3,23 @@
 
 use std::sync::Arc;
 
-use super::Settings;
+use super::TurnSettings;
 use crate::base::id::SessionId;
-use crate::model::prompt::Context;
-use crate::model::provider::Request;
+use crate::model::prompt::LateContext;
+use crate::model::provider::ModelRequest;
 use crate::model::tool_spec::ToolSpec;
 use crate::record::history::History;
-use crate::record::resource::Contents;
+use crate::record::resource::ResourceContents;
 use crate::tools::tool::AnyTool;
-use crate::tools::toolbox::Rest;
+use crate::tools::toolbox::Cleanup;
 
-impl Settings {
+impl TurnSettings {
     /// These settings with more Tools, of which the role gets those that it may use.
     #[must_use]
-    pub fn with_tools(self, more: Vec<Arc<dyn AnyTool>>, rest: Rest) -> Self {
-        let toolbox = self.toolbox.clone().and(more.clone(), rest.clone()).of_role(self.role);
-        let tools = self.tools.clone().and(more, rest);
+    pub fn with_tools(self, more: Vec<Arc<dyn AnyTool>>, rest: Cleanup) -> Self {
+        let toolbox =
+            self.toolbox.clone().with_tools(more.clone(), rest.clone()).for_role(self.role);
+        let tools = self.tools.clone().with_tools(more, rest);
         Self { toolbox, tools, ..self }
     }
 
@@ -27,11 +28,11 @@ impl Settings {
         &self,
         session: &SessionId,
         history: History,
-        contents: Contents,
+        contents: ResourceContents,
         tools: Arc<[ToolSpec]>,
         resends: u32,
-    ) -> Request {
-        Request {
+    ) -> ModelRequest {
+        ModelRequest {
             model: self.model.clone(),
             effort: self.effort.clone(),
             instructions: self.prompt.instructions.clone(),
@@ -40,7 +41,7 @@ impl Settings {
             history,
             contents,
             cache_key: self.prompt.cache_key.clone(),
-            wishes: self.wishes.clone(),
+            response_options: self.response_options.clone(),
             session: session.clone(),
             resends,
         }
@@ -48,8 +49,8 @@ impl Settings {
 
     /// The current late context.
     pub fn late_context(&self) -> String {
-        let (shell, mode) = (&self.prompt.shell, self.stance.mode());
-        let now = Context::now(&self.workspace, shell, &mode, self.role);
-        Context { servers: self.connections.instructions(), ..now }.text()
+        let (shell, mode) = (&self.prompt.shell, self.permission_state.mode());
+        let now = LateContext::now(&self.workspace, shell, &mode, self.role);
+        LateContext { servers: self.mcp_servers.instructions(), ..now }.text()
     }
 }

@@ -1,18 +1,18 @@
 //! Tests of streamed text over retries, of iteration limits, and of Turns with a fake model and
 //! tools.
 
-use super::complete::Shown;
+use super::complete::ShownText;
 
 #[track_caller]
 fn check(attempts: &[&[&str]], expected: &str) {
-    let mut shown = Shown::default();
+    let mut shown = ShownText::default();
     let mut screen = String::new();
     for (number, attempt) in attempts.iter().enumerate() {
         if number > 0 {
             shown.start_over();
         }
         for delta in *attempt {
-            screen.extend(shown.text((*delta).to_owned()));
+            screen.extend(shown.add_delta((*delta).to_owned()));
         }
     }
     assert_eq!(screen, expected);
@@ -63,57 +63,59 @@ mod fakes {
     use serde_json::{Value, json};
     use tokio::sync::Barrier;
 
-    use crate::agent::session::{Manners, Session};
+    use crate::agent::session::{Session, SessionOptions};
     use crate::agent::turn;
-    use crate::agent::turn::{Input, Prompt, Settings};
+    use crate::agent::turn::{PromptParts, TurnInput, TurnSettings};
     use crate::base::id::SessionId;
     use crate::base::paths::Home;
     use crate::base::tool_error::ToolError;
     use crate::host::workspace::Workspace;
     use crate::model::provider::{
-        Call, Completed, Item, ModelEvent, Provider, ProviderError, Request, Wishes,
+        CompletedResponse, FunctionCall, ModelEvent, ModelRequest, OutputItem, Provider,
+        ProviderError, ResponseOptions,
     };
     use crate::model::tool_spec::ToolSpec;
-    use crate::record::event::{Canonical, PermissionMode, Status};
-    use crate::record::resource::Shelf;
+    use crate::record::event::{Canonical, PermissionMode, SessionStatus};
+    use crate::record::resource::Resources;
     use crate::settings::config::{
-        Budget as Limits, Compaction, Durability, Prices, Retry, Sight, Window,
+        BudgetLimits as Limits, CompactionSettings, ContextWindowSize, ImageSupport, LogDurability,
+        Prices, RetryPolicy,
     };
     use crate::settings::role::Role;
-    use crate::tools::mcp::Connections;
-    use crate::tools::permission::Approvals;
-    use crate::tools::tool::{AnyTool, Effect, Plan, ToolContext, ToolOutput};
+    use crate::tools::mcp::McpServers;
+    use crate::tools::permission::ApprovalStore;
+    use crate::tools::tool::{AnyTool, CallEffect, CallPlan, ToolContext, ToolOutput};
     use crate::tools::toolbox::Toolbox;
 
     /// Calls the given tools once, then answers.
     #[derive(Debug)]
-    struct Model(&'static [&'static str]);
+    struct FakeModel(&'static [&'static str]);
 
-    impl Provider for Model {
+    impl Provider for FakeModel {
         fn stream(
             &self,
-            request: Request,
+            request: ModelRequest,
         ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
             let results =
                 request.history.facts().filter(|fact| matches!(fact, Canonical::ToolResult(_)));
-            let mut items: Vec<Item> = Vec::new();
+            let mut items: Vec<OutputItem> = Vec::new();
             if results.count() == 0 {
                 items.extend(self.0.iter().enumerate().map(|(place, name)| {
                     let arguments = json!({ "n": place }).to_string();
                     let (call_id, name) = (format!("c{place}"), (*name).to_owned());
-                    Item::Call(Call { call_id, name, arguments })
+                    OutputItem::Call(FunctionCall { call_id, name, arguments })
                 }));
             } else {
                 let (text, citations) = ("ok".to_owned(), Vec::new());
-                items.push(Item::Message { text, is_refusal: false, citations });
+                items.push(OutputItem::Message { text, is_refusal: false, citations });
             }
-            let end = ModelEvent::Completed(Completed::default());
+            let end = ModelEvent::Completed(CompletedResponse::default());
             let events = items.into_iter().map(ModelEvent::Item).chain([end]).map(Ok);
             stream::iter(events.collect::<Vec<_>>()).boxed()
         }
     }
 
-    enum Fake {
+    enum FakeTool {
         /// Reads, and returns only when two of them run at once.
         Pair(Arc<Barrier>),
         Panics,
@@ -121,12 +123,12 @@ mod fakes {
         Deaf,
     }
 
-    impl AnyTool for Fake {
+    impl AnyTool for FakeTool {
         fn spec(&self) -> ToolSpec {
             let name = match self {
-                Fake::Pair(_) => "pair",
-                Fake::Panics => "panics",
-                Fake::Deaf => "deaf",
+                FakeTool::Pair(_) => "pair",
+                FakeTool::Panics => "panics",
+                FakeTool::Deaf => "deaf",
             };
             let parameters = json!({ "type": "object" });
             ToolSpec {
@@ -135,37 +137,37 @@ mod fakes {
                 parameters: parameters.into(),
             }
         }
-        fn plan(&self, _: &Value, _: &ToolContext) -> Result<Plan, ToolError> {
+        fn plan(&self, _: &Value, _: &ToolContext) -> Result<CallPlan, ToolError> {
             let summary = "fake".to_owned();
-            Ok(Plan::new(Effect::Read, summary))
+            Ok(CallPlan::new(CallEffect::Read, summary))
         }
         fn run(&self, _: Value, _: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
             Box::pin(async move {
                 match self {
-                    Fake::Pair(barrier) => {
+                    FakeTool::Pair(barrier) => {
                         barrier.wait().await;
                     }
-                    Fake::Panics => panic!("with very-hidden-value inside"),
-                    Fake::Deaf => std::future::pending().await,
+                    FakeTool::Panics => panic!("with very-hidden-value inside"),
+                    FakeTool::Deaf => std::future::pending().await,
                 }
                 Ok(ToolOutput::new(true, "done", Value::Null))
             })
         }
     }
 
-    struct Stage {
+    struct TurnTestEnv {
         folder: tempfile::TempDir,
         session: Session,
     }
 
-    impl Stage {
+    impl TurnTestEnv {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let nothing = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
             let secret = ("S".to_owned(), "very-hidden-value".to_owned());
-            let manners = Manners {
+            let manners = SessionOptions {
                 secrets: Arc::new(crate::base::secret::Secrets::new([secret])),
-                durability: Durability::None,
+                durability: LogDurability::None,
                 grace: Duration::from_secs(20),
             };
             let first = Canonical::decode("session_started", &nothing);
@@ -175,30 +177,30 @@ mod fakes {
         }
 
         async fn send(&self, calls: &'static [&'static str]) {
-            let pair = Fake::Pair(Arc::new(Barrier::new(2)));
+            let pair = FakeTool::Pair(Arc::new(Barrier::new(2)));
             let tools: [Arc<dyn AnyTool>; 3] =
-                [Arc::new(pair), Arc::new(Fake::Panics), Arc::new(Fake::Deaf)];
-            let settings = Arc::new(Settings {
-                provider: Arc::new(Model(calls)),
+                [Arc::new(pair), Arc::new(FakeTool::Panics), Arc::new(FakeTool::Deaf)];
+            let settings = Arc::new(TurnSettings {
+                provider: Arc::new(FakeModel(calls)),
                 toolbox: Toolbox::new(tools.clone()),
                 tools: Toolbox::new(tools),
-                connections: Connections::default(),
+                mcp_servers: McpServers::default(),
                 workspace: Workspace::open(self.folder.path()).unwrap(),
                 secrets: Arc::default(),
                 model: "m".into(),
                 effort: None,
-                stance: turn::Stance::new(
+                permission_state: turn::PermissionState::new(
                     PermissionMode::Auto,
                     crate::host::sandbox::Profile::Workspace,
                 ),
                 can_ask: false,
                 editor: None,
                 tracker: None,
-                approvals: Approvals::new(&Home::new(self.folder.path())),
+                approvals: ApprovalStore::new(&Home::new(self.folder.path())),
                 role: Role::build(),
                 dry_run: false,
                 max_iterations: None,
-                retry: Retry::default(),
+                retry: RetryPolicy::default(),
                 total: Duration::from_mins(1),
                 tool_grace: Duration::from_millis(20),
                 output_limit: 1024,
@@ -207,35 +209,35 @@ mod fakes {
                 )
                 .session_folder(&SessionId::mint()),
                 output_folders: [].into(),
-                prompt: Prompt {
+                prompt: PromptParts {
                     contract: "test",
                     instructions: "x".into(),
                     project: None,
                     cache_key: "k".into(),
                     shell: String::new(),
                 },
-                purse: turn::Purse::default(),
-                budget: Arc::new(turn::Budget::new(Limits::default(), Prices::default())),
-                wishes: Wishes::default(),
-                shelf: Shelf::new(&crate::base::files::StateFolder::root(self.folder.path())),
-                sight: Sight::new(true, (Home::new(""), ""), "m"),
-                window: Window::new(Some(1_000_000), (Home::new(""), ""), "m"),
-                gauge: Arc::default(),
-                compaction: Compaction::default(),
-                skills: crate::model::skill::Skills::new(crate::model::skill::Places {
+                usage_total: turn::UsageTotal::default(),
+                budget: Arc::new(turn::RunBudget::new(Limits::default(), Prices::default())),
+                response_options: ResponseOptions::default(),
+                resources: Resources::new(&crate::base::files::StatePath::root(self.folder.path())),
+                sight: ImageSupport::new(true, (Home::new(""), ""), "m"),
+                window: ContextWindowSize::new(Some(1_000_000), (Home::new(""), ""), "m"),
+                pressure_gauge: Arc::default(),
+                compaction: CompactionSettings::default(),
+                skills: crate::model::skill::Skills::new(crate::model::skill::DiscoveryFolders {
                     workspace: self.folder.path().into(),
                     user: None,
                     home: Home::new(self.folder.path()),
                 }),
             });
-            let input = Input { text: "go".into(), ..Input::default() };
-            let body = Box::new(move |context| -> BoxFuture<'static, Status> {
+            let input = TurnInput { text: "go".into(), ..TurnInput::default() };
+            let body = Box::new(move |context| -> BoxFuture<'static, SessionStatus> {
                 Box::pin(turn::run(context, settings, input))
             });
             self.session.start_turn(body).await.unwrap();
         }
 
-        async fn facts(&self) -> String {
+        async fn log_lines(&self) -> String {
             let history = self.session.history().await.unwrap();
             let fact = |fact: &Canonical| match fact {
                 Canonical::TurnFailed(failed) => {
@@ -253,19 +255,19 @@ mod fakes {
 
     #[tokio::test]
     async fn calls_that_only_look_run_at_the_same_time() {
-        let stage = Stage::new();
+        let stage = TurnTestEnv::new();
         stage.send(&["pair", "pair"]).await;
-        let finished = stage.session.finished();
+        let finished = stage.session.wait_until_idle();
         let status = tokio::time::timeout(Duration::from_secs(20), finished).await;
-        assert_eq!(status.expect("they met").unwrap(), Status::Done);
+        assert_eq!(status.expect("they met").unwrap(), SessionStatus::Done);
     }
 
     #[tokio::test]
     async fn a_panicking_tool_ends_its_turn_and_tells_no_secret() {
-        let stage = Stage::new();
+        let stage = TurnTestEnv::new();
         stage.send(&["panics"]).await;
-        stage.session.finished().await.unwrap();
-        insta::assert_snapshot!(stage.facts().await, @r"
+        stage.session.wait_until_idle().await.unwrap();
+        insta::assert_snapshot!(stage.log_lines().await, @r"
         session_started
         user_message
         provider_usage
@@ -277,13 +279,13 @@ mod fakes {
 
     #[tokio::test]
     async fn a_tool_deaf_to_an_interrupt_gets_its_result_from_the_executor() {
-        let stage = Stage::new();
+        let stage = TurnTestEnv::new();
         stage.send(&["deaf", "deaf"]).await;
-        while !matches!(stage.facts().await.matches("tool_call").count(), 2) {
+        while !matches!(stage.log_lines().await.matches("tool_call").count(), 2) {
             tokio::task::yield_now().await;
         }
         stage.session.interrupt().await.unwrap();
-        insta::assert_snapshot!(stage.facts().await, @r"
+        insta::assert_snapshot!(stage.log_lines().await, @r"
         session_started
         user_message
         provider_usage

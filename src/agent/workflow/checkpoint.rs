@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::digest::digest;
+use super::digest::canonical_digest;
 use super::outcome::{Readiness, StepStatus};
 use crate::record::event::SubagentUsage;
 
 /// The version of the bundle format.
-pub const VERSION: u32 = 3;
+pub const BUNDLE_VERSION: u32 = 3;
 
 /// The limitation of a step whose answer does not state its readiness.
 pub const NOT_STATED: &str = "checkpoint_not_stated";
@@ -21,7 +21,7 @@ pub const CHANGE_SET: &str = "change_set";
 
 /// The recorded result of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Bundle {
+pub struct CheckpointBundle {
     pub version: u32,
     pub step_id: String,
     pub status: StepStatus,
@@ -36,11 +36,11 @@ pub struct Bundle {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_limitations: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub typed_payloads: Vec<Payload>,
+    pub typed_payloads: Vec<StepPayload>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub artifacts: Vec<Artifact>,
+    pub artifacts: Vec<StepArtifact>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub verification: Vec<Verified>,
+    pub verification: Vec<VerificationResult>,
     /// The files that it changed, as far as known; a long list is truncated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub written: Vec<String>,
@@ -72,7 +72,7 @@ pub struct Bundle {
     reason = "the payload of a payload is what others call it, too"
 )]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Payload {
+pub struct StepPayload {
     /// `step_output` or `review_verdict`.
     pub schema_id: String,
     /// The digest of the schema, if the Workflow states one.
@@ -86,15 +86,15 @@ pub struct Payload {
     pub payload: Value,
 }
 
-impl Payload {
+impl StepPayload {
     /// A payload that the Subagent of a step declared.
-    pub fn declared(schema_id: &str, schema: Option<&Value>, payload: Value) -> Self {
+    pub fn from_model(schema_id: &str, schema: Option<&Value>, payload: Value) -> Self {
         Self {
             schema_id: schema_id.to_owned(),
-            schema_sha256: schema.map(digest),
+            schema_sha256: schema.map(canonical_digest),
             provenance: "model_declared".to_owned(),
             validation: "valid".to_owned(),
-            sha256: digest(&payload),
+            sha256: canonical_digest(&payload),
             payload,
         }
     }
@@ -102,7 +102,7 @@ impl Payload {
 
 /// Evidence that a step left, and the command that shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Artifact {
+pub struct StepArtifact {
     /// `change_set` or `merge`.
     pub kind: String,
     /// `artifact`: Pixir looked at the files itself.
@@ -115,7 +115,7 @@ pub struct Artifact {
 
 /// The result of a check command that Pixir ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Verified {
+pub struct VerificationResult {
     pub command: String,
     pub ok: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,14 +130,14 @@ pub struct Verified {
     pub sha256: String,
 }
 
-impl Bundle {
+impl CheckpointBundle {
     /// Whether the step left changes in a Workspace of its own.
     pub fn has_changes(&self) -> bool {
         self.artifacts.iter().any(|artifact| artifact.kind == CHANGE_SET)
     }
 
     /// Removes everything about changes, before they are determined again.
-    pub fn forget_changes(&mut self) {
+    pub fn clear_changes(&mut self) {
         self.artifacts.retain(|artifact| artifact.kind != CHANGE_SET);
         self.known_limitations.retain(|limitation| limitation != CHANGES_UNKNOWN);
         self.written.clear();
@@ -146,7 +146,7 @@ impl Bundle {
     /// A bundle of a step that has ended, with nothing but its status.
     pub fn new(step_id: &str, status: StepStatus, readiness: Readiness, summary: String) -> Self {
         Self {
-            version: VERSION,
+            version: BUNDLE_VERSION,
             step_id: step_id.to_owned(),
             status,
             checkpoint_status: readiness,
@@ -170,7 +170,7 @@ impl Bundle {
     }
 
     /// Lowers the readiness for a reason, which becomes a known limitation; the first reason is kept.
-    pub fn lower(&mut self, to: Readiness, reason: &str) {
+    pub fn lower_readiness(&mut self, to: Readiness, reason: &str) {
         self.checkpoint_status = to;
         self.dependent_safe = false;
         self.reason.get_or_insert_with(|| reason.to_owned());
@@ -190,7 +190,7 @@ impl Bundle {
     }
 
     /// What a later step relies on; part of that step's key.
-    pub fn essence(&self) -> Value {
+    pub fn key_input(&self) -> Value {
         serde_json::json!({
             "step": self.step_id,
             "status": self.checkpoint_status,
@@ -200,7 +200,7 @@ impl Bundle {
     }
 
     /// Sets the safe next actions: words that a program can match.
-    pub fn advise(&mut self) {
+    pub fn set_next_actions(&mut self) {
         let actions: &[&str] = match (self.checkpoint_status, self.status) {
             (Readiness::CheckpointReady, _) => &[],
             (Readiness::Partial, _) => &["inspect_step", "synthesize_from_partial_or_rerun"],

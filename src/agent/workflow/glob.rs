@@ -14,13 +14,13 @@ use regex_automata::util::primitives::StateID;
 use regex_automata::util::syntax;
 
 /// The most states of an automaton, which bounds the cost of a comparison; no glob written by hand needs so many.
-const MOST_STATES: usize = 4_000;
+const MAX_STATES: usize = 4_000;
 
 /// A glob compiled to an automaton over bytes.
 #[derive(Debug, Clone)]
-pub struct Glob(NFA);
+pub struct GlobAutomaton(NFA);
 
-impl Glob {
+impl GlobAutomaton {
     /// Compiles a glob that is relative and has no empty parts; the error is the reason why it cannot be used.
     pub fn new(glob: &str) -> Result<Self, String> {
         let built = GlobBuilder::new(glob).literal_separator(true).backslash_escape(true).build();
@@ -30,7 +30,7 @@ impl Glob {
             .syntax(syntax::Config::new().utf8(false).dot_matches_new_line(true))
             .build(built.regex())
             .map_err(|_| "it cannot be read".to_owned())?;
-        if nfa.states().len() > MOST_STATES {
+        if nfa.states().len() > MAX_STATES {
             return Err("it is too long".to_owned());
         }
         // Only anchors at the start and the end of the path are supported; other look-arounds are refused.
@@ -41,42 +41,43 @@ impl Glob {
     }
 
     /// Whether some path matches both globs.
-    pub fn meets(&self, other: &Glob) -> bool {
+    pub fn intersects(&self, other: &GlobAutomaton) -> bool {
         let mut enough = usize::MAX;
-        self.meets_within(other, &mut enough).unwrap_or(true)
+        self.intersects_within(other, &mut enough).unwrap_or(true)
     }
 
     /// Like `intersects`, with a budget of steps in `work` that is counted down; `None` when it did not suffice.
-    pub fn meets_within(&self, other: &Glob, work: &mut usize) -> Option<bool> {
+    pub fn intersects_within(&self, other: &GlobAutomaton, work: &mut usize) -> Option<bool> {
         let ours = self.0.states();
         let theirs = other.0.states();
-        let size = ours.len() * theirs.len() * Walk::COUNT;
+        let size = ours.len() * theirs.len() * PathState::COUNT;
         // Allocating the table is cheaper than visiting its cells, but not free.
         *work = work.checked_sub(size / 256)?;
         let mut seen = vec![false; size];
-        let start = (self.0.start_anchored(), other.0.start_anchored(), Walk::NewName);
+        let start = (self.0.start_anchored(), other.0.start_anchored(), PathState::NewName);
         let mut waiting = VecDeque::from([start]);
         while let Some((one, two, walk)) = waiting.pop_front() {
             *work = work.checked_sub(1)?;
-            let place = (one.as_usize() * theirs.len() + two.as_usize()) * Walk::COUNT;
+            let place = (one.as_usize() * theirs.len() + two.as_usize()) * PathState::COUNT;
             if std::mem::replace(&mut seen[place + walk as usize], true) {
                 continue;
             }
             let our = &ours[one];
             let their = &theirs[two];
-            if free(our, |next| waiting.push_back((next, two, walk)))
-                || free(their, |next| waiting.push_back((one, next, walk)))
+            if follow_epsilon(our, |next| waiting.push_back((next, two, walk)))
+                || follow_epsilon(their, |next| waiting.push_back((one, next, walk)))
             {
                 continue;
             }
-            if let (State::Match { .. }, State::Match { .. }, Walk::Name) = (our, their, walk) {
+            if let (State::Match { .. }, State::Match { .. }, PathState::Name) = (our, their, walk)
+            {
                 return Some(true);
             }
-            for (our, their) in taking(our)
+            for (our, their) in byte_transitions(our)
                 .iter()
-                .flat_map(|our| taking(their).iter().map(move |their| (our, their)))
+                .flat_map(|our| byte_transitions(their).iter().map(move |their| (our, their)))
             {
-                let next = walk.over(our.start.max(their.start), our.end.min(their.end));
+                let next = walk.next_states(our.start.max(their.start), our.end.min(their.end));
                 waiting.extend(next.map(|walk| (our.next, their.next, walk)));
             }
         }
@@ -85,7 +86,7 @@ impl Glob {
 }
 
 /// Calls `go` for every state reachable without a byte; `false` for a state that needs a byte or accepts.
-fn free(state: &State, mut go: impl FnMut(StateID)) -> bool {
+fn follow_epsilon(state: &State, mut go: impl FnMut(StateID)) -> bool {
     match state {
         State::Look { next, .. } | State::Capture { next, .. } => go(*next),
         State::Union { alternates } => alternates.iter().copied().for_each(go),
@@ -96,7 +97,7 @@ fn free(state: &State, mut go: impl FnMut(StateID)) -> bool {
 }
 
 /// The transitions of a state that consume a byte.
-fn taking(state: &State) -> &[Transition] {
+fn byte_transitions(state: &State) -> &[Transition] {
     match state {
         State::ByteRange { trans } => from_ref(trans),
         State::Sparse(ways) => &ways.transitions,
@@ -106,28 +107,28 @@ fn taking(state: &State) -> &[Transition] {
 
 /// The state of the automaton of well-formed paths: names other than `.` and `..`, separated by single slashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Walk {
+enum PathState {
     NewName,
     Dot,
     DotDot,
     Name,
 }
 
-impl Walk {
+impl PathState {
     const COUNT: usize = 4;
 
     /// The states after one byte of a range.
-    fn over(self, first: u8, last: u8) -> impl Iterator<Item = Walk> {
+    fn next_states(self, first: u8, last: u8) -> impl Iterator<Item = PathState> {
         let has = |byte: u8| (first..=last).contains(&byte);
         let has_other = (first..=last).any(|byte| !matches!(byte, 0 | b'.' | b'/'));
         let after_dot = match self {
-            Walk::NewName => Walk::Dot,
-            Walk::Dot => Walk::DotDot,
-            Walk::DotDot | Walk::Name => Walk::Name,
+            PathState::NewName => PathState::Dot,
+            PathState::Dot => PathState::DotDot,
+            PathState::DotDot | PathState::Name => PathState::Name,
         };
-        let after_slash = (self == Walk::Name && has(b'/')).then_some(Walk::NewName);
+        let after_slash = (self == PathState::Name && has(b'/')).then_some(PathState::NewName);
         let after_dot = has(b'.').then_some(after_dot);
-        [after_slash, after_dot, has_other.then_some(Walk::Name)].into_iter().flatten()
+        [after_slash, after_dot, has_other.then_some(PathState::Name)].into_iter().flatten()
     }
 }
 
@@ -139,8 +140,8 @@ pub mod tests {
     use super::*;
 
     fn meet(one: &str, other: &str) -> bool {
-        let [one, other] = [one, other].map(|glob| Glob::new(glob).unwrap());
-        let (there, back) = (one.meets(&other), other.meets(&one));
+        let [one, other] = [one, other].map(|glob| GlobAutomaton::new(glob).unwrap());
+        let (there, back) = (one.intersects(&other), other.intersects(&one));
         assert_eq!(there, back);
         there
     }
@@ -186,12 +187,12 @@ pub mod tests {
     #[test]
     fn a_glob_that_is_none_or_too_much_is_refused() {
         for bad in ["[", "a{b", "[z-a]", "a}"] {
-            assert!(Glob::new(bad).is_err(), "{bad}");
+            assert!(GlobAutomaton::new(bad).is_err(), "{bad}");
         }
-        assert!(Glob::new(&"a".repeat(MOST_STATES)).is_err());
+        assert!(GlobAutomaton::new(&"a".repeat(MAX_STATES)).is_err());
         let nested = format!("{}a{}", "{".repeat(200), "}".repeat(200));
         // Either result is fine, as long as it returns.
-        let _ = Glob::new(&nested);
+        let _ = GlobAutomaton::new(&nested);
     }
 
     /// Every well-formed path of up to five characters of a small alphabet.

@@ -5,48 +5,47 @@
 //! drives the `scheduler`; everything that it does is a `workflow_event` in the Log of its Session, and `replay`
 //! rebuilds runs from those events.
 
-mod board;
 mod checkpoint;
+mod conflicts;
 mod delegate;
 mod digest;
-mod find;
-mod fold;
+mod find_runs;
 mod glob;
-mod odd;
+mod lint;
+mod loader;
 mod outcome;
 mod plan;
+mod replay;
+mod report;
 mod run;
-mod sets;
-mod show;
-mod sources;
+mod scheduler;
 mod spec;
 mod template;
 mod tool;
 mod watch;
 
-pub use checkpoint::Bundle;
+pub use checkpoint::CheckpointBundle;
 pub use delegate::{
-    Commands as DelegateCommands, Delegation, Progress, Source as DelegateSource,
-    plan as delegate_plan, reference as delegate_reference, schema as delegate_schema,
-    shown as delegate_shown,
+    DelegateCommands, DelegateProgress, DelegateSource, Delegation, delegate_reference,
+    delegate_schema, finished_answer as delegate_shown, plan_answer as delegate_plan,
 };
-pub use find::{Found, all, cut_off_before, find, session_named};
-pub use fold::{Past, cut_off};
-pub use odd::odd;
-pub use outcome::{Halt, Outcome};
-pub use plan::{Plan, Wait, waves};
-pub use run::{Finished, Order, Stage, run};
-pub use show::line_of;
-pub use sources::Sources;
+pub use find_runs::{FoundRun, all_runs, find_interrupted_run, find_run, parse_session_id};
+pub use lint::lint_workflow;
+pub use loader::WorkflowLoader;
+pub use outcome::{HaltReason, RunOutcome};
+pub use plan::{WaitReason, WorkflowPlan, plan_waves};
+pub use replay::{RecordedRun, interrupted_run_notice};
+pub use report::step_line;
+pub use run::{FinishedRun, RunContext, WorkflowRunInput, run};
 pub use spec::{
-    Flaw, Ground, OnFailure, Posture, SpecError, Step, Workflow, Workspace as WorkspaceMode,
-    reference, schema,
+    OnFailure, SpecContext, SpecDiagnostic, SpecError, Step, StepPosture,
+    StepWorkspace as WorkspaceMode, Workflow, workflow_reference, workflow_schema,
 };
-pub use template::{LostTemplate, Written};
+pub use template::{TemplateLookupError, WorkflowSource};
 pub use tool::{RunWorkflow, tool_spec};
-pub use watch::{StepState, Watch, WatchedStep};
+pub use watch::{StepState, WatchedRun, WatchedStep};
 
 /// Makes a random id for a run.
-pub fn run_id() -> String {
+pub fn new_run_id() -> String {
     format!("wf_{:010x}", fastrand::u64(..) & 0xff_ffff_ffff)
 }

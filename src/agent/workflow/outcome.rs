@@ -48,7 +48,7 @@ impl Readiness {
     }
 
     /// Parses the readiness that a Subagent states: the last `checkpoint_status:` line of its answer.
-    pub fn stated(answer: &str) -> Option<Self> {
+    pub fn parse_answer(answer: &str) -> Option<Self> {
         answer.lines().rev().find_map(|line| {
             let line = line.trim().trim_matches(['*', '`', '-', ' ']).to_ascii_lowercase();
             let word = line.strip_prefix("checkpoint_status")?.trim_start_matches(['*', '`', ' ']);
@@ -66,7 +66,7 @@ impl Readiness {
 
 /// Why a run starts no more steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Halt {
+pub enum HaltReason {
     /// The time limit of the run.
     Deadline,
     /// The run was cancelled.
@@ -77,21 +77,21 @@ pub enum Halt {
     Budget,
 }
 
-impl Halt {
+impl HaltReason {
     /// The reason in the Log.
-    pub fn reason(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
-            Halt::Deadline => "deadline",
-            Halt::Cancelled => "cancelled",
-            Halt::Aborted(_) => "aborted",
-            Halt::Budget => "budget_exhausted",
+            HaltReason::Deadline => "deadline",
+            HaltReason::Cancelled => "cancelled",
+            HaltReason::Aborted(_) => "aborted",
+            HaltReason::Budget => "budget_exhausted",
         }
     }
 }
 
 /// Why a step was not started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
+pub enum HoldReason {
     /// These dependencies did not get ready.
     Dependencies(Vec<String>),
     /// The review did not approve.
@@ -104,41 +104,47 @@ pub enum Held {
         name: String,
         step: String,
     },
-    Halted(Halt),
+    Halted(HaltReason),
 }
 
-impl Held {
+impl HoldReason {
     /// The reason in the Log.
-    pub fn reason(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
-            Held::Dependencies(_) => "dependency_not_ready",
-            Held::Gate { .. } => "gate_closed",
-            Held::Need { .. } => "need_missing",
-            Held::Halted(halt) => halt.reason(),
+            HoldReason::Dependencies(_) => "dependency_not_ready",
+            HoldReason::Gate { .. } => "gate_closed",
+            HoldReason::Need { .. } => "need_missing",
+            HoldReason::Halted(halt) => halt.name(),
         }
     }
 
     /// The details of the reason, for the Log.
     pub fn details(&self) -> Value {
         match self {
-            Held::Dependencies(steps) => json!({ "steps": steps }),
-            Held::Gate { step, verdict } => json!({ "gate": step, "verdict": verdict }),
-            Held::Need { name, step } => json!({ "need": name, "step": step }),
-            Held::Halted(Halt::Aborted(step)) => json!({ "by": step }),
-            Held::Halted(_) => Value::Null,
+            HoldReason::Dependencies(steps) => json!({ "steps": steps }),
+            HoldReason::Gate { step, verdict } => json!({ "gate": step, "verdict": verdict }),
+            HoldReason::Need { name, step } => json!({ "need": name, "step": step }),
+            HoldReason::Halted(HaltReason::Aborted(step)) => json!({ "by": step }),
+            HoldReason::Halted(_) => Value::Null,
         }
     }
 
     /// The reason in words, for people.
-    pub fn told(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
-            Held::Dependencies(steps) => format!("not ready: {}", steps.join(", ")),
-            Held::Gate { step, verdict } => format!("the review {step} did not approve: {verdict}"),
-            Held::Need { name, step } => format!("{step} delivered no `{name}`"),
-            Held::Halted(Halt::Deadline) => "the time limit of the run was reached".to_owned(),
-            Held::Halted(Halt::Cancelled) => "the run was cancelled".to_owned(),
-            Held::Halted(Halt::Aborted(step)) => format!("{step} ended the run"),
-            Held::Halted(Halt::Budget) => "the budget of the run was used up".to_owned(),
+            HoldReason::Dependencies(steps) => format!("not ready: {}", steps.join(", ")),
+            HoldReason::Gate { step, verdict } => {
+                format!("the review {step} did not approve: {verdict}")
+            }
+            HoldReason::Need { name, step } => format!("{step} delivered no `{name}`"),
+            HoldReason::Halted(HaltReason::Deadline) => {
+                "the time limit of the run was reached".to_owned()
+            }
+            HoldReason::Halted(HaltReason::Cancelled) => "the run was cancelled".to_owned(),
+            HoldReason::Halted(HaltReason::Aborted(step)) => format!("{step} ended the run"),
+            HoldReason::Halted(HaltReason::Budget) => {
+                "the budget of the run was used up".to_owned()
+            }
         }
     }
 }
@@ -146,7 +152,7 @@ impl Held {
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum RunOutcome {
     /// Every step that is not optional is ready.
     Completed,
     /// Some steps are ready.
@@ -156,23 +162,23 @@ pub enum Outcome {
     Cancelled,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// The name in the Log and in JSON.
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::Completed => "completed",
-            Outcome::Partial => "partial",
-            Outcome::Failed => "failed",
-            Outcome::Cancelled => "cancelled",
+            RunOutcome::Completed => "completed",
+            RunOutcome::Partial => "partial",
+            RunOutcome::Failed => "failed",
+            RunOutcome::Cancelled => "cancelled",
         }
     }
 
     /// The outcome of a run from the readiness of all its steps; `has_met_limit` when a step could not start because
     /// the limit of Subagents was reached.
-    pub fn of(
+    pub fn from_steps(
         workflow: &Workflow,
         ends: &[Readiness],
-        halt: Option<&Halt>,
+        halt: Option<&HaltReason>,
         has_met_limit: bool,
     ) -> Self {
         let counting = || {
@@ -181,22 +187,22 @@ impl Outcome {
         };
         let is_ready = |end: Readiness| end == Readiness::CheckpointReady;
         match halt {
-            Some(Halt::Cancelled) => return Outcome::Cancelled,
-            Some(Halt::Aborted(_)) => return Outcome::Failed,
-            Some(Halt::Deadline | Halt::Budget) | None => {}
+            Some(HaltReason::Cancelled) => return RunOutcome::Cancelled,
+            Some(HaltReason::Aborted(_)) => return RunOutcome::Failed,
+            Some(HaltReason::Deadline | HaltReason::Budget) | None => {}
         }
         // A run that its budget cut short is not complete, even when only optional steps are missing.
-        let has_budget_ended = has_met_limit || halt == Some(&Halt::Budget);
+        let has_budget_ended = has_met_limit || halt == Some(&HaltReason::Budget);
         let is_cut_short = has_budget_ended && !ends.iter().copied().all(is_ready);
         if counting().all(is_ready) && !is_cut_short {
-            return Outcome::Completed;
+            return RunOutcome::Completed;
         }
-        if ends.iter().copied().any(is_ready) { Outcome::Partial } else { Outcome::Failed }
+        if ends.iter().copied().any(is_ready) { RunOutcome::Partial } else { RunOutcome::Failed }
     }
 }
 
 /// Whether dependents of a step may start after it ended with this readiness.
-pub fn lets_on(step: &Step, end: Readiness) -> bool {
+pub fn permits_dependents(step: &Step, end: Readiness) -> bool {
     end == Readiness::CheckpointReady || step.on_failure == OnFailure::Continue
 }
 
@@ -218,7 +224,7 @@ mod tests {
             ("", None),
         ];
         for (answer, expected) in table {
-            assert_eq!(Readiness::stated(answer), expected, "{answer:?}");
+            assert_eq!(Readiness::parse_answer(answer), expected, "{answer:?}");
         }
     }
 }

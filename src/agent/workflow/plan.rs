@@ -2,23 +2,23 @@
 
 use std::collections::HashMap;
 
-use super::sets::Conflicts;
+use super::conflicts::Conflicts;
 use super::spec::Workflow;
 
 /// The waves of a Workflow.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct WorkflowPlan {
     /// Indices of steps, wave by wave, each in the order of the file.
     pub waves: Vec<Vec<usize>>,
     /// Why each step does not start one wave earlier; `None` in the first wave.
-    pub waits: Vec<Option<Wait>>,
+    pub waits: Vec<Option<WaitReason>>,
     /// Whether the sets were too complex to compare, so that some steps wait without need.
-    pub is_cut: bool,
+    pub is_approximate: bool,
 }
 
 /// Why a step does not start yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
+pub enum WaitReason {
     /// It depends on the step with this index.
     After(usize),
     /// Its sets conflict with those of the step with this index.
@@ -28,19 +28,19 @@ pub enum Wait {
 }
 
 /// The waves of a Workflow, as indices of its steps.
-pub fn waves(workflow: &Workflow) -> Vec<Vec<usize>> {
-    Plan::of(workflow).waves
+pub fn plan_waves(workflow: &Workflow) -> Vec<Vec<usize>> {
+    WorkflowPlan::new(workflow).waves
 }
 
-impl Plan {
+impl WorkflowPlan {
     /// Plans greedily in the order of the file, as a run does.
-    pub fn of(workflow: &Workflow) -> Self {
+    pub fn new(workflow: &Workflow) -> Self {
         let steps = &workflow.steps;
         let places: HashMap<&str, usize> =
             steps.iter().enumerate().map(|(place, step)| (step.id.as_str(), place)).collect();
-        let mut conflicts = Conflicts::of(workflow);
+        let mut conflicts = Conflicts::new(workflow);
         let mut wave_of: Vec<Option<usize>> = vec![None; steps.len()];
-        let mut waits: Vec<Option<Wait>> = vec![None; steps.len()];
+        let mut waits: Vec<Option<WaitReason>> = vec![None; steps.len()];
         let mut waves: Vec<Vec<usize>> = Vec::new();
         let mut pending: Vec<usize> = (0..steps.len()).collect();
         while !pending.is_empty() {
@@ -52,15 +52,15 @@ impl Plan {
                     .filter_map(|id| places.get(id.as_str()).copied())
                     .find(|other| wave_of[*other].is_none());
                 let wait = if let Some(other) = missing {
-                    Some(Wait::After(other))
+                    Some(WaitReason::After(other))
                 } else if picked.len() >= workflow.limits.max_concurrency {
-                    Some(Wait::NoSlot)
+                    Some(WaitReason::NoSlot)
                 } else {
-                    let mut in_the_way = |other: &&usize| conflicts.between(place, **other);
+                    let mut in_the_way = |other: &&usize| conflicts.has_conflict(place, **other);
                     picked
                         .iter()
                         .find(|other| in_the_way(other))
-                        .map(|other| Wait::Conflict(*other))
+                        .map(|other| WaitReason::Conflict(*other))
                 };
                 match wait {
                     Some(wait) => {
@@ -80,7 +80,7 @@ impl Plan {
             waves.push(picked);
             pending = later;
         }
-        Self { waves, waits, is_cut: conflicts.is_cut() }
+        Self { waves, waits, is_approximate: conflicts.is_approximate() }
     }
 }
 
@@ -88,13 +88,13 @@ impl Plan {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::spec::Ground;
+    use super::super::spec::SpecContext;
     use super::*;
-    use crate::settings::config::Subagents;
+    use crate::settings::config::SubagentLimits;
 
-    fn plan(value: &Value) -> Plan {
-        let ground = Ground::of_this_build(Subagents::default());
-        Plan::of(&Workflow::of(value, &ground).unwrap())
+    fn plan(value: &Value) -> WorkflowPlan {
+        let ground = SpecContext::with_built_in_roles(SubagentLimits::default());
+        WorkflowPlan::new(&Workflow::from_json(value, &ground).unwrap())
     }
 
     #[test]
@@ -113,12 +113,12 @@ mod tests {
             told.waits,
             [
                 None,
-                Some(Wait::Conflict(0)),
-                Some(Wait::Conflict(1)),
-                Some(Wait::After(0)),
+                Some(WaitReason::Conflict(0)),
+                Some(WaitReason::Conflict(1)),
+                Some(WaitReason::After(0)),
                 None,
                 None,
-                Some(Wait::NoSlot),
+                Some(WaitReason::NoSlot),
             ]
         );
     }

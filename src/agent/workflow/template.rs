@@ -9,34 +9,38 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::spec::{Flaw, Ground, SpecError, Workflow, misfit, parameters, parse, quoted};
+use super::spec::{
+    SpecContext, SpecDiagnostic, SpecError, Workflow, argument_flaw, parse, quoted, read_parameters,
+};
 use crate::base::error::{Explain, Kind};
 use crate::model::skill;
-use crate::model::skill::{Filling, Parameter, Skill, Skills, Template, Type};
+use crate::model::skill::{
+    ParameterType, Skill, Skills, TemplateArguments, TemplateParameter, WorkflowTemplate,
+};
 
 /// The most known templates that the error for an unknown one names.
 const MOST_NAMED: usize = 20;
 
 /// The source of a Workflow, before its arguments are known.
 #[derive(Debug, Clone)]
-pub enum Written {
+pub enum WorkflowSource {
     Spec(Value),
-    Template(Box<Template>, Arc<Skill>),
+    Template(Box<WorkflowTemplate>, Arc<Skill>),
 }
 
-impl Written {
+impl WorkflowSource {
     /// Parses the JSON of a spec.
-    pub fn spec(text: impl AsRef<[u8]>) -> Result<Self, SpecError> {
+    pub fn parse_spec(text: impl AsRef<[u8]>) -> Result<Self, SpecError> {
         parse(text.as_ref()).map(Self::Spec)
     }
 
     /// Finds a template by name: `skill/template`, `skill:template`, or its id alone when that is unique.
-    pub fn template(skills: &Skills, name: &str) -> Result<Self, LostTemplate> {
+    pub fn find_template(skills: &Skills, name: &str) -> Result<Self, TemplateLookupError> {
         let mut known = Vec::new();
         let mut found = Vec::new();
         let mut broken = None;
-        for skill in skills.all().skills {
-            let (templates, flaws) = skill.templates();
+        for skill in skills.read_all().skills {
+            let (templates, flaws) = skill.read_templates();
             for template in templates {
                 let (own, id) = (skill.name(), &template.id);
                 let is_meant = [format!("{own}/{id}"), format!("{own}:{id}"), id.clone()];
@@ -46,61 +50,64 @@ impl Written {
                 }
             }
             let stem = name.rsplit(['/', ':']).next().unwrap_or(name);
-            let is_file = |flaw: &skill::Flaw| flaw.path.file_stem().is_some_and(|own| own == stem);
+            let is_file =
+                |flaw: &skill::FileDiagnostic| flaw.path.file_stem().is_some_and(|own| own == stem);
             broken = broken.or_else(|| flaws.into_iter().find(is_file));
         }
         if found.len() > 1 {
             let all = found.iter().map(|(template, _)| template.full_id.clone()).collect();
-            return Err(LostTemplate::Several { name: name.to_owned(), all });
+            return Err(TemplateLookupError::Several { name: name.to_owned(), all });
         }
         match (found.pop(), broken) {
             (Some((template, skill)), _) => Ok(Self::Template(Box::new(template), skill)),
-            (None, Some(flaw)) => Err(LostTemplate::Broken { name: name.to_owned(), flaw }),
+            (None, Some(flaw)) => Err(TemplateLookupError::Broken { name: name.to_owned(), flaw }),
             (None, None) => {
                 known.truncate(MOST_NAMED);
-                Err(LostTemplate::Unknown { name: name.to_owned(), known })
+                Err(TemplateLookupError::Unknown { name: name.to_owned(), known })
             }
         }
     }
 
     /// The parameters; flaws in their definitions are reported by `read`.
-    pub fn parameters(&self) -> Vec<Parameter> {
+    pub fn parameters(&self) -> Vec<TemplateParameter> {
         match self {
-            Self::Spec(value) => parameters(value).unwrap_or_default(),
+            Self::Spec(value) => read_parameters(value).unwrap_or_default(),
             Self::Template(template, _) => template.parameters.clone(),
         }
     }
 
     /// Parses arguments of the form `name=value`. A value is JSON unless its parameter is a string.
-    pub fn arguments(&self, typed: &[String]) -> Result<Map<String, Value>, SpecError> {
+    pub fn parse_arguments(&self, typed: &[String]) -> Result<Map<String, Value>, SpecError> {
         let known = self.parameters();
         let (mut arguments, mut flaws) = (Map::new(), Vec::new());
         for pair in typed {
             let Some((name, text)) = pair.split_once('=') else {
                 let message = format!("the argument {} has no `=`: name=value", quoted(pair));
-                flaws.push(Flaw::new("/parameters", message));
+                flaws.push(SpecDiagnostic::new("/parameters", message));
                 continue;
             };
-            let kind =
-                known.iter().find(|own| own.name == name).map_or(Type::String, |own| own.kind);
+            let kind = known
+                .iter()
+                .find(|own| own.name == name)
+                .map_or(ParameterType::String, |own| own.kind);
             let value = match (kind, serde_json::from_str::<Value>(text)) {
-                (Type::String, _) | (Type::Any, Err(_)) => Value::from(text),
+                (ParameterType::String, _) | (ParameterType::Any, Err(_)) => Value::from(text),
                 (_, Ok(value)) => value,
                 (kind, Err(_)) => {
                     let (kind, text) = (kind.name(), quoted(text));
                     let message = format!(
                         "the value of `{name}` must be of type {kind}, as JSON, not {text}"
                     );
-                    flaws.push(Flaw::new(format!("/parameters/{name}"), message));
+                    flaws.push(SpecDiagnostic::new(format!("/parameters/{name}"), message));
                     continue;
                 }
             };
             if arguments.insert(name.to_owned(), value).is_some() {
                 let message = format!("the argument {} is given twice", quoted(name));
-                flaws.push(Flaw::new("/parameters", message));
+                flaws.push(SpecDiagnostic::new("/parameters", message));
             }
         }
-        SpecError::of(flaws).map_or(Ok(arguments), Err)
+        SpecError::from_flaws(flaws).map_or(Ok(arguments), Err)
     }
 
     /// The id of the template, `skill/template`; `None` for a spec.
@@ -112,37 +119,43 @@ impl Written {
     }
 
     /// Reads the Workflow with the arguments of `context`.
-    pub fn read(&self, ground: &Ground<'_>) -> Result<Workflow, SpecError> {
+    pub fn read(&self, context: &SpecContext<'_>) -> Result<Workflow, SpecError> {
         match self {
-            Self::Spec(value) => Workflow::of(value, ground),
-            Self::Template(template, _) => filled(template, ground),
+            Self::Spec(value) => Workflow::from_json(value, context),
+            Self::Template(template, _) => fill_template(template, context),
         }
     }
 
     /// Refuses a template of a Skill that the user has not trusted. It may be shown, but not run.
-    pub fn check_trust(&self) -> Result<(), LostTemplate> {
+    pub fn check_trust(&self) -> Result<(), TemplateLookupError> {
         match self {
-            Self::Template(template, skill) if !skill.is_trusted => Err(LostTemplate::Untrusted {
-                name: template.full_id.clone(),
-                path: skill.path.clone(),
-            }),
+            Self::Template(template, skill) if !skill.is_trusted => {
+                Err(TemplateLookupError::Untrusted {
+                    name: template.full_id.clone(),
+                    path: skill.path.clone(),
+                })
+            }
             _ => Ok(()),
         }
     }
 }
 
-fn filled(template: &Template, ground: &Ground<'_>) -> Result<Workflow, SpecError> {
+fn fill_template(
+    template: &WorkflowTemplate,
+    context: &SpecContext<'_>,
+) -> Result<Workflow, SpecError> {
     let written = Value::Object(template.workflow().clone());
     if written.get("parameters").is_some() {
         let message = "the parameters of a template stand beside its `workflow`, not in it";
-        return Err(SpecError::one(Flaw::new("/workflow/parameters", message)));
+        return Err(SpecError::single(SpecDiagnostic::new("/workflow/parameters", message)));
     }
-    let filling = Filling::new(&template.parameters, &ground.arguments).map_err(|wrong| {
-        let flaws = wrong.into_iter().map(misfit).collect();
-        // There is at least one flaw, or the filling would have succeeded.
-        SpecError { flaws, left_out: 0 }
-    })?;
-    let mut value = filling.fill(&written).unwrap_or_default();
+    let filling =
+        TemplateArguments::new(&template.parameters, &context.arguments).map_err(|wrong| {
+            let flaws = wrong.into_iter().map(argument_flaw).collect();
+            // There is at least one flaw, or the filling would have succeeded.
+            SpecError { flaws, left_out: 0 }
+        })?;
+    let mut value = filling.fill_value(&written).unwrap_or_default();
     if let Some(fields) = value.as_object_mut() {
         let own = [
             ("id", template.id.replace('.', "-").chars().take(64).collect()),
@@ -155,25 +168,27 @@ fn filled(template: &Template, ground: &Ground<'_>) -> Result<Workflow, SpecErro
             }
         }
     }
-    Workflow::filled(&value, ground).map_err(|error| {
-        error.moved(|pointer| format!("/workflow{}", filling.origin(&written, pointer)))
+    Workflow::from_filled(&value, context).map_err(|error| {
+        error.map_pointers(|pointer| {
+            format!("/workflow{}", filling.source_pointer(&written, pointer))
+        })
     })
 }
 
 /// Why a template cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum LostTemplate {
+pub enum TemplateLookupError {
     #[error("there is no workflow {}", quoted(name))]
     Unknown { name: String, known: Vec<String> },
     #[error("several skills have a workflow {}", quoted(name))]
     Several { name: String, all: Vec<String> },
     #[error("the workflow {} cannot be used: {flaw}", quoted(name))]
-    Broken { name: String, flaw: skill::Flaw },
+    Broken { name: String, flaw: skill::FileDiagnostic },
     #[error("the workflow `{name}` belongs to a skill that is not trusted")]
     Untrusted { name: String, path: PathBuf },
 }
 
-impl LostTemplate {
+impl TemplateLookupError {
     /// Names of templates that could be meant.
     pub fn known(&self) -> &[String] {
         match self {
@@ -184,7 +199,7 @@ impl LostTemplate {
     }
 }
 
-impl Explain for LostTemplate {
+impl Explain for TemplateLookupError {
     fn kind(&self) -> Kind {
         match self {
             Self::Unknown { .. } => Kind::NotFound,

@@ -6,23 +6,23 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::find::live_runs;
-use super::run::{Order, Stage, run};
-use super::spec::{Posture, Workflow};
-use super::{Outcome, Sources, run_id};
-use crate::agent::subagent::Family;
+use super::find_runs::live_runs;
+use super::run::{RunContext, WorkflowRunInput, run};
+use super::spec::{StepPosture, Workflow};
+use super::{RunOutcome, WorkflowLoader, new_run_id};
+use crate::agent::subagent::Children;
 use crate::base::error::{Kind, Report, counted};
 use crate::base::tool_error::ToolError;
 use crate::model::tool_spec::ToolSpec;
-use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput, spec_of};
+use crate::tools::tool::{CallEffect, CallPlan, Tool, ToolContext, ToolOutput};
 
 /// How much of the report of a run reaches the model, in bytes.
-const TOLD: usize = 32 * 1024;
+const MAX_REPORT_BYTES: usize = 32 * 1024;
 
 /// The tool `run_workflow`.
 pub struct RunWorkflow {
-    pub family: Arc<Family>,
-    pub sources: Sources,
+    pub family: Arc<Children>,
+    pub loader: WorkflowLoader,
 }
 
 /// The arguments of `run_workflow`.
@@ -42,25 +42,25 @@ pub struct Args {
 }
 
 impl RunWorkflow {
-    fn workflow(&self, args: &Args) -> Result<Workflow, ToolError> {
+    fn load_workflow(&self, args: &Args) -> Result<Workflow, ToolError> {
         let arguments = args.arguments.clone().unwrap_or_default();
         match (&args.workflow, &args.template, &args.resume) {
             (Some(graph), None, None) => {
-                self.sources.graph(&Value::Object(graph.clone()), arguments)
+                self.loader.load_graph(&Value::Object(graph.clone()), arguments)
             }
-            (None, Some(template), None) => self.sources.template(template, arguments),
-            _ => Err(ToolError::invalid("give one of `workflow`, `template` and `resume`")),
+            (None, Some(template), None) => self.loader.load_template(template, arguments),
+            _ => Err(ToolError::invalid_args("give one of `workflow`, `template` and `resume`")),
         }
     }
 
-    fn effect(workflow: &Workflow) -> Effect {
+    fn effect(workflow: &Workflow) -> CallEffect {
         let steps = &workflow.steps;
-        if steps.iter().any(|step| step.posture == Posture::Write || step.apply.is_some()) {
-            Effect::Write
+        if steps.iter().any(|step| step.posture == StepPosture::Write || step.apply.is_some()) {
+            CallEffect::Write
         } else if steps.iter().any(|step| !step.verify.is_empty()) {
-            Effect::Execute
+            CallEffect::Execute
         } else {
-            Effect::Read
+            CallEffect::Read
         }
     }
 }
@@ -68,20 +68,26 @@ impl RunWorkflow {
 impl Tool for RunWorkflow {
     type Args = Args;
     const NAME: &'static str = "run_workflow";
-    const MANUAL: &'static str = "Run a graph of steps as Subagents and get what each came to. Use it for work with known \
+    const DESCRIPTION: &'static str = "Run a graph of steps as Subagents and get what each came to. Use it for work with known \
         parts that depend on each other; for anything else spawn_agent. A step: {id, task, role, depends_on: [ids], posture: \
         read_only|write, workspace: shared|isolated|worktree, write_set: [globs], needs: {name: {step, pointer}}, output: JSON \
         schema of its answer, verify: [commands that must pass], gate: id of a reviewer step that must approve, retries, \
         optional, on_failure: hold|continue|abort}; or {id, apply: id of an isolated step whose changes are merged}.";
 
-    fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
+    fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
         if let Some(run) = &args.resume {
             let summary = format!("resume workflow {run}");
-            return Ok(Plan { is_alone: true, ..Plan::new(Effect::Write, summary) });
+            return Ok(CallPlan {
+                is_exclusive: true,
+                ..CallPlan::new(CallEffect::Write, summary)
+            });
         }
-        let workflow = self.workflow(args)?;
-        let effect =
-            if args.validate_only == Some(true) { Effect::Read } else { Self::effect(&workflow) };
+        let workflow = self.load_workflow(args)?;
+        let effect = if args.validate_only == Some(true) {
+            CallEffect::Read
+        } else {
+            Self::effect(&workflow)
+        };
         let commands: Vec<&str> = workflow
             .steps
             .iter()
@@ -97,13 +103,13 @@ impl Tool for RunWorkflow {
         let summary = format!("workflow {}: {steps}{checks}", workflow.name);
         // An approval is valid for exactly this graph.
         let about = Some(workflow.hash());
-        Ok(Plan { is_alone: true, about, ..Plan::new(effect, summary) })
+        Ok(CallPlan { is_exclusive: true, target_command: about, ..CallPlan::new(effect, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         if args.validate_only == Some(true) {
-            let workflow = self.workflow(&args)?;
-            let waves = super::waves(&workflow);
+            let workflow = self.load_workflow(&args)?;
+            let waves = super::plan_waves(&workflow);
             let id = |place: &usize| workflow.steps[*place].id.as_str();
             let waves: Vec<Vec<&str>> =
                 waves.iter().map(|wave| wave.iter().map(id).collect()).collect();
@@ -114,49 +120,63 @@ impl Tool for RunWorkflow {
         }
         let (order, id) = match &args.resume {
             None => {
-                let workflow = Arc::new(self.workflow(&args)?);
+                let workflow = Arc::new(self.load_workflow(&args)?);
                 (
-                    Order { workflow, template: args.template.clone(), past: None, horizon: None },
-                    run_id(),
+                    WorkflowRunInput {
+                        workflow,
+                        template: args.template.clone(),
+                        resumed_from: None,
+                        horizon: None,
+                    },
+                    new_run_id(),
                 )
             }
             Some(id) => {
                 let history = self.family.session().history().await?;
                 let past = live_runs(&history).into_iter().rfind(|run| run.id == *id);
-                let past = past.ok_or_else(|| unknown(id))?;
-                if past.outcome == Some(Outcome::Completed) {
-                    return Err(ToolError::invalid(format!("{id} is complete")));
+                let past = past.ok_or_else(|| unknown_run(id))?;
+                if past.outcome == Some(RunOutcome::Completed) {
+                    return Err(ToolError::invalid_args(format!("{id} is complete")));
                 }
                 let workflow = Arc::new(past.workflow.clone());
-                (Order { workflow, template: None, past: Some(past), horizon: None }, id.clone())
+                (
+                    WorkflowRunInput {
+                        workflow,
+                        template: None,
+                        resumed_from: Some(past),
+                        horizon: None,
+                    },
+                    id.clone(),
+                )
             }
         };
-        let stage = Stage::new(Arc::clone(&self.family), id, &order.workflow);
-        let stage = stage.map_err(|report| refused(&report))?;
+        let stage = RunContext::new(Arc::clone(&self.family), id, &order.workflow);
+        let stage = stage.map_err(|report| into_tool_error(&report))?;
         let finished = run(stage, order, context.cancel).await;
-        let finished = finished.map_err(|report| refused(&report))?;
-        let limit = context.output_limit.min(TOLD);
-        let mut details = finished.facts();
-        details["workflow_id"] = json!(finished.run);
+        let finished = finished.map_err(|report| into_tool_error(&report))?;
+        let limit = context.output_limit.min(MAX_REPORT_BYTES);
+        let mut details = finished.event_fields();
+        details["workflow_id"] = json!(finished.run_id);
         // The results of these children are in the text already.
         details["told"] = json!(finished.children);
-        let ok = finished.outcome == Outcome::Completed;
+        let ok = finished.outcome == RunOutcome::Completed;
         Ok(ToolOutput::new(ok, finished.report(limit), details))
     }
 }
 
 /// The spec of the tool, for listings without a Session.
 pub fn tool_spec() -> ToolSpec {
-    spec_of::<RunWorkflow>()
+    crate::tools::tool::tool_spec::<RunWorkflow>()
 }
 
-fn refused(report: &Report) -> ToolError {
+fn into_tool_error(report: &Report) -> ToolError {
     let kind = Kind::from_name(&report.kind).unwrap_or(Kind::Internal);
     ToolError::new(kind, report.message.clone())
 }
 
-fn unknown(id: &str) -> ToolError {
-    let message = format!("this Session has no run `{}`", crate::base::text::first_chars(id, 40));
+fn unknown_run(id: &str) -> ToolError {
+    let message =
+        format!("this Session has no run `{}`", crate::base::text::truncate_chars(id, 40));
     ToolError::new(Kind::NotFound, message)
 }
 

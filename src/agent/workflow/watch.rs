@@ -3,12 +3,12 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::fold::reused;
+use super::replay::reused_steps;
 use crate::record::event::{WorkflowEvent, WorkflowEventKind};
 
 /// A run as a presenter shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Watch {
+pub struct WatchedRun {
     /// The id of the run.
     pub id: String,
     /// The name of its Workflow.
@@ -31,12 +31,12 @@ pub struct WatchedStep {
     /// Its state.
     pub state: StepState,
     /// The reason why it is not ready, and the first line of its summary.
-    pub words: String,
+    pub detail: String,
 }
 
 /// A step in the `started` or `resumed` Event of a run.
 #[derive(Deserialize)]
-struct Told {
+struct AnnouncedStep {
     #[serde(default)]
     id: String,
     task: Option<String>,
@@ -60,17 +60,17 @@ pub enum StepState {
     Held,
 }
 
-impl Watch {
+impl WatchedRun {
     /// The run that a `started` or `resumed` Event begins; `None` for other Events.
-    pub fn begun(event: &WorkflowEvent) -> Option<Self> {
+    pub fn from_event(event: &WorkflowEvent) -> Option<Self> {
         let steps = match event.kind {
             WorkflowEventKind::Started => event.extra.get("spec")?.get("steps")?,
             WorkflowEventKind::Resumed => event.extra.get("steps")?,
             _ => return None,
         };
-        let steps: Vec<Told> = serde_json::from_value(steps.clone()).ok()?;
-        let reused = reused(event);
-        let step = |step: Told| WatchedStep {
+        let steps: Vec<AnnouncedStep> = serde_json::from_value(steps.clone()).ok()?;
+        let reused = reused_steps(event);
+        let step = |step: AnnouncedStep| WatchedStep {
             about: match &step.apply {
                 None => step
                     .task
@@ -87,7 +87,7 @@ impl Watch {
                 StepState::Waiting
             },
             id: step.id,
-            words: String::new(),
+            detail: String::new(),
         };
         let name = event.extra.get("workflow_name").and_then(Value::as_str).unwrap_or_default();
         Some(Self {
@@ -99,7 +99,7 @@ impl Watch {
     }
 
     /// Applies an Event of this run; returns the index of the step that it changed.
-    pub fn hear(&mut self, event: &WorkflowEvent) -> Option<usize> {
+    pub fn apply_event(&mut self, event: &WorkflowEvent) -> Option<usize> {
         if event.workflow_id != self.id {
             return None;
         }
@@ -110,10 +110,10 @@ impl Watch {
         }
         if event.kind == WorkflowEventKind::Resumed {
             self.outcome = None;
-            let reused = reused(event);
+            let reused = reused_steps(event);
             for step in self.steps.iter_mut().filter(|step| !reused.contains(&step.id.as_str())) {
                 step.state = StepState::Waiting;
-                step.words.clear();
+                step.detail.clear();
             }
             return None;
         }
@@ -134,7 +134,7 @@ impl Watch {
                 let summary = field("summary").unwrap_or_default();
                 let first =
                     summary.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-                step.words = match (step.state, field("reason")) {
+                step.detail = match (step.state, field("reason")) {
                     (StepState::Ready, _) | (_, None) => first.to_owned(),
                     (_, Some(reason)) => format!("{}: {first}", reason.replace('_', " ")),
                 };
@@ -145,7 +145,7 @@ impl Watch {
     }
 
     /// How many steps are in a state.
-    pub fn count(&self, state: StepState) -> usize {
+    pub fn count_steps(&self, state: StepState) -> usize {
         self.steps.iter().filter(|step| step.state == state).count()
     }
 }

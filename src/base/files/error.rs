@@ -34,7 +34,7 @@ pub enum UnsafeEntry {
 }
 
 impl UnsafeEntry {
-    pub fn of(kind: FileType) -> Self {
+    pub fn from_file_type(kind: FileType) -> Self {
         match kind {
             FileType::Symlink => Self::Link,
             FileType::Fifo => Self::Fifo,

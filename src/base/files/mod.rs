@@ -8,9 +8,9 @@
 #![expect(clippy::disallowed_methods, reason = "the root and its parents are the user's choice")]
 
 mod error;
-mod folder;
-mod mounts;
+mod mount_watch;
 mod regular;
+mod state_path;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -27,19 +27,19 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 pub use error::{StateError, UnsafeEntry};
-pub use folder::StateFolder;
-pub use mounts::{MountWatch, is_on_local_file_system};
+pub use mount_watch::{MountWatch, is_on_local_file_system};
 pub use regular::{open_regular, read_regular};
+pub use state_path::StatePath;
 
-const COMMON: OFlags =
+const COMMON_FLAGS: OFlags =
     OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
-const FOLDER: OFlags = COMMON.union(OFlags::DIRECTORY).union(OFlags::RDONLY);
+const FOLDER_FLAGS: OFlags = COMMON_FLAGS.union(OFlags::DIRECTORY).union(OFlags::RDONLY);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o700);
 
 /// Whether a written file must outlast a power failure before the call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
+pub enum WriteDurability {
     /// The file, and its name in the folder, are forced to the disk.
     Synced,
     /// The system writes them when it likes.
@@ -48,7 +48,7 @@ pub enum Durability {
 
 /// The access to a folder of state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Access {
+pub enum StateAccess {
     /// Everything below belongs to the user, and may be changed.
     Own,
     /// Nothing is changed, so what is below may belong to another user.
@@ -60,7 +60,7 @@ pub enum Access {
 pub struct StateDir {
     fd: Arc<OwnedFd>,
     path: PathBuf,
-    access: Access,
+    access: StateAccess,
 }
 
 /// An entry of a folder; a link is not followed.
@@ -88,12 +88,12 @@ impl StateDir {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| StateError::io(path, errno))?;
-        Ok(Self { fd: Arc::new(fd), path: path.to_owned(), access: Access::Own })
+        Ok(Self { fd: Arc::new(fd), path: path.to_owned(), access: StateAccess::Own })
     }
 
     /// This folder with another access, which holds also for everything that is opened below it.
     #[must_use]
-    pub(super) fn with_access(self, access: Access) -> Self {
+    pub(super) fn with_access(self, access: StateAccess) -> Self {
         Self { access, ..self }
     }
 
@@ -113,7 +113,7 @@ impl StateDir {
 
     /// A folder from an open descriptor.
     pub fn from_descriptor(fd: OwnedFd, path: &Path) -> Self {
-        Self { fd: Arc::new(fd), path: path.to_owned(), access: Access::Own }
+        Self { fd: Arc::new(fd), path: path.to_owned(), access: StateAccess::Own }
     }
 
     /// The path, for messages.
@@ -123,14 +123,14 @@ impl StateDir {
 
     /// Opens a folder inside; `None` when there is none.
     pub fn open_dir(&self, name: impl AsRef<OsStr>) -> Result<Option<Self>, StateError> {
-        let name = self.plain(name.as_ref())?;
-        match rustix::fs::openat(&self.fd, name, FOLDER, Mode::empty()) {
+        let name = self.check_name(name.as_ref())?;
+        match rustix::fs::openat(&self.fd, name, FOLDER_FLAGS, Mode::empty()) {
             Ok(fd) => {
-                self.check_owner(name, &self.facts_of(&fd, name)?)?;
-                Ok(Some(self.below(name, fd)))
+                self.check_owner(name, &self.stat_file(&fd, name)?)?;
+                Ok(Some(self.child(name, fd)))
             }
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.refused(name, errno, FileType::Directory)),
+            Err(errno) => Err(self.open_error(name, errno, FileType::Directory)),
         }
     }
 
@@ -151,7 +151,7 @@ impl StateDir {
 
     /// Makes a folder inside that must not be there yet.
     pub fn create_new_dir(&self, name: impl AsRef<OsStr>) -> Result<Self, StateError> {
-        let name = self.plain(name.as_ref())?;
+        let name = self.check_name(name.as_ref())?;
         self.check_may_change(name)?;
         rustix::fs::mkdirat(&self.fd, name, FOLDER_MODE)
             .map_err(|errno| StateError::io(self.path.join(name), errno))?;
@@ -160,7 +160,7 @@ impl StateDir {
 
     /// Opens a file for reading; `None` when there is none.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> Result<Option<File>, StateError> {
-        self.open(name.as_ref(), OFlags::RDONLY)
+        self.open_with(name.as_ref(), OFlags::RDONLY)
     }
 
     /// Reads a whole file; `None` when there is none, an error when it has more bytes than `limit`.
@@ -186,7 +186,9 @@ impl StateDir {
     pub fn open_append(&self, name: impl AsRef<OsStr>) -> Result<Option<File>, StateError> {
         let name = name.as_ref();
         self.check_may_change(name)?;
-        let Some(file) = self.open(name, OFlags::RDWR | OFlags::APPEND)? else { return Ok(None) };
+        let Some(file) = self.open_with(name, OFlags::RDWR | OFlags::APPEND)? else {
+            return Ok(None);
+        };
         self.check_single_name(name, &file)?;
         Ok(Some(file))
     }
@@ -210,10 +212,10 @@ impl StateDir {
 
     /// Opens a file that only serves as a lock, and makes it when it is missing; it is never written.
     pub fn open_lock(&self, name: impl AsRef<OsStr>) -> Result<File, StateError> {
-        let name = self.plain(name.as_ref())?;
+        let name = self.check_name(name.as_ref())?;
         self.check_may_change(name)?;
         let open = |access: OFlags| {
-            rustix::fs::openat(&self.fd, name, COMMON | access | OFlags::CREATE, FILE_MODE)
+            rustix::fs::openat(&self.fd, name, COMMON_FLAGS | access | OFlags::CREATE, FILE_MODE)
         };
         // NFS wants the right to write for an exclusive lock; a read-only file system gives none.
         let opened = match open(OFlags::RDWR) {
@@ -226,13 +228,13 @@ impl StateDir {
                 self.check_single_name(name, &file)?;
                 Ok(file)
             }
-            Err(errno) => Err(self.refused(name, errno, FileType::RegularFile)),
+            Err(errno) => Err(self.open_error(name, errno, FileType::RegularFile)),
         }
     }
 
     /// The folder as a file of its own, to be locked.
     pub fn lock_handle(&self) -> Result<File, StateError> {
-        let opened = rustix::fs::openat(&self.fd, ".", FOLDER, Mode::empty());
+        let opened = rustix::fs::openat(&self.fd, ".", FOLDER_FLAGS, Mode::empty());
         opened.map(File::from).map_err(|errno| StateError::io(&self.path, errno))
     }
 
@@ -242,7 +244,7 @@ impl StateDir {
         &self,
         name: impl AsRef<OsStr>,
         bytes: &[u8],
-        durability: Durability,
+        durability: WriteDurability,
     ) -> Result<(), StateError> {
         let write = |file: &mut File| file.write_all(bytes);
         self.replace_with(name, durability, write)
@@ -252,14 +254,14 @@ impl StateDir {
     pub fn replace_with<T>(
         &self,
         name: impl AsRef<OsStr>,
-        durability: Durability,
+        durability: WriteDurability,
         write: impl FnOnce(&mut File) -> std::io::Result<T>,
     ) -> Result<T, StateError> {
-        let name = self.plain(name.as_ref())?;
+        let name = self.check_name(name.as_ref())?;
         let draft = OsString::from(format!(".{:016x}.pixir-new", fastrand::u64(..)));
         let mut file = self.create_with(&draft, OFlags::WRONLY, FILE_MODE)?;
         let written = write(&mut file).and_then(|written| {
-            if durability == Durability::Synced {
+            if durability == WriteDurability::Synced {
                 file.sync_all()?;
             }
             rustix::fs::renameat(&self.fd, &draft, &self.fd, name)?;
@@ -269,7 +271,7 @@ impl StateDir {
             rustix::fs::unlinkat(&self.fd, &draft, AtFlags::empty()).ok();
             StateError::io(self.path.join(name), source)
         })?;
-        if durability == Durability::Synced {
+        if durability == WriteDurability::Synced {
             // The file is in place; some file systems cannot force a folder to the disk.
             self.sync().ok();
         }
@@ -283,8 +285,8 @@ impl StateDir {
         to: &Self,
         new_name: impl AsRef<OsStr>,
     ) -> Result<(), StateError> {
-        let name = self.plain(name.as_ref())?;
-        let new_name = to.plain(new_name.as_ref())?;
+        let name = self.check_name(name.as_ref())?;
+        let new_name = to.check_name(new_name.as_ref())?;
         self.check_may_change(name)?;
         to.check_may_change(new_name)?;
         rustix::fs::renameat(&self.fd, name, &to.fd, new_name)
@@ -297,8 +299,8 @@ impl StateDir {
         name: impl AsRef<OsStr>,
         new_name: impl AsRef<OsStr>,
     ) -> Result<(), StateError> {
-        let name = self.plain(name.as_ref())?;
-        let new_name = self.plain(new_name.as_ref())?;
+        let name = self.check_name(name.as_ref())?;
+        let new_name = self.check_name(new_name.as_ref())?;
         self.check_may_change(new_name)?;
         rustix::fs::linkat(&self.fd, name, &self.fd, new_name, AtFlags::empty())
             .map_err(|errno| StateError::io(self.path.join(new_name), errno))
@@ -306,7 +308,7 @@ impl StateDir {
 
     /// Gives a file from elsewhere a second name in this folder, which must not be taken yet.
     pub fn link_file(&self, file: &File, name: impl AsRef<OsStr>) -> Result<(), StateError> {
-        let name = self.plain(name.as_ref())?;
+        let name = self.check_name(name.as_ref())?;
         self.check_may_change(name)?;
         // By the descriptor: another file may have its old name by now.
         let open_file = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -316,7 +318,7 @@ impl StateDir {
 
     /// Removes a file or a link; true when there was one.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Result<bool, StateError> {
-        let name = self.plain(name.as_ref())?;
+        let name = self.check_name(name.as_ref())?;
         self.unlink(name, AtFlags::empty())
     }
 
@@ -351,7 +353,7 @@ impl StateDir {
 
     /// The entry with this name; `None` when there is none.
     pub fn stat(&self, name: impl AsRef<OsStr>) -> Result<Option<StateEntry>, StateError> {
-        let name = self.plain(name.as_ref())?;
+        let name = self.check_name(name.as_ref())?;
         let stat = match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
@@ -379,35 +381,35 @@ impl StateDir {
         rustix::fs::fsync(&self.fd).map_err(|errno| StateError::io(&self.path, errno))
     }
 
-    fn open(&self, name: &OsStr, flags: OFlags) -> Result<Option<File>, StateError> {
-        let name = self.plain(name)?;
-        match rustix::fs::openat(&self.fd, name, COMMON | flags, Mode::empty()) {
+    fn open_with(&self, name: &OsStr, flags: OFlags) -> Result<Option<File>, StateError> {
+        let name = self.check_name(name)?;
+        match rustix::fs::openat(&self.fd, name, COMMON_FLAGS | flags, Mode::empty()) {
             Ok(fd) => self.checked_file(name, fd).map(Some),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.refused(name, errno, FileType::RegularFile)),
+            Err(errno) => Err(self.open_error(name, errno, FileType::RegularFile)),
         }
     }
 
     fn create_with(&self, name: &OsStr, flags: OFlags, mode: Mode) -> Result<File, StateError> {
-        let name = self.plain(name)?;
+        let name = self.check_name(name)?;
         self.check_may_change(name)?;
-        let flags = COMMON | flags | OFlags::CREATE | OFlags::EXCL;
+        let flags = COMMON_FLAGS | flags | OFlags::CREATE | OFlags::EXCL;
         let opened = rustix::fs::openat(&self.fd, name, flags, mode);
         opened.map(File::from).map_err(|errno| StateError::io(self.path.join(name), errno))
     }
 
     fn checked_file(&self, name: &OsStr, fd: OwnedFd) -> Result<File, StateError> {
-        let stat = self.facts_of(&fd, name)?;
+        let stat = self.stat_file(&fd, name)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind != FileType::RegularFile {
-            return Err(self.unsafe_entry(name, UnsafeEntry::of(kind)));
+            return Err(self.unsafe_entry(name, UnsafeEntry::from_file_type(kind)));
         }
         self.check_owner(name, &stat)?;
         Ok(File::from(fd))
     }
 
     fn check_owner(&self, name: &OsStr, stat: &Stat) -> Result<(), StateError> {
-        if is_own(stat) || self.access == Access::ReadOnly {
+        if is_own(stat) || self.access == StateAccess::ReadOnly {
             return Ok(());
         }
         Err(self.unsafe_entry(name, UnsafeEntry::OtherOwner))
@@ -415,33 +417,33 @@ impl StateDir {
 
     fn check_may_change(&self, name: &OsStr) -> Result<(), StateError> {
         match self.access {
-            Access::Own => Ok(()),
-            Access::ReadOnly => Err(StateError::io(self.path.join(name), Errno::ROFS)),
+            StateAccess::Own => Ok(()),
+            StateAccess::ReadOnly => Err(StateError::io(self.path.join(name), Errno::ROFS)),
         }
     }
 
-    fn below(&self, name: &OsStr, fd: OwnedFd) -> Self {
+    fn child(&self, name: &OsStr, fd: OwnedFd) -> Self {
         Self { fd: Arc::new(fd), path: self.path.join(name), access: self.access }
     }
 
     fn check_single_name(&self, name: &OsStr, file: &File) -> Result<(), StateError> {
-        if self.facts_of(file, name)?.st_nlink <= 1 {
+        if self.stat_file(file, name)?.st_nlink <= 1 {
             return Ok(());
         }
         Err(self.unsafe_entry(name, UnsafeEntry::HardLink))
     }
 
-    fn facts_of(&self, file: impl AsFd, name: &OsStr) -> Result<Stat, StateError> {
+    fn stat_file(&self, file: impl AsFd, name: &OsStr) -> Result<Stat, StateError> {
         rustix::fs::fstat(file).map_err(|errno| StateError::io(self.path.join(name), errno))
     }
 
     /// The error of a failed open: an unsafe entry, where that is the reason.
-    fn refused(&self, name: &OsStr, errno: Errno, expected: FileType) -> StateError {
+    fn open_error(&self, name: &OsStr, errno: Errno, expected: FileType) -> StateError {
         let there = || rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok();
         let found = match errno {
             Errno::LOOP | Errno::NOTDIR | Errno::ISDIR | Errno::NXIO => {
                 let kind = there().map(|stat| FileType::from_raw_mode(stat.st_mode));
-                kind.filter(|kind| *kind != expected).map(UnsafeEntry::of)
+                kind.filter(|kind| *kind != expected).map(UnsafeEntry::from_file_type)
             }
             Errno::ACCESS | Errno::PERM => {
                 there().filter(|stat| !is_own(stat)).map(|_| UnsafeEntry::OtherOwner)
@@ -459,7 +461,7 @@ impl StateDir {
     }
 
     /// Checks that a name stays in this folder.
-    fn plain<'n>(&self, name: &'n OsStr) -> Result<&'n OsStr, StateError> {
+    fn check_name<'n>(&self, name: &'n OsStr) -> Result<&'n OsStr, StateError> {
         let bytes = name.as_bytes();
         let is_plain = !matches!(bytes, b"" | b"." | b"..") && !bytes.contains(&b'/');
         if is_plain { Ok(name) } else { Err(self.unsafe_entry(name, UnsafeEntry::Name)) }

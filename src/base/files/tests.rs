@@ -12,7 +12,7 @@ use super::*;
 
 /// A kind of entry that an attacker can put under a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Planted {
+enum PlantedEntry {
     LinkToFile,
     LinkToFolder,
     DanglingLink,
@@ -23,22 +23,22 @@ enum Planted {
     OtherOwner,
 }
 
-const ALL: [Planted; 8] = [
-    Planted::LinkToFile,
-    Planted::LinkToFolder,
-    Planted::DanglingLink,
-    Planted::Fifo,
-    Planted::Socket,
-    Planted::Device,
-    Planted::OtherKind,
-    Planted::OtherOwner,
+const ALL: [PlantedEntry; 8] = [
+    PlantedEntry::LinkToFile,
+    PlantedEntry::LinkToFolder,
+    PlantedEntry::DanglingLink,
+    PlantedEntry::Fifo,
+    PlantedEntry::Socket,
+    PlantedEntry::Device,
+    PlantedEntry::OtherKind,
+    PlantedEntry::OtherOwner,
 ];
 
-struct Place {
+struct StateFilesFixture {
     folder: TempDir,
 }
 
-impl Place {
+impl StateFilesFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("root")).unwrap();
@@ -63,27 +63,27 @@ impl Place {
     }
 
     /// Plants an entry; false where that needs rights that this user does not have.
-    fn plant(&self, what: Planted, at: &Path, is_folder: bool) -> bool {
+    fn plant(&self, what: PlantedEntry, at: &Path, is_folder: bool) -> bool {
         let is_root = rustix::process::geteuid().is_root();
         let outside = self.folder.path().join("outside");
         match what {
-            Planted::LinkToFile => symlink(outside.join("file"), at).unwrap(),
-            Planted::LinkToFolder => symlink(outside, at).unwrap(),
-            Planted::DanglingLink => symlink(outside.join("new"), at).unwrap(),
-            Planted::Fifo => {
+            PlantedEntry::LinkToFile => symlink(outside.join("file"), at).unwrap(),
+            PlantedEntry::LinkToFolder => symlink(outside, at).unwrap(),
+            PlantedEntry::DanglingLink => symlink(outside.join("new"), at).unwrap(),
+            PlantedEntry::Fifo => {
                 mknodat(CWD, at, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
             }
-            Planted::Socket => drop(UnixListener::bind(at).unwrap()),
-            Planted::Device => {
+            PlantedEntry::Socket => drop(UnixListener::bind(at).unwrap()),
+            PlantedEntry::Device => {
                 // The same as /dev/null.
                 let null = rustix::fs::makedev(1, 3);
                 let mode = Mode::from_raw_mode(0o600);
                 return is_root && mknodat(CWD, at, FileType::CharacterDevice, mode, null).is_ok();
             }
-            Planted::OtherKind if is_folder => fs::write(at, "a file").unwrap(),
-            Planted::OtherKind => fs::create_dir(at).unwrap(),
-            Planted::OtherOwner if !is_root => return false,
-            Planted::OtherOwner => {
+            PlantedEntry::OtherKind if is_folder => fs::write(at, "a file").unwrap(),
+            PlantedEntry::OtherKind => fs::create_dir(at).unwrap(),
+            PlantedEntry::OtherOwner if !is_root => return false,
+            PlantedEntry::OtherOwner => {
                 if is_folder {
                     fs::create_dir(at).unwrap();
                 } else {
@@ -96,19 +96,21 @@ impl Place {
     }
 }
 
-fn expected(what: Planted, is_folder: bool) -> UnsafeEntry {
+fn expected_entry(what: PlantedEntry, is_folder: bool) -> UnsafeEntry {
     match what {
-        Planted::LinkToFile | Planted::LinkToFolder | Planted::DanglingLink => UnsafeEntry::Link,
-        Planted::Fifo => UnsafeEntry::Fifo,
-        Planted::Socket => UnsafeEntry::Socket,
-        Planted::Device => UnsafeEntry::Device,
-        Planted::OtherKind if is_folder => UnsafeEntry::File,
-        Planted::OtherKind => UnsafeEntry::Folder,
-        Planted::OtherOwner => UnsafeEntry::OtherOwner,
+        PlantedEntry::LinkToFile | PlantedEntry::LinkToFolder | PlantedEntry::DanglingLink => {
+            UnsafeEntry::Link
+        }
+        PlantedEntry::Fifo => UnsafeEntry::Fifo,
+        PlantedEntry::Socket => UnsafeEntry::Socket,
+        PlantedEntry::Device => UnsafeEntry::Device,
+        PlantedEntry::OtherKind if is_folder => UnsafeEntry::File,
+        PlantedEntry::OtherKind => UnsafeEntry::Folder,
+        PlantedEntry::OtherOwner => UnsafeEntry::OtherOwner,
     }
 }
 
-fn found<T: std::fmt::Debug>(result: Result<T, StateError>) -> UnsafeEntry {
+fn unsafe_entry_of<T: std::fmt::Debug>(result: Result<T, StateError>) -> UnsafeEntry {
     match result.unwrap_err() {
         StateError::Unsafe { found, .. } => found,
         other => panic!("{other:?}"),
@@ -119,7 +121,7 @@ fn found<T: std::fmt::Debug>(result: Result<T, StateError>) -> UnsafeEntry {
 fn nothing_that_stands_in_the_place_of_a_folder_is_entered() {
     for what in ALL {
         for position in 0..3 {
-            let place = Place::new();
+            let place = StateFilesFixture::new();
             let parts = ["a", "b", "c"];
             let above: PathBuf = parts[..position].iter().collect();
             fs::create_dir_all(place.root().join(&above)).unwrap();
@@ -128,10 +130,10 @@ fn nothing_that_stands_in_the_place_of_a_folder_is_entered() {
                 continue;
             }
             let before = place.outside();
-            let folder = StateFolder::root(place.root()).join("a/b/c");
+            let folder = StatePath::root(place.root()).join("a/b/c");
             let named = format!("{what:?} at {position}");
-            assert_eq!(found(folder.open()), expected(what, true), "{named}");
-            assert_eq!(found(folder.create()), expected(what, true), "{named}");
+            assert_eq!(unsafe_entry_of(folder.open()), expected_entry(what, true), "{named}");
+            assert_eq!(unsafe_entry_of(folder.create()), expected_entry(what, true), "{named}");
             assert_eq!(folder.open().unwrap_err().path(), at, "{named}");
             assert_eq!(place.outside(), before, "{named}");
         }
@@ -141,22 +143,22 @@ fn nothing_that_stands_in_the_place_of_a_folder_is_entered() {
 #[test]
 fn nothing_that_stands_in_the_place_of_a_file_is_opened_and_a_replacement_takes_its_name() {
     for what in ALL {
-        let place = Place::new();
+        let place = StateFilesFixture::new();
         let at = place.root().join("file");
         if !place.plant(what, &at, false) {
             continue;
         }
         let before = place.outside();
         let root = StateDir::open_root(&place.root()).unwrap();
-        let wanted = expected(what, false);
-        assert_eq!(found(root.open_file("file")), wanted, "{what:?}");
-        assert_eq!(found(root.read("file", 10)), wanted, "{what:?}");
-        assert_eq!(found(root.open_append("file")), wanted, "{what:?}");
-        assert_eq!(found(root.open_lock("file")), wanted, "{what:?}");
+        let wanted = expected_entry(what, false);
+        assert_eq!(unsafe_entry_of(root.open_file("file")), wanted, "{what:?}");
+        assert_eq!(unsafe_entry_of(root.read("file", 10)), wanted, "{what:?}");
+        assert_eq!(unsafe_entry_of(root.open_append("file")), wanted, "{what:?}");
+        assert_eq!(unsafe_entry_of(root.open_lock("file")), wanted, "{what:?}");
         let taken = root.create_new("file").unwrap_err();
         assert_eq!(taken.io_kind(), std::io::ErrorKind::AlreadyExists, "{what:?}");
-        let replaced = root.replace("file", b"new", Durability::Synced);
-        if what == Planted::OtherKind {
+        let replaced = root.replace("file", b"new", WriteDurability::Synced);
+        if what == PlantedEntry::OtherKind {
             assert_eq!(replaced.unwrap_err().io_kind(), std::io::ErrorKind::IsADirectory);
         } else {
             replaced.unwrap();
@@ -170,7 +172,7 @@ fn nothing_that_stands_in_the_place_of_a_file_is_opened_and_a_replacement_takes_
 
 #[test]
 fn whatever_stands_in_a_tree_is_removed_as_what_it_is() {
-    let place = Place::new();
+    let place = StateFilesFixture::new();
     let tree = place.root().join("tree");
     fs::create_dir_all(tree.join("deep/er")).unwrap();
     for (number, what) in ALL.into_iter().enumerate() {
@@ -190,7 +192,7 @@ fn whatever_stands_in_a_tree_is_removed_as_what_it_is() {
 #[test]
 fn a_tree_is_removed_however_deep_it_is_and_whatever_is_closed() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new();
+    let place = StateFilesFixture::new();
     let root = StateDir::open_root(&place.root()).unwrap();
     let mut deep = root.create_dir("tree").unwrap();
     for _ in 0..1_000 {
@@ -212,32 +214,36 @@ fn a_tree_is_removed_however_deep_it_is_and_whatever_is_closed() {
 
 #[test]
 fn a_file_with_a_second_name_is_read_and_replaced_but_never_written() {
-    let place = Place::new();
+    let place = StateFilesFixture::new();
     let outside = place.folder.path().join("outside/file");
     fs::hard_link(&outside, place.root().join("file")).unwrap();
     let root = StateDir::open_root(&place.root()).unwrap();
     assert_eq!(root.read("file", 100).unwrap().unwrap(), b"precious");
-    assert_eq!(found(root.open_append("file")), UnsafeEntry::HardLink);
-    assert_eq!(found(root.open_lock("file")), UnsafeEntry::HardLink);
-    root.replace("file", b"new", Durability::Lazy).unwrap();
+    assert_eq!(unsafe_entry_of(root.open_append("file")), UnsafeEntry::HardLink);
+    assert_eq!(unsafe_entry_of(root.open_lock("file")), UnsafeEntry::HardLink);
+    root.replace("file", b"new", WriteDurability::Lazy).unwrap();
     assert_eq!(fs::read_to_string(outside).unwrap(), "precious");
     assert!(root.open_append("file").unwrap().is_some());
 }
 
 #[test]
 fn names_do_not_leave_their_folder() {
-    let place = Place::new();
+    let place = StateFilesFixture::new();
     let root = StateDir::open_root(&place.root()).unwrap();
     for name in ["", ".", "..", "../outside", "a/b", "/etc"] {
-        assert_eq!(found(root.open_dir(name)), UnsafeEntry::Name, "{name:?}");
-        assert_eq!(found(root.open_file(name)), UnsafeEntry::Name, "{name:?}");
-        assert_eq!(found(root.create_new(name)), UnsafeEntry::Name, "{name:?}");
-        assert_eq!(found(root.remove_tree(name)), UnsafeEntry::Name, "{name:?}");
-        assert_eq!(found(root.rename(name, &root, "x")), UnsafeEntry::Name, "{name:?}");
-        assert_eq!(found(root.replace(name, b"", Durability::Lazy)), UnsafeEntry::Name, "{name:?}");
+        assert_eq!(unsafe_entry_of(root.open_dir(name)), UnsafeEntry::Name, "{name:?}");
+        assert_eq!(unsafe_entry_of(root.open_file(name)), UnsafeEntry::Name, "{name:?}");
+        assert_eq!(unsafe_entry_of(root.create_new(name)), UnsafeEntry::Name, "{name:?}");
+        assert_eq!(unsafe_entry_of(root.remove_tree(name)), UnsafeEntry::Name, "{name:?}");
+        assert_eq!(unsafe_entry_of(root.rename(name, &root, "x")), UnsafeEntry::Name, "{name:?}");
+        assert_eq!(
+            unsafe_entry_of(root.replace(name, b"", WriteDurability::Lazy)),
+            UnsafeEntry::Name,
+            "{name:?}"
+        );
     }
     for below in ["../outside", "a/../../outside", "/etc"] {
-        let folder = StateFolder::root(place.root()).join(below);
+        let folder = StatePath::root(place.root()).join(below);
         if below == "/etc" {
             assert!(folder.open().is_err(), "an absolute path is no way below a root");
         } else {
@@ -248,15 +254,15 @@ fn names_do_not_leave_their_folder() {
 
 #[test]
 fn what_is_made_is_for_one_pair_of_eyes_and_what_is_missing_is_none() {
-    let place = Place::new();
-    let folder = StateFolder::root(place.root()).join("a/b");
+    let place = StateFilesFixture::new();
+    let folder = StatePath::root(place.root()).join("a/b");
     assert!(folder.open().unwrap().is_none());
     let dir = folder.create().unwrap();
     assert!(dir.open_file("x").unwrap().is_none() && dir.read("x", 1).unwrap().is_none());
     assert!(dir.open_append("x").unwrap().is_none() && dir.stat("x").unwrap().is_none());
     assert!(!dir.remove_file("x").unwrap() && dir.open_dir("x").unwrap().is_none());
     dir.create_new("x").unwrap().write_all(b"12345").unwrap();
-    dir.replace("y", b"1", Durability::Synced).unwrap();
+    dir.replace("y", b"1", WriteDurability::Synced).unwrap();
     dir.open_lock("lock").unwrap().lock().unwrap();
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(dir.path().to_owned()), 0o700);
@@ -276,11 +282,11 @@ fn what_is_made_is_for_one_pair_of_eyes_and_what_is_missing_is_none() {
 
 #[test]
 fn a_replacement_that_fails_leaves_the_old_file_and_no_draft() {
-    let place = Place::new();
+    let place = StateFilesFixture::new();
     let root = StateDir::open_root(&place.root()).unwrap();
-    root.replace("file", b"old", Durability::Lazy).unwrap();
+    root.replace("file", b"old", WriteDurability::Lazy).unwrap();
     let broken = |_: &mut File| Err::<(), _>(std::io::Error::other("broken"));
-    assert!(root.replace_with("file", Durability::Synced, broken).is_err());
+    assert!(root.replace_with("file", WriteDurability::Synced, broken).is_err());
     assert_eq!(root.read("file", 10).unwrap().unwrap(), b"old");
     assert_eq!(root.names().unwrap(), ["file"]);
 }
@@ -293,7 +299,7 @@ fn a_component_that_is_swapped_with_a_link_meanwhile_leads_nowhere() {
     } else {
         3_000
     };
-    let place = Place::new();
+    let place = StateFilesFixture::new();
     let before = place.outside();
     let inner = place.root().join("a/b");
     fs::create_dir_all(&inner).unwrap();
@@ -312,13 +318,13 @@ fn a_component_that_is_swapped_with_a_link_meanwhile_leads_nowhere() {
                 std::thread::yield_now();
             }
         });
-        let folder = StateFolder::root(place.root()).join("a/b");
+        let folder = StatePath::root(place.root()).join("a/b");
         for number in 0..rounds {
             let name = format!("file-{}", number % 7);
             let wrote = folder.open().and_then(|dir| {
                 let Some(dir) = dir else { return Ok(()) };
-                dir.replace(&name, b"state", Durability::Lazy)?;
-                dir.create_dir("inner")?.replace("file", b"state", Durability::Lazy)?;
+                dir.replace(&name, b"state", WriteDurability::Lazy)?;
+                dir.create_dir("inner")?.replace("file", b"state", WriteDurability::Lazy)?;
                 dir.remove_tree("inner")?;
                 dir.remove_file("file-3").map(drop)
             });

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{COMMON, FOLDER, StateDir, StateError, is_own};
+use super::{COMMON_FLAGS, FOLDER_FLAGS, StateDir, StateError, is_own};
 
 /// How many levels are open at once; each costs a descriptor.
 const DEEPEST_TREE: usize = 100;
@@ -17,11 +17,11 @@ const DEEPEST_TREE: usize = 100;
 impl StateDir {
     /// Removes an entry with everything in it, following no link; true when there was one.
     pub fn remove_tree(&self, name: impl AsRef<OsStr>) -> Result<bool, StateError> {
-        let name = self.plain(name.as_ref())?;
+        let name = self.check_name(name.as_ref())?;
         let folder = match self.open_to_remove(name)? {
-            Opened::Folder(folder) => folder,
-            Opened::Missing => return Ok(false),
-            Opened::Other => return self.unlink(name, AtFlags::empty()),
+            EntryToRemove::Folder(folder) => folder,
+            EntryToRemove::Missing => return Ok(false),
+            EntryToRemove::Other => return self.unlink(name, AtFlags::empty()),
         };
         // Folders that were too deep have been moved up, and are found by the next pass.
         loop {
@@ -37,9 +37,9 @@ impl StateDir {
 
     fn remove_level(&self, name: &OsStr, depth: usize, top: &Self) -> Result<(), StateError> {
         let folder = match self.open_to_remove(name)? {
-            Opened::Folder(folder) => folder,
-            Opened::Missing => return Ok(()),
-            Opened::Other => return self.unlink(name, AtFlags::empty()).map(drop),
+            EntryToRemove::Folder(folder) => folder,
+            EntryToRemove::Missing => return Ok(()),
+            EntryToRemove::Other => return self.unlink(name, AtFlags::empty()).map(drop),
         };
         if depth == 0 {
             return self.rename(name, top, format!("{:016x}", fastrand::u64(..)));
@@ -51,25 +51,27 @@ impl StateDir {
     }
 
     /// Opens a folder that is to be removed, and gives its owner all rights in it.
-    fn open_to_remove(&self, name: &OsStr) -> Result<Opened, StateError> {
+    fn open_to_remove(&self, name: &OsStr) -> Result<EntryToRemove, StateError> {
         let open = |flags| rustix::fs::openat(&self.fd, name, flags, Mode::empty());
-        let opened = match open(FOLDER) {
-            Err(Errno::ACCESS) => open(COMMON | OFlags::DIRECTORY | OFlags::PATH).and_then(|fd| {
-                // A descriptor that only names a folder cannot be used to change it, but its name can.
-                let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
-                let_owner_in(&fd, |mode| rustix::fs::chmod(name, mode))?;
-                open(FOLDER)
-            }),
+        let opened = match open(FOLDER_FLAGS) {
+            Err(Errno::ACCESS) => {
+                open(COMMON_FLAGS | OFlags::DIRECTORY | OFlags::PATH).and_then(|fd| {
+                    // A descriptor that only names a folder cannot be used to change it, but its name can.
+                    let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                    grant_owner_access(&fd, |mode| rustix::fs::chmod(name, mode))?;
+                    open(FOLDER_FLAGS)
+                })
+            }
             opened => opened,
         };
         match opened {
             Ok(fd) => {
-                let opened = let_owner_in(&fd, |mode| rustix::fs::fchmod(&fd, mode));
+                let opened = grant_owner_access(&fd, |mode| rustix::fs::fchmod(&fd, mode));
                 opened.map_err(|errno| StateError::io(self.path.join(name), errno))?;
-                Ok(Opened::Folder(self.below(name, fd)))
+                Ok(EntryToRemove::Folder(self.child(name, fd)))
             }
-            Err(Errno::NOENT) => Ok(Opened::Missing),
-            Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => Ok(Opened::Other),
+            Err(Errno::NOENT) => Ok(EntryToRemove::Missing),
+            Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => Ok(EntryToRemove::Other),
             Err(errno) => Err(StateError::io(self.path.join(name), errno)),
         }
     }
@@ -93,14 +95,14 @@ impl StateDir {
 }
 
 /// An entry that is to be removed.
-enum Opened {
+enum EntryToRemove {
     Missing,
     Folder(StateDir),
     Other,
 }
 
 /// Gives the owner of a folder all rights in it.
-fn let_owner_in(
+fn grant_owner_access(
     folder: &OwnedFd,
     change: impl FnOnce(Mode) -> Result<(), Errno>,
 ) -> Result<(), Errno> {

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde_json::Value;
 
-use super::{Secrets, change_strings};
+use super::{Secrets, map_strings};
 
 /// The fewest letters and digits of a form; shorter ones may be ordinary words.
 const SHORTEST_FORM: usize = 8;
@@ -28,11 +28,11 @@ const LONGEST_HALF_ESCAPE: usize = 4;
 
 /// Replaces values and their encodings; `known` has each value and its replacement.
 pub fn redact_echo<'a>(text: &str, known: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
-    let letters = Letters::of(text);
-    let mut pieces = Pieces::new(&letters);
+    let letters = ComparableText::from_text(text);
+    let mut pieces = PieceIndex::new(&letters);
     let mut found: Vec<(Range<usize>, &str)> = Vec::new();
     for (value, replacement) in known {
-        for Form { letters: form, piece } in forms(value) {
+        for SecretForm { letters: form, piece } in secret_forms(value) {
             let whole = letters.find(&form);
             let parts = piece.map(|length| pieces.find(&form, length)).unwrap_or_default();
             found.extend(whole.into_iter().chain(parts).map(|range| (range, replacement)));
@@ -54,29 +54,29 @@ pub fn redact_echo<'a>(text: &str, known: impl IntoIterator<Item = (&'a str, &'a
 
 impl Secrets {
     /// Replaces every known value in the text of a server's error, also encoded or cut at its end.
-    pub fn clean_echo(&self, text: &str) -> String {
+    pub fn redact_server_error(&self, text: &str) -> String {
         let table = self.table();
         let known = table.known.iter();
         let known = known.map(|known| (known.value.as_str(), known.replacement.as_str()));
         // A value too short for a form is still searched for as it is.
-        table.clean(&redact_echo(text, known)).into_owned()
+        table.redact(&redact_echo(text, known)).into_owned()
     }
 
     /// `redact_server_error` for every string of a JSON value, keys included.
-    pub fn clean_echo_value(&self, value: &mut Value) {
-        change_strings(value, &|text| self.clean_echo(text).into());
+    pub fn redact_server_error_value(&self, value: &mut Value) {
+        map_strings(value, &|text| self.redact_server_error(text).into());
     }
 }
 
 /// One form of a value, as letters and digits.
-struct Form {
+struct SecretForm {
     letters: Vec<u8>,
     /// How many letters in a row count as a piece; `None` where they may be ordinary words.
     piece: Option<usize>,
 }
 
 /// The forms of a value: plain, backwards, hexadecimal, and base64 at each of the three places where it can begin.
-fn forms(value: &str) -> Vec<Form> {
+fn secret_forms(value: &str) -> Vec<SecretForm> {
     let plain = comparable(value.as_bytes());
     let backwards: Vec<u8> = plain.iter().rev().copied().collect();
     let digits = |byte: &u8| format!("{byte:02x}").into_bytes();
@@ -91,18 +91,18 @@ fn forms(value: &str) -> Vec<Form> {
     let hexadecimal = (hexadecimal, Some(SHORTEST_PIECE * 2));
     let encoded = encoded.map(|letters| (letters, Some(SHORTEST_PIECE.div_ceil(3) * 4)));
     let forms = readable.chain([hexadecimal]).chain(encoded);
-    let forms = forms.map(|(letters, piece)| Form { letters, piece });
+    let forms = forms.map(|(letters, piece)| SecretForm { letters, piece });
     forms.filter(|form| form.letters.len() >= SHORTEST_FORM).collect()
 }
 
 /// An index of all runs of letters of a text by content, built once per length.
-struct Pieces<'l> {
-    letters: &'l Letters,
+struct PieceIndex<'l> {
+    letters: &'l ComparableText,
     runs: HashMap<usize, HashMap<&'l [u8], Vec<usize>>>,
 }
 
-impl<'l> Pieces<'l> {
-    fn new(letters: &'l Letters) -> Self {
+impl<'l> PieceIndex<'l> {
+    fn new(letters: &'l ComparableText) -> Self {
         Self { letters, runs: HashMap::new() }
     }
 
@@ -151,21 +151,21 @@ fn comparable(bytes: &[u8]) -> Vec<u8> {
 
 /// The letters and digits of a text, escapes decoded, and the range of each.
 #[derive(Default)]
-struct Letters {
+struct ComparableText {
     bytes: Vec<u8>,
     places: Vec<Range<usize>>,
     /// One more than the letters at the end that may belong to an escape that was cut.
     half_escape: usize,
 }
 
-impl Letters {
-    fn of(text: &str) -> Self {
+impl ComparableText {
+    fn from_text(text: &str) -> Self {
         let half_escape = if text.ends_with('…') { LONGEST_HALF_ESCAPE + 1 } else { 1 };
         let mut letters = Self { half_escape, ..Self::default() };
         let bytes = text.as_bytes();
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-            let (byte, length) = decode(rest);
+            let (byte, length) = decode_escape(rest);
             if byte.is_ascii_alphanumeric() {
                 letters.bytes.push(byte.to_ascii_lowercase());
                 letters.places.push(at..at + length);
@@ -200,7 +200,7 @@ impl Letters {
 
 /// The first byte of a text with escapes decoded, and how many bytes it takes there. Escapes of line ends and of
 /// characters outside ASCII are no letters.
-fn decode(text: &[u8]) -> (u8, usize) {
+fn decode_escape(text: &[u8]) -> (u8, usize) {
     let number = |digits: Option<&[u8]>, radix: u32| {
         let digits = std::str::from_utf8(digits?).ok()?;
         let number = u32::from_str_radix(digits, radix).ok()?;
@@ -211,19 +211,17 @@ fn decode(text: &[u8]) -> (u8, usize) {
         [b'\\', b'u', ..] => number(text.get(2..6), 16).map(|byte| (byte, 6)),
         [b'\\', b'x', ..] => number(text.get(2..4), 16).map(|byte| (byte, 4)),
         [b'\\', b'n' | b'r' | b't', ..] => Some((0, 2)),
-        [b'&', b'#', b'x' | b'X', rest @ ..] => {
-            entity(rest).and_then(|digits| Some((number(Some(digits), 16)?, digits.len() + 4)))
-        }
-        [b'&', b'#', rest @ ..] => {
-            entity(rest).and_then(|digits| Some((number(Some(digits), 10)?, digits.len() + 3)))
-        }
+        [b'&', b'#', b'x' | b'X', rest @ ..] => html_entity_digits(rest)
+            .and_then(|digits| Some((number(Some(digits), 16)?, digits.len() + 4))),
+        [b'&', b'#', rest @ ..] => html_entity_digits(rest)
+            .and_then(|digits| Some((number(Some(digits), 10)?, digits.len() + 3))),
         _ => None,
     };
     escaped.unwrap_or_else(|| (text.first().copied().unwrap_or_default(), 1))
 }
 
 /// The digits of an HTML entity up to its semicolon.
-fn entity(text: &[u8]) -> Option<&[u8]> {
+fn html_entity_digits(text: &[u8]) -> Option<&[u8]> {
     let end = text.iter().take(8).position(|byte| *byte == b';')?;
     text.get(..end)
 }
@@ -238,7 +236,7 @@ mod tests {
     const KEY: &str = "sk-proj-Ab9/+_xyzQ~7Kw==Lm";
 
     fn cleaned(text: &str) -> String {
-        Secrets::new([("provider key".to_owned(), KEY.to_owned())]).clean_echo(text)
+        Secrets::new([("provider key".to_owned(), KEY.to_owned())]).redact_server_error(text)
     }
 
     fn encodings() -> Vec<String> {
@@ -307,28 +305,28 @@ mod tests {
                 format!("key {mark}\u{2026} of {mark}"),
             ),
         ] {
-            assert_eq!(secrets.clean_echo(&text), expected, "{text}");
+            assert_eq!(secrets.redact_server_error(&text), expected, "{text}");
         }
         // Over two fields.
         let (one, other) = long.split_at(20);
         let mut value = serde_json::json!({"message": format!("bad {one}"), "param": other});
-        secrets.clean_echo_value(&mut value);
+        secrets.redact_server_error_value(&mut value);
         assert_eq!(value, serde_json::json!({"message": format!("bad {mark}"), "param": mark}));
         // What every key of a kind begins with is no piece of this one.
         let text = "keys begin with sk-proj-, such as sk-proj-Ab or sk-proj-********7890";
-        assert_eq!(secrets.clean_echo(text), text);
+        assert_eq!(secrets.redact_server_error(text), text);
         let encoded = STANDARD.encode(long);
         let text = format!("got {}... given", &encoded[..24]);
-        assert_eq!(secrets.clean_echo(&text), format!("got {mark}... given"));
+        assert_eq!(secrets.redact_server_error(&text), format!("got {mark}... given"));
     }
 
     #[test]
     fn ordinary_words_and_short_values_stay_as_they_are() {
         let secrets = Secrets::new([("PIN".to_owned(), "a-1b".to_owned())]);
         let text = "incorrect API key provided: sk-proj-****; see 61 2d 31, 100% of a 1 b";
-        assert_eq!(secrets.clean_echo(text), text);
+        assert_eq!(secrets.redact_server_error(text), text);
         assert_eq!(cleaned(text), text);
-        assert_eq!(secrets.clean_echo("it is a-1b"), "it is [redacted:PIN]");
+        assert_eq!(secrets.redact_server_error("it is a-1b"), "it is [redacted:PIN]");
     }
 
     proptest! {

@@ -2,17 +2,17 @@
 
 use std::borrow::Cow;
 
-use crate::base::text::strip_ansi::plain;
+use crate::base::text::strip_ansi::strip_ansi;
 
 /// Bytes of the limit reserved for the marker.
-const MARKER_ROOM: usize = 96;
+const MARKER_RESERVE: usize = 96;
 
 /// How many times the limit is collected, because stripping escape sequences may shrink raw output a lot.
 const RAW_FACTOR: usize = 4;
 
 /// A bounded text, and how much of it was omitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bounded {
+pub struct BoundedText {
     pub text: String,
     pub omitted_bytes: u64,
     pub omitted_lines: u64,
@@ -21,91 +21,92 @@ pub struct Bounded {
 /// Strips escape sequences and keeps head and tail of the text within `limit` bytes.
 ///
 /// Plain and short text is returned unchanged, so bounding twice changes nothing.
-pub fn bound(text: &str, limit: usize) -> Cow<'_, str> {
+pub fn bound_text(text: &str, limit: usize) -> Cow<'_, str> {
     let odd = |byte: u8| (byte < 0x20 && byte != b'\n' && byte != b'\t') || byte == 0x7f;
     let text = if text.bytes().any(odd) || text.chars().any(|c| c.is_control() && c > '\u{7f}') {
-        Cow::Owned(plain(text.as_bytes()))
+        Cow::Owned(strip_ansi(text.as_bytes()))
     } else {
         Cow::Borrowed(text)
     };
     match text {
-        Cow::Borrowed(text) => cut(text, limit),
-        Cow::Owned(text) => Cow::Owned(cut(&text, limit).into_owned()),
+        Cow::Borrowed(text) => cut_text(text, limit),
+        Cow::Owned(text) => Cow::Owned(cut_text(&text, limit).into_owned()),
     }
 }
 
 /// Keeps head and tail within `limit` bytes, and all characters unchanged.
-pub fn cut(text: &str, limit: usize) -> Cow<'_, str> {
+pub fn cut_text(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit {
         return Cow::Borrowed(text);
     }
-    let whole = Whole { bytes: text.len() as u64, newlines: newlines(text.as_bytes()) };
-    Cow::Owned(join(text, text, whole, limit).text)
+    let whole = TextSize { bytes: text.len() as u64, newlines: count_newlines(text.as_bytes()) };
+    Cow::Owned(join_head_tail(text, text, whole, limit).text)
 }
 
 /// Collects the head and tail of a stream of any length in bounded memory.
 #[derive(Debug)]
-pub struct HeadTail {
+pub struct HeadTailBuffer {
     limit: usize,
-    room: usize,
+    capacity: usize,
     head: Vec<u8>,
     tail: Vec<u8>,
-    whole: Whole,
+    total: TextSize,
 }
 
 /// The size of the whole text, with its omitted part.
 #[derive(Debug, Clone, Copy, Default)]
-struct Whole {
+struct TextSize {
     bytes: u64,
     newlines: u64,
 }
 
-impl HeadTail {
+impl HeadTailBuffer {
     /// A buffer that collects enough to fill `limit` bytes of plain text.
     pub fn new(limit: usize) -> Self {
-        let room = limit.max(1024) * RAW_FACTOR;
-        Self { limit, room, head: Vec::new(), tail: Vec::new(), whole: Whole::default() }
+        let capacity = limit.max(1024) * RAW_FACTOR;
+        Self { limit, capacity, head: Vec::new(), tail: Vec::new(), total: TextSize::default() }
     }
 
     /// Appends a chunk.
     pub fn push(&mut self, chunk: &[u8]) {
-        self.whole.bytes += chunk.len() as u64;
-        self.whole.newlines += newlines(chunk);
-        let (to_head, rest) = chunk.split_at(chunk.len().min(self.room - self.head.len()));
+        self.total.bytes += chunk.len() as u64;
+        self.total.newlines += count_newlines(chunk);
+        let (to_head, rest) = chunk.split_at(chunk.len().min(self.capacity - self.head.len()));
         self.head.extend_from_slice(to_head);
         // Only the end of a huge chunk can end up in the tail.
-        self.tail.extend_from_slice(&rest[rest.len().saturating_sub(self.room)..]);
-        if self.tail.len() > 2 * self.room {
-            self.tail.drain(..self.tail.len() - self.room);
+        self.tail.extend_from_slice(&rest[rest.len().saturating_sub(self.capacity)..]);
+        if self.tail.len() > 2 * self.capacity {
+            self.tail.drain(..self.tail.len() - self.capacity);
         }
     }
 
     /// How many bytes were pushed.
     pub fn total_bytes(&self) -> u64 {
-        self.whole.bytes
+        self.total.bytes
     }
 
     /// The bounded text for the model.
-    pub fn finish(mut self) -> Bounded {
-        if self.whole.bytes == (self.head.len() + self.tail.len()) as u64 {
+    pub fn finish(mut self) -> BoundedText {
+        if self.total.bytes == (self.head.len() + self.tail.len()) as u64 {
             self.head.append(&mut self.tail);
-            let text = plain(&self.head);
+            let text = strip_ansi(&self.head);
             if text.len() <= self.limit {
-                return Bounded { text, omitted_bytes: 0, omitted_lines: 0 };
+                return BoundedText { text, omitted_bytes: 0, omitted_lines: 0 };
             }
-            let whole = Whole { bytes: text.len() as u64, newlines: newlines(text.as_bytes()) };
-            return join(&text, &text, whole, self.limit);
+            let whole =
+                TextSize { bytes: text.len() as u64, newlines: count_newlines(text.as_bytes()) };
+            return join_head_tail(&text, &text, whole, self.limit);
         }
         // The tail begins somewhere inside a line, perhaps inside an escape sequence.
         let line = memchr::memchr(b'\n', &self.tail[..self.tail.len() / 4]);
         let tail = &self.tail[line.map_or(0, |newline| newline + 1)..];
-        join(&plain(&self.head), &plain(tail), self.whole, self.limit)
+        join_head_tail(&strip_ansi(&self.head), &strip_ansi(tail), self.total, self.limit)
     }
 }
 
 /// Joins the beginning of `head` and the end of `tail` around a marker with the exact omitted size.
-fn join(head: &str, tail: &str, whole: Whole, limit: usize) -> Bounded {
-    let room = limit.saturating_sub(MARKER_ROOM);
+fn join_head_tail(head: &str, tail: &str, whole: TextSize, limit: usize) -> BoundedText {
+    let room = limit.saturating_sub(MARKER_RESERVE);
     let head = &head[..head.floor_char_boundary(room / 2)];
     // Prefer whole lines, if that costs at most half of the head.
     let head = match head.rfind('\n') {
@@ -118,16 +119,16 @@ fn join(head: &str, tail: &str, whole: Whole, limit: usize) -> Bounded {
         _ => tail,
     };
     let shown_bytes = (head.len() + tail.len()) as u64;
-    let shown_lines = newlines(head.as_bytes()) + newlines(tail.as_bytes());
+    let shown_lines = count_newlines(head.as_bytes()) + count_newlines(tail.as_bytes());
     let omitted_bytes = whole.bytes.saturating_sub(shown_bytes);
     let omitted_lines = whole.newlines.saturating_sub(shown_lines);
     let gap = if head.is_empty() || head.ends_with('\n') { "" } else { "\n" };
     let text =
         format!("{head}{gap}[… {omitted_bytes} bytes, {omitted_lines} lines omitted …]\n{tail}");
-    Bounded { text, omitted_bytes, omitted_lines }
+    BoundedText { text, omitted_bytes, omitted_lines }
 }
 
-fn newlines(bytes: &[u8]) -> u64 {
+fn count_newlines(bytes: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', bytes).count() as u64
 }
 
@@ -137,15 +138,15 @@ mod tests {
 
     use super::*;
 
-    fn collected(bytes: &[u8], limit: usize, size: usize) -> Bounded {
-        let mut collector = HeadTail::new(limit);
+    fn collected(bytes: &[u8], limit: usize, size: usize) -> BoundedText {
+        let mut collector = HeadTailBuffer::new(limit);
         bytes.chunks(size).for_each(|chunk| collector.push(chunk));
         collector.finish()
     }
 
     #[test]
     fn short_text_is_not_copied() {
-        assert!(matches!(bound("short\n", 100), Cow::Borrowed("short\n")));
+        assert!(matches!(bound_text("short\n", 100), Cow::Borrowed("short\n")));
     }
 
     #[test]
@@ -158,12 +159,12 @@ mod tests {
         assert_eq!(shown + cut.omitted_lines, 10_000);
         let marker = format!("[… {} bytes, {} lines", cut.omitted_bytes, cut.omitted_lines);
         assert!(cut.text.contains(&marker), "{}", cut.text);
-        assert_eq!(bound(&lines, 1000), cut.text);
+        assert_eq!(bound_text(&lines, 1000), cut.text);
     }
 
     #[test]
     fn a_flood_costs_bounded_memory() {
-        let mut collector = HeadTail::new(16 * 1024);
+        let mut collector = HeadTailBuffer::new(16 * 1024);
         let chunk = vec![b'x'; 1 << 20];
         (0..64).for_each(|_| collector.push(&chunk));
         assert!(collector.head.capacity() + collector.tail.capacity() < 1 << 20);
@@ -176,10 +177,10 @@ mod tests {
         fn bounded_text_fits_and_bounding_again_changes_nothing(
             text in "(\\PC|\n|\u{1b}\\[3m|\r){0,400}", limit in 0_usize..600,
         ) {
-            let once = bound(&text, limit).into_owned();
-            prop_assert!(once.len() <= limit.max(MARKER_ROOM), "{} > {limit}", once.len());
-            if limit >= MARKER_ROOM {
-                prop_assert_eq!(&bound(&once, limit), &once);
+            let once = bound_text(&text, limit).into_owned();
+            prop_assert!(once.len() <= limit.max(MARKER_RESERVE), "{} > {limit}", once.len());
+            if limit >= MARKER_RESERVE {
+                prop_assert_eq!(&bound_text(&once, limit), &once);
             }
         }
 

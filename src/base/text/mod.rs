@@ -4,14 +4,14 @@ pub mod bounded;
 pub mod printable;
 pub mod strip_ansi;
 
-pub use bounded::bound;
-pub use strip_ansi::{is_hidden, plain};
+pub use bounded::bound_text;
+pub use strip_ansi::{is_invisible, strip_ansi};
 
 /// The byte order mark of UTF-8.
 pub const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// The first `count` characters of a text, with an ellipsis if it is longer.
-pub fn first_chars(text: &str, count: usize) -> String {
+pub fn truncate_chars(text: &str, count: usize) -> String {
     match text.char_indices().nth(count) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -19,6 +19,6 @@ pub fn first_chars(text: &str, count: usize) -> String {
 }
 
 /// Removes invisible characters from a text.
-pub fn visible(text: &str) -> String {
-    text.chars().filter(|letter| !is_hidden(*letter)).collect()
+pub fn strip_invisible(text: &str) -> String {
+    text.chars().filter(|letter| !is_invisible(*letter)).collect()
 }

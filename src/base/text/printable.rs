@@ -3,40 +3,40 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use crate::record::resource::picture;
+use crate::record::resource::control_picture;
 
 /// The maximum length of a shown line, in bytes.
-const LINE_LIMIT: usize = 320;
+const MAX_LINE_BYTES: usize = 320;
 /// How many bytes of a long line are shown before the match.
-const LEAD: usize = 80;
+const BYTES_BEFORE_MATCH: usize = 80;
 
 /// Replaces control characters by visible symbols and invalid UTF-8 by U+FFFD.
-pub fn visible(bytes: &[u8]) -> String {
+pub fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    if !text.contains(is_odd) {
+    if !text.contains(is_unprintable) {
         return text.into_owned();
     }
-    text.chars().map(|c| if is_odd(c) { picture(c) } else { c }).collect()
+    text.chars().map(|c| if is_unprintable(c) { control_picture(c) } else { c }).collect()
 }
 
 /// Whether a character is a control character other than a tab.
-pub fn is_odd(c: char) -> bool {
+pub fn is_unprintable(c: char) -> bool {
     c.is_control() && c != '\t'
 }
 
 /// A line without its ending; a long line is cut around the match, with the number of omitted bytes.
-pub fn line_of(bytes: &[u8], found: impl FnOnce(&[u8]) -> Option<usize>) -> String {
+pub fn printable_line(bytes: &[u8], found: impl FnOnce(&[u8]) -> Option<usize>) -> String {
     let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    if line.len() <= LINE_LIMIT {
-        return visible(line);
+    if line.len() <= MAX_LINE_BYTES {
+        return printable(line);
     }
-    let Range { start, end } = window(line, found(line).unwrap_or(0));
-    let mut text = String::with_capacity(LINE_LIMIT + 64);
+    let Range { start, end } = shown_range(line, found(line).unwrap_or(0));
+    let mut text = String::with_capacity(MAX_LINE_BYTES + 64);
     if start > 0 {
         write!(text, "[… {start} bytes]").ok();
     }
-    text.push_str(&visible(&line[start..end]));
+    text.push_str(&printable(&line[start..end]));
     if end < line.len() {
         write!(text, "[… {} bytes]", line.len() - end).ok();
     }
@@ -44,11 +44,12 @@ pub fn line_of(bytes: &[u8], found: impl FnOnce(&[u8]) -> Option<usize>) -> Stri
 }
 
 /// The part of a long line that is shown; it begins and ends between characters.
-fn window(line: &[u8], found: usize) -> Range<usize> {
+fn shown_range(line: &[u8], found: usize) -> Range<usize> {
     let inside = |place: usize| line.get(place).is_some_and(|byte| byte & 0xc0 == 0x80);
-    let wished = if found + LEAD <= LINE_LIMIT { 0 } else { found - LEAD };
-    let mut start = wished.min(line.len() - LINE_LIMIT);
-    let mut end = start + LINE_LIMIT;
+    let wished =
+        if found + BYTES_BEFORE_MATCH <= MAX_LINE_BYTES { 0 } else { found - BYTES_BEFORE_MATCH };
+    let mut start = wished.min(line.len() - MAX_LINE_BYTES);
+    let mut end = start + MAX_LINE_BYTES;
     // A character has at most four bytes; further continuation bytes are invalid.
     for _ in 0..3 {
         start += usize::from(start > 0 && inside(start));
@@ -65,18 +66,21 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_made_visible() {
-        assert_eq!(visible(b"a\tb\x1b[31m\x07\xff\r"), "a\tb\u{241b}[31m\u{2407}\u{fffd}\u{240d}");
-        assert_eq!(line_of(b"plain\r\n", |_| None), "plain");
+        assert_eq!(
+            printable(b"a\tb\x1b[31m\x07\xff\r"),
+            "a\tb\u{241b}[31m\u{2407}\u{fffd}\u{240d}"
+        );
+        assert_eq!(printable_line(b"plain\r\n", |_| None), "plain");
     }
 
     #[test]
     fn a_long_line_is_cut_around_what_was_found() {
         let mut line = vec![b'x'; 5000];
         line[3000..3006].copy_from_slice(b"needle");
-        let shown = line_of(&line, |line| memchr::memmem::find(line, b"needle"));
+        let shown = printable_line(&line, |line| memchr::memmem::find(line, b"needle"));
         assert!(shown.starts_with("[… 2920 bytes]xxx") && shown.contains("needle"), "{shown}");
         assert!(shown.ends_with("xxx[… 1760 bytes]"), "{shown}");
-        let shown = line_of(&line, |_| Some(4999));
+        let shown = printable_line(&line, |_| Some(4999));
         assert!(shown.starts_with("[… 4680 bytes]") && shown.ends_with('x'), "{shown}");
     }
 
@@ -85,7 +89,7 @@ mod tests {
         fn no_character_is_torn_and_the_counts_are_true(
             text in "[aé€😀]{100,300}", place in 0_usize..1200,
         ) {
-            let shown = line_of(text.as_bytes(), |line| Some(place.min(line.len())));
+            let shown = printable_line(text.as_bytes(), |line| Some(place.min(line.len())));
             prop_assert!(!shown.contains('\u{fffd}'), "{}", shown);
             let letters = |text: &str| text.bytes().filter(|b| *b == b'a' || *b >= 0x80).count();
             let marks: Vec<usize> = shown.split("[… ").skip(1)

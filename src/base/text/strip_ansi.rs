@@ -8,41 +8,41 @@ const LINE_LIMIT: usize = 8192;
 
 /// The meaning of a carriage return inside a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Returns {
+pub enum CarriageReturn {
     /// It restarts the line, as on a terminal: a progress bar leaves its last state.
-    KeepLast,
+    RestartLine,
     /// It ends the line: live output shows every state as it comes.
-    Break,
+    EndLine,
 }
 
 /// Strips escape sequences from a stream, chunk by chunk.
 #[derive(Debug)]
-pub struct Plain {
-    returns: Returns,
-    state: State,
+pub struct AnsiStripper {
+    carriage_return: CarriageReturn,
+    state: EscapeState,
     /// The first bytes of a character that the next chunk completes.
     partial: Vec<u8>,
     /// The part of the current line that a carriage return may overwrite.
     line: String,
-    returned: bool,
+    has_carriage_return: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum EscapeState {
     Text,
     Escape,
     /// After `ESC` and an intermediate byte: one more byte ends it.
     Charset,
     /// `ESC [` parameters, until a letter.
-    Control,
+    ControlSequence,
     /// `ESC ]` and similar, until BEL or `ESC \`; a line end or [`ESCAPE_LIMIT`] ends it as well.
-    String(usize),
+    StringSequence(usize),
 }
 
 /// Strips escape sequences from a whole text, as it would look on a terminal.
-pub fn plain(bytes: &[u8]) -> String {
+pub fn strip_ansi(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
-    let mut plain = Plain::new(Returns::KeepLast);
+    let mut plain = AnsiStripper::new(CarriageReturn::RestartLine);
     plain.push(bytes, &mut text);
     plain.finish(&mut text);
     text
@@ -50,7 +50,7 @@ pub fn plain(bytes: &[u8]) -> String {
 
 /// Whether a character is invisible: controls, direction marks, joiners, tags, fillers and
 /// variation selectors beyond the one that emoji use.
-pub fn is_hidden(c: char) -> bool {
+pub fn is_invisible(c: char) -> bool {
     let is_whitespace = matches!(c, '\n' | '\t' | '\r');
     (c.is_control() && !is_whitespace)
         || matches!(c,
@@ -61,11 +61,17 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-impl Plain {
+impl AnsiStripper {
     /// An empty stream.
-    pub fn new(returns: Returns) -> Self {
+    pub fn new(carriage_return: CarriageReturn) -> Self {
         let (partial, line) = (Vec::new(), String::new());
-        Self { returns, state: State::Text, partial, line, returned: false }
+        Self {
+            carriage_return,
+            state: EscapeState::Text,
+            partial,
+            line,
+            has_carriage_return: false,
+        }
     }
 
     /// Takes a chunk and appends the text that can no longer change.
@@ -79,16 +85,16 @@ impl Plain {
         };
         let mut parts = bytes.utf8_chunks().peekable();
         while let Some(part) = parts.next() {
-            self.take(part.valid(), text);
+            self.push_valid(part.valid(), text);
             let bad = part.invalid();
             let is_begun = |error: std::str::Utf8Error| error.error_len().is_none();
             if parts.peek().is_none() && std::str::from_utf8(bad).is_err_and(is_begun) {
                 self.partial = bad.to_vec();
             } else if !bad.is_empty() {
-                self.character(char::REPLACEMENT_CHARACTER, text);
+                self.push_char(char::REPLACEMENT_CHARACTER, text);
             }
         }
-        if self.returns == Returns::Break || self.line.len() > LINE_LIMIT {
+        if self.carriage_return == CarriageReturn::EndLine || self.line.len() > LINE_LIMIT {
             text.push_str(&std::mem::take(&mut self.line));
         }
     }
@@ -96,58 +102,68 @@ impl Plain {
     /// Appends the held-back text, at the end of the stream.
     pub fn finish(&mut self, text: &mut String) {
         if !self.partial.is_empty() {
-            self.character(char::REPLACEMENT_CHARACTER, text);
+            self.push_char(char::REPLACEMENT_CHARACTER, text);
         }
         text.push_str(&self.line);
     }
 
-    fn take(&mut self, mut valid: &str, text: &mut String) {
+    fn push_valid(&mut self, mut valid: &str, text: &mut String) {
         while !valid.is_empty() {
             // Printable ASCII is appended in one piece, because most output consists of it.
-            let ordinary = if self.state == State::Text { ordinary(valid.as_bytes()) } else { 0 };
+            let ordinary = if self.state == EscapeState::Text {
+                printable_prefix_len(valid.as_bytes())
+            } else {
+                0
+            };
             let room = LINE_LIMIT + 1 - self.line.len().min(LINE_LIMIT);
             let (letters, rest) = valid.split_at(ordinary.min(room));
             if !letters.is_empty() {
-                self.text(letters, text);
+                self.push_text(letters, text);
                 valid = rest;
                 continue;
             }
             let mut characters = valid.chars();
             if let Some(character) = characters.next() {
-                self.character(character, text);
+                self.push_char(character, text);
             }
             valid = characters.as_str();
         }
     }
 
-    fn character(&mut self, character: char, text: &mut String) {
+    fn push_char(&mut self, character: char, text: &mut String) {
         self.state = match (self.state, character) {
-            (_, '\u{1b}') => State::Escape,
-            (State::Text, _) => return self.text(character.encode_utf8(&mut [0; 4]), text),
-            (State::Escape, '[') | (State::Control, ' '..='?') => State::Control,
-            (State::Escape, ']' | 'P' | 'X' | '^' | '_') => State::String(0),
-            (State::Escape, ' '..='/') => State::Charset,
-            (State::Escape | State::Charset, '0'..='~')
-            | (State::Control, '@'..='~')
-            | (State::String(_), '\u{7}') => State::Text,
-            (State::String(length), other) if other != '\n' && length < ESCAPE_LIMIT => {
-                State::String(length + 1)
+            (_, '\u{1b}') => EscapeState::Escape,
+            (EscapeState::Text, _) => {
+                return self.push_text(character.encode_utf8(&mut [0; 4]), text);
+            }
+            (EscapeState::Escape, '[') | (EscapeState::ControlSequence, ' '..='?') => {
+                EscapeState::ControlSequence
+            }
+            (EscapeState::Escape, ']' | 'P' | 'X' | '^' | '_') => EscapeState::StringSequence(0),
+            (EscapeState::Escape, ' '..='/') => EscapeState::Charset,
+            (EscapeState::Escape | EscapeState::Charset, '0'..='~')
+            | (EscapeState::ControlSequence, '@'..='~')
+            | (EscapeState::StringSequence(_), '\u{7}') => EscapeState::Text,
+            (EscapeState::StringSequence(length), other)
+                if other != '\n' && length < ESCAPE_LIMIT =>
+            {
+                EscapeState::StringSequence(length + 1)
             }
             // An invalid sequence: the rest is text again.
             _ => {
-                self.state = State::Text;
-                return self.text(character.encode_utf8(&mut [0; 4]), text);
+                self.state = EscapeState::Text;
+                return self.push_text(character.encode_utf8(&mut [0; 4]), text);
             }
         };
     }
 
     /// Appends one character, or several printable ASCII ones.
-    fn text(&mut self, letters: &str, text: &mut String) {
+    fn push_text(&mut self, letters: &str, text: &mut String) {
         if letters == "\r" {
-            self.returned = true;
+            self.has_carriage_return = true;
             return;
         }
-        let returned = std::mem::take(&mut self.returned);
+        let returned = std::mem::take(&mut self.has_carriage_return);
         if letters == "\n" {
             self.line.push('\n');
             text.push_str(&self.line);
@@ -157,10 +173,10 @@ impl Plain {
         if letters != "\t" && letters.chars().next().is_some_and(char::is_control) {
             return;
         }
-        match self.returns {
-            Returns::KeepLast if returned => self.line.clear(),
-            Returns::Break if returned => self.line.push('\n'),
-            Returns::KeepLast | Returns::Break => {}
+        match self.carriage_return {
+            CarriageReturn::RestartLine if returned => self.line.clear(),
+            CarriageReturn::EndLine if returned => self.line.push('\n'),
+            CarriageReturn::RestartLine | CarriageReturn::EndLine => {}
         }
         self.line.push_str(letters);
         if self.line.len() > LINE_LIMIT {
@@ -171,7 +187,7 @@ impl Plain {
 }
 
 /// How many of the first bytes are printable ASCII.
-fn ordinary(bytes: &[u8]) -> usize {
+fn printable_prefix_len(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|byte| (0x20..0x7f).contains(*byte)).count()
 }
 
@@ -183,7 +199,7 @@ mod tests {
 
     #[track_caller]
     fn check(raw: &[u8], expected: &str) {
-        assert_eq!(plain(raw), expected);
+        assert_eq!(strip_ansi(raw), expected);
     }
 
     #[test]
@@ -210,7 +226,7 @@ mod tests {
 
     #[test]
     fn live_output_shows_every_state() {
-        let (mut text, mut live) = (String::new(), Plain::new(Returns::Break));
+        let (mut text, mut live) = (String::new(), AnsiStripper::new(CarriageReturn::EndLine));
         live.push(b"10%\r20%", &mut text);
         assert_eq!(text, "10%\n20%");
     }
@@ -222,7 +238,7 @@ mod tests {
                 let mut bytes = [b'x'; 24];
                 bytes[place] = byte;
                 let expected = if (0x20..0x7f).contains(&byte) { 24 } else { place };
-                assert_eq!(ordinary(&bytes), expected, "{byte:#x} at {place}");
+                assert_eq!(printable_prefix_len(&bytes), expected, "{byte:#x} at {place}");
             }
         }
     }
@@ -231,29 +247,29 @@ mod tests {
     fn a_very_long_line_is_taken_in_pieces_of_the_same_size() {
         let long = [&b"x".repeat(LINE_LIMIT * 3)[..], b"\ry"].concat();
         let mut streamed = String::new();
-        let mut stream = Plain::new(Returns::KeepLast);
+        let mut stream = AnsiStripper::new(CarriageReturn::RestartLine);
         long.chunks(7).for_each(|chunk| stream.push(chunk, &mut streamed));
         stream.finish(&mut streamed);
-        assert_eq!(streamed, plain(&long));
+        assert_eq!(streamed, strip_ansi(&long));
     }
 
     proptest! {
         #[test]
         fn chunks_do_not_matter(bytes in prop::collection::vec(any::<u8>(), 0..80), at in 0_usize..80) {
             let at = at.min(bytes.len());
-            let (mut text, mut stream) = (String::new(), Plain::new(Returns::KeepLast));
+            let (mut text, mut stream) = (String::new(), AnsiStripper::new(CarriageReturn::RestartLine));
             stream.push(&bytes[..at], &mut text);
             stream.push(&bytes[at..], &mut text);
             stream.finish(&mut text);
-            prop_assert_eq!(text, plain(&bytes));
+            prop_assert_eq!(text, strip_ansi(&bytes));
         }
 
         #[test]
         fn plain_text_stays_plain(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            let once = plain(&bytes);
+            let once = strip_ansi(&bytes);
             let control = |c: char| c.is_control() && c != '\n' && c != '\t';
             prop_assert!(!once.contains(control));
-            prop_assert_eq!(plain(once.as_bytes()), once);
+            prop_assert_eq!(strip_ansi(once.as_bytes()), once);
         }
     }
 }

@@ -8,23 +8,25 @@
 mod tests;
 
 /// The tokens that the wire format adds around every item.
-pub const PER_ITEM: u64 = 6;
+pub const TOKENS_PER_ITEM: u64 = 6;
 
 /// The tokens of an image of unknown size.
-const UNKNOWN_IMAGE: u64 = 1_700;
+const UNKNOWN_IMAGE_TOKENS: u64 = 1_700;
 /// The side of the squares into which an image is cut, in pixels.
-const PATCH: u32 = 32;
+const PATCH_PIXELS: u32 = 32;
 /// An image is scaled down until it has at most so many squares.
-const MOST_PATCHES: u64 = 1_536;
+const MAX_PATCHES: u64 = 1_536;
 
 /// The estimated tokens of a text; at least one unless it is empty.
-pub fn estimate(text: &str) -> u64 {
+pub fn estimate_tokens(text: &str) -> u64 {
     let mut sum = 0;
-    let mut run = Run { class: Class::Blank, length: 0, changes: 0, last: '\0', is_glued: false };
+    let mut run =
+        CharRun { class: CharClass::Blank, length: 0, changes: 0, last: '\0', is_glued: false };
     for letter in text.chars() {
-        let class = Class::of(letter);
+        let class = CharClass::from_char(letter);
         // A capital and what follows it are one word.
-        let goes_on = run.class == Class::Capital && run.length == 1 && class == Class::Small;
+        let goes_on =
+            run.class == CharClass::Capital && run.length == 1 && class == CharClass::Small;
         if class == run.class || goes_on {
             run.class = class;
             run.length += 1;
@@ -34,29 +36,30 @@ pub fn estimate(text: &str) -> u64 {
         }
         sum += run.cost();
         // A blank is part of the token of the word behind it, but never of a number's.
-        if class == Class::Digit && run.class == Class::Blank && run.length == 1 {
-            sum += TOKEN;
+        if class == CharClass::Digit && run.class == CharClass::Blank && run.length == 1 {
+            sum += COST_PER_TOKEN;
         }
-        let is_glued = class.is_of_words() && run.class.is_of_words();
-        run = Run { class, length: 1, changes: 1, last: letter, is_glued };
+        let is_glued = class.is_word_char() && run.class.is_word_char();
+        run = CharRun { class, length: 1, changes: 1, last: letter, is_glued };
     }
-    (sum + run.cost()).div_ceil(TOKEN)
+    (sum + run.cost()).div_ceil(COST_PER_TOKEN)
 }
 
 /// The estimated tokens of an image.
-pub fn image(size: Option<(u32, u32)>) -> u64 {
-    let Some((width, height)) = size else { return UNKNOWN_IMAGE };
-    let patches = u64::from(width.div_ceil(PATCH)) * u64::from(height.div_ceil(PATCH));
+pub fn estimate_image_tokens(size: Option<(u32, u32)>) -> u64 {
+    let Some((width, height)) = size else { return UNKNOWN_IMAGE_TOKENS };
+    let patches =
+        u64::from(width.div_ceil(PATCH_PIXELS)) * u64::from(height.div_ceil(PATCH_PIXELS));
     // The most expensive of the known formulas.
-    patches.clamp(1, MOST_PATCHES) * 11 / 10 + 85
+    patches.clamp(1, MAX_PATCHES) * 11 / 10 + 85
 }
 
 /// Costs are counted in hundredths of a token.
-const TOKEN: u64 = 100;
+const COST_PER_TOKEN: u64 = 100;
 
 /// The class of a character for a tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum CharClass {
     Small,
     Capital,
     Digit,
@@ -71,8 +74,8 @@ enum Class {
     Foreign,
 }
 
-impl Class {
-    fn of(letter: char) -> Self {
+impl CharClass {
+    fn from_char(letter: char) -> Self {
         match letter {
             'a'..='z' => Self::Small,
             'A'..='Z' => Self::Capital,
@@ -91,14 +94,14 @@ impl Class {
         }
     }
 
-    fn is_of_words(self) -> bool {
+    fn is_word_char(self) -> bool {
         matches!(self, Self::Small | Self::Capital | Self::Digit)
     }
 }
 
 /// A run of characters of one class.
-struct Run {
-    class: Class,
+struct CharRun {
+    class: CharClass,
     length: u64,
     /// How often a character differed from the one before it.
     changes: u64,
@@ -107,15 +110,15 @@ struct Run {
     is_glued: bool,
 }
 
-impl Run {
+impl CharRun {
     /// The cost of the run. The numbers were fitted to `o200k_base` over prose, code, data and noise.
     fn cost(&self) -> u64 {
         let length = self.length;
         match self.class {
             _ if length == 0 => 0,
-            Class::Small => {
+            CharClass::Small => {
                 let word = match length {
-                    0..=3 => TOKEN,
+                    0..=3 => COST_PER_TOKEN,
                     4..=6 => 103,
                     7..=9 => 116,
                     10..=12 => 150,
@@ -124,22 +127,24 @@ impl Run {
                 // Short pieces between capitals and digits are what base64 is made of.
                 if self.is_glued && (2..=4).contains(&length) { word + 55 } else { word }
             }
-            Class::Capital => TOKEN + length.saturating_sub(2) * 25 + u64::from(self.is_glued) * 20,
-            Class::Digit => length.div_ceil(3) * TOKEN,
-            Class::Blank if length == 1 => 0,
-            Class::Blank => 95 + length / 64 * 50,
-            Class::Line => 50 + length / 16 * TOKEN,
-            Class::Mark => {
+            CharClass::Capital => {
+                COST_PER_TOKEN + length.saturating_sub(2) * 25 + u64::from(self.is_glued) * 20
+            }
+            CharClass::Digit => length.div_ceil(3) * COST_PER_TOKEN,
+            CharClass::Blank if length == 1 => 0,
+            CharClass::Blank => 95 + length / 64 * 50,
+            CharClass::Line => 50 + length / 16 * COST_PER_TOKEN,
+            CharClass::Mark => {
                 let various = match self.changes {
                     1 => 85,
-                    2 => TOKEN,
+                    2 => COST_PER_TOKEN,
                     changes => changes * 42,
                 };
                 various + (length - self.changes) * 3
             }
-            Class::Wide => length * 80,
-            Class::Emoji => length * 140,
-            Class::Foreign => 40 + length * 28,
+            CharClass::Wide => length * 80,
+            CharClass::Emoji => length * 140,
+            CharClass::Foreign => 40 + length * 28,
         }
     }
 }

@@ -18,7 +18,7 @@ fn real(text: &str) -> u64 {
 
 #[expect(clippy::cast_precision_loss, reason = "counts of a test")]
 fn ratio(text: &str) -> f64 {
-    estimate(text) as f64 / real(text) as f64
+    estimate_tokens(text) as f64 / real(text) as f64
 }
 
 fn noise(count: usize) -> Vec<u8> {
@@ -91,11 +91,11 @@ fn it_holds_for_pieces_as_they_are_sent_too() {
 
 #[test]
 fn nothing_is_nothing_and_anything_is_something() {
-    assert_eq!(estimate(""), 0);
+    assert_eq!(estimate_tokens(""), 0);
     for text in ["a", "\n", "1", "\u{1f600}", "é", "中", "-"] {
-        assert!(estimate(text) >= 1, "{text:?}");
+        assert!(estimate_tokens(text) >= 1, "{text:?}");
     }
-    assert!(estimate(&"=".repeat(20_000)) < 1_000, "a ruler is cheap");
+    assert!(estimate_tokens(&"=".repeat(20_000)) < 1_000, "a ruler is cheap");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn images_are_counted_by_their_size() {
     for (size, expected) in
         [(Some((1, 1)), 86), (Some((640, 480)), 415), (Some((8_000, 8_000)), 1_774), (None, 1_700)]
     {
-        assert_eq!(image(size), expected, "{size:?}");
+        assert_eq!(estimate_image_tokens(size), expected, "{size:?}");
     }
 }
 
@@ -111,7 +111,7 @@ proptest! {
     /// Appending text never lowers the estimate, and the parts add up to about the whole.
     #[test]
     fn a_longer_text_is_never_cheaper_by_more_than_a_seam(head in ".{0,80}", tail in ".{0,80}") {
-        let (whole, parts) = (estimate(&format!("{head}{tail}")), estimate(&head) + estimate(&tail));
+        let (whole, parts) = (estimate_tokens(&format!("{head}{tail}")), estimate_tokens(&head) + estimate_tokens(&tail));
         prop_assert!(whole <= parts + 3 && parts <= whole + 6, "{whole} {parts}");
     }
 }

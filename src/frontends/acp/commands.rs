@@ -6,19 +6,19 @@ use agent_client_protocol_schema::v1::{
     UnstructuredCommandInput,
 };
 
-use crate::agent::conversation::Named;
+use crate::agent::conversation::SlashName;
 
 /// A slash command that users of the client can type.
-struct Command {
+struct SlashCommand {
     name: &'static str,
-    words: &'static str,
+    description: &'static str,
     hint: &'static str,
-    order: fn(&str) -> Order,
+    action: fn(&str) -> CommandAction,
 }
 
 /// A parsed slash command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum CommandAction {
     /// Switch to mode `plan`; the rest, if any, is the prompt.
     Plan { rest: String },
     /// Compact older Turns; `keep` is the number of last Turns to keep, or empty for the default.
@@ -33,69 +33,69 @@ pub enum Order {
     Fork,
 }
 
-const COMMANDS: &[Command] = &[
-    Command {
+const COMMANDS: &[SlashCommand] = &[
+    SlashCommand {
         name: "plan",
-        words: "Plan without changing anything",
+        description: "Plan without changing anything",
         hint: "what to plan",
-        order: |rest| Order::Plan { rest: rest.to_owned() },
+        action: |rest| CommandAction::Plan { rest: rest.to_owned() },
     },
-    Command {
+    SlashCommand {
         name: "compact",
-        words: "Summarise older Turns to free space in the model's context window",
+        description: "Summarise older Turns to free space in the model's context window",
         hint: "how many Turns to keep",
-        order: |rest| Order::Compact { keep: rest.to_owned() },
+        action: |rest| CommandAction::Compact { keep: rest.to_owned() },
     },
-    Command {
+    SlashCommand {
         name: "model",
-        words: "Show or change the model",
+        description: "Show or change the model",
         hint: "name of a model",
-        order: |rest| Order::Model { name: rest.to_owned() },
+        action: |rest| CommandAction::Model { name: rest.to_owned() },
     },
-    Command {
+    SlashCommand {
         name: "undo",
-        words: "Take back the last Turn, conversation and files",
+        description: "Take back the last Turn, conversation and files",
         hint: "number of Turns, --force",
-        order: |rest| Order::Undo { turns: rest.to_owned() },
+        action: |rest| CommandAction::Undo { turns: rest.to_owned() },
     },
-    Command {
+    SlashCommand {
         name: "redo",
-        words: "Bring back what /undo took back",
+        description: "Bring back what /undo took back",
         hint: "--force",
-        order: |rest| Order::Redo { rest: rest.to_owned() },
+        action: |rest| CommandAction::Redo { rest: rest.to_owned() },
     },
-    Command {
+    SlashCommand {
         name: "fork",
-        words: "Fork this Session into a new one",
+        description: "Fork this Session into a new one",
         hint: "",
-        order: |_| Order::Fork,
+        action: |_| CommandAction::Fork,
     },
 ];
 
 /// Parses the slash command at the start of a text, if there is one.
-pub fn order(text: &str) -> Option<Order> {
+pub fn parse_command(text: &str) -> Option<CommandAction> {
     let words = text.trim_start().strip_prefix('/')?;
     let (name, rest) = words.split_once(char::is_whitespace).unwrap_or((words, ""));
     let command = COMMANDS.iter().find(|command| command.name == name)?;
-    Some((command.order)(rest.trim()))
+    Some((command.action)(rest.trim()))
 }
 
 /// The longest description of a command, in characters.
-const LONGEST: usize = 200;
+const MAX_DESCRIPTION_CHARS: usize = 200;
 
 /// The update with all commands: Pixir's own, then prompts and Skills.
-pub fn update(named: &[Named]) -> SessionUpdate {
-    let command = |command: &Command| {
-        let told = AvailableCommand::new(command.name, command.words);
+pub fn commands_update(named: &[SlashName]) -> SessionUpdate {
+    let command = |command: &SlashCommand| {
+        let told = AvailableCommand::new(command.name, command.description);
         if command.hint.is_empty() {
             return told;
         }
         let hint = UnstructuredCommandInput::new(command.hint);
         told.input(AvailableCommandInput::Unstructured(hint))
     };
-    let is_free = |named: &&Named| !COMMANDS.iter().any(|command| command.name == named.name);
-    let other = |named: &Named| {
-        let words: String = named.description.chars().take(LONGEST).collect();
+    let is_free = |named: &&SlashName| !COMMANDS.iter().any(|command| command.name == named.name);
+    let other = |named: &SlashName| {
+        let words: String = named.description.chars().take(MAX_DESCRIPTION_CHARS).collect();
         let hint = UnstructuredCommandInput::new(named.hint.clone());
         AvailableCommand::new(named.name.clone(), words)
             .input(AvailableCommandInput::Unstructured(hint))

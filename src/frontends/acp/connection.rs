@@ -9,55 +9,55 @@ use agent_client_protocol_schema::v1::{self, SessionNotification, SessionUpdate}
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::doors::Doors;
-use super::fault;
-use super::inbox::{Handle, Inbox};
-use super::setup::Setup;
-use super::ticket::Flights;
+use super::error;
+use super::host::AcpHost;
+use super::inbox::{Inbox, SessionHandle};
+use super::responder::InFlight;
+use super::session_setup::SessionSetup;
 use crate::agent::harness::Harness;
 use crate::base::error::Report;
 use crate::base::id::SessionId;
-use crate::host::rpc::{Fault, Peer};
+use crate::host::rpc::{Peer, RpcError};
 
 /// The connection to one client: its peer, Harnesses and open Sessions.
-pub struct Connection {
+pub struct ClientConnection {
     pub peer: Peer,
-    pub doors: Doors,
-    pub flights: Flights,
+    pub host: AcpHost,
+    pub in_flight: InFlight,
     /// One Harness per Workspace, because each Workspace has its own settings. A leaf lock.
     harnesses: Mutex<HashMap<PathBuf, Arc<Harness>>>,
     /// How often the credential has changed.
     generation: AtomicU64,
     /// The Sessions that the client has open. A leaf lock.
-    sessions: Mutex<HashMap<SessionId, Handle>>,
+    sessions: Mutex<HashMap<SessionId, SessionHandle>>,
     /// Their additional directories, for the list. A leaf lock.
     directories: Mutex<HashMap<SessionId, Vec<PathBuf>>>,
     /// Sessions that are being closed or deleted; each token is cancelled when that is done. A leaf lock.
-    leaving: Mutex<HashMap<SessionId, CancellationToken>>,
+    closing: Mutex<HashMap<SessionId, CancellationToken>>,
     /// Whether the client has disconnected, and every Session is to end.
     is_ending: AtomicBool,
 }
 
-impl Connection {
+impl ClientConnection {
     /// A connection without any Session.
-    pub fn new(peer: Peer, doors: Doors) -> Self {
+    pub fn new(peer: Peer, host: AcpHost) -> Self {
         Self {
             peer,
-            doors,
-            flights: Flights::default(),
+            host: host,
+            in_flight: InFlight::default(),
             harnesses: Mutex::default(),
             generation: AtomicU64::new(0),
             sessions: Mutex::default(),
             directories: Mutex::default(),
-            leaving: Mutex::default(),
+            closing: Mutex::default(),
             is_ending: AtomicBool::new(false),
         }
     }
 
     /// The canonical working directory of a Session, if it may be a Workspace.
-    pub fn directory(&self, setup: &Setup) -> Result<PathBuf, Fault> {
+    pub fn workspace_directory(&self, setup: &SessionSetup) -> Result<PathBuf, RpcError> {
         let directory = setup.directory()?;
-        (self.doors.admit)(&directory).map_err(|report| fault::of(&report))?;
+        (self.host.check_directory)(&directory).map_err(|report| error::from_report(&report))?;
         Ok(directory)
     }
 
@@ -70,7 +70,7 @@ impl Connection {
         }
         loop {
             let generation = self.generation();
-            let opened = (self.doors.open)(real.clone()).await?;
+            let opened = (self.host.open_harness)(real.clone()).await?;
             let mut harnesses = self.harnesses();
             // After a sign-in or sign-out meanwhile, the Harness has an old credential.
             if generation == self.generation() {
@@ -104,12 +104,12 @@ impl Connection {
     }
 
     /// The handle of an open Session's task.
-    pub fn session(&self, id: &SessionId) -> Option<Handle> {
+    pub fn session(&self, id: &SessionId) -> Option<SessionHandle> {
         self.sessions().get(id).cloned()
     }
 
     /// Adds an open Session. During shutdown it is closed at once, because `begin_shutdown` has not seen it.
-    pub fn admit(&self, id: &SessionId, handle: Handle) {
+    pub fn add_session(&self, id: &SessionId, handle: SessionHandle) {
         let mut sessions = self.sessions();
         if self.is_ending.load(Ordering::Acquire) {
             let (closed, _) = oneshot::channel();
@@ -119,7 +119,7 @@ impl Connection {
     }
 
     /// Removes a Session that could not be opened, unless its id belongs to another task by now.
-    pub fn dismiss(&self, id: &SessionId, handle: &Handle) {
+    pub fn remove_session(&self, id: &SessionId, handle: &SessionHandle) {
         let mut sessions = self.sessions();
         if sessions.get(id).is_some_and(|known| known.same_channel(handle)) {
             sessions.remove(id);
@@ -128,27 +128,27 @@ impl Connection {
 
     /// Removes a Session from the open ones; opening it again waits for `gone`. Returns the handle of its
     /// task, and the token of an earlier close of the same Session.
-    pub fn leave(
+    pub fn begin_closing(
         &self,
         id: &SessionId,
         gone: CancellationToken,
-    ) -> (Option<Handle>, Option<CancellationToken>) {
+    ) -> (Option<SessionHandle>, Option<CancellationToken>) {
         let handle = self.sessions().remove(id);
-        (handle, self.leavings().insert(id.clone(), gone))
+        (handle, self.closings().insert(id.clone(), gone))
     }
 
     /// The token to wait for before the Session can be opened again.
-    pub fn leaving(&self, id: &SessionId) -> Option<CancellationToken> {
-        self.leavings().get(id).cloned()
+    pub fn closing(&self, id: &SessionId) -> Option<CancellationToken> {
+        self.closings().get(id).cloned()
     }
 
     /// Drops the tokens of Sessions that are closed.
-    pub fn sweep(&self) {
-        self.leavings().retain(|_, gone| !gone.is_cancelled());
+    pub fn remove_closed(&self) {
+        self.closings().retain(|_, gone| !gone.is_cancelled());
     }
 
     /// Sets the additional directories of a Session; none when it is closed.
-    pub fn widen(&self, id: &SessionId, directories: Vec<PathBuf>) {
+    pub fn set_directories(&self, id: &SessionId, directories: Vec<PathBuf>) {
         let mut all = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         if directories.is_empty() {
             all.remove(id);
@@ -165,26 +165,26 @@ impl Connection {
     }
 
     /// Starts the shutdown. Returns the handles of all tasks, which have to be closed.
-    pub fn end(&self) -> Vec<Handle> {
+    pub fn begin_shutdown(&self) -> Vec<SessionHandle> {
         self.is_ending.store(true, Ordering::Release);
         self.sessions().values().cloned().collect()
     }
 
     /// Sends an update of a Session to the client.
-    pub async fn tell(&self, id: &SessionId, update: SessionUpdate) {
+    pub async fn send_update(&self, id: &SessionId, update: SessionUpdate) {
         let notification = SessionNotification::new(wire_id(id), update);
-        self.peer.notify("session/update", &notification).await;
+        self.peer.send_notification("session/update", &notification).await;
     }
 
     fn harnesses(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<Harness>>> {
         self.harnesses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn leavings(&self) -> MutexGuard<'_, HashMap<SessionId, CancellationToken>> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    fn closings(&self) -> MutexGuard<'_, HashMap<SessionId, CancellationToken>> {
+        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Handle>> {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, SessionHandle>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -199,37 +199,42 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::agent::harness::Door;
+    use crate::agent::harness::HarnessOptions;
     use crate::base::paths::Home;
     use crate::frontends::acp::inbox::channel;
-    use crate::host::rpc::write_lines;
+    use crate::host::rpc::spawn_writer;
     use crate::model::credential::Credential;
     use crate::settings::config::Config;
 
     /// A connection without a client. Its host counts how often a Harness is opened, and takes a little while.
-    fn connection(folder: &Path, opened: &Arc<AtomicUsize>) -> Connection {
-        let writer = write_lines(std::io::sink()).unwrap();
+    fn connection(folder: &Path, opened: &Arc<AtomicUsize>) -> ClientConnection {
+        let writer = spawn_writer(std::io::sink()).unwrap();
         let config = Config::new(Home::new(folder.join("home")));
         let (own, opened) = (config.clone(), Arc::clone(opened));
-        let open = move |_| -> crate::frontends::acp::doors::Opening {
+        let open = move |_| -> crate::frontends::acp::host::HarnessFuture {
             let (config, opened) = (own.clone(), Arc::clone(&opened));
             Box::pin(async move {
                 opened.fetch_add(1, Ordering::AcqRel);
                 tokio::task::yield_now().await;
                 let credential = Credential::new(None, "http://127.0.0.1:1/v1").unwrap();
                 let (environment, own_binary) = (Vec::new(), PathBuf::from("/nowhere"));
-                Ok(Arc::new(Harness::open(Door { config, credential, environment, own_binary })))
+                Ok(Arc::new(Harness::open(HarnessOptions {
+                    config,
+                    credential,
+                    environment,
+                    own_binary,
+                })))
             })
         };
-        let doors = Doors {
+        let host = AcpHost {
             config,
             sees_images: false,
-            admit: Box::new(|_| Ok(())),
-            open: Box::new(open),
+            check_directory: Box::new(|_| Ok(())),
+            open_harness: Box::new(open),
             sign_in: Box::new(|_| Box::pin(async { Ok(()) })),
             sign_out: Box::new(|| Box::pin(async { Ok(()) })),
         };
-        Connection::new(Peer::new(&writer), doors)
+        ClientConnection::new(Peer::new(&writer), host)
     }
 
     #[tokio::test]
@@ -237,11 +242,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let connection = connection(folder.path(), &Arc::default());
         let (early, mut heard_early) = channel();
-        connection.admit(&SessionId::mint(), early);
+        connection.add_session(&SessionId::mint(), early);
         assert!(heard_early.try_recv().is_err(), "nothing ends yet");
-        assert_eq!(connection.end().len(), 1);
+        assert_eq!(connection.begin_shutdown().len(), 1);
         let (late, mut heard_late) = channel();
-        connection.admit(&SessionId::mint(), late);
+        connection.add_session(&SessionId::mint(), late);
         assert!(matches!(heard_late.try_recv(), Ok(Inbox::Close { .. })));
     }
 

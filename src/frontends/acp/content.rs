@@ -9,29 +9,29 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 
-use crate::agent::conversation::{Attachment, Linked};
-use crate::host::rpc::Fault;
+use crate::agent::conversation::{Attachment, ResolvedLink};
+use crate::host::rpc::RpcError;
 
 /// How many attachments a Turn takes, and how many bytes of them.
-const MOST: usize = 20;
-const LARGEST_SUM: usize = 48 << 20;
+const MAX_ATTACHMENTS: usize = 20;
+const MAX_ATTACHED_BYTES: usize = 48 << 20;
 /// The reason for an attachment beyond these limits.
-const NO_ROOM: &str = "the limit for attachments is reached";
+const ATTACHMENT_LIMIT_REACHED: &str = "the limit for attachments is reached";
 
 /// The longest context of a client, in bytes.
-const LONGEST_CONTEXT: usize = 16 << 10;
+const MAX_CONTEXT_BYTES: usize = 16 << 10;
 
 /// The content of a `session/prompt` request.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Prompt {
-    blocks: Vec<Block>,
+pub struct PromptContent {
+    blocks: Vec<PromptBlock>,
     /// Context from the client for the model, such as the cursor position.
     pub context: Option<String>,
 }
 
 /// A block of a prompt.
 #[derive(Debug, Clone, PartialEq)]
-enum Block {
+enum PromptBlock {
     Text(String),
     /// A link to a file or another resource.
     Link {
@@ -42,17 +42,17 @@ enum Block {
     Content {
         name: String,
         uri: Option<String>,
-        content: Content,
+        content: BlockContent,
     },
     /// A block that cannot be used, and why.
-    Odd {
+    Unusable {
         why: String,
     },
 }
 
 /// Embedded content, not decoded yet: large content is decoded on a blocking thread.
 #[derive(Debug, Clone, PartialEq)]
-enum Content {
+enum BlockContent {
     Text(String),
     /// Bytes in base64.
     Blob(String),
@@ -62,32 +62,32 @@ enum Content {
 
 /// A prompt as text and attachments, for a Turn.
 #[derive(Debug, Default)]
-pub struct Composed {
+pub struct ComposedPrompt {
     pub text: String,
     pub attachments: Vec<Attachment>,
     /// Size of the attachments so far.
-    sum: usize,
+    attached_bytes: usize,
     /// Linked files that were attached.
     linked: Vec<PathBuf>,
 }
 
-impl Prompt {
+impl PromptContent {
     /// Reads the parameters of `session/prompt`.
-    pub fn read(params: &Value) -> Result<Self, Fault> {
+    pub fn read(params: &Value) -> Result<Self, RpcError> {
         let blocks = params.get("prompt").and_then(Value::as_array);
-        let blocks = blocks.ok_or_else(|| Fault::invalid_params("`prompt` must be a list"))?;
-        let blocks: Vec<Block> = blocks.iter().map(Block::read).collect();
-        let is_said = |block: &Block| !matches!(block, Block::Text(text) if text.trim().is_empty());
+        let blocks = blocks.ok_or_else(|| RpcError::invalid_params("`prompt` must be a list"))?;
+        let blocks: Vec<PromptBlock> = blocks.iter().map(PromptBlock::read).collect();
+        let is_said = |block: &PromptBlock| !matches!(block, PromptBlock::Text(text) if text.trim().is_empty());
         if !blocks.iter().any(is_said) {
-            return Err(Fault::invalid_params("the prompt is empty"));
+            return Err(RpcError::invalid_params("the prompt is empty"));
         }
-        Ok(Self { blocks, context: context(params.get("_meta")) })
+        Ok(Self { blocks, context: client_context(params.get("_meta")) })
     }
 
     /// The text at its start; empty when it starts with another block.
     pub fn first_text(&self) -> &str {
         match self.blocks.first() {
-            Some(Block::Text(text)) => text,
+            Some(PromptBlock::Text(text)) => text,
             _ => "",
         }
     }
@@ -95,7 +95,7 @@ impl Prompt {
     /// The same prompt with another first text.
     #[must_use]
     pub fn beginning_with(mut self, text: &str) -> Self {
-        if let Some(Block::Text(first)) = self.blocks.first_mut() {
+        if let Some(PromptBlock::Text(first)) = self.blocks.first_mut() {
             text.clone_into(first);
         }
         self
@@ -103,27 +103,31 @@ impl Prompt {
 
     /// Whether the prompt has nothing but blank text.
     pub fn is_empty(&self) -> bool {
-        self.blocks.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty()))
+        self.blocks
+            .iter()
+            .all(|block| matches!(block, PromptBlock::Text(text) if text.trim().is_empty()))
     }
 
     /// Composes the prompt for a Workspace; `open` opens linked files. May block on large attachments.
-    pub fn compose(self, workspace: &Path, open: impl Fn(&Path) -> Linked) -> Composed {
-        let mut composed = Composed::default();
+    pub fn compose(self, workspace: &Path, open: impl Fn(&Path) -> ResolvedLink) -> ComposedPrompt {
+        let mut composed = ComposedPrompt::default();
         let mut was_text = None;
         for block in self.blocks {
-            let is_text = matches!(block, Block::Text(_));
+            let is_text = matches!(block, PromptBlock::Text(_));
             let words = match block {
-                Block::Text(text) => text,
-                Block::Link { uri, name } => composed.link(&uri, &name, workspace, &open),
-                Block::Content { name, uri, content } => {
-                    composed.attach(&name, uri.as_deref(), content)
+                PromptBlock::Text(text) => text,
+                PromptBlock::Link { uri, name } => {
+                    composed.attach_link(&uri, &name, workspace, &open)
                 }
-                Block::Odd { why } => format!("[{why}]"),
+                PromptBlock::Content { name, uri, content } => {
+                    composed.attach_content(&name, uri.as_deref(), content)
+                }
+                PromptBlock::Unusable { why } => format!("[{why}]"),
             };
             match was_text.replace(is_text) {
                 // Two texts in a row are two paragraphs; around a link they are one sentence.
                 Some(true) if is_text => composed.text.push('\n'),
-                Some(_) if would_stick(&composed.text, &words) => composed.text.push(' '),
+                Some(_) if needs_space(&composed.text, &words) => composed.text.push(' '),
                 _ => {}
             }
             composed.text.push_str(&words);
@@ -133,22 +137,22 @@ impl Prompt {
 }
 
 /// Whether a space is needed between a link and its neighbour.
-fn would_stick(before: &str, after: &str) -> bool {
+fn needs_space(before: &str, after: &str) -> bool {
     let ends =
         before.chars().next_back().is_some_and(|c| !c.is_whitespace() && !"([{<\"'".contains(c));
     let begins = after.chars().next().is_some_and(|c| c.is_alphanumeric() || "`[".contains(c));
     ends && begins
 }
 
-impl Composed {
+impl ComposedPrompt {
     /// Attaches a linked file, and returns the text that replaces the block: the file's path, which the
     /// model can read, or a link for other addresses.
-    fn link(
+    fn attach_link(
         &mut self,
         uri: &str,
         name: &str,
         workspace: &Path,
-        open: impl Fn(&Path) -> Linked,
+        open: impl Fn(&Path) -> ResolvedLink,
     ) -> String {
         let Some((path, place)) = file_path(uri) else { return format!("[{name}]({uri})") };
         let shown = path.strip_prefix(workspace).unwrap_or(&path);
@@ -160,14 +164,14 @@ impl Composed {
         let refused = |reason: &str| format!("{shown} [not attached: {reason}]");
         // The client is not asked for a file that exceeds the limits.
         if !self.fits(0) {
-            return refused(NO_ROOM);
+            return refused(ATTACHMENT_LIMIT_REACHED);
         }
         match open(&path) {
-            Linked::Folder => shown,
-            Linked::Refused(reason) => refused(&reason),
-            Linked::Attached(attachment) => {
-                if !self.has_room(attachment.size()) {
-                    return refused(NO_ROOM);
+            ResolvedLink::Folder => shown,
+            ResolvedLink::Refused(reason) => refused(&reason),
+            ResolvedLink::Attached(attachment) => {
+                if !self.reserve(attachment.size()) {
+                    return refused(ATTACHMENT_LIMIT_REACHED);
                 }
                 self.linked.push(path);
                 self.attachments.push(attachment);
@@ -177,29 +181,30 @@ impl Composed {
     }
 
     /// Counts another attachment; false when it exceeds the limits.
-    fn has_room(&mut self, bytes: usize) -> bool {
+    fn reserve(&mut self, bytes: usize) -> bool {
         let fits = self.fits(bytes);
-        self.sum += if fits { bytes } else { 0 };
+        self.attached_bytes += if fits { bytes } else { 0 };
         fits
     }
 
     fn fits(&self, bytes: usize) -> bool {
-        self.attachments.len() < MOST && self.sum + bytes <= LARGEST_SUM
+        self.attachments.len() < MAX_ATTACHMENTS
+            && self.attached_bytes + bytes <= MAX_ATTACHED_BYTES
     }
 
     /// Attaches embedded content, and returns the text that replaces the block.
-    fn attach(&mut self, name: &str, uri: Option<&str>, content: Content) -> String {
-        let is_image = matches!(content, Content::Image(_));
+    fn attach_content(&mut self, name: &str, uri: Option<&str>, content: BlockContent) -> String {
+        let is_image = matches!(content, BlockContent::Image(_));
         let bytes = match content {
-            Content::Text(text) => Some(text.into_bytes()),
-            Content::Blob(data) | Content::Image(data) => decoded(&data),
+            BlockContent::Text(text) => Some(text.into_bytes()),
+            BlockContent::Blob(data) | BlockContent::Image(data) => decode_base64(&data),
         };
         let Some(bytes) = bytes else {
             let what = if is_image { "an image" } else { name };
             return format!("[{what} that is not valid base64]");
         };
-        if !self.has_room(bytes.len()) {
-            return format!("[{name} is not attached: {NO_ROOM}]");
+        if !self.reserve(bytes.len()) {
+            return format!("[{name} is not attached: {ATTACHMENT_LIMIT_REACHED}]");
         }
         match Attachment::from_bytes(name, bytes) {
             Ok(attachment) if is_image && !attachment.is_image() => {
@@ -218,20 +223,20 @@ impl Composed {
     }
 }
 
-impl Block {
+impl PromptBlock {
     fn read(value: &Value) -> Self {
         let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-        let odd = |why: &str| Block::Odd { why: why.to_owned() };
+        let odd = |why: &str| PromptBlock::Unusable { why: why.to_owned() };
         match text("type").as_deref() {
             Some("text") => text("text")
-                .map_or_else(|| odd("a text block without text was left out"), Block::Text),
+                .map_or_else(|| odd("a text block without text was left out"), PromptBlock::Text),
             Some("resource_link") => {
                 let Some(uri) = text("uri") else {
                     return odd("a link without a URI was left out");
                 };
                 let name = text("title").or_else(|| text("name")).filter(|name| !name.is_empty());
                 let name = name.unwrap_or_else(|| last_part(&uri));
-                Block::Link { uri, name }
+                PromptBlock::Link { uri, name }
             }
             Some("image") => {
                 let uri = text("uri");
@@ -241,10 +246,12 @@ impl Block {
                     last_part,
                 );
                 match text("data") {
-                    Some(data) => Block::Content { name, uri: None, content: Content::Image(data) },
+                    Some(data) => {
+                        PromptBlock::Content { name, uri: None, content: BlockContent::Image(data) }
+                    }
                     // Some clients link an image instead of embedding it.
                     None => match uri {
-                        Some(uri) => Block::Link { uri, name },
+                        Some(uri) => PromptBlock::Link { uri, name },
                         None => odd("an image without content was left out"),
                     },
                 }
@@ -253,7 +260,7 @@ impl Block {
             Some("audio") => odd("an audio recording was left out: Pixir does not support audio"),
             Some(other) => {
                 let name: String = other.chars().filter(char::is_ascii_graphic).take(40).collect();
-                Block::Odd { why: format!("a block of type {name} was left out") }
+                PromptBlock::Unusable { why: format!("a block of type {name} was left out") }
             }
             None => odd("a block without a type was left out"),
         }
@@ -264,16 +271,18 @@ impl Block {
         let uri = text("uri").unwrap_or("resource").to_owned();
         let name = last_part(&uri);
         let content = match (text("text"), text("blob")) {
-            (Some(text), _) => Content::Text(text.to_owned()),
-            (None, Some(blob)) => Content::Blob(blob.to_owned()),
-            (None, None) => return Block::Odd { why: format!("{name} came without content") },
+            (Some(text), _) => BlockContent::Text(text.to_owned()),
+            (None, Some(blob)) => BlockContent::Blob(blob.to_owned()),
+            (None, None) => {
+                return PromptBlock::Unusable { why: format!("{name} came without content") };
+            }
         };
-        Block::Content { name, uri: Some(uri), content }
+        PromptBlock::Content { name, uri: Some(uri), content }
     }
 }
 
 /// The client's context for the model, under the names that clients use.
-fn context(meta: Option<&Value>) -> Option<String> {
+fn client_context(meta: Option<&Value>) -> Option<String> {
     let meta = meta?;
     let said = ["/presenter_context", "/pixir/presenter_context", "/pixir/context"];
     let said = said.into_iter().find_map(|path| meta.pointer(path))?;
@@ -282,7 +291,7 @@ fn context(meta: Option<&Value>) -> Option<String> {
         Value::Null => return None,
         other => other.to_string(),
     };
-    let mut end = text.len().min(LONGEST_CONTEXT);
+    let mut end = text.len().min(MAX_CONTEXT_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -309,7 +318,7 @@ fn last_part(uri: &str) -> String {
 }
 
 /// Decodes base64, also when it has line breaks.
-fn decoded(text: &str) -> Option<Vec<u8>> {
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
     if let Ok(bytes) = BASE64.decode(text) {
         return Some(bytes);
     }

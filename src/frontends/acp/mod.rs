@@ -5,25 +5,25 @@
 //! for a running Turn and for replay alike. Only version 1 is supported; no other module knows of it.
 
 mod agent;
-mod ask;
-mod client;
+mod capabilities;
+mod client_files;
+mod closing;
 mod commands;
 mod connection;
 mod content;
-mod doors;
-mod editor;
-mod ending;
-mod fault;
-mod greeting;
+mod error;
+mod host;
 mod inbox;
-mod leaving;
-mod listing;
+mod initialize;
 mod options;
+mod question;
+mod responder;
 mod session;
-mod setup;
+mod session_list;
+mod session_setup;
+mod stop_reason;
 #[cfg(test)]
 mod tests;
-mod ticket;
 mod to_acp;
 
 use std::io::{self, Read, Write};
@@ -31,29 +31,29 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use doors::{Doors, SignIn};
+pub use host::{AcpHost, SignIn};
 use tokio_util::sync::CancellationToken;
 
-use crate::host::rpc::{Peer, read_lines, write_lines};
+use crate::host::rpc::{Peer, spawn_reader, spawn_writer};
 use agent::Agent;
-use connection::Connection;
+use connection::ClientConnection;
 
 /// How long the last messages may take when the client does not read them.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves one client until it disconnects or `stop` completes; then ends everything that runs.
 pub async fn serve(
-    doors: Doors,
+    host: AcpHost,
     input: impl Read + AsFd + Send + 'static,
     output: impl Write + AsFd + Send + 'static,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let mut lines = read_lines(input)?;
+    let mut lines = spawn_reader(input)?;
     let reader = output.as_fd().try_clone_to_owned()?;
-    let writer = write_lines(output)?.watching(reader);
-    let connection = Arc::new(Connection::new(Peer::new(&writer), doors));
+    let writer = spawn_writer(output)?.with_hang_up_watch(reader);
+    let connection = Arc::new(ClientConnection::new(Peer::new(&writer), host));
     let mut agent = Agent::new(connection);
-    let gone = lines.gone();
+    let gone = lines.disconnected();
     // A client that has closed our stdout is gone, although our stdin may still be open.
     let unread = writer.reader_gone();
     let mut stop = std::pin::pin!(stop);
@@ -71,23 +71,23 @@ pub async fn serve(
             () = &mut stop => break,
             () = unread.cancelled() => break,
             () = agent.handle(message) => {}
-            () = long_after(&gone) => break,
+            () = after_grace_period(&gone) => break,
         }
     }
     if unread.is_cancelled() {
-        writer.give_up();
+        writer.stop_waiting();
     }
     let mut closing = std::pin::pin!(agent.close());
-    if tokio::time::timeout(LAST_WORDS, &mut closing).await.is_err() {
-        writer.give_up();
+    if tokio::time::timeout(FLUSH_TIMEOUT, &mut closing).await.is_err() {
+        writer.stop_waiting();
         closing.await;
     }
-    writer.finish(LAST_WORDS).await;
+    writer.finish(FLUSH_TIMEOUT).await;
     Ok(())
 }
 
 /// Completes a second after the client has disconnected, so that its last request can be handled.
-async fn long_after(gone: &CancellationToken) {
+async fn after_grace_period(gone: &CancellationToken) {
     gone.cancelled().await;
-    tokio::time::sleep(LAST_WORDS).await;
+    tokio::time::sleep(FLUSH_TIMEOUT).await;
 }

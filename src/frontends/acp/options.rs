@@ -10,61 +10,61 @@ use agent_client_protocol_schema::v1::{
 use serde_json::Value;
 
 use crate::agent::conversation::Conversation;
-use crate::agent::harness::Change;
-use crate::host::rpc::Fault;
+use crate::agent::harness::SettingsChange;
+use crate::host::rpc::RpcError;
 use crate::record::event::PermissionMode;
 use crate::settings::config::models::Model;
 
 /// A mode that can be chosen: a permission mode, with the role for it.
-struct Mode {
+struct ModeOption {
     id: &'static str,
     name: &'static str,
-    words: &'static str,
+    description: &'static str,
     role: &'static str,
     permission: PermissionMode,
 }
 
-const MODES: &[Mode] = &[
-    Mode {
+const MODES: &[ModeOption] = &[
+    ModeOption {
         id: "ask",
         name: "Ask",
-        words: "Asks before changing anything",
+        description: "Asks before changing anything",
         role: "build",
         permission: PermissionMode::Ask,
     },
-    Mode {
+    ModeOption {
         id: "auto",
         name: "Auto",
-        words: "Works without asking: commands in the sandbox, MCP servers outside it",
+        description: "Works without asking: commands in the sandbox, MCP servers outside it",
         role: "build",
         permission: PermissionMode::Auto,
     },
-    Mode {
+    ModeOption {
         id: "read_only",
         name: "Read only",
-        words: "Reads without changing anything",
+        description: "Reads without changing anything",
         role: "build",
         permission: PermissionMode::ReadOnly,
     },
-    Mode {
-        id: PLAN,
+    ModeOption {
+        id: PLAN_MODE,
         name: "Plan",
-        words: "Reads, and answers with a plan",
-        role: PLAN,
+        description: "Reads, and answers with a plan",
+        role: PLAN_MODE,
         permission: PermissionMode::ReadOnly,
     },
 ];
 
 /// The role that clients see as a mode.
-const PLAN: &str = "plan";
+const PLAN_MODE: &str = "plan";
 
-const MODE: &str = "mode";
-const MODEL: &str = "model";
-const EFFORT: &str = "thought_level";
+const MODE_OPTION: &str = "mode";
+const MODEL_OPTION: &str = "model";
+const EFFORT_OPTION: &str = "thought_level";
 
 /// A request to change a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish {
+pub enum SettingRequest {
     /// `session/set_mode`.
     Mode(String),
     /// `session/set_model`, an older form.
@@ -73,70 +73,81 @@ pub enum Wish {
     Option { id: String, value: String },
 }
 
-impl Wish {
+impl SettingRequest {
     /// Reads the parameters of `session/set_mode`.
-    pub fn mode(params: &Value) -> Result<Self, Fault> {
-        text(params, "modeId").map(Wish::Mode)
+    pub fn read_mode(params: &Value) -> Result<Self, RpcError> {
+        text_parameter(params, "modeId").map(SettingRequest::Mode)
     }
 
     /// Reads the parameters of `session/set_model`.
-    pub fn model(params: &Value) -> Result<Self, Fault> {
-        text(params, "modelId").map(Wish::Model)
+    pub fn read_model(params: &Value) -> Result<Self, RpcError> {
+        text_parameter(params, "modelId").map(SettingRequest::Model)
     }
 
     /// Reads the parameters of `session/set_config_option`.
-    pub fn option(params: &Value) -> Result<Self, Fault> {
-        Ok(Wish::Option { id: text(params, "configId")?, value: text(params, "value")? })
+    pub fn read_option(params: &Value) -> Result<Self, RpcError> {
+        Ok(SettingRequest::Option {
+            id: text_parameter(params, "configId")?,
+            value: text_parameter(params, "value")?,
+        })
     }
 
     /// The change, if its option and value exist.
-    pub fn change(&self, current: &Conversation, models: &[Model]) -> Result<Change, Fault> {
+    pub fn to_change(
+        &self,
+        current: &Conversation,
+        models: &[Model],
+    ) -> Result<SettingsChange, RpcError> {
         let (id, value) = match self {
-            Wish::Mode(value) => (MODE, value),
-            Wish::Model(value) => (MODEL, value),
-            Wish::Option { id, value } => (id.as_str(), value),
+            SettingRequest::Mode(value) => (MODE_OPTION, value),
+            SettingRequest::Model(value) => (MODEL_OPTION, value),
+            SettingRequest::Option { id, value } => (id.as_str(), value),
         };
         match id {
-            MODE => mode_change(value),
-            MODEL => {
+            MODE_OPTION => mode_change(value),
+            MODEL_OPTION => {
                 let is_known =
                     value == current.model() || models.iter().any(|model| model.name == *value);
                 if !is_known {
-                    return Err(unknown("model", value));
+                    return Err(unknown_choice("model", value));
                 }
-                Ok(Change { model: Some(value.clone()), ..Change::default() })
+                Ok(SettingsChange { model: Some(value.clone()), ..SettingsChange::default() })
             }
-            EFFORT => {
-                if !efforts(&model_of(current.model(), models)).contains(value) {
-                    return Err(unknown("effort of this model", value));
+            EFFORT_OPTION => {
+                if !efforts(&find_model(current.model(), models)).contains(value) {
+                    return Err(unknown_choice("effort of this model", value));
                 }
-                Ok(Change { effort: Some(value.clone()), ..Change::default() })
+                Ok(SettingsChange { effort: Some(value.clone()), ..SettingsChange::default() })
             }
-            _ => Err(unknown("option", id)),
+            _ => Err(unknown_choice("option", id)),
         }
     }
 }
 
 /// The change that selects a mode.
-pub fn mode_change(id: &str) -> Result<Change, Fault> {
-    let mode = MODES.iter().find(|mode| mode.id == id).ok_or_else(|| unknown("mode", id))?;
-    Ok(Change { mode: Some(mode.permission.clone()), role: Some(mode.role), ..Change::default() })
+pub fn mode_change(id: &str) -> Result<SettingsChange, RpcError> {
+    let mode = MODES.iter().find(|mode| mode.id == id).ok_or_else(|| unknown_choice("mode", id))?;
+    Ok(SettingsChange {
+        mode: Some(mode.permission.clone()),
+        role: Some(mode.role),
+        ..SettingsChange::default()
+    })
 }
 
-fn text(params: &Value, name: &str) -> Result<String, Fault> {
+fn text_parameter(params: &Value, name: &str) -> Result<String, RpcError> {
     let text = params.get(name).and_then(Value::as_str).map(str::to_owned);
-    text.ok_or_else(|| Fault::invalid_params(format!("`{name}` must be a text")))
+    text.ok_or_else(|| RpcError::invalid_params(format!("`{name}` must be a text")))
 }
 
-fn unknown(what: &str, name: &str) -> Fault {
+fn unknown_choice(what: &str, name: &str) -> RpcError {
     let shown: String = name.chars().filter(|c| !c.is_control()).take(100).collect();
-    Fault::invalid_params(format!("there is no {what} `{shown}`"))
+    RpcError::invalid_params(format!("there is no {what} `{shown}`"))
 }
 
 /// The current mode of a Session.
 pub fn current_mode(conversation: &Conversation) -> &'static str {
-    if conversation.role() == PLAN {
-        return PLAN;
+    if conversation.role() == PLAN_MODE {
+        return PLAN_MODE;
     }
     match conversation.mode() {
         PermissionMode::Ask => "ask",
@@ -146,31 +157,34 @@ pub fn current_mode(conversation: &Conversation) -> &'static str {
 }
 
 /// The modes, for clients without options.
-pub fn modes(conversation: &Conversation) -> SessionModeState {
-    let mode =
-        |mode: &Mode| SessionMode::new(mode.id, mode.name).description(mode.words.to_owned());
+pub fn session_modes(conversation: &Conversation) -> SessionModeState {
+    let mode = |mode: &ModeOption| {
+        SessionMode::new(mode.id, mode.name).description(mode.description.to_owned())
+    };
     SessionModeState::new(current_mode(conversation), MODES.iter().map(mode).collect())
 }
 
 /// All options, the most important first.
-pub fn options(conversation: &Conversation, models: &[Model]) -> Vec<SessionConfigOption> {
+pub fn session_options(conversation: &Conversation, models: &[Model]) -> Vec<SessionConfigOption> {
     let choice = |value: &str| SessionConfigSelectOption::new(value.to_owned(), value.to_owned());
-    let stances: Vec<SessionConfigSelectOption> = MODES
+    let mode_choices: Vec<SessionConfigSelectOption> = MODES
         .iter()
         .map(|mode| {
-            SessionConfigSelectOption::new(mode.id, mode.name).description(mode.words.to_owned())
+            SessionConfigSelectOption::new(mode.id, mode.name)
+                .description(mode.description.to_owned())
         })
         .collect();
-    let mode = SessionConfigOption::select(MODE, "Mode", current_mode(conversation), stances)
-        .description("What Pixir may do without asking".to_owned())
-        .category(SessionConfigOptionCategory::Mode);
-    let current = model_of(conversation.model(), models);
+    let mode =
+        SessionConfigOption::select(MODE_OPTION, "Mode", current_mode(conversation), mode_choices)
+            .description("What Pixir may do without asking".to_owned())
+            .category(SessionConfigOptionCategory::Mode);
+    let current = find_model(conversation.model(), models);
     let mut names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
     if !names.contains(&current.name.as_str()) {
         names.insert(0, &current.name);
     }
     let names: Vec<_> = names.into_iter().map(choice).collect();
-    let model = SessionConfigOption::select(MODEL, "Model", current.name.clone(), names)
+    let model = SessionConfigOption::select(MODEL_OPTION, "Model", current.name.clone(), names)
         .category(SessionConfigOptionCategory::Model);
     let mut options = vec![mode, model];
     let efforts = efforts(&current);
@@ -181,7 +195,7 @@ pub fn options(conversation: &Conversation, models: &[Model]) -> Vec<SessionConf
         if !efforts.contains(&effort) {
             levels.insert(0, choice(&effort));
         }
-        let option = SessionConfigOption::select(EFFORT, "Thinking", effort, levels)
+        let option = SessionConfigOption::select(EFFORT_OPTION, "Thinking", effort, levels)
             .description("Reasoning effort of the model".to_owned())
             .category(SessionConfigOptionCategory::ThoughtLevel);
         options.push(option);
@@ -190,17 +204,20 @@ pub fn options(conversation: &Conversation, models: &[Model]) -> Vec<SessionConf
 }
 
 /// The updates after a change of settings.
-pub fn updates(conversation: &Conversation, models: &[Model]) -> [SessionUpdate; 2] {
+pub fn setting_updates(conversation: &Conversation, models: &[Model]) -> [SessionUpdate; 2] {
     [
         SessionUpdate::CurrentModeUpdate(CurrentModeUpdate::new(current_mode(conversation))),
-        SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(options(conversation, models))),
+        SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(session_options(
+            conversation,
+            models,
+        ))),
     ]
 }
 
 /// The known facts about a model, or defaults for an unknown one.
-pub fn model_of(name: &str, models: &[Model]) -> Model {
+pub fn find_model(name: &str, models: &[Model]) -> Model {
     let known = models.iter().find(|model| model.name == name).cloned();
-    known.unwrap_or_else(|| Model::named(name))
+    known.unwrap_or_else(|| Model::from_name(name))
 }
 
 fn efforts(model: &Model) -> Vec<String> {

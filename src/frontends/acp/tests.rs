@@ -6,23 +6,27 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::ask::{Replied, question as question_of, replied};
-use super::client::Client;
-use super::commands::{Order, order};
-use super::content::Prompt;
-use super::ending::Ending;
-use super::listing::Wanted;
-use super::options::{Wish, mode_change};
-use super::setup::{Server, Setup};
-use crate::agent::conversation::Linked;
+use super::capabilities::ClientCapabilities;
+use super::commands::{CommandAction, parse_command};
+use super::content::PromptContent;
+use super::options::{SettingRequest, mode_change};
+use super::question::{ClientAnswer, parse_answer, permission_request as question_of};
+use super::session_list::SessionListRequest;
+use super::session_setup::{ClientMcpServer, SessionSetup};
+use super::stop_reason::StopReasonTracker;
+use crate::agent::conversation::ResolvedLink;
 use crate::base::id::{CallId, SessionId};
-use crate::host::rpc::Fault;
-use crate::record::event::{Answer, PermissionMode, PermissionRequest, Said, Status};
+use crate::host::rpc::RpcError;
+use crate::record::event::{
+    PermissionAnswer, PermissionMode, PermissionRequest, PermissionResponse, SessionStatus,
+};
 
 #[test]
 fn a_client_can_what_it_says_and_nothing_else() {
-    let client = |capabilities: Value| Client::read(&json!({"clientCapabilities": capabilities}));
-    let nobody = Client::default();
+    let client = |capabilities: Value| {
+        ClientCapabilities::read(&json!({"clientCapabilities": capabilities}))
+    };
+    let nobody = ClientCapabilities::default();
     for odd in [json!({}), json!(null), json!(7), json!({"fs": 3, "auth": null, "_meta": []})] {
         assert_eq!(client(odd.clone()), nobody, "{odd}");
     }
@@ -42,7 +46,7 @@ fn a_client_can_what_it_says_and_nothing_else() {
 
 #[test]
 fn servers_are_taken_as_they_come_and_odd_ones_leave_a_note() {
-    let setup = Setup::read(&json!({
+    let setup = SessionSetup::read(&json!({
         "cwd": "/w",
         "additionalDirectories": ["/w", "/x", "/x"],
         "mcpServers": [
@@ -62,30 +66,35 @@ fn servers_are_taken_as_they_come_and_odd_ones_leave_a_note() {
     let names: Vec<&str> = servers
         .iter()
         .map(|server| match server {
-            Server::Stdio { name, .. } | Server::Http { name, .. } => name.as_str(),
+            ClientMcpServer::Stdio { name, .. } | ClientMcpServer::Http { name, .. } => {
+                name.as_str()
+            }
         })
         .collect();
     assert_eq!(names, ["plain", "full", "web"]);
-    assert!(matches!(&servers[1], Server::Stdio { args, env, .. }
+    assert!(matches!(&servers[1], ClientMcpServer::Stdio { args, env, .. }
         if args == &["1"] && env == &[("K".to_owned(), "V".to_owned())]));
-    assert!(matches!(&servers[2], Server::Http { headers, .. }
+    assert!(matches!(&servers[2], ClientMcpServer::Http { headers, .. }
         if headers == &[("H".to_owned(), "1".to_owned())]));
     assert_eq!(setup.notes.len(), 4, "{:?}", setup.notes);
     assert!(setup.notes[0].contains("old") && setup.notes[0].contains("sse"));
-    assert_eq!(Setup::read(&json!({"cwd": "/w", "mcpServers": null})).unwrap().servers, None);
-    let none = Setup::read(&json!({"cwd": "/w", "mcpServers": []})).unwrap();
+    assert_eq!(
+        SessionSetup::read(&json!({"cwd": "/w", "mcpServers": null})).unwrap().servers,
+        None
+    );
+    let none = SessionSetup::read(&json!({"cwd": "/w", "mcpServers": []})).unwrap();
     assert_eq!(none.servers, Some(Vec::new()));
     for odd in
         [json!({"cwd": "w"}), json!({}), json!({"cwd": "/w", "additionalDirectories": ["x"]})]
     {
-        assert_eq!(Setup::read(&odd).unwrap_err().code, -32_602, "{odd}");
+        assert_eq!(SessionSetup::read(&odd).unwrap_err().code, -32_602, "{odd}");
     }
 }
 
 #[track_caller]
 fn composed(blocks: Value) -> (String, Vec<String>) {
-    let prompt = Prompt::read(&json!({ "prompt": blocks })).unwrap();
-    let composed = prompt.compose(Path::new("/w"), |_| Linked::Folder);
+    let prompt = PromptContent::read(&json!({ "prompt": blocks })).unwrap();
+    let composed = prompt.compose(Path::new("/w"), |_| ResolvedLink::Folder);
     let names = composed.attachments.iter().map(|file| file.name().to_owned()).collect();
     (composed.text, names)
 }
@@ -146,11 +155,15 @@ fn blocks_become_one_text_in_order_and_nothing_is_lost() {
 #[test]
 fn an_empty_prompt_is_refused_and_its_context_is_read() {
     for odd in [json!([]), json!([{"type": "text", "text": " "}]), json!("text"), json!(null)] {
-        assert_eq!(Prompt::read(&json!({ "prompt": odd })).unwrap_err().code, -32_602, "{odd}");
+        assert_eq!(
+            PromptContent::read(&json!({ "prompt": odd })).unwrap_err().code,
+            -32_602,
+            "{odd}"
+        );
     }
     let context = |meta: Value| {
         let blocks = json!([{"type": "text", "text": "a"}]);
-        Prompt::read(&json!({"prompt": blocks, "_meta": meta})).unwrap().context
+        PromptContent::read(&json!({"prompt": blocks, "_meta": meta})).unwrap().context
     };
     assert_eq!(context(json!({"presenter_context": "open: a.rs"})).as_deref(), Some("open: a.rs"));
     assert_eq!(
@@ -165,25 +178,25 @@ fn an_empty_prompt_is_refused_and_its_context_is_read() {
 
 #[test]
 fn a_command_is_one_of_the_table() {
-    let plan = |rest: &str| Some(Order::Plan { rest: rest.to_owned() });
-    let model = |name: &str| Some(Order::Model { name: name.to_owned() });
+    let plan = |rest: &str| Some(CommandAction::Plan { rest: rest.to_owned() });
+    let model = |name: &str| Some(CommandAction::Model { name: name.to_owned() });
     for (text, expected) in [
         ("/plan", plan("")),
         ("  /plan the  work ", plan("the  work")),
         ("/model gpt-6-sol", model("gpt-6-sol")),
         ("/model", model("")),
-        ("/undo", Some(Order::Undo { turns: String::new() })),
-        ("/undo 3", Some(Order::Undo { turns: "3".to_owned() })),
-        ("/undo 3 --force", Some(Order::Undo { turns: "3 --force".to_owned() })),
-        ("/redo", Some(Order::Redo { rest: String::new() })),
-        ("/fork", Some(Order::Fork)),
+        ("/undo", Some(CommandAction::Undo { turns: String::new() })),
+        ("/undo 3", Some(CommandAction::Undo { turns: "3".to_owned() })),
+        ("/undo 3 --force", Some(CommandAction::Undo { turns: "3 --force".to_owned() })),
+        ("/redo", Some(CommandAction::Redo { rest: String::new() })),
+        ("/fork", Some(CommandAction::Fork)),
         ("/planning", None),
         ("/etc/passwd is odd", None),
         ("please /plan", None),
         ("/", None),
         ("", None),
     ] {
-        assert_eq!(order(text), expected, "{text}");
+        assert_eq!(parse_command(text), expected, "{text}");
     }
 }
 
@@ -195,7 +208,7 @@ fn modes_are_a_role_and_a_permission() {
     assert_eq!((auto.role, auto.mode), (Some("build"), Some(PermissionMode::Auto)));
     assert_eq!(mode_change("yolo").unwrap_err().code, -32_602);
     assert_eq!(
-        Wish::option(&json!({"configId": "mode", "type": "boolean", "value": true}))
+        SettingRequest::read_option(&json!({"configId": "mode", "type": "boolean", "value": true}))
             .unwrap_err()
             .code,
         -32_602
@@ -217,7 +230,12 @@ fn question() -> PermissionRequest {
         command: None,
         network: false,
         local_sockets: false,
-        answers: vec![Answer::Once, Answer::Session, Answer::Project, Answer::No],
+        answers: vec![
+            PermissionAnswer::Once,
+            PermissionAnswer::Session,
+            PermissionAnswer::Project,
+            PermissionAnswer::No,
+        ],
         prefix: None,
         digest: String::new(),
     }
@@ -226,59 +244,69 @@ fn question() -> PermissionRequest {
 #[test]
 fn an_answer_that_is_not_clearly_a_yes_is_a_no() {
     let selected = |id: &str| json!({"outcome": {"outcome": "selected", "optionId": id}});
-    let said = |answer: Answer, words: Option<&str>| {
-        Replied::Said(Said { answer, words: words.map(str::to_owned) })
+    let said = |answer: PermissionAnswer, words: Option<&str>| {
+        ClientAnswer::Said(PermissionResponse { answer, message: words.map(str::to_owned) })
     };
     let told = json!({"outcome": {"outcome": "selected", "optionId": "reject", "_meta": {"feedback": " use rg "}}});
     for (result, expected) in [
-        (selected("once"), said(Answer::Once, None)),
-        (selected("session"), said(Answer::Session, None)),
+        (selected("once"), said(PermissionAnswer::Once, None)),
+        (selected("session"), said(PermissionAnswer::Session, None)),
         // Not offered, so it allows nothing.
-        (selected("project"), said(Answer::No, None)),
-        (selected("reject"), said(Answer::No, None)),
-        (selected("prefix"), said(Answer::No, None)),
-        (selected("whatever"), said(Answer::No, None)),
-        (told, said(Answer::No, Some("use rg"))),
-        (json!(null), said(Answer::No, None)),
-        (json!({"outcome": "selected"}), said(Answer::No, None)),
-        (json!({"outcome": {"outcome": "cancelled"}}), Replied::Cancelled),
+        (selected("project"), said(PermissionAnswer::No, None)),
+        (selected("reject"), said(PermissionAnswer::No, None)),
+        (selected("prefix"), said(PermissionAnswer::No, None)),
+        (selected("whatever"), said(PermissionAnswer::No, None)),
+        (told, said(PermissionAnswer::No, Some("use rg"))),
+        (json!(null), said(PermissionAnswer::No, None)),
+        (json!({"outcome": "selected"}), said(PermissionAnswer::No, None)),
+        (json!({"outcome": {"outcome": "cancelled"}}), ClientAnswer::Cancelled),
     ] {
-        assert_eq!(replied(&Ok(result.clone()), &question()), expected, "{result}");
+        assert_eq!(parse_answer(&Ok(result.clone()), &question()), expected, "{result}");
     }
     let of_server = PermissionRequest {
         tool: "mcp__git__log".into(),
         answers: vec![
-            Answer::Once,
-            Answer::Session,
-            Answer::SessionTool,
-            Answer::Project,
-            Answer::No,
+            PermissionAnswer::Once,
+            PermissionAnswer::Session,
+            PermissionAnswer::SessionTool,
+            PermissionAnswer::Project,
+            PermissionAnswer::No,
         ],
         ..question()
     };
-    for (id, answer) in [("session_tool", Answer::SessionTool), ("session", Answer::No)] {
-        assert_eq!(replied(&Ok(selected(id)), &of_server), said(answer, None), "one always: {id}");
+    for (id, answer) in
+        [("session_tool", PermissionAnswer::SessionTool), ("session", PermissionAnswer::No)]
+    {
+        assert_eq!(
+            parse_answer(&Ok(selected(id)), &of_server),
+            said(answer, None),
+            "one always: {id}"
+        );
     }
     let shown = question_of(&SessionId::mint(), &of_server, Path::new("/w"));
     let options = serde_json::to_value(shown).unwrap()["options"].to_string();
     assert!(options.contains("Always allow the tool log of MCP server git in this session"));
-    let refused = Err(Fault::method_not_found("session/request_permission"));
-    assert_eq!(replied(&refused, &question()), said(Answer::No, None));
+    let refused = Err(RpcError::method_not_found("session/request_permission"));
+    assert_eq!(parse_answer(&refused, &question()), said(PermissionAnswer::No, None));
 }
 
 #[test]
 fn a_cursor_of_somebody_else_is_refused() {
     for odd in [json!("x"), json!("MS4y"), json!(7), json!("")] {
-        assert_eq!(Wanted::read(&json!({ "cursor": odd })).unwrap_err().code, -32_602, "{odd}");
+        assert_eq!(
+            SessionListRequest::read(&json!({ "cursor": odd })).unwrap_err().code,
+            -32_602,
+            "{odd}"
+        );
     }
-    assert!(Wanted::read(&Value::Null).is_ok());
-    assert!(Wanted::read(&json!({"cwd": null, "cursor": null})).is_ok());
-    assert_eq!(Wanted::read(&json!({"cwd": "here"})).unwrap_err().code, -32_602);
+    assert!(SessionListRequest::read(&Value::Null).is_ok());
+    assert!(SessionListRequest::read(&json!({"cwd": null, "cursor": null})).is_ok());
+    assert_eq!(SessionListRequest::read(&json!({"cwd": "here"})).unwrap_err().code, -32_602);
 }
 
 #[test]
 fn a_turn_that_says_nothing_of_its_end_is_an_error() {
-    let ending = Ending::default();
-    assert!(ending.outcome(&Status::Done).is_ok());
-    assert_eq!(ending.outcome(&Status::Idle).unwrap_err().code, -32_603);
+    let ending = StopReasonTracker::default();
+    assert!(ending.stop_reason(&SessionStatus::Done).is_ok());
+    assert_eq!(ending.stop_reason(&SessionStatus::Idle).unwrap_err().code, -32_603);
 }

@@ -3,35 +3,39 @@
 use serde::Serialize;
 
 use super::exit::Exit;
-use super::{Context, say};
+use super::{CliContext, print_stdout};
 use crate::base::error::{Kind, Report};
-use crate::frontends::render::{Envelope, clean};
+use crate::frontends::render::{JsonEnvelope, clean};
 
-impl Context {
+impl CliContext {
     /// The envelope of a command that succeeded.
-    pub fn envelope(&self, kind: &'static str, output: impl Serialize) -> Result<Envelope, Report> {
+    pub fn success_envelope(
+        &self,
+        kind: &'static str,
+        output: impl Serialize,
+    ) -> Result<JsonEnvelope, Report> {
         let output = serde_json::to_value(output)
             .map_err(|error| Report::new(Kind::Internal, error.to_string()))?;
-        Ok(Envelope::success(kind, output, self.started.elapsed()))
+        Ok(JsonEnvelope::success(kind, output, self.started.elapsed()))
     }
 
     /// Prints the envelope with `--json`, else the text. An envelope with an error gives the exit code of an error.
-    pub fn answer(&self, envelope: &Envelope, words: &str) -> Exit {
+    pub fn print_envelope(&self, envelope: &JsonEnvelope, words: &str) -> Exit {
         if self.flags.json {
-            say(&envelope.line());
+            print_stdout(&envelope.to_line());
         } else {
-            say(&clean(words));
+            print_stdout(&clean(words));
         }
         if envelope.error.is_some() { Exit::Error } else { Exit::Answered }
     }
 
     /// Prints the result of a command as text, or as an envelope with `--json`.
-    pub fn told(
+    pub fn print_result(
         &self,
         kind: &'static str,
         words: &str,
         output: impl Serialize,
     ) -> Result<Exit, Report> {
-        Ok(self.answer(&self.envelope(kind, output)?, words))
+        Ok(self.print_envelope(&self.success_envelope(kind, output)?, words))
     }
 }

@@ -12,25 +12,25 @@ use std::str::FromStr;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, Flags, usage_error};
+use super::{Cli, Command, GlobalFlags, usage_error};
 use crate::base::error::Report;
 use crate::frontends::cli::commands::run::RunArgs;
 use crate::frontends::cli::typo_guard;
 
 /// The hidden command that takes a prompt.
-pub const RUN: &str = "__run";
+pub const RUN_COMMAND: &str = "__run";
 
 /// Error text for a number that is too large.
-const TOO_LARGE: &str = "the number is too large";
+const NUMBER_TOO_LARGE: &str = "the number is too large";
 
 /// The parsed command line.
 #[derive(Debug)]
-pub enum Parsed {
+pub enum ParsedArguments {
     Command(Box<Cli>),
     /// The text of `--help` or `--version`.
-    Say(String),
+    Print(String),
     /// The arguments are invalid; `text` is the error as a person reads it.
-    Refused {
+    Invalid {
         report: Report,
         text: String,
         json: bool,
@@ -38,76 +38,76 @@ pub enum Parsed {
 }
 
 /// Reads the command line, the program's name first.
-pub fn parse(args: &[OsString]) -> Parsed {
-    if let Some(cli) = plain_prompt(args) {
-        return Parsed::Command(Box::new(cli));
+pub fn parse_arguments(args: &[OsString]) -> ParsedArguments {
+    if let Some(cli) = parse_plain_prompt(args) {
+        return ParsedArguments::Command(Box::new(cli));
     }
-    let json = flags_of(args).any(|arg| arg == "--json");
+    let json = args_before_separator(args).any(|arg| arg == "--json");
     let mut grammar = Cli::command();
-    let words = with_command(attachments_first(args.to_vec(), &grammar), &grammar);
+    let words = insert_run_command(move_attachments_first(args.to_vec(), &grammar), &grammar);
     let matches = grammar.try_get_matches_from_mut(words);
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return refused(&error, args, json, &Cli::command()),
+        Err(error) => return report_clap_error(&error, args, json, &Cli::command()),
     };
     if let Command::Run(run) = &cli.command
-        && let Err(report) = typo_guard::check(&run.words, &run.literal, &grammar)
+        && let Err(report) = typo_guard::check_prompt_words(&run.words, &run.literal, &grammar)
     {
         let text = crate::frontends::render::error_text(&report);
-        return Parsed::Refused { report, text, json };
+        return ParsedArguments::Invalid { report, text, json };
     }
-    Parsed::Command(Box::new(cli))
+    ParsedArguments::Command(Box::new(cli))
 }
 
 /// A prompt with its flags, read without the grammar of the commands: building that takes more than two milliseconds,
 /// half of the time until the first request is sent. Everything else is left to the full grammar.
-fn plain_prompt(args: &[OsString]) -> Option<Cli> {
+fn parse_plain_prompt(args: &[OsString]) -> Option<Cli> {
     let grammar = clap::Command::new("pixir").disable_help_flag(true);
-    let grammar = RunArgs::augment_args(Flags::augment_args(grammar));
-    let first = args[first_word(args, &grammar)?].to_str()?;
+    let grammar = RunArgs::augment_args(GlobalFlags::augment_args(grammar));
+    let first = args[find_first_word(args, &grammar)?].to_str()?;
     if !typo_guard::is_surely_a_prompt(first) {
         return None;
     }
     let matches = grammar.try_get_matches_from(args).ok()?;
-    let flags = Flags::from_arg_matches(&matches).ok()?;
+    let flags = GlobalFlags::from_arg_matches(&matches).ok()?;
     let command = Command::Run(RunArgs::from_arg_matches(&matches).ok()?);
     Some(Cli { flags, command })
 }
 
 /// Arguments that may be flags: those before `--`.
-fn flags_of(args: &[OsString]) -> impl Iterator<Item = &OsString> {
+fn args_before_separator(args: &[OsString]) -> impl Iterator<Item = &OsString> {
     args.iter().skip(1).take_while(|arg| *arg != "--")
 }
 
 /// Puts the hidden command before a prompt.
-fn with_command(mut args: Vec<OsString>, grammar: &clap::Command) -> Vec<OsString> {
+fn insert_run_command(mut args: Vec<OsString>, grammar: &clap::Command) -> Vec<OsString> {
     if args.is_empty() {
         args.push("pixir".into());
     }
-    let place = first_word(&args, grammar);
+    let place = find_first_word(&args, grammar);
     if place.is_some_and(|place| is_command(&args, place, grammar)) {
         return args;
     }
     let asks = |arg: &&OsString| matches!(arg.to_str(), Some("-h" | "--help" | "-V" | "--version"));
-    let question = flags_of(&args).find(asks).cloned();
+    let question = args_before_separator(&args).find(asks).cloned();
     if let Some(question) = question {
         args.truncate(1);
         args.push(question);
         return args;
     }
-    let end = flags_of(&args).count() + 1;
-    args.insert(place.unwrap_or(end), RUN.into());
+    let end = args_before_separator(&args).count() + 1;
+    args.insert(place.unwrap_or(end), RUN_COMMAND.into());
     args
 }
 
 /// Moves `--attach` flags before everything else: clap keeps the values of a repeated flag only from the command
 /// level of the last one.
-fn attachments_first(args: Vec<OsString>, grammar: &clap::Command) -> Vec<OsString> {
+fn move_attachments_first(args: Vec<OsString>, grammar: &clap::Command) -> Vec<OsString> {
     let is_attached = |arg: &OsString| {
         let text = arg.as_encoded_bytes();
         text == b"--attach" || text.starts_with(b"--attach=")
     };
-    if !flags_of(&args).any(is_attached) {
+    if !args_before_separator(&args).any(is_attached) {
         return args;
     }
     let mut left = args.into_iter();
@@ -139,7 +139,7 @@ pub fn takes_value(flag: &OsStr, grammar: &clap::Command) -> bool {
 }
 
 /// Position of the first word that is no flag, before `--`.
-fn first_word(args: &[OsString], grammar: &clap::Command) -> Option<usize> {
+fn find_first_word(args: &[OsString], grammar: &clap::Command) -> Option<usize> {
     let mut place = 1;
     loop {
         let arg = args.get(place)?;
@@ -156,7 +156,7 @@ fn first_word(args: &[OsString], grammar: &clap::Command) -> Option<usize> {
 
 fn is_command(args: &[OsString], place: usize, grammar: &clap::Command) -> bool {
     let name = |place: usize| args.get(place).and_then(|word| word.to_str());
-    let exists = |name: &str| name != RUN && grammar.find_subcommand(name).is_some();
+    let exists = |name: &str| name != RUN_COMMAND && grammar.find_subcommand(name).is_some();
     match name(place) {
         // `help me` is a prompt; `help` and `help sessions` are questions about Pixir.
         Some("help") => name(place + 1).is_none_or(|next| next.starts_with('-') || exists(next)),
@@ -166,7 +166,12 @@ fn is_command(args: &[OsString], place: usize, grammar: &clap::Command) -> bool 
 }
 
 /// Turns an error of clap into help text or an error report.
-fn refused(error: &clap::Error, args: &[OsString], json: bool, grammar: &clap::Command) -> Parsed {
+fn report_clap_error(
+    error: &clap::Error,
+    args: &[OsString],
+    json: bool,
+    grammar: &clap::Command,
+) -> ParsedArguments {
     let asked = matches!(
         error.kind(),
         ErrorKind::DisplayHelp
@@ -174,25 +179,27 @@ fn refused(error: &clap::Error, args: &[OsString], json: bool, grammar: &clap::C
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
     if asked {
-        return Parsed::Say(error.render().to_string());
+        return ParsedArguments::Print(error.render().to_string());
     }
-    let place = first_word(args, grammar).filter(|place| is_command(args, *place, grammar));
+    let place = find_first_word(args, grammar).filter(|place| is_command(args, *place, grammar));
     let words = place.map(|place| &args[place..]).unwrap_or_default();
-    let report = usage_error::explain(error, words, grammar);
-    Parsed::Refused { text: crate::frontends::render::error_text(&report), report, json }
+    let report = usage_error::explain_clap_error(error, words, grammar);
+    ParsedArguments::Invalid { text: crate::frontends::render::error_text(&report), report, json }
 }
 
 /// A clap value parser for a whole number of at least `lowest`. Parses as `P`, whose range may be wider than that of
 /// `N`.
-pub fn whole<P, N>(lowest: P) -> impl Fn(&str) -> Result<N, String> + Clone
+pub fn whole_number_parser<P, N>(lowest: P) -> impl Fn(&str) -> Result<N, String> + Clone
 where
     P: FromStr<Err = ParseIntError> + PartialOrd + Display + Copy,
     N: TryFrom<P>,
 {
     move |text| match text.parse::<P>() {
         Ok(number) if number < lowest => Err(format!("it must be {lowest} or more")),
-        Ok(number) => number.try_into().map_err(|_| TOO_LARGE.to_owned()),
-        Err(error) if *error.kind() == IntErrorKind::PosOverflow => Err(TOO_LARGE.to_owned()),
+        Ok(number) => number.try_into().map_err(|_| NUMBER_TOO_LARGE.to_owned()),
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => {
+            Err(NUMBER_TOO_LARGE.to_owned())
+        }
         Err(_) => Err(format!("it must be a whole number, {lowest} or more")),
     }
 }
@@ -243,9 +250,9 @@ mod tests {
         ) {
             let args: Vec<OsString> =
                 std::iter::once("pixir").chain(pieces).map(OsString::from).collect();
-            if let Some(quick) = plain_prompt(&args) {
+            if let Some(quick) = parse_plain_prompt(&args) {
                 let mut grammar = Cli::command();
-                let words = with_command(attachments_first(args, &grammar), &grammar);
+                let words = insert_run_command(move_attachments_first(args, &grammar), &grammar);
                 let matches = grammar.try_get_matches_from_mut(words).unwrap();
                 let whole = Cli::from_arg_matches(&matches).unwrap();
                 prop_assert_eq!(format!("{quick:?}"), format!("{whole:?}"));
@@ -261,7 +268,7 @@ mod tests {
             &["--model", "m", "explain this code", "--quiet"],
         ] {
             let args = std::iter::once("pixir").chain(args.iter().copied());
-            assert!(plain_prompt(&args.map(OsString::from).collect::<Vec<_>>()).is_some());
+            assert!(parse_plain_prompt(&args.map(OsString::from).collect::<Vec<_>>()).is_some());
         }
     }
 
@@ -274,16 +281,18 @@ mod tests {
             "--model m --attach a --attach=b sessions --attach c",
         ] {
             let args = line.split(' ').map(OsString::from);
-            let parsed = parse(&std::iter::once("pixir".into()).chain(args).collect::<Vec<_>>());
-            let Parsed::Command(cli) = parsed else { panic!("{line}: {parsed:?}") };
+            let parsed =
+                parse_arguments(&std::iter::once("pixir".into()).chain(args).collect::<Vec<_>>());
+            let ParsedArguments::Command(cli) = parsed else { panic!("{line}: {parsed:?}") };
             let attached: Vec<&str> =
                 cli.flags.attach.iter().filter_map(|path| path.to_str()).collect();
             assert_eq!(attached, ["a", "b", "c"], "{line}");
         }
         for line in ["fix --attach", "--attach --json fix"] {
             let args = line.split(' ').map(OsString::from);
-            let parsed = parse(&std::iter::once("pixir".into()).chain(args).collect::<Vec<_>>());
-            assert!(matches!(parsed, Parsed::Refused { .. }), "{line}");
+            let parsed =
+                parse_arguments(&std::iter::once("pixir".into()).chain(args).collect::<Vec<_>>());
+            assert!(matches!(parsed, ParsedArguments::Invalid { .. }), "{line}");
         }
     }
 }

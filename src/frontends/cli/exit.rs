@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use crate::base::error::{Kind, Report};
-use crate::frontends::render::Ending;
-use crate::record::event::{Status, TerminalStatus};
+use crate::frontends::render::TurnOutcome;
+use crate::record::event::{SessionStatus, TerminalStatus};
 
 /// The exit code of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl From<Exit> for ExitCode {
 }
 
 /// The status word in the envelope of a workflow or a delegation.
-pub fn word_of(exit: Exit) -> &'static str {
+pub fn exit_status_word(exit: Exit) -> &'static str {
     match exit {
         Exit::Answered => "completed",
         Exit::TimedOut => "timed_out",
@@ -49,22 +49,22 @@ pub fn word_of(exit: Exit) -> &'static str {
 }
 
 /// The exit code of an error outside a Turn.
-pub fn of_report(report: &Report) -> Exit {
-    Kind::from_name(&report.kind).map_or(Exit::Error, of_kind)
+pub fn exit_for_report(report: &Report) -> Exit {
+    Kind::from_name(&report.kind).map_or(Exit::Error, exit_for_kind)
 }
 
 /// The exit code of a Turn.
-pub fn of_ending(ending: &Ending) -> Exit {
-    if ending.status == Status::Done {
+pub fn exit_for_turn(ending: &TurnOutcome) -> Exit {
+    if ending.status == SessionStatus::Done {
         return if ending.is_completed() { Exit::Answered } else { Exit::NoAnswer };
     }
     let kind = ending.error().and_then(|error| Kind::from_name(&error.kind));
-    let by_kind = kind.map_or(Exit::Error, of_kind);
+    let by_kind = kind.map_or(Exit::Error, exit_for_kind);
     match ending.terminal_status() {
         Some(TerminalStatus::Interrupted) => Exit::Interrupted,
         Some(TerminalStatus::TimedOut) => Exit::TimedOut,
         // A Turn that is incomplete because calls were denied counts as denied.
-        Some(TerminalStatus::Incomplete) if ending.denied => Exit::Denied,
+        Some(TerminalStatus::Incomplete) if ending.has_denied_call => Exit::Denied,
         Some(
             TerminalStatus::IterationCap
             | TerminalStatus::DoomLoop
@@ -86,7 +86,7 @@ pub fn of_ending(ending: &Ending) -> Exit {
     }
 }
 
-fn of_kind(kind: Kind) -> Exit {
+fn exit_for_kind(kind: Kind) -> Exit {
     match kind {
         Kind::InvalidArgs
         | Kind::InvalidConfig

@@ -3,11 +3,13 @@
 
 use std::fmt::Write;
 
-use crate::agent::inspect::{Call, Entry, Exported, ExportedTurn, TranscriptHead, TranscriptTail};
+use crate::agent::inspect::{
+    Exported, ExportedTurn, TranscriptCall, TranscriptEntry, TranscriptHead, TranscriptTail,
+};
 use crate::base::error::counted;
 
 /// The document up to its first Turn.
-pub fn head(told: &TranscriptHead, missing: &TranscriptTail) -> String {
+pub fn document_head(told: &TranscriptHead, missing: &TranscriptTail) -> String {
     let mut page = format!("# Session {}\n\n", told.session_id);
     let facts = [
         ("Workspace", Some(told.workspace.display().to_string())),
@@ -20,7 +22,7 @@ pub fn head(told: &TranscriptHead, missing: &TranscriptTail) -> String {
     for (name, value) in facts {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             // Writing to a String cannot fail.
-            writeln!(page, "- {name}: {}", code(&value)).ok();
+            writeln!(page, "- {name}: {}", inline_code(&value)).ok();
         }
     }
     if missing.damaged_lines + missing.unknown_events > 0 {
@@ -32,9 +34,9 @@ pub fn head(told: &TranscriptHead, missing: &TranscriptTail) -> String {
 }
 
 /// One Turn of the document.
-pub fn turn(turn: &ExportedTurn) -> String {
+pub fn turn_section(turn: &ExportedTurn) -> String {
     let undone = if turn.is_undone { ", taken back" } else { "" };
-    let mut page = format!("\n## Turn {} ({}{undone})\n", turn.number, plain(&turn.status));
+    let mut page = format!("\n## Turn {} ({}{undone})\n", turn.number, plain_word(&turn.status));
     for entry in &turn.entries {
         page.push('\n');
         write_entry(&mut page, entry);
@@ -42,35 +44,35 @@ pub fn turn(turn: &ExportedTurn) -> String {
     page
 }
 
-fn write_entry(page: &mut String, entry: &Entry) {
+fn write_entry(page: &mut String, entry: &TranscriptEntry) {
     match entry {
-        Entry::User { text, attachments } => {
+        TranscriptEntry::User { text, attachments } => {
             page.push_str("### You\n\n");
             page.push_str(&quoted(text));
-            names(page, attachments);
+            write_attachments(page, attachments);
         }
-        Entry::Assistant { text, phase } => {
+        TranscriptEntry::Assistant { text, phase } => {
             let title = match *phase {
                 "final" => "### Answer\n\n",
                 "partial" => "### Broken off\n\n",
                 _ => "",
             };
             page.push_str(title);
-            page.push_str(&said(text));
+            page.push_str(&assistant_text(text));
         }
-        Entry::Reasoning { summary } => {
+        TranscriptEntry::Reasoning { summary } => {
             page.push_str("*Thought:*\n\n");
             page.push_str(&quoted(summary));
         }
-        Entry::Tool(call) => write_call(page, call),
-        Entry::Plan { entries } => {
+        TranscriptEntry::Tool(call) => write_call(page, call),
+        TranscriptEntry::Plan { entries } => {
             page.push_str("**Plan**\n\n");
             for step in entries {
                 let mark = if step.status == "completed" { "x" } else { " " };
-                writeln!(page, "- [{mark}] {}", code(&step.content)).ok();
+                writeln!(page, "- [{mark}] {}", inline_code(&step.content)).ok();
             }
         }
-        Entry::Compaction { turns, trigger, .. } => {
+        TranscriptEntry::Compaction { turns, trigger, .. } => {
             let what = match turns {
                 Some((first, last)) => {
                     let turns: Vec<usize> = (*first..=*last).collect();
@@ -78,14 +80,14 @@ fn write_entry(page: &mut String, entry: &Entry) {
                 }
                 None => "Left out from here on: old tool outputs".to_owned(),
             };
-            writeln!(page, "*{what} ({}).*", plain(trigger)).ok();
+            writeln!(page, "*{what} ({}).*", plain_word(trigger)).ok();
         }
-        Entry::Rewound { direction, turns, .. } => {
+        TranscriptEntry::Rewound { direction, turns, .. } => {
             let what = if *direction == "redo" { "Brought back" } else { "Taken back" };
             writeln!(page, "*{what}: {}.*", turn_numbers(turns)).ok();
         }
-        Entry::Failure { terminal_status, error_kind, message } => {
-            let (status, kind) = (plain(terminal_status), plain(error_kind));
+        TranscriptEntry::Failure { terminal_status, error_kind, message } => {
+            let (status, kind) = (plain_word(terminal_status), plain_word(error_kind));
             writeln!(page, "### Ended without an answer: {status} ({kind})\n").ok();
             page.push_str(&quoted(message));
         }
@@ -106,13 +108,13 @@ fn turn_numbers(turns: &[usize]) -> String {
     }
 }
 
-fn write_call(page: &mut String, call: &Call) {
+fn write_call(page: &mut String, call: &TranscriptCall) {
     let verdict = match call.ok {
         Some(true) => "",
         Some(false) => ", failed",
         None => ", no result",
     };
-    writeln!(page, "**{}**{verdict}\n", code(&call.name)).ok();
+    writeln!(page, "**{}**{verdict}\n", inline_code(&call.name)).ok();
     let command = call.args.get("command").and_then(|command| command.as_str());
     match command {
         Some(command) => page.push_str(&fenced("sh", command)),
@@ -120,7 +122,7 @@ fn write_call(page: &mut String, call: &Call) {
             let path = call.args.get("path").or_else(|| call.args.get("file_path"));
             let path = path.and_then(|path| path.as_str());
             if let Some(path) = path {
-                writeln!(page, "{}\n", code(path)).ok();
+                writeln!(page, "{}\n", inline_code(path)).ok();
             }
         }
         None => {
@@ -134,12 +136,12 @@ fn write_call(page: &mut String, call: &Call) {
         page.push('\n');
         page.push_str(&fenced("text", &call.output));
     }
-    names(page, &call.attachments);
+    write_attachments(page, &call.attachments);
 }
 
-fn names(page: &mut String, attachments: &[Exported]) {
+fn write_attachments(page: &mut String, attachments: &[Exported]) {
     for own in attachments {
-        let (name, kind, bytes) = (code(&own.name), plain(&own.media_type), own.bytes);
+        let (name, kind, bytes) = (inline_code(&own.name), plain_word(&own.media_type), own.bytes);
         writeln!(page, "\nAttached: {name} ({kind}, {bytes} bytes)").ok();
     }
 }
@@ -158,7 +160,7 @@ fn fenced(language: &str, text: &str) -> String {
 }
 
 /// A piece of code on one line.
-fn code(text: &str) -> String {
+fn inline_code(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let fence = "`".repeat(longest_run(&line, '`') + 1);
     let pad = if line.starts_with('`') || line.ends_with('`') { " " } else { "" };
@@ -166,7 +168,7 @@ fn code(text: &str) -> String {
 }
 
 /// A word from a Log, reduced to characters that mean nothing in Markdown.
-fn plain(text: &str) -> String {
+fn plain_word(text: &str) -> String {
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || "_-./+ ".contains(*c);
     text.chars().filter(is_plain).take(100).collect()
 }
@@ -183,7 +185,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Markdown of the model: unchanged if it closes everything that it opens, else quoted.
-fn said(text: &str) -> String {
+fn assistant_text(text: &str) -> String {
     if !is_closed(text) {
         return quoted(text);
     }
@@ -245,8 +247,8 @@ mod tests {
     fn a_fence_is_longer_than_any_inside() {
         assert_eq!(fenced("text", "a\n```\nb"), "````text\na\n```\nb\n````\n");
         assert_eq!(fenced("sh", "x\n"), "```sh\nx\n```\n");
-        assert_eq!(code("a`b"), "``a`b``");
-        assert_eq!(code("`"), "`` ` ``");
+        assert_eq!(inline_code("a`b"), "``a`b``");
+        assert_eq!(inline_code("`"), "`` ` ``");
     }
 
     #[test]
@@ -277,7 +279,7 @@ mod tests {
             "Title\n===",
         ] {
             assert!(!is_closed(text), "{text}");
-            assert!(said(text).starts_with('>'), "{text}");
+            assert!(assistant_text(text).starts_with('>'), "{text}");
         }
     }
 

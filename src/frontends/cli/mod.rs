@@ -5,13 +5,13 @@
 
 mod answer;
 mod arguments;
-mod chosen;
 mod commands;
 mod exit;
 mod markdown;
 mod named_server;
 mod relay;
 mod runner;
+mod session_arg;
 mod session_lookup;
 mod setup;
 mod terminal;
@@ -31,10 +31,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::base::error::{Kind, Report};
 use crate::frontends::render::{
-    Envelope, Paper, Signalled, clean, error_text, use_ascii, with_symbols,
+    JsonEnvelope, SignalCount, StdioOutput, clean, error_text, use_ascii, with_symbols,
 };
 use crate::record::event::PermissionMode;
-use arguments::{Parsed, whole};
+use arguments::{ParsedArguments, whole_number_parser};
 use commands::{
     acp, agents, changes, compact, completions, config, delegate, demo, diagnose, doctor, export,
     fork, gc, inspect_replay, login, logout, mcp, merge, models, permissions, repair, resume, run,
@@ -72,7 +72,7 @@ use terminal::signals;
 )]
 pub struct Cli {
     #[command(flatten)]
-    pub flags: Flags,
+    pub flags: GlobalFlags,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -80,7 +80,7 @@ pub struct Cli {
 /// Flags that may stand anywhere on the command line.
 #[derive(Debug, Clone, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub struct Flags {
+pub struct GlobalFlags {
     /// Print one JSON envelope on stdout at the end
     #[arg(long, global = true, conflicts_with = "events")]
     pub json: bool,
@@ -95,21 +95,21 @@ pub struct Flags {
     pub effort: Option<String>,
     /// Use the ChatGPT subscription or the API key
     #[arg(long, global = true, value_name = "KIND", value_enum)]
-    pub credential: Option<Paying>,
+    pub credential: Option<CredentialChoice>,
     /// Work in this directory
     #[arg(long, global = true, value_name = "DIR")]
     pub cwd: Option<PathBuf>,
     /// Stop after this many model calls; 0 for no limit
-    #[arg(long, global = true, value_name = "N", value_parser = whole::<i64, u32>(0))]
+    #[arg(long, global = true, value_name = "N", value_parser = whole_number_parser::<i64, u32>(0))]
     pub max_iterations: Option<u32>,
     /// Stop when the Session has used this many tokens
-    #[arg(long, global = true, value_name = "N", value_parser = whole::<u64, u64>(1))]
+    #[arg(long, global = true, value_name = "N", value_parser = whole_number_parser::<u64, u64>(1))]
     pub max_tokens_total: Option<u64>,
     /// Stop when the Session has cost this much; needs the model's price in the config
     #[arg(long, global = true, value_name = "USD")]
     pub max_cost: Option<String>,
     /// Stop after this many requests to the Provider, retries included
-    #[arg(long, global = true, value_name = "N", value_parser = whole::<u64, u64>(1))]
+    #[arg(long, global = true, value_name = "N", value_parser = whole_number_parser::<u64, u64>(1))]
     pub max_requests: Option<u64>,
     /// Stop after this long, such as 90s, 10m or 1h30m
     #[arg(long, global = true, value_name = "DURATION")]
@@ -164,7 +164,7 @@ pub struct Flags {
     pub log_file: Option<PathBuf>,
 }
 
-impl Flags {
+impl GlobalFlags {
     /// The permission mode of the flags, if any.
     fn permission_mode(&self) -> Option<PermissionMode> {
         let named = [
@@ -188,7 +188,7 @@ pub enum Colour {
 
 /// The credential to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Paying {
+pub enum CredentialChoice {
     /// The subscription of `pixir login`
     #[value(name = "chatgpt")]
     ChatGpt,
@@ -210,7 +210,7 @@ macro_rules! commands {
                 match self { $(Command::$name(_) => $kind,)* }
             }
 
-            fn run(&self, context: &Context) -> Result<Exit, Report> {
+            fn run(&self, context: &CliContext) -> Result<Exit, Report> {
                 match self { $(Command::$name(args) => $run(args, context),)* }
             }
         }
@@ -218,7 +218,7 @@ macro_rules! commands {
 }
 
 commands! {
-    #[command(name = arguments::RUN, hide = true, override_usage = "pixir [FLAGS] [PROMPT]...")]
+    #[command(name = arguments::RUN_COMMAND, hide = true, override_usage = "pixir [FLAGS] [PROMPT]...")]
     Run(run::RunArgs) = "turn": run::run,
     Resume(resume::ResumeArgs) = "turn": resume::resume,
     Sessions(sessions::SessionsArgs) = "sessions": sessions::sessions,
@@ -236,7 +236,7 @@ commands! {
     Untrust(trust::UntrustArgs) = "untrust": trust::untrust,
     Undo(undo::UndoArgs) = "undo": undo::undo,
     Redo(undo::RedoArgs) = "redo": undo::redo,
-    Fork(fork::ForkArgs) = "fork": fork::run,
+    Fork(fork::ForkArgs) = "fork": fork::fork_session,
     Compact(compact::CompactArgs) = "compact": compact::compact,
     Tree(tree::TreeArgs) = "tree": tree::tree,
     Changes(changes::ChangesArgs) = "changes": changes::changes,
@@ -286,14 +286,14 @@ impl Command {
 }
 
 /// The whole grammar, for completions and generated documentation.
-pub fn command() -> clap::Command {
+pub fn command_grammar() -> clap::Command {
     Cli::command()
 }
 
 /// The flags, environment and start time of a command.
 #[derive(Clone)]
-pub struct Context {
-    pub flags: Flags,
+pub struct CliContext {
+    pub flags: GlobalFlags,
     pub environment: Environment,
     pub started: Instant,
 }
@@ -302,30 +302,30 @@ pub struct Context {
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let started = Instant::now();
     signals::block_file_size_signal();
-    let cli = match arguments::parse(&args.into_iter().collect::<Vec<_>>()) {
-        Parsed::Command(cli) => *cli,
-        Parsed::Say(text) => {
-            say(&text);
+    let cli = match arguments::parse_arguments(&args.into_iter().collect::<Vec<_>>()) {
+        ParsedArguments::Command(cli) => *cli,
+        ParsedArguments::Print(text) => {
+            print_stdout(&text);
             return Exit::Answered.into();
         }
-        Parsed::Refused { report, text, json } => {
-            return refuse(&report, &text, json, "arguments", started);
+        ParsedArguments::Invalid { report, text, json } => {
+            return print_error(&report, &text, json, "arguments", started);
         }
     };
     let kind = cli.command.kind();
     let context =
-        Context { flags: cli.flags, environment: Environment::of_this_process(), started };
+        CliContext { flags: cli.flags, environment: Environment::from_process(), started };
     if context.is_ascii() {
         use_ascii();
     }
     let json = context.flags.json;
     match trace::set_up(&context).and_then(|()| dispatch(&cli.command, &context)) {
         Ok(exit) => exit.into(),
-        Err(report) => refuse(&report, &error_text(&report), json, kind, started),
+        Err(report) => print_error(&report, &error_text(&report), json, kind, started),
     }
 }
 
-fn dispatch(command: &Command, context: &Context) -> Result<Exit, Report> {
+fn dispatch(command: &Command, context: &CliContext) -> Result<Exit, Report> {
     if !context.flags.attach.is_empty() && command.kind() != "turn" {
         return Err(bad_argument("--attach goes with a prompt, not with this command"));
     }
@@ -345,29 +345,29 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Report> {
 }
 
 /// Prints an error as text on stderr, and with `--json` as an envelope on stdout; gives the exit code.
-fn refuse(
+fn print_error(
     report: &Report,
     text: &str,
     json: bool,
     kind: &'static str,
     started: Instant,
 ) -> ExitCode {
-    let mut paper = Paper::standard(Signalled::default());
+    let mut output = StdioOutput::stdio(SignalCount::default());
     if json {
-        let envelope = Envelope::failure(kind, report.clone(), started.elapsed());
+        let envelope = JsonEnvelope::failure(kind, report.clone(), started.elapsed());
         // If stdout is closed, the text on stderr must do.
-        paper.answer(envelope.line().as_bytes()).and_then(|()| paper.flush()).ok();
+        output.write_answer(envelope.to_line().as_bytes()).and_then(|()| output.flush()).ok();
     }
-    paper.activity(clean(text).as_bytes());
-    exit::of_report(report).into()
+    output.write_activity(clean(text).as_bytes());
+    exit::exit_for_report(report).into()
 }
 
 /// Prints text on stdout; a closed stdout is no error.
-fn say(text: &str) {
-    let mut paper = Paper::standard(Signalled::default());
+fn print_stdout(text: &str) {
+    let mut output = StdioOutput::stdio(SignalCount::default());
     // JSON is for programs, and stays as it is.
     let text = if text.starts_with('{') { text.into() } else { with_symbols(text) };
-    paper.answer(text.as_bytes()).and_then(|()| paper.flush()).ok();
+    output.write_answer(text.as_bytes()).and_then(|()| output.flush()).ok();
 }
 
 /// The report for an invalid argument.

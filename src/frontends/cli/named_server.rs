@@ -2,11 +2,14 @@
 
 use crate::base::error::{Kind, Report};
 use crate::frontends::cli::setup::Environment;
-use crate::model::credential::{Chosen, Credential, FieldPolicy};
-use crate::settings::config::{Config, Policy, Server};
+use crate::model::credential::{ChosenCredential, Credential, FieldPolicy};
+use crate::settings::config::{Config, ProviderServer, ServerPolicy};
 
 /// The credential for the server that the settings name, if they name one.
-pub fn chosen(config: &Config, environment: &Environment) -> Result<Option<Chosen>, Report> {
+pub fn named_server_credential(
+    config: &Config,
+    environment: &Environment,
+) -> Result<Option<ChosenCredential>, Report> {
     let Some(name) = &config.provider else { return Ok(None) };
     // The loader has refused names that do not exist.
     let Some(server) = config.servers.find(name) else { return Ok(None) };
@@ -15,12 +18,12 @@ pub fn chosen(config: &Config, environment: &Environment) -> Result<Option<Chose
         .and_then(|variable| environment.text(variable))
         .filter(|key| !key.trim().is_empty());
     let credential = Credential::new(key.as_deref(), &server.base_url)
-        .map_err(|error| explained(&Report::describe(&error), name, server))?;
+        .map_err(|error| named_server_report(&Report::describe(&error), name, server))?;
     let policy = match server.policy {
-        Policy::Portable => FieldPolicy::Portable,
-        Policy::OpenAi => FieldPolicy::OpenAi,
+        ServerPolicy::Portable => FieldPolicy::Portable,
+        ServerPolicy::OpenAi => FieldPolicy::OpenAi,
     };
-    Ok(Some(Chosen {
+    Ok(Some(ChosenCredential {
         credential: credential.with_policy(policy),
         reason: format!("provider `{name}` is chosen, and it gets no other key").into(),
         variable: server.key_env.clone(),
@@ -29,7 +32,7 @@ pub fn chosen(config: &Config, environment: &Environment) -> Result<Option<Chose
 }
 
 /// An error about a credential, worded for a named provider.
-fn explained(report: &Report, name: &str, server: &Server) -> Report {
+fn named_server_report(report: &Report, name: &str, server: &ProviderServer) -> Report {
     let variable = server.key_env.as_deref();
     if report.kind == Kind::NotAuthenticated.name() {
         let (message, action) = match variable {

@@ -6,51 +6,51 @@
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::record::event::{Ephemeral, EventKind, Heard, Listener};
+use crate::record::event::{Ephemeral, EventKind, Listener, ListenerItem};
 
 /// How far a screen may be behind before live notices are dropped.
 const QUEUE: usize = 64 * 1024;
 
 /// The Events that a view needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
-    Everything,
+pub enum RelayFilter {
+    All,
     /// No deltas of text, reasoning or output.
-    Wholes,
+    WithoutDeltas,
 }
 
 /// The Events of a Session, in order; dropping it stops the relay.
-pub struct Relay {
-    queue: mpsc::Receiver<Heard>,
+pub struct EventRelay {
+    queue: mpsc::Receiver<ListenerItem>,
     task: JoinHandle<()>,
 }
 
-impl Relay {
+impl EventRelay {
     /// Starts to listen; must be called inside a runtime.
-    pub fn start(listener: Listener, wish: Wish) -> Self {
+    pub fn start(listener: Listener, filter: RelayFilter) -> Self {
         let (inbox, queue) = mpsc::channel(QUEUE);
         // Unconstrained: a relay that has to pause for fairness falls behind a fast Provider. It
         // pauses by itself whenever the bus is empty.
-        let work = tokio::task::coop::unconstrained(forward(listener, wish, inbox));
+        let work = tokio::task::coop::unconstrained(forward(listener, filter, inbox));
         Self { queue, task: tokio::spawn(work) }
     }
 
     /// The next thing to show; `None` when the Session has closed. Nothing is lost when the
     /// future is dropped.
-    pub async fn next(&mut self) -> Option<Heard> {
+    pub async fn next(&mut self) -> Option<ListenerItem> {
         self.queue.recv().await
     }
 }
 
-impl Drop for Relay {
+impl Drop for EventRelay {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn forward(mut listener: Listener, wish: Wish, inbox: mpsc::Sender<Heard>) {
+async fn forward(mut listener: Listener, filter: RelayFilter, inbox: mpsc::Sender<ListenerItem>) {
     while let Some(heard) = listener.next().await {
-        if wish == Wish::Wholes && is_piece(&heard) {
+        if filter == RelayFilter::WithoutDeltas && is_delta(&heard) {
             continue;
         }
         if inbox.send(heard).await.is_err() {
@@ -59,8 +59,8 @@ async fn forward(mut listener: Listener, wish: Wish, inbox: mpsc::Sender<Heard>)
     }
 }
 
-fn is_piece(heard: &Heard) -> bool {
-    let Heard::Event(event) = heard else { return false };
+fn is_delta(heard: &ListenerItem) -> bool {
+    let ListenerItem::Event(event) = heard else { return false };
     match event.kind() {
         EventKind::Canonical(_) => false,
         EventKind::Ephemeral(notice) => matches!(

@@ -11,64 +11,72 @@ use std::time::{Duration, Instant};
 
 use tokio::time::Interval;
 
-pub use attend::Attended;
-use attend::Watched;
+pub use attend::AttendOutcome;
+use attend::WatchOutcome;
 pub use line_mode::refuse_command_word;
 
-use super::Context;
+use super::CliContext;
 use super::exit::{self, Exit};
-use super::relay::{Relay, Wish};
-use crate::agent::conversation::{Conversation, Input};
-use crate::agent::harness::{Harness, Start, Which};
+use super::relay::{EventRelay, RelayFilter};
+use crate::agent::conversation::{Conversation, UserInput};
+use crate::agent::harness::{Harness, SessionTarget, StartOptions};
 use crate::agent::inspect;
 use crate::base::error::{Kind, Report};
-use crate::frontends::cli::setup::Opened;
+use crate::frontends::cli::setup::TurnSetup;
 use crate::frontends::cli::terminal::keyboard;
-use crate::frontends::cli::terminal::keyboard::{Keyboard, forget_typed};
-use crate::frontends::cli::terminal::signals::{Asked, Signals};
-use crate::frontends::cli::terminal::stdin::{Gathered, Prompt};
-use crate::frontends::render::{Ending, Envelope, Mode, Paper, Reply, Tally, View, understand};
+use crate::frontends::cli::terminal::keyboard::{Keyboard, discard_typed_input};
+use crate::frontends::cli::terminal::signals::{SignalListener, StopRequest};
+use crate::frontends::cli::terminal::stdin::{GatheredPrompt, PromptSource};
+use crate::frontends::render::{
+    JsonEnvelope, OutputMode, StdioOutput, TurnOutcome, TurnSummary, TurnView, TypedAnswer,
+    parse_answer,
+};
 use crate::record::event::{
-    Answer, Canonical, Ephemeral, EventKind, From as ListenFrom, Heard, PermissionMode,
-    PermissionRequest, Said, Status, SubagentEvent,
+    Canonical, Ephemeral, EventKind, ListenFrom, ListenerItem, PermissionAnswer, PermissionMode,
+    PermissionRequest, PermissionResponse, SessionStatus, SubagentEvent,
 };
 use crate::record::resource::Attachment;
 
 /// Longest wait for a token renewal at the end of a run.
-const SETTLE: Duration = Duration::from_secs(5);
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Wait for the last Events of children.
-const LAST_WORDS: Duration = Duration::from_millis(20);
+const CHILD_OUTPUT_GRACE: Duration = Duration::from_millis(20);
 
 /// The Workspace, Session, prompt and settings of a run.
-pub struct Errand {
+pub struct RunRequest {
     pub workspace: PathBuf,
-    pub session: Which,
-    pub gathered: Gathered,
-    pub opened: Opened,
+    pub session: SessionTarget,
+    pub gathered: GatheredPrompt,
+    pub opened: TurnSetup,
     /// Attachments of the first prompt.
     pub attachments: Vec<Attachment>,
 }
 
 /// Runs one prompt, or line mode, in a new runtime.
-pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
-    if let Some(word) = errand.gathered.lone_word() {
-        let command = match &errand.session {
-            Which::Resume(id) => format!("pixir resume {id} --"),
-            Which::New => "pixir --".to_owned(),
+pub fn run_session(run_request: RunRequest, context: &CliContext) -> Result<Exit, Report> {
+    if let Some(word) = run_request.gathered.lone_word() {
+        let command = match &run_request.session {
+            SessionTarget::Resume(id) => format!("pixir resume {id} --"),
+            SessionTarget::New => "pixir --".to_owned(),
         };
-        let skills = context.skills(&errand.workspace)?;
+        let skills = context.skills(&run_request.workspace)?;
         refuse_command_word(&[word.to_owned()], &skills, &command)?;
     }
     in_runtime(async {
-        let Prompt::Text(text) = errand.gathered.prompt else {
-            return Box::pin(line_mode::run(errand, context)).await;
+        let PromptSource::Text(text) = run_request.gathered.prompt else {
+            return Box::pin(line_mode::run_line_mode(run_request, context)).await;
         };
-        let mut driver =
-            Driver::start(errand.workspace, errand.session, errand.opened, context).await?;
-        driver.announce(&errand.gathered.notices).await;
-        driver.attach(errand.attachments);
-        let exit = driver.one_turn(text).await;
+        let mut driver = SessionRunner::start(
+            run_request.workspace,
+            run_request.session,
+            run_request.opened,
+            context,
+        )
+        .await?;
+        driver.show_start_notices(&run_request.gathered.notices).await;
+        driver.set_attachments(run_request.attachments);
+        let exit = driver.run_one_turn(text).await;
         driver.end().await;
         exit
     })
@@ -80,14 +88,14 @@ pub fn drive(errand: Errand, context: &Context) -> Result<Exit, Report> {
 /// second worker would only make every step a switch between threads. What the screen does here
 /// never holds up the Turn there.
 pub fn in_runtime<T>(work: impl Future<Output = Result<T, Report>>) -> Result<T, Report> {
-    check_threads().map_err(|error| no_threads(&error))?;
+    check_threads().map_err(|error| thread_start_error(&error))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("pixir")
         .thread_keep_alive(Duration::MAX)
         .enable_all()
         .build()
-        .map_err(|error| no_threads(&error))?;
+        .map_err(|error| thread_start_error(&error))?;
     // Started now and kept: when tokio cannot start a thread, it queues the work behind threads that exist. Besides,
     // the first output of a Session would wait for them.
     for _ in 0..BLOCKING_THREADS {
@@ -128,7 +136,7 @@ fn wait_for_thread_exits() {
     }
 }
 
-fn no_threads(error: &io::Error) -> Report {
+fn thread_start_error(error: &io::Error) -> Report {
     Report::new(Kind::Internal, format!("no thread can be started: {error}")).with_next_actions(
         vec![
         "end other programs of this user, or raise the limit on processes (`ulimit -u`, or the \
@@ -139,44 +147,44 @@ fn no_threads(error: &io::Error) -> Report {
 }
 
 /// Runs Turns of one Conversation for the command line.
-pub struct Driver<'a> {
-    context: &'a Context,
+pub struct SessionRunner<'a> {
+    context: &'a CliContext,
     pub conversation: Conversation,
-    relay: Relay,
-    pub view: View,
-    signals: Signals,
+    relay: EventRelay,
+    pub view: TurnView,
+    signals: SignalListener,
     keyboard: Keyboard,
     /// Questions that wait for an answer; the first one is on the screen.
     questions: VecDeque<PermissionRequest>,
     /// When the first question was shown; input from before does not answer it.
-    asked_at: Instant,
+    question_shown_at: Instant,
     /// When the recording of files for undo began; Enter skips it.
     recording_since: Option<Instant>,
     can_ask: bool,
     /// What a signal requested during the Turn or just after its end: to stop the Turn, or to leave Pixir.
-    asked: Option<Asked>,
+    requested_stop: Option<StopRequest>,
     /// Whether the Session has, or had, children.
     has_children: bool,
     /// Attachments of the next prompt.
     attachments: Vec<Attachment>,
     /// The server of the embedded model, kept for the whole run.
-    _demo: Option<crate::testing::scripted::Server>,
+    _demo: Option<crate::testing::scripted::ScriptedServer>,
     pub harness: Harness,
 }
 
 /// How a Turn ended for the runner.
-pub enum Driven {
-    Ended(Box<Ending>),
+pub enum TurnRunOutcome {
+    Ended(Box<TurnOutcome>),
     /// stdout was closed; the Turn was stopped.
-    Unread,
+    OutputClosed,
     /// A second signal: leave at once.
-    Abandoned,
+    Aborted,
 }
 
 /// Everything that can happen while a Turn runs.
 enum Wake {
-    Heard(Option<Heard>),
-    Signal(Asked),
+    Received(Option<ListenerItem>),
+    Signal(StopRequest),
     /// A line was typed while a question was open; `None` when no more can come.
     Typed(Option<String>),
     /// Enter was pressed while files were recorded.
@@ -184,42 +192,46 @@ enum Wake {
     Tick,
 }
 
-impl<'a> Driver<'a> {
+impl<'a> SessionRunner<'a> {
     /// Opens the harness and the Session.
     pub async fn start(
         workspace: PathBuf,
-        session: Which,
-        opened: Opened,
-        context: &'a Context,
+        session: SessionTarget,
+        opened: TurnSetup,
+        context: &'a CliContext,
     ) -> Result<Self, Report> {
-        let signals = Signals::listen();
-        let mut view = View::new(context.mode(), Paper::standard(signals.count()));
+        let signals = SignalListener::listen();
+        let mut view = TurnView::new(context.display_mode(), StdioOutput::stdio(signals.count()));
         for notice in &opened.loaded.notices {
-            view.notice(notice);
+            view.print_notice(notice);
         }
-        let (credential, demo) = opened.access.open().await?;
-        let harness = Harness::open(context.door(opened.loaded.config, credential)?);
-        let from = if session == Which::New { ListenFrom::Start } else { ListenFrom::Now };
+        let (credential, demo) = opened.access.connect().await?;
+        let harness = Harness::open(context.harness_options(opened.loaded.config, credential)?);
+        let from = if session == SessionTarget::New { ListenFrom::Start } else { ListenFrom::Now };
         let can_ask = context.can_ask_in_run();
-        let conversation =
-            harness.start(Start { workspace, session, can_ask, mcp_servers: Vec::new() }).await?;
+        let conversation = harness
+            .start(StartOptions { workspace, session, can_ask, mcp_servers: Vec::new() })
+            .await?;
         if can_ask {
-            view.will_ask();
+            view.enable_questions();
         } else if conversation.mode() == PermissionMode::Ask {
-            view.notice("there is no terminal to ask on: calls that need permission are denied");
+            view.print_notice(
+                "there is no terminal to ask on: calls that need permission are denied",
+            );
         }
         for notice in conversation.notices() {
-            view.notice(notice);
+            view.print_notice(notice);
         }
         if from == ListenFrom::Now
-            && let Ok(history) = conversation.recent().await
+            && let Ok(history) = conversation.recent_history().await
             && let Some(plan) = history.current_plan()
             && plan.entries.iter().any(|entry| entry.status != "completed")
         {
-            view.remind(plan);
+            view.show_plan(plan);
         }
-        let wish = if view.wants_pieces() { Wish::Everything } else { Wish::Wholes };
-        let relay = Relay::start(conversation.subscribe(from), wish);
+        let filter =
+            if view.wants_deltas() { RelayFilter::All } else { RelayFilter::WithoutDeltas };
+        let relay = EventRelay::start(conversation.subscribe(from), filter);
         Ok(Self {
             context,
             conversation,
@@ -228,10 +240,10 @@ impl<'a> Driver<'a> {
             signals,
             keyboard: Keyboard::default(),
             questions: VecDeque::new(),
-            asked_at: Instant::now(),
+            question_shown_at: Instant::now(),
             recording_since: None,
             can_ask,
-            asked: None,
+            requested_stop: None,
             has_children: false,
             attachments: Vec::new(),
             _demo: demo,
@@ -240,26 +252,26 @@ impl<'a> Driver<'a> {
     }
 
     /// Shows notices before the first Turn.
-    async fn announce(&mut self, notices: &[String]) {
+    async fn show_start_notices(&mut self, notices: &[String]) {
         for notice in notices {
-            self.view.notice(notice);
+            self.view.print_notice(notice);
         }
         if let Ok(history) = self.conversation.history().await
-            && let Some(offer) = crate::agent::workflow::cut_off(history.facts())
+            && let Some(offer) = crate::agent::workflow::interrupted_run_notice(history.facts())
         {
-            self.view.notice(&offer);
+            self.view.print_notice(&offer);
         }
     }
 
     /// Ends the run: remembers the Workspace, cancels children, waits for a token renewal.
     pub async fn end(&mut self) {
-        self.remember();
+        self.remember_workspace();
         self.harness.cancel_children(&self.conversation).await;
-        self.settle().await;
+        self.wait_for_token_renewal().await;
     }
 
     /// Sets the attachments of the next prompt; prints a notice if the model does not accept images.
-    fn attach(&mut self, attachments: Vec<Attachment>) {
+    fn set_attachments(&mut self, attachments: Vec<Attachment>) {
         self.attachments = attachments;
         let images: Vec<&Attachment> =
             self.attachments.iter().filter(|attachment| attachment.is_image()).collect();
@@ -267,77 +279,86 @@ impl<'a> Driver<'a> {
             let model = self.conversation.model();
             let names: Vec<&str> = images.iter().map(|image| image.name()).collect();
             let names = names.join(", ");
-            self.view.notice(&format!("{model} takes no images: {names} will only be described"));
+            self.view
+                .print_notice(&format!("{model} takes no images: {names} will only be described"));
         }
     }
 
     /// Runs one Turn and gives its exit code.
-    async fn one_turn(&mut self, text: String) -> Result<Exit, Report> {
-        let mut driven = self.turn(text).await?;
-        let attended = self.attend_children(&mut driven).await;
-        let exit = self.close(&driven);
+    async fn run_one_turn(&mut self, text: String) -> Result<Exit, Report> {
+        let mut driven = self.run_turn(text).await?;
+        let attended = self.wait_for_children(&mut driven).await;
+        let exit = self.finish_turn(&driven);
         let exit = if attended { exit } else { Exit::Interrupted };
-        let Mode::Json(_) = self.context.mode() else { return Ok(exit) };
+        let OutputMode::Json(_) = self.context.display_mode() else { return Ok(exit) };
         let took = self.context.started.elapsed();
         let envelope = match &driven {
-            Driven::Ended(ending) => Envelope::turn(ending, took),
-            Driven::Abandoned => {
+            TurnRunOutcome::Ended(ending) => JsonEnvelope::for_turn(ending, took),
+            TurnRunOutcome::Aborted => {
                 let report = Report::new(Kind::Interrupted, "stopped by a second signal");
-                Envelope::failure("turn", report, took)
+                JsonEnvelope::failure("turn", report, took)
             }
-            Driven::Unread => return Ok(exit),
+            TurnRunOutcome::OutputClosed => return Ok(exit),
         };
-        let envelope = envelope.of_session(self.conversation.id(), self.resume_command());
-        let is_read = self.view.answer(&envelope.line()).is_ok();
-        Ok(if is_read { exit } else { self.close(&Driven::Unread) })
+        let envelope = envelope.with_session(self.conversation.id(), self.resume_command());
+        let is_read = self.view.write_answer(&envelope.to_line()).is_ok();
+        Ok(if is_read { exit } else { self.finish_turn(&TurnRunOutcome::OutputClosed) })
     }
 
     /// Whether line mode must end: a signal asked for it, or the Log cannot be written.
-    fn must_leave(&self, ending: &Ending) -> bool {
-        self.asked == Some(Asked::Leave) || exit::of_ending(ending) == Exit::LogUnwritable
+    fn must_end_session(&self, ending: &TurnOutcome) -> bool {
+        self.requested_stop == Some(StopRequest::Leave)
+            || exit::exit_for_turn(ending) == Exit::LogUnwritable
     }
 
     /// Runs one Turn to its end and shows it.
-    pub async fn turn(&mut self, text: String) -> Result<Driven, Report> {
+    pub async fn run_turn(&mut self, text: String) -> Result<TurnRunOutcome, Report> {
         let expanded = self.conversation.expand(text).await;
         for notice in &expanded.notices {
-            self.view.notice(notice);
+            self.view.print_notice(notice);
         }
-        let input = Input { text: expanded.text };
+        let input = UserInput { text: expanded.text };
         let attachments = std::mem::take(&mut self.attachments);
-        let sent = self.conversation.send_with(input, attachments).await;
+        let sent = self.conversation.send_with_attachments(input, attachments).await;
         sent?;
-        let mut tally = Tally::default();
-        self.asked = None;
-        let stop = stop(self.conversation.clone());
-        let watched = self.watch(std::future::pending::<()>(), stop, |heard| tally.hear(heard));
-        let Watched::Over { mut unread, .. } = watched.await else { return Ok(Driven::Abandoned) };
+        let mut summary = TurnSummary::default();
+        self.requested_stop = None;
+        let stop = interrupt_turn(self.conversation.clone());
+        let watched =
+            self.watch_work(std::future::pending::<()>(), stop, |heard| summary.record(heard));
+        let WatchOutcome::Finished { output_closed: mut unread, .. } = watched.await else {
+            return Ok(TurnRunOutcome::Aborted);
+        };
         // Children outlive the Turn, and so do their questions.
         self.questions.retain(|open| open.agent.is_some());
-        self.view.answered();
+        self.view.end_question();
         unread |= self.view.finish().is_err();
         for notice in self.conversation.take_notices() {
-            self.view.notice(&notice);
+            self.view.print_notice(&notice);
         }
-        Ok(if unread { Driven::Unread } else { Driven::Ended(Box::new(tally.ending())) })
+        Ok(if unread {
+            TurnRunOutcome::OutputClosed
+        } else {
+            TurnRunOutcome::Ended(Box::new(summary.into_outcome()))
+        })
     }
 
-    async fn next(&mut self, ticker: &mut Interval) -> Wake {
+    async fn next_wake(&mut self, ticker: &mut Interval) -> Wake {
         let is_asking = !self.questions.is_empty();
         let recording_since = self.recording_since.filter(|_| self.can_ask && !is_asking);
         let is_read = is_asking || recording_since.is_some();
         tokio::select! {
             biased;
             asked = self.signals.next() => Wake::Signal(asked),
-            heard = self.relay.next() => Wake::Heard(heard),
-            wake = typed(&mut self.keyboard, self.asked_at, recording_since), if is_read => wake,
+            heard = self.relay.next() => Wake::Received(heard),
+            wake = next_typed(&mut self.keyboard, self.question_shown_at, recording_since), if is_read => wake,
             _ = ticker.tick() => Wake::Tick,
         }
     }
 
     /// Updates the list of open questions. A repeated question is not asked again.
-    fn note_question(&mut self, heard: &Heard) {
-        let Heard::Event(event) = heard else { return };
+    fn track_question(&mut self, heard: &ListenerItem) {
+        let ListenerItem::Event(event) = heard else { return };
         match event.kind() {
             EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) if self.can_ask => {
                 if self.questions.iter().any(|open| open.call_id == request.call_id) {
@@ -352,7 +373,7 @@ impl<'a> Driver<'a> {
                 let was_shown = self.questions.front().is_some_and(|open| open.call_id == *call_id);
                 self.questions.retain(|open| open.call_id != *call_id);
                 if was_shown {
-                    self.view.answered();
+                    self.view.end_question();
                     self.show_question();
                 }
             }
@@ -361,10 +382,10 @@ impl<'a> Driver<'a> {
     }
 
     /// Tracks whether files are being recorded for undo.
-    fn note_recording(&mut self, heard: &Heard) {
-        let Heard::Event(event) = heard else { return };
+    fn track_recording(&mut self, heard: &ListenerItem) {
+        let ListenerItem::Event(event) = heard else { return };
         let EventKind::Ephemeral(Ephemeral::Status(status)) = event.kind() else { return };
-        if !matches!(status, Status::Recording { .. }) {
+        if !matches!(status, SessionStatus::Recording { .. }) {
             self.recording_since = None;
         } else if self.recording_since.is_none() {
             self.keyboard.begin_wait_for_enter();
@@ -374,8 +395,8 @@ impl<'a> Driver<'a> {
 
     fn skip_recording(&mut self) {
         self.recording_since = None;
-        if keyboard::echoes() {
-            self.view.entered();
+        if keyboard::is_echo_on() {
+            self.view.erase_after_enter();
         }
         self.conversation.skip_recording();
     }
@@ -383,22 +404,22 @@ impl<'a> Driver<'a> {
     fn show_question(&mut self) {
         if let Some(request) = self.questions.front() {
             // Before the question is shown: input after this may be its answer.
-            forget_typed();
-            self.asked_at = Instant::now();
-            self.view.question(request);
+            discard_typed_input();
+            self.question_shown_at = Instant::now();
+            self.view.show_question(request);
         }
     }
 
     /// Answers the shown question with a typed line; the end of input means no.
-    async fn reply(&mut self, line: Option<String>) {
+    async fn answer_question(&mut self, line: Option<String>) {
         let Some(request) = self.questions.front() else { return };
-        let said = match line.as_deref().map(|line| understand(line, request)) {
-            None => Said::from(Answer::No),
-            Some(Reply::Said(said)) => said,
-            Some(Reply::Unclear) => return self.view.ask_again(request),
+        let said = match line.as_deref().map(|line| parse_answer(line, request)) {
+            None => PermissionResponse::from(PermissionAnswer::No),
+            Some(TypedAnswer::Said(said)) => said,
+            Some(TypedAnswer::Unclear) => return self.view.repeat_choices(request),
         };
         let call_id = request.call_id.clone();
-        self.view.answered();
+        self.view.end_question();
         // Fails if the question was answered elsewhere first; that answer counts.
         if let Err(error) = self.conversation.answer(&call_id, said).await {
             tracing::debug!(%error, "the question was settled elsewhere");
@@ -408,37 +429,37 @@ impl<'a> Driver<'a> {
     }
 
     /// Prints how to resume, and gives the exit code.
-    fn close(&mut self, driven: &Driven) -> Exit {
+    fn finish_turn(&mut self, driven: &TurnRunOutcome) -> Exit {
         match driven {
-            Driven::Ended(ending) => {
-                self.hint();
-                exit::of_ending(ending)
+            TurnRunOutcome::Ended(ending) => {
+                self.print_resume_hint();
+                exit::exit_for_turn(ending)
             }
-            Driven::Unread if self.view.has_failed() => Exit::Error,
-            Driven::Unread | Driven::Abandoned => Exit::Interrupted,
+            TurnRunOutcome::OutputClosed if self.view.has_failed() => Exit::Error,
+            TurnRunOutcome::OutputClosed | TurnRunOutcome::Aborted => Exit::Interrupted,
         }
     }
 
     /// Adds the Workspace to the known ones, for `resume` from elsewhere. The harness does so in the background; a
     /// short run may end before that.
-    pub fn remember(&self) {
+    pub fn remember_workspace(&self) {
         if let Ok(home) = self.context.home() {
-            inspect::remember(&home, self.conversation.workspace());
+            inspect::remember_workspace(&home, self.conversation.workspace());
         }
     }
 
     /// Waits for a token renewal under way, because the old refresh token is used up; a signal ends the wait.
-    pub async fn settle(&mut self) {
-        let settled = tokio::time::timeout(SETTLE, self.harness.settle());
+    pub async fn wait_for_token_renewal(&mut self) {
+        let settled = tokio::time::timeout(RENEWAL_TIMEOUT, self.harness.shut_down());
         tokio::select! {
             _ = settled => {}
             _ = self.signals.next() => {}
         }
     }
 
-    fn hint(&mut self) {
+    fn print_resume_hint(&mut self) {
         let command = self.resume_command();
-        self.view.notice(&format!("resume: {command}"));
+        self.view.print_notice(&format!("resume: {command}"));
     }
 
     /// The command line that resumes this Session.
@@ -448,7 +469,11 @@ impl<'a> Driver<'a> {
 }
 
 /// The next input while a question is open, or while files are recorded.
-async fn typed(keyboard: &mut Keyboard, asked_at: Instant, recording: Option<Instant>) -> Wake {
+async fn next_typed(
+    keyboard: &mut Keyboard,
+    asked_at: Instant,
+    recording: Option<Instant>,
+) -> Wake {
     match recording {
         None => Wake::Typed(keyboard.line_after(asked_at).await),
         Some(since) => match keyboard.enter_after(since).await {
@@ -460,8 +485,8 @@ async fn typed(keyboard: &mut Keyboard, asked_at: Instant, recording: Option<Ins
 }
 
 /// The Subagent Event of a message from the bus, if it is one.
-fn life_of(heard: &Heard) -> Option<&SubagentEvent> {
-    let Heard::Event(event) = heard else { return None };
+fn subagent_event(heard: &ListenerItem) -> Option<&SubagentEvent> {
+    let ListenerItem::Event(event) = heard else { return None };
     match event.kind() {
         EventKind::Canonical(Canonical::SubagentEvent(life)) => Some(life),
         EventKind::Canonical(_) | EventKind::Ephemeral(_) => None,
@@ -469,16 +494,16 @@ fn life_of(heard: &Heard) -> Option<&SubagentEvent> {
 }
 
 /// Whether line mode shows this while it waits for a prompt.
-fn is_shown(heard: &Heard) -> bool {
+fn is_shown_at_prompt(heard: &ListenerItem) -> bool {
     let is_question = |event: &crate::record::event::Event| {
         matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionRequest(_)))
     };
-    life_of(heard).is_some_and(SubagentEvent::ends_run)
-        || matches!(heard, Heard::Event(event) if is_question(event))
+    subagent_event(heard).is_some_and(SubagentEvent::ends_run)
+        || matches!(heard, ListenerItem::Event(event) if is_question(event))
 }
 
 /// Interrupts the Turn; its end arrives as an Event.
-async fn stop(conversation: Conversation) {
+async fn interrupt_turn(conversation: Conversation) {
     if let Err(error) = conversation.interrupt().await {
         tracing::debug!(%error, "the Turn was already over");
     }

@@ -1,10 +1,10 @@
 //! Finding a Session by its id, or by the beginning or the end of it.
 
-use super::{Context, bad_argument};
+use super::{CliContext, bad_argument};
 use crate::agent::inspect;
 use crate::base::error::Report;
 use crate::base::id::SessionId;
-use crate::frontends::cli::commands::resume::{last, unknown};
+use crate::frontends::cli::commands::resume::{find_last_session, unknown_session};
 use crate::record::log;
 use crate::record::state_dir::StateRoot;
 
@@ -14,12 +14,12 @@ const SHORTEST_PART: usize = 4;
 /// How many candidates an error names.
 const MOST_NAMED: usize = 8;
 
-impl Context {
+impl CliContext {
     /// The Session that an argument names, and the state that holds its Log. An id counts before a part of
     /// one, and Sessions of this Workspace count before those of others.
-    pub fn session_named(&self, text: &str) -> Result<(SessionId, StateRoot), Report> {
+    pub fn find_session(&self, text: &str) -> Result<(SessionId, StateRoot), Report> {
         let id = SessionId::parse(text)?;
-        if let Some(root) = self.holder_of(&id)? {
+        if let Some(root) = self.find_state_of_session(&id)? {
             return Ok((id, root));
         }
         if let Some(found) = unique_part(text, &self.state_roots(false)?)? {
@@ -28,25 +28,25 @@ impl Context {
         // `--cwd` says where to look.
         if self.flags.cwd.is_none() {
             let home = self.home()?;
-            let known = inspect::state_roots(&home, &inspect::known(&home));
+            let known = inspect::state_roots(&home, &inspect::known_workspaces(&home));
             if let Some((id, root)) = unique_part(text, &known)? {
-                self.notice(&format!("Session {id} is in {}", root.workspace().display()));
+                self.print_notice(&format!("Session {id} is in {}", root.workspace().display()));
                 return Ok((id, root));
             }
         }
-        Err(unknown(&id))
+        Err(unknown_session(&id))
     }
 
     /// The Session of this Workspace that was used last, and the state that holds its Log.
     pub fn last_session(&self) -> Result<(SessionId, StateRoot), Report> {
-        let id = last(self)?;
-        let root = self.state_here()?.root_of(&id);
+        let id = find_last_session(self)?;
+        let root = self.current_state()?.root_for_session(&id);
         Ok((id, root))
     }
 
     /// The Session of an optional argument: the one that it names, else the last used one.
-    pub fn session_or_last(&self, id: Option<&str>) -> Result<(SessionId, StateRoot), Report> {
-        id.map_or_else(|| self.last_session(), |id| self.session_named(id))
+    pub fn find_session_or_last(&self, id: Option<&str>) -> Result<(SessionId, StateRoot), Report> {
+        id.map_or_else(|| self.last_session(), |id| self.find_session(id))
     }
 }
 
@@ -55,7 +55,8 @@ pub fn unique_part(
     text: &str,
     roots: &[StateRoot],
 ) -> Result<Option<(SessionId, StateRoot)>, Report> {
-    let all = roots.iter().flat_map(|root| log::ids(root).into_iter().map(move |id| (id, root)));
+    let all =
+        roots.iter().flat_map(|root| log::session_ids(root).into_iter().map(move |id| (id, root)));
     let is_meant =
         |(id, root): &(SessionId, &StateRoot)| is_part(text, id.as_str()) && root.has_log(id);
     let matching: Vec<_> = all.filter(is_meant).collect();

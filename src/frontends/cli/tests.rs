@@ -4,20 +4,20 @@ mod readme;
 
 use std::ffi::OsString;
 
-use super::arguments::{Parsed, parse};
+use super::arguments::{ParsedArguments, parse_arguments};
 use super::exit::{self, Exit};
 use super::*;
-use crate::base::paths::shell_word;
+use crate::base::paths::quote_shell_word;
 
-fn parsed(line: &str) -> Parsed {
+fn parsed(line: &str) -> ParsedArguments {
     let words = line.split(' ').filter(|word| !word.is_empty());
-    parse(&std::iter::once("pixir").chain(words).map(OsString::from).collect::<Vec<_>>())
+    parse_arguments(&std::iter::once("pixir").chain(words).map(OsString::from).collect::<Vec<_>>())
 }
 
 #[track_caller]
 fn command_of(line: &str) -> Cli {
     match parsed(line) {
-        Parsed::Command(cli) => *cli,
+        ParsedArguments::Command(cli) => *cli,
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -33,7 +33,7 @@ fn prompt_of(line: &str) -> (Vec<String>, Vec<String>) {
 #[track_caller]
 fn refusal_of(line: &str) -> (Report, bool) {
     match parsed(line) {
-        Parsed::Refused { report, json, .. } => (report, json),
+        ParsedArguments::Invalid { report, json, .. } => (report, json),
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -91,7 +91,7 @@ fn what_makes_no_sense_is_refused_and_mentions_the_way_out() {
         assert_eq!(report.kind, "invalid_args", "{line}");
         assert!(report.next_actions()[0].contains("`--`"), "{line}: {report:?}");
         assert!(!json);
-        assert_eq!(exit::of_report(&report), Exit::Usage);
+        assert_eq!(exit::exit_for_report(&report), Exit::Usage);
     }
     assert!(refusal_of("--json fix --frobnicate").1);
     assert!(refusal_of("sesions --json").1);
@@ -166,14 +166,14 @@ fn help_and_version_are_answers() {
         "sessions delete --help",
         "--json --help",
     ] {
-        let Parsed::Say(text) = parsed(line) else { panic!("{line}") };
-        assert!(!text.is_empty() && !text.contains(arguments::RUN), "{line}: {text}");
+        let ParsedArguments::Print(text) = parsed(line) else { panic!("{line}") };
+        assert!(!text.is_empty() && !text.contains(arguments::RUN_COMMAND), "{line}: {text}");
     }
 }
 
 #[test]
 fn the_grammar_is_sound_and_every_command_and_flag_has_help() {
-    let mut grammar = command();
+    let mut grammar = command_grammar();
     grammar.build();
     grammar.clone().debug_assert();
     let visible = grammar.get_subcommands().filter(|command| !command.is_hide_set());
@@ -187,11 +187,11 @@ fn the_grammar_is_sound_and_every_command_and_flag_has_help() {
 
 #[test]
 fn quoting_survives_a_shell() {
-    assert_eq!(shell_word("/tmp/plain-1.0"), "/tmp/plain-1.0");
-    assert_eq!(shell_word("/tmp/a b"), "'/tmp/a b'");
-    assert_eq!(shell_word("it's"), r"'it'\''s'");
-    assert_eq!(shell_word("$(rm)"), "'$(rm)'");
-    assert_eq!(shell_word(""), "''");
+    assert_eq!(quote_shell_word("/tmp/plain-1.0"), "/tmp/plain-1.0");
+    assert_eq!(quote_shell_word("/tmp/a b"), "'/tmp/a b'");
+    assert_eq!(quote_shell_word("it's"), r"'it'\''s'");
+    assert_eq!(quote_shell_word("$(rm)"), "'$(rm)'");
+    assert_eq!(quote_shell_word(""), "''");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn kinds_have_the_exit_codes_of_the_contract() {
         (Kind::Interrupted, 130),
     ];
     for (kind, code) in table {
-        assert_eq!(exit::of_report(&Report::new(kind, "x")) as u8, code, "{kind}");
+        assert_eq!(exit::exit_for_report(&Report::new(kind, "x")) as u8, code, "{kind}");
     }
 }
 
@@ -220,6 +220,6 @@ fn an_age_has_one_unit() {
     let table =
         [(-5, "now"), (61, "1 min"), (7200, "2 h"), (90_000, "1 day"), (6_000_000, "2 months")];
     for (seconds, expected) in table {
-        assert_eq!(sessions::age(seconds), expected);
+        assert_eq!(sessions::display_age(seconds), expected);
     }
 }

@@ -9,22 +9,22 @@ use std::sync::Mutex;
 
 use tracing_subscriber::EnvFilter;
 
-use super::{Context, bad_argument};
+use super::{CliContext, bad_argument};
 use crate::base::error::{Kind, Report};
 
 /// Turns tracing on when `PIXIR_LOG` or `--log-file` asks for it; otherwise nothing is installed.
-pub fn set_up(context: &Context) -> Result<(), Report> {
+pub fn set_up(context: &CliContext) -> Result<(), Report> {
     let wanted = context.environment.text("PIXIR_LOG").filter(|level| !level.is_empty());
     let file = context.flags.log_file.as_deref();
     if wanted.is_none() && file.is_none() {
         return Ok(());
     }
-    let filter = filter(wanted.as_deref().unwrap_or("debug"))?;
+    let filter = trace_filter(wanted.as_deref().unwrap_or("debug"))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
     // An embedding program may have a subscriber already, which stays.
     match file {
         Some(path) => {
-            let file = open(path)?;
+            let file = open_trace_file(path)?;
             builder.with_writer(Mutex::new(file)).try_init().ok();
         }
         None => {
@@ -35,7 +35,7 @@ pub fn set_up(context: &Context) -> Result<(), Report> {
 }
 
 /// A bare level is for Pixir alone; other crates may log the content that passes through them.
-fn filter(wanted: &str) -> Result<EnvFilter, Report> {
+fn trace_filter(wanted: &str) -> Result<EnvFilter, Report> {
     let is_level = wanted.chars().all(|c| c.is_ascii_alphabetic());
     let directives = if is_level { format!("pixir={wanted}") } else { wanted.to_owned() };
     EnvFilter::try_new(directives).map_err(|error| {
@@ -44,7 +44,7 @@ fn filter(wanted: &str) -> Result<EnvFilter, Report> {
     })
 }
 
-fn open(path: &Path) -> Result<std::fs::File, Report> {
+fn open_trace_file(path: &Path) -> Result<std::fs::File, Report> {
     let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
     opened.map_err(|error| {
         bad_argument(format!("--log-file {} cannot be opened: {error}", path.display()))

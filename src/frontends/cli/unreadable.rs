@@ -3,13 +3,13 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::Context;
+use super::CliContext;
 use crate::base::error::{Kind, Report};
-use crate::base::paths::shell_word;
+use crate::base::paths::quote_shell_word;
 use crate::frontends::render::one_line;
 use crate::record::state_dir;
 
-impl Context {
+impl CliContext {
     /// Prints which folders with Sessions may not be read. If no other Session was found either, that is an
     /// error: an empty list would claim that there are no Sessions.
     pub fn explain_closed_folders(&self, all: bool, found_any: bool) -> Result<(), Report> {
@@ -17,30 +17,31 @@ impl Context {
         let Some(first) = closed.first() else { return Ok(()) };
         if found_any {
             for folder in &closed {
-                self.notice(&message(folder));
+                self.print_notice(&unreadable_folder_message(folder));
             }
             return Ok(());
         }
-        Err(Report::new(Kind::ReadFailed, message(first)).with_next_actions(vec![action(first)]))
+        Err(Report::new(Kind::ReadFailed, unreadable_folder_message(first))
+            .with_next_actions(vec![unreadable_folder_action(first)]))
     }
 
     fn closed_folders(&self, all: bool) -> Result<Vec<PathBuf>, Report> {
         let home = self.home()?;
         let workspaces = self.workspaces(all)?;
         let closed =
-            workspaces.iter().flat_map(|workspace| state_dir::unreadable(&home, workspace));
+            workspaces.iter().flat_map(|workspace| state_dir::unreadable_roots(&home, workspace));
         Ok(closed.collect())
     }
 }
 
-fn message(folder: &Path) -> String {
-    let (path, owner) = (folder.display(), owner(folder));
+fn unreadable_folder_message(folder: &Path) -> String {
+    let (path, owner) = (folder.display(), owner_text(folder));
     format!("Sessions in {path} cannot be read: permission denied{owner}")
 }
 
-fn action(folder: &Path) -> String {
+fn unreadable_folder_action(folder: &Path) -> String {
     if owner_id(folder).is_some_and(is_current_user) {
-        let path = shell_word(&folder.to_string_lossy());
+        let path = quote_shell_word(&folder.to_string_lossy());
         return format!("change its permissions: chmod u+rwx {path}");
     }
     "run pixir as the owner of the folder, or change its permissions".to_owned()
@@ -55,7 +56,7 @@ fn is_current_user(uid: u32) -> bool {
 }
 
 /// The owner of a file, to append to a message; empty if unknown.
-pub fn owner(path: &Path) -> String {
+pub fn owner_text(path: &Path) -> String {
     let Some(uid) = owner_id(path) else { return String::new() };
     if is_current_user(uid) {
         return " (it belongs to you)".to_owned();

@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use super::arguments::takes_value;
 use super::bad_argument;
 use crate::base::error::Report;
-use crate::base::paths::shell_word;
+use crate::base::paths::quote_shell_word;
 use crate::frontends::render::one_line;
 
 /// The longest prompt that is repeated in an offered command, in terminal cells.
@@ -17,14 +17,18 @@ const OFFERED_WIDTH: usize = 200;
 /// that is long, or that a terminal would not show as it is, is not repeated.
 pub fn prompt_command(command: &str, prompt: &str) -> String {
     if one_line(prompt, OFFERED_WIDTH) == prompt {
-        format!("{command} {}", shell_word(prompt))
+        format!("{command} {}", quote_shell_word(prompt))
     } else {
         format!("{command} '<the prompt>'")
     }
 }
 
 /// Explains an error of clap. `words` is the command line from its command on, empty for a prompt.
-pub fn explain(error: &clap::Error, words: &[OsString], grammar: &clap::Command) -> Report {
+pub fn explain_clap_error(
+    error: &clap::Error,
+    words: &[OsString],
+    grammar: &clap::Command,
+) -> Report {
     let path = command_path(words, grammar);
     let name = std::iter::once("pixir").chain(path.iter().map(|command| command.get_name()));
     let name = name.collect::<Vec<_>>().join(" ");
@@ -33,12 +37,12 @@ pub fn explain(error: &clap::Error, words: &[OsString], grammar: &clap::Command)
     if let Some(meant) = suggestion(error).or_else(|| near_flag(error, command, grammar)) {
         message = format!("{message}, did you mean `{meant}`?");
     }
-    let accepted = accepted(error, command);
+    let accepted = accepted_values(error, command);
     if !accepted.is_empty() {
         let end = if message.ends_with('?') { "" } else { ";" };
         message = format!("{message}{end} accepted here: {}", accepted.join(", "));
     }
-    let mut actions: Vec<String> = as_prompt(error, words, &path).into_iter().collect();
+    let mut actions: Vec<String> = prompt_suggestion(error, words, &path).into_iter().collect();
     actions.push(format!("see `{name} --help`"));
     bad_argument(message).with_next_actions(actions)
 }
@@ -82,7 +86,7 @@ fn first_sentence(error: &clap::Error) -> String {
 fn suggestion(error: &clap::Error) -> Option<String> {
     let kinds =
         [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
-    kinds.into_iter().flat_map(|kind| texts(error, kind)).next()
+    kinds.into_iter().flat_map(|kind| context_texts(error, kind)).next()
 }
 
 /// The flag that is one slip of the finger away, where clap sees no likeness.
@@ -91,7 +95,7 @@ fn near_flag(
     command: &clap::Command,
     grammar: &clap::Command,
 ) -> Option<String> {
-    let wrong = texts(error, ContextKind::InvalidArg).into_iter().next()?;
+    let wrong = context_texts(error, ContextKind::InvalidArg).into_iter().next()?;
     let wrong = wrong.strip_prefix("--")?;
     let flags = command.get_arguments().chain(grammar.get_arguments());
     let mut names = flags.filter_map(clap::Arg::get_long);
@@ -100,15 +104,15 @@ fn near_flag(
 }
 
 /// The values that an argument takes, or the subcommands of a command.
-fn accepted(error: &clap::Error, command: &clap::Command) -> Vec<String> {
+fn accepted_values(error: &clap::Error, command: &clap::Command) -> Vec<String> {
     if error.kind() == ErrorKind::InvalidSubcommand {
         let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
         return visible.map(|command| command.get_name().to_owned()).collect();
     }
-    texts(error, ContextKind::ValidValue)
+    context_texts(error, ContextKind::ValidValue)
 }
 
-fn texts(error: &clap::Error, kind: ContextKind) -> Vec<String> {
+fn context_texts(error: &clap::Error, kind: ContextKind) -> Vec<String> {
     match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.clone()],
         Some(ContextValue::Strings(texts)) => texts.clone(),
@@ -118,12 +122,16 @@ fn texts(error: &clap::Error, kind: ContextKind) -> Vec<String> {
 
 /// How to send the words as a prompt, where they can be meant as one: unknown flags before a prompt, and words
 /// that a command does not take. A wrong flag of another command is a mistake and no prompt.
-fn as_prompt(error: &clap::Error, words: &[OsString], path: &[&clap::Command]) -> Option<String> {
+fn prompt_suggestion(
+    error: &clap::Error,
+    words: &[OsString],
+    path: &[&clap::Command],
+) -> Option<String> {
     if !matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand) {
         return None;
     }
     let kinds = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
-    let wrong = kinds.into_iter().flat_map(|kind| texts(error, kind)).next()?;
+    let wrong = kinds.into_iter().flat_map(|kind| context_texts(error, kind)).next()?;
     let command = match path.first().map(|command| command.get_name()) {
         None => prompt_command("pixir --", &wrong),
         Some("resume") => prompt_command("pixir resume --last --", &wrong),

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether symbols are ASCII. Global, because it is a property of the process's standard streams.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
+static IS_ASCII: AtomicBool = AtomicBool::new(false);
 
 /// Every symbol that Pixir writes, and its ASCII replacement.
 const SYMBOLS: &[(char, &str)] = &[
@@ -28,12 +28,12 @@ const SYMBOLS: &[(char, &str)] = &[
 
 /// Makes this process use ASCII symbols in all output but answers and JSON.
 pub fn use_ascii() {
-    IS_WANTED.store(true, Ordering::Relaxed);
+    IS_ASCII.store(true, Ordering::Relaxed);
 }
 
 /// The text with ASCII symbols, if they are in use.
 pub fn with_symbols(text: &str) -> Cow<'_, str> {
-    if IS_WANTED.load(Ordering::Relaxed) { in_ascii(text) } else { Cow::Borrowed(text) }
+    if IS_ASCII.load(Ordering::Relaxed) { in_ascii(text) } else { Cow::Borrowed(text) }
 }
 
 fn in_ascii(text: &str) -> Cow<'_, str> {

@@ -5,14 +5,14 @@ use crate::base::error::counted;
 use crate::record::event::spell_hidden;
 
 /// How many lines of a tool result's diff are shown.
-pub const SHORT: usize = 60;
+pub const MAX_RESULT_LINES: usize = 60;
 
 /// Passes at most `most` lines to `line`.
-pub fn show(diff: &str, colour: bool, most: usize, mut line: impl FnMut(&str)) {
+pub fn show_diff(diff: &str, colour: bool, most: usize, mut line: impl FnMut(&str)) {
     let total = diff.lines().count();
     for text in diff.lines().take(most) {
         let text = if is_header(text) { spell_hidden(&clean(text)) } else { clean(text) };
-        match code(&text).filter(|_| colour) {
+        match colour_code(&text).filter(|_| colour) {
             Some(code) => line(&format!("  \x1b[{code}m{text}\x1b[0m")),
             None => line(&format!("  {text}")),
         }
@@ -27,7 +27,7 @@ fn is_header(line: &str) -> bool {
     line.starts_with("--- ") || line.starts_with("+++ ") || line.starts_with("diff ")
 }
 
-fn code(line: &str) -> Option<&'static str> {
+fn colour_code(line: &str) -> Option<&'static str> {
     match line.as_bytes() {
         [b'+', b'+', b'+', ..] | [b'-', b'-', b'-', ..] => Some("1"),
         [b'+', ..] => Some("32"),

@@ -1,16 +1,16 @@
 //! `--events`: every Event as one line of NDJSON on stdout, and nothing else.
 
 use super::json::escape_hidden;
-use super::paper::{Gone, Paper};
+use super::output::{StdioOutput, StdoutClosed};
 use crate::record::event::{Event, EventKind};
 
 /// Writes one Event; durable ones are also flushed at once.
-pub fn write(event: &Event, paper: &mut Paper) -> Result<(), Gone> {
+pub fn write_event(event: &Event, output: &mut StdioOutput) -> Result<(), StdoutClosed> {
     let Ok(line) = serde_json::to_string(event) else { return Ok(()) };
-    paper.answer(escape_hidden(&line).as_bytes())?;
-    paper.answer(b"\n")?;
+    output.write_answer(escape_hidden(&line).as_bytes())?;
+    output.write_answer(b"\n")?;
     match event.kind() {
-        EventKind::Canonical(_) => paper.flush(),
+        EventKind::Canonical(_) => output.flush(),
         EventKind::Ephemeral(_) => Ok(()),
     }
 }

@@ -9,10 +9,12 @@ use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::tally::{Ending, Usage};
+use super::turn_summary::{TurnOutcome, Usage};
 use crate::base::error::Report;
 use crate::base::id::SessionId;
-use crate::record::event::{Status, SubagentUsage, TerminalStatus, is_bidi_control, is_invisible};
+use crate::record::event::{
+    SessionStatus, SubagentUsage, TerminalStatus, is_bidi_control, is_invisible,
+};
 
 /// Every value of `status`.
 const STATUSES: [&str; 5] = ["completed", "incomplete", "timed_out", "interrupted", "error"];
@@ -20,7 +22,7 @@ const STATUSES: [&str; 5] = ["completed", "incomplete", "timed_out", "interrupte
 /// The JSON schema of the envelope, as it is published; not a part of the API.
 pub fn envelope_schema() -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize();
-    let schema = settings.into_generator().into_root_schema_for::<Envelope>();
+    let schema = settings.into_generator().into_root_schema_for::<JsonEnvelope>();
     let mut schema = schema.to_value();
     schema["title"] = "pixir --json: the one line on stdout".into();
     schema["description"] =
@@ -32,7 +34,7 @@ pub fn envelope_schema() -> Value {
 
 /// The envelope of `--json`: the result of a command.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Envelope {
+pub struct JsonEnvelope {
     pub ok: bool,
     #[schemars(extend("enum" = STATUSES))]
     pub status: &'static str,
@@ -49,15 +51,15 @@ pub struct Envelope {
     pub error: Option<Report>,
 }
 
-impl Envelope {
+impl JsonEnvelope {
     /// The envelope of a Turn.
-    pub fn turn(ending: &Ending, took: Duration) -> Self {
+    pub fn for_turn(outcome: &TurnOutcome, took: Duration) -> Self {
         Self {
-            ok: ending.is_completed(),
-            status: status_word(ending),
-            usage: Some(ending.usage.clone()),
-            error: ending.error(),
-            ..Self::success("turn", ending.output.clone().into(), took)
+            ok: outcome.is_completed(),
+            status: status_word(outcome),
+            usage: Some(outcome.usage.clone()),
+            error: outcome.error(),
+            ..Self::success("turn", outcome.output.clone().into(), took)
         }
     }
 
@@ -84,7 +86,7 @@ impl Envelope {
     }
 
     /// The envelope of work with an outcome of its own, good or bad.
-    pub fn outcome(
+    pub fn for_outcome(
         kind: &'static str,
         status: &'static str,
         output: Value,
@@ -96,14 +98,14 @@ impl Envelope {
 
     /// Adds the usage of a child.
     #[must_use]
-    pub fn having_spent(mut self, spent: &SubagentUsage) -> Self {
+    pub fn with_child_usage(mut self, spent: &SubagentUsage) -> Self {
         self.usage.get_or_insert_default().add_child(spent);
         self
     }
 
     /// Marks the envelope as failed when there is an error.
     #[must_use]
-    pub fn failing(mut self, error: Option<Report>) -> Self {
+    pub fn with_error(mut self, error: Option<Report>) -> Self {
         if error.is_some() {
             self.ok = false;
             self.status = "error";
@@ -114,14 +116,18 @@ impl Envelope {
 
     /// Adds the Session and the command that resumes it.
     #[must_use]
-    pub fn of_session(mut self, id: &SessionId, resume_command: impl Into<Option<String>>) -> Self {
+    pub fn with_session(
+        mut self,
+        id: &SessionId,
+        resume_command: impl Into<Option<String>>,
+    ) -> Self {
         self.session_id = Some(id.clone());
         self.resume_command = resume_command.into();
         self
     }
 
     /// The one line for stdout.
-    pub fn line(&self) -> String {
+    pub fn to_line(&self) -> String {
         // Serialising an envelope cannot fail; an empty object would still be one line.
         let line = serde_json::to_string(self).unwrap_or_else(|_| "{}".to_owned());
         let mut line = escape_hidden(&line).into_owned();
@@ -152,11 +158,11 @@ pub fn escape_hidden(json: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-fn status_word(ending: &Ending) -> &'static str {
-    if ending.status == Status::Done {
-        return if ending.is_completed() { "completed" } else { "incomplete" };
+fn status_word(outcome: &TurnOutcome) -> &'static str {
+    if outcome.status == SessionStatus::Done {
+        return if outcome.is_completed() { "completed" } else { "incomplete" };
     }
-    match ending.terminal_status() {
+    match outcome.terminal_status() {
         Some(TerminalStatus::Interrupted) => "interrupted",
         Some(TerminalStatus::TimedOut) => "timed_out",
         Some(

@@ -29,7 +29,7 @@ pub struct LiveOutput {
 
 impl LiveOutput {
     /// Adds a piece of output; returns the lines to show, under a heading where the call changes.
-    pub fn output(&mut self, call_id: &CallId, title: &str, chunk: &str) -> Vec<String> {
+    pub fn push_output(&mut self, call_id: &CallId, title: &str, chunk: &str) -> Vec<String> {
         let piece = self.calls.entry(call_id.clone()).or_default();
         piece.push_str(chunk);
         let complete = take_lines(piece);
@@ -54,7 +54,7 @@ impl LiveOutput {
     }
 
     /// Adds a piece of reasoning; returns the lines to show.
-    pub fn reasoning(&mut self, chunk: &str) -> Vec<String> {
+    pub fn push_reasoning(&mut self, chunk: &str) -> Vec<String> {
         self.reasoning.push_str(chunk);
         let complete = take_lines(&mut self.reasoning);
         complete.into_iter().filter_map(|line| self.reasoning_line(&line)).collect()
@@ -89,7 +89,7 @@ fn take_lines(text: &mut String) -> Vec<String> {
 }
 
 /// Passes the last output lines of a failed command to `show`, without the exit line, which is shown elsewhere.
-pub fn last_lines(output: &str, mut show: impl FnMut(&str)) {
+pub fn show_last_lines(output: &str, mut show: impl FnMut(&str)) {
     let output = clean(output);
     let is_said = |line: &&str| {
         let is_end = line.starts_with("[exit code ") || line.starts_with("[killed by signal ");
@@ -117,13 +117,13 @@ mod tests {
         let lines: Vec<String> = (1..=20).map(|number| format!("line {number}\n\n")).collect();
         let output = lines.concat();
         let mut shown = Vec::new();
-        last_lines(&format!("{output}    \u{1b}[31mbad\u{1b}[0m\n[exit code 3]"), |line| {
+        show_last_lines(&format!("{output}    \u{1b}[31mbad\u{1b}[0m\n[exit code 3]"), |line| {
             shown.push(line.to_owned());
         });
         assert_eq!(shown.len(), LAST_LINES + 1);
         assert_eq!(shown[0], "  | … 13 earlier lines; --verbose shows all");
         assert_eq!(shown.last().unwrap(), "  |     bad", "indentation is kept");
-        last_lines("(no output)\n[exit code 3]", |line| panic!("{line}"));
+        show_last_lines("(no output)\n[exit code 3]", |line| panic!("{line}"));
     }
 
     #[test]
@@ -131,13 +131,16 @@ mod tests {
         let mut live = LiveOutput::default();
         let one = CallId::new("1");
         let two = CallId::new("2");
-        assert!(live.output(&one, "bash make", "a").is_empty());
-        assert_eq!(live.output(&one, "bash make", "b\nc"), ["bash make:", "  | ab"]);
-        assert_eq!(live.output(&two, "bash test", "x\n"), ["bash test:", "  | x"]);
-        assert_eq!(live.output(&one, "bash make", "d\ne\n"), ["bash make:", "  | cd", "  | e"]);
+        assert!(live.push_output(&one, "bash make", "a").is_empty());
+        assert_eq!(live.push_output(&one, "bash make", "b\nc"), ["bash make:", "  | ab"]);
+        assert_eq!(live.push_output(&two, "bash test", "x\n"), ["bash test:", "  | x"]);
+        assert_eq!(
+            live.push_output(&one, "bash make", "d\ne\n"),
+            ["bash make:", "  | cd", "  | e"]
+        );
         assert_eq!(live.end_output(&one), (Vec::new(), true));
         assert_eq!(live.end_output(&CallId::new("3")), (Vec::new(), false));
-        assert_eq!(live.reasoning("**Look**\n\nfirst "), ["thinking: **Look**"]);
+        assert_eq!(live.push_reasoning("**Look**\n\nfirst "), ["thinking: **Look**"]);
         assert_eq!(live.end_reasoning(), ["  first "]);
     }
 }

@@ -1,66 +1,66 @@
 //! The terminal renderer: a subscriber that shows a Turn on stdout and stderr; it keeps no state of the Session.
 
 mod ascii;
-mod ask;
+mod call_title;
 mod child;
 mod diff;
 mod events;
 mod footnote;
-mod graph;
 mod json;
-mod line;
 mod live_output;
-mod paper;
+mod output;
 mod plan;
+mod question;
 mod sanitise;
-mod sheet;
 mod status;
-mod tally;
 #[cfg(test)]
 mod tests;
-mod title;
+mod text_view;
+mod turn_summary;
+mod workflow_view;
+mod write_queue;
 
 use std::time::{Duration, Instant};
 
 pub use ascii::{is_needed as is_ascii_needed, use_ascii, with_symbols};
-pub use ask::{Reply, on_one_line, understand};
-pub use json::{Envelope, envelope_schema, escape_hidden};
-pub use line::{Look, Surface};
-pub use paper::{Gone, Paper, Signalled};
+pub use json::{JsonEnvelope, envelope_schema, escape_hidden};
+pub use output::{SignalCount, StdioOutput, StdoutClosed};
+pub use question::{TypedAnswer, on_one_line, parse_answer};
 pub use sanitise::{clean, name_on_one_line, one_line};
-pub use tally::{Ending, Tally};
+pub use text_view::{Surface, ViewStyle};
+pub use turn_summary::{TurnOutcome, TurnSummary};
 
-use line::Line;
-use sheet::Sheet;
 use status::StatusLine;
+use text_view::TextView;
+use write_queue::WriteQueue;
 
 use crate::agent::harness::ChildView;
 use crate::base::error::Report;
-use crate::record::event::{Ephemeral, EventKind, Heard, PermissionRequest, Plan};
+use crate::record::event::{Ephemeral, EventKind, ListenerItem, PermissionRequest, Plan};
 
 /// How often to check whether the reader of a pipe is gone.
-const LOOK_FOR_READER: Duration = Duration::from_millis(500);
+const READER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The output format of a Turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum OutputMode {
     /// For a person.
-    Text(Look),
+    Text(ViewStyle),
     /// `--json`: activity as for a person, the envelope at the end.
-    Json(Look),
+    Json(ViewStyle),
     /// `--events`: Events on stdout.
     Events,
 }
 
 /// Shows the Session of one run.
-pub struct View {
-    mode: Mode,
-    paper: Paper,
-    line: Line,
+pub struct TurnView {
+    mode: OutputMode,
+    output: StdioOutput,
+    text: TextView,
     status: Option<StatusLine>,
-    sheet: Sheet,
+    queue: WriteQueue,
     /// Nothing more is shown, because the reader of stdout is gone.
-    silent: bool,
+    is_silenced: bool,
     /// Live Events that `--events` could not show.
     missed: u64,
     /// Whether permission questions are shown here in full, one at a time.
@@ -69,22 +69,22 @@ pub struct View {
     is_asking: bool,
 }
 
-impl View {
+impl TurnView {
     /// A view that has shown nothing yet.
-    pub fn new(mode: Mode, paper: Paper) -> Self {
-        let look = match mode {
-            Mode::Text(look) => look,
-            Mode::Json(look) => Look { answer: Surface::Hidden, ..look },
-            Mode::Events => Look { quiet: true, ..Look::default() },
+    pub fn new(mode: OutputMode, output: StdioOutput) -> Self {
+        let style = match mode {
+            OutputMode::Text(style) => style,
+            OutputMode::Json(style) => ViewStyle { answer: Surface::Hidden, ..style },
+            OutputMode::Events => ViewStyle { quiet: true, ..ViewStyle::default() },
         };
-        let is_live = look.activity == Surface::Terminal && !look.quiet;
+        let is_live = style.activity == Surface::Terminal && !style.quiet;
         Self {
             mode,
-            paper,
-            line: Line::new(look),
+            output,
+            text: TextView::new(style),
             status: is_live.then(|| StatusLine::new(Instant::now())),
-            sheet: Sheet::default(),
-            silent: false,
+            queue: WriteQueue::default(),
+            is_silenced: false,
             missed: 0,
             can_ask: false,
             is_asking: false,
@@ -92,104 +92,107 @@ impl View {
     }
 
     /// Shows permission questions in full, because they are answered here.
-    pub fn will_ask(&mut self) {
+    pub fn enable_questions(&mut self) {
         self.can_ask = true;
     }
 
     /// Shows a question, with the cursor after it for the answer; `--quiet` does not hide it.
-    pub fn question(&mut self, request: &PermissionRequest) {
+    pub fn show_question(&mut self, request: &PermissionRequest) {
         self.erase_status();
-        self.line.break_line(&mut self.sheet);
-        self.write_sheet().ok();
-        let colour = matches!(self.mode, Mode::Text(look) | Mode::Json(look) if look.colour);
-        let text = ask::text(request, colour);
-        self.paper.flush().ok();
-        self.paper.activity(text.as_bytes());
+        self.text.break_line(&mut self.queue);
+        self.write_queued().ok();
+        let colour =
+            matches!(self.mode, OutputMode::Text(style) | OutputMode::Json(style) if style.colour);
+        let text = question::question_text(request, colour);
+        self.output.flush().ok();
+        self.output.write_activity(text.as_bytes());
         self.is_asking = true;
     }
 
     /// Repeats the choices of a question.
-    pub fn ask_again(&mut self, request: &PermissionRequest) {
-        self.paper.activity(ask::choices(request).as_bytes());
+    pub fn repeat_choices(&mut self, request: &PermissionRequest) {
+        self.output.write_activity(question::choices_text(request).as_bytes());
     }
 
     /// Ends the question, which was answered here or elsewhere.
-    pub fn answered(&mut self) {
+    pub fn end_question(&mut self) {
         self.is_asking = false;
     }
 
     /// Erases the status line after the terminal echoed Enter.
-    pub fn entered(&mut self) {
+    pub fn erase_after_enter(&mut self) {
         if let Some(status) = &mut self.status {
             let strokes = status.erase_above();
-            self.paper.activity(strokes.as_bytes());
+            self.output.write_activity(strokes.as_bytes());
         }
     }
 
     /// How often to call `tick` while no Event arrives.
-    pub fn tick_every(&self) -> Duration {
-        let is_live = self.status.is_some() || self.mode == Mode::Events;
-        if is_live { status::TICK } else { LOOK_FOR_READER }
+    pub fn tick_interval(&self) -> Duration {
+        let is_live = self.status.is_some() || self.mode == OutputMode::Events;
+        if is_live { status::TICK } else { READER_CHECK_INTERVAL }
     }
 
     /// Whether deltas are needed: to be shown, or as a sign of activity.
-    pub fn wants_pieces(&self) -> bool {
-        let streams = matches!(self.mode, Mode::Text(look) if look.answer == Surface::Terminal);
-        let is_verbose = matches!(self.mode, Mode::Text(look) | Mode::Json(look) if look.verbose);
-        streams || is_verbose || self.mode == Mode::Events || self.status.is_some()
+    pub fn wants_deltas(&self) -> bool {
+        let streams =
+            matches!(self.mode, OutputMode::Text(style) if style.answer == Surface::Terminal);
+        let is_verbose =
+            matches!(self.mode, OutputMode::Text(style) | OutputMode::Json(style) if style.verbose);
+        streams || is_verbose || self.mode == OutputMode::Events || self.status.is_some()
     }
 
     /// Shows an Event.
-    pub fn hear(&mut self, heard: &Heard) -> Result<(), Gone> {
-        if self.silent {
+    pub fn show(&mut self, heard: &ListenerItem) -> Result<(), StdoutClosed> {
+        if self.is_silenced {
             return Ok(());
         }
-        if self.mode == Mode::Events {
+        if self.mode == OutputMode::Events {
             return match heard {
-                Heard::Event(event) => events::write(event, &mut self.paper),
-                Heard::Missed(count) => {
+                ListenerItem::Event(event) => events::write_event(event, &mut self.output),
+                ListenerItem::Missed(count) => {
                     self.missed += count;
                     Ok(())
                 }
             };
         }
         if !(self.can_ask && is_question(heard)) {
-            self.line.hear(heard, &mut self.sheet);
+            self.text.show(heard, &mut self.queue);
         }
         if let Some(status) = &mut self.status {
-            status.hear(heard, Instant::now());
+            status.update(heard, Instant::now());
         }
-        self.write_sheet()
+        self.write_queued()
     }
 
     /// Updates the status line and flushes stdout.
-    pub fn tick(&mut self) -> Result<(), Gone> {
-        self.paper.flush()?;
-        if self.paper.is_unread() {
-            return Err(Gone);
+    pub fn tick(&mut self) -> Result<(), StdoutClosed> {
+        self.output.flush()?;
+        if self.output.is_reader_gone() {
+            return Err(StdoutClosed);
         }
-        if self.silent {
+        if self.is_silenced {
             return Ok(());
         }
         let Some(status) = &mut self.status else { return Ok(()) };
-        if self.line.is_mid_line() || self.is_asking {
+        if self.text.is_mid_line() || self.is_asking {
             return Ok(());
         }
         let strokes = status.draw(Instant::now(), terminal_size());
-        self.paper.activity(strokes.as_bytes());
+        self.output.write_activity(strokes.as_bytes());
         Ok(())
     }
 
     /// Shows the state of the child Sessions, with the next tick.
-    pub fn children(&mut self, children: &[ChildView]) {
+    pub fn show_children(&mut self, children: &[ChildView]) {
         if let Some(status) = &mut self.status {
             let (width, height) = terminal_size();
             // One cell stays free: a full line would wrap on many terminals.
-            let graph = self.line.graph_row(width - 1);
+            let graph = self.text.workflow_row(width - 1);
             // The status line and the Workflow take rows too, and one row stays free.
             let most = height.saturating_sub(2 + usize::from(graph.is_some()));
-            let rows = child::rows(children, width, most);
-            status.children(graph.into_iter().chain(rows).collect());
+            let rows = child::child_rows(children, width, most);
+            status.set_children(graph.into_iter().chain(rows).collect());
         }
     }
 
@@ -200,90 +203,90 @@ impl View {
 
     /// Whether stdout failed for another reason than a closed pipe.
     pub fn has_failed(&self) -> bool {
-        self.paper.has_failed()
+        self.output.has_failed()
     }
 
     /// Stops showing anything.
-    pub fn fall_silent(&mut self) {
+    pub fn silence(&mut self) {
         self.erase_status();
-        self.silent = true;
+        self.is_silenced = true;
     }
 
     /// Prints a notice to stderr; `--quiet` hides it.
-    pub fn notice(&mut self, text: &str) {
-        if self.silent {
+    pub fn print_notice(&mut self, text: &str) {
+        if self.is_silenced {
             return;
         }
-        self.line.activity(&clean(text), &mut self.sheet);
+        self.text.show_activity(&clean(text), &mut self.queue);
         // A closed stdout is reported when the answer is written.
-        self.write_sheet().ok();
+        self.write_queued().ok();
     }
 
     /// Prints a message to stderr that the user asked for or must see; `--quiet` does not hide it.
-    pub fn tell(&mut self, text: &str) {
+    pub fn print_message(&mut self, text: &str) {
         self.erase_status();
-        self.paper.flush().ok();
-        self.paper.activity(format!("{}\n", clean(text)).as_bytes());
+        self.output.flush().ok();
+        self.output.write_activity(format!("{}\n", clean(text)).as_bytes());
     }
 
     /// Shows the last plan of a resumed Session.
-    pub fn remind(&mut self, plan: &Plan) {
-        if self.silent || self.mode == Mode::Events {
+    pub fn show_plan(&mut self, plan: &Plan) {
+        if self.is_silenced || self.mode == OutputMode::Events {
             return;
         }
-        self.line.plan(plan, &mut self.sheet);
-        self.write_sheet().ok();
+        self.text.show_plan(plan, &mut self.queue);
+        self.write_queued().ok();
     }
 
     /// Prints a prompt for a line of input.
-    pub fn ask(&mut self, text: &str) {
+    pub fn prompt(&mut self, text: &str) {
         self.erase_status();
-        self.paper.flush().ok();
-        self.paper.activity(text.as_bytes());
+        self.output.flush().ok();
+        self.output.write_activity(text.as_bytes());
     }
 
     /// Writes text to stdout that is not part of a Turn.
-    pub fn answer(&mut self, text: &str) -> Result<(), Gone> {
+    pub fn write_answer(&mut self, text: &str) -> Result<(), StdoutClosed> {
         self.erase_status();
-        self.paper.answer(text.as_bytes())?;
-        self.paper.flush()
+        self.output.write_answer(text.as_bytes())?;
+        self.output.flush()
     }
 
     /// Erases the status line and flushes stdout.
-    pub fn finish(&mut self) -> Result<(), Gone> {
+    pub fn finish(&mut self) -> Result<(), StdoutClosed> {
         self.erase_status();
         let missed = std::mem::take(&mut self.missed);
-        if missed > 0 && !self.silent {
+        if missed > 0 && !self.is_silenced {
             // Every durable Event was written; the reader of the stream is told about the dropped ones.
             let words = format!("{missed} live Events were dropped; nothing durable is missing\n");
-            self.paper.activity(words.as_bytes());
+            self.output.write_activity(words.as_bytes());
         }
-        self.paper.flush()
+        self.output.flush()
     }
 
-    fn write_sheet(&mut self) -> Result<(), Gone> {
-        if self.sheet.is_empty() {
-            self.sheet.clear();
+    fn write_queued(&mut self) -> Result<(), StdoutClosed> {
+        if self.queue.is_empty() {
+            self.queue.clear();
             return Ok(());
         }
         self.erase_status();
-        let written = self.paper.put(&self.sheet);
-        self.sheet.clear();
+        let written = self.output.write_queue(&self.queue);
+        self.queue.clear();
         written?;
         // Deltas are shown as they arrive only on a terminal, so flushing each time is cheap.
-        self.paper.flush()
+        self.output.flush()
     }
 
     fn erase_status(&mut self) {
         if let Some(status) = &mut self.status {
             let strokes = status.erase();
-            self.paper.activity(strokes.as_bytes());
+            self.output.write_activity(strokes.as_bytes());
         }
     }
 }
 
-fn is_question(heard: &Heard) -> bool {
-    let Heard::Event(event) = heard else { return false };
+fn is_question(heard: &ListenerItem) -> bool {
+    let ListenerItem::Event(event) = heard else { return false };
     matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionRequest(_)))
 }
 

@@ -49,11 +49,11 @@ impl Sanitiser {
             return true;
         }
         let (next, admitted) = match self.state {
-            State::Text => match opener(c) {
+            State::Text => match sequence_start(c) {
                 Some(state) => (state, false),
                 None => (State::Text, !is_forbidden(c)),
             },
-            State::Escape => (behind_escape(c), false),
+            State::Escape => (state_after_escape(c), false),
             State::Intermediate => match c {
                 ' '..='/' => (State::Intermediate, false),
                 '\x1b' => (State::Escape, false),
@@ -92,18 +92,18 @@ pub fn clean(text: &str) -> String {
 /// The text on one line of at most `width` cells, blanks folded, cut with an ellipsis.
 pub fn one_line(text: &str, width: usize) -> String {
     let mut sanitiser = Sanitiser::default();
-    fold(text.chars().filter(|c| sanitiser.admits(*c)), width)
+    fold_blanks(text.chars().filter(|c| sanitiser.admits(*c)), width)
 }
 
 /// A command, a path or a name on one line like [`one_line`], but hidden characters are spelled and not
 /// dropped, so that none of them acts on what follows it.
 pub fn name_on_one_line(text: &str, width: usize) -> String {
     let spelled = |c: char| spell_hidden(c.encode_utf8(&mut [0; 4])).chars().collect::<Vec<_>>();
-    fold(text.chars().flat_map(spelled), width)
+    fold_blanks(text.chars().flat_map(spelled), width)
 }
 
 /// Folds blanks, and reads no more than the line can hold.
-fn fold(text: impl Iterator<Item = char>, width: usize) -> String {
+fn fold_blanks(text: impl Iterator<Item = char>, width: usize) -> String {
     use unicode_width::UnicodeWidthChar;
 
     let most = width.saturating_mul(8) + 64;
@@ -146,7 +146,7 @@ fn is_plainly_harmless(byte: u8) -> bool {
     }
 }
 
-fn opener(c: char) -> Option<State> {
+fn sequence_start(c: char) -> Option<State> {
     match c {
         '\x1b' => Some(State::Escape),
         '\u{9b}' => Some(State::Control),
@@ -155,7 +155,7 @@ fn opener(c: char) -> Option<State> {
     }
 }
 
-fn behind_escape(c: char) -> State {
+fn state_after_escape(c: char) -> State {
     match c {
         '[' => State::Control,
         ']' | 'P' | 'X' | '^' | '_' => State::String,

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use unicode_width::UnicodeWidthStr;
 
+use super::call_title::call_title;
 use super::sanitise::one_line;
-use super::title::title;
 use crate::base::id::CallId;
 use crate::record::event::{
-    Canonical, Ephemeral, EventKind, Heard, RecordedFiles, Status, WAITING_FOR_BUDGET,
-    still_starting,
+    Canonical, Ephemeral, EventKind, ListenerItem, RecordedFiles, SessionStatus,
+    WAITING_FOR_BUDGET, starting_servers_text,
 };
 
 /// How often the line may change.
@@ -28,8 +28,8 @@ pub const ERASE: &str = "\r\x1b[2K";
 pub struct StatusLine {
     since: Instant,
     last_heard: Instant,
-    thinking: bool,
-    over: bool,
+    is_thinking: bool,
+    is_over: bool,
     running: Vec<(CallId, String)>,
     /// The call that waits, and why it does not run yet.
     waiting: Option<(CallId, String)>,
@@ -49,8 +49,8 @@ impl StatusLine {
         Self {
             since: now,
             last_heard: now,
-            thinking: false,
-            over: true,
+            is_thinking: false,
+            is_over: true,
             running: Vec::new(),
             waiting: None,
             recording: None,
@@ -62,28 +62,30 @@ impl StatusLine {
     }
 
     /// Updates the line from an Event.
-    pub fn hear(&mut self, heard: &Heard, now: Instant) {
+    pub fn update(&mut self, heard: &ListenerItem, now: Instant) {
         self.last_heard = now;
-        let Heard::Event(event) = heard else { return };
+        let ListenerItem::Event(event) = heard else { return };
         match event.kind() {
-            EventKind::Canonical(fact) => self.fact(fact, now),
+            EventKind::Canonical(fact) => self.update_from_fact(fact, now),
             EventKind::Ephemeral(Ephemeral::Status(status)) => {
-                self.over = status.is_terminal() || *status == Status::Idle;
-                self.thinking = matches!(status, Status::Thinking { .. });
+                self.is_over = status.is_terminal() || *status == SessionStatus::Idle;
+                self.is_thinking = matches!(status, SessionStatus::Thinking { .. });
                 self.starting = match status {
-                    Status::Starting { servers } => Some(still_starting(servers)),
-                    Status::WaitingForBudget { .. } => Some(WAITING_FOR_BUDGET.to_owned()),
-                    Status::Compacting { .. } => Some("compacting the conversation".to_owned()),
+                    SessionStatus::Starting { servers } => Some(starting_servers_text(servers)),
+                    SessionStatus::WaitingForBudget { .. } => Some(WAITING_FOR_BUDGET.to_owned()),
+                    SessionStatus::Compacting { .. } => {
+                        Some("compacting the conversation".to_owned())
+                    }
                     _ => None,
                 };
                 self.recording = match status {
-                    Status::Recording { call_id, files } => {
-                        Some((call_id.clone(), RecordedFiles::words(*files)))
+                    SessionStatus::Recording { call_id, files } => {
+                        Some((call_id.clone(), RecordedFiles::progress_text(*files)))
                     }
                     _ => None,
                 };
                 self.waiting = match status {
-                    Status::Working { call_id, waiting: Some(reason), .. } => {
+                    SessionStatus::Working { call_id, waiting: Some(reason), .. } => {
                         Some((call_id.clone(), reason.clone()))
                     }
                     _ => None,
@@ -93,16 +95,16 @@ impl StatusLine {
         }
     }
 
-    fn fact(&mut self, fact: &Canonical, now: Instant) {
+    fn update_from_fact(&mut self, fact: &Canonical, now: Instant) {
         match fact {
             Canonical::UserMessage(_) => {
                 let (drawn, children) = (self.drawn.take(), std::mem::take(&mut self.children));
-                *self = Self { drawn, children, over: false, ..Self::new(now) };
+                *self = Self { drawn, children, is_over: false, ..Self::new(now) };
             }
             // A Workflow run from the command line has no Turn of a model to wait for.
-            Canonical::WorkflowEvent(_) if self.running.is_empty() => self.over = true,
+            Canonical::WorkflowEvent(_) if self.running.is_empty() => self.is_over = true,
             Canonical::ToolCall(call) => {
-                self.running.push((call.call_id.clone(), title(call, 200)));
+                self.running.push((call.call_id.clone(), call_title(call, 200)));
             }
             Canonical::ToolResult(result) => {
                 self.running.retain(|(call_id, _)| *call_id != result.call_id);
@@ -117,17 +119,17 @@ impl StatusLine {
     }
 
     /// The text of the line; `None` when nothing runs.
-    pub fn text(&self, now: Instant, width: usize) -> Option<String> {
-        if self.over {
+    pub fn status_text(&self, now: Instant, width: usize) -> Option<String> {
+        if self.is_over {
             return None;
         }
         let seconds = now.saturating_duration_since(self.since).as_secs();
-        let mut facts = vec![span(seconds)];
+        let mut facts = vec![format_elapsed(seconds)];
         if self.tokens > 0 {
-            facts.push(format!("{} tokens", thousands(self.tokens)));
+            facts.push(format!("{} tokens", format_count(self.tokens)));
         }
         let silence = now.saturating_duration_since(self.last_heard);
-        if self.thinking && self.running.is_empty() && silence >= SILENCE {
+        if self.is_thinking && self.running.is_empty() && silence >= SILENCE {
             facts.push(format!("no data for {} s", silence.as_secs()));
         }
         let tail = format!(" · {}", facts.join(" · "));
@@ -151,28 +153,28 @@ impl StatusLine {
     }
 
     /// Sets the rows below the line.
-    pub fn children(&mut self, rows: Vec<String>) {
+    pub fn set_children(&mut self, rows: Vec<String>) {
         self.children = rows;
     }
 
     /// The line with the children below it, also when only children run. It must fit the terminal: a row
     /// that has scrolled off or wrapped cannot be erased.
-    fn picture(&self, now: Instant, (width, height): (usize, usize)) -> Option<String> {
+    fn compose(&self, now: Instant, (width, height): (usize, usize)) -> Option<String> {
         let alone = "… Subagents are at work";
         let alone = (!self.children.is_empty()).then(|| one_line(alone, width.saturating_sub(1)));
-        let first = self.text(now, width).or(alone)?;
+        let first = self.status_text(now, width).or(alone)?;
         let rows = self.children.iter().take(height.saturating_sub(2));
-        let rows = rows.map(|row| format!("\n{}", cut(row, width.saturating_sub(1))));
+        let rows = rows.map(|row| format!("\n{}", fit_row(row, width.saturating_sub(1))));
         Some(std::iter::once(first).chain(rows).collect())
     }
 
     /// What to write so that the line is up to date; empty when it is.
     pub fn draw(&mut self, now: Instant, size: (usize, usize)) -> String {
-        let wanted = self.picture(now, size);
+        let wanted = self.compose(now, size);
         if wanted == self.drawn {
             return String::new();
         }
-        let erase = over(self.drawn.as_deref().unwrap_or_default());
+        let erase = erase_sequence(self.drawn.as_deref().unwrap_or_default());
         let strokes = match &wanted {
             Some(text) => format!("{erase}\x1b[2m{text}\x1b[0m"),
             None => erase,
@@ -184,27 +186,27 @@ impl StatusLine {
     /// What to write after the terminal has echoed Enter: the cursor is on the row below the line.
     pub fn erase_above(&mut self) -> String {
         let drawn = self.drawn.take();
-        drawn.map(|drawn| format!("{ERASE}\x1b[1A{}", over(&drawn))).unwrap_or_default()
+        drawn.map(|drawn| format!("{ERASE}\x1b[1A{}", erase_sequence(&drawn))).unwrap_or_default()
     }
 
     /// What to write before anything else may be written.
     pub fn erase(&mut self) -> String {
-        self.drawn.take().map(|drawn| over(&drawn)).unwrap_or_default()
+        self.drawn.take().map(|drawn| erase_sequence(&drawn)).unwrap_or_default()
     }
 }
 
 /// Cuts a row that was made for a wider window.
-fn cut(row: &str, width: usize) -> String {
+fn fit_row(row: &str, width: usize) -> String {
     if row.width() <= width { row.to_owned() } else { one_line(row, width) }
 }
 
 /// The sequence that erases what was drawn, line by line from below.
-fn over(drawn: &str) -> String {
+fn erase_sequence(drawn: &str) -> String {
     let above = drawn.matches('\n').count();
     format!("{ERASE}{}", "\x1b[1A\x1b[2K".repeat(above))
 }
 
-pub fn span(seconds: u64) -> String {
+pub fn format_elapsed(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
@@ -213,7 +215,7 @@ pub fn span(seconds: u64) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "one decimal of a rounded count")]
-pub fn thousands(count: u64) -> String {
+pub fn format_count(count: u64) -> String {
     match count {
         0..1_000 => count.to_string(),
         1_000..1_000_000 => format!("{:.1}k", count as f64 / 1e3),

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::sheet::Channel;
+use super::write_queue::Channel;
 use super::*;
 use crate::base::error::{Kind, Report};
 use crate::base::id::{CallId, EventId, SessionId};
 use crate::record::event::{
-    AssistantMessage, Canonical, Emitted, Ephemeral, Event, Extra, HistoryCompaction, Phase,
-    Pressure, ProviderRetry, ProviderUsage, Sequenced, Status, TerminalStatus, Tier, Timestamp,
-    Tokens, ToolCall, ToolResult, TurnFailed, UserMessage,
+    AssistantMessage, BusPosition, Canonical, CanonicalParts, ContextPressure, Ephemeral, Event,
+    Extra, HistoryCompaction, Phase, PressureTier, ProviderRetry, ProviderUsage, SessionStatus,
+    TerminalStatus, Timestamp, TokenUsage, ToolCall, ToolResult, TurnFailed, UserMessage,
 };
 
-fn fact(fact: impl Into<Canonical>) -> Heard {
-    Heard::Event(Arc::new(Event::sequenced(Sequenced {
+fn fact(fact: impl Into<Canonical>) -> ListenerItem {
+    ListenerItem::Event(Arc::new(Event::new_canonical(CanonicalParts {
         id: EventId::mint(),
         session_id: SessionId::parse("s").unwrap(),
         seq: Some(1),
@@ -26,45 +26,49 @@ fn fact(fact: impl Into<Canonical>) -> Heard {
     })))
 }
 
-fn live(notice: Ephemeral) -> Heard {
-    Heard::Event(Arc::new(Event::live(SessionId::parse("s").unwrap(), notice, Emitted::default())))
+fn live(notice: Ephemeral) -> ListenerItem {
+    ListenerItem::Event(Arc::new(Event::new_ephemeral(
+        SessionId::parse("s").unwrap(),
+        notice,
+        BusPosition::default(),
+    )))
 }
 
-fn delta(text: &str) -> Heard {
+fn delta(text: &str) -> ListenerItem {
     live(Ephemeral::TextDelta(text.into()))
 }
 
-fn thinking() -> Heard {
-    live(Ephemeral::Status(Status::Thinking { iteration: 1 }))
+fn thinking() -> ListenerItem {
+    live(Ephemeral::Status(SessionStatus::Thinking { iteration: 1 }))
 }
 
-fn message(text: &str, phase: Phase) -> Heard {
+fn message(text: &str, phase: Phase) -> ListenerItem {
     fact(AssistantMessage { text: text.into(), phase: Some(phase), ..Default::default() })
 }
 
-fn answer(text: &str) -> Heard {
+fn answer(text: &str) -> ListenerItem {
     message(text, Phase::Final)
 }
 
-fn partial(text: &str) -> Heard {
+fn partial(text: &str) -> ListenerItem {
     let metadata = json!({"partial": true}).as_object().cloned();
     let phase = Some(Phase::Commentary);
     fact(AssistantMessage { text: text.into(), phase, metadata, ..Default::default() })
 }
 
-fn call(name: &str, args: Value) -> Heard {
+fn call(name: &str, args: Value) -> ListenerItem {
     let call_id = CallId::new("c");
     fact(ToolCall { call_id, name: name.into(), args, raw_args: None, extra: Extra::new() })
 }
 
-fn result(ok: bool, details: Value) -> Heard {
+fn result(ok: bool, details: Value) -> ListenerItem {
     let error = (!ok && details.is_null()).then(|| Report::new(Kind::NoMatch, "no such text"));
     let call_id = CallId::new("c");
     fact(ToolResult { call_id, ok, output: None, error, details, extra: Extra::new() })
 }
 
-fn waiting(reason: Option<&str>) -> Heard {
-    live(Ephemeral::Status(Status::Working {
+fn waiting(reason: Option<&str>) -> ListenerItem {
+    live(Ephemeral::Status(SessionStatus::Working {
         call_id: CallId::new("c"),
         tool: "bash".into(),
         summary: "run it".into(),
@@ -72,7 +76,7 @@ fn waiting(reason: Option<&str>) -> Heard {
     }))
 }
 
-fn failed(status: TerminalStatus, message: &str, details: Value) -> Heard {
+fn failed(status: TerminalStatus, message: &str, details: Value) -> ListenerItem {
     fact(TurnFailed {
         terminal_status: status,
         error_kind: "x".into(),
@@ -82,30 +86,30 @@ fn failed(status: TerminalStatus, message: &str, details: Value) -> Heard {
     })
 }
 
-fn look(answer: Surface, activity: Surface) -> Look {
-    Look { answer, activity, colour: false, quiet: false, verbose: false }
+fn style(answer: Surface, activity: Surface) -> ViewStyle {
+    ViewStyle { answer, activity, colour: false, quiet: false, verbose: false }
 }
 
 /// Everything written, stderr between brackets.
-fn shown(look: Look, heard: &[Heard]) -> String {
-    let mut line = line::Line::new(look);
-    let mut sheet = Sheet::default();
+fn shown(look: ViewStyle, heard: &[ListenerItem]) -> String {
+    let mut line = text_view::TextView::new(look);
+    let mut sheet = WriteQueue::default();
     for heard in heard {
-        line.hear(heard, &mut sheet);
+        line.show(heard, &mut sheet);
     }
     let stroke = |(channel, text): (Channel, &str)| match channel {
         Channel::Answer => text.to_owned(),
         Channel::Activity => format!("[{text}]"),
     };
-    sheet.strokes().map(stroke).collect()
+    sheet.writes().map(stroke).collect()
 }
 
-fn on_terminal(heard: &[Heard]) -> String {
-    shown(look(Surface::Terminal, Surface::Terminal), heard)
+fn on_terminal(heard: &[ListenerItem]) -> String {
+    shown(style(Surface::Terminal, Surface::Terminal), heard)
 }
 
-fn in_pipe(heard: &[Heard]) -> String {
-    shown(look(Surface::Plain, Surface::Plain), heard)
+fn in_pipe(heard: &[ListenerItem]) -> String {
+    shown(style(Surface::Plain, Surface::Plain), heard)
 }
 
 #[test]
@@ -123,10 +127,11 @@ fn a_text_that_diverged_is_set_right_on_a_new_line() {
 
 #[test]
 fn lost_deltas_leave_no_hole() {
-    let heard = [delta("ab"), Heard::Missed(3), thinking(), delta("xyz"), answer("abcdxyz")];
+    let heard = [delta("ab"), ListenerItem::Missed(3), thinking(), delta("xyz"), answer("abcdxyz")];
     assert_eq!(on_terminal(&heard), "abcdxyz\n");
     // The next response streams again.
-    let later = [Heard::Missed(1), thinking(), answer("a"), thinking(), delta("b"), answer("b")];
+    let later =
+        [ListenerItem::Missed(1), thinking(), answer("a"), thinking(), delta("b"), answer("b")];
     assert_eq!(on_terminal(&later), "a\nb\n");
 }
 
@@ -152,7 +157,7 @@ fn a_pipe_gets_the_answer_alone() {
         answer("Done"),
     ];
     assert_eq!(in_pipe(&heard), "[Looking.\nread a.rs: ok\n]Done\n");
-    let quiet = Look { quiet: true, ..look(Surface::Plain, Surface::Plain) };
+    let quiet = ViewStyle { quiet: true, ..style(Surface::Plain, Surface::Plain) };
     assert_eq!(shown(quiet, &heard), "Done\n");
 }
 
@@ -170,7 +175,7 @@ fn text_of_a_broken_stream_is_not_the_answer() {
 #[test]
 fn a_failure_is_told_once_even_when_the_log_could_not_take_it() {
     let end = || {
-        live(Ephemeral::Status(Status::Error {
+        live(Ephemeral::Status(SessionStatus::Error {
             terminal_status: "tool_error".into(),
             error: Report::new(Kind::LogWriteFailed, "the Log cannot be written"),
         }))
@@ -237,7 +242,7 @@ fn an_edit_shows_its_diff_in_colour_only_where_wanted() {
         result(true, json!({"diff": "--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"})),
     ];
     assert_eq!(on_terminal(&heard), "[• edit x ✓\n  --- x\n  +++ x\n  @@ -1 +1 @@\n  -a\n  +b\n]");
-    let colour = Look { colour: true, ..look(Surface::Terminal, Surface::Terminal) };
+    let colour = ViewStyle { colour: true, ..style(Surface::Terminal, Surface::Terminal) };
     assert!(shown(colour, &heard).contains("\u{1b}[32m+b\u{1b}[0m"));
 }
 
@@ -257,8 +262,8 @@ fn retries_pressure_and_interrupts_are_told() {
         error: Report::new(Kind::Network, "connection reset"),
     }));
     assert_eq!(in_pipe(&[retry]), "[connection reset; attempt 2 of 5 in 1.5 s\n]");
-    let full = live(Ephemeral::ContextPressure(Pressure {
-        tier: Tier::Warning,
+    let full = live(Ephemeral::ContextPressure(ContextPressure {
+        tier: PressureTier::Warning,
         model: "m".into(),
         input_tokens: 824,
         window_tokens: 1000,
@@ -304,29 +309,29 @@ fn escapes_cut_across_deltas_stay_harmless() {
 fn the_status_line_says_what_runs_and_for_how_long() {
     let start = Instant::now();
     let mut status = StatusLine::new(start);
-    assert_eq!(status.text(start, 80), None);
-    status.hear(&fact(UserMessage::default()), start);
-    status.hear(&thinking(), start);
+    assert_eq!(status.status_text(start, 80), None);
+    status.update(&fact(UserMessage::default()), start);
+    status.update(&thinking(), start);
     let later = start + Duration::from_secs(75);
-    assert_eq!(status.text(later, 80).unwrap(), "… thinking · 1m15s · no data for 75 s");
-    let tokens = Tokens { total_tokens: 3400, ..Default::default() };
-    status.hear(&fact(ProviderUsage { usage: Some(tokens), ..Default::default() }), later);
-    status.hear(&call("bash", json!({"command": "sleep 9; echo a long command line"})), later);
+    assert_eq!(status.status_text(later, 80).unwrap(), "… thinking · 1m15s · no data for 75 s");
+    let tokens = TokenUsage { total_tokens: 3400, ..Default::default() };
+    status.update(&fact(ProviderUsage { usage: Some(tokens), ..Default::default() }), later);
+    status.update(&call("bash", json!({"command": "sleep 9; echo a long command line"})), later);
     assert_eq!(
-        status.text(later, 60).unwrap(),
+        status.status_text(later, 60).unwrap(),
         "… bash sleep 9; echo a long command … · 1m15s · 3.4k tokens"
     );
-    status.hear(&waiting(Some("for a free slot: 4 commands run")), later);
+    status.update(&waiting(Some("for a free slot: 4 commands run")), later);
     assert_eq!(
-        status.text(later, 80).unwrap(),
+        status.status_text(later, 80).unwrap(),
         "… waiting for a free slot: 4 commands run: bash sleep 9;… · 1m15s · 3.4k tokens"
     );
-    status.hear(&waiting(None), later);
+    status.update(&waiting(None), later);
     assert!(!status.draw(later, (60, 24)).is_empty());
     assert_eq!(status.draw(later, (60, 24)), "");
     assert_eq!(status.erase(), "\r\x1b[2K");
-    status.hear(&live(Ephemeral::Status(Status::Done)), later);
-    assert_eq!(status.text(later, 60), None);
+    status.update(&live(Ephemeral::Status(SessionStatus::Done)), later);
+    assert_eq!(status.status_text(later, 60), None);
 }
 
 #[test]
@@ -336,7 +341,7 @@ fn what_is_drawn_fits_into_the_window_whatever_its_size() {
     let mut status = StatusLine::new(start);
     let row =
         |number| format!("  ├ sub_{number} worker 3s · 120 tokens · run a rather long command");
-    status.children((0..7).map(row).collect());
+    status.set_children((0..7).map(row).collect());
     for (width, height) in [(2, 1), (2, 2), (18, 24), (80, 5), (400, 3), (80, 24)] {
         status.erase();
         let drawn = status.draw(start, (width, height));
@@ -351,30 +356,30 @@ fn what_is_drawn_fits_into_the_window_whatever_its_size() {
 fn nobody_is_said_to_think_while_a_run_by_its_command_goes_on() {
     let start = Instant::now();
     let mut status = StatusLine::new(start);
-    status.hear(&fact(UserMessage::default()), start);
-    status.hear(&fact(crate::record::event::WorkflowEvent::default()), start);
-    assert_eq!(status.text(start, 80), None);
+    status.update(&fact(UserMessage::default()), start);
+    status.update(&fact(crate::record::event::WorkflowEvent::default()), start);
+    assert_eq!(status.status_text(start, 80), None);
     // A Workflow that a model started is a tool call, and is shown as one.
-    status.hear(&fact(UserMessage::default()), start);
-    status.hear(&call("run_workflow", json!({})), start);
-    status.hear(&fact(crate::record::event::WorkflowEvent::default()), start);
-    assert!(status.text(start, 80).unwrap().contains("run_workflow"));
+    status.update(&fact(UserMessage::default()), start);
+    status.update(&call("run_workflow", json!({})), start);
+    status.update(&fact(crate::record::event::WorkflowEvent::default()), start);
+    assert!(status.status_text(start, 80).unwrap().contains("run_workflow"));
 }
 
 #[test]
 fn an_envelope_has_every_field_and_no_session_before_there_is_one() {
-    let mut tally = Tally::default();
+    let mut tally = TurnSummary::default();
     for heard in [fact(UserMessage::default()), answer("42")] {
-        assert!(!tally.hear(&heard));
+        assert!(!tally.record(&heard));
     }
-    assert!(tally.hear(&live(Ephemeral::Status(Status::Done))));
+    assert!(tally.record(&live(Ephemeral::Status(SessionStatus::Done))));
     let id = SessionId::parse("20260101T000000-abcdef").unwrap();
-    let envelope = Envelope::turn(&tally.ending(), Duration::from_millis(7))
-        .of_session(&id, "pixir resume 20260101T000000-abcdef".to_owned());
-    insta::assert_snapshot!(envelope.line(), @r#"{"ok":true,"status":"completed","kind":"turn","session_id":"20260101T000000-abcdef","output":"42","usage":{"calls":0,"input_tokens":0,"cached_tokens":0,"output_tokens":0,"reasoning_tokens":0,"total_tokens":0},"duration_ms":7,"resume_command":"pixir resume 20260101T000000-abcdef","error":null}"#);
+    let envelope = JsonEnvelope::for_turn(&tally.into_outcome(), Duration::from_millis(7))
+        .with_session(&id, "pixir resume 20260101T000000-abcdef".to_owned());
+    insta::assert_snapshot!(envelope.to_line(), @r#"{"ok":true,"status":"completed","kind":"turn","session_id":"20260101T000000-abcdef","output":"42","usage":{"calls":0,"input_tokens":0,"cached_tokens":0,"output_tokens":0,"reasoning_tokens":0,"total_tokens":0},"duration_ms":7,"resume_command":"pixir resume 20260101T000000-abcdef","error":null}"#);
     let report = Report::new(Kind::NoPrompt, "there is no prompt");
-    let envelope = Envelope::failure("turn", report, Duration::ZERO);
-    insta::assert_snapshot!(envelope.line(), @r#"{"ok":false,"status":"error","kind":"turn","output":null,"usage":null,"duration_ms":0,"error":{"kind":"no_prompt","message":"there is no prompt"}}"#);
+    let envelope = JsonEnvelope::failure("turn", report, Duration::ZERO);
+    insta::assert_snapshot!(envelope.to_line(), @r#"{"ok":false,"status":"error","kind":"turn","output":null,"usage":null,"duration_ms":0,"error":{"kind":"no_prompt","message":"there is no prompt"}}"#);
 }
 
 #[test]
@@ -388,10 +393,10 @@ fn an_envelope_names_the_way_a_turn_ended() {
         (TerminalStatus::Crashed, "error"),
     ];
     for (status, word) in table {
-        let mut tally = Tally::default();
-        tally.hear(&failed(status.clone(), "why", Value::Null));
-        tally.hear(&live(Ephemeral::Status(Status::Interrupted)));
-        let envelope = Envelope::turn(&tally.ending(), Duration::ZERO);
+        let mut tally = TurnSummary::default();
+        tally.record(&failed(status.clone(), "why", Value::Null));
+        tally.record(&live(Ephemeral::Status(SessionStatus::Interrupted)));
+        let envelope = JsonEnvelope::for_turn(&tally.into_outcome(), Duration::ZERO);
         assert_eq!(envelope.status, word, "{status}");
         assert_eq!(envelope.error.unwrap().message, "why");
     }
@@ -417,7 +422,7 @@ fn pages_that_an_answer_cites_are_numbered_behind_it() {
     }
 }
 
-fn plan(steps: usize, done: usize) -> Heard {
+fn plan(steps: usize, done: usize) -> ListenerItem {
     let step = |at: usize| {
         let status = match at {
             at if at < done => "completed",

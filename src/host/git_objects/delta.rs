@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{CHAIN_TOO_LARGE, MALFORMED_DELTA, damaged};
+use super::{CHAIN_TOO_LARGE, MALFORMED_DELTA, invalid_data};
 
 /// The size of a copy whose instruction says zero.
 const DEFAULT_COPY: usize = 0x1_0000;
@@ -23,27 +23,27 @@ impl Delta {
     pub(super) fn parse(data: Vec<u8>) -> io::Result<Self> {
         let mut rest = data.iter();
         let sizes = read_size(&mut rest).zip(read_size(&mut rest));
-        let (base_size, result_size) = sizes.ok_or_else(|| damaged(MALFORMED_DELTA))?;
+        let (base_size, result_size) = sizes.ok_or_else(|| invalid_data(MALFORMED_DELTA))?;
         let instructions = data.len().saturating_sub(rest.len());
         Ok(Self { base_size, result_size, data, instructions })
     }
 
     /// Applies the delta to `base`, and replaces `result` by the object.
     pub(super) fn apply(&self, base: &[u8], result: &mut Vec<u8>) -> io::Result<()> {
-        let size = usize::try_from(self.result_size).map_err(|_| damaged(CHAIN_TOO_LARGE))?;
+        let size = usize::try_from(self.result_size).map_err(|_| invalid_data(CHAIN_TOO_LARGE))?;
         result.clear();
         result.try_reserve_exact(size).map_err(io::Error::from)?;
         let mut rest = self.data.get(self.instructions..).unwrap_or_default();
         while let Some((&opcode, after)) = rest.split_first() {
             let (bytes, after) =
-                next_bytes(opcode, after, base).ok_or_else(|| damaged(MALFORMED_DELTA))?;
+                next_bytes(opcode, after, base).ok_or_else(|| invalid_data(MALFORMED_DELTA))?;
             if bytes.len() > size.saturating_sub(result.len()) {
-                return Err(damaged(MALFORMED_DELTA));
+                return Err(invalid_data(MALFORMED_DELTA));
             }
             result.extend_from_slice(bytes);
             rest = after;
         }
-        if result.len() == size { Ok(()) } else { Err(damaged(MALFORMED_DELTA)) }
+        if result.len() == size { Ok(()) } else { Err(invalid_data(MALFORMED_DELTA)) }
     }
 }
 

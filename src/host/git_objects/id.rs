@@ -29,22 +29,24 @@ impl ObjectFormat {
     pub fn blob_id(self, content: &[u8]) -> ObjectId {
         let header = format!("blob {}\0", content.len());
         match self {
-            Self::Sha1 => ObjectId(Bytes::Sha1(hash::<Sha1>(&header, content).into())),
-            Self::Sha256 => ObjectId(Bytes::Sha256(hash::<Sha256>(&header, content).into())),
+            Self::Sha1 => ObjectId(IdBytes::Sha1(hash_object::<Sha1>(&header, content).into())),
+            Self::Sha256 => {
+                ObjectId(IdBytes::Sha256(hash_object::<Sha256>(&header, content).into()))
+            }
         }
     }
 }
 
-fn hash<D: Digest>(header: &str, content: &[u8]) -> sha1::digest::Output<D> {
+fn hash_object<D: Digest>(header: &str, content: &[u8]) -> sha1::digest::Output<D> {
     D::new().chain_update(header).chain_update(content).finalize()
 }
 
 /// The id of an object: the hash of its header and content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectId(Bytes);
+pub struct ObjectId(IdBytes);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Bytes {
+enum IdBytes {
     Sha1([u8; 20]),
     Sha256([u8; 32]),
 }
@@ -53,23 +55,23 @@ impl ObjectId {
     /// The id with these bytes; `None` unless there are 20 or 32.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let sha1 = bytes.try_into().map(Bytes::Sha1);
-        sha1.or_else(|_| bytes.try_into().map(Bytes::Sha256)).ok().map(Self)
+        let sha1 = bytes.try_into().map(IdBytes::Sha1);
+        sha1.or_else(|_| bytes.try_into().map(IdBytes::Sha256)).ok().map(Self)
     }
 
     /// The bytes of the id.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Sha1(bytes) => bytes,
-            Bytes::Sha256(bytes) => bytes,
+            IdBytes::Sha1(bytes) => bytes,
+            IdBytes::Sha256(bytes) => bytes,
         }
     }
 
     /// The first byte of the id, which selects an entry of a fan-out table.
     pub(super) const fn first_byte(&self) -> u8 {
         match &self.0 {
-            Bytes::Sha1([first, ..]) | Bytes::Sha256([first, ..]) => *first,
+            IdBytes::Sha1([first, ..]) | IdBytes::Sha256([first, ..]) => *first,
         }
     }
 }

@@ -28,19 +28,19 @@ const CHAIN_TOO_LARGE: &str = "the delta chain needs too much memory or work";
 const NOT_A_BLOB: &str = "the object is not a blob";
 
 /// An error about the content of a file: git would not write it, or it is larger than what is read.
-fn damaged(message: impl Into<String>) -> io::Error {
+fn invalid_data(message: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message.into())
 }
 
 fn blob_too_large(size: u64, limit: u64) -> io::Error {
-    damaged(format!("the blob has {size} bytes, which is more than {limit}"))
+    invalid_data(format!("the blob has {size} bytes, which is more than {limit}"))
 }
 
 /// Turns any error of these files into one about their content, in words for the user.
-pub fn as_damage(error: io::Error) -> io::Error {
+pub fn into_invalid_data(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::InvalidData => error,
-        io::ErrorKind::UnexpectedEof => damaged("the file is truncated"),
-        _ => damaged(format!("cannot read the file: {error}")),
+        io::ErrorKind::UnexpectedEof => invalid_data("the file is truncated"),
+        _ => invalid_data(format!("cannot read the file: {error}")),
     }
 }

@@ -10,17 +10,17 @@ use std::os::unix::fs::FileExt;
 use flate2::bufread::ZlibDecoder;
 
 use super::delta::Delta;
-use super::inflate::{Section, inflate_to_end};
+use super::inflate::{FileSection, inflate_to_end};
 use super::{
     CHAIN_TOO_LARGE, MALFORMED_DELTA, NOT_A_BLOB, ObjectFormat, ObjectId, PackIndex,
-    blob_too_large, damaged,
+    blob_too_large, invalid_data,
 };
 
-const MALFORMED: &str = "the header of a pack entry is malformed";
+const MALFORMED_HEADER: &str = "the header of a pack entry is malformed";
 /// The signature, the version and the number of objects.
 const HEADER_LENGTH: usize = 12;
 /// Where the first object is.
-const START: u64 = HEADER_LENGTH as u64;
+const OBJECTS_START: u64 = HEADER_LENGTH as u64;
 /// No delta chain has more links; git makes at most 4095.
 const DEEPEST_CHAIN: usize = 4096;
 /// No base of a delta is larger, unless the caller's limit is.
@@ -47,19 +47,21 @@ impl Pack {
         let mut header = [0; HEADER_LENGTH];
         pack.read_exact_at(&mut header, 0)?;
         let [b'P', b'A', b'C', b'K', 0, 0, 0, 2 | 3, count @ ..] = header else {
-            return Err(damaged("not a pack of version 2 or 3"));
+            return Err(invalid_data("not a pack of version 2 or 3"));
         };
         let count = u32::from_be_bytes(count);
         if count != index.object_count() {
             let objects = index.object_count();
-            return Err(damaged(format!("the pack has {count} objects and its index {objects}")));
+            return Err(invalid_data(format!(
+                "the pack has {count} objects and its index {objects}"
+            )));
         }
         let mut checksum = vec![0; index.format().id_length()];
         let end = pack.metadata()?.len().checked_sub(checksum.len() as u64);
-        let end = end.filter(|&end| end >= START).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let end = end.filter(|&end| end >= OBJECTS_START).ok_or(io::ErrorKind::UnexpectedEof)?;
         pack.read_exact_at(&mut checksum, end)?;
         if checksum != index.pack_checksum()? {
-            return Err(damaged("the index belongs to another pack"));
+            return Err(invalid_data("the index belongs to another pack"));
         }
         Ok(Self { file: pack, index, end })
     }
@@ -73,21 +75,21 @@ impl Pack {
     /// Reads the blob at a position of the index, if it has at most `limit` bytes.
     pub fn read_blob(&self, position: u32, limit: u64) -> io::Result<Vec<u8>> {
         let mut offset = self.index.offset(position)?;
-        let mut chain = Chain::new(limit);
+        let mut chain = DeltaChain::new(limit);
         loop {
-            let entry = self.entry(offset)?;
+            let entry = self.read_entry(offset)?;
             let base = match entry.kind {
-                Kind::Other => return Err(damaged(NOT_A_BLOB)),
-                Kind::Blob => {
+                PackEntryKind::Other => return Err(invalid_data(NOT_A_BLOB)),
+                PackEntryKind::Blob => {
                     chain.check_size(entry.size)?;
                     return chain.build(entry.inflate()?);
                 }
-                Kind::OffsetDelta(distance) => {
+                PackEntryKind::OffsetDelta(distance) => {
                     // The distance is not zero, so such a chain always moves to the front.
                     let base = offset.checked_sub(distance);
-                    base.ok_or_else(|| outside(offset))?
+                    base.ok_or_else(|| no_such_offset(offset))?
                 }
-                Kind::IdDelta(id) => self.base_offset(&id)?,
+                PackEntryKind::IdDelta(id) => self.base_offset(&id)?,
             };
             chain.check_link(offset, base)?;
             chain.check_delta(entry.size)?;
@@ -97,32 +99,32 @@ impl Pack {
     }
 
     fn base_offset(&self, id: &ObjectId) -> io::Result<u64> {
-        let missing = || damaged(format!("the delta base {id} is not in the pack"));
+        let missing = || invalid_data(format!("the delta base {id} is not in the pack"));
         let position = self.index.find(id)?.ok_or_else(missing)?;
         self.index.offset(position)
     }
 
     /// Reads the header of the entry at an offset.
-    fn entry(&self, offset: u64) -> io::Result<Entry<'_>> {
-        if !(START..self.end).contains(&offset) {
-            return Err(outside(offset));
+    fn read_entry(&self, offset: u64) -> io::Result<PackEntry<'_>> {
+        if !(OBJECTS_START..self.end).contains(&offset) {
+            return Err(no_such_offset(offset));
         }
-        let mut source = Section::new(&self.file, offset, self.end);
+        let mut source = FileSection::new(&self.file, offset, self.end);
         let (number, size) = read_kind_and_size(&mut source)?;
         let kind = match number {
-            1 | 2 | 4 => Kind::Other,
-            3 => Kind::Blob,
-            6 => Kind::OffsetDelta(read_distance(&mut source)?),
-            7 => Kind::IdDelta(read_id(&mut source, self.index.format())?),
-            _ => return Err(damaged(MALFORMED)),
+            1 | 2 | 4 => PackEntryKind::Other,
+            3 => PackEntryKind::Blob,
+            6 => PackEntryKind::OffsetDelta(read_distance(&mut source)?),
+            7 => PackEntryKind::IdDelta(read_id(&mut source, self.index.format())?),
+            _ => return Err(invalid_data(MALFORMED_HEADER)),
         };
-        Ok(Entry { kind, size, source })
+        Ok(PackEntry { kind, size, source })
     }
 }
 
 /// The kind of an entry of a pack.
 #[derive(Debug)]
-enum Kind {
+enum PackEntryKind {
     Blob,
     /// A commit, a tree or a tag.
     Other,
@@ -133,21 +135,21 @@ enum Kind {
 }
 
 /// An entry of a pack, up to its compressed data.
-struct Entry<'p> {
-    kind: Kind,
+struct PackEntry<'p> {
+    kind: PackEntryKind,
     /// How many bytes the data has when it is inflated.
     size: u64,
-    source: BufReader<Section<'p>>,
+    source: BufReader<FileSection<'p>>,
 }
 
-impl Entry<'_> {
+impl PackEntry<'_> {
     fn inflate(self) -> io::Result<Vec<u8>> {
         inflate_to_end(&mut ZlibDecoder::new(self.source), Vec::new(), self.size)
     }
 }
 
 /// The deltas between a wanted blob and its base, and the memory and work that may still be spent on them.
-struct Chain {
+struct DeltaChain {
     limit: u64,
     largest_base: u64,
     /// How many bytes of deltas may still be kept.
@@ -159,7 +161,7 @@ struct Chain {
     deltas: Vec<Delta>,
 }
 
-impl Chain {
+impl DeltaChain {
     fn new(limit: u64) -> Self {
         let delta_budget = limit.max(LEAST_BUDGET);
         Self {
@@ -175,11 +177,11 @@ impl Chain {
     /// Refuses a link that would make the chain too deep or a cycle.
     fn check_link(&self, offset: u64, base: u64) -> io::Result<()> {
         if self.deltas.len() >= DEEPEST_CHAIN {
-            return Err(damaged("the delta chain is too deep"));
+            return Err(invalid_data("the delta chain is too deep"));
         }
         // Every cycle has a link that does not move to the front, so only those are looked at.
         if base == offset || base > offset && self.offsets.contains(&base) {
-            return Err(damaged("the delta chain is a cycle"));
+            return Err(invalid_data("the delta chain is a cycle"));
         }
         Ok(())
     }
@@ -187,7 +189,7 @@ impl Chain {
     /// Refuses a delta whose data has more bytes than may still be kept.
     fn check_delta(&mut self, size: u64) -> io::Result<()> {
         let rest = self.delta_budget.checked_sub(size);
-        self.delta_budget = rest.ok_or_else(|| damaged(CHAIN_TOO_LARGE))?;
+        self.delta_budget = rest.ok_or_else(|| invalid_data(CHAIN_TOO_LARGE))?;
         Ok(())
     }
 
@@ -197,12 +199,12 @@ impl Chain {
             None if size > self.limit => {
                 return Err(blob_too_large(size, self.limit));
             }
-            Some(_) if size > self.largest_base => return Err(damaged(CHAIN_TOO_LARGE)),
-            Some(above) if size != above.base_size => return Err(damaged(MALFORMED_DELTA)),
+            Some(_) if size > self.largest_base => return Err(invalid_data(CHAIN_TOO_LARGE)),
+            Some(above) if size != above.base_size => return Err(invalid_data(MALFORMED_DELTA)),
             _ => {}
         }
         let rest = self.work_budget.checked_sub(size);
-        self.work_budget = rest.ok_or_else(|| damaged(CHAIN_TOO_LARGE))?;
+        self.work_budget = rest.ok_or_else(|| invalid_data(CHAIN_TOO_LARGE))?;
         Ok(())
     }
 
@@ -226,8 +228,8 @@ impl Chain {
     }
 }
 
-fn outside(offset: u64) -> io::Error {
-    damaged(format!("the pack has no object at offset {offset}"))
+fn no_such_offset(offset: u64) -> io::Error {
+    invalid_data(format!("the pack has no object at offset {offset}"))
 }
 
 fn read_byte(source: &mut impl Read) -> io::Result<u8> {
@@ -246,7 +248,7 @@ fn read_kind_and_size(source: &mut impl Read) -> io::Result<(u8, u64)> {
     while byte & 0x80 != 0 {
         // More than nine groups would not fit in 64 bits.
         if shift > 57 {
-            return Err(damaged(MALFORMED));
+            return Err(invalid_data(MALFORMED_HEADER));
         }
         byte = read_byte(source)?;
         size |= u64::from(byte & 0x7f) << shift;
@@ -263,13 +265,13 @@ fn read_distance(source: &mut impl Read) -> io::Result<u64> {
     while byte & 0x80 != 0 {
         byte = read_byte(source)?;
         let shifted = distance.checked_add(1).and_then(|distance| distance.checked_mul(1 << 7));
-        distance = shifted.ok_or_else(|| damaged(MALFORMED))? | u64::from(byte & 0x7f);
+        distance = shifted.ok_or_else(|| invalid_data(MALFORMED_HEADER))? | u64::from(byte & 0x7f);
     }
-    if distance == 0 { Err(damaged(MALFORMED)) } else { Ok(distance) }
+    if distance == 0 { Err(invalid_data(MALFORMED_HEADER)) } else { Ok(distance) }
 }
 
 fn read_id(source: &mut impl Read, format: ObjectFormat) -> io::Result<ObjectId> {
     let mut bytes = vec![0; format.id_length()];
     source.read_exact(&mut bytes)?;
-    ObjectId::from_bytes(&bytes).ok_or_else(|| damaged(MALFORMED))
+    ObjectId::from_bytes(&bytes).ok_or_else(|| invalid_data(MALFORMED_HEADER))
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-use super::{ObjectFormat, ObjectId, damaged};
+use super::{ObjectFormat, ObjectId, invalid_data};
 
 /// No index with more objects is read; their ids would take too much memory.
 const MOST_OBJECTS: u32 = 4_000_000;
@@ -42,21 +42,21 @@ impl PackIndex {
         let mut header = HEADER;
         file.read_exact_at(&mut header, 0)?;
         if header != HEADER {
-            return Err(damaged("not a pack index of version 2"));
+            return Err(invalid_data("not a pack index of version 2"));
         }
         let fan_out = read_fan_out(&file)?;
         let [.., objects] = *fan_out;
         if objects > MOST_OBJECTS {
             let more =
                 format!("the pack index has {objects} objects, which is more than {MOST_OBJECTS}");
-            return Err(damaged(more));
+            return Err(invalid_data(more));
         }
         let length = file.metadata()?.len();
         let unfit = || {
             format!("the pack index has {length} bytes, which does not fit its {objects} objects")
         };
         let large_offsets =
-            count_large_offsets(length, objects, format).ok_or_else(|| damaged(unfit()))?;
+            count_large_offsets(length, objects, format).ok_or_else(|| invalid_data(unfit()))?;
         let buckets = Box::new([const { OnceLock::new() }; 256]);
         Ok(Self { file, format, fan_out, buckets, large_offsets })
     }
@@ -83,7 +83,7 @@ impl PackIndex {
         let (mut low, mut high) = (0, ids.len() / self.format.id_length());
         while low < high {
             let middle = usize::midpoint(low, high);
-            match self.nth(ids, middle).cmp(&Some(id.as_bytes())) {
+            match self.nth_id(ids, middle).cmp(&Some(id.as_bytes())) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 // A bucket has no more ids than the fan-out table counts, which is a `u32`.
@@ -103,7 +103,10 @@ impl PackIndex {
         let Ok(first_byte) = u8::try_from(first_byte) else { return Err(missing) };
         let (start, ids) = self.bucket(first_byte)?;
         let place = position.checked_sub(start).and_then(|place| usize::try_from(place).ok());
-        place.and_then(|place| self.nth(ids, place)).and_then(ObjectId::from_bytes).ok_or(missing)
+        place
+            .and_then(|place| self.nth_id(ids, place))
+            .and_then(ObjectId::from_bytes)
+            .ok_or(missing)
     }
 
     /// The offset in the pack of the object at a position.
@@ -123,7 +126,7 @@ impl PackIndex {
         }
         let number = u64::from(offset & !IS_LARGE);
         if number >= self.large_offsets {
-            return Err(damaged("the pack index lacks a 64-bit offset"));
+            return Err(invalid_data("the pack index lacks a 64-bit offset"));
         }
         let mut offset = [0; 8];
         let table = offsets_start + objects * OFFSET_LENGTH;
@@ -166,19 +169,19 @@ impl PackIndex {
         let is_here = ids.chunks_exact(id_length).all(|id| id.first() == Some(&first_byte));
         // Equal neighbours are allowed, because git reads packs that have an object twice.
         if !is_here || !ids.chunks_exact(id_length).is_sorted() {
-            return Err(damaged("the ids of the pack index are not sorted"));
+            return Err(invalid_data("the ids of the pack index are not sorted"));
         }
         Ok(ids)
     }
 
-    fn nth<'i>(&self, ids: &'i [u8], number: usize) -> Option<&'i [u8]> {
+    fn nth_id<'i>(&self, ids: &'i [u8], number: usize) -> Option<&'i [u8]> {
         let start = number.checked_mul(self.format.id_length())?;
         ids.get(start..start.checked_add(self.format.id_length())?)
     }
 }
 
 fn no_such_position(position: u32) -> io::Error {
-    damaged(format!("the pack index has no object at position {position}"))
+    invalid_data(format!("the pack index has no object at position {position}"))
 }
 
 fn read_fan_out(file: &File) -> io::Result<Box<[u32; 256]>> {
@@ -192,7 +195,7 @@ fn read_fan_out(file: &File) -> io::Result<Box<[u32; 256]>> {
     if fan_out.is_sorted() {
         Ok(fan_out)
     } else {
-        Err(damaged("the fan-out table of the pack index is not monotonic"))
+        Err(invalid_data("the fan-out table of the pack index is not monotonic"))
     }
 }
 

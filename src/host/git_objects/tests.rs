@@ -6,14 +6,14 @@ mod support;
 
 use std::collections::HashSet;
 
-use support::{Repository, file_with, parse_id, zlib};
+use support::{TestRepository, file_with, parse_id, zlib};
 
 use super::*;
 
 const LIMIT: u64 = 8 << 20;
 
 /// Compares every object of a packed repository with the output of git.
-fn compare_with_git(repository: &Repository) {
+fn compare_with_git(repository: &TestRepository) {
     let pack = repository.pack();
     let objects = repository.objects();
     assert_eq!(pack.index().object_count() as usize, objects.len());
@@ -26,7 +26,7 @@ fn compare_with_git(repository: &Repository) {
             assert!(found.unwrap() == object.content, "{}", object.id);
             assert_eq!(repository.format.blob_id(&object.content), object.id);
         } else {
-            support::refused(found, "the object is not a blob");
+            support::assert_refused(found, "the object is not a blob");
         }
         kinds.insert(object.kind);
     }
@@ -36,7 +36,7 @@ fn compare_with_git(repository: &Repository) {
 #[test]
 fn blobs_in_long_chains_of_offset_deltas_are_read_as_git_reads_them() {
     for (format, large) in [(ObjectFormat::Sha1, 3 << 20), (ObjectFormat::Sha256, 10)] {
-        let repository = Repository::new(format);
+        let repository = TestRepository::new(format);
         repository.import(120, large);
         repository.git(&["repack", "-adfq", "--depth=50", "--window=60"], b"");
         assert!(repository.deepest_chain() >= 40, "{}", repository.deepest_chain());
@@ -47,7 +47,7 @@ fn blobs_in_long_chains_of_offset_deltas_are_read_as_git_reads_them() {
 #[test]
 fn blobs_in_chains_of_id_deltas_are_read_as_git_reads_them() {
     for format in [ObjectFormat::Sha1, ObjectFormat::Sha256] {
-        let repository = Repository::with_history(format, 60);
+        let repository = TestRepository::with_history(format, 60);
         let no_offsets = "repack.useDeltaBaseOffset=false";
         repository.git(&["-c", no_offsets, "repack", "-adfq", "--depth=50"], b"");
         assert!(repository.deepest_chain() >= 10, "{}", repository.deepest_chain());
@@ -58,9 +58,9 @@ fn blobs_in_chains_of_id_deltas_are_read_as_git_reads_them() {
 #[test]
 fn loose_blobs_are_read_as_git_reads_them() {
     for (format, large) in [(ObjectFormat::Sha1, 3 << 20), (ObjectFormat::Sha256, 10)] {
-        let packed = Repository::new(format);
+        let packed = TestRepository::new(format);
         packed.import(8, large);
-        let repository = Repository::new(format);
+        let repository = TestRepository::new(format);
         let pack = std::fs::read(packed.pack_file("pack")).unwrap();
         repository.git(&["unpack-objects", "-q"], &pack);
         let objects = repository.objects();
@@ -71,7 +71,7 @@ fn loose_blobs_are_read_as_git_reads_them() {
             if object.kind == "blob" {
                 assert!(found.unwrap() == object.content, "{}", object.id);
             } else {
-                support::refused(found, "the object is not a blob");
+                support::assert_refused(found, "the object is not a blob");
             }
         }
     }
@@ -83,9 +83,9 @@ fn a_blob_that_is_exactly_as_large_as_the_limit_is_read_and_a_larger_one_is_refu
     let file = file_with(&zlib(&[b"blob 1000\0", content.as_slice()].concat()));
     assert_eq!(loose::read_blob(&file, 1000).unwrap(), content);
     let refused = loose::read_blob(&file, 999);
-    support::refused(refused, "the blob has 1000 bytes, which is more than 999");
+    support::assert_refused(refused, "the blob has 1000 bytes, which is more than 999");
 
-    let repository = Repository::with_history(ObjectFormat::Sha1, 30);
+    let repository = TestRepository::with_history(ObjectFormat::Sha1, 30);
     repository.git(&["repack", "-adfq", "--depth=50"], b"");
     let pack = repository.pack();
     for object in repository.objects().into_iter().filter(|object| object.kind == "blob") {
@@ -94,13 +94,13 @@ fn a_blob_that_is_exactly_as_large_as_the_limit_is_read_and_a_larger_one_is_refu
         assert!(pack.read_blob(position, size).unwrap() == object.content);
         let Some(limit) = size.checked_sub(1) else { continue };
         let refused = pack.read_blob(position, limit);
-        support::refused(refused, "the blob has");
+        support::assert_refused(refused, "the blob has");
     }
 }
 
 #[test]
 fn offsets_of_64_bits_are_followed() {
-    let repository = Repository::with_history(ObjectFormat::Sha1, 30);
+    let repository = TestRepository::with_history(ObjectFormat::Sha1, 30);
     let (pack, index) = (repository.pack_file("pack"), repository.pack_file("idx"));
     let before = std::fs::metadata(&index).unwrap().len();
     // Git writes every offset from 0x100 on with 64 bits.
@@ -113,12 +113,12 @@ fn offsets_of_64_bits_are_followed() {
 
 #[test]
 fn an_index_of_version_1_is_refused() {
-    let repository = Repository::with_history(ObjectFormat::Sha1, 1);
+    let repository = TestRepository::with_history(ObjectFormat::Sha1, 1);
     let (pack, index) = (repository.pack_file("pack"), repository.pack_file("idx"));
     let (pack, index) = (pack.to_str().unwrap(), index.to_str().unwrap());
     repository.git(&["index-pack", "--index-version=1", "-o", index, pack], b"");
     let refused = PackIndex::open(std::fs::File::open(index).unwrap(), ObjectFormat::Sha1);
-    support::refused(refused, "not a pack index of version 2");
+    support::assert_refused(refused, "not a pack index of version 2");
 }
 
 #[test]
@@ -126,28 +126,29 @@ fn an_index_of_the_other_format_is_refused() {
     for (format, other) in
         [(ObjectFormat::Sha1, ObjectFormat::Sha256), (ObjectFormat::Sha256, ObjectFormat::Sha1)]
     {
-        let repository = Repository::with_history(format, 4);
+        let repository = TestRepository::with_history(format, 4);
         let file = std::fs::File::open(repository.pack_file("idx")).unwrap();
         let refused = PackIndex::open(file, other);
-        support::refused(refused, "does not fit its");
+        support::assert_refused(refused, "does not fit its");
     }
 }
 
 #[test]
 fn a_pack_with_the_index_of_another_pack_is_refused() {
-    let (one, two) = (Repository::new(ObjectFormat::Sha1), Repository::new(ObjectFormat::Sha1));
+    let (one, two) =
+        (TestRepository::new(ObjectFormat::Sha1), TestRepository::new(ObjectFormat::Sha1));
     for (repository, content) in [(&one, b"one"), (&two, b"two")] {
         let id = repository.git(&["hash-object", "-w", "--stdin"], content);
         repository.git(&["pack-objects", "-q", "objects/pack/pack"], &id);
     }
     let pack = std::fs::File::open(one.pack_file("pack")).unwrap();
     let refused = Pack::open(pack, two.index());
-    support::refused(refused, "the index belongs to another pack");
+    support::assert_refused(refused, "the index belongs to another pack");
 }
 
 #[test]
 fn what_the_pack_does_not_have_is_not_found() {
-    let repository = Repository::with_history(ObjectFormat::Sha1, 30);
+    let repository = TestRepository::with_history(ObjectFormat::Sha1, 30);
     let index = repository.index();
     for number in 0..2000_u32 {
         let id = ObjectFormat::Sha1.blob_id(&number.to_be_bytes());
@@ -161,9 +162,9 @@ fn what_the_pack_does_not_have_is_not_found() {
     assert_eq!(index.find(&ObjectId::from_bytes(&longer).unwrap()).unwrap(), None);
     for position in [index.object_count(), u32::MAX] {
         let refused = index.id_at(position);
-        support::refused(refused, "the pack index has no object at position");
+        support::assert_refused(refused, "the pack index has no object at position");
         let refused = index.offset(position);
-        support::refused(refused, "the pack index has no object at position");
+        support::assert_refused(refused, "the pack index has no object at position");
     }
 }
 
@@ -173,12 +174,12 @@ fn an_empty_index_finds_nothing() {
     assert_eq!(pack.index().object_count(), 0);
     assert_eq!(pack.index().find(&ObjectFormat::Sha1.blob_id(b"")).unwrap(), None);
     let refused = pack.read_blob(0, LIMIT);
-    support::refused(refused, "the pack index has no object at position 0");
+    support::assert_refused(refused, "the pack index has no object at position 0");
 }
 
 #[test]
 fn several_threads_read_one_pack() {
-    let repository = Repository::with_history(ObjectFormat::Sha1, 30);
+    let repository = TestRepository::with_history(ObjectFormat::Sha1, 30);
     let pack = repository.pack();
     let objects = repository.objects();
     std::thread::scope(|scope| {

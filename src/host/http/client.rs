@@ -59,7 +59,7 @@ impl HttpClient {
 
     /// The reqwest client with Pixir's policy, for a library that takes one.
     pub fn reqwest(&self) -> Result<&reqwest::Client, HttpError> {
-        self.built().map(|built| &built.client)
+        self.built_client().map(|built| &built.client)
     }
 
     /// Sends a GET request; `path` is appended to the endpoint's URL.
@@ -84,10 +84,10 @@ impl HttpClient {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<HttpResponse, HttpError> {
-        let built = self.built()?;
+        let built = self.built_client()?;
         let url = self.url(path)?;
         let request = built.client.request(method, url).headers(headers).body(body);
-        let response = request.send().await.map_err(|error| self.failed(&error, built))?;
+        let response = request.send().await.map_err(|error| self.request_error(&error, built))?;
         Ok(HttpResponse { response, peer: self.peer.as_str().into() })
     }
 
@@ -97,15 +97,15 @@ impl HttpClient {
             .map_err(|error| HttpError::InvalidRequest(format!("{text} is not a URL: {error}")))
     }
 
-    fn built(&self) -> Result<&BuiltClient, HttpError> {
-        self.built.get_or_init(|| self.build()).as_ref().map_err(Clone::clone)
+    fn built_client(&self) -> Result<&BuiltClient, HttpError> {
+        self.built.get_or_init(|| self.build_client()).as_ref().map_err(Clone::clone)
     }
 
-    fn build(&self) -> Result<BuiltClient, HttpError> {
+    fn build_client(&self) -> Result<BuiltClient, HttpError> {
         let url = self.url("")?;
         let is_direct = url.host().is_some_and(|host| is_loopback(&host));
-        let proxy = if is_direct { None } else { proxy::find(&self.settings, &url)? };
-        let tls = tls::config(&self.settings, &url)?;
+        let proxy = if is_direct { None } else { proxy::find_proxy(&self.settings, &url)? };
+        let tls = tls::tls_config(&self.settings, &url)?;
         let builder = reqwest::Client::builder()
             .http1_only()
             .http1_max_headers(MOST_HEADERS)
@@ -131,7 +131,7 @@ impl HttpClient {
         Ok(BuiltClient { client: builder.build().map_err(invalid)?, proxy })
     }
 
-    fn failed(&self, error: &reqwest::Error, built: &BuiltClient) -> HttpError {
+    fn request_error(&self, error: &reqwest::Error, built: &BuiltClient) -> HttpError {
         let peer = &self.peer;
         if error.is_builder() {
             return HttpError::InvalidRequest(root_cause(error));
@@ -226,12 +226,12 @@ impl HttpResponse {
     }
 
     /// More of the body if it has arrived already.
-    pub fn chunk_now(&mut self) -> Option<Result<Option<Bytes>, HttpError>> {
+    pub fn available_chunk(&mut self) -> Option<Result<Option<Bytes>, HttpError>> {
         self.chunk().now_or_never()
     }
 
     /// The whole body; `None` when it has more than `longest` bytes.
-    pub async fn whole(mut self, longest: usize) -> Result<Option<Vec<u8>>, HttpError> {
+    pub async fn read_body(mut self, longest: usize) -> Result<Option<Vec<u8>>, HttpError> {
         let mut body = Vec::new();
         while let Some(chunk) = self.chunk().await? {
             body.extend_from_slice(&chunk);

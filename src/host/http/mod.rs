@@ -5,7 +5,7 @@
 //! credential goes to its own endpoint only. A request that left is never sent again.
 
 mod client;
-mod lines;
+mod event_lines;
 mod proxy;
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use url::Host;
 
 pub use client::{HttpClient, HttpResponse};
-pub use lines::EventLines;
+pub use event_lines::EventLines;
 
 use crate::base::error::{Explain, Kind};
 
@@ -52,7 +52,7 @@ impl HttpSettings {
 
     /// Trusts the certificates in these files too.
     #[must_use]
-    pub fn trusting(mut self, extra_roots: Vec<PathBuf>) -> Self {
+    pub fn with_extra_certificates(mut self, extra_roots: Vec<PathBuf>) -> Self {
         self.extra_roots = extra_roots;
         self
     }

@@ -14,7 +14,7 @@ pub struct ProxyRule {
 }
 
 /// The proxy for an endpoint that is not on this machine. Like the variables' names say, only https goes through it.
-pub fn find(settings: &HttpSettings, endpoint: &Url) -> Result<Option<ProxyRule>, HttpError> {
+pub fn find_proxy(settings: &HttpSettings, endpoint: &Url) -> Result<Option<ProxyRule>, HttpError> {
     let Some((name, proxy)) = &settings.proxy else { return Ok(None) };
     if endpoint.scheme() != "https" {
         return Ok(None);
@@ -22,7 +22,7 @@ pub fn find(settings: &HttpSettings, endpoint: &Url) -> Result<Option<ProxyRule>
     // The value is not repeated in the message, because it may hold a password.
     let refuse = |reason: &str| HttpError::Setting(format!("{name} {reason}"));
     let unusable = || refuse("does not name a proxy that can be used");
-    let url = parse(proxy.trim()).map_err(|_| unusable())?;
+    let url = parse_proxy(proxy.trim()).map_err(|_| unusable())?;
     match url.scheme() {
         "http" | "https" => {}
         socks if socks.starts_with("socks") => {
@@ -36,7 +36,7 @@ pub fn find(settings: &HttpSettings, endpoint: &Url) -> Result<Option<ProxyRule>
     Ok(Some(ProxyRule { rule, peer }))
 }
 
-fn parse(proxy: &str) -> Result<Url, ParseError> {
+fn parse_proxy(proxy: &str) -> Result<Url, ParseError> {
     match Url::parse(proxy) {
         Ok(url) if url.has_host() => Ok(url),
         // `proxy.example:3128` parses as a URL of an unknown scheme.
@@ -54,7 +54,7 @@ mod tests {
             (name == "HTTPS_PROXY").then(|| proxy.to_owned())
         });
         let endpoint = Url::parse("https://api.model.example/v1").unwrap();
-        Ok(find(&settings, &endpoint)?.map(|found| found.peer))
+        Ok(find_proxy(&settings, &endpoint)?.map(|found| found.peer))
     }
 
     #[test]

@@ -19,33 +19,34 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Answers = Vec<Vec<u8>>;
 
 /// A test server that counts connections and requests.
-struct Counter {
+struct CountingServer {
     client: HttpClient,
     connections: Arc<AtomicUsize>,
     requests: Arc<AtomicUsize>,
     closed: Arc<AtomicUsize>,
 }
 
-impl Counter {
+impl CountingServer {
     /// One list of answers per connection; more connections get none.
     async fn start(connections: Vec<Answers>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let base_url = format!("http://{}", listener.local_addr().unwrap());
         let (accepted, requests) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let closed = Arc::new(AtomicUsize::new(0));
-        let (counted, heard, ended) = (accepted.clone(), requests.clone(), closed.clone());
+        let (counted, counted_requests, ended) =
+            (accepted.clone(), requests.clone(), closed.clone());
         tokio::spawn(async move {
             let mut connections = connections.into_iter();
             while let Ok((mut socket, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::SeqCst);
                 let answers = connections.next().unwrap_or_default();
-                let (heard, ended) = (heard.clone(), ended.clone());
+                let (counted_requests, ended) = (counted_requests.clone(), ended.clone());
                 tokio::spawn(async move {
                     for answer in answers {
-                        if !hear(&mut socket).await {
+                        if !read_request(&mut socket).await {
                             break;
                         }
-                        heard.fetch_add(1, Ordering::SeqCst);
+                        counted_requests.fetch_add(1, Ordering::SeqCst);
                         socket.write_all(&answer).await.unwrap();
                     }
                     drop(socket);
@@ -68,17 +69,17 @@ impl Counter {
             .unwrap()
     }
 
-    async fn ask(&self) -> Result<String, HttpError> {
-        whole(&mut self.post().await?).await
+    async fn post_text(&self) -> Result<String, HttpError> {
+        read_text(&mut self.post().await?).await
     }
 
-    fn counted(&self) -> (usize, usize) {
+    fn counts(&self) -> (usize, usize) {
         (self.connections.load(Ordering::SeqCst), self.requests.load(Ordering::SeqCst))
     }
 }
 
 /// Reads one request; `false` when there is none.
-async fn hear(socket: &mut TcpStream) -> bool {
+async fn read_request(socket: &mut TcpStream) -> bool {
     let mut request = Vec::new();
     while !request.ends_with(b"question") {
         match socket.read_u8().await {
@@ -89,7 +90,7 @@ async fn hear(socket: &mut TcpStream) -> bool {
     true
 }
 
-async fn whole(response: &mut HttpResponse) -> Result<String, HttpError> {
+async fn read_text(response: &mut HttpResponse) -> Result<String, HttpError> {
     let mut text = Vec::new();
     while let Some(chunk) = tokio::time::timeout(PATIENCE, response.chunk()).await.unwrap()? {
         text.extend_from_slice(&chunk);
@@ -97,11 +98,11 @@ async fn whole(response: &mut HttpResponse) -> Result<String, HttpError> {
     Ok(String::from_utf8(text).unwrap())
 }
 
-fn sized(body: &str) -> Vec<u8> {
+fn response_with_length(body: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-fn chunked(pieces: &[&str]) -> Vec<u8> {
+fn response_in_chunks(pieces: &[&str]) -> Vec<u8> {
     let mut answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_owned();
     for piece in pieces {
         write!(answer, "{:x}\r\n{piece}\r\n", piece.len()).unwrap();
@@ -113,26 +114,31 @@ fn chunked(pieces: &[&str]) -> Vec<u8> {
 async fn an_answer_ends_by_its_length_its_last_chunk_or_its_connection() {
     let open_ended = b"HTTP/1.1 200 OK\r\n\r\nto the end".to_vec();
     let closing = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbye".to_vec();
-    let server = Counter::start(vec![
-        vec![sized("by length"), chunked(&["in ", "chunks"]), sized(""), open_ended],
+    let server = CountingServer::start(vec![
+        vec![
+            response_with_length("by length"),
+            response_in_chunks(&["in ", "chunks"]),
+            response_with_length(""),
+            open_ended,
+        ],
         vec![closing],
-        vec![sized("again")],
+        vec![response_with_length("again")],
     ])
     .await;
     for expected in ["by length", "in chunks", "", "to the end", "bye", "again"] {
-        assert_eq!(server.ask().await.unwrap(), expected);
+        assert_eq!(server.post_text().await.unwrap(), expected);
     }
-    assert_eq!(server.counted(), (3, 6));
+    assert_eq!(server.counts(), (3, 6));
 }
 
 #[tokio::test]
 async fn an_end_that_comes_alone_is_an_end() {
-    let (client, server) = pair().await;
+    let (client, server) = client_and_connection().await;
     let talk = tokio::spawn(async move {
         let mut socket = server.await.unwrap();
         for _ in 0..2 {
-            assert!(hear(&mut socket).await);
-            let answer = chunked(&["data"]);
+            assert!(read_request(&mut socket).await);
+            let answer = response_in_chunks(&["data"]);
             let (most, end) = answer.split_at(answer.len() - 5);
             socket.write_all(most).await.unwrap();
             // The client has read the data before the end is written.
@@ -145,13 +151,13 @@ async fn an_end_that_comes_alone_is_an_end() {
     for _ in 0..2 {
         let body = Bytes::from_static(b"question");
         let mut response = client.post("/ask", HeaderMap::new(), body).await.unwrap();
-        assert_eq!(whole(&mut response).await.unwrap(), "data");
+        assert_eq!(read_text(&mut response).await.unwrap(), "data");
     }
     talk.await.unwrap();
 }
 
 /// A client, and the one connection that it will make.
-async fn pair() -> (HttpClient, tokio::task::JoinHandle<TcpStream>) {
+async fn client_and_connection() -> (HttpClient, tokio::task::JoinHandle<TcpStream>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let base_url = format!("http://{}", listener.local_addr().unwrap());
     let server = tokio::spawn(async move { listener.accept().await.unwrap().0 });
@@ -160,7 +166,7 @@ async fn pair() -> (HttpClient, tokio::task::JoinHandle<TcpStream>) {
 
 #[tokio::test]
 async fn an_answer_that_comes_before_the_question_was_heard_is_heard() {
-    let (client, server) = pair().await;
+    let (client, server) = client_and_connection().await;
     tokio::spawn(async move {
         let mut socket = server.await.unwrap();
         socket.read_u8().await.unwrap();
@@ -173,7 +179,7 @@ async fn an_answer_that_comes_before_the_question_was_heard_is_heard() {
     let asking = client.post("/ask", HeaderMap::new(), body);
     let mut response = tokio::time::timeout(PATIENCE, asking).await.unwrap().unwrap();
     assert_eq!(response.status(), 413);
-    assert_eq!(whole(&mut response).await.unwrap(), "no");
+    assert_eq!(read_text(&mut response).await.unwrap(), "no");
 }
 
 #[tokio::test]
@@ -183,40 +189,41 @@ async fn an_answer_that_is_cut_is_broken_and_not_whole() {
     let garbage = b"SSH-2.0-OpenSSH\r\n\r\n".to_vec();
     let silent = Vec::new();
     let answers = [short, endless, garbage, silent];
-    let server = Counter::start(answers.map(|answer| vec![answer]).into()).await;
+    let server = CountingServer::start(answers.map(|answer| vec![answer]).into()).await;
     for _ in 0..4 {
-        let error = server.ask().await.unwrap_err();
+        let error = server.post_text().await.unwrap_err();
         assert!(matches!(error, HttpError::Broken(_)), "{error:?}");
     }
-    assert_eq!(server.counted(), (4, 4));
+    assert_eq!(server.counts(), (4, 4));
 }
 
 #[tokio::test]
 async fn a_connection_is_used_again_once_its_answer_was_read() {
-    let answers = vec![sized("a"), chunked(&["b", "c"]), sized("d")];
-    let server = Counter::start(vec![answers, Vec::new()]).await;
+    let answers =
+        vec![response_with_length("a"), response_in_chunks(&["b", "c"]), response_with_length("d")];
+    let server = CountingServer::start(vec![answers, Vec::new()]).await;
     for expected in ["a", "bc", "d"] {
-        assert_eq!(server.ask().await.unwrap(), expected);
+        assert_eq!(server.post_text().await.unwrap(), expected);
     }
-    assert_eq!(server.counted(), (1, 3));
+    assert_eq!(server.counts(), (1, 3));
 }
 
 #[tokio::test]
 async fn a_kept_connection_that_was_closed_is_replaced_and_nothing_is_lost() {
     let rounds = 20;
-    let server = Counter::start(vec![vec![sized("hello")]; rounds]).await;
+    let server = CountingServer::start(vec![vec![response_with_length("hello")]; rounds]).await;
     for round in 1..=rounds {
         // Each connection is closed after its answer, without `connection: close`.
-        assert_eq!(server.ask().await.unwrap(), "hello");
-        assert_eq!(server.counted(), (round, round));
-        until_closed(&server).await;
+        assert_eq!(server.post_text().await.unwrap(), "hello");
+        assert_eq!(server.counts(), (round, round));
+        wait_until_closed(&server).await;
     }
 }
 
 /// Waits until the server has closed every connection and the client had a chance to notice.
-async fn until_closed(server: &Counter) {
+async fn wait_until_closed(server: &CountingServer) {
     let wait = async {
-        while server.closed.load(Ordering::SeqCst) < server.counted().0 {
+        while server.closed.load(Ordering::SeqCst) < server.counts().0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -227,12 +234,16 @@ async fn until_closed(server: &Counter) {
 #[tokio::test]
 async fn what_has_left_is_never_sent_a_second_time() {
     // The second request is read, and the connection is closed without an answer.
-    let server = Counter::start(vec![vec![sized("first"), Vec::new()], vec![sized("x")]]).await;
-    assert_eq!(server.ask().await.unwrap(), "first");
-    let error = server.ask().await.unwrap_err();
+    let server = CountingServer::start(vec![
+        vec![response_with_length("first"), Vec::new()],
+        vec![response_with_length("x")],
+    ])
+    .await;
+    assert_eq!(server.post_text().await.unwrap(), "first");
+    let error = server.post_text().await.unwrap_err();
     assert!(matches!(error, HttpError::Broken(_)), "{error:?}");
-    assert_eq!(server.counted(), (1, 2));
-    assert_eq!(server.ask().await.unwrap(), "x");
+    assert_eq!(server.counts(), (1, 2));
+    assert_eq!(server.post_text().await.unwrap(), "x");
 }
 
 #[tokio::test]
@@ -246,11 +257,11 @@ async fn a_head_without_end_is_refused() {
         format!("HTTP/1.1 200 OK\r\n{headers}content-length: 2\r\n\r\nok").into_bytes()
     };
     let answers = [long(32 << 10), many(150), long(1 << 20), many(500)];
-    let server = Counter::start(answers.map(|answer| vec![answer]).into()).await;
+    let server = CountingServer::start(answers.map(|answer| vec![answer]).into()).await;
     let mut ends = Vec::new();
     for _ in 0..4 {
-        ends.push(server.ask().await);
-        until_closed(&server).await;
+        ends.push(server.post_text().await);
+        wait_until_closed(&server).await;
     }
     assert_eq!((ends[0].as_deref().unwrap(), ends[1].as_deref().unwrap()), ("ok", "ok"));
     for end in &ends[2..] {
@@ -262,8 +273,8 @@ async fn a_head_without_end_is_refused() {
 async fn informational_answers_before_the_answer_are_skipped() {
     let announced = "HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n".repeat(5);
     let answer = format!("{announced}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
-    let server = Counter::start(vec![vec![answer.into_bytes()]]).await;
-    assert_eq!(server.ask().await.unwrap(), "ok");
+    let server = CountingServer::start(vec![vec![answer.into_bytes()]]).await;
+    assert_eq!(server.post_text().await.unwrap(), "ok");
 }
 
 #[tokio::test]

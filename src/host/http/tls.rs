@@ -17,25 +17,26 @@ const HTTP_1: &[u8] = b"http/1.1";
 
 /// The configuration for an endpoint. Reading the certificates of the system takes milliseconds, so
 /// an endpoint without TLS gets a configuration that trusts none.
-pub fn config(settings: &HttpSettings, endpoint: &Url) -> Result<ClientConfig, HttpError> {
+pub fn tls_config(settings: &HttpSettings, endpoint: &Url) -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|error| unusable(&error))?;
+        .map_err(|error| tls_error(&error))?;
     let builder = if endpoint.scheme() != "https" {
         builder.with_root_certificates(RootCertStore::empty())
     } else if let Some(path) = &settings.cert_file {
         let mut roots = RootCertStore::empty();
         let certificates = certificates("SSL_CERT_FILE", path)?;
         for certificate in extra_roots(settings)?.into_iter().chain(certificates) {
-            roots.add(certificate).map_err(|error| rejected(&error))?;
+            roots.add(certificate).map_err(|error| certificate_error(&error))?;
         }
         builder.with_root_certificates(roots)
     } else {
         let extra = extra_roots(settings)?;
         let has_extra = !extra.is_empty();
-        let verifier = Verifier::new_with_extra_roots(extra, provider)
-            .map_err(|error| if has_extra { rejected(&error) } else { unusable(&error) })?;
+        let verifier = Verifier::new_with_extra_roots(extra, provider).map_err(|error| {
+            if has_extra { certificate_error(&error) } else { tls_error(&error) }
+        })?;
         builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
     };
     let mut config = builder.with_no_client_auth();
@@ -62,10 +63,10 @@ fn certificates(source: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
     }
 }
 
-fn unusable(error: &Error) -> HttpError {
+fn tls_error(error: &Error) -> HttpError {
     HttpError::InvalidRequest(format!("TLS cannot be used: {error}"))
 }
 
-fn rejected(error: &Error) -> HttpError {
+fn certificate_error(error: &Error) -> HttpError {
     HttpError::Setting(format!("invalid certificate in tls.extra_roots or SSL_CERT_FILE: {error}"))
 }

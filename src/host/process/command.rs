@@ -19,28 +19,28 @@ use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio_util::sync::CancellationToken;
 
 use super::environment;
-use super::lifeline::{Lifeline, Stdin};
-use super::output::Output;
-use super::running::{Running, Supervisor};
-use super::slot::{ProcessSlots, Slots};
+use super::lifeline::{CommandPipes, Lifeline};
+use super::output::OutputCollector;
+use super::running::{SupervisedCommand, SupervisorProcess};
+use super::slot::{CommandSlots, ProcessSlots};
 use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
 use crate::base::error::{Explain, Kind};
-use crate::host::process::post_run::{Pending, Witness};
-use crate::host::process::protocol::{Order, encode_frame};
+use crate::host::process::post_run::{ExitWatch, PendingChecks};
+use crate::host::process::protocol::{SupervisorRequest, encode_frame};
 use crate::host::sandbox::{
-    CacheAccess, CommandGroup, DelegatedGroup, Level, LimitEvents, LocalSockets, OomKillCounter,
-    Sandbox, Spec,
+    CacheAccess, CommandGroup, DelegatedGroup, EnforcementLevel, LimitEvents, LocalSockets,
+    OomKillCounter, Sandbox, SandboxSpec,
 };
-use crate::settings::bounds::Bounds;
+use crate::settings::bounds::WriteBounds;
 use crate::settings::config::Config;
 
 /// Starts commands through supervisors; cheap to clone.
 #[derive(Clone)]
-pub struct Commands(Arc<Shared>);
+pub struct CommandRunner(Arc<RunnerShared>);
 
 /// The process environment that commands need, read once at startup.
 #[derive(Debug, Clone)]
-pub struct Host {
+pub struct HostEnvironment {
     /// Pixir's own program; `/proc/self/exe` works even after an update has replaced the file.
     pub own_binary: PathBuf,
     /// The whole environment; commands only get an allow-list of it.
@@ -57,36 +57,36 @@ pub enum Containment {
     Subreaper,
 }
 
-struct Shared {
+struct RunnerShared {
     own_binary: PathBuf,
     environment: Vec<(OsString, OsString)>,
     /// Looked up by the first command.
     shell: OnceLock<PathBuf>,
-    wanted_shell: Option<PathBuf>,
+    configured_shell: Option<PathBuf>,
     drain: Duration,
     grace: Duration,
     subreaper_only: AtomicBool,
     /// Idle supervisors, new or used, so that the next command need not wait; each serves one Spec.
     /// The most recently used is last.
-    spares: Mutex<Vec<(Option<Spec>, Supervisor)>>,
+    spares: Mutex<Vec<(Option<SandboxSpec>, SupervisorProcess)>>,
     /// A supervisor that was started before its Spec was known.
-    early: Mutex<Option<UnassignedSupervisor>>,
+    prestarted: Mutex<Option<UnassignedSupervisor>>,
     sandbox: Sandbox,
     /// The parent of control groups for commands, if they can be created; found by the first command.
     groups: OnceLock<Option<DelegatedGroup>>,
     /// Counts the processes that the kernel killed in Pixir's own control group.
-    kills: OnceLock<OomKillCounter>,
+    oom_kills: OnceLock<OomKillCounter>,
     slots: ProcessSlots,
     max_commands: usize,
     /// Integrity checks that have not finished.
-    pending: Pending,
+    pending_checks: PendingChecks,
     /// Cancelled when the run ends.
     closing: CancellationToken,
 }
 
-impl Shared {
+impl RunnerShared {
     fn shell(&self) -> &Path {
-        let find = || environment::shell(&self.environment, self.wanted_shell.as_deref());
+        let find = || environment::find_shell(&self.environment, self.configured_shell.as_deref());
         self.shell.get_or_init(find)
     }
 }
@@ -104,63 +104,63 @@ struct UnassignedSupervisor {
 const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often a command is attempted while the folders mounted for it change.
-const MOST_ATTEMPTS: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// How many idle supervisors are kept.
-const MOST_SPARES: usize = 3;
+const MAX_SPARES: usize = 3;
 
 /// A request to run one command.
-pub struct Job<'a> {
+pub struct CommandRequest<'a> {
     pub command: &'a str,
     pub directory: &'a Path,
     /// The extra roots of the Workspace.
-    pub further: &'a [PathBuf],
+    pub extra_roots: &'a [PathBuf],
     /// `None` for no deadline.
     pub timeout: Option<Duration>,
     pub cancel: &'a CancellationToken,
     /// The pipes of the command; `None` for an empty standard input.
-    pub stdin: Option<&'a Stdin>,
+    pub stdin: Option<&'a CommandPipes>,
     /// The write bounds within the directory.
-    pub bounds: &'a Bounds,
+    pub bounds: &'a WriteBounds,
     /// The sandbox; `None` if it is turned off.
-    pub spec: Option<&'a Spec>,
+    pub spec: Option<&'a SandboxSpec>,
     /// Gets the supervisor process, whose end is the end of the command.
-    pub witness: Option<&'a Witness>,
+    pub exit_watch: Option<&'a ExitWatch>,
 }
 
 /// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    pub end: End,
-    pub stopped: Option<Stop>,
-    pub leftovers: Vec<Leftover>,
+pub struct ProcessOutcome {
+    pub exit: CommandExit,
+    pub stopped: Option<StopCause>,
+    pub leftovers: Vec<LeftoverProcess>,
     /// Processes that could not be killed.
-    pub survivors: Vec<Leftover>,
+    pub survivors: Vec<LeftoverProcess>,
     /// Paths that the sandbox had covered and that were replaced from outside while the command ran.
     pub uncovered: Vec<PathBuf>,
     pub duration: Duration,
     /// `namespace` or `subreaper`.
     pub containment: String,
     /// Which limits the kernel enforced while it ran.
-    pub events: LimitEvents,
+    pub limit_events: LimitEvents,
     /// The sandbox level that was reached.
-    pub level: Level,
+    pub level: EnforcementLevel,
     /// Whether a call had to declare that it needs Unix sockets.
     pub sockets: LocalSockets,
     /// How the package caches were mounted.
     pub caches: CacheAccess,
 }
 
-impl Outcome {
+impl ProcessOutcome {
     /// Whether the command ended on its own with exit code 0.
     pub fn is_success(&self) -> bool {
-        self.end == End::Code(0) && self.stopped.is_none()
+        self.exit == CommandExit::Code(0) && self.stopped.is_none()
     }
 }
 
 /// How the shell of the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum CommandExit {
     Code(i32),
     Signal(i32),
     /// It was killed before its exit status was reported.
@@ -169,7 +169,7 @@ pub enum End {
 
 /// Why Pixir stopped a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopCause {
     TimedOut,
     Interrupted,
     /// A path that the sandbox had covered was replaced.
@@ -178,38 +178,38 @@ pub enum Stop {
 
 /// A process that was still running when the command had ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Leftover {
+pub struct LeftoverProcess {
     pub pid: i32,
     pub name: String,
 }
 
-impl Commands {
+impl CommandRunner {
     /// A runner with command slots of its own; starts nothing yet.
-    pub fn new(host: Host, config: &Config) -> Self {
-        Self::sharing(host, config, ProcessSlots::default())
+    pub fn new(host: HostEnvironment, config: &Config) -> Self {
+        Self::with_slots(host, config, ProcessSlots::default())
     }
 
     /// A runner that shares the command slots of this process.
-    pub fn sharing(host: Host, config: &Config, slots: ProcessSlots) -> Self {
-        let Host { own_binary, environment, containment } = host;
-        let environment = environment::for_commands(&environment, &config.bash.env);
+    pub fn with_slots(host: HostEnvironment, config: &Config, slots: ProcessSlots) -> Self {
+        let HostEnvironment { own_binary, environment, containment } = host;
+        let environment = environment::command_environment(&environment, &config.bash.env);
         let sandbox = Sandbox::new(config, &environment);
-        Self(Arc::new(Shared {
+        Self(Arc::new(RunnerShared {
             own_binary,
             shell: OnceLock::new(),
-            wanted_shell: config.bash.shell.clone(),
+            configured_shell: config.bash.shell.clone(),
             environment,
             drain: config.bash.drain,
             grace: config.grace.process,
             subreaper_only: AtomicBool::new(containment == Containment::Subreaper),
             spares: Mutex::new(Vec::new()),
-            early: Mutex::new(None),
+            prestarted: Mutex::new(None),
             sandbox,
             groups: OnceLock::new(),
-            kills: OnceLock::new(),
+            oom_kills: OnceLock::new(),
             slots,
             max_commands: config.bash.max_commands,
-            pending: Pending::default(),
+            pending_checks: PendingChecks::default(),
             closing: CancellationToken::new(),
         }))
     }
@@ -220,29 +220,29 @@ impl Commands {
     }
 
     /// The slots that limit how many commands run at once.
-    pub fn slots(&self) -> &Slots {
+    pub fn slots(&self) -> &CommandSlots {
         self.0.slots.get(self.0.max_commands)
     }
 
     /// The integrity checks that have not finished.
-    pub fn pending(&self) -> &Pending {
-        &self.0.pending
+    pub fn pending_checks(&self) -> &PendingChecks {
+        &self.0.pending_checks
     }
 
     /// Ends background commands, and waits for all integrity checks and until no command runs in a supervisor.
     /// Supervisors give back the package caches meanwhile; the next supervisor waits for those.
     pub async fn close(&self) {
         self.0.closing.cancel();
-        self.0.pending.none().await;
-        self.early().take();
-        let spares: Vec<_> = self.spares().drain(..).collect();
+        self.0.pending_checks.wait_all().await;
+        self.lock_prestarted().take();
+        let spares: Vec<_> = self.lock_spares().drain(..).collect();
         for (_, supervisor) in spares {
             supervisor.release().await;
         }
     }
 
     /// Waits until [`Self::close`] is called.
-    pub async fn closing(&self) {
+    pub async fn wait_closing(&self) {
         self.0.closing.cancelled().await;
     }
 
@@ -255,61 +255,61 @@ impl Commands {
     /// Dropping the future kills all its processes at once.
     pub async fn run(
         &self,
-        job: &Job<'_>,
-        output: &mut Output<'_>,
-    ) -> Result<Outcome, CommandError> {
-        let order = Order {
+        job: &CommandRequest<'_>,
+        output: &mut OutputCollector<'_>,
+    ) -> Result<ProcessOutcome, CommandError> {
+        let order = SupervisorRequest {
             directory: job.directory.into(),
             shell: self.0.shell().to_owned().into(),
             command: job.command.into(),
             drain: self.0.drain,
             environment: self.0.environment.clone(),
         };
-        let frame = order.encode().map_err(|_| CommandError::Unsayable)?;
-        let mut outcome = self.attempt(&frame, job, output).await;
-        for _ in 1..MOST_ATTEMPTS {
+        let frame = order.encode().map_err(|_| CommandError::InvalidCommand)?;
+        let mut outcome = self.run_once(&frame, job, output).await;
+        for _ in 1..MAX_ATTEMPTS {
             // The folders mounted for it have changed; nothing has run yet.
-            let Err(CommandError::Stale) = outcome else { break };
-            self.spares().retain(|(own, _)| own.as_ref() != job.spec);
-            outcome = self.attempt(&frame, job, output).await;
+            let Err(CommandError::StaleMounts) = outcome else { break };
+            self.lock_spares().retain(|(own, _)| own.as_ref() != job.spec);
+            outcome = self.run_once(&frame, job, output).await;
         }
         if let Err(CommandError::Unsupported { .. }) = outcome {
             self.0.subreaper_only.store(true, Ordering::Relaxed);
-            self.spares().clear();
-            self.early().take();
+            self.lock_spares().clear();
+            self.lock_prestarted().take();
             return outcome;
         }
         outcome
     }
 
-    async fn attempt(
+    async fn run_once(
         &self,
         frame: &[u8],
-        job: &Job<'_>,
-        output: &mut Output<'_>,
-    ) -> Result<Outcome, CommandError> {
+        job: &CommandRequest<'_>,
+        output: &mut OutputCollector<'_>,
+    ) -> Result<ProcessOutcome, CommandError> {
         let mut supervisor = if let Some(spare) = self.take_spare(job.spec) {
             spare
         } else {
             Box::pin(self.end_other_spares(job.spec)).await;
-            self.start(job.spec)?
+            self.start_supervisor(job.spec)?
         };
-        if supervisor.lifeline.send(frame, job.stdin).await.is_err() {
-            supervisor = self.start(job.spec)?;
+        if supervisor.lifeline.send_request(frame, job.stdin).await.is_err() {
+            supervisor = self.start_supervisor(job.spec)?;
             // A supervisor that fails at once reports the reason on its status line.
-            supervisor.lifeline.send(frame, job.stdin).await.ok();
+            supervisor.lifeline.send_request(frame, job.stdin).await.ok();
         }
-        if let Some(witness) = job.witness {
-            witness.watches(supervisor.descriptor());
+        if let Some(witness) = job.exit_watch {
+            witness.set_process(supervisor.open_pidfd());
         }
         let group = supervisor.group.clone();
         let before = self.limit_events(group.as_deref());
         let hidden = job.spec.map(|spec| self.0.sandbox.hidden_watch(job.directory, spec));
-        let running = Running::new(supervisor, job, self.0.grace, hidden);
+        let running = SupervisedCommand::new(supervisor, job, self.0.grace, hidden);
         let (mut outcome, free) = Box::pin(running.watch(output)).await?;
-        outcome.events = self.limit_events(group.as_deref()).since(before);
+        outcome.limit_events = self.limit_events(group.as_deref()).since(before);
         if let Some(supervisor) = free {
-            self.keep(job.spec, supervisor);
+            self.store_spare(job.spec, supervisor);
         }
         Ok(outcome)
     }
@@ -317,26 +317,26 @@ impl Commands {
     /// The limit events so far: of the command's own control group, else of Pixir's.
     fn limit_events(&self, group: Option<&CommandGroup>) -> LimitEvents {
         let of_pixir = || {
-            let kills = self.0.kills.get_or_init(OomKillCounter::of_own_group);
+            let kills = self.0.oom_kills.get_or_init(OomKillCounter::for_own_group);
             LimitEvents { oom_kills: kills.read(), refused_processes: 0 }
         };
         group.map_or_else(of_pixir, CommandGroup::events)
     }
 
     /// Creates a control group for a supervisor with this Spec, where that is possible.
-    fn new_group(&self, spec: Option<&Spec>) -> Option<Arc<CommandGroup>> {
+    fn create_group(&self, spec: Option<&SandboxSpec>) -> Option<Arc<CommandGroup>> {
         let limits = &spec?.limits;
-        let groups = self.0.groups.get_or_init(DelegatedGroup::of_this_process).as_ref()?;
+        let groups = self.0.groups.get_or_init(DelegatedGroup::for_this_process).as_ref()?;
         let made = groups.create(limits);
         made.inspect_err(|error| tracing::debug!(%error, "no control group")).ok().map(Arc::new)
     }
 
-    fn spares(&self) -> MutexGuard<'_, Vec<(Option<Spec>, Supervisor)>> {
+    fn lock_spares(&self) -> MutexGuard<'_, Vec<(Option<SandboxSpec>, SupervisorProcess)>> {
         self.0.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_spare(&self, spec: Option<&Spec>) -> Option<Supervisor> {
-        let mut spares = self.spares();
+    fn take_spare(&self, spec: Option<&SandboxSpec>) -> Option<SupervisorProcess> {
+        let mut spares = self.lock_spares();
         let place = spares.iter().rposition(|(own, _)| own.as_ref() == spec)?;
         let (_, mut spare) = spares.remove(place);
         matches!(spare.process.try_wait(), Ok(None)).then_some(spare)
@@ -344,23 +344,23 @@ impl Commands {
 
     /// Ends idle supervisors of the same Session with other Specs, so that the next supervisor finds in the
     /// package caches what their commands wrote. The most recently used one ends last.
-    async fn end_other_spares(&self, spec: Option<&Spec>) {
+    async fn end_other_spares(&self, spec: Option<&SandboxSpec>) {
         let Some(spec) = spec.filter(|spec| !spec.caches.places.is_empty()) else { return };
-        let is_other = |own: &Option<Spec>| {
+        let is_other = |own: &Option<SandboxSpec>| {
             own.as_ref().is_some_and(|own| {
                 own.scratch == spec.scratch && own != spec && !own.caches.places.is_empty()
             })
         };
-        let others: Vec<_> = self.spares().extract_if(.., |(own, _)| is_other(own)).collect();
+        let others: Vec<_> = self.lock_spares().extract_if(.., |(own, _)| is_other(own)).collect();
         for (_, supervisor) in others {
-            supervisor.end().await;
+            supervisor.close_and_wait().await;
         }
     }
 
-    fn keep(&self, spec: Option<&Spec>, supervisor: Supervisor) {
-        let mut spares = self.spares();
+    fn store_spare(&self, spec: Option<&SandboxSpec>, supervisor: SupervisorProcess) {
+        let mut spares = self.lock_spares();
         spares.push((spec.cloned(), supervisor));
-        if spares.len() > MOST_SPARES {
+        if spares.len() > MAX_SPARES {
             spares.remove(0);
         }
     }
@@ -370,37 +370,41 @@ impl Commands {
         &self.0.environment
     }
 
-    fn early(&self) -> MutexGuard<'_, Option<UnassignedSupervisor>> {
-        self.0.early.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_prestarted(&self) -> MutexGuard<'_, Option<UnassignedSupervisor>> {
+        self.0.prestarted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a supervisor process if none is idle, while its Spec is still being computed.
-    pub fn start_early(&self) {
-        let mut early = self.early();
-        if early.is_none() && self.spares().is_empty() {
+    pub fn prestart_supervisor(&self) {
+        let mut early = self.lock_prestarted();
+        if early.is_none() && self.lock_spares().is_empty() {
             // The command will fail in the same way, and report it.
             *early = self.spawn_supervisor().ok();
         }
     }
 
     /// Starts a supervisor with this Spec, or sends the Spec to the one that was started early.
-    pub(super) fn start(&self, spec: Option<&Spec>) -> Result<Supervisor, CommandError> {
-        let early = self.early().take();
+    pub(super) fn start_supervisor(
+        &self,
+        spec: Option<&SandboxSpec>,
+    ) -> Result<SupervisorProcess, CommandError> {
+        let early = self.lock_prestarted().take();
         let fits = |early: &UnassignedSupervisor| early.containment == self.containment();
         let supervisor = match early.filter(fits) {
             Some(early) => early,
             None => self.spawn_supervisor()?,
         };
         let UnassignedSupervisor { process, mut lifeline, output, status, .. } = supervisor;
-        let group = self.new_group(spec);
+        let group = self.create_group(spec);
         let folder = group.as_ref().map_or_else(OsString::new, |group| group.folder().into());
-        let spec = spec.map(Spec::arguments).unwrap_or_default();
-        let setup = encode_frame([folder].into_iter().chain(spec)).map_err(CommandError::Start)?;
+        let spec = spec.map(SandboxSpec::arguments).unwrap_or_default();
+        let setup = encode_frame([folder].into_iter().chain(spec))
+            .map_err(CommandError::StartSupervisor)?;
         // A supervisor that ends at once reports the reason on its status line.
         lifeline.write_all(&setup).ok();
-        let lifeline = Lifeline::new(lifeline).map_err(CommandError::Start)?;
+        let lifeline = Lifeline::new(lifeline).map_err(CommandError::StartSupervisor)?;
         let status = BufReader::new(status).lines();
-        Ok(Supervisor { process, lifeline, output, status, group })
+        Ok(SupervisorProcess { process, lifeline, output, status, group })
     }
 
     /// The containment of the next supervisor, as its argument.
@@ -411,43 +415,43 @@ impl Commands {
     #[expect(clippy::disallowed_methods, reason = "the only place that starts host processes")]
     fn spawn_supervisor(&self) -> Result<UnassignedSupervisor, CommandError> {
         let containment = self.containment();
-        let (lifeline, far_end) = UnixStream::pair().map_err(CommandError::Start)?;
-        lifeline.set_write_timeout(Some(SETUP_TIMEOUT)).map_err(CommandError::Start)?;
+        let (lifeline, far_end) = UnixStream::pair().map_err(CommandError::StartSupervisor)?;
+        lifeline.set_write_timeout(Some(SETUP_TIMEOUT)).map_err(CommandError::StartSupervisor)?;
         let far_end = Stdio::from(OwnedFd::from(far_end));
         let mut command = Command::new(&self.0.own_binary);
         command.args([SUPERVISE, containment]);
         // The supervisor gets no environment: commands could read it there.
         command.env_clear().stdin(far_end).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().map_err(|source| CommandError::NoSupervisor {
+        let mut process = command.spawn().map_err(|source| CommandError::MissingSupervisor {
             program: self.0.own_binary.clone(),
             source,
         })?;
         let (Some(output), Some(status)) = (process.stdout.take(), process.stderr.take()) else {
-            return Err(CommandError::Start(io::ErrorKind::BrokenPipe.into()));
+            return Err(CommandError::StartSupervisor(io::ErrorKind::BrokenPipe.into()));
         };
         Ok(UnassignedSupervisor { containment, process, lifeline, output, status })
     }
 }
 
-impl std::fmt::Debug for Commands {
+impl std::fmt::Debug for CommandRunner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Commands").field("shell", &self.0.shell()).finish_non_exhaustive()
     }
 }
 
 /// The next action for a program that embeds Pixir without a supervisor binary.
-const EMBEDDED: &str = "a program that embeds Pixir sets `HarnessOptions::own_binary` to a binary that calls \
+const EMBEDDER_ACTION: &str = "a program that embeds Pixir sets `HarnessOptions::own_binary` to a binary that calls \
     `pixir::supervise` when its first argument is `pixir::SUPERVISE`: its own, or `pixir`";
 
 /// Why a command did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     #[error("the command contains a NUL byte or is far too long")]
-    Unsayable,
+    InvalidCommand,
     #[error("cannot start the command supervisor")]
-    Start(#[source] io::Error),
+    StartSupervisor(#[source] io::Error),
     #[error("cannot start the command supervisor, \"{}\"", program.display())]
-    NoSupervisor { program: PathBuf, source: io::Error },
+    MissingSupervisor { program: PathBuf, source: io::Error },
     #[error("cannot create a folder for the temporary files of commands")]
     NoScratch(#[source] io::Error),
     #[error("namespaces cannot be used: {reason}")]
@@ -455,59 +459,61 @@ pub enum CommandError {
     #[error("this command cannot be sandboxed here: {reason}")]
     Unconfined { reason: String },
     #[error("the folders mounted for the command changed before it started")]
-    Stale,
+    StaleMounts,
     #[error("the shell could not be started: {reason}")]
-    Refused { reason: String },
+    ShellFailed { reason: String },
     #[error("supervising commands needs /proc, which is missing or shows another pid namespace")]
-    Blind,
+    UnusableProc,
     #[error("the command supervisor ended unexpectedly")]
-    Lost,
+    SupervisorLost,
     #[error("there is no program `{0}`")]
-    Missing(String),
+    ProgramNotFound(String),
 }
 
 impl Explain for CommandError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Unsayable => Kind::InvalidArgs,
-            Self::Missing(_) => Kind::NotFound,
+            Self::InvalidCommand => Kind::InvalidArgs,
+            Self::ProgramNotFound(_) => Kind::NotFound,
             Self::Unconfined { .. } => Kind::SandboxUnavailable,
-            Self::Start(_)
-            | Self::NoSupervisor { .. }
+            Self::StartSupervisor(_)
+            | Self::MissingSupervisor { .. }
             | Self::NoScratch(_)
             | Self::Unsupported { .. }
-            | Self::Refused { .. }
-            | Self::Blind
-            | Self::Stale
-            | Self::Lost => Kind::CommandFailed,
+            | Self::ShellFailed { .. }
+            | Self::UnusableProc
+            | Self::StaleMounts
+            | Self::SupervisorLost => Kind::CommandFailed,
         }
     }
     fn next_actions(&self) -> Vec<String> {
         match self {
-            Self::Refused { reason } if reason.contains("Argument list too long") => {
+            Self::ShellFailed { reason } if reason.contains("Argument list too long") => {
                 vec![
                     "a command over 128 KB must go to a file first; write it and run the file"
                         .into(),
                 ]
             }
-            Self::NoSupervisor { .. } => vec![
+            Self::MissingSupervisor { .. } => vec![
                 "start Pixir again if it was moved or replaced while it ran".into(),
-                EMBEDDED.into(),
+                EMBEDDER_ACTION.into(),
             ],
-            Self::Lost => vec![EMBEDDED.into()],
-            Self::Blind => vec!["go on without commands, or ask the user to mount /proc".into()],
-            Self::Missing(_) => vec!["install it, or name it by its absolute path".into()],
+            Self::SupervisorLost => vec![EMBEDDER_ACTION.into()],
+            Self::UnusableProc => {
+                vec!["go on without commands, or ask the user to mount /proc".into()]
+            }
+            Self::ProgramNotFound(_) => vec!["install it, or name it by its absolute path".into()],
             Self::Unconfined { .. } => vec![
                 "ask the user: `pixir doctor` says what is missing, and `--sandbox off` runs \
                  commands without a sandbox"
                     .into(),
             ],
-            Self::Unsayable
-            | Self::Start(_)
+            Self::InvalidCommand
+            | Self::StartSupervisor(_)
             | Self::NoScratch(_)
             | Self::Unsupported { .. }
-            | Self::Refused { .. }
-            | Self::Stale => Vec::new(),
+            | Self::ShellFailed { .. }
+            | Self::StaleMounts => Vec::new(),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::confined::Needs;
+use super::sandboxed::SandboxNeeds;
 use crate::host::sandbox::{HiddenPath, HiddenPaths, Profile};
 
 /// Messages of programs without network.
@@ -72,10 +72,10 @@ const NO_SSH_KEY: &[&str] =
     &["permission denied (publickey", "host key verification failed", "no such identity"];
 
 /// How many paths in an output are resolved.
-const MOST_PATHS: usize = 64;
+const MAX_PATHS: usize = 64;
 
 /// The characters that delimit a path in a message.
-const ENDS: &[char] =
+const PATH_DELIMITERS: &[char] =
     &['\'', '"', '`', ':', ';', ',', '(', ')', '<', '>', '|', '\u{2018}', '\u{2019}'];
 
 /// A line about something that the sandbox refused.
@@ -88,16 +88,16 @@ pub struct Denial {
 
 /// The rights that the call would have got, had it declared them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MayDeclare {
+pub struct DeclarableRights {
     pub network: bool,
     pub sockets: bool,
 }
 
 /// The lines for a failed command, if the sandbox may be the reason.
-pub fn explain(
+pub fn explain_denials(
     output: &str,
-    needs: Needs,
-    may_declare: MayDeclare,
+    needs: SandboxNeeds,
+    may_declare: DeclarableRights,
     hidden: &HiddenPaths,
     directory: &Path,
 ) -> Vec<Denial> {
@@ -105,12 +105,16 @@ pub fn explain(
     let for_user = hidden_lines(output, hidden, directory);
     let is_found = !for_user.is_empty();
     let for_user = for_user.into_iter().map(|text| Denial { text, is_for_user: true });
-    refusals(output, needs, may_declare, is_found).iter().map(for_model).chain(for_user).collect()
+    denial_lines(output, needs, may_declare, is_found)
+        .iter()
+        .map(for_model)
+        .chain(for_user)
+        .collect()
 }
 
 /// Lines about hidden files that the output names, and about keys that ssh could not read.
 fn hidden_lines(output: &str, hidden: &HiddenPaths, directory: &Path) -> Vec<String> {
-    let path = hidden.find(output).or_else(|| find_by_way(output, hidden, directory));
+    let path = hidden.find(output).or_else(|| find_hidden_by_path(output, hidden, directory));
     if let Some(path) = path {
         return vec![match path {
             HiddenPath::Credential(path) => format!(
@@ -134,23 +138,24 @@ fn hidden_lines(output: &str, hidden: &HiddenPaths, directory: &Path) -> Vec<Str
 }
 
 /// The first hidden file that the output names by a relative path or a symbolic link.
-fn find_by_way(output: &str, hidden: &HiddenPaths, directory: &Path) -> Option<HiddenPath> {
-    let words = output.split(|letter: char| letter.is_whitespace() || ENDS.contains(&letter));
+fn find_hidden_by_path(output: &str, hidden: &HiddenPaths, directory: &Path) -> Option<HiddenPath> {
+    let words =
+        output.split(|letter: char| letter.is_whitespace() || PATH_DELIMITERS.contains(&letter));
     let words = words.filter(|word| !word.is_empty());
     let is_path = |word: &&str| {
         let is_link = || directory.join(word).symlink_metadata().is_ok_and(|own| own.is_symlink());
         word.contains('/') || is_link()
     };
-    let ends = words.filter(is_path).take(MOST_PATHS);
+    let ends = words.filter(is_path).take(MAX_PATHS);
     let mut ends = ends.filter_map(|word| directory.join(word).canonicalize().ok());
     ends.find_map(|end| hidden.find(&end.to_string_lossy()))
 }
 
 /// Lines about other refusals; `is_explained`: a hidden file is the reason for a refused access.
-fn refusals(
+fn denial_lines(
     output: &str,
-    needs: Needs,
-    may_declare: MayDeclare,
+    needs: SandboxNeeds,
+    may_declare: DeclarableRights,
     is_explained: bool,
 ) -> Vec<&'static str> {
     let output = output.to_lowercase();
@@ -198,9 +203,9 @@ mod tests {
     fn check(output: &str, profile: Profile, network: bool, expected: &[&str]) {
         let mut hidden = HiddenPaths::default();
         hidden.hidden.push("/home/me/.ssh".into());
-        let needs = Needs { profile, network, local_sockets: false };
-        let may_declare = MayDeclare { network: true, sockets: false };
-        let lines = explain(output, needs, may_declare, &hidden, Path::new("/work"));
+        let needs = SandboxNeeds { profile, network, local_sockets: false };
+        let may_declare = DeclarableRights { network: true, sockets: false };
+        let lines = explain_denials(output, needs, may_declare, &hidden, Path::new("/work"));
         assert_eq!(lines.len(), expected.len(), "{output}: {lines:?}");
         for (line, words) in lines.iter().zip(expected) {
             assert!(line.text.contains(words), "{output}: {line:?}");
@@ -224,13 +229,13 @@ mod tests {
         let refused = "in socket.py\nPermissionError: [Errno 13] Permission denied";
         check(refused, own, false, &["sockets of programs outside", "sandbox.write"]);
         check("listening on tmp/x.sock\n2 tests failed", own, false, &[]);
-        let may_declare = MayDeclare { network: true, sockets: true };
+        let may_declare = DeclarableRights { network: true, sockets: true };
         for (profile, local_sockets, is_told) in
             [(own, false, true), (own, true, false), (Profile::ReadOnly, false, false)]
         {
-            let needs = Needs { profile, network: false, local_sockets };
+            let needs = SandboxNeeds { profile, network: false, local_sockets };
             let none = HiddenPaths::default();
-            let lines = explain(refused, needs, may_declare, &none, Path::new("/work"));
+            let lines = explain_denials(refused, needs, may_declare, &none, Path::new("/work"));
             assert_eq!(lines[0].text.contains("local_sockets: true"), is_told, "{lines:?}");
         }
         let both = "getaddrinfo EAI_AGAIN\nEROFS: read-only file system";

@@ -7,14 +7,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// A process that is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
+pub struct LiveProcess {
     pub pid: i32,
     pub name: String,
 }
 
 /// Whether `/proc` is mounted for the pid namespace of this process. In the `/proc` of another pid
 /// namespace, each number means a different process.
-pub fn are_known() -> bool {
+pub fn is_proc_usable() -> bool {
     let own = rustix::process::getpid().as_raw_nonzero().to_string();
     std::fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own))
         && std::fs::read("/proc/thread-self/children").is_ok()
@@ -23,54 +23,54 @@ pub fn are_known() -> bool {
 /// Every living descendant of this process, parents before children; zombies do not count.
 ///
 /// The walk starts at `/proc/self`, so it finds the right processes in any pid namespace.
-pub fn of_this_process() -> Vec<Process> {
-    beneath(children(Path::new("/proc/self")))
+pub fn own_descendants() -> Vec<LiveProcess> {
+    collect_descendants(child_pids(Path::new("/proc/self")))
 }
 
 /// Every living descendant of another process in this pid namespace.
-pub fn of(pid: Pid) -> Vec<Process> {
-    beneath(children(&folder_of(pid.as_raw_nonzero().get())))
+pub fn descendants_of(pid: Pid) -> Vec<LiveProcess> {
+    collect_descendants(child_pids(&proc_folder(pid.as_raw_nonzero().get())))
 }
 
 /// Every living process of a Unix session, whatever its parent is now.
-pub fn of_session(leader: Pid) -> Vec<Process> {
+pub fn session_processes(leader: Pid) -> Vec<LiveProcess> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let session = leader.as_raw_nonzero().to_string();
-    let members =
-        pids.filter(|pid: &i32| field(&folder_of(*pid), SESSION) == Some(session.clone()));
-    members.filter_map(living).collect()
+    let members = pids
+        .filter(|pid: &i32| stat_field(&proc_folder(*pid), STAT_SESSION) == Some(session.clone()));
+    members.filter_map(read_live_process).collect()
 }
 
 /// Whether this process is the parent of that one, dead or alive.
 pub fn has_child(pid: Pid) -> bool {
-    children(Path::new("/proc/self")).contains(&pid.as_raw_nonzero().get())
+    child_pids(Path::new("/proc/self")).contains(&pid.as_raw_nonzero().get())
 }
 
 /// Sends a signal to each process.
-pub fn signal(processes: &[Process], signal: Signal) {
+pub fn signal_processes(processes: &[LiveProcess], signal: Signal) {
     for pid in processes.iter().filter_map(|process| Pid::from_raw(process.pid)) {
         kill_process(pid, signal).ok();
     }
 }
 
-fn beneath(mut pending: Vec<i32>) -> Vec<Process> {
+fn collect_descendants(mut pending: Vec<i32>) -> Vec<LiveProcess> {
     let mut found = Vec::new();
     let mut visited = HashSet::new();
     while let Some(pid) = pending.pop() {
         if visited.insert(pid) {
-            pending.extend(children(&folder_of(pid)));
-            found.extend(living(pid));
+            pending.extend(child_pids(&proc_folder(pid)));
+            found.extend(read_live_process(pid));
         }
     }
     found
 }
 
-fn folder_of(pid: i32) -> PathBuf {
+fn proc_folder(pid: i32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-fn children(process: &Path) -> Vec<i32> {
+fn child_pids(process: &Path) -> Vec<i32> {
     let Ok(threads) = std::fs::read_dir(process.join("task")) else { return Vec::new() };
     let of_thread = |thread: std::fs::DirEntry| {
         let list = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
@@ -80,10 +80,10 @@ fn children(process: &Path) -> Vec<i32> {
 }
 
 /// Indices of fields of `/proc/<pid>/stat`, counted after the name.
-const STATE: usize = 0;
-const SESSION: usize = 3;
+const STAT_STATE: usize = 0;
+const STAT_SESSION: usize = 3;
 
-fn field(process: &Path, index: usize) -> Option<String> {
+fn stat_field(process: &Path, index: usize) -> Option<String> {
     let stat = std::fs::read(process.join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     let behind = stat.get(stat.rfind(')')? + 2..)?;
@@ -92,14 +92,14 @@ fn field(process: &Path, index: usize) -> Option<String> {
 
 /// Reads `/proc/<pid>/stat`, unless the process is a zombie. The name is in brackets and may contain
 /// brackets.
-fn living(pid: i32) -> Option<Process> {
-    let folder = folder_of(pid);
-    if matches!(field(&folder, STATE)?.as_str(), "Z" | "X") {
+fn read_live_process(pid: i32) -> Option<LiveProcess> {
+    let folder = proc_folder(pid);
+    if matches!(stat_field(&folder, STAT_STATE)?.as_str(), "Z" | "X") {
         return None;
     }
     let stat = std::fs::read(folder.join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     let name = stat.get(stat.find('(')? + 1..stat.rfind(')')?)?;
     let name = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    Some(Process { pid, name })
+    Some(LiveProcess { pid, name })
 }

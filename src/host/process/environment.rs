@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::base::secret::{is_provider_key, is_telling};
-use crate::host::sandbox::NAMING;
+use crate::base::secret::{is_provider_key, is_secret_name};
+use crate::host::sandbox::FOLDER_VARIABLES;
 
 /// Allowed variables about the user, the locale and proxies; those that name folders are in [`NAMING`].
-const ALLOWED: &[&str] = &[
+const ALLOWED_VARIABLES: &[&str] = &[
     "USER",
     "LOGNAME",
     "SHELL",
@@ -31,7 +31,7 @@ const ALLOWED_PREFIXES: &[&str] = &["LC_", "XDG_"];
 
 /// Variables that every command gets, so that no program waits for input at a terminal. In the sandbox the
 /// folders around a Workspace are on another device, on which git would not look for its repository.
-const SET: &[(&str, &str)] = &[
+const FIXED_VARIABLES: &[(&str, &str)] = &[
     ("PIXIR", "1"),
     ("GIT_TERMINAL_PROMPT", "0"),
     ("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1"),
@@ -39,23 +39,28 @@ const SET: &[(&str, &str)] = &[
 ];
 
 /// The environment of every command: allowed variables, those that the user `named`, and fixed ones.
-pub fn for_commands(full: &[(OsString, OsString)], named: &[String]) -> Vec<(OsString, OsString)> {
-    let is_set = |name: &OsStr| SET.iter().any(|(set, _)| name == *set);
+pub fn command_environment(
+    full: &[(OsString, OsString)],
+    named: &[String],
+) -> Vec<(OsString, OsString)> {
+    let is_set = |name: &OsStr| FIXED_VARIABLES.iter().any(|(set, _)| name == *set);
     let passes = |name: &OsStr| {
-        let allowed = ALLOWED.iter().chain(NAMING).any(|allowed| name == *allowed);
+        let allowed =
+            ALLOWED_VARIABLES.iter().chain(FOLDER_VARIABLES).any(|allowed| name == *allowed);
         let prefix = |prefix: &&str| name.as_bytes().starts_with(prefix.as_bytes());
-        let by_prefix = ALLOWED_PREFIXES.iter().any(prefix) && !is_telling(&name.to_string_lossy());
+        let by_prefix =
+            ALLOWED_PREFIXES.iter().any(prefix) && !is_secret_name(&name.to_string_lossy());
         let named = named.iter().any(|named| name == named.as_str());
         (allowed || by_prefix || named)
             && !is_provider_key(&name.to_string_lossy())
             && !is_set(name)
     };
     let kept = full.iter().filter(|(name, _)| passes(name)).cloned();
-    kept.chain(SET.iter().map(|(name, value)| (name.into(), value.into()))).collect()
+    kept.chain(FIXED_VARIABLES.iter().map(|(name, value)| (name.into(), value.into()))).collect()
 }
 
 /// The shell that runs commands: the configured one, else `bash` from PATH, else `/bin/sh`.
-pub fn shell(environment: &[(OsString, OsString)], configured: Option<&Path>) -> PathBuf {
+pub fn find_shell(environment: &[(OsString, OsString)], configured: Option<&Path>) -> PathBuf {
     if let Some(shell) = configured {
         return shell.to_owned();
     }
@@ -96,7 +101,8 @@ mod tests {
         .map(|name| (name.into(), "value".into()))
         .into();
         let named = ["MY_VAR".to_owned(), "OPENAI_API_KEY".to_owned()];
-        let kept: Vec<_> = for_commands(&full, &named).into_iter().map(|(name, _)| name).collect();
+        let kept: Vec<_> =
+            command_environment(&full, &named).into_iter().map(|(name, _)| name).collect();
         let expected = [
             "PATH",
             "LC_ALL",
@@ -113,9 +119,9 @@ mod tests {
     #[test]
     fn a_system_without_bash_gets_sh() {
         assert_eq!(
-            shell(&[("PATH".into(), "/nowhere:relative".into())], None),
+            find_shell(&[("PATH".into(), "/nowhere:relative".into())], None),
             Path::new("/bin/sh")
         );
-        assert_eq!(shell(&[], Some(Path::new("/opt/zsh"))), Path::new("/opt/zsh"));
+        assert_eq!(find_shell(&[], Some(Path::new("/opt/zsh"))), Path::new("/opt/zsh"));
     }
 }

@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::command::{End, Leftover, Outcome, Stop};
-use super::confined::{Confined, Needs, Ran};
-use super::denial::{self, MayDeclare};
+use super::command::{CommandExit, LeftoverProcess, ProcessOutcome, StopCause};
+use super::denial::{self, DeclarableRights};
 use super::limit_notes;
-use super::output::Collected;
-use crate::host::process::post_run::Mended;
-use crate::host::sandbox::{ASIDE, Level, LocalSockets};
+use super::output::CapturedOutput;
+use super::sandboxed::{CompletedCommand, SandboxNeeds, SandboxedCommands};
+use crate::host::process::post_run::PostRunFindings;
+use crate::host::sandbox::{ASIDE_SUFFIX, EnforcementLevel, LocalSockets};
 
 /// How many leftover processes are named to the model.
-const NAMED_LEFTOVERS: usize = 5;
+const MAX_NAMED_LEFTOVERS: usize = 5;
 
 /// How many paths are named in one warning.
-const NAMED_PATHS: usize = 20;
+const MAX_NAMED_PATHS: usize = 20;
 
 /// The report on how a command ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ending {
+pub struct ExitReport {
     pub ok: bool,
     /// The lines after the output, without a final newline.
     pub lines: String,
@@ -33,19 +33,19 @@ pub struct Ending {
 
 /// The context of an exit report: the settings and wording of the call.
 #[derive(Debug, Clone, Copy)]
-pub struct Telling<'a> {
+pub struct ExitReportContext<'a> {
     /// The working directory.
     pub directory: &'a Path,
     /// The deadline.
     pub timeout: Option<Duration>,
-    pub needs: Needs,
+    pub needs: SandboxNeeds,
     /// Text before the exit status, such as the id of a background command.
     pub prefix: &'a str,
     /// Why the command was stopped, if not by its deadline.
-    pub stopped: &'a str,
+    pub stop_reason: &'a str,
 }
 
-impl Ending {
+impl ExitReport {
     /// Adds a note for the model and the user.
     pub fn add_note(&mut self, note: &str) {
         write!(self.lines, "\n[{note}]").ok();
@@ -55,64 +55,66 @@ impl Ending {
     }
 
     /// The report on a command that has ended.
-    pub fn of(
-        ran: &Ran,
-        collected: &Collected,
-        commands: &Confined,
-        telling: &Telling<'_>,
+    pub fn new(
+        ran: &CompletedCommand,
+        collected: &CapturedOutput,
+        commands: &SandboxedCommands,
+        context: &ExitReportContext<'_>,
     ) -> Self {
-        let Ran { outcome, mended, hidden, limits } = ran;
-        let mut lines = closing(outcome, collected, telling);
-        let warnings = warnings(outcome, mended);
+        let CompletedCommand { outcome, findings, hidden, limits } = ran;
+        let mut lines = closing_lines(outcome, collected, context);
+        let warnings = check_warnings(outcome, findings);
         for warning in &warnings {
             write!(lines, "\n[{warning}]").ok();
         }
         let ok = outcome.is_success();
         let mut for_user = Vec::new();
-        if !ok && outcome.level != Level::Off {
-            let may_declare = MayDeclare {
+        if !ok && outcome.level != EnforcementLevel::Off {
+            let may_declare = DeclarableRights {
                 network: commands.may_declare_network(),
                 sockets: commands.may_declare_sockets()
                     && outcome.sockets == LocalSockets::OnDeclaration,
             };
             let said = &collected.bounded.text;
-            let needs = telling.needs;
-            for denial in denial::explain(said, needs, may_declare, hidden, telling.directory) {
+            let needs = context.needs;
+            for denial in
+                denial::explain_denials(said, needs, may_declare, hidden, context.directory)
+            {
                 write!(lines, "\n[{}]", denial.text).ok();
                 for_user.extend(denial.is_for_user.then_some(denial.text));
             }
         }
         let text = &collected.bounded.text;
-        for line in limit_notes::explain(text, outcome, limits.as_ref()) {
+        for line in limit_notes::explain_limits(text, outcome, limits.as_ref()) {
             write!(lines, "\n[{line}]").ok();
         }
-        let mut details = facts(outcome, collected);
+        let mut details = exit_details(outcome, collected);
         let lists = [
-            ("mended", &mended.put_back),
-            ("neutralised", &mended.nested.neutralised),
+            ("mended", &findings.restored),
+            ("neutralised", &findings.nested.neutralised),
             ("uncovered", &outcome.uncovered),
-            ("run_outside", &mended.nested.programs),
+            ("run_outside", &findings.nested.programs),
         ];
         for (name, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
             details[name] =
                 json!(list.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>());
         }
-        let notices = commands.notices(outcome).into_iter().map(str::to_owned);
+        let notices = commands.take_notices(outcome).into_iter().map(str::to_owned);
         let mut notices: Vec<String> = notices.collect();
         notices.extend(warnings);
         notices.extend(for_user);
         if !notices.is_empty() {
             details["notice"] = json!(notices.join("; "));
         }
-        Self { ok, lines, details, programs: mended.nested.programs.clone() }
+        Self { ok, lines, details, programs: findings.nested.programs.clone() }
     }
 }
 
 /// Warnings for the model and the user about what the integrity check found.
-fn warnings(outcome: &Outcome, mended: &Mended) -> Vec<String> {
+fn check_warnings(outcome: &ProcessOutcome, findings: &PostRunFindings) -> Vec<String> {
     let named = |paths: &[PathBuf]| {
-        let shown = paths.iter().take(NAMED_PATHS).map(|path| path.display().to_string());
-        let more = paths.len().saturating_sub(NAMED_PATHS);
+        let shown = paths.iter().take(MAX_NAMED_PATHS).map(|path| path.display().to_string());
+        let more = paths.len().saturating_sub(MAX_NAMED_PATHS);
         let more = (more > 0).then(|| format!("{more} more"));
         shown.chain(more).collect::<Vec<_>>().join(", ")
     };
@@ -125,68 +127,72 @@ fn warnings(outcome: &Outcome, mended: &Mended) -> Vec<String> {
              command again"
         ));
     }
-    if !mended.put_back.is_empty() {
-        let paths = named(&mended.put_back);
+    if !findings.restored.is_empty() {
+        let paths = named(&findings.restored);
         warnings.push(format!("it changed protected files, which were restored: {paths}"));
     }
-    if !mended.nested.neutralised.is_empty() {
-        let paths = named(&mended.nested.neutralised);
+    if !findings.nested.neutralised.is_empty() {
+        let paths = named(&findings.nested.neutralised);
         warnings.push(format!(
             "git would run programs outside the sandbox because of {paths}, so that was removed; \
-             the original is beside it as *{ASIDE}, and only the user can restore it"
+             the original is beside it as *{ASIDE_SUFFIX}, and only the user can restore it"
         ));
     }
     warnings
 }
 
-fn closing(outcome: &Outcome, collected: &Collected, telling: &Telling<'_>) -> String {
+fn closing_lines(
+    outcome: &ProcessOutcome,
+    collected: &CapturedOutput,
+    context: &ExitReportContext<'_>,
+) -> String {
     let mut text = String::new();
     for note in collected.file_notes() {
         writeln!(text, "{note}").ok();
     }
     if !outcome.leftovers.is_empty() {
-        let (count, told) = (outcome.leftovers.len(), named(&outcome.leftovers));
+        let (count, told) = (outcome.leftovers.len(), name_processes(&outcome.leftovers));
         writeln!(text, "[{count} background processes were killed: {told}]").ok();
     }
     if !outcome.survivors.is_empty() {
-        let (count, told) = (outcome.survivors.len(), named(&outcome.survivors));
+        let (count, told) = (outcome.survivors.len(), name_processes(&outcome.survivors));
         writeln!(text, "[{count} processes could not be killed: {told}]").ok();
     }
-    let ended = match outcome.end {
-        End::Code(code) => format!("exit code {code}"),
-        End::Signal(signal) => format!("killed by signal {signal}"),
-        End::Unknown => "killed".to_owned(),
+    let ended = match outcome.exit {
+        CommandExit::Code(code) => format!("exit code {code}"),
+        CommandExit::Signal(signal) => format!("killed by signal {signal}"),
+        CommandExit::Unknown => "killed".to_owned(),
     };
-    let Telling { prefix, stopped, .. } = telling;
+    let ExitReportContext { prefix, stop_reason: stopped, .. } = context;
     match outcome.stopped {
         None => write!(text, "[{prefix}{ended}]"),
-        Some(Stop::TimedOut) => {
-            let after = telling.timeout.unwrap_or_default().as_millis();
+        Some(StopCause::TimedOut) => {
+            let after = context.timeout.unwrap_or_default().as_millis();
             write!(text, "[{prefix}timed out after {after} ms, {ended}]")
         }
-        Some(Stop::Interrupted) => write!(text, "[{prefix}{stopped}, {ended}]"),
-        Some(Stop::Uncovered) => write!(text, "[{prefix}stopped by the sandbox, {ended}]"),
+        Some(StopCause::Interrupted) => write!(text, "[{prefix}{stopped}, {ended}]"),
+        Some(StopCause::Uncovered) => write!(text, "[{prefix}stopped by the sandbox, {ended}]"),
     }
     .ok();
     text
 }
 
-fn named(processes: &[Leftover]) -> String {
-    let told = processes.iter().take(NAMED_LEFTOVERS);
+fn name_processes(processes: &[LeftoverProcess]) -> String {
+    let told = processes.iter().take(MAX_NAMED_LEFTOVERS);
     told.map(|left| format!("{} {}", left.pid, left.name)).collect::<Vec<_>>().join(", ")
 }
 
-fn facts(outcome: &Outcome, collected: &Collected) -> Value {
-    let (exit_code, signal) = match outcome.end {
-        End::Code(code) => (Some(code), None),
-        End::Signal(signal) => (None, Some(signal)),
-        End::Unknown => (None, None),
+fn exit_details(outcome: &ProcessOutcome, collected: &CapturedOutput) -> Value {
+    let (exit_code, signal) = match outcome.exit {
+        CommandExit::Code(code) => (Some(code), None),
+        CommandExit::Signal(signal) => (None, Some(signal)),
+        CommandExit::Unknown => (None, None),
     };
     json!({
         "exit_code": exit_code,
         "signal": signal,
-        "timed_out": outcome.stopped == Some(Stop::TimedOut),
-        "interrupted": outcome.stopped == Some(Stop::Interrupted),
+        "timed_out": outcome.stopped == Some(StopCause::TimedOut),
+        "interrupted": outcome.stopped == Some(StopCause::Interrupted),
         "duration_ms": u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
         "leftovers": outcome.leftovers,
         "survivors": outcome.survivors,

@@ -18,7 +18,9 @@ use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
-use crate::host::process::protocol::{LENGTH, Order, decode_fields, frame_length};
+use crate::host::process::protocol::{
+    LENGTH_PREFIX, SupervisorRequest, decode_fields, frame_length,
+};
 
 /// Pixir's end. Closing it, also by dropping it, kills the processes that the supervisor watches.
 #[derive(Debug)]
@@ -27,18 +29,18 @@ pub struct Lifeline(UnixStream);
 /// The far ends of a command's standard input and, for a service, standard error. Pixir closes them
 /// once the command has them, so that writing fails as soon as no process can read any more.
 #[derive(Debug)]
-pub struct Stdin(Mutex<Vec<OwnedFd>>);
+pub struct CommandPipes(Mutex<Vec<OwnedFd>>);
 
-impl Stdin {
+impl CommandPipes {
     /// A pipe for standard input: the end that Pixir writes to, and the far end.
-    pub fn piped() -> io::Result<(pipe::Sender, Self)> {
+    pub fn with_stdin() -> io::Result<(pipe::Sender, Self)> {
         let (sender, receiver) = pipe::pipe()?;
         let far = receiver.into_blocking_fd()?;
         Ok((sender, Self(Mutex::new(vec![far]))))
     }
 
     /// Pipes for standard input and standard error.
-    pub fn with_errors() -> io::Result<(pipe::Sender, pipe::Receiver, Self)> {
+    pub fn with_stdin_and_stderr() -> io::Result<(pipe::Sender, pipe::Receiver, Self)> {
         let (sender, receiver) = pipe::pipe()?;
         let (far_errors, errors) = pipe::pipe()?;
         let far = vec![receiver.into_blocking_fd()?, far_errors.into_blocking_fd()?];
@@ -46,11 +48,11 @@ impl Stdin {
     }
 
     /// Closes the far ends, when the command has them.
-    pub fn let_go(&self) {
+    pub fn close(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+    fn duplicate(&self) -> io::Result<Vec<OwnedFd>> {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.iter().map(OwnedFd::try_clone).collect()
     }
@@ -58,11 +60,11 @@ impl Stdin {
 
 /// The descriptors received with a request.
 #[derive(Debug, Default)]
-pub struct Given {
+pub struct ReceivedDescriptors {
     /// The standard input of the command.
     pub stdin: Option<OwnedFd>,
     /// Its standard error; `None` to share the pipe of standard output.
-    pub errors: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
 }
 
 impl Lifeline {
@@ -78,29 +80,34 @@ impl Lifeline {
     }
 
     /// Sends a control byte, such as `TERMINATE`.
-    pub async fn say(&mut self, word: u8) -> io::Result<()> {
+    pub async fn send_control(&mut self, word: u8) -> io::Result<()> {
         self.0.write_all(&[word]).await
     }
 
     /// Sends an encoded request, with the descriptors of `stdin`.
-    pub async fn send(&mut self, frame: &[u8], stdin: Option<&Stdin>) -> io::Result<()> {
-        let given = stdin.map(Stdin::copies).transpose()?.unwrap_or_default();
-        if given.is_empty() {
+    pub async fn send_request(
+        &mut self,
+        frame: &[u8],
+        stdin: Option<&CommandPipes>,
+    ) -> io::Result<()> {
+        let fds = stdin.map(CommandPipes::duplicate).transpose()?.unwrap_or_default();
+        if fds.is_empty() {
             return self.0.write_all(frame).await;
         }
-        let (length, body) = frame.split_at(LENGTH.min(frame.len()));
+        let (length, body) = frame.split_at(LENGTH_PREFIX.min(frame.len()));
         let socket = &self.0;
-        let sent =
-            socket.async_io(Interest::WRITABLE, || send_with(socket, length, &given)).await?;
+        let sent = socket
+            .async_io(Interest::WRITABLE, || send_with_descriptors(socket, length, &fds))
+            .await?;
         self.0.write_all(&length[sent..]).await?;
         self.0.write_all(body).await
     }
 }
 
-fn send_with(socket: &UnixStream, bytes: &[u8], given: &[OwnedFd]) -> io::Result<usize> {
+fn send_with_descriptors(socket: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let rights: Vec<BorrowedFd<'_>> = given.iter().map(AsFd::as_fd).collect();
+    let rights: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
     control.push(SendAncillaryMessage::ScmRights(&rights));
     let flags = SendFlags::NOSIGNAL;
     Ok(rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?)
@@ -108,9 +115,9 @@ fn send_with(socket: &UnixStream, bytes: &[u8], given: &[OwnedFd]) -> io::Result
 
 /// Reads the next request and its descriptors in a supervisor, whose end is its standard input;
 /// `None` if Pixir has closed the lifeline.
-pub fn receive() -> io::Result<Option<(Order, Given)>> {
-    let mut length = [0; LENGTH];
-    let (received, given) = receive_first(&mut length)?;
+pub fn receive_request() -> io::Result<Option<(SupervisorRequest, ReceivedDescriptors)>> {
+    let mut length = [0; LENGTH_PREFIX];
+    let (received, fds) = receive_with_descriptors(&mut length)?;
     if received == 0 || !read_exactly(&mut length[received..])? {
         return Ok(None);
     }
@@ -118,13 +125,13 @@ pub fn receive() -> io::Result<Option<(Order, Given)>> {
     if !read_exactly(&mut body)? {
         return Ok(None);
     }
-    let order = Order::decode(&body).ok_or(io::ErrorKind::InvalidData)?;
-    Ok(Some((order, given)))
+    let order = SupervisorRequest::decode(&body).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Some((order, fds)))
 }
 
 /// Reads the setup frame of a supervisor; `None` if Pixir has closed the lifeline.
 pub fn receive_setup() -> io::Result<Option<Vec<OsString>>> {
-    let mut length = [0; LENGTH];
+    let mut length = [0; LENGTH_PREFIX];
     if !read_exactly(&mut length)? {
         return Ok(None);
     }
@@ -135,7 +142,7 @@ pub fn receive_setup() -> io::Result<Option<Vec<OsString>>> {
     decode_fields(&body).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn receive_first(buffer: &mut [u8]) -> io::Result<(usize, Given)> {
+fn receive_with_descriptors(buffer: &mut [u8]) -> io::Result<(usize, ReceivedDescriptors)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     loop {
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -143,13 +150,13 @@ fn receive_first(buffer: &mut [u8]) -> io::Result<(usize, Given)> {
         let flags = RecvFlags::CMSG_CLOEXEC;
         match rustix::net::recvmsg(rustix::stdio::stdin(), &mut into, &mut control, flags) {
             Ok(message) => {
-                let mut given = control.drain().filter_map(|message| match message {
+                let mut fds = control.drain().filter_map(|message| match message {
                     RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
                     _ => None,
                 });
-                let mut given = given.by_ref().flatten();
-                let given = Given { stdin: given.next(), errors: given.next() };
-                return Ok((message.bytes, given));
+                let mut fds = fds.by_ref().flatten();
+                let fds = ReceivedDescriptors { stdin: fds.next(), stderr: fds.next() };
+                return Ok((message.bytes, fds));
             }
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),

@@ -8,36 +8,38 @@ use nix::sched::CloneFlags;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// Why the namespaces were not entered.
-pub enum Entry {
+pub enum NamespaceError {
     /// The kernel refused; nothing has changed, so the subreaper can be used instead.
     Refused,
     /// The process is only partly set up and of no use.
-    Stuck(io::Error),
+    HalfEntered(io::Error),
 }
 
 /// Enters a new pid namespace, a mount namespace and the `others`, and a user namespace unless root.
 ///
 /// The next child will be its first process. The caller must be single-threaded.
-pub fn enter(others: CloneFlags) -> Result<(), Entry> {
+pub fn enter_pid_namespace(others: CloneFlags) -> Result<(), NamespaceError> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let mut flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS | others;
     if !user.is_root() {
         flags |= CloneFlags::CLONE_NEWUSER;
     }
-    nix::sched::unshare(flags).map_err(|_| Entry::Refused)?;
+    nix::sched::unshare(flags).map_err(|_| NamespaceError::Refused)?;
     if !user.is_root() {
         let (user, group) = (user.as_raw(), group.as_raw());
-        std::fs::write("/proc/self/setgroups", "deny").map_err(Entry::Stuck)?;
-        std::fs::write("/proc/self/uid_map", format!("{user} {user} 1")).map_err(Entry::Stuck)?;
-        std::fs::write("/proc/self/gid_map", format!("{group} {group} 1")).map_err(Entry::Stuck)?;
+        std::fs::write("/proc/self/setgroups", "deny").map_err(NamespaceError::HalfEntered)?;
+        std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))
+            .map_err(NamespaceError::HalfEntered)?;
+        std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
+            .map_err(NamespaceError::HalfEntered)?;
         // Without it the next process cannot mount the namespace's own `/proc`, which is tolerable.
-        hand_down_mounting().ok();
+        grant_mounting().ok();
     }
     Ok(())
 }
 
 /// Lets the first process of the user namespace mount, although it is not root.
-fn hand_down_mounting() -> io::Result<()> {
+fn grant_mounting() -> io::Result<()> {
     let mounting = CapabilitySet::SYS_ADMIN;
     let sets = rustix::thread::capabilities(None)?;
     let inheritable = sets.inheritable | mounting;
@@ -46,7 +48,7 @@ fn hand_down_mounting() -> io::Result<()> {
 }
 
 /// Drops that right again, so that the command never has it.
-pub fn give_up_mounting() -> io::Result<()> {
+pub fn drop_mounting() -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -54,7 +56,7 @@ pub fn give_up_mounting() -> io::Result<()> {
 }
 
 /// Mounts the namespace's own `/proc`, so that `ps` and `/proc/$$` are right inside it.
-pub fn show_own_processes() {
+pub fn mount_own_proc() {
     let none: Option<&str> = None;
     let private = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

@@ -10,9 +10,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// The score of a command: it is killed before every process with a lower one.
-const COMMAND: &str = "1000";
+const COMMAND_SCORE: &str = "1000";
 /// The score of a supervisor: it is killed before a process that uses less than half of all memory.
-const SUPERVISOR: i32 = 500;
+const SUPERVISOR_SCORE: i32 = 500;
 
 /// The out-of-memory score of this process.
 pub struct OomScore {
@@ -24,25 +24,25 @@ pub struct OomScore {
 
 impl OomScore {
     /// Sets the score of a supervisor, unless this process has a higher one.
-    pub fn of_supervisor() -> Self {
+    pub fn for_supervisor() -> Self {
         let path = "/proc/self/oom_score_adj";
         let found = std::fs::read_to_string(path).unwrap_or_default();
-        let own = found.trim().parse::<i32>().unwrap_or_default().max(SUPERVISOR).to_string();
+        let own = found.trim().parse::<i32>().unwrap_or_default().max(SUPERVISOR_SCORE).to_string();
         let file = File::options().write(true).open(path).ok();
         let score = Self { file, own };
-        score.set(&score.own);
+        score.write_score(&score.own);
         score
     }
 
     /// Calls `start` with the score of a command, which the started process inherits.
-    pub fn start_command<T>(&self, start: impl FnOnce() -> T) -> T {
-        self.set(COMMAND);
+    pub fn with_command_score<T>(&self, start: impl FnOnce() -> T) -> T {
+        self.write_score(COMMAND_SCORE);
         let started = start();
-        self.set(&self.own);
+        self.write_score(&self.own);
         started
     }
 
-    fn set(&self, score: &str) {
+    fn write_score(&self, score: &str) {
         if let Some(file) = &self.file {
             file.write_at(score.as_bytes(), 0).ok();
         }

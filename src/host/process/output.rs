@@ -11,13 +11,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::base::blocking;
-use crate::base::files::StateFolder;
+use crate::base::files::StatePath;
 use crate::base::id::CallId;
-use crate::base::secret::{Cleaner, Secrets};
-use crate::base::text::bounded::{Bounded, HeadTail};
-use crate::base::text::strip_ansi::{Plain, Returns};
-use crate::host::process::output_buffer::Ring;
-use crate::record::event::Signals;
+use crate::base::secret::{Secrets, StreamRedactor};
+use crate::base::text::bounded::{BoundedText, HeadTailBuffer};
+use crate::base::text::strip_ansi::{AnsiStripper, CarriageReturn};
+use crate::host::process::output_buffer::OutputBuffer;
+use crate::record::event::ToolEvents;
 use crate::record::state_dir::SessionFolder;
 
 /// How many bytes of one command are shown live; the rest is only in the file.
@@ -27,39 +27,39 @@ const LIVE_CHUNK: usize = 8 * 1024;
 /// The minimum time between live chunks.
 const LIVE_INTERVAL: Duration = Duration::from_millis(25);
 /// The name of the folder with spilled output beside a Log.
-pub const FOLDER: &str = "output";
+pub const OUTPUT_FOLDER: &str = "output";
 /// The maximum size of a spill file, in bytes.
 const SPILL_LIMIT: u64 = 512 << 20;
 
 /// The destinations of a call's output: the listeners of its Session, and a file if it is long.
 pub struct OutputTarget {
-    pub signals: Signals,
+    pub signals: ToolEvents,
     pub call_id: CallId,
     pub spill: SpillFile,
 }
 
 /// Collects a command's output as it arrives.
-pub struct Output<'a> {
-    plain: Plain,
-    cleaner: Cleaner<'a>,
-    collected: HeadTail,
-    live: Live<'a>,
-    spill: Spill,
+pub struct OutputCollector<'a> {
+    plain: AnsiStripper,
+    cleaner: StreamRedactor<'a>,
+    collected: HeadTailBuffer,
+    live: LiveChunks<'a>,
+    spill: SpillWriter,
     /// The buffer of a background command.
-    ring: Option<&'a Ring>,
+    buffer: Option<&'a OutputBuffer>,
 }
 
 /// The output of a command that has ended.
 #[derive(Debug)]
-pub struct Collected {
-    pub bounded: Bounded,
+pub struct CapturedOutput {
+    pub bounded: BoundedText,
     pub total_bytes: u64,
     pub spill: Option<PathBuf>,
     /// A note if the file is incomplete or could not be written.
     pub spill_note: Option<String>,
 }
 
-impl Collected {
+impl CapturedOutput {
     /// The lines for the model with the path of the full output, and the note about that file.
     pub fn file_notes(&self) -> Vec<String> {
         let bytes = self.total_bytes;
@@ -70,36 +70,36 @@ impl Collected {
     }
 }
 
-impl<'a> Output<'a> {
+impl<'a> OutputCollector<'a> {
     /// A collector for a call; `limit` bytes of output reach the model.
     pub fn new(target: OutputTarget, secrets: &'a Secrets, limit: usize) -> Self {
-        let live = Live::new(target.signals, target.call_id, secrets);
-        Self { live, ..Self::silent(target.spill, secrets, limit) }
+        let live = LiveChunks::new(target.signals, target.call_id, secrets);
+        Self { live, ..Self::without_live(target.spill, secrets, limit) }
     }
 
     /// A collector without live output.
-    pub fn silent(spill: SpillFile, secrets: &'a Secrets, limit: usize) -> Self {
-        let nobody = CallId::new("");
+    pub fn without_live(spill: SpillFile, secrets: &'a Secrets, limit: usize) -> Self {
+        let no_call = CallId::new("");
         Self {
-            plain: Plain::new(Returns::KeepLast),
-            cleaner: Cleaner::new(secrets),
-            collected: HeadTail::new(limit),
-            live: Live::new(Signals::nowhere(), nobody, secrets),
-            spill: Spill::new(spill, limit),
-            ring: None,
+            plain: AnsiStripper::new(CarriageReturn::RestartLine),
+            cleaner: StreamRedactor::new(secrets),
+            collected: HeadTailBuffer::new(limit),
+            live: LiveChunks::new(ToolEvents::discard(), no_call, secrets),
+            spill: SpillWriter::new(spill, limit),
+            buffer: None,
         }
     }
 
     /// A collector for a background command, which also fills an [`OutputBuffer`]. An unfinished line may
     /// be a prompt that waits for input, so it is not held back.
-    pub fn tapped(
+    pub fn with_buffer(
         target: OutputTarget,
         secrets: &'a Secrets,
         limit: usize,
-        ring: &'a Ring,
+        buffer: &'a OutputBuffer,
     ) -> Self {
-        let plain = Plain::new(Returns::Break);
-        Self { plain, ring: Some(ring), ..Self::new(target, secrets, limit) }
+        let plain = AnsiStripper::new(CarriageReturn::EndLine);
+        Self { plain, buffer: Some(buffer), ..Self::new(target, secrets, limit) }
     }
 
     /// Appends a chunk.
@@ -110,30 +110,30 @@ impl<'a> Output<'a> {
         let cleaned = self.cleaner.push(text.as_bytes());
         self.collected.push(&cleaned);
         self.spill.push(&cleaned).await;
-        self.tap(&cleaned);
+        self.push_to_buffer(&cleaned);
     }
 
     /// Appends to the buffer of a background command; the path of the file first, so that it can be named.
-    fn tap(&self, cleaned: &[u8]) {
-        let Some(ring) = self.ring else { return };
+    fn push_to_buffer(&self, cleaned: &[u8]) {
+        let Some(buffer) = self.buffer else { return };
         if let SpillState::Open(_) | SpillState::Full = self.spill.state {
-            ring.spilled(self.spill.file.path());
+            buffer.set_spill_path(self.spill.file.path());
         }
-        ring.push(cleaned);
+        buffer.push(cleaned);
     }
 
     /// When the pending live output should be emitted, if there is any.
-    pub fn due(&self) -> Option<Instant> {
-        self.live.due()
+    pub fn next_emit(&self) -> Option<Instant> {
+        self.live.next_emit()
     }
 
     /// Emits the pending live output.
-    pub fn tell(&mut self) {
-        self.live.tell();
+    pub fn emit_pending(&mut self) {
+        self.live.emit_pending();
     }
 
     /// Ends the stream and returns the collected output.
-    pub async fn finish(mut self) -> Collected {
+    pub async fn finish(mut self) -> CapturedOutput {
         self.live.finish();
         let mut text = String::new();
         self.plain.finish(&mut text);
@@ -141,70 +141,81 @@ impl<'a> Output<'a> {
         held.extend(self.cleaner.finish());
         self.collected.push(&held);
         self.spill.push(&held).await;
-        self.tap(&held);
+        self.push_to_buffer(&held);
         let total_bytes = self.collected.total_bytes();
         let (spill, spill_note) = self.spill.finish();
-        Collected { bounded: self.collected.finish(), total_bytes, spill, spill_note }
+        CapturedOutput { bounded: self.collected.finish(), total_bytes, spill, spill_note }
     }
 }
 
 /// Live output: plain text in small chunks, rate-limited, up to [`LIVE_LIMIT`].
-struct Live<'a> {
-    signals: Signals,
+struct LiveChunks<'a> {
+    signals: ToolEvents,
     call_id: CallId,
-    plain: Plain,
-    cleaner: Cleaner<'a>,
+    plain: AnsiStripper,
+    cleaner: StreamRedactor<'a>,
     pending: String,
-    told: usize,
-    last: Option<Instant>,
+    emitted: usize,
+    last_emit: Option<Instant>,
 }
 
-impl<'a> Live<'a> {
-    fn new(signals: Signals, call_id: CallId, secrets: &'a Secrets) -> Self {
-        let (plain, cleaner) = (Plain::new(Returns::Break), Cleaner::new(secrets));
-        Self { signals, call_id, plain, cleaner, pending: String::new(), told: 0, last: None }
+impl<'a> LiveChunks<'a> {
+    fn new(signals: ToolEvents, call_id: CallId, secrets: &'a Secrets) -> Self {
+        let (plain, cleaner) =
+            (AnsiStripper::new(CarriageReturn::EndLine), StreamRedactor::new(secrets));
+        Self {
+            signals,
+            call_id,
+            plain,
+            cleaner,
+            pending: String::new(),
+            emitted: 0,
+            last_emit: None,
+        }
     }
 
     fn push(&mut self, bytes: &[u8]) {
-        if self.told >= LIVE_LIMIT {
+        if self.emitted >= LIVE_LIMIT {
             return;
         }
         let mut text = String::new();
         self.plain.push(bytes, &mut text);
         self.pending.push_str(&String::from_utf8_lossy(&self.cleaner.push(text.as_bytes())));
-        let quiet = self.last.is_none_or(|last| last.elapsed() >= LIVE_INTERVAL);
+        let quiet = self.last_emit.is_none_or(|last| last.elapsed() >= LIVE_INTERVAL);
         if quiet || self.pending.len() >= LIVE_CHUNK {
-            self.tell();
+            self.emit_pending();
         }
     }
 
-    fn due(&self) -> Option<Instant> {
-        (!self.pending.is_empty()).then(|| self.last.map(|last| last + LIVE_INTERVAL)).flatten()
+    fn next_emit(&self) -> Option<Instant> {
+        (!self.pending.is_empty())
+            .then(|| self.last_emit.map(|last| last + LIVE_INTERVAL))
+            .flatten()
     }
 
-    fn tell(&mut self) {
+    fn emit_pending(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let mut rest = pending.as_str();
-        while !rest.is_empty() && self.told < LIVE_LIMIT {
+        while !rest.is_empty() && self.emitted < LIVE_LIMIT {
             let (piece, after) = rest.split_at(rest.floor_char_boundary(LIVE_CHUNK));
-            self.told += piece.len();
-            self.signals.output(&self.call_id, piece.to_owned());
+            self.emitted += piece.len();
+            self.signals.emit_output(&self.call_id, piece.to_owned());
             rest = after;
-            if self.told >= LIVE_LIMIT {
+            if self.emitted >= LIVE_LIMIT {
                 let notice = "\n[… no more live output of this command …]\n";
-                self.signals.output(&self.call_id, notice.to_owned());
+                self.signals.emit_output(&self.call_id, notice.to_owned());
             }
         }
-        self.last = Some(Instant::now());
+        self.last_emit = Some(Instant::now());
     }
 
     fn finish(&mut self) {
-        if self.told < LIVE_LIMIT {
+        if self.emitted < LIVE_LIMIT {
             let mut text = String::new();
             self.plain.finish(&mut text);
             let rest = [&*self.cleaner.push(text.as_bytes()), &self.cleaner.finish()].concat();
             self.pending.push_str(&String::from_utf8_lossy(&rest));
-            self.tell();
+            self.emit_pending();
         }
     }
 }
@@ -212,27 +223,27 @@ impl<'a> Live<'a> {
 /// The file for output that does not fit, not created yet.
 #[derive(Debug, Clone)]
 pub struct SpillFile {
-    folder: StateFolder,
+    folder: StatePath,
     name: String,
 }
 
 impl SpillFile {
     /// The file with this name in a folder that is created when needed.
-    pub fn new(folder: StateFolder, name: String) -> Self {
+    pub fn new(folder: StatePath, name: String) -> Self {
         Self { folder, name }
     }
 
     /// The file for the output of a call, in the folder of its Session.
     pub fn for_call(session_folder: &SessionFolder, call_id: &CallId) -> Self {
         let name = format!("{}.txt", file_stem(call_id.as_str()));
-        Self::new(session_folder.join(FOLDER), name)
+        Self::new(session_folder.join(OUTPUT_FOLDER), name)
     }
 
     /// The file beside a folder with the folder's name and another extension.
-    pub fn beside(folder: &Path, ending: &str) -> Self {
+    pub fn beside_folder(folder: &Path, ending: &str) -> Self {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let around = folder.parent().unwrap_or(folder);
-        Self { folder: StateFolder::root(around), name: format!("{name}.{ending}") }
+        Self { folder: StatePath::root(around), name: format!("{name}.{ending}") }
     }
 
     fn path(&self) -> PathBuf {
@@ -254,7 +265,7 @@ impl SpillFile {
 }
 
 /// Writes output to its spill file once it does not fit.
-struct Spill {
+struct SpillWriter {
     file: SpillFile,
     limit: usize,
     state: SpillState,
@@ -269,7 +280,7 @@ enum SpillState {
     Failed(io::Error),
 }
 
-impl Spill {
+impl SpillWriter {
     fn new(file: SpillFile, limit: usize) -> Self {
         Self { file, limit, state: SpillState::Small(Vec::new()), written: 0 }
     }
@@ -284,7 +295,7 @@ impl Spill {
                     return;
                 }
                 self.written = held.len() as u64;
-                self.state = on_disk(place, move |place| {
+                self.state = write_blocking(place, move |place| {
                     let mut file = place.create()?;
                     file.write_all(&held)?;
                     Ok(file)
@@ -296,7 +307,8 @@ impl Spill {
                 let fits = bytes[..bytes.len().min(room)].to_vec();
                 self.written += fits.len() as u64;
                 let is_full = fits.len() < bytes.len();
-                self.state = on_disk(place, move |_| file.write_all(&fits).map(|()| file)).await;
+                self.state =
+                    write_blocking(place, move |_| file.write_all(&fits).map(|()| file)).await;
                 if is_full && matches!(self.state, SpillState::Open(_)) {
                     self.state = SpillState::Full;
                 }
@@ -320,12 +332,12 @@ impl Spill {
 }
 
 /// Writes on a blocking thread. A file that could not be written completely is removed.
-async fn on_disk(
+async fn write_blocking(
     place: SpillFile,
     work: impl FnOnce(&SpillFile) -> io::Result<File> + Send + 'static,
 ) -> SpillState {
     let work = move || work(&place).inspect_err(|_| place.remove());
-    match blocking::work(work).await {
+    match blocking::run_blocking(work).await {
         Ok(Ok(file)) => SpillState::Open(file),
         Ok(Err(error)) => SpillState::Failed(error),
         Err(error) => SpillState::Failed(io::Error::other(error)),
@@ -345,11 +357,11 @@ mod tests {
 
     use super::*;
     use crate::base::id::SessionId;
-    use crate::record::event::{Bus, Ephemeral, EventKind, From, Heard};
+    use crate::record::event::{Bus, Ephemeral, EventKind, ListenFrom, ListenerItem};
     use crate::record::state_dir::StateRoot;
 
     /// Pushes chunks; returns the live chunks that a listener received, and the result.
-    fn heard(secrets: &Secrets, chunks: &[&[u8]]) -> (Vec<String>, Collected) {
+    fn heard(secrets: &Secrets, chunks: &[&[u8]]) -> (Vec<String>, CapturedOutput) {
         let folder = tempfile::tempdir().unwrap();
         heard_in(folder.path(), secrets, chunks)
     }
@@ -358,21 +370,25 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
     }
 
-    fn heard_in(folder: &Path, secrets: &Secrets, chunks: &[&[u8]]) -> (Vec<String>, Collected) {
+    fn heard_in(
+        folder: &Path,
+        secrets: &Secrets,
+        chunks: &[&[u8]],
+    ) -> (Vec<String>, CapturedOutput) {
         let bus = Bus::new(SessionId::mint(), 0);
-        let mut listener = bus.listen(From::Now, Arc::new(|_| Box::pin(async { None })));
+        let mut listener = bus.listen(ListenFrom::Now, Arc::new(|_| Box::pin(async { None })));
         let call_id = CallId::new("call");
         let session_folder = StateRoot::in_workspace(folder).session_folder(&SessionId::mint());
         let spill = SpillFile::for_call(&session_folder, &call_id);
-        let target = OutputTarget { signals: Signals::to(bus), call_id, spill };
+        let target = OutputTarget { signals: ToolEvents::to_bus(bus), call_id, spill };
         runtime().block_on(async {
-            let mut output = Output::new(target, secrets, 16 * 1024);
+            let mut output = OutputCollector::new(target, secrets, 16 * 1024);
             for chunk in chunks {
                 output.push(chunk).await;
             }
             let collected = output.finish().await;
             let mut pieces = Vec::new();
-            while let Some(Heard::Event(event)) = listener.next().await {
+            while let Some(ListenerItem::Event(event)) = listener.next().await {
                 if let EventKind::Ephemeral(Ephemeral::ToolOutputDelta { chunk, .. }) = event.kind()
                 {
                     pieces.push(chunk.clone());
@@ -421,8 +437,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("output.txt");
-        let place = SpillFile::new(StateFolder::root(folder.path()), "output.txt".to_owned());
-        let mut spill = Spill::new(place, 10);
+        let place = SpillFile::new(StatePath::root(folder.path()), "output.txt".to_owned());
+        let mut spill = SpillWriter::new(place, 10);
         runtime.block_on(spill.push(&[b'x'; 11]));
         assert!(path.exists());
         spill.state = SpillState::Open(File::options().write(true).open("/dev/full").unwrap());

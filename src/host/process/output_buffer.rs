@@ -7,56 +7,56 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::base::tool_error::ToolError;
-use crate::host::process::exit_report::Ending;
+use crate::host::process::exit_report::ExitReport;
 
 /// How much of a command's output is kept in memory, in bytes.
-const ROOM: usize = 1 << 20;
+const CAPACITY: usize = 1 << 20;
 /// How much more may accumulate before the oldest is dropped, so that not every chunk moves the rest.
-const SLACK: usize = ROOM / 4;
+const SLACK: usize = CAPACITY / 4;
 
 /// The last output of a command, which can be read while the command runs.
 #[derive(Debug, Default)]
-pub struct Ring {
-    state: watch::Sender<State>,
+pub struct OutputBuffer {
+    state: watch::Sender<BufferState>,
 }
 
 /// How a background command ended, or why it did not run.
-pub type Over = Result<Ending, ToolError>;
+pub type ExitResult = Result<ExitReport, ToolError>;
 
 #[derive(Debug, Default)]
-struct State {
+struct BufferState {
     kept: Vec<u8>,
     /// The offset of the kept part in the whole output.
-    begin: u64,
+    kept_from: u64,
     /// The offset up to which the output has been shown.
-    shown: u64,
+    shown_to: u64,
     /// The file with the whole output, if it did not fit.
     spill: Option<PathBuf>,
-    over: Option<Over>,
+    exit: Option<ExitResult>,
 }
 
 /// The part of the output to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum OutputPart {
     /// Output that has not been shown.
     New,
     /// All output that is kept.
-    Kept,
+    All,
 }
 
 /// The output and state of a command at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Glance {
+pub struct OutputSnapshot {
     pub text: String,
     /// How many bytes of the wanted part are no longer kept.
     pub dropped: u64,
     pub total: u64,
     pub spill: Option<PathBuf>,
     /// How the command ended; `None` while it runs.
-    pub over: Option<Over>,
+    pub exit: Option<ExitResult>,
 }
 
-impl Ring {
+impl OutputBuffer {
     /// Appends plain text without Secrets, in whole characters.
     pub fn push(&self, bytes: &[u8]) {
         if !bytes.is_empty() {
@@ -65,7 +65,7 @@ impl Ring {
     }
 
     /// Sets the path of the whole output; this alone wakes no reader.
-    pub fn spilled(&self, path: PathBuf) {
+    pub fn set_spill_path(&self, path: PathBuf) {
         self.state.send_if_modified(|state| {
             state.spill = Some(path);
             false
@@ -73,39 +73,39 @@ impl Ring {
     }
 
     /// Sets how the command ended; only the first call counts.
-    pub fn end(&self, over: Over) {
+    pub fn set_exit(&self, over: ExitResult) {
         self.state.send_modify(|state| {
-            state.over.get_or_insert(over);
+            state.exit.get_or_insert(over);
         });
     }
 
     /// Whether the command has ended.
-    pub fn is_over(&self) -> bool {
-        self.state.borrow().over.is_some()
+    pub fn has_ended(&self) -> bool {
+        self.state.borrow().exit.is_some()
     }
 
     /// Reads a part, and marks all output as shown.
-    pub fn look(&self, part: Part) -> Glance {
-        let mut glance = Glance::default();
+    pub fn read_part(&self, part: OutputPart) -> OutputSnapshot {
+        let mut snapshot = OutputSnapshot::default();
         self.state.send_if_modified(|state| {
-            glance = state.look(part);
+            snapshot = state.read_part(part);
             false
         });
-        glance
+        snapshot
     }
 
     /// Waits until new output has come and then none for `quiet`, the command has ended, or `patience` is
     /// over.
-    pub async fn settle(&self, patience: Duration, quiet: Duration) {
+    pub async fn wait_for_pause(&self, patience: Duration, quiet: Duration) {
         let end = Instant::now() + patience;
         let mut news = self.state.subscribe();
         loop {
             let has_news = {
                 let state = news.borrow_and_update();
-                if state.over.is_some() {
+                if state.exit.is_some() {
                     return;
                 }
-                state.total() > state.shown
+                state.total() > state.shown_to
             };
             let until = if has_news { end.min(Instant::now() + quiet) } else { end };
             if timeout_at(until, news.changed()).await.is_err() {
@@ -115,41 +115,41 @@ impl Ring {
     }
 
     /// Waits until the command has ended.
-    pub async fn ended(&self) {
-        self.state.subscribe().wait_for(|state| state.over.is_some()).await.ok();
+    pub async fn wait_ended(&self) {
+        self.state.subscribe().wait_for(|state| state.exit.is_some()).await.ok();
     }
 }
 
-impl State {
+impl BufferState {
     fn total(&self) -> u64 {
-        self.begin + self.kept.len() as u64
+        self.kept_from + self.kept.len() as u64
     }
 
-    fn look(&mut self, part: Part) -> Glance {
-        let wanted = if part == Part::New { self.shown } else { 0 };
-        let from = usize::try_from(wanted.saturating_sub(self.begin)).unwrap_or(usize::MAX);
+    fn read_part(&mut self, part: OutputPart) -> OutputSnapshot {
+        let wanted = if part == OutputPart::New { self.shown_to } else { 0 };
+        let from = usize::try_from(wanted.saturating_sub(self.kept_from)).unwrap_or(usize::MAX);
         let text = self.kept.get(from..).unwrap_or_default();
-        self.shown = self.total();
-        Glance {
+        self.shown_to = self.total();
+        OutputSnapshot {
             text: String::from_utf8_lossy(text).into_owned(),
-            dropped: self.begin.saturating_sub(wanted),
+            dropped: self.kept_from.saturating_sub(wanted),
             total: self.total(),
             spill: self.spill.clone(),
-            over: self.over.clone(),
+            exit: self.exit.clone(),
         }
     }
 
     fn push(&mut self, bytes: &[u8]) {
         self.kept.extend_from_slice(bytes);
-        if self.kept.len() <= ROOM + SLACK {
+        if self.kept.len() <= CAPACITY + SLACK {
             return;
         }
-        let mut cut = self.kept.len() - ROOM;
+        let mut cut = self.kept.len() - CAPACITY;
         while self.kept.get(cut).is_some_and(|byte| byte & 0xc0 == 0x80) {
             cut += 1;
         }
         self.kept.drain(..cut);
-        self.begin += cut as u64;
+        self.kept_from += cut as u64;
     }
 }
 
@@ -161,16 +161,19 @@ mod tests {
 
     #[test]
     fn each_look_goes_on_where_the_last_one_ended() {
-        let ring = Ring::default();
-        assert_eq!(ring.look(Part::New).text, "");
+        let ring = OutputBuffer::default();
+        assert_eq!(ring.read_part(OutputPart::New).text, "");
         ring.push(b"one\n");
-        assert_eq!(ring.look(Part::New).text, "one\n");
+        assert_eq!(ring.read_part(OutputPart::New).text, "one\n");
         ring.push("zwölf\n".as_bytes());
-        assert_eq!(ring.look(Part::New).text, "zwölf\n");
-        assert_eq!(ring.look(Part::New).text, "");
-        let glance = ring.look(Part::Kept);
-        assert_eq!((glance.text.as_str(), glance.dropped, glance.total), ("one\nzwölf\n", 0, 11));
-        assert!(glance.over.is_none());
+        assert_eq!(ring.read_part(OutputPart::New).text, "zwölf\n");
+        assert_eq!(ring.read_part(OutputPart::New).text, "");
+        let snapshot = ring.read_part(OutputPart::All);
+        assert_eq!(
+            (snapshot.text.as_str(), snapshot.dropped, snapshot.total),
+            ("one\nzwölf\n", 0, 11)
+        );
+        assert!(snapshot.exit.is_none());
     }
 
     proptest! {
@@ -181,21 +184,21 @@ mod tests {
         fn nothing_is_shown_twice_and_what_is_dropped_is_counted(
             chunks in proptest::collection::vec((0..400_000usize, any::<bool>()), 1..12)
         ) {
-            let ring = Ring::default();
+            let ring = OutputBuffer::default();
             let (mut told, mut printed) = (0, 0);
             for (size, looks) in chunks {
                 let chunk = "aé€".repeat(size / 6);
                 ring.push(chunk.as_bytes());
                 printed += chunk.len() as u64;
-                prop_assert!(ring.state.borrow().kept.len() <= ROOM + SLACK);
+                prop_assert!(ring.state.borrow().kept.len() <= CAPACITY + SLACK);
                 if looks {
-                    let glance = ring.look(Part::New);
-                    prop_assert!(!glance.text.contains(char::REPLACEMENT_CHARACTER));
-                    told += glance.dropped + glance.text.len() as u64;
+                    let snapshot = ring.read_part(OutputPart::New);
+                    prop_assert!(!snapshot.text.contains(char::REPLACEMENT_CHARACTER));
+                    told += snapshot.dropped + snapshot.text.len() as u64;
                     prop_assert_eq!(told, printed);
                 }
             }
-            let all = ring.look(Part::Kept);
+            let all = ring.read_part(OutputPart::All);
             prop_assert_eq!(all.dropped + all.text.len() as u64, printed);
         }
     }

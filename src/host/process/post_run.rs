@@ -15,36 +15,39 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::command::CommandError;
 use crate::base::blocking;
-use crate::host::sandbox::{Findings, Guard, NestedRepositories, Spec, Top, expel, is_expelled};
+use crate::host::sandbox::{
+    DotGitBefore, Guard, NestedRepositories, RepositoryFindings, SandboxSpec, none_appeared,
+    remove_appeared,
+};
 
 /// How long a thread waits for the end of an abandoned supervisor.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Waits for the end of a supervisor process.
 #[derive(Debug, Default)]
-pub struct Witness(Mutex<Option<OwnedFd>>);
+pub struct ExitWatch(Mutex<Option<OwnedFd>>);
 
-impl Witness {
+impl ExitWatch {
     /// Sets the process to wait for, as a pidfd.
-    pub fn watches(&self, process: Option<OwnedFd>) {
+    pub fn set_process(&self, process: Option<OwnedFd>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = process;
     }
 
     /// Blocks until the process has ended.
-    fn wait(&self) {
+    fn wait_exit(&self) {
         let Some(process) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return;
         };
         let mut polled = [PollFd::new(&process, PollFlags::IN)];
-        rustix::event::poll(&mut polled, Timespec::try_from(PATIENCE).ok().as_ref()).ok();
+        rustix::event::poll(&mut polled, Timespec::try_from(EXIT_TIMEOUT).ok().as_ref()).ok();
     }
 }
 
 /// The checks that have not finished.
 #[derive(Debug, Clone)]
-pub struct Pending(TaskTracker);
+pub struct PendingChecks(TaskTracker);
 
-impl Default for Pending {
+impl Default for PendingChecks {
     fn default() -> Self {
         let tracker = TaskTracker::new();
         // A tracker that is closed still takes tokens, and can be waited for.
@@ -53,9 +56,9 @@ impl Default for Pending {
     }
 }
 
-impl Pending {
+impl PendingChecks {
     /// Waits until all checks have finished.
-    pub async fn none(&self) {
+    pub async fn wait_all(&self) {
         self.0.wait().await;
     }
 }
@@ -64,150 +67,168 @@ impl Pending {
 pub type SharedGuard = Arc<Mutex<Option<Guard>>>;
 
 /// The repositories below the roots of a Session.
-pub type SharedNested = Arc<Mutex<NestedRepositories>>;
+pub type SharedNestedRepos = Arc<Mutex<NestedRepositories>>;
 
 /// Up to this many folders are checked on the calling thread, which is cheaper than spawning.
-const FEW_FOLDERS: usize = 128;
+const MAX_INLINE_FOLDERS: usize = 128;
 
 /// What the check after a command found.
 #[derive(Debug, Default)]
-pub struct Mended {
+pub struct PostRunFindings {
     /// Protected files that the command had changed and that were restored.
-    pub put_back: Vec<PathBuf>,
+    pub restored: Vec<PathBuf>,
     /// Git settings that would run programs, and files that programs outside the sandbox execute.
-    pub nested: Findings,
+    pub nested: RepositoryFindings,
 }
 
 /// The input of a check, taken before the command starts.
-pub struct Before {
-    pub spec: Spec,
+pub struct PostRunSetup {
+    pub spec: SandboxSpec,
     pub workspace: PathBuf,
     /// The Workspace and its extra roots.
     pub roots: Vec<PathBuf>,
-    pub nested: SharedNested,
-    pub witness: Arc<Witness>,
-    pub pending: Pending,
+    pub nested: SharedNestedRepos,
+    pub exit_watch: Arc<ExitWatch>,
+    pub pending_checks: PendingChecks,
 }
 
-impl Before {
+impl PostRunSetup {
     /// Records the state before a command that runs in namespaces.
-    pub async fn unguarded(self) -> Result<Aftermath, CommandError> {
-        if self.spec.writable.is_empty() || lock(&self.nested).is_small(FEW_FOLDERS) {
-            return Ok(self.known(None));
+    pub async fn prepare(self) -> Result<PostRunCheck, CommandError> {
+        if self.spec.writable.is_empty() || lock_mutex(&self.nested).is_small(MAX_INLINE_FOLDERS) {
+            return Ok(self.into_check(None));
         }
-        blocking::work(move || self.known(None)).await.map_err(|_| CommandError::Lost)
+        blocking::run_blocking(move || self.into_check(None))
+            .await
+            .map_err(|_| CommandError::SupervisorLost)
     }
 
     /// Records the state before a command without namespaces, including the files of the guard.
-    pub async fn guarded(
+    pub async fn prepare_with_guard(
         self,
         shared: &SharedGuard,
         scratch: &Path,
-    ) -> Result<Aftermath, CommandError> {
+    ) -> Result<PostRunCheck, CommandError> {
         let (shared, scratch) = (Arc::clone(shared), scratch.to_owned());
         // This closure runs to its end, so a recorded state is always checked, even if the call is dropped.
-        let work = move || -> io::Result<Aftermath> {
-            let mut guard = lock(&shared);
+        let work = move || -> io::Result<PostRunCheck> {
+            let mut guard = lock_mutex(&shared);
             match &mut *guard {
-                Some(guard) => guard.look(&self.spec)?,
-                none => none.insert(Guard::new(&scratch)?).look(&self.spec)?,
+                Some(guard) => guard.record_state(&self.spec)?,
+                none => none.insert(Guard::new(&scratch)?).record_state(&self.spec)?,
             }
             drop(guard);
-            Ok(self.known(Some(shared)))
+            Ok(self.into_check(Some(shared)))
         };
-        let looked = blocking::work(work).await;
-        looked.map_err(|_| CommandError::Lost)?.map_err(CommandError::Start)
+        let looked = blocking::run_blocking(work).await;
+        looked.map_err(|_| CommandError::SupervisorLost)?.map_err(CommandError::StartSupervisor)
     }
 
-    fn known(self, guard: Option<SharedGuard>) -> Aftermath {
-        let Self { spec, workspace, roots, nested, witness, pending } = self;
-        let top = Top::look(&workspace);
+    fn into_check(self, guard: Option<SharedGuard>) -> PostRunCheck {
+        let Self { spec, workspace, roots, nested, exit_watch: witness, pending_checks: pending } =
+            self;
+        let top = DotGitBefore::record(&workspace);
         // A command without writable folders makes no repositories.
         let nested = (!spec.writable.is_empty()).then_some(nested);
         if let Some(nested) = &nested {
-            lock(nested).look(&roots, &spec);
+            lock_mutex(nested).record_before(&roots, &spec);
         }
         let token = pending.0.token();
-        Aftermath(Some(Looks { spec, top, roots, nested, guard, witness, _token: token }))
+        PostRunCheck(Some(PostRunState {
+            spec,
+            top,
+            roots,
+            nested,
+            guard,
+            exit_watch: witness,
+            _token: token,
+        }))
     }
 }
 
-fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock_mutex<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The pending check of one command; dropping it checks on another thread.
 #[derive(Debug)]
-pub struct Aftermath(Option<Looks>);
+pub struct PostRunCheck(Option<PostRunState>);
 
 #[derive(Debug)]
-struct Looks {
-    spec: Spec,
-    top: Top,
+struct PostRunState {
+    spec: SandboxSpec,
+    top: DotGitBefore,
     roots: Vec<PathBuf>,
     /// `Some` if the command can write.
-    nested: Option<SharedNested>,
+    nested: Option<SharedNestedRepos>,
     /// `Some` if the guard has recorded the state.
     guard: Option<SharedGuard>,
-    witness: Arc<Witness>,
+    exit_watch: Arc<ExitWatch>,
     _token: TaskTrackerToken,
 }
 
-impl Aftermath {
+impl PostRunCheck {
     /// Checks what the command changed, and restores protected files. `uncovered`: a path that the
     /// sandbox had covered was replaced while the command ran.
-    pub async fn mend(mut self, uncovered: bool) -> Mended {
-        let Some(looks) = self.0.take() else { return Mended::default() };
+    pub async fn check_and_restore(mut self, uncovered: bool) -> PostRunFindings {
+        let Some(state) = self.0.take() else { return PostRunFindings::default() };
         // Spawning would cost more than most checks.
-        if looks.is_calm() {
-            return Mended { nested: looks.check_nested(uncovered), ..Mended::default() };
+        if state.is_trivial() {
+            return PostRunFindings {
+                nested: state.check_nested(uncovered),
+                ..PostRunFindings::default()
+            };
         }
         // Dropping the future does not stop the thread: it finishes the check.
-        let work = move || looks.mend(uncovered);
-        blocking::work(work).await.unwrap_or_default()
+        let work = move || state.check_and_restore(uncovered);
+        blocking::run_blocking(work).await.unwrap_or_default()
     }
 }
 
-impl Drop for Aftermath {
+impl Drop for PostRunCheck {
     fn drop(&mut self) {
-        let Some(looks) = self.0.take() else { return };
+        let Some(state) = self.0.take() else { return };
         blocking::spawn_or_run(move || {
-            looks.witness.wait();
-            let mended = looks.mend(false);
-            if !mended.put_back.is_empty() || !mended.nested.neutralised.is_empty() {
-                tracing::warn!(?mended, "an abandoned command had changed protected files");
+            state.exit_watch.wait_exit();
+            let findings = state.check_and_restore(false);
+            if !findings.restored.is_empty() || !findings.nested.neutralised.is_empty() {
+                tracing::warn!(?findings, "an abandoned command had changed protected files");
             }
         });
     }
 }
 
-impl Looks {
+impl PostRunState {
     /// Whether there is little to check and nothing to restore.
-    fn is_calm(&self) -> bool {
+    fn is_trivial(&self) -> bool {
         let Some(nested) = &self.nested else { return self.guard.is_none() };
         self.guard.is_none()
-            && self.top.is_calm()
-            && is_expelled(&self.spec)
-            && lock(nested).is_small(FEW_FOLDERS)
+            && self.top.is_unchanged()
+            && none_appeared(&self.spec)
+            && lock_mutex(nested).is_small(MAX_INLINE_FOLDERS)
     }
 
-    fn mend(&self, uncovered: bool) -> Mended {
-        let mut mended = Mended::default();
+    fn check_and_restore(&self, uncovered: bool) -> PostRunFindings {
+        let mut findings = PostRunFindings::default();
         if let Some(guard) = &self.guard {
-            mended.put_back.extend(lock(guard).as_mut().map(Guard::check).unwrap_or_default());
+            findings
+                .restored
+                .extend(lock_mutex(guard).as_mut().map(Guard::restore_changes).unwrap_or_default());
         }
         // A command without writable folders changed nothing; anything new there is the user's.
         if self.nested.is_some() {
-            mended.put_back.extend(expel(&self.spec));
-            mended.put_back.extend(self.top.mend());
-            mended.nested = self.check_nested(uncovered);
+            findings.restored.extend(remove_appeared(&self.spec));
+            findings.restored.extend(self.top.neutralise());
+            findings.nested = self.check_nested(uncovered);
         }
-        mended
+        findings
     }
 
     /// Checks the repositories below the roots, if the command can write.
-    fn check_nested(&self, uncovered: bool) -> Findings {
-        let check = |nested: &SharedNested| lock(nested).check(&self.roots, &self.spec, uncovered);
+    fn check_nested(&self, uncovered: bool) -> RepositoryFindings {
+        let check = |nested: &SharedNestedRepos| {
+            lock_mutex(nested).check_after(&self.roots, &self.spec, uncovered)
+        };
         self.nested.as_ref().map(check).unwrap_or_default()
     }
 }

@@ -8,14 +8,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 /// The maximum size of a frame; larger ones are refused.
-const LARGEST_ORDER: usize = 64 << 20;
+const MAX_FRAME_BYTES: usize = 64 << 20;
 
 /// The size of the length prefix of a frame, in bytes; descriptors are sent with it.
-pub const LENGTH: usize = 4;
+pub const LENGTH_PREFIX: usize = 4;
 
 /// A request to run a command, sent as one frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
+pub struct SupervisorRequest {
     pub directory: OsString,
     pub shell: OsString,
     pub command: OsString,
@@ -23,7 +23,7 @@ pub struct Order {
     pub environment: Vec<(OsString, OsString)>,
 }
 
-impl Order {
+impl SupervisorRequest {
     /// The request as one frame. A field with a NUL is refused, because it could not be passed to a process.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
         let variable = |(name, value): &(OsString, OsString)| {
@@ -38,7 +38,7 @@ impl Order {
     }
 
     /// Sets or replaces a variable of the command's environment.
-    pub fn set(&mut self, name: impl AsRef<OsStr>, value: OsString) {
+    pub fn set_variable(&mut self, name: impl AsRef<OsStr>, value: OsString) {
         let name = name.as_ref();
         self.environment.retain(|(own, _)| own != name);
         self.environment.push((name.to_owned(), value));
@@ -65,7 +65,7 @@ impl Order {
 
 /// Encodes a frame: four length bytes and the fields, each ended by NUL. A field with a NUL is refused.
 pub fn encode_frame(fields: impl IntoIterator<Item = OsString>) -> io::Result<Vec<u8>> {
-    let mut frame = vec![0; LENGTH];
+    let mut frame = vec![0; LENGTH_PREFIX];
     for field in fields {
         let bytes = field.as_bytes();
         if bytes.contains(&0) {
@@ -74,17 +74,17 @@ pub fn encode_frame(fields: impl IntoIterator<Item = OsString>) -> io::Result<Ve
         frame.extend_from_slice(bytes);
         frame.push(0);
     }
-    let body = frame.len() - LENGTH;
-    let length = u32::try_from(body).ok().filter(|_| body <= LARGEST_ORDER);
+    let body = frame.len() - LENGTH_PREFIX;
+    let length = u32::try_from(body).ok().filter(|_| body <= MAX_FRAME_BYTES);
     let length = length.ok_or(io::ErrorKind::InvalidInput)?;
-    frame[..LENGTH].copy_from_slice(&length.to_le_bytes());
+    frame[..LENGTH_PREFIX].copy_from_slice(&length.to_le_bytes());
     Ok(frame)
 }
 
 /// The length of a frame's body, from its length prefix.
-pub fn frame_length(bytes: [u8; LENGTH]) -> io::Result<usize> {
+pub fn frame_length(bytes: [u8; LENGTH_PREFIX]) -> io::Result<usize> {
     let length = u32::from_le_bytes(bytes) as usize;
-    if length > LARGEST_ORDER { Err(io::ErrorKind::InvalidData.into()) } else { Ok(length) }
+    if length > MAX_FRAME_BYTES { Err(io::ErrorKind::InvalidData.into()) } else { Ok(length) }
 }
 
 /// The fields of a frame's body.
@@ -103,18 +103,18 @@ mod tests {
     #[test]
     fn an_order_survives_the_pipe_with_odd_bytes() {
         let odd = OsStr::from_bytes(b"caf\xe9 = \n").to_owned();
-        let order = Order {
+        let request = SupervisorRequest {
             directory: odd.clone(),
             shell: "/bin/bash".into(),
             command: "echo \"$X\"\n".into(),
             drain: Duration::from_millis(100),
             environment: vec![("X".into(), odd), ("EMPTY".into(), "".into())],
         };
-        let frame = order.encode().unwrap();
+        let frame = request.encode().unwrap();
         let length = u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize;
         assert_eq!(length, frame.len() - 4);
-        assert_eq!(Order::decode(&frame[4..]), Some(order.clone()));
-        let nul = Order { command: OsStr::from_bytes(b"a\0b").to_owned(), ..order };
+        assert_eq!(SupervisorRequest::decode(&frame[4..]), Some(request.clone()));
+        let nul = SupervisorRequest { command: OsStr::from_bytes(b"a\0b").to_owned(), ..request };
         assert!(nul.encode().is_err());
     }
 }

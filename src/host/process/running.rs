@@ -14,34 +14,38 @@ use tokio::process::{Child, ChildStderr, ChildStdout};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::command::{CommandError, End, Job, Leftover, Outcome, Stop};
-use super::descendants::{self, Process};
-use super::lifeline::{Lifeline, Stdin};
-use super::output::Output;
-use super::supervisor::{BLIND, FREE, KILL, RETURNING, STALE, TERMINATE, UNCONFINED, UNCOVERED};
+use super::command::{
+    CommandError, CommandExit, CommandRequest, LeftoverProcess, ProcessOutcome, StopCause,
+};
+use super::descendants::{self, LiveProcess};
+use super::lifeline::{CommandPipes, Lifeline};
+use super::output::OutputCollector;
+use super::supervisor::{
+    FREE, KILL, RETURNING, STALE, TERMINATE, UNCONFINED, UNCOVERED, UNUSABLE_PROC,
+};
 use crate::base::blocking;
 use crate::host::sandbox::{
-    CacheAccess, CommandGroup, HiddenWatch, Level, LimitEvents, LocalSockets,
+    CacheAccess, CommandGroup, EnforcementLevel, HiddenWatch, LimitEvents, LocalSockets,
 };
 
 /// The size of the read buffer, in bytes.
 const READ_SIZE: usize = 64 * 1024;
 /// How many reads at most empty the pipe at the end.
-const READS_OWED: usize = 16;
+const MAX_FINAL_READS: usize = 16;
 /// How often hidden paths are checked.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const HIDDEN_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a killed supervisor may take before Pixir goes on without it.
-const GIVE_UP: Duration = Duration::from_secs(3);
+const SUPERVISOR_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long Pixir itself tries to kill processes that a supervisor did not.
-const LAST_KILLING: Duration = Duration::from_secs(1);
+const LAST_KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long output is awaited after the supervisor has ended; only a process that passed the pipe
 /// out of its namespace can hold it open then.
-const LAST_OUTPUT: Duration = Duration::from_millis(200);
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A supervisor process. Closing the lifeline, also by dropping it, kills the processes it watches; the
 /// supervisor itself is killed from here only when it no longer responds, because a subreaper must be
 /// running to kill its descendants.
-pub struct Supervisor {
+pub struct SupervisorProcess {
     pub process: Child,
     pub lifeline: Lifeline,
     pub output: ChildStdout,
@@ -50,7 +54,7 @@ pub struct Supervisor {
     pub group: Option<Arc<CommandGroup>>,
 }
 
-impl Drop for Supervisor {
+impl Drop for SupervisorProcess {
     fn drop(&mut self) {
         // A command may have stopped it with SIGSTOP; it must run to notice that the lifeline is closed.
         if let Some(pid) = self.pid() {
@@ -59,9 +63,9 @@ impl Drop for Supervisor {
     }
 }
 
-impl Supervisor {
+impl SupervisorProcess {
     /// A pidfd of the process, to wait for its end.
-    pub fn descriptor(&self) -> Option<OwnedFd> {
+    pub fn open_pidfd(&self) -> Option<OwnedFd> {
         pidfd_open(self.pid()?, PidfdFlags::empty()).ok()
     }
 
@@ -76,15 +80,15 @@ impl Supervisor {
                 }
             }
         };
-        if timeout(GIVE_UP, is_returning).await.is_err() {
+        if timeout(SUPERVISOR_EXIT_TIMEOUT, is_returning).await.is_err() {
             tracing::debug!("a supervisor is still ending");
         }
     }
 
     /// Closes the lifeline, and waits until the supervisor has ended.
-    pub async fn end(mut self) {
+    pub async fn close_and_wait(mut self) {
         self.lifeline.close();
-        if timeout(GIVE_UP, self.process.wait()).await.is_err() {
+        if timeout(SUPERVISOR_EXIT_TIMEOUT, self.process.wait()).await.is_err() {
             tracing::debug!("a supervisor is still ending");
         }
     }
@@ -96,34 +100,34 @@ impl Supervisor {
 }
 
 /// A command that is running in a supervisor.
-pub struct Running<'a> {
-    supervisor: Supervisor,
+pub struct SupervisedCommand<'a> {
+    supervisor: SupervisorProcess,
     cancel: &'a CancellationToken,
-    stdin: Option<&'a Stdin>,
+    stdin: Option<&'a CommandPipes>,
     grace: Duration,
-    began: Instant,
-    phase: Phase,
+    started_at: Instant,
+    phase: StopPhase,
     /// When the phase ends; `None` for a command without a deadline.
-    until: Option<Instant>,
-    open: Open,
-    news: News,
+    phase_deadline: Option<Instant>,
+    open: OpenStreams,
+    report: StatusReport,
     /// The paths that must stay hidden from the command, and when to check them next.
     hidden: Option<HiddenWatch>,
-    look: Option<Instant>,
+    next_hidden_check: Option<Instant>,
     /// The process id of the supervisor, which is also the Unix session id of its processes.
     pid: Option<Pid>,
-    survivors: Vec<Leftover>,
+    survivors: Vec<LeftoverProcess>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum StopPhase {
     Running,
     Terminating,
     Killing,
 }
 
 /// Which streams are open, and whether the supervisor runs.
-struct Open {
+struct OpenStreams {
     output: bool,
     status: bool,
     process: bool,
@@ -131,12 +135,12 @@ struct Open {
 
 /// The state that the status lines have reported.
 #[derive(Default)]
-pub struct News {
+pub struct StatusReport {
     started: Option<String>,
-    end: Option<End>,
-    leftovers: Vec<Leftover>,
+    exit: Option<CommandExit>,
+    leftovers: Vec<LeftoverProcess>,
     failure: Option<CommandError>,
-    stopped: Option<Stop>,
+    stopped: Option<StopCause>,
     uncovered: Vec<PathBuf>,
     /// All processes have ended, and the supervisor waits for another request.
     is_free: bool,
@@ -148,19 +152,19 @@ enum Wake {
     Ended(io::Result<ExitStatus>),
     PhaseOver,
     Interrupted,
-    Look,
-    Tell,
+    CheckHidden,
+    EmitOutput,
 }
 
-impl<'a> Running<'a> {
+impl<'a> SupervisedCommand<'a> {
     /// Starts to watch a supervisor that has received its request.
     pub fn new(
-        supervisor: Supervisor,
-        job: &Job<'a>,
+        supervisor: SupervisorProcess,
+        job: &CommandRequest<'a>,
         grace: Duration,
         hidden: Option<HiddenWatch>,
     ) -> Self {
-        let began = Instant::now();
+        let started_at = Instant::now();
         Self {
             pid: supervisor.pid(),
             survivors: Vec::new(),
@@ -168,12 +172,12 @@ impl<'a> Running<'a> {
             cancel: job.cancel,
             stdin: job.stdin,
             grace,
-            began,
-            phase: Phase::Running,
-            until: job.timeout.map(|timeout| began + timeout),
-            open: Open { output: true, status: true, process: true },
-            news: News::default(),
-            look: hidden.as_ref().map(|_| began + LOOK_INTERVAL),
+            started_at,
+            phase: StopPhase::Running,
+            phase_deadline: job.timeout.map(|timeout| started_at + timeout),
+            open: OpenStreams { output: true, status: true, process: true },
+            report: StatusReport::default(),
+            next_hidden_check: hidden.as_ref().map(|_| started_at + HIDDEN_CHECK_INTERVAL),
             hidden,
         }
     }
@@ -181,73 +185,76 @@ impl<'a> Running<'a> {
     /// Watches until everything has ended. Returns the supervisor if it can run another command.
     pub async fn watch(
         mut self,
-        output: &mut Output<'_>,
-    ) -> Result<(Outcome, Option<Supervisor>), CommandError> {
+        output: &mut OutputCollector<'_>,
+    ) -> Result<(ProcessOutcome, Option<SupervisorProcess>), CommandError> {
         let mut buffer = vec![0; READ_SIZE];
         while self.open.output || self.open.status || self.open.process {
-            if self.news.is_free {
-                let is_drained = self.drain(&mut buffer, output).await;
-                self.note_revealed();
-                let outcome = self.news.outcome(self.began.elapsed())?;
+            if self.report.is_free {
+                let is_drained = self.drain_output(&mut buffer, output).await;
+                self.record_revealed();
+                let outcome = self.report.into_outcome(self.started_at.elapsed())?;
                 let is_reusable = is_drained && outcome.stopped.is_none();
                 return Ok((outcome, is_reusable.then_some(self.supervisor)));
             }
-            match self.next(&mut buffer, output.due()).await {
+            match self.next(&mut buffer, output.next_emit()).await {
                 Wake::Output(Ok(count)) if count > 0 => output.push(&buffer[..count]).await,
                 Wake::Output(_) => self.open.output = false,
-                Wake::Status(Some(line)) => self.learn(&line),
+                Wake::Status(Some(line)) => self.apply_status_line(&line),
                 Wake::Status(None) => self.open.status = false,
                 Wake::Ended(status) => {
                     self.open.process = false;
-                    self.phase = Phase::Killing;
+                    self.phase = StopPhase::Killing;
                     if !status.is_ok_and(|status| status.code().is_some()) {
                         self.kill_session().await;
                     }
-                    self.until = Some(Instant::now() + LAST_OUTPUT);
+                    self.phase_deadline = Some(Instant::now() + LAST_OUTPUT_TIMEOUT);
                 }
-                Wake::Tell => output.tell(),
-                Wake::Look => {
-                    self.look = Some(Instant::now() + LOOK_INTERVAL);
-                    if self.note_revealed() && self.phase != Phase::Killing {
+                Wake::EmitOutput => output.emit_pending(),
+                Wake::CheckHidden => {
+                    self.next_hidden_check = Some(Instant::now() + HIDDEN_CHECK_INTERVAL);
+                    if self.record_revealed() && self.phase != StopPhase::Killing {
                         self.kill().await;
                     }
                 }
-                Wake::Interrupted => self.stop(Stop::Interrupted).await,
+                Wake::Interrupted => self.stop(StopCause::Interrupted).await,
                 Wake::PhaseOver => match self.phase {
-                    Phase::Running => self.stop(Stop::TimedOut).await,
-                    Phase::Terminating => self.kill().await,
-                    Phase::Killing => break,
+                    StopPhase::Running => self.stop(StopCause::TimedOut).await,
+                    StopPhase::Terminating => self.kill().await,
+                    StopPhase::Killing => break,
                 },
             }
         }
         if self.open.process {
-            self.give_up().await;
+            self.kill_descendants().await;
         }
-        self.take_rest(&mut buffer, output).await;
-        self.note_revealed();
-        let duration = self.began.elapsed();
-        Ok((Outcome { survivors: self.survivors, ..self.news.outcome(duration)? }, None))
+        self.read_rest(&mut buffer, output).await;
+        self.record_revealed();
+        let duration = self.started_at.elapsed();
+        Ok((
+            ProcessOutcome { survivors: self.survivors, ..self.report.into_outcome(duration)? },
+            None,
+        ))
     }
 
-    fn learn(&mut self, line: &str) {
-        self.news.take(line);
-        if self.news.started.is_some()
+    fn apply_status_line(&mut self, line: &str) {
+        self.report.apply_line(line);
+        if self.report.started.is_some()
             && let Some(stdin) = self.stdin.take()
         {
-            stdin.let_go();
+            stdin.close();
         }
     }
 
     /// Records paths that are no longer hidden from the command, once; returns whether there are any.
-    fn note_revealed(&mut self) -> bool {
+    fn record_revealed(&mut self) -> bool {
         let Some(hidden) = &self.hidden else { return false };
         let revealed = hidden.revealed();
         if revealed.is_empty() {
             return false;
         }
-        (self.hidden, self.look) = (None, None);
+        (self.hidden, self.next_hidden_check) = (None, None);
         for path in revealed {
-            self.news.note_uncovered(path);
+            self.report.record_uncovered(path);
         }
         true
     }
@@ -255,22 +262,22 @@ impl<'a> Running<'a> {
     /// Kills the Unix session of a supervisor that was killed; processes that have left it are missed.
     async fn kill_session(&mut self) {
         let Some(pid) = self.pid else { return };
-        self.survivors = kill_all(move || descendants::of_session(pid)).await;
+        self.survivors = kill_until_gone(move || descendants::session_processes(pid)).await;
     }
 
     /// Kills the descendants of a supervisor that does not respond, then the supervisor. It goes last,
     /// because it adopts orphans as long as it exists, even when it is stopped.
-    async fn give_up(&mut self) {
+    async fn kill_descendants(&mut self) {
         let Some(pid) = self.supervisor.pid() else { return };
-        self.survivors = kill_all(move || descendants::of(pid)).await;
+        self.survivors = kill_until_gone(move || descendants::descendants_of(pid)).await;
         self.supervisor.process.start_kill().ok();
-        timeout(LAST_OUTPUT, self.supervisor.process.wait()).await.ok();
+        timeout(LAST_OUTPUT_TIMEOUT, self.supervisor.process.wait()).await.ok();
     }
 
     /// Empties the output pipe after the last writer has ended; false if it never becomes empty. Reads
     /// directly, because the runtime may not have noticed the last data yet.
-    async fn drain(&mut self, buffer: &mut [u8], output: &mut Output<'_>) -> bool {
-        for _ in 0..READS_OWED {
+    async fn drain_output(&mut self, buffer: &mut [u8], output: &mut OutputCollector<'_>) -> bool {
+        for _ in 0..MAX_FINAL_READS {
             match rustix::io::read(&self.supervisor.output, &mut *buffer) {
                 Ok(0) => return false,
                 Ok(count) => output.push(&buffer[..count]).await,
@@ -282,15 +289,15 @@ impl<'a> Running<'a> {
     }
 
     /// Reads status lines and output that have already arrived, so that a slow disk loses nothing.
-    async fn take_rest(&mut self, buffer: &mut [u8], output: &mut Output<'_>) {
-        let Supervisor { output: pipe, status, .. } = &mut self.supervisor;
+    async fn read_rest(&mut self, buffer: &mut [u8], output: &mut OutputCollector<'_>) {
+        let SupervisorProcess { output: pipe, status, .. } = &mut self.supervisor;
         while self.open.status
             && let Ok(Ok(Some(line))) = timeout(Duration::ZERO, status.next_line()).await
         {
-            self.news.take(&line);
+            self.report.apply_line(&line);
         }
         // A process that passed the pipe out may write for ever, so at most a full pipe is read.
-        for _ in 0..READS_OWED {
+        for _ in 0..MAX_FINAL_READS {
             match timeout(Duration::ZERO, pipe.read(buffer)).await {
                 Ok(Ok(count)) if count > 0 && self.open.output => {
                     output.push(&buffer[..count]).await;
@@ -301,35 +308,35 @@ impl<'a> Running<'a> {
     }
 
     async fn next(&mut self, buffer: &mut [u8], due: Option<Instant>) -> Wake {
-        let Supervisor { process, output, status, .. } = &mut self.supervisor;
+        let SupervisorProcess { process, output, status, .. } = &mut self.supervisor;
         tokio::select! {
             read = output.read(buffer), if self.open.output => Wake::Output(read),
             line = status.next_line(), if self.open.status => Wake::Status(line.ok().flatten()),
             status = process.wait(), if self.open.process => Wake::Ended(status),
-            () = at(self.until) => Wake::PhaseOver,
-            () = self.cancel.cancelled(), if self.phase == Phase::Running => Wake::Interrupted,
-            () = at(self.look) => Wake::Look,
-            () = at(due) => Wake::Tell,
+            () = sleep_until(self.phase_deadline) => Wake::PhaseOver,
+            () = self.cancel.cancelled(), if self.phase == StopPhase::Running => Wake::Interrupted,
+            () = sleep_until(self.next_hidden_check) => Wake::CheckHidden,
+            () = sleep_until(due) => Wake::EmitOutput,
         }
     }
 
-    async fn stop(&mut self, why: Stop) {
-        self.news.stopped = Some(why);
-        self.phase = Phase::Terminating;
-        self.until = Some(Instant::now() + self.grace);
+    async fn stop(&mut self, why: StopCause) {
+        self.report.stopped = Some(why);
+        self.phase = StopPhase::Terminating;
+        self.phase_deadline = Some(Instant::now() + self.grace);
         // If sending fails, the supervisor has ended or is about to be killed.
-        self.supervisor.lifeline.say(TERMINATE).await.ok();
+        self.supervisor.lifeline.send_control(TERMINATE).await.ok();
     }
 
     async fn kill(&mut self) {
-        self.phase = Phase::Killing;
-        self.until = Some(Instant::now() + GIVE_UP);
-        self.supervisor.lifeline.say(KILL).await.ok();
+        self.phase = StopPhase::Killing;
+        self.phase_deadline = Some(Instant::now() + SUPERVISOR_EXIT_TIMEOUT);
+        self.supervisor.lifeline.send_control(KILL).await.ok();
     }
 }
 
 /// Sleeps until then; `None` never returns.
-async fn at(moment: Option<Instant>) {
+async fn sleep_until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
@@ -337,25 +344,27 @@ async fn at(moment: Option<Instant>) {
 }
 
 /// Kills until no process is found; returns the survivors.
-async fn kill_all(find: impl Fn() -> Vec<Process> + Send + 'static) -> Vec<Leftover> {
+async fn kill_until_gone(
+    find: impl Fn() -> Vec<LiveProcess> + Send + 'static,
+) -> Vec<LeftoverProcess> {
     let work = move || {
-        let end = std::time::Instant::now() + LAST_KILLING;
+        let end = std::time::Instant::now() + LAST_KILL_TIMEOUT;
         // In the `/proc` of another pid namespace the ids mean other processes.
-        while descendants::are_known() {
+        while descendants::is_proc_usable() {
             let found = find();
             if found.is_empty() || std::time::Instant::now() > end {
                 return found;
             }
-            descendants::signal(&found, Signal::KILL);
+            descendants::signal_processes(&found, Signal::KILL);
             std::thread::sleep(Duration::from_millis(2));
         }
         Vec::new()
     };
-    let found = blocking::work(work).await.unwrap_or_default();
-    found.into_iter().map(|Process { pid, name }| Leftover { pid, name }).collect()
+    let found = blocking::run_blocking(work).await.unwrap_or_default();
+    found.into_iter().map(|LiveProcess { pid, name }| LeftoverProcess { pid, name }).collect()
 }
 
-impl News {
+impl StatusReport {
     /// Whether the command has started, and so has its descriptors.
     pub fn has_started(&self) -> bool {
         self.started.is_some()
@@ -363,29 +372,29 @@ impl News {
 
     /// Whether the command has ended or failed to start.
     pub fn is_decided(&self) -> bool {
-        self.end.is_some() || self.failure.is_some() || self.is_free
+        self.exit.is_some() || self.failure.is_some() || self.is_free
     }
 
     /// How the command ended, or why it failed.
-    pub fn ending(&mut self) -> Result<End, CommandError> {
-        match (self.failure.take(), self.end) {
+    pub fn take_exit(&mut self) -> Result<CommandExit, CommandError> {
+        match (self.failure.take(), self.exit) {
             (Some(failure), _) => Err(failure),
             (None, Some(end)) => Ok(end),
-            (None, None) => Err(CommandError::Lost),
+            (None, None) => Err(CommandError::SupervisorLost),
         }
     }
 
     /// Parses a status line of a supervisor.
-    pub fn take(&mut self, line: &str) {
+    pub fn apply_line(&mut self, line: &str) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "starting" => self.started = Some(rest.to_owned()),
-            "exit" => self.end = rest.parse().ok().map(End::Code),
-            "signal" => self.end = rest.parse().ok().map(End::Signal),
+            "exit" => self.exit = rest.parse().ok().map(CommandExit::Code),
+            "signal" => self.exit = rest.parse().ok().map(CommandExit::Signal),
             "leftover" => {
                 let (pid, name) = rest.split_once(' ').unwrap_or((rest, ""));
                 let pid = pid.parse().unwrap_or_default();
-                self.leftovers.push(Leftover { pid, name: name.to_owned() });
+                self.leftovers.push(LeftoverProcess { pid, name: name.to_owned() });
             }
             "unsupported" => {
                 self.failure = Some(CommandError::Unsupported { reason: rest.to_owned() });
@@ -393,12 +402,12 @@ impl News {
             UNCONFINED => {
                 self.failure = Some(CommandError::Unconfined { reason: rest.to_owned() });
             }
-            STALE => self.failure = Some(CommandError::Stale),
-            BLIND => self.failure = Some(CommandError::Blind),
+            STALE => self.failure = Some(CommandError::StaleMounts),
+            UNUSABLE_PROC => self.failure = Some(CommandError::UnusableProc),
             FREE => self.is_free = true,
             RETURNING => {}
-            UNCOVERED => self.note_uncovered(rest.into()),
-            "failed" => self.failure = Some(CommandError::Refused { reason: rest.to_owned() }),
+            UNCOVERED => self.record_uncovered(rest.into()),
+            "failed" => self.failure = Some(CommandError::ShellFailed { reason: rest.to_owned() }),
             _ => {
                 // Such as the panic message of a supervisor.
                 tracing::warn!(line, "unexpected status line of a supervisor");
@@ -407,37 +416,37 @@ impl News {
     }
 
     /// Records a path that the sandbox no longer covers.
-    fn note_uncovered(&mut self, path: PathBuf) {
+    fn record_uncovered(&mut self, path: PathBuf) {
         if !self.uncovered.contains(&path) {
             self.uncovered.push(path);
         }
         // A command that has already ended was not stopped by this.
-        if self.end.is_none() {
-            self.stopped.get_or_insert(Stop::Uncovered);
+        if self.exit.is_none() {
+            self.stopped.get_or_insert(StopCause::Uncovered);
         }
     }
 
-    fn outcome(self, duration: Duration) -> Result<Outcome, CommandError> {
+    fn into_outcome(self, duration: Duration) -> Result<ProcessOutcome, CommandError> {
         if let Some(failure) = self.failure {
             return Err(failure);
         }
         if self.started.is_none() && self.stopped.is_none() {
-            return Err(CommandError::Lost);
+            return Err(CommandError::SupervisorLost);
         }
         let started = self.started.unwrap_or_default();
         let mut words = started.split(' ');
         let mut word = || words.next().unwrap_or_default();
         let (containment, level, sockets, caches) = (word(), word(), word(), word());
-        Ok(Outcome {
-            end: self.end.unwrap_or(End::Unknown),
+        Ok(ProcessOutcome {
+            exit: self.exit.unwrap_or(CommandExit::Unknown),
             stopped: self.stopped,
             leftovers: self.leftovers,
             survivors: Vec::new(),
             uncovered: self.uncovered,
             duration,
             containment: containment.to_owned(),
-            events: LimitEvents::default(),
-            level: Level::from_name(level).unwrap_or(Level::Off),
+            limit_events: LimitEvents::default(),
+            level: EnforcementLevel::from_name(level).unwrap_or(EnforcementLevel::Off),
             sockets: LocalSockets::from_name(sockets).unwrap_or(LocalSockets::Harmless),
             caches: CacheAccess::from_name(caches).unwrap_or_default(),
         })

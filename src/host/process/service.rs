@@ -13,20 +13,20 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
-use super::command::{CommandError, Commands, End};
+use super::command::{CommandError, CommandExit, CommandRunner};
 use super::environment::{find_on_path, is_program};
-use super::lifeline::Stdin;
-use super::running::{News, Supervisor};
-use crate::host::process::protocol::Order;
+use super::lifeline::CommandPipes;
+use super::running::{StatusReport, SupervisorProcess};
+use crate::host::process::protocol::SupervisorRequest;
 
 /// How long children of a service may run after it has ended.
 const DRAIN: Duration = Duration::from_millis(100);
 /// How long the last output of a service is awaited after it has ended.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const LAST_READ_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The program of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program {
+pub struct ServiceProgram {
     /// A name to look up on PATH, or a path.
     pub command: String,
     pub args: Vec<String>,
@@ -36,102 +36,111 @@ pub struct Program {
 }
 
 /// A started service, with its standard input and standard error.
-pub struct Served {
+pub struct StartedService {
     pub service: Service,
     pub stdin: pipe::Sender,
-    pub errors: pipe::Receiver,
+    pub stderr: pipe::Receiver,
 }
 
 /// A running service. Dropping it kills all its processes.
 pub struct Service {
-    supervisor: Supervisor,
-    given: Stdin,
-    news: News,
+    supervisor: SupervisorProcess,
+    pipes: CommandPipes,
+    report: StatusReport,
     /// Whether standard output is open.
-    is_speaking: bool,
-    is_over: bool,
+    is_output_open: bool,
+    has_ended: bool,
 }
 
 /// An event of a service.
 #[derive(Debug)]
-pub enum Said {
+pub enum ServiceEvent {
     /// This many bytes of output were read.
     Output(usize),
     /// The service has ended, or could not be started.
-    Over(Result<End, CommandError>),
+    Ended(Result<CommandExit, CommandError>),
 }
 
-impl Commands {
+impl CommandRunner {
     /// Starts a service.
-    pub async fn serve(&self, program: &Program) -> Result<Served, CommandError> {
+    pub async fn start_service(
+        &self,
+        program: &ServiceProgram,
+    ) -> Result<StartedService, CommandError> {
         let mut environment = self.environment().to_vec();
         for (name, value) in &program.environment {
             environment.retain(|(own, _)| own != name.as_str());
             environment.push((name.into(), value.into()));
         }
-        let found = find(&program.command, &environment, &program.directory)
-            .ok_or_else(|| CommandError::Missing(program.command.clone()))?;
-        let order = Order {
+        let found = find_program(&program.command, &environment, &program.directory)
+            .ok_or_else(|| CommandError::ProgramNotFound(program.command.clone()))?;
+        let order = SupervisorRequest {
             directory: program.directory.clone().into(),
             shell: "/bin/sh".into(),
-            command: sentence(&found, &program.args),
+            command: exec_command(&found, &program.args),
             drain: DRAIN,
             environment,
         };
-        let frame = order.encode().map_err(|_| CommandError::Unsayable)?;
-        let (stdin, errors, given) = Stdin::with_errors().map_err(CommandError::Start)?;
-        let mut supervisor = self.start(None)?;
-        let sent = supervisor.lifeline.send(&frame, Some(&given)).await;
-        sent.map_err(CommandError::Start)?;
-        let news = News::default();
-        let service = Service { supervisor, given, news, is_speaking: true, is_over: false };
-        Ok(Served { service, stdin, errors })
+        let frame = order.encode().map_err(|_| CommandError::InvalidCommand)?;
+        let (stdin, errors, pipes) =
+            CommandPipes::with_stdin_and_stderr().map_err(CommandError::StartSupervisor)?;
+        let mut supervisor = self.start_supervisor(None)?;
+        let sent = supervisor.lifeline.send_request(&frame, Some(&pipes)).await;
+        sent.map_err(CommandError::StartSupervisor)?;
+        let news = StatusReport::default();
+        let service =
+            Service { supervisor, pipes, report: news, is_output_open: true, has_ended: false };
+        Ok(StartedService { service, stdin, stderr: errors })
     }
 }
 
 impl Service {
     /// Waits for output or for the end. Cancel-safe: no output is lost when the future is dropped.
-    pub async fn listen(&mut self, buffer: &mut BytesMut) -> Said {
+    pub async fn next_event(&mut self, buffer: &mut BytesMut) -> ServiceEvent {
         loop {
-            if self.is_over {
-                return self.last_words(buffer).await;
+            if self.has_ended {
+                return self.read_rest(buffer).await;
             }
-            let Supervisor { output, status, .. } = &mut self.supervisor;
+            let SupervisorProcess { output, status, .. } = &mut self.supervisor;
             tokio::select! {
                 biased;
-                read = output.read_buf(buffer), if self.is_speaking => match read {
-                    Ok(count) if count > 0 => return Said::Output(count),
+                read = output.read_buf(buffer), if self.is_output_open => match read {
+                    Ok(count) if count > 0 => return ServiceEvent::Output(count),
                     // The exit status comes on a status line.
-                    _ => self.is_speaking = false,
+                    _ => self.is_output_open = false,
                 },
                 line = status.next_line() => match line {
-                    Ok(Some(line)) => self.learn(&line),
-                    _ => self.is_over = true,
+                    Ok(Some(line)) => self.apply_status_line(&line),
+                    _ => self.has_ended = true,
                 },
             }
         }
     }
 
-    fn learn(&mut self, line: &str) {
-        self.news.take(line);
-        if self.news.has_started() {
-            self.given.let_go();
+    fn apply_status_line(&mut self, line: &str) {
+        self.report.apply_line(line);
+        if self.report.has_started() {
+            self.pipes.close();
         }
-        self.is_over = self.news.is_decided();
+        self.has_ended = self.report.is_decided();
     }
 
     /// The rest of the output, and then the exit status.
-    async fn last_words(&mut self, buffer: &mut BytesMut) -> Said {
+    async fn read_rest(&mut self, buffer: &mut BytesMut) -> ServiceEvent {
         let rest = self.supervisor.output.read_buf(buffer);
-        match timeout(LAST_WORDS, rest).await {
-            Ok(Ok(count)) if count > 0 => Said::Output(count),
-            _ => Said::Over(self.news.ending()),
+        match timeout(LAST_READ_TIMEOUT, rest).await {
+            Ok(Ok(count)) if count > 0 => ServiceEvent::Output(count),
+            _ => ServiceEvent::Ended(self.report.take_exit()),
         }
     }
 }
 
 /// Finds a program: by its path, relative to the directory, or by name in the folders of PATH.
-fn find(command: &str, environment: &[(OsString, OsString)], directory: &Path) -> Option<PathBuf> {
+fn find_program(
+    command: &str,
+    environment: &[(OsString, OsString)],
+    directory: &Path,
+) -> Option<PathBuf> {
     if command.contains('/') {
         return Some(directory.join(command)).filter(|place| is_program(place));
     }
@@ -139,18 +148,18 @@ fn find(command: &str, environment: &[(OsString, OsString)], directory: &Path) -
 }
 
 /// The shell command that replaces the shell by the program, with every word quoted.
-fn sentence(program: &Path, args: &[String]) -> OsString {
+fn exec_command(program: &Path, args: &[String]) -> OsString {
     let mut sentence = OsString::from("exec ");
-    sentence.push(quoted(program.as_os_str()));
+    sentence.push(shell_quote(program.as_os_str()));
     for arg in args {
         sentence.push(" ");
-        sentence.push(quoted(OsStr::new(arg)));
+        sentence.push(shell_quote(OsStr::new(arg)));
     }
     sentence
 }
 
 /// Quotes a word for a shell.
-pub fn quoted(word: &OsStr) -> OsString {
+pub fn shell_quote(word: &OsStr) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let mut bytes = vec![b'\''];
     for byte in word.as_bytes() {
@@ -170,7 +179,7 @@ mod tests {
     #[test]
     fn every_word_reaches_the_program_as_it_is() {
         let args = ["a b".to_owned(), "it's $HOME `x`".to_owned(), String::new()];
-        let sentence = sentence(Path::new("/bin/echo"), &args);
+        let sentence = exec_command(Path::new("/bin/echo"), &args);
         assert_eq!(sentence, r"exec '/bin/echo' 'a b' 'it'\''s $HOME `x`' ''");
     }
 
@@ -183,13 +192,13 @@ mod tests {
         std::fs::write(&tool, "#!/bin/sh\n").unwrap();
         let path_of = |folders: OsString| [("PATH".into(), folders)];
         let path = path_of(root.join("bin").into_os_string());
-        assert_eq!(find("tool", &path, root), None, "it cannot be executed yet");
+        assert_eq!(find_program("tool", &path, root), None, "it cannot be executed yet");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&tool, mode).unwrap();
-        assert_eq!(find("tool", &path, root), Some(tool.clone()));
-        assert_eq!(find("tool", &path_of("bin:.".into()), root), None);
-        assert_eq!(find("bin/tool", &[], root), Some(tool.clone()));
-        assert_eq!(find(tool.to_str().unwrap(), &[], Path::new("/")), Some(tool));
-        assert_eq!(find("tool", &[], root), None);
+        assert_eq!(find_program("tool", &path, root), Some(tool.clone()));
+        assert_eq!(find_program("tool", &path_of("bin:.".into()), root), None);
+        assert_eq!(find_program("bin/tool", &[], root), Some(tool.clone()));
+        assert_eq!(find_program(tool.to_str().unwrap(), &[], Path::new("/")), Some(tool));
+        assert_eq!(find_program("tool", &[], root), None);
     }
 }

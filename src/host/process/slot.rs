@@ -7,44 +7,44 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// The slots of one process, shared by all clones: an editor has a Harness for each Workspace, and each
 /// starts commands.
 #[derive(Debug, Clone, Default)]
-pub struct ProcessSlots(Arc<OnceLock<Slots>>);
+pub struct ProcessSlots(Arc<OnceLock<CommandSlots>>);
 
 impl ProcessSlots {
     /// The slots; the first call determines their number.
-    pub fn get(&self, count: usize) -> &Slots {
-        self.0.get_or_init(|| Slots::new(count))
+    pub fn get(&self, count: usize) -> &CommandSlots {
+        self.0.get_or_init(|| CommandSlots::new(count))
     }
 }
 
 /// A fixed number of slots, acquired first come, first served.
 #[derive(Debug)]
-pub struct Slots {
+pub struct CommandSlots {
     free: Semaphore,
     count: usize,
 }
 
 /// The right to run one command; released on drop.
-pub type Slot<'a> = SemaphorePermit<'a>;
+pub type CommandSlot<'a> = SemaphorePermit<'a>;
 
-impl Slots {
+impl CommandSlots {
     /// This many slots.
     pub fn new(count: usize) -> Self {
         Self { free: Semaphore::new(count), count }
     }
 
     /// A slot, if one is free and no other command waits for it.
-    pub fn take(&self) -> Option<Slot<'_>> {
+    pub fn try_acquire(&self) -> Option<CommandSlot<'_>> {
         self.free.try_acquire().ok()
     }
 
     /// Waits for a slot, after those that wait already. Dropping the future leaves the queue.
-    pub async fn wait(&self) -> Option<Slot<'_>> {
+    pub async fn acquire(&self) -> Option<CommandSlot<'_>> {
         // The semaphore is never closed, so this is never `None`.
         self.free.acquire().await.ok()
     }
 
     /// Why a command is waiting.
-    pub fn reason(&self) -> String {
+    pub fn wait_reason(&self) -> String {
         match self.count {
             1 => "for a free slot: 1 command runs".to_owned(),
             count => format!("for a free slot: {count} commands run"),
@@ -62,17 +62,17 @@ mod tests {
 
     #[tokio::test]
     async fn who_comes_first_is_served_first_and_who_leaves_is_not_waited_for() {
-        let slots = Slots::new(1);
-        let held = slots.take().unwrap();
-        assert!(slots.take().is_none());
-        let mut first = pin!(slots.wait());
-        let mut leaver = Box::pin(slots.wait());
-        let mut last = pin!(slots.wait());
+        let slots = CommandSlots::new(1);
+        let held = slots.try_acquire().unwrap();
+        assert!(slots.try_acquire().is_none());
+        let mut first = pin!(slots.acquire());
+        let mut leaver = Box::pin(slots.acquire());
+        let mut last = pin!(slots.acquire());
         assert!(first.as_mut().now_or_never().is_none());
         assert!(leaver.as_mut().now_or_never().is_none());
         assert!(last.as_mut().now_or_never().is_none());
         drop(held);
-        assert!(slots.take().is_none(), "nobody overtakes");
+        assert!(slots.try_acquire().is_none(), "nobody overtakes");
         assert!(last.as_mut().now_or_never().is_none());
         let held = first.as_mut().now_or_never().flatten().unwrap();
         drop(leaver);

@@ -27,17 +27,19 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open};
 
-use super::covers::Covers;
-use super::lifeline::Given;
-use super::namespace::Entry;
+use super::covered_paths::CoveredPaths;
+use super::lifeline::ReceivedDescriptors;
+use super::mount_refresh::{RefreshClient, RefreshServer};
+use super::namespace::NamespaceError;
 use super::oom_score::OomScore;
-use super::refresh::{Answerer, Asker};
-use super::watch::{Family, Peace, Reach, Watch, report, report_leftovers};
+use super::process_watch::{
+    ChildState, KillScope, ProcessWatch, RunEnd, report_leftovers, write_status_line,
+};
 use super::{descendants, lifeline, namespace};
-use crate::host::process::protocol::Order;
+use crate::host::process::protocol::SupervisorRequest;
 use crate::host::sandbox;
 use crate::host::sandbox::{
-    CacheAccess, Confined, Enforcement, Level, LocalSockets, PrivateCaches, Spec,
+    CacheAccess, Enforcement, EnforcementLevel, Isolation, LocalSockets, PrivateCaches, SandboxSpec,
 };
 
 /// The hidden first argument that makes `pixir` a supervisor.
@@ -72,10 +74,10 @@ pub const RETURNING: &str = "returning";
 pub const UNCONFINED: &str = "unconfined";
 
 /// Status line: this `/proc` does not show the processes that must be watched.
-pub const BLIND: &str = "blind";
+pub const UNUSABLE_PROC: &str = "blind";
 
 /// How long the inner process may take to kill everything after the lifeline closed, before the outer one does.
-const INNER_PATIENCE: Duration = Duration::from_millis(500);
+const INNER_TIMEOUT: Duration = Duration::from_millis(500);
 /// How many descriptors are closed if `/proc` does not list them.
 const GUESSED_DESCRIPTORS: i32 = 256;
 
@@ -86,24 +88,24 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     SigSet::from(nix::sys::signal::Signal::SIGXFSZ).thread_unblock().ok();
     let role = arguments.next().unwrap_or_default();
     if role == INIT {
-        return match Asker::inherited(&arguments.next().unwrap_or_default()) {
-            Ok(Some((asker, spec))) => {
-                with_spec(spec, |spec| serve(Reach::Namespace, spec.as_ref(), Some(asker)))
-            }
+        return match RefreshClient::from_inherited(&arguments.next().unwrap_or_default()) {
+            Ok(Some((refresh, spec))) => with_spec(spec, |spec| {
+                serve_requests(KillScope::Namespace, spec.as_ref(), Some(refresh))
+            }),
             // The process outside has reported the reason.
             Ok(None) => ExitCode::FAILURE,
             Err(error) => {
-                report(format_args!("unsupported {error}"));
+                write_status_line(format_args!("unsupported {error}"));
                 ExitCode::FAILURE
             }
         };
     }
     if role == INNER {
         let spec = arguments.collect();
-        return with_spec(spec, |spec| serve(Reach::Descendants, spec.as_ref(), None));
+        return with_spec(spec, |spec| serve_requests(KillScope::Descendants, spec.as_ref(), None));
     }
     close_inherited();
-    OomScore::of_supervisor();
+    OomScore::for_supervisor();
     // Without a terminal a command cannot ask on it, and Ctrl-C reaches Pixir alone.
     rustix::process::setsid().ok();
     match lifeline::receive_setup() {
@@ -113,18 +115,23 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         }
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            report(format_args!("failed {error}"));
+            write_status_line(format_args!("failed {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
 /// Parses the Spec and calls `go_on` with it.
-fn with_spec(fields: Vec<OsString>, go_on: impl FnOnce(Option<Spec>) -> ExitCode) -> ExitCode {
-    match Spec::read(fields.into_iter()) {
+fn with_spec(
+    fields: Vec<OsString>,
+    go_on: impl FnOnce(Option<SandboxSpec>) -> ExitCode,
+) -> ExitCode {
+    match SandboxSpec::from_arguments(fields.into_iter()) {
         Ok(spec) => go_on(spec),
         Err(error) => {
-            report(format_args!("{UNCONFINED} the specification cannot be read: {error}"));
+            write_status_line(format_args!(
+                "{UNCONFINED} the specification cannot be read: {error}"
+            ));
             ExitCode::FAILURE
         }
     }
@@ -135,8 +142,8 @@ fn with_spec(fields: Vec<OsString>, go_on: impl FnOnce(Option<Spec>) -> ExitCode
 fn supervise_outside(
     role: &OsStr,
     group: &OsStr,
-    told: Vec<OsString>,
-    mut spec: Option<Spec>,
+    spec_fields: Vec<OsString>,
+    mut spec: Option<SandboxSpec>,
 ) -> ExitCode {
     // If this fails, the command runs without its limits.
     if !group.is_empty() {
@@ -144,23 +151,23 @@ fn supervise_outside(
     }
     if role != SUBREAPER {
         match enter_namespaces(spec.as_ref()) {
-            Ok(()) => return build_and_serve(told, spec.as_ref()),
+            Ok(()) => return build_and_serve(spec_fields, spec.as_ref()),
             // Pixir retries without namespaces, so that it knows the containment beforehand.
-            Err(Entry::Refused) if spec.is_some() => {
-                report("unsupported namespaces are not allowed");
+            Err(NamespaceError::Refused) if spec.is_some() => {
+                write_status_line("unsupported namespaces are not allowed");
                 return ExitCode::FAILURE;
             }
-            Err(Entry::Refused) => {}
-            Err(Entry::Stuck(error)) => return report_stuck(&error),
+            Err(NamespaceError::Refused) => {}
+            Err(NamespaceError::HalfEntered(error)) => return report_stuck(&error),
         }
     }
-    if !descendants::are_known() {
-        report(BLIND);
+    if !descendants::is_proc_usable() {
+        write_status_line(UNUSABLE_PROC);
         return ExitCode::FAILURE;
     }
     let caches = spec.as_mut().and_then(|spec| PrivateCaches::prepare(&mut spec.caches));
-    let told = spec.map(|spec| spec.arguments()).unwrap_or_default();
-    let outcome = start_inner(&told);
+    let spec_fields = spec.map(|spec| spec.arguments()).unwrap_or_default();
+    let outcome = start_inner(&spec_fields);
     if let Some(caches) = caches {
         caches.release();
     }
@@ -176,15 +183,15 @@ fn is_about_names(error: &io::Error) -> bool {
 fn report_stuck(error: &io::Error) -> ExitCode {
     // A command changed a folder meanwhile; that is no reason to give up namespaces.
     if is_about_names(error) {
-        report(STALE);
+        write_status_line(STALE);
     } else {
-        report(format_args!("unsupported {error}"));
+        write_status_line(format_args!("unsupported {error}"));
     }
     ExitCode::FAILURE
 }
 
-fn enter_namespaces(spec: Option<&Spec>) -> Result<(), Entry> {
-    namespace::enter(spec.map_or(CloneFlags::empty(), sandbox::name_spaces))
+fn enter_namespaces(spec: Option<&SandboxSpec>) -> Result<(), NamespaceError> {
+    namespace::enter_pid_namespace(spec.map_or(CloneFlags::empty(), sandbox::namespace_flags))
 }
 
 /// Closes inherited descriptors: a command gets its three standard descriptors and no others.
@@ -203,31 +210,31 @@ fn close_inherited() {
 
 /// Starts the first process of the namespace, builds the mounts while that process starts, and waits
 /// until it has ended.
-fn build_and_serve(mut told: Vec<OsString>, spec: Option<&Spec>) -> ExitCode {
-    let (answerer, mut init) = match start_init() {
+fn build_and_serve(mut spec_fields: Vec<OsString>, spec: Option<&SandboxSpec>) -> ExitCode {
+    let (refresh_server, mut init) = match start_init() {
         Ok(started) => started,
         Err(error) => {
-            report(format_args!("unsupported {error}"));
+            write_status_line(format_args!("unsupported {error}"));
             return ExitCode::FAILURE;
         }
     };
-    let views = match spec.map(sandbox::build).transpose() {
+    let views = match spec.map(sandbox::build_mounts).transpose() {
         Ok(views) => views,
         Err(error) => return report_stuck(&error),
     };
     if let Some(views) = &views {
-        told.extend(Spec::with_views(views));
+        spec_fields.extend(SandboxSpec::view_arguments(views));
     }
-    let outcome = answerer.serve(told, views.as_ref()).and_then(|()| init.wait());
+    let outcome = refresh_server.serve(spec_fields, views.as_ref()).and_then(|()| init.wait());
     if let Some(views) = views {
         views.begin_release();
-        report(RETURNING);
+        write_status_line(RETURNING);
         views.release();
     }
     match outcome {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            report(format_args!("unsupported {error}"));
+            write_status_line(format_args!("unsupported {error}"));
             ExitCode::FAILURE
         }
     }
@@ -236,20 +243,22 @@ fn build_and_serve(mut told: Vec<OsString>, spec: Option<&Spec>) -> ExitCode {
 /// Starts the first process of the namespace. It waits for the rest of the Spec in `/`, from which it
 /// sees the later mounts.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-fn start_init() -> io::Result<(Answerer, Child)> {
-    let answerer = Answerer::new()?;
+fn start_init() -> io::Result<(RefreshServer, Child)> {
+    let refresh_server = RefreshServer::new()?;
     let mut init = Command::new("/proc/self/exe");
-    init.args([SUPERVISE, INIT]).arg(answerer.argument()).current_dir("/");
+    init.args([SUPERVISE, INIT]).arg(refresh_server.argument()).current_dir("/");
     let init = init.spawn()?;
-    Ok((answerer, init))
+    Ok((refresh_server, init))
 }
 
 /// Starts the process that watches the command, and replaces it when it has ended: without a namespace
 /// a command can see, kill or stop it.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-fn start_inner(told: &[OsString]) -> ExitCode {
+fn start_inner(spec_fields: &[OsString]) -> ExitCode {
     let started = adopt_orphans()
-        .and_then(|()| Command::new("/proc/self/exe").args([SUPERVISE, INNER]).args(told).spawn())
+        .and_then(|()| {
+            Command::new("/proc/self/exe").args([SUPERVISE, INNER]).args(spec_fields).spawn()
+        })
         .and_then(|inner| {
             let pid = Pid::from_child(&inner);
             Ok((pid, pidfd_open(pid, PidfdFlags::empty())?))
@@ -257,7 +266,7 @@ fn start_inner(told: &[OsString]) -> ExitCode {
     let (pid, inner) = match started {
         Ok(started) => started,
         Err(error) => {
-            report(format_args!("failed {error}"));
+            write_status_line(format_args!("failed {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -270,12 +279,12 @@ fn start_inner(told: &[OsString]) -> ExitCode {
     while polled.iter().all(|polled| polled.revents().is_empty()) {
         rustix::event::poll(&mut polled, None).ok();
     }
-    let patience = Timespec::try_from(INNER_PATIENCE).ok();
+    let patience = Timespec::try_from(INNER_TIMEOUT).ok();
     rustix::event::poll(&mut [PollFd::new(&inner, PollFlags::IN)], patience.as_ref()).ok();
-    let mut watch = Watch::new(Reach::Descendants, pid);
-    if watch.reap() == Family::Alive {
+    let mut watch = ProcessWatch::new(KillScope::Descendants, pid);
+    if watch.reap_children() == ChildState::Alive {
         report_leftovers();
-        watch.sweep();
+        watch.kill_all();
     }
     ExitCode::SUCCESS
 }
@@ -285,69 +294,74 @@ fn adopt_orphans() -> io::Result<()> {
 }
 
 /// Receives requests and runs them one by one; leaves no processes behind.
-fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCode {
-    let settled = match settle(reach, spec) {
-        Ok(settled) => settled,
+fn serve_requests(
+    reach: KillScope,
+    spec: Option<&SandboxSpec>,
+    mut refresh: Option<RefreshClient>,
+) -> ExitCode {
+    let confined = match confine_process(reach, spec) {
+        Ok(confined) => confined,
         Err(refusal) => {
-            report(refusal);
+            write_status_line(refusal);
             return ExitCode::FAILURE;
         }
     };
     // The command must not look into, or write to, the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
-    let covers = Covers::new(spec, settled.enforcement.level);
+    let covers = CoveredPaths::new(spec, confined.enforcement.level);
     // The first command runs with the mounts that were just built for it, without a check: a folder whose entries
     // change all the time would always be found stale.
     let mut is_first = true;
     loop {
-        let (mut order, given) = match lifeline::receive() {
+        let (mut request, descriptors) = match lifeline::receive_request() {
             Ok(Some(received)) => received,
             Ok(None) => return ExitCode::SUCCESS,
             Err(error) => {
-                report(format_args!("failed {error}"));
+                write_status_line(format_args!("failed {error}"));
                 return ExitCode::FAILURE;
             }
         };
         // A covered file was replaced from outside, and its mount is gone.
-        if covers.are_stale() {
-            report(STALE);
+        if covers.is_stale() {
+            write_status_line(STALE);
             return ExitCode::SUCCESS;
         }
-        let is_stale = |asker: &mut Asker| asker.wait().and_then(|()| asker.is_stale());
+        let is_stale =
+            |refresh: &mut RefreshClient| refresh.wait_answer().and_then(|()| refresh.is_stale());
         let is_new = std::mem::take(&mut is_first);
-        match asker.as_mut().filter(|_| !is_new).map(is_stale) {
+        match refresh.as_mut().filter(|_| !is_new).map(is_stale) {
             None | Some(Ok(false)) => {}
             Some(Ok(true)) => {
-                report(STALE);
+                write_status_line(STALE);
                 return ExitCode::SUCCESS;
             }
             Some(Err(error)) => {
-                report(format_args!("failed {error}"));
+                write_status_line(format_args!("failed {error}"));
                 return ExitCode::FAILURE;
             }
         }
         if let Some(spec) = spec {
-            order.set("TMPDIR", spec.temp(reach == Reach::Namespace).into());
-            for (name, folder) in spec.caches.environment() {
-                order.set(name, folder.into());
+            request.set_variable("TMPDIR", spec.temp_folder(reach == KillScope::Namespace).into());
+            for (name, folder) in spec.caches.private_variables() {
+                request.set_variable(name, folder.into());
             }
         }
-        let peace = match carry_out(&order, given, reach, &settled, &covers) {
-            Ok(peace) => peace,
+        let run_end = match run_request(&request, descriptors, reach, &confined, &covers) {
+            Ok(run_end) => run_end,
             Err(error) => {
-                report(format_args!("failed {error}"));
+                write_status_line(format_args!("failed {error}"));
                 return ExitCode::FAILURE;
             }
         };
-        let is_reusable = reach == Reach::Namespace && !covers.mounts().has_changed();
-        if peace == Peace::Broken || !is_reusable || sandbox::holds_shared_memory() {
+        let is_reusable = reach == KillScope::Namespace && !covers.mount_watch().has_changed();
+        if run_end == RunEnd::Unclean || !is_reusable || sandbox::has_shared_memory_left() {
             return ExitCode::SUCCESS;
         }
-        report(FREE);
-        if let Some(asker) = &mut asker {
-            asker.owe();
-            if let Err(error) = asker.settle() {
-                report(format_args!("failed {error}"));
+        write_status_line(FREE);
+        if let Some(refresh) = &mut refresh {
+            refresh.mark_dirty();
+            if let Err(error) = refresh.request_refresh() {
+                write_status_line(format_args!("failed {error}"));
                 return ExitCode::FAILURE;
             }
         }
@@ -355,71 +369,78 @@ fn serve(reach: Reach, spec: Option<&Spec>, mut asker: Option<Asker>) -> ExitCod
 }
 
 /// The state of the process that starts commands, after it was confined.
-struct Settled {
+struct ConfinedProcess {
     enforcement: Enforcement,
     score: OomScore,
 }
 
 /// Sets this process up as the first of a namespace or as a subreaper, and confines it.
-fn settle(reach: Reach, spec: Option<&Spec>) -> Result<Settled, String> {
-    if reach == Reach::Namespace {
+fn confine_process(
+    reach: KillScope,
+    spec: Option<&SandboxSpec>,
+) -> Result<ConfinedProcess, String> {
+    if reach == KillScope::Namespace {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
-        namespace::show_own_processes();
+        namespace::mount_own_proc();
         if !rustix::process::geteuid().is_root() {
-            namespace::give_up_mounting().map_err(|error| format!("unsupported {error}"))?;
+            namespace::drop_mounting().map_err(|error| format!("unsupported {error}"))?;
         }
     } else {
         adopt_orphans().map_err(|error| format!("failed cannot adopt orphans: {error}"))?;
     }
-    let score = OomScore::of_supervisor();
+    let score = OomScore::for_supervisor();
     let Some(spec) = spec else {
-        let (level, sockets) = (Level::Off, LocalSockets::Harmless);
+        let (level, sockets) = (EnforcementLevel::Off, LocalSockets::Harmless);
         let enforcement = Enforcement { level, sockets, caches: CacheAccess::Layered };
-        return Ok(Settled { enforcement, score });
+        return Ok(ConfinedProcess { enforcement, score });
     };
-    let place = if reach == Reach::Namespace { Confined::InOwnWorld } else { Confined::OnMachine };
+    let place = if reach == KillScope::Namespace {
+        Isolation::OwnNamespaces
+    } else {
+        Isolation::HostNamespaces
+    };
     let enforcement =
         sandbox::confine(spec, place).map_err(|reason| format!("{UNCONFINED} {reason}"))?;
-    Ok(Settled { enforcement, score })
+    Ok(ConfinedProcess { enforcement, score })
 }
 
-fn carry_out(
-    order: &Order,
-    given: Given,
-    reach: Reach,
-    settled: &Settled,
-    covers: &Covers,
-) -> io::Result<Peace> {
+fn run_request(
+    request: &SupervisorRequest,
+    descriptors: ReceivedDescriptors,
+    reach: KillScope,
+    confined: &ConfinedProcess,
+    covers: &CoveredPaths,
+) -> io::Result<RunEnd> {
     // Reported first, because the command may start by killing this process.
-    let reach_name = if reach == Reach::Namespace { "namespace" } else { "subreaper" };
-    let Enforcement { level, sockets, caches } = settled.enforcement;
+    let reach_name = if reach == KillScope::Namespace { "namespace" } else { "subreaper" };
+    let Enforcement { level, sockets, caches } = confined.enforcement;
     let (level, sockets, caches) = (level.name(), sockets.name(), caches.name());
-    report(format_args!("starting {reach_name} {level} {sockets} {caches}"));
-    let command = settled.score.start_command(|| start(order, given))?;
-    let mut watch = Watch::new(reach, command);
-    if reach == Reach::Descendants && !descendants::has_child(command) {
+    write_status_line(format_args!("starting {reach_name} {level} {sockets} {caches}"));
+    let command = confined.score.with_command_score(|| spawn_shell(request, descriptors))?;
+    let mut watch = ProcessWatch::new(reach, command);
+    if reach == KillScope::Descendants && !descendants::has_child(command) {
         // A process that does not see the command cannot see its children either.
-        watch.sweep();
-        report(BLIND);
-        return Ok(Peace::Broken);
+        watch.kill_all();
+        write_status_line(UNUSABLE_PROC);
+        return Ok(RunEnd::Unclean);
     }
     let descriptor = pidfd_open(command, PidfdFlags::empty())?;
-    Ok(watch.run(&descriptor, order.drain, covers))
+    Ok(watch.run(&descriptor, request.drain, covers))
 }
 
 /// Starts the shell. Both outputs share one pipe, so their order is kept, unless Pixir sent a descriptor
 /// for standard error. Standard input is the descriptor that Pixir sent, else `/dev/null`. std resets
 /// SIGPIPE and the signal mask.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
-fn start(order: &Order, given: Given) -> io::Result<Pid> {
-    let errors = given.errors.map_or_else(open_output, Ok)?;
-    let child = Command::new(&order.shell)
+fn spawn_shell(request: &SupervisorRequest, descriptors: ReceivedDescriptors) -> io::Result<Pid> {
+    let errors = descriptors.stderr.map_or_else(open_output, Ok)?;
+    let child = Command::new(&request.shell)
         .arg("-c")
-        .arg(&order.command)
-        .current_dir(&order.directory)
+        .arg(&request.command)
+        .current_dir(&request.directory)
         .env_clear()
-        .envs(order.environment.iter().map(|(name, value)| (name, value)))
-        .stdin(given.stdin.map_or_else(Stdio::null, Stdio::from))
+        .envs(request.environment.iter().map(|(name, value)| (name, value)))
+        .stdin(descriptors.stdin.map_or_else(Stdio::null, Stdio::from))
         .stdout(Stdio::from(open_output()?))
         .stderr(Stdio::from(errors))
         .process_group(0)

@@ -10,15 +10,19 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Cancels `gone` when the other side closes its end: the one that it writes to for `READABLE`, the
 /// one that it reads from for `WRITABLE`. The watch ends when the handle is dropped.
-pub fn watch(stream: OwnedFd, side: Interest, gone: CancellationToken) -> AbortOnDropHandle<()> {
+pub fn watch_hang_up(
+    stream: OwnedFd,
+    side: Interest,
+    gone: CancellationToken,
+) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
-        closed(stream, side).await;
+        wait_until_closed(stream, side).await;
         gone.cancel();
     }))
 }
 
 #[expect(deprecated, reason = "its successor is unsafe, and an OwnedFd keeps what that asks for")]
-async fn closed(stream: OwnedFd, side: Interest) {
+async fn wait_until_closed(stream: OwnedFd, side: Interest) {
     // A file is never closed by another side, and cannot be watched.
     let Ok(watched) = AsyncFd::with_interest(stream, side) else { return pending().await };
     while let Ok(mut guard) = watched.ready(side).await {

@@ -7,33 +7,33 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::Fault;
+use super::RpcError;
 
 /// A JSON-RPC message, or the error for a line that is none.
 #[derive(Debug)]
-pub enum Message {
+pub enum RpcMessage {
     /// A request, which needs a response.
-    Request { id: Id, method: String, params: Result<Value, Fault> },
+    Request { id: RpcId, method: String, params: Result<Value, RpcError> },
     /// A notification, which gets no response.
-    Notification { method: String, params: Result<Value, Fault> },
+    Notification { method: String, params: Result<Value, RpcError> },
     /// A response to a request of this side.
-    Response { id: Id, outcome: Result<Value, Fault> },
+    Response { id: RpcId, outcome: Result<Value, RpcError> },
     /// An invalid line, and the error for its sender.
-    Refused { id: Id, fault: Fault },
+    Invalid { id: RpcId, fault: RpcError },
 }
 
 /// The id of a request, echoed byte for byte: text stays text, and no digit changes.
 #[derive(Debug, Clone)]
-pub struct Id(Box<RawValue>);
+pub struct RpcId(Box<RawValue>);
 
-impl Id {
+impl RpcId {
     /// The null id, for errors about a line without an id.
     pub fn null() -> Self {
         Self(RawValue::NULL.to_owned())
     }
 
     /// Parses the text of a JSON value; only strings, numbers and null are ids.
-    fn read(raw: &RawValue) -> Option<Self> {
+    fn parse(raw: &RawValue) -> Option<Self> {
         let is_id = raw.get().starts_with(['"', '-']) || raw.get().starts_with(char::is_numeric);
         let is_readable = is_id && serde_json::from_str::<Value>(raw.get()).is_ok();
         (is_readable || raw.get() == "null").then(|| Self(raw.to_owned()))
@@ -41,11 +41,11 @@ impl Id {
 
     /// The key of the id: equal for equal ids, however they are spelled.
     pub fn key(&self) -> String {
-        Self::key_of(&serde_json::from_str(self.0.get()).unwrap_or_default())
+        Self::key_for_value(&serde_json::from_str(self.0.get()).unwrap_or_default())
     }
 
     /// The key of an id in the parameters of another message.
-    pub fn key_of(value: &Value) -> String {
+    pub fn key_for_value(value: &Value) -> String {
         value.to_string()
     }
 
@@ -61,13 +61,13 @@ impl Id {
     }
 }
 
-impl From<u64> for Id {
+impl From<u64> for RpcId {
     fn from(number: u64) -> Self {
         RawValue::from_string(number.to_string()).map_or_else(|_| Self::null(), Self)
     }
 }
 
-impl Serialize for Id {
+impl Serialize for RpcId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
@@ -75,7 +75,7 @@ impl Serialize for Id {
 
 /// The fields of every message. A null field differs from a missing one.
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct RpcEnvelope<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     jsonrpc: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
@@ -94,90 +94,95 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-impl Message {
+impl RpcMessage {
     /// Parses a line; `None` when it is blank.
-    pub fn read(line: &[u8]) -> Option<Self> {
+    pub fn parse_line(line: &[u8]) -> Option<Self> {
         let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
         if line.is_empty() {
             return None;
         }
-        Some(Self::understand(line).unwrap_or_else(|fault| Self::refused(Id::null(), fault)))
+        Some(Self::parse(line).unwrap_or_else(|fault| Self::invalid(RpcId::null(), fault)))
     }
 
-    fn refused(id: Id, fault: Fault) -> Self {
-        Message::Refused { id, fault }
+    fn invalid(id: RpcId, fault: RpcError) -> Self {
+        RpcMessage::Invalid { id, fault }
     }
 
-    fn understand(line: &[u8]) -> Result<Self, Fault> {
+    fn parse(line: &[u8]) -> Result<Self, RpcError> {
         let text = std::str::from_utf8(line)
-            .map_err(|error| Fault::parse(format!("the line is not UTF-8: {error}")))?;
+            .map_err(|error| RpcError::parse(format!("the line is not UTF-8: {error}")))?;
         // serde would read an array as the fields of the envelope in their order.
         if text.starts_with('[') {
-            serde_json::from_str::<&RawValue>(text).map_err(|error| unreadable(&error))?;
-            return Err(Fault::invalid_request("batches are not supported"));
+            serde_json::from_str::<&RawValue>(text).map_err(|error| parse_error(&error))?;
+            return Err(RpcError::invalid_request("batches are not supported"));
         }
-        let envelope: Envelope<'_> =
+        let envelope: RpcEnvelope<'_> =
             serde_json::from_str(text).map_err(|error| match error.classify() {
-                serde_json::error::Category::Data => {
-                    Fault::invalid_request(format!("the line is not a JSON-RPC message: {error}"))
-                }
-                _ => unreadable(&error),
+                serde_json::error::Category::Data => RpcError::invalid_request(format!(
+                    "the line is not a JSON-RPC message: {error}"
+                )),
+                _ => parse_error(&error),
             })?;
-        let id = match envelope.id.map(Id::read) {
+        let id = match envelope.id.map(RpcId::parse) {
             Some(None) => {
-                return Err(Fault::invalid_request("the id is neither a string nor a number"));
+                return Err(RpcError::invalid_request("the id is neither a string nor a number"));
             }
             given => given.flatten(),
         };
-        let whose = id.clone().unwrap_or_else(Id::null);
+        let id_or_null = id.clone().unwrap_or_else(RpcId::null);
         if envelope.jsonrpc.is_none_or(|version| version.get() != "\"2.0\"") {
-            let fault = Fault::invalid_request("the message lacks \"jsonrpc\": \"2.0\"");
-            return Ok(Self::refused(whose, fault));
+            let fault = RpcError::invalid_request("the message lacks \"jsonrpc\": \"2.0\"");
+            return Ok(Self::invalid(id_or_null, fault));
         }
         let Some(method) = envelope.method else {
-            return Ok(envelope.response(id).unwrap_or_else(|fault| Self::refused(whose, fault)));
+            return Ok(envelope
+                .response(id)
+                .unwrap_or_else(|fault| Self::invalid(id_or_null, fault)));
         };
         let Ok(method) = serde_json::from_str::<String>(method.get()) else {
-            return Ok(Self::refused(whose, Fault::invalid_request("the method is not a string")));
+            return Ok(Self::invalid(
+                id_or_null,
+                RpcError::invalid_request("the method is not a string"),
+            ));
         };
-        let params = parameters(envelope.params);
+        let params = parse_params(envelope.params);
         Ok(match id {
-            Some(id) => Message::Request { id, method, params },
-            None => Message::Notification { method, params },
+            Some(id) => RpcMessage::Request { id, method, params },
+            None => RpcMessage::Notification { method, params },
         })
     }
 }
 
-impl Envelope<'_> {
-    fn response(&self, id: Option<Id>) -> Result<Message, Fault> {
-        let nothing = || Fault::invalid_request("the message has no method, result or error");
+impl RpcEnvelope<'_> {
+    fn response(&self, id: Option<RpcId>) -> Result<RpcMessage, RpcError> {
+        let nothing = || RpcError::invalid_request("the message has no method, result or error");
         let id = id.ok_or_else(nothing)?;
         let outcome = match (self.error, self.result) {
             (Some(error), _) if error.get() != "null" => Err(serde_json::from_str(error.get())
-                .unwrap_or_else(|_| Fault::internal("the error object is malformed"))),
+                .unwrap_or_else(|_| RpcError::internal("the error object is malformed"))),
             (_, Some(result)) => serde_json::from_str(result.get())
-                .map_err(|error| Fault::internal(format!("the result is malformed: {error}"))),
+                .map_err(|error| RpcError::internal(format!("the result is malformed: {error}"))),
             _ => return Err(nothing()),
         };
-        Ok(Message::Response { id, outcome })
+        Ok(RpcMessage::Response { id, outcome })
     }
 }
 
 /// Parses the parameters, which are an object or missing.
-fn parameters(raw: Option<&RawValue>) -> Result<Value, Fault> {
+fn parse_params(raw: Option<&RawValue>) -> Result<Value, RpcError> {
     let Some(raw) = raw else { return Ok(Value::Null) };
     let read = serde_json::from_str(raw.get())
-        .or_else(|error| serde_json::from_str(&paired(raw.get()).ok_or(error)?));
+        .or_else(|error| serde_json::from_str(&replace_lone_surrogates(raw.get()).ok_or(error)?));
     match read {
         Ok(params @ (Value::Object(_) | Value::Null)) => Ok(params),
-        Ok(_) => Err(Fault::invalid_params("the parameters must be an object")),
-        Err(error) => Err(Fault::invalid_params(format!("invalid parameters: {error}"))),
+        Ok(_) => Err(RpcError::invalid_params("the parameters must be an object")),
+        Err(error) => Err(RpcError::invalid_params(format!("invalid parameters: {error}"))),
     }
 }
 
 /// Replaces lone surrogates (`\ud83d`) in JSON by U+FFFD: languages with UTF-16 strings write them when
 /// they cut a string. `None` when there are none.
-fn paired(text: &str) -> Option<String> {
+fn replace_lone_surrogates(text: &str) -> Option<String> {
     let unit = |at: usize| {
         let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(digits, 16).ok()
@@ -205,6 +210,6 @@ fn paired(text: &str) -> Option<String> {
     Some(mended)
 }
 
-fn unreadable(error: &serde_json::Error) -> Fault {
-    Fault::parse(format!("the line is not JSON: {error}"))
+fn parse_error(error: &serde_json::Error) -> RpcError {
+    RpcError::parse(format!("the line is not JSON: {error}"))
 }

@@ -3,19 +3,19 @@
 //! No method is known here. Every line of the input becomes a [`RpcMessage`], also an invalid one; the
 //! output has one line per message, in the order in which they were sent.
 
-mod blocking;
-mod fault;
+mod blocking_stream;
+mod error;
 mod hang_up;
-mod line;
 mod message;
 mod peer;
+mod reader;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub use blocking::{BlockingStream, wait_until_ready};
-pub use fault::Fault;
-pub use line::read_lines;
-pub use message::{Id, Message};
+pub use blocking_stream::{BlockingStream, wait_until_ready};
+pub use error::RpcError;
+pub use message::{RpcId, RpcMessage};
 pub use peer::{CANCEL_REQUEST, Peer};
-pub use writer::{Writer, write_lines};
+pub use reader::spawn_reader;
+pub use writer::{RpcWriter, spawn_writer};

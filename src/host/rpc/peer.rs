@@ -11,62 +11,63 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::writer::Outgoing;
-use super::{Fault, Id, Writer};
+use super::writer::WriterItem;
+use super::{RpcError, RpcId, RpcWriter};
 
 /// The notification by which either side cancels its request.
 pub const CANCEL_REQUEST: &str = "$/cancel_request";
 
 /// The other side of a connection; cheap to clone.
 #[derive(Clone)]
-pub struct Peer(Arc<Inner>);
+pub struct Peer(Arc<PeerInner>);
 
-struct Inner {
-    lines: mpsc::Sender<Outgoing>,
-    given_up: CancellationToken,
+struct PeerInner {
+    lines: mpsc::Sender<WriterItem>,
+    waiting_stopped: CancellationToken,
     next: AtomicU64,
     /// Senders for open requests by their number. Nothing is awaited while the lock is held.
-    open: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
+    pending: Mutex<HashMap<u64, oneshot::Sender<RpcResult>>>,
 }
 
-type Outcome = Result<Value, Fault>;
+type RpcResult = Result<Value, RpcError>;
 
 impl Peer {
     /// The peer that reads the output of `writer`.
-    pub fn new(writer: &Writer) -> Self {
-        let (lines, given_up) = (writer.lines(), writer.given_up());
+    pub fn new(writer: &RpcWriter) -> Self {
+        let (lines, given_up) = (writer.line_sender(), writer.waiting_stopped());
         let (next, open) = (AtomicU64::new(0), Mutex::default());
-        Self(Arc::new(Inner { lines, given_up, next, open }))
+        Self(Arc::new(PeerInner { lines, waiting_stopped: given_up, next, pending: open }))
     }
 
     /// Sends a notification.
-    pub async fn notify(&self, method: &str, params: &impl Serialize) {
-        self.say(json_line(&Call { jsonrpc: "2.0", id: None, method, params })).await;
+    pub async fn send_notification(&self, method: &str, params: &impl Serialize) {
+        self.send_line(to_json_line(&OutgoingCall { jsonrpc: "2.0", id: None, method, params }))
+            .await;
     }
 
     /// Sends the response to a request.
-    pub async fn answer(&self, id: &Id, outcome: Result<impl Serialize, Fault>) {
+    pub async fn send_response(&self, id: &RpcId, outcome: Result<impl Serialize, RpcError>) {
         let line = match outcome {
-            Ok(result) => json_line(&Success { jsonrpc: "2.0", id, result }),
-            Err(error) => json_line(&Failure { jsonrpc: "2.0", id, error }),
+            Ok(result) => to_json_line(&SuccessResponse { jsonrpc: "2.0", id, result }),
+            Err(error) => to_json_line(&ErrorResponse { jsonrpc: "2.0", id, error }),
         };
-        self.say(line).await;
+        self.send_line(line).await;
     }
 
     /// Sends a request and returns a future of its response. The request was handed to the writer when this
     /// returns. Dropping the future cancels the request.
-    pub async fn ask(&self, method: &str, params: &impl Serialize) -> Asked {
+    pub async fn send_request(&self, method: &str, params: &impl Serialize) -> PendingResponse {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
-        self.open().insert(number, reply);
-        let question = Call { jsonrpc: "2.0", id: Some(number), method, params };
-        self.say(json_line(&question)).await;
-        Asked { peer: self.clone(), number, answer, is_over: false }
+        self.pending().insert(number, reply);
+        let question = OutgoingCall { jsonrpc: "2.0", id: Some(number), method, params };
+        self.send_line(to_json_line(&question)).await;
+        PendingResponse { peer: self.clone(), number, answer, is_answered: false }
     }
 
     /// Passes a response to the request that waits for it; drops one without a request.
-    pub fn take(&self, id: &Id, outcome: Outcome) {
-        let waiting = id.number().and_then(|number| self.open().remove(&number));
+    pub fn handle_response(&self, id: &RpcId, outcome: RpcResult) {
+        let waiting = id.number().and_then(|number| self.pending().remove(&number));
         if let Some(reply) = waiting {
             reply.send(outcome).ok();
         } else {
@@ -75,36 +76,36 @@ impl Peer {
     }
 
     /// Hands a line to the writer; lost when the writer has ended.
-    async fn say(&self, line: Result<Vec<u8>, serde_json::Error>) {
+    async fn send_line(&self, line: Result<Vec<u8>, serde_json::Error>) {
         match line {
             Ok(line) => tokio::select! {
                 biased;
-                sent = self.0.lines.send(Outgoing::Line(line)) => drop(sent),
-                () = self.0.given_up.cancelled() => {}
+                sent = self.0.lines.send(WriterItem::Line(line)) => drop(sent),
+                () = self.0.waiting_stopped.cancelled() => {}
             },
             Err(error) => tracing::error!(%error, "a message could not be serialized"),
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Outcome>>> {
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<RpcResult>>> {
+        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cancels a request, unless it was answered meanwhile. The notification was handed to the writer when this
     /// returns, so that it precedes later messages.
-    pub async fn take_back(&self, number: u64) {
-        if self.open().remove(&number).is_some() {
-            self.say(withdrawal(number)).await;
+    pub async fn cancel_request(&self, number: u64) {
+        if self.pending().remove(&number).is_some() {
+            self.send_line(cancel_line(number)).await;
         }
     }
 
     /// Cancels a request without waiting for the writer.
-    fn withdraw(&self, number: u64) {
-        if self.open().remove(&number).is_none() {
+    fn cancel_request_in_background(&self, number: u64) {
+        if self.pending().remove(&number).is_none() {
             return;
         }
-        let Ok(line) = withdrawal(number) else { return };
-        match self.0.lines.try_send(Outgoing::Line(line)) {
+        let Ok(line) = cancel_line(number) else { return };
+        match self.0.lines.try_send(WriterItem::Line(line)) {
             Err(mpsc::error::TrySendError::Full(line)) => {
                 let lines = self.0.lines.clone();
                 if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -116,47 +117,54 @@ impl Peer {
     }
 }
 
-fn withdrawal(number: u64) -> Result<Vec<u8>, serde_json::Error> {
+fn cancel_line(number: u64) -> Result<Vec<u8>, serde_json::Error> {
     let params = json!({ "requestId": number });
-    json_line(&Call { jsonrpc: "2.0", id: None, method: CANCEL_REQUEST, params: &params })
+    to_json_line(&OutgoingCall {
+        jsonrpc: "2.0",
+        id: None,
+        method: CANCEL_REQUEST,
+        params: &params,
+    })
 }
 
 /// The future of the response to a request.
-pub struct Asked {
+pub struct PendingResponse {
     peer: Peer,
     number: u64,
-    answer: oneshot::Receiver<Outcome>,
-    is_over: bool,
+    answer: oneshot::Receiver<RpcResult>,
+    is_answered: bool,
 }
 
-impl Asked {
+impl PendingResponse {
     /// The number to cancel the request by.
     pub fn number(&self) -> u64 {
         self.number
     }
 }
 
-impl Future for Asked {
-    type Output = Outcome;
+impl Future for PendingResponse {
+    type Output = RpcResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<RpcResult> {
         let answer = std::task::ready!(Pin::new(&mut self.answer).poll(context));
-        self.is_over = true;
-        Poll::Ready(answer.unwrap_or_else(|_| Err(Fault::internal("the client has disconnected"))))
+        self.is_answered = true;
+        Poll::Ready(
+            answer.unwrap_or_else(|_| Err(RpcError::internal("the client has disconnected"))),
+        )
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingResponse {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.peer.withdraw(self.number);
+        if !self.is_answered {
+            self.peer.cancel_request_in_background(self.number);
         }
     }
 }
 
 /// An outgoing request, or a notification when it has no id.
 #[derive(Serialize)]
-struct Call<'a, P> {
+struct OutgoingCall<'a, P> {
     jsonrpc: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u64>,
@@ -165,21 +173,21 @@ struct Call<'a, P> {
 }
 
 #[derive(Serialize)]
-struct Success<'a, R> {
+struct SuccessResponse<'a, R> {
     jsonrpc: &'static str,
-    id: &'a Id,
+    id: &'a RpcId,
     result: R,
 }
 
 #[derive(Serialize)]
-struct Failure<'a> {
+struct ErrorResponse<'a> {
     jsonrpc: &'static str,
-    id: &'a Id,
-    error: Fault,
+    id: &'a RpcId,
+    error: RpcError,
 }
 
 /// Serializes a message as one line: JSON never contains a raw line break.
-fn json_line(message: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
+fn to_json_line(message: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)

@@ -6,13 +6,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::line::{Line, next_line};
+use super::reader::{RpcLine, read_line};
 use super::*;
 
 #[track_caller]
-fn refused(line: &str) -> (String, i64) {
-    match Message::read(line.as_bytes()) {
-        Some(Message::Refused { id, fault }) => (id.key(), fault.code),
+fn parse_invalid(line: &str) -> (String, i64) {
+    match RpcMessage::parse_line(line.as_bytes()) {
+        Some(RpcMessage::Invalid { id, fault }) => (id.key(), fault.code),
         other => panic!("{line} was parsed as {other:?}"),
     }
 }
@@ -34,15 +34,15 @@ fn what_is_no_message_is_refused_with_the_right_code() {
         (r#"{"jsonrpc":"2.0","id":{},"method":"x"}"#, -32_600),
         (r#"{"jsonrpc":"2.0","id":true,"method":"x"}"#, -32_600),
     ] {
-        assert_eq!(refused(line), ("null".to_owned(), code), "{line}");
+        assert_eq!(parse_invalid(line), ("null".to_owned(), code), "{line}");
     }
     // An error has the id of its request where that can be parsed.
-    assert_eq!(refused(r#"{"jsonrpc":"1.0","id":7,"method":"x"}"#), ("7".into(), -32_600));
-    assert_eq!(refused(r#"{"id":"a","method":"x"}"#), ("\"a\"".into(), -32_600));
-    assert_eq!(refused(r#"{"jsonrpc":"2.0","id":7,"method":3}"#), ("7".into(), -32_600));
-    assert_eq!(refused(r#"{"jsonrpc":"2.0","id":7}"#), ("7".into(), -32_600));
+    assert_eq!(parse_invalid(r#"{"jsonrpc":"1.0","id":7,"method":"x"}"#), ("7".into(), -32_600));
+    assert_eq!(parse_invalid(r#"{"id":"a","method":"x"}"#), ("\"a\"".into(), -32_600));
+    assert_eq!(parse_invalid(r#"{"jsonrpc":"2.0","id":7,"method":3}"#), ("7".into(), -32_600));
+    assert_eq!(parse_invalid(r#"{"jsonrpc":"2.0","id":7}"#), ("7".into(), -32_600));
     assert_eq!(
-        Message::read(b"\xff\xfe{}").map(|m| matches!(m, Message::Refused { .. })),
+        RpcMessage::parse_line(b"\xff\xfe{}").map(|m| matches!(m, RpcMessage::Invalid { .. })),
         Some(true)
     );
 }
@@ -50,7 +50,7 @@ fn what_is_no_message_is_refused_with_the_right_code() {
 #[test]
 fn blank_lines_are_nothing() {
     for line in ["", "  ", "\r", "\t \r"] {
-        assert!(Message::read(line.as_bytes()).is_none(), "{line:?}");
+        assert!(RpcMessage::parse_line(line.as_bytes()).is_none(), "{line:?}");
     }
 }
 
@@ -59,7 +59,8 @@ fn an_id_comes_back_as_it_was() {
     for id in ["1", "-3", "1.50", "123456789012345678901234567890", r#""a\u00e9""#, r#""""#, "null"]
     {
         let line = format!(r#" {{"jsonrpc":"2.0","id":{id},"method":"m","more":1}} "#);
-        let Some(Message::Request { id: read, method, params }) = Message::read(line.as_bytes())
+        let Some(RpcMessage::Request { id: read, method, params }) =
+            RpcMessage::parse_line(line.as_bytes())
         else {
             panic!("{line}")
         };
@@ -73,8 +74,8 @@ fn an_id_comes_back_as_it_was() {
 fn half_a_letter_becomes_the_letter_for_what_is_lost() {
     let text = |escaped: &str| {
         let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{{"t":"{escaped}"}}}}"#);
-        match Message::read(line.as_bytes()) {
-            Some(Message::Notification { params, .. }) => {
+        match RpcMessage::parse_line(line.as_bytes()) {
+            Some(RpcMessage::Notification { params, .. }) => {
                 params.map(|params| params["t"].as_str().unwrap().to_owned())
             }
             other => panic!("{other:?}"),
@@ -95,7 +96,7 @@ fn half_a_letter_becomes_the_letter_for_what_is_lost() {
 
 #[test]
 fn what_is_odd_is_not_repeated_at_length() {
-    let fault = Fault::invalid_params("\u{fc}".repeat(100_000));
+    let fault = RpcError::invalid_params("\u{fc}".repeat(100_000));
     assert_eq!(fault.message.chars().count(), 2001);
 }
 
@@ -103,8 +104,8 @@ fn what_is_odd_is_not_repeated_at_length() {
 fn parameters_are_an_object_or_nothing() {
     let params = |text: &str| {
         let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{text}}}"#);
-        match Message::read(line.as_bytes()) {
-            Some(Message::Notification { params, .. }) => params.map_err(|fault| fault.code),
+        match RpcMessage::parse_line(line.as_bytes()) {
+            Some(RpcMessage::Notification { params, .. }) => params.map_err(|fault| fault.code),
             other => panic!("{other:?}"),
         }
     };
@@ -120,8 +121,8 @@ fn parameters_are_an_object_or_nothing() {
 fn answers_are_told_from_questions() {
     let outcome = |text: &str| {
         let line = format!(r#"{{"jsonrpc":"2.0","id":4,{text}}}"#);
-        match Message::read(line.as_bytes()) {
-            Some(Message::Response { id, outcome }) => {
+        match RpcMessage::parse_line(line.as_bytes()) {
+            Some(RpcMessage::Response { id, outcome }) => {
                 assert_eq!(id.number(), Some(4));
                 outcome.map_err(|fault| fault.code)
             }
@@ -138,19 +139,19 @@ fn answers_are_told_from_questions() {
 #[test]
 fn lines_are_cut_at_their_ends_and_a_huge_one_costs_nothing_but_itself() {
     let mut input = Cursor::new(b"one\r\n\ntoo long for this\ntwo".to_vec());
-    let mut next = || next_line(&mut input, 8);
-    assert_eq!(next(), Some(Line::Whole(b"one\r".to_vec())));
-    assert_eq!(next(), Some(Line::Whole(Vec::new())));
-    assert_eq!(next(), Some(Line::TooLong));
-    assert_eq!(next(), Some(Line::Whole(b"two".to_vec())));
+    let mut next = || read_line(&mut input, 8);
+    assert_eq!(next(), Some(RpcLine::Whole(b"one\r".to_vec())));
+    assert_eq!(next(), Some(RpcLine::Whole(Vec::new())));
+    assert_eq!(next(), Some(RpcLine::TooLong));
+    assert_eq!(next(), Some(RpcLine::Whole(b"two".to_vec())));
     assert_eq!(next(), None);
 }
 
 /// Output stream that collects the written bytes.
 #[derive(Clone, Default)]
-struct Sink(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+struct TestOutput(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
-impl std::io::Write for Sink {
+impl std::io::Write for TestOutput {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -160,7 +161,7 @@ impl std::io::Write for Sink {
     }
 }
 
-impl Sink {
+impl TestOutput {
     fn lines(&self) -> Vec<Value> {
         let bytes = self.0.lock().unwrap().clone();
         bytes.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
@@ -169,15 +170,16 @@ impl Sink {
 
 #[tokio::test]
 async fn a_question_gets_its_answer_or_is_taken_back() {
-    let sink = Sink::default();
-    let writer = write_lines(sink.clone()).unwrap();
+    let sink = TestOutput::default();
+    let writer = spawn_writer(sink.clone()).unwrap();
     let peer = Peer::new(&writer);
-    let (first, second) = (peer.ask("a", &json!({})).await, peer.ask("b", &json!({})).await);
-    peer.take(&Id::from(1), Ok(json!("yes")));
-    peer.take(&Id::from(9), Ok(json!("nobody asked")));
+    let (first, second) =
+        (peer.send_request("a", &json!({})).await, peer.send_request("b", &json!({})).await);
+    peer.handle_response(&RpcId::from(1), Ok(json!("yes")));
+    peer.handle_response(&RpcId::from(9), Ok(json!("nobody asked")));
     assert_eq!(second.await, Ok(json!("yes")));
     drop(first);
-    peer.answer(&Id::from(7), Err::<(), _>(Fault::method_not_found("x"))).await;
+    peer.send_response(&RpcId::from(7), Err::<(), _>(RpcError::method_not_found("x"))).await;
     writer.finish(Duration::from_secs(10)).await;
     let lines = sink.lines();
     assert_eq!(lines[0]["method"], "a");
@@ -200,10 +202,10 @@ async fn a_reader_that_left_stops_nobody() {
             Err(std::io::ErrorKind::BrokenPipe.into())
         }
     }
-    let writer = write_lines(Broken).unwrap();
+    let writer = spawn_writer(Broken).unwrap();
     let peer = Peer::new(&writer);
     for _ in 0..5000 {
-        peer.notify("x", &json!({})).await;
+        peer.send_notification("x", &json!({})).await;
     }
     writer.finish(Duration::from_secs(10)).await;
 }
@@ -211,16 +213,16 @@ async fn a_reader_that_left_stops_nobody() {
 proptest! {
     #[test]
     fn no_line_is_too_odd(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        Message::read(&bytes);
+        RpcMessage::parse_line(&bytes);
     }
 
     #[test]
     fn every_request_can_be_answered(id in "0|[1-9][0-9]{0,24}|\"[a-z]{0,5}\"", params in "\\{\\}|null|\\[\\]|7") {
         let line = format!(r#"{{"params":{params},"id":{id},"method":"m","jsonrpc":"2.0"}}"#);
-        let Some(Message::Request { id: read, .. }) = Message::read(line.as_bytes()) else {
+        let Some(RpcMessage::Request { id: read, .. }) = RpcMessage::parse_line(line.as_bytes()) else {
             panic!("{line}")
         };
         let known: Value = serde_json::from_str(&id).unwrap();
-        prop_assert_eq!(read.key(), Id::key_of(&known));
+        prop_assert_eq!(read.key(), RpcId::key_for_value(&known));
     }
 }

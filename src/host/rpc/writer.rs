@@ -12,10 +12,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::hang_up;
 
 /// How many lines may wait for a slow reader.
-const WAITING: usize = 1024;
+const QUEUE_LENGTH: usize = 1024;
 
 /// An item of the writer's queue.
-pub enum Outgoing {
+pub enum WriterItem {
     /// A whole line, with its end.
     Line(Vec<u8>),
     /// The end of the output.
@@ -23,10 +23,10 @@ pub enum Outgoing {
 }
 
 /// Handle of the writer thread of a connection.
-pub struct Writer {
-    lines: mpsc::Sender<Outgoing>,
+pub struct RpcWriter {
+    lines: mpsc::Sender<WriterItem>,
     /// Cancelled when senders no longer wait for a slow reader.
-    given_up: CancellationToken,
+    waiting_stopped: CancellationToken,
     done: oneshot::Receiver<()>,
     /// Cancelled when the other side closed its end.
     reader_gone: CancellationToken,
@@ -35,15 +35,15 @@ pub struct Writer {
 }
 
 /// Starts the writer thread. After a failed write, lines are dropped and the reader counts as disconnected.
-pub fn write_lines(output: impl Write + Send + 'static) -> io::Result<Writer> {
-    let (lines, mut waiting) = mpsc::channel(WAITING);
+pub fn spawn_writer(output: impl Write + Send + 'static) -> io::Result<RpcWriter> {
+    let (lines, mut waiting) = mpsc::channel(QUEUE_LENGTH);
     let (finished, done) = oneshot::channel();
     let reader_gone = CancellationToken::new();
     let gone = reader_gone.clone();
     std::thread::Builder::new().name("pixir-out".to_owned()).spawn(move || {
         let mut output = BufWriter::with_capacity(64 * 1024, output);
         let mut is_read = true;
-        while let Some(Outgoing::Line(line)) = waiting.blocking_recv() {
+        while let Some(WriterItem::Line(line)) = waiting.blocking_recv() {
             is_read = is_read && output.write_all(&line).is_ok();
             // Flushed when the queue is empty, not after each line.
             if waiting.is_empty() {
@@ -61,14 +61,20 @@ pub fn write_lines(output: impl Write + Send + 'static) -> io::Result<Writer> {
         }
         finished.send(()).ok();
     })?;
-    Ok(Writer { lines, given_up: CancellationToken::new(), done, reader_gone, watch: None })
+    Ok(RpcWriter {
+        lines,
+        waiting_stopped: CancellationToken::new(),
+        done,
+        reader_gone,
+        watch: None,
+    })
 }
 
-impl Writer {
+impl RpcWriter {
     /// Detects that the other side closed its end of `output`, also while nothing is written.
     #[must_use]
-    pub fn watching(mut self, output: OwnedFd) -> Self {
-        self.watch = Some(hang_up::watch(output, Interest::WRITABLE, self.reader_gone()));
+    pub fn with_hang_up_watch(mut self, output: OwnedFd) -> Self {
+        self.watch = Some(hang_up::watch_hang_up(output, Interest::WRITABLE, self.reader_gone()));
         self
     }
 
@@ -78,24 +84,24 @@ impl Writer {
     }
 
     /// The sender of the writer's queue.
-    pub fn lines(&self) -> mpsc::Sender<Outgoing> {
+    pub fn line_sender(&self) -> mpsc::Sender<WriterItem> {
         self.lines.clone()
     }
 
     /// A token that is cancelled when senders no longer wait for space in the queue.
-    pub fn given_up(&self) -> CancellationToken {
-        self.given_up.clone()
+    pub fn waiting_stopped(&self) -> CancellationToken {
+        self.waiting_stopped.clone()
     }
 
     /// From now on drops lines that do not fit into the queue: the reader seems to hang.
-    pub fn give_up(&self) {
-        self.given_up.cancel();
+    pub fn stop_waiting(&self) {
+        self.waiting_stopped.cancel();
     }
 
     /// Waits until everything is written, at most `patience`.
     pub async fn finish(self, patience: Duration) {
         let ending = async {
-            self.lines.send(Outgoing::End).await.ok();
+            self.lines.send(WriterItem::End).await.ok();
             self.done.await.ok();
         };
         tokio::time::timeout(patience, ending).await.ok();

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, FlockOperation, Timespec, Timestamps, UTIME_NOW};
 use sha2::{Digest, Sha256};
 
-use crate::base::files::{StateDir, StateError, StateFolder};
+use crate::base::files::{StateDir, StateError, StatePath};
 
 /// How many free slots are kept.
 const KEPT_SLOTS: usize = 16;
@@ -27,15 +27,15 @@ const RETURN_TIMEOUT: Duration = Duration::from_millis(500);
 const RETURN_POLL: Duration = Duration::from_micros(500);
 /// The name of an overlay's work folder. It is removed with the mount: where it is left, the supervisor
 /// died first, and the content of the slot is not used again.
-pub const WORK: &str = "work";
+pub const WORK_FOLDER: &str = "work";
 /// The name of the folder with the private folders that replace caches.
-pub const PRIVATE: &str = "private";
+pub const PRIVATE_FOLDER: &str = "private";
 
 /// A slot, locked by this process.
 #[derive(Debug)]
 pub struct CacheSlot {
     /// The folder of all slots.
-    pub all: StateDir,
+    pub parent: StateDir,
     pub folder: StateDir,
     pub name: OsString,
     lock: File,
@@ -52,21 +52,21 @@ pub struct FreeSlot {
 
 impl CacheSlot {
     /// Locks the free slot of an owner that was used last, or a new one.
-    pub fn take(folder: &StateFolder, owner: &str) -> Result<Self, StateError> {
+    pub fn lock_or_create(folder: &StatePath, owner: &str) -> Result<Self, StateError> {
         let all = folder.create_with_root()?;
         let is_own = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(owner));
-        for name in by_last_use(&all)?.into_iter().filter(is_own) {
-            if let Some(slot) = Self::lock(&all, &name, RETURN_TIMEOUT)
-                && slot.is_clean()
+        for name in slots_by_last_use(&all)?.into_iter().filter(is_own) {
+            if let Some(slot) = Self::try_lock(&all, &name, RETURN_TIMEOUT)
+                && slot.was_unmounted()
             {
-                note_use(&slot.folder);
+                mark_used(&slot.folder);
                 return Ok(slot);
             }
         }
         for _ in 0..ATTEMPTS {
             let name = OsString::from(format!("{owner}-{:016x}", fastrand::u64(..)));
             all.create_new_dir(&name)?;
-            if let Some(slot) = Self::lock(&all, &name, Duration::ZERO) {
+            if let Some(slot) = Self::try_lock(&all, &name, Duration::ZERO) {
                 return Ok(slot);
             }
         }
@@ -81,24 +81,24 @@ impl CacheSlot {
 
     /// Locks one slot; `None` when it is in use, missing, or no folder of the user's own. Waits up to `timeout`
     /// for one that is being given back.
-    fn lock(all: &StateDir, name: &OsStr, timeout: Duration) -> Option<Self> {
+    fn try_lock(all: &StateDir, name: &OsStr, timeout: Duration) -> Option<Self> {
         let folder = all.open_dir(name).ok()??;
         let lock = folder.lock_handle().ok()?;
-        if !acquire(&lock, timeout) {
+        if !acquire_lock(&lock, timeout) {
             return None;
         }
         // The slot may have been removed, and made again, before it was locked.
         let own = rustix::fs::fstat(&lock).ok()?;
         let there = all.stat(name).ok()??;
         let is_same = (own.st_dev, own.st_ino) == (there.device, there.inode);
-        is_same.then(|| Self { all: all.clone(), folder, name: name.to_owned(), lock })
+        is_same.then(|| Self { parent: all.clone(), folder, name: name.to_owned(), lock })
     }
 
     /// Whether the last supervisor that used it has unmounted everything.
-    fn is_clean(&self) -> bool {
+    fn was_unmounted(&self) -> bool {
         let Ok(names) = self.folder.names() else { return false };
         names.iter().all(|name| match self.folder.open_dir(name) {
-            Ok(Some(inner)) => matches!(inner.stat(WORK), Ok(None)),
+            Ok(Some(inner)) => matches!(inner.stat(WORK_FOLDER), Ok(None)),
             _ => false,
         })
     }
@@ -106,7 +106,7 @@ impl CacheSlot {
 
 /// Takes the lock of a slot, unless another process holds it. Waits up to `timeout` while that process is giving
 /// the slot back.
-fn acquire(lock: &File, timeout: Duration) -> bool {
+fn acquire_lock(lock: &File, timeout: Duration) -> bool {
     let is_granted = |operation| rustix::fs::flock(lock, operation).is_ok();
     let deadline = Instant::now() + timeout;
     loop {
@@ -124,14 +124,14 @@ fn acquire(lock: &File, timeout: Duration) -> bool {
 }
 
 /// Sets the time of the last use of a slot to now.
-pub fn note_use(folder: &StateDir) {
+pub fn mark_used(folder: &StateDir) {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
     rustix::fs::futimens(folder, &times).ok();
 }
 
 /// The name of a cache's folder in a slot.
-pub fn name_of(cache: &Path) -> String {
+pub fn cache_name(cache: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     let digest = Sha256::digest(cache.as_os_str().as_bytes());
     let number = digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
@@ -139,7 +139,7 @@ pub fn name_of(cache: &Path) -> String {
 }
 
 /// All slots, those that were used last first.
-fn by_last_use(all: &StateDir) -> Result<Vec<OsString>, StateError> {
+fn slots_by_last_use(all: &StateDir) -> Result<Vec<OsString>, StateError> {
     let mut slots = all.entries()?;
     slots.retain(|entry| entry.kind == FileType::Directory && entry.is_own);
     slots.sort_by_key(|entry| std::cmp::Reverse(entry.modified));
@@ -147,12 +147,12 @@ fn by_last_use(all: &StateDir) -> Result<Vec<OsString>, StateError> {
 }
 
 /// Removes free slots that are too many, too large, or were left by a supervisor that died.
-pub fn prune(all: &StateDir, max_bytes: u64) {
-    for (place, name) in by_last_use(all).unwrap_or_default().into_iter().enumerate() {
+pub fn prune_slots(all: &StateDir, max_bytes: u64) {
+    for (place, name) in slots_by_last_use(all).unwrap_or_default().into_iter().enumerate() {
         // Measured before the slot is locked, so that a command can use it meanwhile.
         let is_useless = place >= KEPT_SLOTS || all.tree_bytes(&name) > max_bytes;
-        let Some(slot) = CacheSlot::lock(all, &name, Duration::ZERO) else { continue };
-        if (is_useless || !slot.is_clean())
+        let Some(slot) = CacheSlot::try_lock(all, &name, Duration::ZERO) else { continue };
+        if (is_useless || !slot.was_unmounted())
             && let Err(error) = all.remove_tree(&name)
         {
             tracing::debug!(%error, "a slot of caches is left behind");
@@ -161,10 +161,10 @@ pub fn prune(all: &StateDir, max_bytes: u64) {
 }
 
 /// The slots that no supervisor uses.
-pub fn free_slots(folder: &StateFolder) -> Vec<FreeSlot> {
+pub fn free_slots(folder: &StatePath) -> Vec<FreeSlot> {
     let Ok(Some(all)) = folder.open() else { return Vec::new() };
-    let names = by_last_use(&all).unwrap_or_default().into_iter();
-    let free = names.filter(|name| CacheSlot::lock(&all, name, RETURN_TIMEOUT).is_some());
+    let names = slots_by_last_use(&all).unwrap_or_default().into_iter();
+    let free = names.filter(|name| CacheSlot::try_lock(&all, name, RETURN_TIMEOUT).is_some());
     let with_size = free.filter_map(|name| {
         let used = all.stat(&name).ok()??.modified;
         Some(FreeSlot { bytes: all.tree_bytes(&name), name, used })
@@ -173,9 +173,9 @@ pub fn free_slots(folder: &StateFolder) -> Vec<FreeSlot> {
 }
 
 /// Removes a slot unless a supervisor uses it; true when it was removed.
-pub fn remove_slot(folder: &StateFolder, name: &OsStr) -> Result<bool, StateError> {
+pub fn remove_slot(folder: &StatePath, name: &OsStr) -> Result<bool, StateError> {
     let Some(all) = folder.open()? else { return Ok(false) };
-    match CacheSlot::lock(&all, name, RETURN_TIMEOUT) {
+    match CacheSlot::try_lock(&all, name, RETURN_TIMEOUT) {
         Some(_slot) => all.remove_tree(name),
         None => Ok(false),
     }

@@ -6,16 +6,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::links::{Entry, Names};
-use super::{cache_slots, hidden};
-use crate::base::files::StateFolder;
+use super::name_cache::{NameCache, NameEntry};
+use super::{cache_slots, system_paths};
+use crate::base::files::StatePath;
 use crate::base::paths::Home;
 
 /// The variable that names cargo's folder.
 pub const CARGO_HOME: &str = "CARGO_HOME";
 
 /// Variables that lead programs to their caches, and the default folders below the user's home.
-const VARIABLES: &[(&str, &str)] =
+const CACHE_VARIABLES: &[(&str, &str)] =
     &[(CARGO_HOME, ".cargo"), ("XDG_CACHE_HOME", ".cache"), ("npm_config_cache", ".npm")];
 
 /// How a command can use the package caches.
@@ -66,8 +66,8 @@ pub struct CacheSpec {
 
 impl CacheSpec {
     /// The folder of all slots.
-    pub fn slots(&self) -> StateFolder {
-        slots(&self.home)
+    pub fn slots_folder(&self) -> StatePath {
+        slots_folder(&self.home)
     }
 
     /// The caches as arguments of a supervisor, each behind `letter`.
@@ -118,15 +118,15 @@ impl CacheSpec {
     }
 
     /// The variables of a command that lead programs to private folders instead of caches.
-    pub fn environment(&self) -> Vec<(&OsStr, PathBuf)> {
+    pub fn private_variables(&self) -> Vec<(&OsStr, PathBuf)> {
         let Some(private) = &self.private else { return Vec::new() };
         self.variables.iter().map(|(name, _)| (name.as_os_str(), private.join(name))).collect()
     }
 }
 
 /// The folder of all slots below Pixir's home.
-fn slots(home: &Path) -> StateFolder {
-    StateFolder::root(home).join(Home::CACHES)
+fn slots_folder(home: &Path) -> StatePath {
+    StatePath::root(home).join(Home::CACHES)
 }
 
 /// The configured package caches on this machine.
@@ -159,7 +159,7 @@ impl CacheSettings {
             home: home.to_owned(),
             user_home: user_home.map(Path::to_owned),
             places,
-            variables: VARIABLES.iter().filter_map(folder).collect(),
+            variables: CACHE_VARIABLES.iter().filter_map(folder).collect(),
             max_bytes: 0,
         }
     }
@@ -171,21 +171,22 @@ impl CacheSettings {
         workspace: &Path,
         writable: &[PathBuf],
         reach: &[PathBuf],
-        names: &Names,
+        names: &NameCache,
     ) -> CacheSpec {
         let home = self.user_home.as_deref().and_then(|home| names.canonical(home));
         let is_home = |path: &Path| home.as_ref().is_some_and(|home| home.starts_with(path));
         let trusted = |path: &Path| {
             let end = names.canonical(path).filter(|_| !names.has_link_in(path, reach));
             let is_refused = |end: &PathBuf| {
-                is_home(end) || hidden::objection(end, home.as_deref(), &self.home).is_some()
+                is_home(end)
+                    || system_paths::write_objection(end, home.as_deref(), &self.home).is_some()
             };
             end.filter(|end| !is_refused(end))
         };
         let mut places: Vec<PathBuf> =
             self.places.iter().filter_map(|place| trusted(place)).collect();
         let is_writable = |path: &Path| writable.iter().any(|root| path.starts_with(root));
-        let is_folder = |path: &Path| matches!(names.entry(path), Entry::Folder { .. });
+        let is_folder = |path: &Path| matches!(names.entry(path), NameEntry::Folder { .. });
         places.retain(|place| is_folder(place) && !is_writable(place));
         places.sort();
         // A cache in another one is layered with it.
@@ -203,7 +204,7 @@ impl CacheSettings {
         });
         let variables = ends.collect();
         let home = self.home.clone();
-        let owner = cache_slots::name_of(workspace);
+        let owner = cache_slots::cache_name(workspace);
         CacheSpec { home, owner, places, variables, ..CacheSpec::default() }
     }
 
@@ -213,15 +214,15 @@ impl CacheSettings {
             return;
         }
         self.places.iter().for_each(|place| self.create_missing(place));
-        if let Err(error) = slots(&self.home).create_with_root() {
+        if let Err(error) = slots_folder(&self.home).create_with_root() {
             tracing::debug!(%error, "no folder for slots of caches");
         }
     }
 
     /// Removes slots that are too many, too large, or were left by a supervisor that died.
     pub fn prune(&self) {
-        if let Ok(Some(all)) = slots(&self.home).open() {
-            cache_slots::prune(&all, self.max_bytes);
+        if let Ok(Some(all)) = slots_folder(&self.home).open() {
+            cache_slots::prune_slots(&all, self.max_bytes);
         }
     }
 

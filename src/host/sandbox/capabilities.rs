@@ -5,7 +5,7 @@ use std::io;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// The capabilities that root keeps: its own files in a Workspace may belong to others.
-const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
+const FILE_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
@@ -14,10 +14,13 @@ const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETUID);
 
 /// Drops all other capabilities, for this process and its descendants.
-pub fn give_up() -> io::Result<()> {
+pub fn drop_capabilities() -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
-    let kept =
-        if rustix::process::geteuid().is_root() { OVER_FILES } else { CapabilitySet::empty() };
+    let kept = if rustix::process::geteuid().is_root() {
+        FILE_CAPABILITIES
+    } else {
+        CapabilitySet::empty()
+    };
     rustix::thread::clear_ambient_capability_set()?;
     let own = rustix::thread::capabilities(None)?;
     if own.effective.contains(CapabilitySet::SETPCAP) {

@@ -14,21 +14,21 @@ use rustix::fs::FileType;
 use crate::base::files::{StateDir, StateError};
 
 /// Files and folders that cargo reads, beside its caches; without credentials.
-const READ: &[&str] = &["bin", "env", "config", "config.toml"];
+const LINKED_ENTRIES: &[&str] = &["bin", "env", "config", "config.toml"];
 /// Cargo's caches. In each of them the entries two levels below are linked: crates and checkouts.
-const CACHES: &[&str] = &["registry", "git"];
+const CACHE_FOLDERS: &[&str] = &["registry", "git"];
 /// How many levels of folders are made instead of linked.
-const LEVELS: usize = 2;
+const MADE_LEVELS: usize = 2;
 
 /// Fills the private folder with links to the entries of the real one.
-pub fn link(real: &Path, own: &StateDir) {
-    for name in READ.iter().filter(|name| real.join(name).exists()) {
+pub fn link_cargo_home(real: &Path, own: &StateDir) {
+    for name in LINKED_ENTRIES.iter().filter(|name| real.join(name).exists()) {
         // An existing entry is a link already, or the command's own.
         rustix::fs::symlinkat(real.join(name), own, *name).ok();
     }
-    for name in CACHES {
+    for name in CACHE_FOLDERS {
         let linked =
-            own.create_dir(name).and_then(|own| link_entries(&real.join(name), &own, LEVELS));
+            own.create_dir(name).and_then(|own| link_entries(&real.join(name), &own, MADE_LEVELS));
         if let Err(error) = linked {
             tracing::debug!(%error, name, "a cache of cargo is not linked");
         }

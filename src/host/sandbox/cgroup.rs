@@ -20,14 +20,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{Access, access};
 
 use super::limits::CommandLimits;
-use super::memory::{self, GROUPS};
+use super::memory::{self, CGROUP_ROOT};
 
 /// The start of the names of Pixir's groups; the process id and a number follow.
-const PREFIX: &str = "pixir-";
+const GROUP_PREFIX: &str = "pixir-";
 /// Controllers that the limits need.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 /// The processes of a supervisor, which are in the group as well.
-const SUPERVISORS: u64 = 2;
+const SUPERVISOR_PROCESSES: u64 = 2;
 
 /// How often limits of a control group were reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,8 +59,8 @@ pub struct DelegatedGroup {
 
 impl DelegatedGroup {
     /// Finds the group that this process may use.
-    pub fn of_this_process() -> Option<Self> {
-        Self::find(Path::new(GROUPS), &fs::read_to_string("/proc/self/cgroup").ok()?)
+    pub fn for_this_process() -> Option<Self> {
+        Self::find(Path::new(CGROUP_ROOT), &fs::read_to_string("/proc/self/cgroup").ok()?)
     }
 
     /// Finds the group for the process of `list` (`/proc/<pid>/cgroup`), in the hierarchy that is
@@ -69,10 +69,10 @@ impl DelegatedGroup {
         let path = list.lines().find_map(|line| line.strip_prefix("0::"))?;
         let own = groups.join(path.trim_start_matches('/'));
         let around = own.parent().filter(|around| around.starts_with(groups));
-        let folder = if is_usable(&own) {
+        let folder = if has_controllers(&own) {
             own
         } else {
-            around.filter(|around| is_own(around) && is_usable(around))?.to_owned()
+            around.filter(|around| is_delegated(around) && has_controllers(around))?.to_owned()
         };
         remove_abandoned(&folder);
         Some(Self { folder, made: AtomicU64::new(0), retired: Arc::default() })
@@ -80,14 +80,14 @@ impl DelegatedGroup {
 
     /// Makes a group for a supervisor and its commands.
     pub fn create(&self, limits: &CommandLimits) -> io::Result<CommandGroup> {
-        self.retired().retain(|folder| !is_gone(folder));
+        self.retired().retain(|folder| !try_remove(folder));
         let number = self.made.fetch_add(1, Ordering::Relaxed);
-        let folder = self.folder.join(format!("{PREFIX}{}-{number}", std::process::id()));
+        let folder = self.folder.join(format!("{GROUP_PREFIX}{}-{number}", std::process::id()));
         fs::create_dir(&folder)?;
         let group = CommandGroup { folder, retired: Arc::clone(&self.retired) };
         group.write("memory.max", limits.memory_bytes)?;
         group.write("memory.oom.group", 1)?;
-        group.write("pids.max", limits.processes.saturating_add(SUPERVISORS))?;
+        group.write("pids.max", limits.processes.saturating_add(SUPERVISOR_PROCESSES))?;
         Ok(group)
     }
 
@@ -97,7 +97,7 @@ impl DelegatedGroup {
 }
 
 /// Whether a group limits its children, and this user may make children and move processes there.
-fn is_usable(folder: &Path) -> bool {
+fn has_controllers(folder: &Path) -> bool {
     let switched_on = fs::read_to_string(folder.join("cgroup.subtree_control"));
     let switched_on = switched_on.unwrap_or_default();
     let has = |name: &str| switched_on.split_whitespace().any(|own| own == name);
@@ -106,7 +106,7 @@ fn is_usable(folder: &Path) -> bool {
 }
 
 /// Whether a group was delegated to this user. Never true for root, which may write everywhere.
-fn is_own(folder: &Path) -> bool {
+fn is_delegated(folder: &Path) -> bool {
     let user = rustix::process::geteuid();
     !user.is_root() && fs::metadata(folder).is_ok_and(|found| found.uid() == user.as_raw())
 }
@@ -115,7 +115,8 @@ fn is_own(folder: &Path) -> bool {
 fn remove_abandoned(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
         let name = entry.file_name();
-        let name = name.to_str().and_then(|name| name.strip_prefix(PREFIX)).unwrap_or_default();
+        let name =
+            name.to_str().and_then(|name| name.strip_prefix(GROUP_PREFIX)).unwrap_or_default();
         let process = name.split_once('-').and_then(|(process, _)| process.parse::<u32>().ok());
         if process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists()) {
             fs::remove_dir(entry.path()).ok();
@@ -124,7 +125,7 @@ fn remove_abandoned(folder: &Path) {
 }
 
 /// Removes a group; true when it does not exist any more.
-fn is_gone(folder: &Path) -> bool {
+fn try_remove(folder: &Path) -> bool {
     fs::remove_dir(folder).is_ok() || !folder.exists()
 }
 
@@ -145,7 +146,7 @@ impl CommandGroup {
     pub fn events(&self) -> LimitEvents {
         let read = |file: &str, name: &str| {
             let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();
-            memory::event(&text, name).unwrap_or(0)
+            memory::parse_count(&text, name).unwrap_or(0)
         };
         LimitEvents {
             oom_kills: read("memory.events", "oom_kill"),
@@ -160,7 +161,7 @@ impl CommandGroup {
 
 impl Drop for CommandGroup {
     fn drop(&mut self) {
-        if !is_gone(&self.folder) {
+        if !try_remove(&self.folder) {
             let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
             retired.push(std::mem::take(&mut self.folder));
         }
@@ -248,7 +249,7 @@ mod tests {
     fn groups_of_processes_that_have_ended_are_removed() {
         let root = hierarchy("memory pids\n");
         let slice = root.path().join("slice");
-        let own = format!("{PREFIX}{}-7", std::process::id());
+        let own = format!("{GROUP_PREFIX}{}-7", std::process::id());
         // No process has a number as large as this.
         for name in ["pixir-4194999-0", &own, "other-4194999-0"] {
             fs::create_dir(slice.join(name)).unwrap();

@@ -1,67 +1,77 @@
 //! Confinement of a supervisor: it drops, for good, the rights that its command must not have.
 
-use super::filter::{self, Freedom};
-use super::rules::{self, Enforced, Sight};
-use super::spec::{Floor, Network, Sockets, Spec};
-use super::{CacheAccess, Level, LocalSockets, capabilities};
+use super::landlock_rules::{self, LandlockEnforcement, MountVisibility};
+use super::seccomp_filter::{self, SyscallPolicy};
+use super::spec::{Network, RequiredEnforcement, SandboxSpec, SocketExposure};
+use super::{CacheAccess, EnforcementLevel, LocalSockets, capabilities};
 
 /// Whether a supervisor is in namespaces of its own when it confines itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Confined {
+pub enum Isolation {
     /// In its own namespaces, with mounts built for the command.
-    InOwnWorld,
+    OwnNamespaces,
     /// In the namespaces of the host.
-    OnMachine,
+    HostNamespaces,
 }
 
 /// The restrictions of a process that has confined itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enforcement {
-    pub level: Level,
+    pub level: EnforcementLevel,
     pub sockets: LocalSockets,
     pub caches: CacheAccess,
 }
 
 /// Confines this process and all its descendants; an error says why that is impossible.
-pub fn confine(spec: &Spec, place: Confined) -> Result<Enforcement, String> {
-    if place == Confined::OnMachine && spec.floor == Floor::Full {
+pub fn confine(spec: &SandboxSpec, place: Isolation) -> Result<Enforcement, String> {
+    if place == Isolation::HostNamespaces && spec.required == RequiredEnforcement::Full {
         return Err("namespaces are not available here, and `sandbox` is `required`".to_owned());
     }
-    let told = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
-    if place == Confined::InOwnWorld {
+    let describe = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
+    if place == Isolation::OwnNamespaces {
         spec.limits.apply_to_namespaces();
     }
-    spec.limits.apply().map_err(|error| told("limits", &error))?;
-    let sight = if place == Confined::InOwnWorld { Sight::OwnWorld } else { Sight::Machine };
-    let enforced = rules::apply(spec, sight).map_err(|error| told("Landlock", &error))?;
+    spec.limits.apply().map_err(|error| describe("limits", &error))?;
+    let visibility = if place == Isolation::OwnNamespaces {
+        MountVisibility::OwnMounts
+    } else {
+        MountVisibility::HostMounts
+    };
+    let enforced = landlock_rules::apply_landlock(spec, visibility)
+        .map_err(|error| describe("Landlock", &error))?;
     if !enforced.any {
         return Err(
             "Landlock is not available: this kernel lacks it, or it is switched off".to_owned()
         );
     }
-    let is_harmless = may_use_sockets(spec, place, enforced);
+    let is_harmless = can_make_named_sockets(spec, place, enforced);
     let local = is_harmless || spec.local_sockets;
-    let freedom = match place {
-        Confined::InOwnWorld => Freedom::in_own_world(local),
-        Confined::OnMachine => Freedom::without_world(spec, local),
+    let policy = match place {
+        Isolation::OwnNamespaces => SyscallPolicy::for_own_namespaces(local),
+        Isolation::HostNamespaces => SyscallPolicy::for_host(spec, local),
     };
-    capabilities::give_up().map_err(|error| told("capabilities", &error))?;
-    let programs = filter::programs(freedom).map_err(|error| told("seccomp", &error))?;
+    capabilities::drop_capabilities().map_err(|error| describe("capabilities", &error))?;
+    let programs =
+        seccomp_filter::compile_programs(policy).map_err(|error| describe("seccomp", &error))?;
     for program in &programs {
-        seccompiler::apply_filter(program).map_err(|error| told("seccomp", &error))?;
+        seccompiler::apply_filter(program).map_err(|error| describe("seccomp", &error))?;
     }
     let level = match place {
-        Confined::InOwnWorld => Level::Full,
-        Confined::OnMachine => Level::Partial,
+        Isolation::OwnNamespaces => EnforcementLevel::Full,
+        Isolation::HostNamespaces => EnforcementLevel::Partial,
     };
     let sockets = if is_harmless { LocalSockets::Harmless } else { LocalSockets::OnDeclaration };
     Ok(Enforcement { level, sockets, caches: spec.caches.access })
 }
 
 /// Whether every command may make sockets with names: only when those of other programs are out of reach.
-fn may_use_sockets(spec: &Spec, place: Confined, enforced: Enforced) -> bool {
-    let is_covered = place == Confined::InOwnWorld && spec.sockets == Sockets::Covered;
+fn can_make_named_sockets(
+    spec: &SandboxSpec,
+    place: Isolation,
+    enforced: LandlockEnforcement,
+) -> bool {
+    let is_covered = place == Isolation::OwnNamespaces && spec.sockets == SocketExposure::Covered;
     // A network namespace has abstract sockets of its own.
-    let has_own_network = place == Confined::InOwnWorld && spec.network == Network::Closed;
+    let has_own_network = place == Isolation::OwnNamespaces && spec.network == Network::Closed;
     (is_covered || enforced.named_sockets) && (has_own_network || enforced.abstract_sockets)
 }

@@ -340,7 +340,7 @@ pub const CREDENTIALS: &[CredentialPlace] = &[
 ];
 
 /// Folders of the home that a variable moves elsewhere.
-const MOVED_BY: &[(&str, &str)] = &[
+const MOVED_BY_VARIABLE: &[(&str, &str)] = &[
     (".config", "XDG_CONFIG_HOME"),
     (".cache", "XDG_CACHE_HOME"),
     (".local/share", "XDG_DATA_HOME"),
@@ -349,12 +349,12 @@ const MOVED_BY: &[(&str, &str)] = &[
 ];
 
 /// The path of a place below a home folder, and the one to which the environment moves it.
-pub fn locations<'a>(
+pub fn credential_locations<'a>(
     path: &'a str,
     home: &'a Path,
     folder: &'a dyn Fn(&str) -> Option<PathBuf>,
 ) -> impl Iterator<Item = PathBuf> + 'a {
-    let moved = MOVED_BY.iter().filter_map(move |(beginning, variable)| {
+    let moved = MOVED_BY_VARIABLE.iter().filter_map(move |(beginning, variable)| {
         let rest = Path::new(path).strip_prefix(beginning).ok()?;
         let named = folder(variable)?;
         Some(if rest.as_os_str().is_empty() { named } else { named.join(rest) })

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::git_config::included;
-use super::links::Names;
+use super::git_config::included_paths;
+use super::name_cache::NameCache;
 
 /// How deep submodules of submodules are looked at.
 const DEEPEST_MODULE: usize = 4;
@@ -22,35 +22,35 @@ const LONGEST_SETTINGS: u64 = 4 * 1024 * 1024;
 
 /// The paths of a repository that matter to the sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Repository {
+pub struct RepositoryPaths {
     /// Folders that commits must be able to write, wherever they are.
     pub writable: Vec<PathBuf>,
     /// Files and folders in them that must not change.
-    pub kept: Vec<PathBuf>,
+    pub protected: Vec<PathBuf>,
     /// Missing files that would change where git looks.
-    pub absent: Vec<PathBuf>,
+    pub must_be_absent: Vec<PathBuf>,
     /// Files that git reads settings from, by the names that it uses.
     settings: Vec<PathBuf>,
 }
 
 /// Finds the paths of the repository whose top is the Workspace. Files that its settings include, and the targets
 /// of links, are protected like the settings where a command can write: in the Workspace and in `roots`.
-pub fn repository(
+pub fn repository_paths(
     workspace: &Path,
     home: Option<&Path>,
     roots: &[PathBuf],
-    names: &Names,
-) -> Repository {
-    let mut repository = own_repository(workspace);
+    names: &NameCache,
+) -> RepositoryPaths {
+    let mut repository = repository_at_top(workspace);
     let roots: Vec<&Path> =
         [workspace].into_iter().chain(roots.iter().map(PathBuf::as_path)).collect();
-    repository.keep_behind_links(&roots, names);
-    repository.keep_included(&roots, home, names);
+    repository.protect_link_targets(&roots, names);
+    repository.protect_included(&roots, home, names);
     repository
 }
 
 /// The names of the files that git reads the user's and the system's settings from, whatever the repository.
-pub fn user_settings(home: Option<&Path>, config_home: Option<&Path>) -> Vec<PathBuf> {
+pub fn user_settings_files(home: Option<&Path>, config_home: Option<&Path>) -> Vec<PathBuf> {
     let config_home = config_home.map(Path::to_owned).or_else(|| Some(home?.join(".config")));
     let names = [
         Some(PathBuf::from("/etc/gitconfig")),
@@ -62,37 +62,38 @@ pub fn user_settings(home: Option<&Path>, config_home: Option<&Path>) -> Vec<Pat
 
 /// The paths to protect of settings outside of repositories: the files, those that they include and the targets of
 /// links, where a command can write: in `roots`.
-pub fn settings_in(
+pub fn settings_to_protect(
     roots: &[PathBuf],
     files: &[PathBuf],
     home: Option<&Path>,
-    names: &Names,
-) -> Repository {
+    names: &NameCache,
+) -> RepositoryPaths {
     let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
-    let mut found = Repository { settings: files.to_vec(), ..Repository::default() };
+    let mut found = RepositoryPaths { settings: files.to_vec(), ..RepositoryPaths::default() };
     for file in files {
-        found.keep_name(&roots, file, names);
+        found.protect_name(&roots, file, names);
     }
-    found.keep_included(&roots, home, names);
+    found.protect_included(&roots, home, names);
     found
 }
 
 /// Settings outside of repositories and the files that they include, by their names. Includes of a file that a
 /// command could change are ignored.
-pub fn settings_files(
+pub fn trusted_settings_files(
     files: &[PathBuf],
     home: Option<&Path>,
     is_in_reach: impl Fn(&Path) -> bool,
-    names: &Names,
+    names: &NameCache,
 ) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = files.to_vec();
     let mut next = 0;
     while let Some(file) = files.get(next).cloned() {
         next += 1;
-        let is_trusted = !names.resolve_absolute(&file).places().any(|place| is_in_reach(place));
+        let is_trusted =
+            !names.resolve_absolute(&file).links_and_end().any(|place| is_in_reach(place));
         let Some(folder) = file.parent().filter(|_| is_trusted) else { continue };
-        for path in included(&settings(&file).unwrap_or_default()) {
-            let name = included_name(folder, home, &path);
+        for path in included_paths(&read_settings(&file).unwrap_or_default()) {
+            let name = included_path(folder, home, &path);
             if !files.contains(&name) && files.len() < MOST_FOLDERS {
                 files.push(name);
             }
@@ -101,13 +102,13 @@ pub fn settings_files(
     files
 }
 
-fn own_repository(workspace: &Path) -> Repository {
+fn repository_at_top(workspace: &Path) -> RepositoryPaths {
     let dot_git = workspace.join(".git");
-    let mut repository = Repository::default();
+    let mut repository = RepositoryPaths::default();
     let Ok(found) = fs::symlink_metadata(&dot_git) else {
         if is_repository(workspace) {
             // Without a `.git`, git takes the folder itself for the repository.
-            repository.keep(workspace, workspace);
+            repository.protect(workspace, workspace);
         }
         return repository;
     };
@@ -115,22 +116,22 @@ fn own_repository(workspace: &Path) -> Repository {
         // Git follows it. Outside of the Workspace nothing is writable because of it.
         let led_to = dot_git.canonicalize().ok();
         if let Some(own) = led_to.filter(|own| own.starts_with(workspace) && own.is_dir()) {
-            repository.writable.extend(on_the_way(workspace, &own));
+            repository.writable.extend(folders_between(workspace, &own));
             repository.writable.push(own.clone());
-            repository.keep(&own, &own);
+            repository.protect(&own, &own);
         }
     } else if found.is_dir() {
         // A mount of its own, so that it cannot be moved aside.
         repository.writable.push(dot_git.clone());
-        repository.keep(&dot_git, &dot_git);
+        repository.protect(&dot_git, &dot_git);
     } else if found.is_file() {
-        repository.kept.push(dot_git.clone());
-        if let Some((own, shared)) = linked(workspace, &dot_git) {
+        repository.protected.push(dot_git.clone());
+        if let Some((own, shared)) = linked_git_folders(workspace, &dot_git) {
             repository.writable.push(shared.clone());
             if !own.starts_with(&shared) {
                 repository.writable.push(own.clone());
             }
-            repository.keep(&own, &shared);
+            repository.protect(&own, &shared);
         }
     }
     repository
@@ -138,7 +139,7 @@ fn own_repository(workspace: &Path) -> Repository {
 
 /// The folders between two others, the outermost first. To keep a path from being moved aside, each of
 /// them must be a mount: a folder that holds a mount can be renamed, a mount cannot.
-pub fn on_the_way(from: &Path, to: &Path) -> Vec<PathBuf> {
+pub fn folders_between(from: &Path, to: &Path) -> Vec<PathBuf> {
     let is_between = |path: &&Path| *path != from && path.starts_with(from);
     let is_folder = |path: &&Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
     let between = to.ancestors().skip(1).filter(is_between).filter(is_folder);
@@ -154,34 +155,34 @@ pub fn is_repository(folder: &Path) -> bool {
         && folder.join("refs").is_dir()
 }
 
-impl Repository {
-    fn keep(&mut self, own: &Path, shared: &Path) {
-        self.keep_folder(shared);
+impl RepositoryPaths {
+    fn protect(&mut self, own: &Path, shared: &Path) {
+        self.protect_folder(shared);
         if own != shared {
-            self.keep_folder(own);
+            self.protect_folder(own);
         }
         let mut budget = MOST_FOLDERS;
-        self.keep_modules(&shared.join("modules"), DEEPEST_MODULE, &mut budget);
+        self.protect_modules(&shared.join("modules"), DEEPEST_MODULE, &mut budget);
         let worktrees = shared.join("worktrees");
-        self.pin(&worktrees);
-        for worktree in folders(&worktrees).into_iter().take(MOST_FOLDERS) {
-            self.pin(&worktree);
+        self.add_mount(&worktrees);
+        for worktree in list_folders(&worktrees).into_iter().take(MOST_FOLDERS) {
+            self.add_mount(&worktree);
             if worktree != own {
-                self.keep_folder(&worktree);
+                self.protect_folder(&worktree);
             }
         }
     }
 
     /// Gives a folder a mount of its own: files in it are protected only as long as it cannot be moved
     /// aside.
-    fn pin(&mut self, folder: &Path) {
+    fn add_mount(&mut self, folder: &Path) {
         let is_folder = fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
         if is_folder && !self.writable.iter().any(|other| other == folder) {
             self.writable.push(folder.to_owned());
         }
     }
 
-    fn keep_folder(&mut self, folder: &Path) {
+    fn protect_folder(&mut self, folder: &Path) {
         // A missing file must not be created: git would run it, or look elsewhere.
         for name in ["config", "config.worktree", "hooks", "gitdir", "commondir"] {
             let path = folder.join(name);
@@ -189,21 +190,21 @@ impl Repository {
             if is_there && name.starts_with("config") {
                 self.settings.push(path.clone());
             }
-            if is_there { &mut self.kept } else { &mut self.absent }.push(path);
+            if is_there { &mut self.protected } else { &mut self.must_be_absent }.push(path);
         }
     }
 
     /// Protects the targets of settings and pointers that are links.
-    fn keep_behind_links(&mut self, roots: &[&Path], names: &Names) {
+    fn protect_link_targets(&mut self, roots: &[&Path], names: &NameCache) {
         let is_read = |path: &&PathBuf| path.is_symlink() && !path.ends_with("hooks");
-        let links: Vec<PathBuf> = self.kept.iter().filter(is_read).cloned().collect();
+        let links: Vec<PathBuf> = self.protected.iter().filter(is_read).cloned().collect();
         for link in links {
-            self.keep_name(roots, &link, names);
+            self.protect_name(roots, &link, names);
         }
     }
 
     /// Protects the files that settings include.
-    fn keep_included(&mut self, roots: &[&Path], home: Option<&Path>, names: &Names) {
+    fn protect_included(&mut self, roots: &[&Path], home: Option<&Path>, names: &NameCache) {
         let mut waiting = self.settings.clone();
         let mut seen = BTreeSet::new();
         while let Some(config) = waiting.pop() {
@@ -212,10 +213,10 @@ impl Repository {
             }
             // Relative to the name that git uses, also when that is a link.
             let Some(folder) = config.parent() else { continue };
-            for path in included(&settings(&config).unwrap_or_default()) {
-                let name = included_name(folder, home, &path);
+            for path in included_paths(&read_settings(&config).unwrap_or_default()) {
+                let name = included_path(folder, home, &path);
                 if !name.is_dir() {
-                    self.keep_name(roots, &name, names);
+                    self.protect_name(roots, &name, names);
                 }
                 waiting.push(name);
             }
@@ -223,51 +224,51 @@ impl Repository {
     }
 
     /// Protects the file that a name leads to and every link on the way, where a command could change them.
-    fn keep_name(&mut self, roots: &[&Path], name: &Path, names: &Names) {
-        for place in names.resolve_absolute(name).places() {
+    fn protect_name(&mut self, roots: &[&Path], name: &Path, names: &NameCache) {
+        for place in names.resolve_absolute(name).links_and_end() {
             let Some(root) = roots.iter().find(|root| place.starts_with(root)) else { continue };
-            for between in on_the_way(root, place) {
-                self.pin(&between);
+            for between in folders_between(root, place) {
+                self.add_mount(&between);
             }
             let is_there = fs::symlink_metadata(place).is_ok();
-            let list = if is_there { &mut self.kept } else { &mut self.absent };
+            let list = if is_there { &mut self.protected } else { &mut self.must_be_absent };
             if !list.iter().any(|kept| place.starts_with(kept)) {
                 list.push(place.clone());
             }
         }
     }
 
-    fn keep_modules(&mut self, modules: &Path, depth: usize, budget: &mut usize) {
+    fn protect_modules(&mut self, modules: &Path, depth: usize, budget: &mut usize) {
         if depth == 0 {
             return;
         }
-        self.pin(modules);
-        for folder in folders(modules) {
+        self.add_mount(modules);
+        for folder in list_folders(modules) {
             if *budget == 0 {
                 return;
             }
             *budget -= 1;
-            self.pin(&folder);
+            self.add_mount(&folder);
             if folder.join("HEAD").exists() {
-                self.keep_folder(&folder);
-                self.keep_modules(&folder.join("modules"), depth - 1, budget);
+                self.protect_folder(&folder);
+                self.protect_modules(&folder.join("modules"), depth - 1, budget);
             } else {
                 // A module's name may have slashes.
-                self.keep_modules(&folder, depth - 1, budget);
+                self.protect_modules(&folder, depth - 1, budget);
             }
         }
     }
 }
 
 /// The name by which git reads an included file.
-pub fn included_name(folder: &Path, home: Option<&Path>, path: &str) -> PathBuf {
+pub fn included_path(folder: &Path, home: Option<&Path>, path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), home) {
         (Some(rest), Some(home)) => home.join(rest),
         _ => folder.join(path),
     }
 }
 
-fn folders(parent: &Path) -> Vec<PathBuf> {
+fn list_folders(parent: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
     let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
     let mut found: Vec<PathBuf> =
@@ -277,13 +278,13 @@ fn folders(parent: &Path) -> Vec<PathBuf> {
 }
 
 /// The git folder of a worktree or submodule, and the shared one; `None` unless it points back here.
-fn linked(workspace: &Path, dot_git: &Path) -> Option<(PathBuf, PathBuf)> {
-    let text = pointer(dot_git)?;
+fn linked_git_folders(workspace: &Path, dot_git: &Path) -> Option<(PathBuf, PathBuf)> {
+    let text = read_pointer(dot_git)?;
     let own = workspace.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
     if !own.join("HEAD").is_file() {
         return None;
     }
-    let shared = match pointer(&own.join("commondir")) {
+    let shared = match read_pointer(&own.join("commondir")) {
         Some(common) => own.join(common.trim()).canonicalize().ok()?,
         None => own.clone(),
     };
@@ -294,13 +295,13 @@ fn linked(workspace: &Path, dot_git: &Path) -> Option<(PathBuf, PathBuf)> {
         if own.parent()? != shared.join("worktrees") {
             return None;
         }
-        own.join(pointer(&own.join("gitdir"))?.trim()).parent()?.to_owned()
+        own.join(read_pointer(&own.join("gitdir"))?.trim()).parent()?.to_owned()
     };
     (back.canonicalize().ok()? == workspace.canonicalize().ok()?).then_some((own, shared))
 }
 
 /// The text of a small file that names a folder.
-pub fn pointer(path: &Path) -> Option<String> {
+pub fn read_pointer(path: &Path) -> Option<String> {
     let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     if found.len() > LONGEST_POINTER {
         return None;
@@ -309,14 +310,14 @@ pub fn pointer(path: &Path) -> Option<String> {
 }
 
 /// The text of a settings file.
-fn settings(path: &Path) -> Option<String> {
+fn read_settings(path: &Path) -> Option<String> {
     let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     (found.len() <= LONGEST_SETTINGS).then(|| fs::read_to_string(path).ok())?
 }
 
 /// `core.worktree`, by which a submodule points back.
 fn worktree_setting(config: &Path) -> Option<String> {
-    let text = settings(config)?;
+    let text = read_settings(config)?;
     let value = |line: &str| {
         let (name, value) = line.split_once('=')?;
         name.trim().eq_ignore_ascii_case("worktree").then(|| value.trim().to_owned())

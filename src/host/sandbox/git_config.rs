@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Keys that name no program, by section. Git writes most of them itself.
-const HARMLESS: &[(&str, &[&str])] = &[
+const HARMLESS_KEYS: &[(&str, &[&str])] = &[
     (
         "core",
         &[
@@ -125,24 +125,24 @@ const WORK_TREE: &str = "worktree";
 /// Which settings a file may have beyond those that are harmless everywhere.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedSettings {
-    known: BTreeSet<(String, String)>,
+    known_lines: BTreeSet<(String, String)>,
     /// The folder that holds the file, and the one that a work tree must lie in.
     work_trees: Option<(PathBuf, PathBuf)>,
 }
 
 impl AllowedSettings {
     /// The lines of an earlier state of the file.
-    pub fn known(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         let mut heading = String::new();
-        let mut known = BTreeSet::new();
+        let mut known_lines = BTreeSet::new();
         for line in logical_lines(text) {
             let bare = line.trim();
             if bare.starts_with('[') {
                 bare.clone_into(&mut heading);
             }
-            known.insert((heading.clone(), bare.to_owned()));
+            known_lines.insert((heading.clone(), bare.to_owned()));
         }
-        Self { known, work_trees: None }
+        Self { known_lines, work_trees: None }
     }
 
     /// These settings, with `core.worktree` allowed as long as it leads from `folder` into `root`.
@@ -166,7 +166,7 @@ impl AllowedSettings {
 }
 
 /// Filters a settings file: keeps the lines by which git starts no program, and those that are allowed.
-pub fn harmless(text: &str, allowed: &AllowedSettings) -> String {
+pub fn filter_harmless(text: &str, allowed: &AllowedSettings) -> String {
     let mut kept = String::new();
     let mut heading = String::new();
     let mut section: Option<&[&str]> = None;
@@ -174,9 +174,9 @@ pub fn harmless(text: &str, allowed: &AllowedSettings) -> String {
         let bare = logical.trim();
         if bare.starts_with('[') {
             bare.clone_into(&mut heading);
-            section = section_of(bare);
+            section = section_keys(bare);
         }
-        if allowed.known.contains(&(heading.clone(), bare.to_owned())) {
+        if allowed.known_lines.contains(&(heading.clone(), bare.to_owned())) {
             kept.push_str(logical);
             continue;
         }
@@ -216,7 +216,7 @@ fn logical_lines(text: &str) -> Vec<&str> {
 }
 
 /// The harmless keys of a section; `None` unless the line is nothing but its heading.
-fn section_of(heading: &str) -> Option<&'static [&'static str]> {
+fn section_keys(heading: &str) -> Option<&'static [&'static str]> {
     let inner = heading.strip_prefix('[')?.strip_suffix(']')?;
     let (name, rest) = inner.split_once(' ').unwrap_or((inner, ""));
     let label = rest.trim();
@@ -225,13 +225,13 @@ fn section_of(heading: &str) -> Option<&'static [&'static str]> {
             .strip_prefix('"')
             .and_then(|label| label.strip_suffix('"'))
             .is_some_and(|label| !label.contains(['"', '\\', ']']));
-    let names = HARMLESS.iter().find(|(own, _)| name.eq_ignore_ascii_case(own))?.1;
+    let names = HARMLESS_KEYS.iter().find(|(own, _)| name.eq_ignore_ascii_case(own))?.1;
     is_label.then_some(names)
 }
 
 fn is_harmless(line: &str, names: &[&str], allowed: &AllowedSettings) -> bool {
     let (name, value) = line.split_once('=').unwrap_or((line, ""));
-    let (name, value) = (name.trim(), unquoted(value.trim()));
+    let (name, value) = (name.trim(), unquote(value.trim()));
     let is_odd = |c: char| c.is_control() && c != '\t' || matches!(c, '"' | '\\');
     names.iter().any(|own| name.eq_ignore_ascii_case(own))
         && !value.contains(is_odd)
@@ -242,13 +242,13 @@ fn is_harmless(line: &str, names: &[&str], allowed: &AllowedSettings) -> bool {
 }
 
 /// A value without the quotes around the whole of it.
-fn unquoted(value: &str) -> &str {
+fn unquote(value: &str) -> &str {
     let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
     inner.unwrap_or(value)
 }
 
 /// The paths of included files as written, whatever the condition.
-pub fn included(text: &str) -> Vec<String> {
+pub fn included_paths(text: &str) -> Vec<String> {
     let mut is_inside = false;
     let mut paths = Vec::new();
     for line in logical_lines(text) {
@@ -275,19 +275,22 @@ pub fn included(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const BORN: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\
+    const FRESH_CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\
         \tlogallrefupdates = true\n[remote \"origin\"]\n\turl = https://host.example/a.git\n\
         \tfetch = +refs/heads/*:refs/remotes/origin/*\n[branch \"main\"]\n\tremote = origin\n\
         \tmerge = refs/heads/main\n[user]\n\tname = Ada # here\n\temail = \"a;b@c.d\"\n";
 
-    fn plain(text: &str) -> String {
-        harmless(text, &AllowedSettings::default())
+    fn filter_without_known(text: &str) -> String {
+        filter_harmless(text, &AllowedSettings::default())
     }
 
     #[test]
     fn what_git_writes_itself_stays_as_it_is() {
-        assert_eq!(plain(BORN), BORN);
-        assert_eq!(plain(&BORN.replace('\n', "\r\n")), BORN.replace('\n', "\r\n"));
+        assert_eq!(filter_without_known(FRESH_CONFIG), FRESH_CONFIG);
+        assert_eq!(
+            filter_without_known(&FRESH_CONFIG.replace('\n', "\r\n")),
+            FRESH_CONFIG.replace('\n', "\r\n")
+        );
     }
 
     #[test]
@@ -325,7 +328,7 @@ mod tests {
             "[user]\n\tname = \"\n[core]\nfsmonitor = evil\"\n",
             "[core]\n\tworktree = /evil\n",
         ] {
-            let kept = plain(evil);
+            let kept = filter_without_known(evil);
             assert!(!kept.contains("evil"), "{evil:?} leaves {kept:?}");
         }
     }
@@ -333,13 +336,16 @@ mod tests {
     #[test]
     fn what_stood_there_before_may_stay_and_nothing_beside_it() {
         let before = "[core]\n\tfsmonitor = mine\n[alias]\n\tst = !a \\\n b\n[filter \"lfs\"]\n\tclean = git-lfs\n";
-        let allowed = AllowedSettings::known(before);
-        assert_eq!(harmless(before, &allowed), before);
+        let allowed = AllowedSettings::from_text(before);
+        assert_eq!(filter_harmless(before, &allowed), before);
         let added =
             format!("{before}\tsmudge = evil\n[core]\n\tfsmonitor = evil\n[user]\n\tname = A\n");
-        assert_eq!(harmless(&added, &allowed), format!("{before}[core]\n[user]\n\tname = A\n"));
+        assert_eq!(
+            filter_harmless(&added, &allowed),
+            format!("{before}[core]\n[user]\n\tname = A\n")
+        );
         let moved = "[filter \"evil\"]\n\tclean = git-lfs\n[alias]\n\tfsmonitor = mine\n";
-        assert_eq!(harmless(moved, &allowed), "[alias]\n");
+        assert_eq!(filter_harmless(moved, &allowed), "[alias]\n");
     }
 
     #[test]
@@ -348,10 +354,10 @@ mod tests {
         let allowed =
             AllowedSettings::default().with_work_trees(Path::new("/w/.git/modules/m"), root);
         let inside = "[core]\n\tworktree = ../../../m\n";
-        assert_eq!(harmless(inside, &allowed), inside);
+        assert_eq!(filter_harmless(inside, &allowed), inside);
         for outside in ["../../../../m", "/", "/etc", "../../../m/../../x"] {
             let text = format!("[core]\n\tworktree = {outside}\n");
-            assert_eq!(harmless(&text, &allowed), "[core]\n", "{outside}");
+            assert_eq!(filter_harmless(&text, &allowed), "[core]\n", "{outside}");
         }
     }
 
@@ -359,6 +365,6 @@ mod tests {
     fn included_files_are_found_in_every_spelling() {
         let text = "[include]\n\tpath = ../.gitconfig\n[INCLUDE] PATH = \"a b\" ; x\n\
             [includeIf \"gitdir:/[x]/\"]\n\tpath=c # d\n[core]\n\tpath = no\n";
-        assert_eq!(included(text), ["../.gitconfig", "a b", "c"]);
+        assert_eq!(included_paths(text), ["../.gitconfig", "a b", "c"]);
     }
 }

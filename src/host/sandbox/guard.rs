@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Stat};
 
-use super::pinned::Pinned;
-use super::spec::Spec;
+use super::pinned_path::PinnedPath;
+use super::spec::SandboxSpec;
 
 /// The start of the name of the folder with copies, beside the folders that commands may write.
-const COPIES: &str = "guard";
+const COPIES_PREFIX: &str = "guard";
 /// With more entries than this no command runs.
 const MOST_ENTRIES: usize = 1_000_000;
 /// The folder whose files Pixir itself appends to while commands run; only their earlier content must stay.
-const GROWING: &str = "sessions";
+const APPENDED_FOLDER: &str = "sessions";
 
 /// The protected files of a Session, with copies to restore them from.
 #[derive(Debug)]
@@ -33,31 +33,31 @@ pub struct Guard {
     roots: BTreeSet<PathBuf>,
     /// Folders that commands write, in which they may have replaced a folder by something else.
     writable: Vec<PathBuf>,
-    known: BTreeMap<PathBuf, Known>,
-    next: u64,
+    entries: BTreeMap<PathBuf, GuardedEntry>,
+    next_copy: u64,
     /// How many commands run.
     running: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Known {
-    stamp: Stamp,
-    what: What,
+struct GuardedEntry {
+    stamp: FileStamp,
+    content: GuardedContent,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
+enum GuardedContent {
     Folder,
     Link(PathBuf),
     /// A file, by the number of its copy.
     File(u64),
     /// A socket, pipe or device; it cannot be restored.
-    Odd,
+    Special,
 }
 
 /// Inode, size, mode and times of a file: they change with its content or attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
+pub struct FileStamp {
     inode: u64,
     size: i64,
     mode: u32,
@@ -65,10 +65,10 @@ pub struct Stamp {
     changed: (i64, u64),
 }
 
-impl Stamp {
-    pub fn of(found: &Stat) -> Self {
+impl FileStamp {
+    pub fn from_stat(found: &Stat) -> Self {
         // The size and times of a folder say only that something in it changed.
-        let is_folder = kind(found) == FileType::Directory;
+        let is_folder = file_type(found) == FileType::Directory;
         let unless_folder = |pair: (i64, u64)| if is_folder { (0, 0) } else { pair };
         Self {
             inode: found.st_ino,
@@ -86,143 +86,150 @@ impl Stamp {
 }
 
 /// The file type in a `stat`.
-pub fn kind(found: &Stat) -> FileType {
+pub fn file_type(found: &Stat) -> FileType {
     FileType::from_raw_mode(found.st_mode)
 }
 
-fn stat(path: &Path) -> Option<Stat> {
-    Pinned::at(path).ok()?.stat()
+fn stat_pinned(path: &Path) -> Option<Stat> {
+    PinnedPath::open_parent(path).ok()?.stat()
 }
 
 impl Guard {
     /// A guard that keeps its copies in a scratch folder.
     pub fn new(scratch: &Path) -> io::Result<Self> {
-        let copies = scratch.join(format!("{COPIES}-{:08x}", fastrand::u32(..)));
+        let copies = scratch.join(format!("{COPIES_PREFIX}-{:08x}", fastrand::u32(..)));
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&copies)?;
         let (roots, known) = (BTreeSet::new(), BTreeMap::new());
-        Ok(Self { copies, roots, writable: Vec::new(), known, next: 0, running: 0 })
+        Ok(Self { copies, roots, writable: Vec::new(), entries: known, next_copy: 0, running: 0 })
     }
 
     /// Records the protected files before a command; copies only those that changed since the last time. While
     /// other commands run, only paths that were not protected yet are recorded.
-    pub fn look(&mut self, spec: &Spec) -> io::Result<()> {
+    pub fn record_state(&mut self, spec: &SandboxSpec) -> io::Result<()> {
         let is_quiet = self.running == 0;
-        let roots: BTreeSet<PathBuf> = spec.kept.iter().cloned().collect();
+        let roots: BTreeSet<PathBuf> = spec.protected.iter().cloned().collect();
         self.writable.clone_from(&spec.writable);
-        let is_news = |root: &&PathBuf| is_quiet || !self.roots.contains(*root);
-        let news: Vec<PathBuf> = roots.iter().filter(is_news).cloned().collect();
+        let is_new = |root: &&PathBuf| is_quiet || !self.roots.contains(*root);
+        let new_roots: Vec<PathBuf> = roots.iter().filter(is_new).cloned().collect();
         let mut seen = BTreeMap::new();
-        for root in news {
-            for (path, found) in beneath(&root)? {
-                let stamp = Stamp::of(&found);
-                let known = match self.known.remove(&path).filter(|known| known.stamp == stamp) {
+        for root in new_roots {
+            for (path, found) in walk_entries(&root)? {
+                let stamp = FileStamp::from_stat(&found);
+                let known = match self.entries.remove(&path).filter(|known| known.stamp == stamp) {
                     Some(known) => known,
-                    None => Known { stamp, what: self.learn(&path, &found)? },
+                    None => GuardedEntry { stamp, content: self.copy_content(&path, &found)? },
                 };
                 seen.insert(path, known);
             }
         }
         if is_quiet {
-            for forgotten in std::mem::replace(&mut self.known, seen).into_values() {
-                if let What::File(copy) = forgotten.what {
-                    fs::remove_file(self.copy(copy)).ok();
+            for forgotten in std::mem::replace(&mut self.entries, seen).into_values() {
+                if let GuardedContent::File(copy) = forgotten.content {
+                    fs::remove_file(self.copy_path(copy)).ok();
                 }
             }
             self.roots = roots;
         } else {
-            self.known.extend(seen);
+            self.entries.extend(seen);
             self.roots.extend(roots);
         }
         self.running += 1;
         Ok(())
     }
 
-    fn learn(&mut self, path: &Path, found: &Stat) -> io::Result<What> {
-        Ok(match kind(found) {
-            FileType::Directory => What::Folder,
-            FileType::Symlink => What::Link(fs::read_link(path)?),
+    fn copy_content(&mut self, path: &Path, found: &Stat) -> io::Result<GuardedContent> {
+        Ok(match file_type(found) {
+            FileType::Directory => GuardedContent::Folder,
+            FileType::Symlink => GuardedContent::Link(fs::read_link(path)?),
             FileType::RegularFile => {
-                self.next += 1;
-                let mut copy = File::create_new(self.copy(self.next))?;
-                io::copy(&mut Pinned::at(path)?.open()?, &mut copy)?;
-                What::File(self.next)
+                self.next_copy += 1;
+                let mut copy = File::create_new(self.copy_path(self.next_copy))?;
+                io::copy(&mut PinnedPath::open_parent(path)?.open_file()?, &mut copy)?;
+                GuardedContent::File(self.next_copy)
             }
-            _ => What::Odd,
+            _ => GuardedContent::Special,
         })
     }
 
-    fn copy(&self, number: u64) -> PathBuf {
+    fn copy_path(&self, number: u64) -> PathBuf {
         self.copies.join(number.to_string())
     }
 
     /// Restores what commands changed, when one of them has ended; returns the changed paths.
-    pub fn check(&mut self) -> Vec<PathBuf> {
+    pub fn restore_changes(&mut self) -> Vec<PathBuf> {
         self.running = self.running.saturating_sub(1);
-        let make_way = |root: &PathBuf| Pinned::making_way(root, self.top_of(root)).ok()?.1;
+        let make_way = |root: &PathBuf| {
+            PinnedPath::open_clearing_way(root, self.outermost_writable(root)).ok()?.1
+        };
         let ways = self.roots.iter().filter_map(make_way);
-        let mut mended: Vec<PathBuf> = ways.collect();
-        mended.dedup();
+        let mut restored_paths: Vec<PathBuf> = ways.collect();
+        restored_paths.dedup();
         // Folders come before their entries, so that a closed one is open when it is read.
-        let mut renewed = Vec::new();
-        for (path, known) in &self.known {
-            let found = stat(path);
-            if found.as_ref().is_none_or(|found| Stamp::of(found) != known.stamp) {
-                match self.amend(path, known, found.as_ref()) {
+        let mut restored = Vec::new();
+        for (path, known) in &self.entries {
+            let found = stat_pinned(path);
+            if found.as_ref().is_none_or(|found| FileStamp::from_stat(found) != known.stamp) {
+                match self.restore_entry(path, known, found.as_ref()) {
                     Ok(false) => {}
                     Ok(true) => {
-                        mended.push(path.clone());
-                        renewed.push(path.clone());
+                        restored_paths.push(path.clone());
+                        restored.push(path.clone());
                     }
                     Err(error) => {
                         tracing::warn!(path = %path.display(), %error, "cannot be restored");
-                        mended.push(path.clone());
+                        restored_paths.push(path.clone());
                     }
                 }
             }
-            if known.what == What::Folder {
-                self.remove_strangers(path, &mut mended);
+            if known.content == GuardedContent::Folder {
+                self.remove_new_entries(path, &mut restored_paths);
             }
         }
         // A restored file has new times, which are now the right ones.
-        for path in renewed {
-            let found = stat(&path);
-            if let (Some(known), Some(found)) = (self.known.get_mut(&path), found) {
-                known.stamp = Stamp { mode: known.stamp.mode, ..Stamp::of(&found) };
+        for path in restored {
+            let found = stat_pinned(&path);
+            if let (Some(known), Some(found)) = (self.entries.get_mut(&path), found) {
+                known.stamp = FileStamp { mode: known.stamp.mode, ..FileStamp::from_stat(&found) };
             }
         }
-        mended
+        restored_paths
     }
 
     /// The outermost writable folder that contains a path.
-    fn top_of(&self, path: &Path) -> &Path {
+    fn outermost_writable(&self, path: &Path) -> &Path {
         let around = self.writable.iter().filter(|root| path.starts_with(root));
         let outermost = around.min_by_key(|root| root.components().count());
         outermost.map_or(Path::new("/"), PathBuf::as_path)
     }
 
     /// Restores one entry; false when it needs no change.
-    fn amend(&self, path: &Path, known: &Known, found: Option<&Stat>) -> io::Result<bool> {
+    fn restore_entry(
+        &self,
+        path: &Path,
+        known: &GuardedEntry,
+        found: Option<&Stat>,
+    ) -> io::Result<bool> {
         let mode = known.stamp.mode & 0o7777;
         let put_back = || -> io::Result<()> {
-            let (place, _) = Pinned::making_way(path, self.top_of(path))?;
-            match &known.what {
-                What::Folder => place.make_folder(mode),
-                What::Link(target) => place.make_link(target),
-                What::File(copy) => {
-                    let content = File::open(self.copy(*copy))?;
+            let (place, _) = PinnedPath::open_clearing_way(path, self.outermost_writable(path))?;
+            match &known.content {
+                GuardedContent::Folder => place.make_folder(mode),
+                GuardedContent::Link(target) => place.make_link(target),
+                GuardedContent::File(copy) => {
+                    let content = File::open(self.copy_path(*copy))?;
                     // Pixir has its Log open, so the same inode is written: a replacement would leave it without a name.
                     let is_same =
                         |found: &Stat| found.st_ino == known.stamp.inode && found.st_nlink == 1;
-                    if is_growing(path) && found.is_some_and(is_same) {
-                        place.refill(content, mode)
+                    if is_appended(path) && found.is_some_and(is_same) {
+                        place.overwrite(content, mode)
                     } else {
                         place.make_file(content, mode)
                     }
                 }
-                What::Odd => Ok(()),
+                GuardedContent::Special => Ok(()),
             }
         };
-        let has_grown = is_growing(path) && self.has_only_grown(path, known);
+        let has_grown = is_appended(path) && self.has_only_grown(path, known);
         if has_grown && found.is_some_and(|found| found.st_mode == known.stamp.mode) {
             return Ok(false);
         }
@@ -230,25 +237,26 @@ impl Guard {
     }
 
     /// Removes new entries of a protected folder.
-    fn remove_strangers(&self, folder: &Path, mended: &mut Vec<PathBuf>) {
-        let Ok(place) = Pinned::at(folder) else { return };
+    fn remove_new_entries(&self, folder: &Path, restored_paths: &mut Vec<PathBuf>) {
+        let Ok(place) = PinnedPath::open_parent(folder) else { return };
         for path in place.names().into_iter().map(|name| folder.join(name)) {
-            if !self.known.contains_key(&path) && !is_growing(&path) {
-                remove(&path);
-                mended.push(path);
+            if !self.entries.contains_key(&path) && !is_appended(&path) {
+                remove_path(&path);
+                restored_paths.push(path);
             }
         }
     }
 
     /// Whether a file still begins with its recorded content, or a folder is still a folder.
-    fn has_only_grown(&self, path: &Path, known: &Known) -> bool {
-        let What::File(copy) = known.what else {
-            return known.what == What::Folder
-                && stat(path).is_some_and(|found| kind(&found) == FileType::Directory);
+    fn has_only_grown(&self, path: &Path, known: &GuardedEntry) -> bool {
+        let GuardedContent::File(copy) = known.content else {
+            return known.content == GuardedContent::Folder
+                && stat_pinned(path).is_some_and(|found| file_type(&found) == FileType::Directory);
         };
         let same = || -> io::Result<bool> {
             // Opened without following a link.
-            let (old, mut new) = (File::open(self.copy(copy))?, Pinned::at(path)?.open()?);
+            let (old, mut new) =
+                (File::open(self.copy_path(copy))?, PinnedPath::open_parent(path)?.open_file()?);
             let mut old = io::BufReader::new(old);
             let mut buffers = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
             loop {
@@ -268,37 +276,38 @@ impl Guard {
 
 /// Restores the mode of an entry that only grew.
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    let place = Pinned::at(path)?;
+    let place = PinnedPath::open_parent(path)?;
     if place.kind() == Some(FileType::Directory) {
         return place.make_folder(mode);
     }
-    Ok(rustix::fs::fchmod(place.open()?, rustix::fs::Mode::from_raw_mode(mode))?)
+    Ok(rustix::fs::fchmod(place.open_file()?, rustix::fs::Mode::from_raw_mode(mode))?)
 }
 
 /// Whether none of the paths exists that must be absent.
-pub fn is_expelled(spec: &Spec) -> bool {
-    come_to_be(spec).is_empty()
+pub fn none_appeared(spec: &SandboxSpec) -> bool {
+    appeared_paths(spec).is_empty()
 }
 
 /// Removes the new files that would change where git looks; returns their paths.
-pub fn expel(spec: &Spec) -> Vec<PathBuf> {
-    let found = come_to_be(spec);
+pub fn remove_appeared(spec: &SandboxSpec) -> Vec<PathBuf> {
+    let found = appeared_paths(spec);
     for path in &found {
-        remove(path);
+        remove_path(path);
     }
     found
 }
 
 /// The paths that must be absent and exist, without following a link in a folder above.
-fn come_to_be(spec: &Spec) -> Vec<PathBuf> {
+fn appeared_paths(spec: &SandboxSpec) -> Vec<PathBuf> {
     let mut found = Vec::new();
     // Names of one folder stand beside each other in the list, and the folder is opened once for them.
-    for names in spec.absent.chunk_by(|one, other| one.parent() == other.parent()) {
-        let Some(mut place) = names.first().and_then(|first| Pinned::at(first).ok()) else {
+    for names in spec.must_be_absent.chunk_by(|one, other| one.parent() == other.parent()) {
+        let Some(mut place) = names.first().and_then(|first| PinnedPath::open_parent(first).ok())
+        else {
             continue;
         };
         for path in names {
-            place.point_at(path);
+            place.set_name(path);
             if place.stat().is_some() {
                 found.push(path.clone());
             }
@@ -307,25 +316,25 @@ fn come_to_be(spec: &Spec) -> Vec<PathBuf> {
     found
 }
 
-fn is_growing(path: &Path) -> bool {
-    let mut parts = path.iter().rev().skip_while(|part| *part != GROWING);
+fn is_appended(path: &Path) -> bool {
+    let mut parts = path.iter().rev().skip_while(|part| *part != APPENDED_FOLDER);
     parts.nth(1).is_some_and(|parent| parent == crate::base::paths::STATE_FOLDER)
 }
 
-fn remove(path: &Path) {
-    if let Err(error) = Pinned::at(path).and_then(|place| place.remove()) {
+fn remove_path(path: &Path) {
+    if let Err(error) = PinnedPath::open_parent(path).and_then(|place| place.remove()) {
         tracing::warn!(path = %path.display(), %error, "cannot be removed");
     }
 }
 
 /// A path and everything beneath it; links are not followed.
-fn beneath(path: &Path) -> io::Result<Vec<(PathBuf, Stat)>> {
+fn walk_entries(path: &Path) -> io::Result<Vec<(PathBuf, Stat)>> {
     let mut found = Vec::new();
     let mut waiting = vec![path.to_owned()];
     while let Some(path) = waiting.pop() {
-        let Ok(place) = Pinned::at(&path) else { continue };
+        let Ok(place) = PinnedPath::open_parent(&path) else { continue };
         let Some(stat) = place.stat() else { continue };
-        if kind(&stat) == FileType::Directory {
+        if file_type(&stat) == FileType::Directory {
             waiting.extend(place.names().into_iter().map(|name| path.join(name)));
         }
         found.push((path, stat));

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::sight::is_unseen;
-use super::spec::Spec;
+use super::spec::SandboxSpec;
+use super::visibility::is_unseen;
 
 /// How many paths of an output are checked.
 const MOST_PATHS: usize = 64;
 /// Letters that end a path in a message.
-const ENDS: &[char] =
+const PATH_ENDS: &[char] =
     &['\'', '"', '`', ':', ';', ',', '(', ')', '<', '>', '|', '\u{2018}', '\u{2019}'];
 
 /// The paths that were hidden from one command.
@@ -17,8 +17,8 @@ const ENDS: &[char] =
 pub struct HiddenPaths {
     /// Credentials, and paths that the user hides.
     pub hidden: Vec<PathBuf>,
-    closed: Vec<PathBuf>,
-    seen: Vec<PathBuf>,
+    closed_homes: Vec<PathBuf>,
+    visible: Vec<PathBuf>,
     credentials: Arc<[PathBuf]>,
     home: Option<PathBuf>,
 }
@@ -34,13 +34,13 @@ pub enum HiddenPath {
 
 impl HiddenPaths {
     /// The hidden paths of a command with this spec. `credentials` are known places, which need not exist.
-    pub fn new(spec: &Spec, home: Option<&Path>, credentials: Arc<[PathBuf]>) -> Self {
+    pub fn new(spec: &SandboxSpec, home: Option<&Path>, credentials: Arc<[PathBuf]>) -> Self {
         let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok();
         let seen = [&spec.writable, &spec.shown, &spec.viewed, &spec.caches.places];
         Self {
             hidden: spec.hidden.iter().filter(is_there).cloned().collect(),
-            closed: spec.closed.clone(),
-            seen: seen.into_iter().flatten().cloned().collect(),
+            closed_homes: spec.closed_homes.clone(),
+            visible: seen.into_iter().flatten().cloned().collect(),
             credentials,
             home: home.map(Path::to_owned),
         }
@@ -48,12 +48,13 @@ impl HiddenPaths {
 
     /// The first hidden path that an output names and that exists.
     pub fn find(&self, output: &str) -> Option<HiddenPath> {
-        let words = output.split(|letter: char| letter.is_whitespace() || ENDS.contains(&letter));
-        let named = words.filter_map(|word| self.expanded(word));
+        let words =
+            output.split(|letter: char| letter.is_whitespace() || PATH_ENDS.contains(&letter));
+        let named = words.filter_map(|word| self.expand_home(word));
         named.take(MOST_PATHS).find_map(|path| self.hidden_path(path))
     }
 
-    fn expanded(&self, word: &str) -> Option<PathBuf> {
+    fn expand_home(&self, word: &str) -> Option<PathBuf> {
         let path = match word.strip_prefix("~/") {
             Some(rest) => self.home.as_deref()?.join(rest),
             None => PathBuf::from(word),
@@ -66,9 +67,9 @@ impl HiddenPaths {
         if is_in(&self.hidden) {
             return Some(HiddenPath::Credential(path));
         }
-        let is_unseen = is_unseen(&self.closed, &[&self.seen], &path);
+        let is_unseen = is_unseen(&self.closed_homes, &[&self.visible], &path);
         // A closed home itself is visible, as an empty folder.
-        if !is_unseen || self.closed.contains(&path) || path.symlink_metadata().is_err() {
+        if !is_unseen || self.closed_homes.contains(&path) || path.symlink_metadata().is_err() {
             return None;
         }
         if is_in(&self.credentials) {

@@ -9,16 +9,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::hidden;
-use super::links::{Entry, MOST_LINKS, Names};
+use super::name_cache::{MOST_LINKS, NameCache, NameEntry};
 use super::recent_specs::RecordedNames;
-use super::spec::Spec;
+use super::spec::SandboxSpec;
+use super::system_paths;
 
 /// The paths to hide for a name: its target and the links that lead there, which may be replaced. For a missing
 /// target it is the first missing folder.
 ///
 /// Links among the folders on the way are left out: other paths lead through them.
-pub fn hidden_places(name: &Path, names: &Names) -> Vec<PathBuf> {
+pub fn hidden_places(name: &Path, names: &NameCache) -> Vec<PathBuf> {
     let mut places = Vec::new();
     let mut name = name.to_owned();
     while places.len() < MOST_LINKS
@@ -26,7 +26,7 @@ pub fn hidden_places(name: &Path, names: &Names) -> Vec<PathBuf> {
     {
         let parent = names.resolve_absolute(parent).end;
         let itself = parent.join(own);
-        let Entry::Link { target, .. } = names.entry(&itself) else { break };
+        let NameEntry::Link { target, .. } = names.entry(&itself) else { break };
         name = parent.join(target);
         places.push(itself);
     }
@@ -39,9 +39,9 @@ pub fn hidden_places(name: &Path, names: &Names) -> Vec<PathBuf> {
 
 /// Earlier targets of links to hidden paths, since Pixir was started and as long as they exist.
 #[derive(Debug, Clone, Default)]
-pub struct EarlierEnds(Arc<Mutex<BTreeSet<PathBuf>>>);
+pub struct EarlierTargets(Arc<Mutex<BTreeSet<PathBuf>>>);
 
-impl EarlierEnds {
+impl EarlierTargets {
     /// All known targets.
     pub fn all(&self) -> Vec<PathBuf> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
@@ -52,7 +52,7 @@ impl EarlierEnds {
         &self,
         hidden: impl Iterator<Item = &'p PathBuf>,
         is_in_reach: impl Fn(&Path) -> bool,
-        names: &Names,
+        names: &NameCache,
     ) -> Vec<PathBuf> {
         let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ends.retain(|end| names.exists(end));
@@ -83,7 +83,7 @@ pub struct HiddenWatch {
     names: HiddenNames,
     workspace: PathBuf,
     /// The sandbox of the command.
-    spec: Spec,
+    spec: SandboxSpec,
     /// The names that the spec was made from; nothing is revealed while they are unchanged.
     recorded: Option<Arc<RecordedNames>>,
     /// Hidden names that were missing when the command started, where there is no record.
@@ -92,7 +92,7 @@ pub struct HiddenWatch {
 
 /// The missing hidden names in folders that the command sees as they are: when one is created, the command can
 /// read it.
-pub fn missing(spec: &Spec, is_missing: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+pub fn missing_names(spec: &SandboxSpec, is_missing: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     // A layer over a cache shows files that are created in the cache later.
     let is_as_it_is = |path: &Path| is_in(&spec.shown, path) || is_in(&spec.caches.places, path);
     let hidden = spec.hidden.iter().filter(|path| is_as_it_is(path) && is_missing(path));
@@ -104,24 +104,24 @@ impl HiddenWatch {
     pub fn new(
         names: HiddenNames,
         workspace: &Path,
-        spec: &Spec,
+        spec: &SandboxSpec,
         recorded: Option<Arc<RecordedNames>>,
     ) -> Self {
         let missing = match &recorded {
             Some(_) => Vec::new(),
-            None => missing(spec, |path| path.symlink_metadata().is_err()),
+            None => missing_names(spec, |path| path.symlink_metadata().is_err()),
         };
         Self { names, workspace: workspace.to_owned(), spec: spec.clone(), recorded, missing }
     }
 
     /// The present targets of hidden names that the command can read.
     pub fn revealed(&self) -> Vec<PathBuf> {
-        if self.recorded.as_ref().is_some_and(|names| names.record.still_holds()) {
+        if self.recorded.as_ref().is_some_and(|names| names.record.is_current()) {
             return Vec::new();
         }
         let missing = self.recorded.as_ref().map_or(&self.missing, |names| &names.missing);
         let HiddenNames { always, credentials, home } = &self.names;
-        let now = Names::listing(home.as_deref());
+        let now = NameCache::with_listing(home.as_deref());
         let names = always.iter().chain(credentials.iter()).filter(|name| now.may_exist(name));
         let places = names.flat_map(|name| hidden_places(name, &now));
         let is_revealed = |path: &PathBuf| {
@@ -130,7 +130,7 @@ impl HiddenWatch {
             let is_exempt = is_in(&self.spec.writable, path)
                 || self.workspace.starts_with(path)
                 || self.spec.is_unseen(path)
-                || hidden::is_of_system(path);
+                || system_paths::overlaps_system_credentials(path);
             !is_hidden && !is_exempt && now.exists(path)
         };
         let revealed: BTreeSet<PathBuf> = places.filter(is_revealed).collect();

@@ -204,4 +204,4 @@ pub const SETTINGS: &[&str] = &[
 ];
 
 /// A folder among the homes that belongs to no user: Homebrew on Linux.
-pub const SHARED: &str = "/home/linuxbrew/.linuxbrew";
+pub const HOMEBREW_FOLDER: &str = "/home/linuxbrew/.linuxbrew";

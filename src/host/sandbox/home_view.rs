@@ -7,15 +7,15 @@
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
-use super::links::{Entry, Names};
-use super::{home_list, world};
+use super::name_cache::{NameCache, NameEntry};
+use super::{home_list, mounts};
 
 /// The folder of the homes of this machine; each folder in it is a home.
-const HOMES: &str = "/home";
+const HOMES_FOLDER: &str = "/home";
 /// The home of root, also when another user runs commands.
 const ROOT_HOME: &str = "/root";
 /// Folders of the system; a home in one of them is not closed, because programs are there too.
-const OF_THE_SYSTEM: &[&str] = &[
+const SYSTEM_FOLDERS: &[&str] = &[
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin",
     "/sys", "/usr",
 ];
@@ -27,13 +27,13 @@ pub struct HomeRequest<'a> {
     /// The user's home folder, as the environment names it.
     pub home: Option<&'a Path>,
     pub workspace: &'a Path,
-    pub further: &'a [PathBuf],
+    pub extra_roots: &'a [PathBuf],
     /// Folders that a command can write, or could write in another mode.
     pub reach: &'a [PathBuf],
     /// The places of `home_list`.
     pub listed: &'a [PathBuf],
     /// Folders that the environment names.
-    pub named: &'a [PathBuf],
+    pub named_paths: &'a [PathBuf],
     /// `sandbox.read`.
     pub read: &'a [PathBuf],
     /// Files that git reads the user's settings from.
@@ -48,7 +48,7 @@ pub struct HomeRequest<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct HomeView {
     /// Homes of which only the rest of this view and writable folders are seen.
-    pub closed: Vec<PathBuf>,
+    pub closed_homes: Vec<PathBuf>,
     /// Visible folders in them.
     pub viewed: Vec<PathBuf>,
     /// Visible files and links in them.
@@ -57,8 +57,8 @@ pub struct HomeView {
 
 impl HomeView {
     /// Computes the view for one command.
-    pub fn new(request: &HomeRequest<'_>, names: &Names) -> Self {
-        let homes = homes(request.home, names);
+    pub fn new(request: &HomeRequest<'_>, names: &NameCache) -> Self {
+        let homes = find_homes(request.home, names);
         let is_around = |root: &Path, home: &Path| home.starts_with(root);
         let is_open = |home: &PathBuf| {
             let roots = request.reach.iter().map(PathBuf::as_path).chain([request.workspace]);
@@ -69,8 +69,8 @@ impl HomeView {
                 || read.any(|root| is_around(&root, home))
         };
         let closed: Vec<PathBuf> = homes.iter().filter(|home| !is_open(home)).cloned().collect();
-        let view = Self { closed, ..Self::default() };
-        if view.closed.is_empty() {
+        let view = Self { closed_homes: closed, ..Self::default() };
+        if view.closed_homes.is_empty() {
             return view;
         }
         let credentials = OnceCell::new();
@@ -81,13 +81,13 @@ impl HomeView {
 }
 
 /// The home folders of this machine, without links in their paths.
-fn homes(home: Option<&Path>, names: &Names) -> Vec<PathBuf> {
-    let known = [home, Some(Path::new(HOMES)), Some(Path::new(ROOT_HOME))];
+fn find_homes(home: Option<&Path>, names: &NameCache) -> Vec<PathBuf> {
+    let known = [home, Some(Path::new(HOMES_FOLDER)), Some(Path::new(ROOT_HOME))];
     let mut homes: Vec<PathBuf> = known
         .into_iter()
         .flatten()
         .filter_map(|path| names.canonical(path))
-        .filter(|path| matches!(names.entry(path), Entry::Folder { .. }) && may_be_closed(path))
+        .filter(|path| matches!(names.entry(path), NameEntry::Folder { .. }) && can_be_closed(path))
         .collect();
     homes.sort();
     homes.dedup();
@@ -95,15 +95,15 @@ fn homes(home: Option<&Path>, names: &Names) -> Vec<PathBuf> {
 }
 
 /// Whether a home may be closed: not when programs need the rest of the folder.
-fn may_be_closed(home: &Path) -> bool {
-    let is_of_system = OF_THE_SYSTEM.iter().any(|folder| home.starts_with(folder));
-    home != Path::new("/") && !is_of_system && !world::is_around_replaced(home)
+fn can_be_closed(home: &Path) -> bool {
+    let is_of_system = SYSTEM_FOLDERS.iter().any(|folder| home.starts_with(folder));
+    home != Path::new("/") && !is_of_system && !mounts::contains_replaced(home)
 }
 
 /// A view that is being built.
 struct HomeViewBuilder<'a> {
     request: &'a HomeRequest<'a>,
-    names: &'a Names,
+    names: &'a NameCache,
     homes: Vec<PathBuf>,
     view: HomeView,
     /// Places of credentials with their targets, computed when a folder of programs is checked.
@@ -112,34 +112,36 @@ struct HomeViewBuilder<'a> {
 
 impl HomeViewBuilder<'_> {
     fn add_all(&mut self) {
-        let HomeRequest { home, listed, named, read, git_settings, repositories, .. } =
-            *self.request;
+        let HomeRequest {
+            home, listed, named_paths: named, read, git_settings, repositories, ..
+        } = *self.request;
         if let Some(home) = home {
             let links = self.names.resolve_absolute(home).links;
             self.view
                 .shown
-                .extend(links.into_iter().filter(|link| is_within(&self.view.closed, link)));
+                .extend(links.into_iter().filter(|link| is_within(&self.view.closed_homes, link)));
         }
         // Also in a mode in which the command may not write.
-        let roots = self.request.reach.iter().filter(|root| is_within(&self.view.closed, root));
+        let roots =
+            self.request.reach.iter().filter(|root| is_within(&self.view.closed_homes, root));
         self.view.viewed.extend(roots.cloned());
         for path in listed.iter().filter(|path| self.names.may_exist(path)) {
-            self.add(path);
+            self.add_path(path);
         }
-        self.add(Path::new(home_list::SHARED));
+        self.add_path(Path::new(home_list::HOMEBREW_FOLDER));
         for path in named {
-            let path = self.installation(path);
-            self.add(&path);
+            let path = self.whole_installation(path);
+            self.add_path(&path);
         }
         for path in git_settings.iter().chain(repositories) {
-            self.add(path);
+            self.add_path(path);
         }
         let roots = [self.request.workspace].into_iter();
-        for root in roots.chain(self.request.further.iter().map(PathBuf::as_path)) {
+        for root in roots.chain(self.request.extra_roots.iter().map(PathBuf::as_path)) {
             self.view.viewed.extend(self.repository_around(root));
         }
         for path in read {
-            self.add_place(path, true);
+            self.add_path_or_home(path, true);
         }
     }
 
@@ -153,12 +155,12 @@ impl HomeViewBuilder<'_> {
     }
 
     /// Adds a path of a closed home; of a link also its target.
-    fn add(&mut self, path: &Path) {
-        self.add_place(path, false);
+    fn add_path(&mut self, path: &Path) {
+        self.add_path_or_home(path, false);
     }
 
     /// Adds a path of a closed home; a whole home only when `may_be_home`.
-    fn add_place(&mut self, path: &Path, may_be_home: bool) {
+    fn add_path_or_home(&mut self, path: &Path, may_be_home: bool) {
         let found = self.names.resolve_absolute(path);
         // A link that a command can make leads where the command likes.
         if found.links.iter().any(|link| is_within(self.request.reach, link)) {
@@ -169,13 +171,13 @@ impl HomeViewBuilder<'_> {
             return;
         }
         let is_missed = |place: &PathBuf| {
-            is_within(&self.view.closed, place) && !is_within(self.request.reach, place)
+            is_within(&self.view.closed_homes, place) && !is_within(self.request.reach, place)
         };
         if is_missed(&found.end) {
             match self.names.entry(&found.end) {
-                Entry::Folder { .. } => self.view.viewed.push(found.end),
-                Entry::Other { .. } if found.end.is_file() => self.view.shown.push(found.end),
-                Entry::Missing | Entry::Link { .. } | Entry::Other { .. } => {}
+                NameEntry::Folder { .. } => self.view.viewed.push(found.end),
+                NameEntry::Other { .. } if found.end.is_file() => self.view.shown.push(found.end),
+                NameEntry::Missing | NameEntry::Link { .. } | NameEntry::Other { .. } => {}
             }
         }
         let links: Vec<PathBuf> = found.links.into_iter().filter(is_missed).collect();
@@ -184,18 +186,18 @@ impl HomeViewBuilder<'_> {
 
     /// Whether a folder is a home or contains one.
     fn is_home_or_above(&self, path: &Path) -> bool {
-        path.parent() == Some(Path::new(HOMES))
+        path.parent() == Some(Path::new(HOMES_FOLDER))
             || self.homes.iter().any(|home| home.starts_with(path))
     }
 
     /// The whole installation of a folder of programs (`<folder>/bin` beside `<folder>/lib`), unless it has
     /// credentials in it; otherwise the folder itself.
-    fn installation(&self, path: &Path) -> PathBuf {
+    fn whole_installation(&self, path: &Path) -> PathBuf {
         let is_programs = path.ends_with("bin") || path.ends_with("sbin");
         let Some(around) = path.parent().filter(|_| is_programs) else { return path.to_owned() };
         let credentials = || self.credentials.get_or_init(|| self.credential_places());
         let has_credentials = || credentials().iter().any(|own| own.starts_with(around));
-        let is_inside = self.view.closed.iter().any(|closed| around.starts_with(closed));
+        let is_inside = self.view.closed_homes.iter().any(|closed| around.starts_with(closed));
         let is_whole = is_inside
             && !self.is_home_or_above(around)
             && !has_credentials()
@@ -218,12 +220,13 @@ impl HomeViewBuilder<'_> {
     /// The repository in a home that contains a root: builds read files of the folders above. Only folders
     /// above the root count, because a command could make or remove a repository in the root.
     fn repository_around(&self, root: &Path) -> Option<PathBuf> {
-        let is_inside =
-            |folder: &&Path| is_within(&self.view.closed, folder) && !self.is_home_or_above(folder);
+        let is_inside = |folder: &&Path| {
+            is_within(&self.view.closed_homes, folder) && !self.is_home_or_above(folder)
+        };
         let mut above = root.ancestors().skip(1).take_while(is_inside);
         let found = above.find(|folder| self.names.exists(&folder.join(".git")))?;
         // A repository of dot files contains settings of every kind.
-        let closed = self.view.closed.iter().filter(|closed| found.starts_with(closed));
+        let closed = self.view.closed_homes.iter().filter(|closed| found.starts_with(closed));
         let innermost = closed.max_by_key(|closed| closed.components().count())?;
         let inside = found.strip_prefix(innermost).ok()?;
         let is_dotted = inside.iter().any(|part| part.as_encoded_bytes().starts_with(b"."));

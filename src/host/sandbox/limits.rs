@@ -16,10 +16,10 @@ use crate::settings::config;
 use crate::settings::config::ADDRESS_SPACE;
 
 /// The first kernel with a `pid_max` for every pid namespace.
-const OWN_NUMBERS: (u32, u32) = (6, 14);
+const OWN_PID_RANGE: (u32, u32) = (6, 14);
 /// The bounds of `pid_max` in the kernel.
-const LEAST_NUMBERS: u64 = 512;
-const MOST_NUMBERS: u64 = 4 << 20;
+const LEAST_PID_MAX: u64 = 512;
+const MOST_PID_MAX: u64 = 4 << 20;
 
 /// The share of memory that `/dev/shm` may take: one part in so many.
 const SHARED_PART: u64 = 4;
@@ -54,12 +54,12 @@ pub struct CommandLimits {
 
 impl CommandLimits {
     /// The configured limits on this machine.
-    pub fn new(settings: &config::Sandbox) -> Self {
-        Self::within(settings, memory::of_machine())
+    pub fn new(settings: &config::SandboxSettings) -> Self {
+        Self::for_memory(settings, memory::machine_memory())
     }
 
     /// The configured limits on a machine, or in a container, with this much memory.
-    fn within(settings: &config::Sandbox, memory: u64) -> Self {
+    fn for_memory(settings: &config::SandboxSettings, memory: u64) -> Self {
         Self {
             processes: settings.processes,
             file_bytes: settings.file_bytes,
@@ -105,13 +105,13 @@ impl CommandLimits {
 
     /// Limits this process and its descendants.
     pub fn apply(&self) -> io::Result<()> {
-        lower(Resource::Nproc, self.processes)?;
-        lower(Resource::Fsize, self.file_bytes)?;
-        lower(Resource::Nofile, self.open_files)?;
+        lower_limit(Resource::Nproc, self.processes)?;
+        lower_limit(Resource::Fsize, self.file_bytes)?;
+        lower_limit(Resource::Nofile, self.open_files)?;
         if self.process_bytes < ADDRESS_SPACE {
-            lower(Resource::Data, self.process_bytes)?;
+            lower_limit(Resource::Data, self.process_bytes)?;
         }
-        lower(Resource::Core, 0)
+        lower_limit(Resource::Core, 0)
     }
 
     /// Limits the pid and ipc namespaces of this process, where it is the first one in them and has
@@ -124,8 +124,8 @@ impl CommandLimits {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         let mut parts = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
         let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-        if version >= OWN_NUMBERS {
-            let most = self.processes.clamp(LEAST_NUMBERS, MOST_NUMBERS).to_string();
+        if version >= OWN_PID_RANGE {
+            let most = self.processes.clamp(LEAST_PID_MAX, MOST_PID_MAX).to_string();
             std::fs::write("/proc/sys/kernel/pid_max", most).ok();
         }
         let pages = (self.shared_bytes / PAGE).to_string();
@@ -144,7 +144,7 @@ pub fn layer_options() -> String {
 
 /// Whether commands have left shared memory in the namespaces of this process. It stays allocated
 /// as long as they exist.
-pub fn holds_shared_memory() -> bool {
+pub fn has_shared_memory_left() -> bool {
     let used = rustix::fs::statvfs("/dev/shm")
         .map_or(0, |found| found.f_blocks.saturating_sub(found.f_bfree) * found.f_frsize);
     // The first line names the columns.
@@ -157,7 +157,7 @@ pub fn holds_shared_memory() -> bool {
 
 /// Lowers the hard limit of this process, and the soft limit where it is above; a limit that is
 /// lower already stays. Programs that use `select` rely on a low soft limit of open files.
-fn lower(resource: Resource, limit: u64) -> io::Result<()> {
+fn lower_limit(resource: Resource, limit: u64) -> io::Result<()> {
     let own = rustix::process::getrlimit(resource);
     let at_most = |own: Option<u64>| Some(own.map_or(limit, |own| own.min(limit)));
     let limits = Rlimit { current: at_most(own.current), maximum: at_most(own.maximum) };
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn limits_survive_the_arguments_and_odd_ones_are_refused() {
-        let limits = CommandLimits::within(&config::Sandbox::default(), 8 << 30);
+        let limits = CommandLimits::for_memory(&config::SandboxSettings::default(), 8 << 30);
         assert_eq!(CommandLimits::decode(limits.encode().as_bytes()), Some(limits));
         for odd in ["", "1,2,3,4,5", "1,2,3,4,5,6,7", "1,2,3,4,5,x"] {
             assert_eq!(CommandLimits::decode(odd.as_bytes()), None, "{odd}");
@@ -179,12 +179,12 @@ mod tests {
 
     #[test]
     fn a_small_machine_bounds_what_the_settings_allow() {
-        let settings = config::Sandbox::default();
-        let small = CommandLimits::within(&settings, 700 << 20);
+        let settings = config::SandboxSettings::default();
+        let small = CommandLimits::for_memory(&settings, 700 << 20);
         assert_eq!(small.shared_bytes, 175 << 20);
         assert_eq!(small.memory_bytes, (700 << 20) / 8 * 7);
         assert_eq!(small.shared_memory_options(), "mode=0755,size=183500800,nr_inodes=11200");
-        let large = CommandLimits::within(&settings, 64 << 30);
+        let large = CommandLimits::for_memory(&settings, 64 << 30);
         assert_eq!(large.shared_bytes, settings.shared_bytes);
         assert_eq!((large.processes, large.file_bytes), (settings.processes, settings.file_bytes));
     }

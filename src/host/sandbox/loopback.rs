@@ -18,7 +18,7 @@ const LENGTH: u32 = 32;
 const NLMSG_ERROR: u16 = 2;
 
 /// Switches the loopback on.
-pub fn bring_up() -> io::Result<()> {
+pub fn enable_loopback() -> io::Result<()> {
     let route = socket(
         AddressFamily::Netlink,
         SockType::Raw,
@@ -26,14 +26,14 @@ pub fn bring_up() -> io::Result<()> {
         SockProtocol::NetlinkRoute,
     )?;
     bind(route.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-    sendto(route.as_raw_fd(), &request(), &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    sendto(route.as_raw_fd(), &set_link_up_request(), &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
     let mut answer = [0; 256];
     let count = recv(route.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    refusal(&answer[..count]).map_or(Ok(()), Err)
+    answer_error(&answer[..count]).map_or(Ok(()), Err)
 }
 
 /// A request to set the loopback up: `struct nlmsghdr` and `struct ifinfomsg`.
-fn request() -> Vec<u8> {
+fn set_link_up_request() -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(LENGTH.to_ne_bytes());
     bytes.extend(RTM_NEWLINK.to_ne_bytes());
@@ -49,7 +49,7 @@ fn request() -> Vec<u8> {
 }
 
 /// The error in an answer of the kernel; `None` when the request succeeded.
-fn refusal(answer: &[u8]) -> Option<io::Error> {
+fn answer_error(answer: &[u8]) -> Option<io::Error> {
     let odd = || io::Error::from(io::ErrorKind::InvalidData);
     let (Some(kind), Some(code)) = (answer.get(4..6), answer.get(16..20)) else {
         return Some(odd());

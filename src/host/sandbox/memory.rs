@@ -11,28 +11,28 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// The file that names the control groups of this process.
 const OWN_GROUPS: &str = "/proc/self/cgroup";
 /// Where control groups are mounted, by convention.
-pub const GROUPS: &str = "/sys/fs/cgroup";
+pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Assumed when `/proc/meminfo` cannot be read.
 const UNKNOWN_MEMORY: u64 = 4 << 30;
 
 /// The memory that this process and its children can use together.
-pub fn of_machine() -> u64 {
+pub fn machine_memory() -> u64 {
     static MEMORY: OnceLock<u64> = OnceLock::new();
     *MEMORY.get_or_init(|| {
         let list = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let total = total(&list).unwrap_or(UNKNOWN_MEMORY);
+        let total = parse_total(&list).unwrap_or(UNKNOWN_MEMORY);
         own_group().and_then(|group| group.limit()).map_or(total, |limit| limit.min(total))
     })
 }
 
 /// The total of `/proc/meminfo`, in bytes.
-fn total(list: &str) -> Option<u64> {
+fn parse_total(list: &str) -> Option<u64> {
     let line = list.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
 }
 
 fn own_group() -> Option<MemoryGroup> {
-    MemoryGroup::find(Path::new(GROUPS), &fs::read_to_string(OWN_GROUPS).ok()?)
+    MemoryGroup::find(Path::new(CGROUP_ROOT), &fs::read_to_string(OWN_GROUPS).ok()?)
 }
 
 /// The control group that counts the memory of a process.
@@ -41,21 +41,21 @@ struct MemoryGroup {
     folder: PathBuf,
     /// The mount point of its hierarchy.
     top: PathBuf,
-    version: Version,
+    version: CgroupVersion,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
+enum CgroupVersion {
     V1,
     V2,
 }
 
-impl Version {
+impl CgroupVersion {
     /// The files of a group that hold its limit, and the number of processes that were killed.
     fn files(self) -> (&'static str, &'static str) {
         match self {
-            Version::V1 => ("memory.limit_in_bytes", "memory.oom_control"),
-            Version::V2 => ("memory.max", "memory.events"),
+            CgroupVersion::V1 => ("memory.limit_in_bytes", "memory.oom_control"),
+            CgroupVersion::V2 => ("memory.max", "memory.events"),
         }
     }
 }
@@ -72,8 +72,8 @@ impl MemoryGroup {
         let first = lines.iter().find(|(_, controllers, _)| is_memory(controllers));
         let second = lines.iter().find(|(number, ..)| number == "0");
         let (top, path, version) = match (first, second) {
-            (Some((_, _, path)), _) => (groups.join("memory"), path, Version::V1),
-            (None, Some((_, _, path))) => (groups.to_owned(), path, Version::V2),
+            (Some((_, _, path)), _) => (groups.join("memory"), path, CgroupVersion::V1),
+            (None, Some((_, _, path))) => (groups.to_owned(), path, CgroupVersion::V2),
             (None, None) => return None,
         };
         let folder = top.join(path.trim_start_matches('/'));
@@ -102,7 +102,7 @@ pub struct OomKillCounter(Option<Mutex<fs::File>>);
 
 impl OomKillCounter {
     /// The counter of the group that this process is in; where there is none, it stays at zero.
-    pub fn of_own_group() -> Self {
+    pub fn for_own_group() -> Self {
         own_group().map_or_else(Self::default, |group| Self::open(&group.events()))
     }
 
@@ -117,12 +117,12 @@ impl OomKillCounter {
         let mut text = String::new();
         let is_read = file.rewind().and_then(|()| file.read_to_string(&mut text)).is_ok();
         drop(file);
-        if is_read { event(&text, "oom_kill").unwrap_or(0) } else { 0 }
+        if is_read { parse_count(&text, "oom_kill").unwrap_or(0) } else { 0 }
     }
 }
 
 /// The number of a name in a file of names and numbers.
-pub fn event(text: &str, name: &str) -> Option<u64> {
+pub fn parse_count(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(|line| line.split_once(' ').unwrap_or((line, "")));
     lines.find(|(own, _)| *own == name)?.1.trim().parse().ok()
 }
@@ -146,7 +146,7 @@ mod tests {
         group(&root.join("a"), &[("memory.max", "700\n")]);
         group(&root.join("a/b"), &[("memory.max", "max\n"), ("memory.events", "oom_kill 3\n")]);
         let found = MemoryGroup::find(root, "0::/a/b\n").unwrap();
-        assert_eq!(found.version, Version::V2);
+        assert_eq!(found.version, CgroupVersion::V2);
         assert_eq!(found.limit(), Some(700));
         let counter = OomKillCounter::open(&found.events());
         assert_eq!(counter.read(), 3);
@@ -163,15 +163,18 @@ mod tests {
         group(&root.join("memory/x"), &[("memory.limit_in_bytes", "900\n")]);
         group(&root.join("memory"), &[("memory.limit_in_bytes", "9223372036854771712\n")]);
         let found = MemoryGroup::find(root, "4:memory:/x\n1:cpu:/\n0::/\n").unwrap();
-        assert_eq!((found.version, found.limit()), (Version::V1, Some(900)));
+        assert_eq!((found.version, found.limit()), (CgroupVersion::V1, Some(900)));
         assert_eq!(MemoryGroup::find(root, ""), None);
         assert_eq!(OomKillCounter::open(&found.events()).read(), 0, "there is no such file");
     }
 
     #[test]
     fn the_total_is_read_in_bytes() {
-        assert_eq!(total("MemTotal:       24684000 kB\nMemFree: 1 kB\n"), Some(24_684_000 << 10));
-        assert_eq!(total("MemFree: 1 kB\n"), None);
-        assert!(of_machine() > 1 << 20);
+        assert_eq!(
+            parse_total("MemTotal:       24684000 kB\nMemFree: 1 kB\n"),
+            Some(24_684_000 << 10)
+        );
+        assert_eq!(parse_total("MemFree: 1 kB\n"), None);
+        assert!(machine_memory() > 1 << 20);
     }
 }

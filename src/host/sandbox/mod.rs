@@ -6,65 +6,65 @@
 //! then starts the command. Files that the kernel cannot protect here are checked and restored
 //! afterwards (`guard`).
 
-mod bounded;
+mod bounded_spec;
+mod cache_mounts;
 mod cache_slots;
 mod cache_spec;
-mod caches;
 mod capabilities;
 mod cargo_home;
 mod cgroup;
 mod confine;
-mod cover;
+mod cover_layer;
 mod credentials;
-mod filter;
-mod folders;
+mod folder_entries;
+mod folder_tree;
+mod folder_views;
 mod git;
 mod git_config;
 mod guard;
-mod hidden;
 mod hidden_paths;
 mod hidden_watch;
 mod home_list;
 mod home_view;
+mod landlock_rules;
 mod limits;
-mod links;
-mod listing;
 mod loopback;
 mod memory;
+mod mounts;
+mod name_cache;
 mod name_record;
-mod nested;
-mod newborn;
-mod pinned;
-mod programs;
+mod nested_repositories;
+mod neutralise;
+mod new_repos;
+mod pinned_path;
+mod program_files;
 mod recent_specs;
-mod rules;
 mod scratch;
-mod sight;
+mod seccomp_filter;
 mod spec;
-mod tame;
+mod system_paths;
 #[cfg(test)]
 mod tests;
-mod views;
-mod world;
+mod visibility;
 
+pub use cache_mounts::PrivateCaches;
 pub use cache_slots::{free_slots, remove_slot};
 pub use cache_spec::CacheAccess;
-pub use caches::PrivateCaches;
 pub use cgroup::{CommandGroup, DelegatedGroup, LimitEvents, join as join_group};
-pub use confine::{Confined, Enforcement, confine};
+pub use confine::{Enforcement, Isolation, confine};
 pub use credentials::{CREDENTIALS, CredentialPlace};
-pub use guard::{Guard, expel, is_expelled};
+pub use folder_views::FolderViews;
+pub use guard::{Guard, none_appeared, remove_appeared};
 pub use hidden_paths::{HiddenPath, HiddenPaths};
 pub use hidden_watch::HiddenWatch;
-pub use limits::{CommandLimits, holds_shared_memory};
+pub use limits::{CommandLimits, has_shared_memory_left};
 pub use memory::OomKillCounter;
-pub use nested::{Findings, NestedRepositories};
-pub use newborn::Top;
-pub use scratch::Scratch;
-pub use spec::{NAMING, Sandbox, Spec, Wish};
-pub use tame::ASIDE;
-pub use views::Views;
-pub use world::{build, is_replaced as is_private, name_spaces};
+pub use mounts::{build_mounts, is_replaced as is_private, namespace_flags};
+pub use nested_repositories::{NestedRepositories, RepositoryFindings};
+pub use neutralise::ASIDE_SUFFIX;
+pub use new_repos::DotGitBefore;
+pub use scratch::ScratchFolder;
+pub use spec::{FOLDER_VARIABLES, Sandbox, SandboxRequest, SandboxSpec};
 
 use crate::record::event::PermissionMode;
 use crate::settings::config::SandboxLevel;
@@ -83,7 +83,7 @@ pub enum Profile {
 
 impl Profile {
     /// The profile for the configured level and the mode of a Session; a mode only narrows.
-    pub fn of(level: SandboxLevel, mode: &PermissionMode) -> Self {
+    pub fn for_mode(level: SandboxLevel, mode: &PermissionMode) -> Self {
         match (level, mode) {
             (SandboxLevel::Off, _) => Profile::Off,
             (SandboxLevel::ReadOnly, _)
@@ -104,7 +104,7 @@ impl Profile {
 
 /// How much of a [`Profile`] this machine can enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub enum EnforcementLevel {
     /// Namespaces, Landlock and seccomp.
     Full,
     /// Landlock and seccomp; some changes are only detected and undone afterwards.
@@ -137,17 +137,19 @@ impl LocalSockets {
     }
 }
 
-impl Level {
+impl EnforcementLevel {
     /// The word for it, in status lines, results and `doctor`.
     pub fn name(self) -> &'static str {
         match self {
-            Level::Full => "full",
-            Level::Partial => "partial",
-            Level::Off => "off",
+            EnforcementLevel::Full => "full",
+            EnforcementLevel::Partial => "partial",
+            EnforcementLevel::Off => "off",
         }
     }
     /// Reads the word back.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Level::Full, Level::Partial, Level::Off].into_iter().find(|level| level.name() == name)
+        [EnforcementLevel::Full, EnforcementLevel::Partial, EnforcementLevel::Off]
+            .into_iter()
+            .find(|level| level.name() == name)
     }
 }

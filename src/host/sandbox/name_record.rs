@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, lstat, openat};
 
-use super::folders::{FolderStamp, settled_before};
-use super::links::Entry;
+use super::folder_tree::{FolderStamp, settled_before};
+use super::name_cache::NameEntry;
 use crate::base::files::{MountWatch, is_on_local_file_system};
 
 /// Entries of the file system by name, as they were when they were read.
@@ -29,21 +29,21 @@ pub struct NameRecord {
 #[derive(Debug, Default)]
 struct RecordedFolder {
     path: PathBuf,
-    entries: Vec<(PathBuf, Entry)>,
+    entries: Vec<(PathBuf, NameEntry)>,
     /// All names in it, if they were read.
-    listing: Option<Listing>,
+    listing: Option<FolderNames>,
     /// The stamp of the folder when its entries were compared last.
     stamp: Mutex<Option<FolderStamp>>,
 }
 
 /// All names in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listing {
+pub struct FolderNames {
     folder: PathBuf,
     names: HashSet<OsString>,
 }
 
-impl Listing {
+impl FolderNames {
     /// Reads the names in a folder; `None` when it cannot be read.
     pub fn read(folder: &Path) -> Option<Self> {
         let names = fs::read_dir(folder).ok()?.map(|entry| Some(entry.ok()?.file_name()));
@@ -59,7 +59,7 @@ impl Listing {
 
 impl NameRecord {
     /// Records entries by their paths, and the names of one folder.
-    pub fn new(entries: Vec<(PathBuf, Entry)>, listing: Option<Listing>) -> Self {
+    pub fn new(entries: Vec<(PathBuf, NameEntry)>, listing: Option<FolderNames>) -> Self {
         let mut folders: BTreeMap<PathBuf, RecordedFolder> = BTreeMap::new();
         for (path, entry) in entries {
             let folder = path.parent().unwrap_or(&path).to_owned();
@@ -75,31 +75,32 @@ impl NameRecord {
     }
 
     /// Whether all recorded entries are still the same.
-    pub fn still_holds(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         if self.mounts.take_change() {
             self.folders.iter().for_each(RecordedFolder::forget_stamp);
         }
         let settled = settled_before();
-        self.folders.iter().all(|folder| folder.still_holds(settled))
+        self.folders.iter().all(|folder| folder.is_current(settled))
     }
 }
 
 impl RecordedFolder {
-    fn still_holds(&self, settled: Duration) -> bool {
+    fn is_current(&self, settled: Duration) -> bool {
         let known = *self.stamp();
         if known.is_some() && known == self.stamp_now() {
             return true;
         }
         let before = self.stamp_if_local(settled);
-        let is_listed = |listing: &Listing| Listing::read(&self.path).as_ref() == Some(listing);
+        let is_listed =
+            |listing: &FolderNames| FolderNames::read(&self.path).as_ref() == Some(listing);
         let holds = self.listing.as_ref().is_none_or(is_listed)
-            && self.entries.iter().all(|(path, entry)| Entry::at(path) == *entry);
+            && self.entries.iter().all(|(path, entry)| NameEntry::read(path) == *entry);
         *self.stamp() = before.filter(|_| holds);
         holds
     }
 
     fn stamp_now(&self) -> Option<FolderStamp> {
-        lstat(&self.path).ok().map(|found| FolderStamp::of(&found))
+        lstat(&self.path).ok().map(|found| FolderStamp::from_stat(&found))
     }
 
     /// The stamp of a folder whose next change will show in its change time.
@@ -108,7 +109,7 @@ impl RecordedFolder {
         let folder = openat(CWD, &self.path, flags, Mode::empty()).ok()?;
         let found = fstat(&folder).ok()?;
         let is_folder = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
-        let stamp = FolderStamp::of(&found);
+        let stamp = FolderStamp::from_stat(&found);
         (is_folder && stamp.is_before(settled) && is_on_local_file_system(&folder)).then_some(stamp)
     }
 
@@ -125,7 +126,7 @@ impl RecordedFolder {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use super::super::links::Names;
+    use super::super::name_cache::NameCache;
     use super::*;
 
     /// A folder whose change time is old enough to show its next change.
@@ -135,19 +136,19 @@ mod tests {
         fs::create_dir_all(root.join("a/b")).unwrap();
         fs::write(root.join("a/file"), "").unwrap();
         symlink("b", root.join("a/link")).unwrap();
-        while !FolderStamp::of(&lstat(root.join("a")).unwrap()).is_before(settled_before()) {
+        while !FolderStamp::from_stat(&lstat(root.join("a")).unwrap()).is_before(settled_before()) {
             std::thread::yield_now();
         }
         (folder, root)
     }
 
     fn recorded(root: &Path) -> NameRecord {
-        let names = Names::listing(Some(root));
+        let names = NameCache::with_listing(Some(root));
         for name in ["a/file", "a/link/x", "a/missing", "a/b/missing/deep"] {
             names.canonical(&root.join(name));
         }
         let record = names.into_record();
-        assert!(record.still_holds() && record.still_holds());
+        assert!(record.is_current() && record.is_current());
         let stamped = |folder: &&RecordedFolder| folder.path == root.join("a");
         let folder = record.folders.iter().find(stamped).unwrap();
         assert!(folder.stamp().is_some(), "the second look relies on the change time");
@@ -183,7 +184,7 @@ mod tests {
             let (_folder, root) = settled_folder();
             let record = recorded(&root);
             change(&root);
-            assert!(!record.still_holds(), "{what}");
+            assert!(!record.is_current(), "{what}");
         }
     }
 
@@ -193,8 +194,8 @@ mod tests {
         let record = recorded(&root);
         fs::write(root.join("a/other"), "").unwrap();
         fs::write(root.join("a/file"), "content").unwrap();
-        assert!(record.still_holds());
+        assert!(record.is_current());
         fs::remove_file(root.join("a/file")).unwrap();
-        assert!(!record.still_holds(), "a folder that changed a moment ago is not relied on");
+        assert!(!record.is_current(), "a folder that changed a moment ago is not relied on");
     }
 }

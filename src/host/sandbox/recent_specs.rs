@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Profile;
-use super::git::Repository;
+use super::git::RepositoryPaths;
 use super::name_record::NameRecord;
-use super::spec::{Network, Spec, add};
+use super::spec::{Network, SandboxSpec, add_missing};
 
 /// How many specs are kept: with and without network, in two modes.
 const MOST_SPECS: usize = 4;
@@ -22,11 +22,11 @@ pub struct SpecBasis {
     /// Whether the call declared Unix sockets.
     pub local_sockets: bool,
     pub workspace: PathBuf,
-    pub further: Vec<PathBuf>,
+    pub extra_roots: Vec<PathBuf>,
     pub scratch: PathBuf,
     pub writable: Vec<PathBuf>,
-    pub kept: Vec<PathBuf>,
-    pub absent: Vec<PathBuf>,
+    pub protected: Vec<PathBuf>,
+    pub must_be_absent: Vec<PathBuf>,
     /// Names of git settings, if a command could change what they lead to.
     pub git_settings: Vec<PathBuf>,
     /// Files that git reads the user's settings from.
@@ -38,17 +38,17 @@ pub struct SpecBasis {
     /// Hidden names beside credentials.
     pub hidden_names: Vec<PathBuf>,
     /// Earlier targets of links to hidden paths.
-    pub earlier_ends: Vec<PathBuf>,
+    pub earlier_targets: Vec<PathBuf>,
     /// The top of the repository that the Workspace belongs to.
-    pub top: PathBuf,
+    pub repository_top: PathBuf,
 }
 
 impl SpecBasis {
     /// Adds the paths of a repository.
-    pub fn add_repository(&mut self, repository: Repository) {
-        add(&mut self.writable, repository.writable);
-        add(&mut self.kept, repository.kept);
-        add(&mut self.absent, repository.absent);
+    pub fn add_repository(&mut self, repository: RepositoryPaths) {
+        add_missing(&mut self.writable, repository.writable);
+        add_missing(&mut self.protected, repository.protected);
+        add_missing(&mut self.must_be_absent, repository.must_be_absent);
     }
 }
 
@@ -69,22 +69,22 @@ pub struct RecordedNames {
 struct RecentSpec {
     basis: SpecBasis,
     names: Arc<RecordedNames>,
-    spec: Spec,
+    spec: SandboxSpec,
 }
 
 impl RecentSpecs {
     /// The spec that was made on this basis, if the names that it was made from are unchanged.
-    pub fn find(&self, basis: &SpecBasis) -> Option<Spec> {
+    pub fn find(&self, basis: &SpecBasis) -> Option<SandboxSpec> {
         let specs = self.lock();
         let found = specs.iter().find(|own| own.basis == *basis)?;
         let names = Arc::clone(&found.names);
         let spec = found.spec.clone();
         drop(specs);
-        names.record.still_holds().then_some(spec)
+        names.record.is_current().then_some(spec)
     }
 
     /// Adds a spec, and drops the oldest when there are too many.
-    pub fn keep(&self, basis: SpecBasis, names: RecordedNames, spec: Spec) {
+    pub fn insert(&self, basis: SpecBasis, names: RecordedNames, spec: SandboxSpec) {
         let mut specs = self.lock();
         specs.retain(|own| own.basis != basis);
         if specs.len() >= MOST_SPECS {
@@ -94,9 +94,10 @@ impl RecentSpecs {
     }
 
     /// The names that a spec was made from.
-    pub fn names_of(&self, spec: &Spec) -> Option<Arc<RecordedNames>> {
-        let is_same =
-            |own: &&RecentSpec| own.spec.inodes == spec.inodes && own.spec.hidden == spec.hidden;
+    pub fn recorded_names(&self, spec: &SandboxSpec) -> Option<Arc<RecordedNames>> {
+        let is_same = |own: &&RecentSpec| {
+            own.spec.inode_digest == spec.inode_digest && own.spec.hidden == spec.hidden
+        };
         self.lock().iter().find(is_same).map(|own| Arc::clone(&own.names))
     }
 

@@ -16,52 +16,52 @@ use rustix::fs::FlockOperation;
 use crate::base::files::StateDir;
 
 /// The start of the name of every scratch folder.
-const PREFIX: &str = "pixir-scratch-";
+const SCRATCH_PREFIX: &str = "pixir-scratch-";
 /// A younger folder may not be locked yet.
-const YOUTH: Duration = Duration::from_mins(1);
+const LEAST_AGE: Duration = Duration::from_mins(1);
 
 /// A private temp folder; removed when dropped.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct ScratchFolder {
     folder: PathBuf,
     _lock: File,
 }
 
-impl Scratch {
+impl ScratchFolder {
     /// Makes a scratch folder in the temp folder of the machine.
     pub fn new(parent: &Path) -> io::Result<Self> {
-        sweep(parent);
-        let folder = parent.join(format!("{PREFIX}{:016x}", fastrand::u64(..)));
+        remove_abandoned(parent);
+        let folder = parent.join(format!("{SCRATCH_PREFIX}{:016x}", fastrand::u64(..)));
         let private = |path: &Path| DirBuilder::new().mode(0o700).create(path);
         private(&folder)?;
         let lock = File::open(&folder)?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let scratch = Self { folder: folder.canonicalize()?, _lock: lock };
-        private(&temp(&folder))?;
-        private(&layers(&folder))?;
+        private(&temp_folder(&folder))?;
+        private(&layers_folder(&folder))?;
         DirBuilder::new().mode(0o0).create(empty_folder(&folder))?;
         fs::OpenOptions::new().write(true).create_new(true).mode(0o0).open(empty_file(&folder))?;
         Ok(scratch)
     }
 
     /// The path of the folder.
-    pub fn folder(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.folder
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
-        remove(&self.folder);
+        remove_scratch(&self.folder);
     }
 }
 
 /// The temp folder of commands.
-pub fn temp(scratch: &Path) -> PathBuf {
+pub fn temp_folder(scratch: &Path) -> PathBuf {
     scratch.join("tmp")
 }
 /// The folder with layers for overlays.
-pub fn layers(scratch: &Path) -> PathBuf {
+pub fn layers_folder(scratch: &Path) -> PathBuf {
     scratch.join("layers")
 }
 /// An unreadable folder that is mounted over hidden ones.
@@ -74,30 +74,30 @@ pub fn empty_file(scratch: &Path) -> PathBuf {
 }
 
 /// Removes the folders of owners that have died.
-fn sweep(parent: &Path) {
+fn remove_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     let own = rustix::process::geteuid().as_raw();
     for entry in entries.filter_map(Result::ok) {
-        let is_scratch = |name: &OsStr| name.to_string_lossy().starts_with(PREFIX);
+        let is_scratch = |name: &OsStr| name.to_string_lossy().starts_with(SCRATCH_PREFIX);
         let Some(found) = Some(entry).filter(|entry| is_scratch(&entry.file_name())) else {
             continue;
         };
         let Ok(metadata) = found.metadata() else { continue };
         let age =
             metadata.modified().ok().and_then(|then| SystemTime::now().duration_since(then).ok());
-        let is_old = age.is_some_and(|age| age > YOUTH);
+        let is_old = age.is_some_and(|age| age > LEAST_AGE);
         if !metadata.is_dir() || metadata.uid() != own || !is_old {
             continue;
         }
         let Ok(folder) = File::open(found.path()) else { continue };
         if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            remove(&found.path());
+            remove_scratch(&found.path());
         }
     }
 }
 
 /// Removes a folder, also one in which a command took rights from the owner.
-fn remove(folder: &Path) {
+fn remove_scratch(folder: &Path) {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return };
     let removed = StateDir::open_root(parent).and_then(|parent| parent.remove_tree(name));
     if let Err(error) = removed {

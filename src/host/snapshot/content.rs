@@ -8,9 +8,9 @@ use std::path::Path;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
-use super::manifest::Look;
-use super::{Hash, RawPath, State, Store};
-use crate::host::workspace::{Wanted, Workspace};
+use super::manifest::FileFingerprint;
+use super::{ContentHash, ContentStore, FileState, RawPath};
+use crate::host::workspace::{OpenKind, Workspace};
 
 /// The bits of a file mode that are compared and restored.
 const MODE: u32 = 0o7777;
@@ -18,13 +18,13 @@ const MODE: u32 = 0o7777;
 const READ_AT_ONCE: usize = 64 << 20;
 
 /// Reads a regular file; `None` when it is larger than the limit.
-pub fn read(
+pub fn read_content(
     workspace: &Workspace,
     path: &Path,
     limit: u64,
-) -> Result<Option<(Vec<u8>, Look)>, Errno> {
-    let file = workspace.open_exact(path.as_os_str().as_bytes(), Wanted::File)?;
-    let before = look(&rustix::fs::fstat(&file)?);
+) -> Result<Option<(Vec<u8>, FileFingerprint)>, Errno> {
+    let file = workspace.open_no_follow(path.as_os_str().as_bytes(), OpenKind::File)?;
+    let before = fingerprint(&rustix::fs::fstat(&file)?);
     let file = File::from(file);
     let bytes = read_up_to(file, before.size, limit.saturating_add(1));
     let bytes = bytes.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -49,23 +49,23 @@ fn read_up_to(mut file: File, size: u64, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 /// The present state of a path; the content of a file is hashed, and kept when there is a store.
-pub fn state_of(
+pub fn read_state(
     workspace: &Workspace,
     path: &Path,
-    store: Option<&Store>,
-) -> io::Result<Option<State>> {
-    match read(workspace, path, u64::MAX - 1) {
+    store: Option<&ContentStore>,
+) -> io::Result<Option<FileState>> {
+    match read_content(workspace, path, u64::MAX - 1) {
         Ok(Some((bytes, look))) => {
             let sha256 = match store {
                 Some(store) => store.put(&bytes)?,
-                None => Hash::of(&bytes),
+                None => ContentHash::digest(&bytes),
             };
-            Ok(Some(State::File { sha256, mode: look.mode }))
+            Ok(Some(FileState::File { sha256, mode: look.mode }))
         }
         // It may be a link, which is not opened, or have a link above it.
-        Err(refused @ (Errno::LOOP | Errno::ACCESS)) => match workspace.look_exact(path) {
+        Err(refused @ (Errno::LOOP | Errno::ACCESS)) => match workspace.stat_no_follow(path) {
             Ok(seen) => match seen.link {
-                Some(target) => Ok(Some(State::Link { target: RawPath(target) })),
+                Some(target) => Ok(Some(FileState::Link { target: RawPath(target) })),
                 None => Err(refused.into()),
             },
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
@@ -77,11 +77,11 @@ pub fn state_of(
 }
 
 /// The fingerprint of a file from its `stat`.
-pub fn look(stat: &Stat) -> Look {
+pub fn fingerprint(stat: &Stat) -> FileFingerprint {
     let moment = |seconds: i64, nanoseconds: u64| {
         i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
     };
-    Look {
+    FileFingerprint {
         size: u64::try_from(stat.st_size).unwrap_or_default(),
         mode: stat.st_mode & MODE,
         inode: stat.st_ino,

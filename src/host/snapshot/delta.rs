@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{Entry, Look};
-use super::{Manifest, RawPath, State, read_raw, survey, write_raw};
+use super::manifest::{FileFingerprint, ManifestEntry};
+use super::{FileState, Manifest, RawPath, deserialize_raw_path, serialize_raw_path, survey};
 
 /// The changes from one Manifest to a later one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestDelta {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub files: Vec<Change>,
+    pub files: Vec<FileChange>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<FolderChange>,
     /// Files that changed and are too large to be kept.
@@ -27,22 +27,22 @@ pub struct ManifestDelta {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppearedFile {
     pub path: RawPath,
-    pub state: State,
+    pub state: FileState,
 }
 
 /// The change of a file or link; a state of `None` means that it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    #[serde(serialize_with = "write_raw", deserialize_with = "read_raw")]
+pub struct FileChange {
+    #[serde(serialize_with = "serialize_raw_path", deserialize_with = "deserialize_raw_path")]
     pub path: PathBuf,
-    pub from: Option<State>,
-    pub to: Option<State>,
+    pub from: Option<FileState>,
+    pub to: Option<FileState>,
 }
 
 /// The change of a folder's mode; `None` means that it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FolderChange {
-    #[serde(serialize_with = "write_raw", deserialize_with = "read_raw")]
+    #[serde(serialize_with = "serialize_raw_path", deserialize_with = "deserialize_raw_path")]
     pub path: PathBuf,
     pub from: Option<u32>,
     pub to: Option<u32>,
@@ -52,19 +52,20 @@ impl ManifestDelta {
     /// Compares two Manifests. The files in `named` are listed even without a change, if one of the
     /// Manifests has them.
     pub fn between(before: &Manifest, after: &Manifest, named: &BTreeSet<PathBuf>) -> Self {
-        let files = differing(&before.entries, &after.entries, |path, found, left| {
+        let files = differing_keys(&before.entries, &after.entries, |path, found, left| {
             let is_other = found.map(|entry| &entry.state) != left.map(|entry| &entry.state);
             is_other || named.contains(path)
         });
         let is_kept = |path: &&PathBuf| {
-            !before.left_out.contains_key(*path) && !after.left_out.contains_key(*path)
+            !before.too_large.contains_key(*path) && !after.too_large.contains_key(*path)
         };
-        let file = |path: &PathBuf| Change {
+        let file = |path: &PathBuf| FileChange {
             path: path.clone(),
             from: before.state(path).cloned(),
             to: after.state(path).cloned(),
         };
-        let folders = differing(&before.folders, &after.folders, |_, found, left| found != left);
+        let folders =
+            differing_keys(&before.folders, &after.folders, |_, found, left| found != left);
         let folder = |path: &PathBuf| FolderChange {
             path: path.clone(),
             from: before.folders.get(path).copied(),
@@ -73,7 +74,10 @@ impl ManifestDelta {
         Self {
             files: files.into_iter().filter(is_kept).map(file).collect(),
             folders: folders.into_iter().map(folder).collect(),
-            not_kept: survey::unkept(before, after).into_iter().map(RawPath).collect(),
+            not_kept: survey::changed_too_large_files(before, after)
+                .into_iter()
+                .map(RawPath)
+                .collect(),
             appeared: Vec::new(),
         }
     }
@@ -87,26 +91,27 @@ impl ManifestDelta {
         after: &Manifest,
         is_older: impl Fn(&Path) -> bool,
     ) -> Self {
-        let inode = |path: &Path| after.entries.get(path).map(|entry| entry.look.inode);
-        let is_new = |file: &Change| file.from.is_none() && file.to.is_some();
+        let inode = |path: &Path| after.entries.get(path).map(|entry| entry.fingerprint.inode);
+        let is_new = |file: &FileChange| file.from.is_none() && file.to.is_some();
         if !self.files.iter().any(is_new) {
             return self;
         }
-        let known: HashSet<u64> = before.entries.values().map(|entry| entry.look.inode).collect();
+        let known: HashSet<u64> =
+            before.entries.values().map(|entry| entry.fingerprint.inode).collect();
         let (appeared, files) = self.files.into_iter().partition(|file| {
             let path = &file.path;
             is_new(file) && inode(path).is_some_and(|own| !known.contains(&own)) && is_older(path)
         });
         self.files = files;
-        let appeared: Vec<Change> = appeared;
+        let appeared: Vec<FileChange> = appeared;
         let shown =
-            |Change { path, to, .. }| Some(AppearedFile { path: RawPath(path), state: to? });
+            |FileChange { path, to, .. }| Some(AppearedFile { path: RawPath(path), state: to? });
         self.appeared = appeared.into_iter().filter_map(shown).collect();
         self
     }
 
     /// Splits these files off into another delta.
-    pub fn split_off(&mut self, is_other: impl Fn(&Change) -> bool) -> Self {
+    pub fn split_off(&mut self, is_other: impl Fn(&FileChange) -> bool) -> Self {
         let files = std::mem::take(&mut self.files);
         let (other, own) = files.into_iter().partition(is_other);
         self.files = own;
@@ -120,19 +125,20 @@ impl ManifestDelta {
 
     /// Applies the changes to a Manifest. Only states and modes are known, no fingerprints.
     pub fn apply(&self, manifest: &mut Manifest) {
-        let look = Look { size: 0, mode: 0, inode: 0, modified: i128::MIN, changed: i128::MIN };
-        for Change { path, to, .. } in &self.files {
-            manifest.left_out.remove(path);
+        let fingerprint =
+            FileFingerprint { size: 0, mode: 0, inode: 0, modified: i128::MIN, changed: i128::MIN };
+        for FileChange { path, to, .. } in &self.files {
+            manifest.too_large.remove(path);
             match to {
                 Some(state) => {
-                    let entry = Entry { state: state.clone(), look };
+                    let entry = ManifestEntry { state: state.clone(), fingerprint };
                     manifest.entries.insert(path.clone(), entry);
                 }
                 None => drop(manifest.entries.remove(path)),
             }
         }
         for AppearedFile { path, state } in &self.appeared {
-            let entry = Entry { state: state.clone(), look };
+            let entry = ManifestEntry { state: state.clone(), fingerprint };
             manifest.entries.insert(path.0.clone(), entry);
         }
         for FolderChange { path, to, .. } in &self.folders {
@@ -144,13 +150,13 @@ impl ManifestDelta {
         for RawPath(path) in &self.not_kept {
             // Its entry would be compared with an unknown state.
             manifest.entries.remove(path);
-            manifest.left_out.insert(path.clone(), look);
+            manifest.too_large.insert(path.clone(), fingerprint);
         }
     }
 }
 
 /// The keys of both maps, in order, whose values are different.
-fn differing<'m, V>(
+fn differing_keys<'m, V>(
     before: &'m BTreeMap<PathBuf, V>,
     after: &'m BTreeMap<PathBuf, V>,
     is_other: impl Fn(&Path, Option<&V>, Option<&V>) -> bool,

@@ -6,31 +6,31 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Hash, RawPath, State, Store, manifest_file};
+use super::{ContentHash, ContentStore, FileState, RawPath, manifest_file};
 
 /// The files, links and folders of a Workspace.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Manifest {
-    pub entries: BTreeMap<PathBuf, Entry>,
+    pub entries: BTreeMap<PathBuf, ManifestEntry>,
     /// Folders, and the bits of their mode.
     pub folders: BTreeMap<PathBuf, u32>,
     /// Files that are too large to be kept, with their fingerprints.
-    pub left_out: BTreeMap<PathBuf, Look>,
+    pub too_large: BTreeMap<PathBuf, FileFingerprint>,
     /// Paths that could not be read, with the reason. Not written to the store: the next survey may
     /// succeed.
-    pub unread: BTreeMap<PathBuf, String>,
+    pub unreadable: BTreeMap<PathBuf, String>,
 }
 
 /// A file or link of a Manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    pub state: State,
-    pub look: Look,
+pub struct ManifestEntry {
+    pub state: FileState,
+    pub fingerprint: FileFingerprint,
 }
 
 /// The fingerprint of a file: while it is the same, so is the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
+pub struct FileFingerprint {
     pub size: u64,
     pub mode: u32,
     pub inode: u64,
@@ -42,42 +42,42 @@ pub struct Look {
 /// One line of a Manifest in JSON.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Line {
-    Entry { path: RawPath, state: State, look: Look },
+enum JsonManifestLine {
+    Entry { path: RawPath, state: FileState, look: FileFingerprint },
     Folder { path: RawPath, mode: u32 },
-    LeftOut { path: RawPath, look: Look },
+    LeftOut { path: RawPath, look: FileFingerprint },
 }
 
 impl Manifest {
     /// The state of a path; `None` when it did not exist or was not kept.
-    pub fn state(&self, path: &std::path::Path) -> Option<&State> {
+    pub fn state(&self, path: &std::path::Path) -> Option<&FileState> {
         self.entries.get(path).map(|entry| &entry.state)
     }
 
     /// The paths that are different in `later`, new or removed ones included.
-    pub fn changed_in(&self, later: &Manifest) -> Vec<PathBuf> {
+    pub fn changed_paths(&self, later: &Manifest) -> Vec<PathBuf> {
         let paths: BTreeSet<&PathBuf> = self
             .entries
             .keys()
             .chain(later.entries.keys())
-            .chain(later.left_out.keys())
-            .chain(self.left_out.keys())
+            .chain(later.too_large.keys())
+            .chain(self.too_large.keys())
             .collect();
         let is_other = |path: &&&PathBuf| {
             self.state(path) != later.state(path)
-                || self.left_out.get(**path) != later.left_out.get(**path)
+                || self.too_large.get(**path) != later.too_large.get(**path)
         };
         paths.iter().filter(is_other).map(|path| (*path).clone()).collect()
     }
 
     /// Stores the Manifest; the result is the hash and the length of its file.
-    pub fn keep(&self, store: &Store) -> io::Result<(Hash, u64)> {
+    pub fn save(&self, store: &ContentStore) -> io::Result<(ContentHash, u64)> {
         let bytes = manifest_file::encode(self, store)?;
         Ok((store.put(&bytes)?, bytes.len() as u64))
     }
 
     /// Loads the Manifest that is stored under a hash.
-    pub fn kept(hash: &Hash, store: &Store) -> io::Result<Self> {
+    pub fn load(hash: &ContentHash, store: &ContentStore) -> io::Result<Self> {
         let bytes = store.get(hash)?;
         if bytes.starts_with(manifest_file::MAGIC) {
             return manifest_file::decode(&bytes, store);
@@ -90,14 +90,14 @@ impl Manifest {
         let mut manifest = Self::default();
         for line in input.split(b'\n') {
             match serde_json::from_slice(&line?)? {
-                Line::Entry { path, state, look } => {
-                    manifest.entries.insert(path.0, Entry { state, look });
+                JsonManifestLine::Entry { path, state, look } => {
+                    manifest.entries.insert(path.0, ManifestEntry { state, fingerprint: look });
                 }
-                Line::Folder { path, mode } => {
+                JsonManifestLine::Folder { path, mode } => {
                     manifest.folders.insert(path.0, mode);
                 }
-                Line::LeftOut { path, look } => {
-                    manifest.left_out.insert(path.0, look);
+                JsonManifestLine::LeftOut { path, look } => {
+                    manifest.too_large.insert(path.0, look);
                 }
             }
         }

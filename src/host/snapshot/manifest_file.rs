@@ -13,10 +13,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::bytes::{ByteReader, invalid, put_bytes, put_compressed, put_number, put_signed};
-use super::manifest::{Entry, Look};
+use super::byte_encoding::{
+    ByteReader, damaged_file_error, put_bytes, put_compressed, put_number, put_signed,
+};
+use super::manifest::{FileFingerprint, ManifestEntry};
 use super::store::OpenSegment;
-use super::{Hash, Manifest, RawPath, State, Store};
+use super::{ContentHash, ContentStore, FileState, Manifest, RawPath};
 
 /// The first bytes of a Manifest in this form.
 pub const MAGIC: &[u8] = b"pixir-manifest 2\n";
@@ -30,23 +32,23 @@ const FOLDER: u8 = 3;
 const NOT_KEPT: u8 = 4;
 
 /// Encodes a Manifest for this store.
-pub fn encode(manifest: &Manifest, store: &Store) -> io::Result<Vec<u8>> {
+pub fn encode(manifest: &Manifest, store: &ContentStore) -> io::Result<Vec<u8>> {
     let mut segments = store.segments()?;
     // The largest first, because it has most of the hashes.
     segments.sort_by_key(|segment| std::cmp::Reverse(segment.table().hashes.len()));
-    let mut writer = Writer { segments, ..Writer::default() };
+    let mut writer = ManifestWriter { segments, ..ManifestWriter::default() };
     for (path, entry) in &manifest.entries {
-        writer.entry(path, entry);
+        writer.put_entry(path, entry);
     }
     writer.begin_list();
     for (path, mode) in &manifest.folders {
-        writer.path(path, FOLDER);
+        writer.put_path(path, FOLDER);
         put_number(&mut writer.rows, u64::from(*mode));
     }
     writer.begin_list();
-    for (path, look) in &manifest.left_out {
-        writer.path(path, NOT_KEPT);
-        writer.look(look);
+    for (path, look) in &manifest.too_large {
+        writer.put_path(path, NOT_KEPT);
+        writer.put_fingerprint(look);
     }
     let mut out = MAGIC.to_vec();
     put_number(&mut out, writer.segments.len() as u64);
@@ -57,84 +59,90 @@ pub fn encode(manifest: &Manifest, store: &Store) -> io::Result<Vec<u8>> {
 }
 
 /// Decodes a Manifest of this store.
-pub fn decode(bytes: &[u8], store: &Store) -> io::Result<Manifest> {
-    let mut reader = ByteReader::new(bytes.strip_prefix(MAGIC).ok_or_else(invalid)?);
+pub fn decode(bytes: &[u8], store: &ContentStore) -> io::Result<Manifest> {
+    let mut reader = ByteReader::new(bytes.strip_prefix(MAGIC).ok_or_else(damaged_file_error)?);
     let known: HashMap<String, Arc<OpenSegment>> =
         store.segments()?.into_iter().map(|own| (own.name().to_owned(), own)).collect();
     let mut segments = Vec::new();
-    for _ in 0..reader.number()? {
-        let name = std::str::from_utf8(reader.bytes()?).map_err(|_| invalid())?;
+    for _ in 0..reader.read_number()? {
+        let name = std::str::from_utf8(reader.read_bytes()?).map_err(|_| damaged_file_error())?;
         segments.push(known.get(name).cloned());
     }
-    let rows = reader.compressed(LARGEST)?;
-    let hashes = reader.bytes()?;
+    let rows = reader.read_compressed(LARGEST)?;
+    let hashes = reader.read_bytes()?;
     let rows = ByteReader::new(&rows);
     let hashes = ByteReader::new(hashes);
-    Reader { rows, hashes, segments, path: Vec::new(), before: NO_LOOK }.manifest()
+    ManifestReader { rows, hashes, segments, path: Vec::new(), before: ZERO_FINGERPRINT }
+        .read_manifest()
 }
 
 /// The hashes of all contents that a Manifest names.
-pub fn hashes(bytes: &[u8], store: &Store) -> io::Result<Vec<Hash>> {
+pub fn content_hashes(bytes: &[u8], store: &ContentStore) -> io::Result<Vec<ContentHash>> {
     let entries = decode(bytes, store)?.entries;
     let hashes = entries.into_values().filter_map(|entry| match entry.state {
-        State::File { sha256, .. } => Some(sha256),
-        State::Link { .. } => None,
+        FileState::File { sha256, .. } => Some(sha256),
+        FileState::Link { .. } => None,
     });
     Ok(hashes.collect())
 }
 
 /// The fingerprint that the first row is a difference to.
-const NO_LOOK: Look = Look { size: 0, mode: 0, inode: 0, modified: 0, changed: 0 };
+const ZERO_FINGERPRINT: FileFingerprint =
+    FileFingerprint { size: 0, mode: 0, inode: 0, modified: 0, changed: 0 };
 
-struct Writer {
+struct ManifestWriter {
     segments: Vec<Arc<OpenSegment>>,
     rows: Vec<u8>,
     hashes: Vec<u8>,
     path: Vec<u8>,
-    before: Look,
+    before: FileFingerprint,
 }
 
-impl Default for Writer {
+impl Default for ManifestWriter {
     fn default() -> Self {
         let (segments, path) = (Vec::new(), Vec::new());
-        Self { segments, rows: Vec::new(), hashes: Vec::new(), path, before: NO_LOOK }
+        Self { segments, rows: Vec::new(), hashes: Vec::new(), path, before: ZERO_FINGERPRINT }
     }
 }
 
-impl Writer {
+impl ManifestWriter {
     fn begin_list(&mut self) {
         self.path.clear();
-        self.before = NO_LOOK;
+        self.before = ZERO_FINGERPRINT;
     }
 
-    fn entry(&mut self, path: &Path, Entry { state, look }: &Entry) {
+    fn put_entry(
+        &mut self,
+        path: &Path,
+        ManifestEntry { state, fingerprint: look }: &ManifestEntry,
+    ) {
         match state {
-            State::Link { target } => {
-                self.path(path, LINK);
+            FileState::Link { target } => {
+                self.put_path(path, LINK);
                 put_bytes(&mut self.rows, target.0.as_os_str().as_bytes());
             }
-            State::File { sha256, mode } => {
+            FileState::File { sha256, mode } => {
                 let found = self
                     .segments
                     .iter()
                     .enumerate()
                     .find_map(|(number, segment)| Some((number, segment.table().row(sha256)?)));
                 if let Some((number, row)) = found {
-                    self.path(path, FILE_IN_SEGMENT);
+                    self.put_path(path, FILE_IN_SEGMENT);
                     put_number(&mut self.rows, number as u64);
                     put_number(&mut self.rows, row as u64);
                 } else {
-                    self.path(path, FILE);
+                    self.put_path(path, FILE);
                     self.hashes.extend_from_slice(&sha256.0);
                 }
                 put_number(&mut self.rows, u64::from(*mode));
             }
         }
-        self.look(look);
+        self.put_fingerprint(look);
     }
 
     /// Writes the part of a path that differs from the one before, and the kind of the entry.
-    fn path(&mut self, path: &Path, kind: u8) {
+    fn put_path(&mut self, path: &Path, kind: u8) {
         let path = path.as_os_str().as_bytes();
         let pairs = self.path.iter().zip(path);
         let shared = pairs.take_while(|(one, other)| one == other).count();
@@ -146,102 +154,113 @@ impl Writer {
         self.path.extend_from_slice(rest);
     }
 
-    fn look(&mut self, look: &Look) {
+    fn put_fingerprint(&mut self, look: &FileFingerprint) {
         put_number(&mut self.rows, look.size);
         put_number(&mut self.rows, u64::from(look.mode));
         put_signed(&mut self.rows, look.inode.wrapping_sub(self.before.inode).cast_signed());
-        put_signed(&mut self.rows, time(look.modified).wrapping_sub(time(self.before.modified)));
-        put_signed(&mut self.rows, time(look.changed).wrapping_sub(time(look.modified)));
+        put_signed(
+            &mut self.rows,
+            encode_time(look.modified).wrapping_sub(encode_time(self.before.modified)),
+        );
+        put_signed(
+            &mut self.rows,
+            encode_time(look.changed).wrapping_sub(encode_time(look.modified)),
+        );
         self.before = *look;
     }
 }
 
 /// Nanoseconds as they are written; an invalid time has the smallest value, as in memory.
-fn time(nanoseconds: i128) -> i64 {
+fn encode_time(nanoseconds: i128) -> i64 {
     i64::try_from(nanoseconds).unwrap_or(i64::MIN)
 }
 
-fn from_time(written: i64) -> i128 {
+fn decode_time(written: i64) -> i128 {
     if written == i64::MIN { i128::MIN } else { i128::from(written) }
 }
 
-struct Reader<'b> {
+struct ManifestReader<'b> {
     rows: ByteReader<'b>,
     hashes: ByteReader<'b>,
     segments: Vec<Option<Arc<OpenSegment>>>,
     path: Vec<u8>,
-    before: Look,
+    before: FileFingerprint,
 }
 
-impl Reader<'_> {
-    fn manifest(mut self) -> io::Result<Manifest> {
+impl ManifestReader<'_> {
+    fn read_manifest(mut self) -> io::Result<Manifest> {
         let (mut entries, mut folders, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         let mut list = FILE;
         while !self.rows.is_at_end() {
-            let (path, kind) = self.path(&mut list)?;
+            let (path, kind) = self.read_path(&mut list)?;
             match kind {
-                FOLDER => folders.push((path, self.rows.number_as()?)),
-                NOT_KEPT => left_out.push((path, self.look()?)),
+                FOLDER => folders.push((path, self.rows.read_number_as()?)),
+                NOT_KEPT => left_out.push((path, self.read_fingerprint()?)),
                 kind => {
-                    let state = self.state(kind)?;
-                    entries.push((path, Entry { state, look: self.look()? }));
+                    let state = self.read_state(kind)?;
+                    entries.push((
+                        path,
+                        ManifestEntry { state, fingerprint: self.read_fingerprint()? },
+                    ));
                 }
             }
         }
         Ok(Manifest {
             entries: entries.into_iter().collect(),
             folders: folders.into_iter().collect(),
-            left_out: left_out.into_iter().collect(),
-            unread: BTreeMap::new(),
+            too_large: left_out.into_iter().collect(),
+            unreadable: BTreeMap::new(),
         })
     }
 
     /// Reads the next path and its kind; prefixes and differences start over for each list.
-    fn path(&mut self, list: &mut u8) -> io::Result<(PathBuf, u8)> {
-        let shared: usize = self.rows.number_as()?;
-        let rest = self.rows.bytes()?;
-        let [kind] = *self.rows.exactly(1)? else { return Err(invalid()) };
+    fn read_path(&mut self, list: &mut u8) -> io::Result<(PathBuf, u8)> {
+        let shared: usize = self.rows.read_number_as()?;
+        let rest = self.rows.read_bytes()?;
+        let [kind] = *self.rows.take_bytes(1)? else { return Err(damaged_file_error()) };
         let own_list = if kind < FOLDER { FILE } else { kind };
         if own_list != *list {
             *list = own_list;
             self.path.clear();
-            self.before = NO_LOOK;
+            self.before = ZERO_FINGERPRINT;
         }
         if shared > self.path.len() {
-            return Err(invalid());
+            return Err(damaged_file_error());
         }
         self.path.truncate(shared);
         self.path.extend_from_slice(rest);
         Ok((PathBuf::from(OsStr::from_bytes(&self.path)), kind))
     }
 
-    fn state(&mut self, kind: u8) -> io::Result<State> {
+    fn read_state(&mut self, kind: u8) -> io::Result<FileState> {
         let sha256 = match kind {
             LINK => {
-                let target = PathBuf::from(OsStr::from_bytes(self.rows.bytes()?));
-                return Ok(State::Link { target: RawPath(target) });
+                let target = PathBuf::from(OsStr::from_bytes(self.rows.read_bytes()?));
+                return Ok(FileState::Link { target: RawPath(target) });
             }
-            FILE => Hash(self.hashes.exactly(32)?.try_into().map_err(|_| invalid())?),
+            FILE => ContentHash(
+                self.hashes.take_bytes(32)?.try_into().map_err(|_| damaged_file_error())?,
+            ),
             FILE_IN_SEGMENT => {
-                let number: usize = self.rows.number_as()?;
-                let row: usize = self.rows.number_as()?;
+                let number: usize = self.rows.read_number_as()?;
+                let row: usize = self.rows.read_number_as()?;
                 let segment = self.segments.get(number).and_then(Option::as_ref);
                 let hash = segment.and_then(|segment| segment.table().hashes.get(row));
-                *hash.ok_or_else(invalid)?
+                *hash.ok_or_else(damaged_file_error)?
             }
-            _ => return Err(invalid()),
+            _ => return Err(damaged_file_error()),
         };
-        Ok(State::File { sha256, mode: self.rows.number_as()? })
+        Ok(FileState::File { sha256, mode: self.rows.read_number_as()? })
     }
 
-    fn look(&mut self) -> io::Result<Look> {
-        let size = self.rows.number()?;
-        let mode = self.rows.number_as()?;
-        let inode = self.before.inode.wrapping_add(self.rows.signed()?.cast_unsigned());
-        let modified = time(self.before.modified).wrapping_add(self.rows.signed()?);
-        let changed = modified.wrapping_add(self.rows.signed()?);
-        let modified = from_time(modified);
-        let look = Look { size, mode, inode, modified, changed: from_time(changed) };
+    fn read_fingerprint(&mut self) -> io::Result<FileFingerprint> {
+        let size = self.rows.read_number()?;
+        let mode = self.rows.read_number_as()?;
+        let inode = self.before.inode.wrapping_add(self.rows.read_signed()?.cast_unsigned());
+        let modified = encode_time(self.before.modified).wrapping_add(self.rows.read_signed()?);
+        let changed = modified.wrapping_add(self.rows.read_signed()?);
+        let modified = decode_time(modified);
+        let look = FileFingerprint { size, mode, inode, modified, changed: decode_time(changed) };
         self.before = look;
         Ok(look)
     }

@@ -5,25 +5,25 @@
 //! Manifest of everything before the first command, and the changes seen by the surveys around each
 //! command. None of it is needed to read a Log; without it less can be undone, and the user is told so.
 
-mod bytes;
-mod claims;
+mod byte_encoding;
 mod content;
-mod crew;
 mod delta;
-mod line;
+mod folder_watch;
 mod manifest;
 pub mod manifest_file;
-mod plan;
-mod progress;
+mod other_sessions;
+mod parallel;
 mod record;
+mod record_line;
 mod restore;
+mod restore_plan;
 mod store;
 mod survey;
+mod survey_progress;
 #[cfg(test)]
 mod tests;
-mod touches;
 mod tracker;
-mod watch;
+mod turn_changes;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -31,50 +31,52 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use claims::{OtherSessions, Unread};
-pub use content::state_of;
-pub use delta::{Change, FolderChange, ManifestDelta};
+pub use content::read_state;
+pub use delta::{FileChange, FolderChange, ManifestDelta};
 pub use manifest::Manifest;
-pub use plan::{Conflict, Direction, Plan, Reason};
-pub use record::{Record, last_manifest};
-pub use restore::{Here, Restored, in_the_way, missing, restore, staying};
-pub use store::{Hold, OpenSegment, Store};
-pub use survey::{Limits, Refused, Survey};
-pub use tracker::{RunningCommand, Tracker};
+pub use other_sessions::{OtherSessions, UnreadRecords};
+pub use record::{TurnRecord, load_last_manifest};
+pub use restore::{
+    CurrentFiles, RestoreOutcome, find_nonempty_folders, find_obstacles, missing_contents, restore,
+};
+pub use restore_plan::{Direction, RestoreConflict, RestoreConflictReason, RestorePlan};
+pub use store::{ContentStore, OpenSegment, StoreLock};
+pub use survey::{Survey, SurveyError, SurveyLimits};
+pub use tracker::{RunningCommand, TurnTracker};
 
 /// The state of a file or link; a path that does not exist has no state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
-    File { sha256: Hash, mode: u32 },
+pub enum FileState {
+    File { sha256: ContentHash, mode: u32 },
     Link { target: RawPath },
 }
 
 /// The SHA-256 of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Hash(pub [u8; 32]);
+pub struct ContentHash(pub [u8; 32]);
 
-impl Hash {
+impl ContentHash {
     /// Hashes these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn digest(bytes: &[u8]) -> Self {
         use sha2::Digest;
         Self(sha2::Sha256::digest(bytes).into())
     }
 }
 
-impl std::fmt::Display for Hash {
+impl std::fmt::Display for ContentHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl Serialize for Hash {
+impl Serialize for ContentHash {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Hash {
+impl<'de> Deserialize<'de> for ContentHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
         let wrong = || serde::de::Error::custom("no SHA-256");
@@ -103,18 +105,18 @@ impl AsRef<Path> for RawPath {
 
 impl Serialize for RawPath {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        write_raw(&self.0, serializer)
+        serialize_raw_path(&self.0, serializer)
     }
 }
 
-fn write_raw<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_raw_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     match path.to_str() {
         Some(text) => serializer.serialize_str(text),
         None => serializer.collect_seq(path.as_os_str().as_bytes()),
     }
 }
 
-fn read_raw<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+fn deserialize_raw_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     RawPath::deserialize(deserializer).map(|path| path.0)
 }
 
@@ -122,13 +124,13 @@ impl<'de> Deserialize<'de> for RawPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum RawPathRepr {
             Text(String),
             Bytes(Vec<u8>),
         }
-        Ok(Self(match Written::deserialize(deserializer)? {
-            Written::Text(text) => PathBuf::from(text),
-            Written::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes)),
+        Ok(Self(match RawPathRepr::deserialize(deserializer)? {
+            RawPathRepr::Text(text) => PathBuf::from(text),
+            RawPathRepr::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes)),
         }))
     }
 }

@@ -6,31 +6,31 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::content;
-use super::line::{Line, Seen, When};
-use super::survey::{Refused, Survey};
-use super::{Hash, Manifest, RawPath, Store};
-use crate::base::files::Durability;
+use super::record_line::{RecordLine, SurveyPosition, SurveyResult};
+use super::survey::{Survey, SurveyError};
+use super::{ContentHash, ContentStore, Manifest, RawPath};
+use crate::base::files::WriteDurability;
 use crate::host::workspace::Workspace;
 use crate::record::state_dir::SessionFolder;
 
 /// The folder of Records beside a Log.
-pub(super) const FOLDER: &str = "snapshots";
+pub(super) const RECORDS_FOLDER: &str = "snapshots";
 /// The largest Record that is read.
 const LARGEST: u64 = 256 << 20;
 
 /// The Record of one Turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct TurnRecord {
     /// The seq of the `user_message` with which the Turn began.
     pub turn: u64,
-    pub lines: Vec<Line>,
+    pub lines: Vec<RecordLine>,
 }
 
-impl Record {
+impl TurnRecord {
     /// Reads the Record of a Turn; a Turn without changes has none. A line truncated by a crash ends it.
     pub fn read(session_folder: &SessionFolder, turn: u64) -> io::Result<Self> {
-        let folder = session_folder.join(FOLDER).open()?;
-        let text = folder.map(|folder| folder.read(name(turn), LARGEST)).transpose()?;
+        let folder = session_folder.join(RECORDS_FOLDER).open()?;
+        let text = folder.map(|folder| folder.read(record_file_name(turn), LARGEST)).transpose()?;
         let text = text.flatten().unwrap_or_default();
         let lines =
             text.split(|byte| *byte == b'\n').map_while(|line| serde_json::from_slice(line).ok());
@@ -39,42 +39,42 @@ impl Record {
 
     /// The path of a Turn's Record.
     pub fn path(session_folder: &SessionFolder, turn: u64) -> PathBuf {
-        session_folder.join(FOLDER).path().join(name(turn))
+        session_folder.join(RECORDS_FOLDER).path().join(record_file_name(turn))
     }
 
     /// Why changes of commands are not covered, if so.
-    pub fn gap(&self) -> Option<&str> {
+    pub fn survey_failure(&self) -> Option<&str> {
         self.lines.iter().find_map(|line| match line {
-            Line::NotSurveyed { reason, .. } => Some(reason.as_str()),
+            RecordLine::NotSurveyed { reason, .. } => Some(reason.as_str()),
             _ => None,
         })
     }
 
     /// The first line, with Workspace, Session and Turn; old Records have none.
-    pub fn began(&self) -> Option<&Line> {
-        self.lines.first().filter(|line| matches!(line, Line::Began { .. }))
+    pub fn header(&self) -> Option<&RecordLine> {
+        self.lines.first().filter(|line| matches!(line, RecordLine::Began { .. }))
     }
 
     /// The files that file tools were about to write.
-    pub fn touched(&self) -> Vec<PathBuf> {
+    pub fn written_paths(&self) -> Vec<PathBuf> {
         let touched = self.lines.iter().filter_map(|line| match line {
-            Line::Found { path, .. } => Some(path.0.clone()),
+            RecordLine::Found { path, .. } => Some(path.0.clone()),
             _ => None,
         });
         touched.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// A path that leads out of the Workspace: only a forged Record has one.
-    pub fn outside(&self) -> Option<&Path> {
+    pub fn path_outside_workspace(&self) -> Option<&Path> {
         let is_outside =
             |path: &&Path| !path.components().all(|part| matches!(part, Component::Normal(_)));
         self.lines.iter().find_map(|line| match line {
-            Line::Found { path, made, .. } => {
+            RecordLine::Found { path, made, .. } => {
                 made.iter().chain([path]).map(RawPath::as_ref).find(is_outside)
             }
-            Line::Left { path, .. } => Some(path.as_ref()).filter(is_outside),
-            Line::Folder(folder) => Some(folder.path.as_path()).filter(is_outside),
-            Line::CommandSurvey { seen: Seen::Changed(delta), .. } => {
+            RecordLine::Left { path, .. } => Some(path.as_ref()).filter(is_outside),
+            RecordLine::Folder(folder) => Some(folder.path.as_path()).filter(is_outside),
+            RecordLine::CommandSurvey { seen: SurveyResult::Changed(delta), .. } => {
                 let folders = delta.folders.iter().map(|folder| folder.path.as_path());
                 let files = delta.files.iter().map(|file| file.path.as_path());
                 files.chain(folders).find(is_outside)
@@ -87,14 +87,14 @@ impl Record {
     pub fn manifest_before(
         &self,
         place: usize,
-        read: impl Fn(&Hash) -> io::Result<Manifest>,
+        read: impl Fn(&ContentHash) -> io::Result<Manifest>,
     ) -> io::Result<Option<Manifest>> {
         let mut deltas = Vec::new();
         for line in self.lines.get(..place).unwrap_or_default().iter().rev() {
-            let Line::CommandSurvey { seen, .. } = line else { continue };
+            let RecordLine::CommandSurvey { seen, .. } = line else { continue };
             match seen {
-                Seen::Changed(delta) => deltas.push(delta),
-                Seen::All(hash) => {
+                SurveyResult::Changed(delta) => deltas.push(delta),
+                SurveyResult::All(hash) => {
                     let mut manifest = read(hash)?;
                     deltas.iter().rev().for_each(|delta| delta.apply(&mut manifest));
                     return Ok(Some(manifest));
@@ -107,8 +107,8 @@ impl Record {
     /// Whether a command may have run since the last survey.
     fn is_running(&self) -> bool {
         let last = self.lines.iter().rev().find_map(|line| match line {
-            Line::CommandSurvey { is_running, .. } => Some(*is_running),
-            Line::NotSurveyed { .. } => Some(false),
+            RecordLine::CommandSurvey { is_running, .. } => Some(*is_running),
+            RecordLine::NotSurveyed { .. } => Some(false),
             _ => None,
         });
         last.unwrap_or(false)
@@ -122,11 +122,11 @@ impl Record {
         survey: &Survey<'_>,
     ) -> io::Result<Self> {
         let mut record = Self::read(session_folder, turn)?;
-        record.lines.retain(|line| *line != Line::Ended);
+        record.lines.retain(|line| *line != RecordLine::Ended);
         if record.lines.is_empty() {
-            record.lines.push(began(survey.workspace, session_folder, turn));
+            record.lines.push(header_line(survey.workspace, session_folder, turn));
         }
-        record.lines.push(surveyed(survey, &record.touched(), true)?);
+        record.lines.push(command_survey_line(survey, &record.written_paths(), true)?);
         record.write(session_folder)?;
         Ok(record)
     }
@@ -134,30 +134,32 @@ impl Record {
     /// Adds the missing end of a Turn that was cut off, with a last survey, so that an undo of it can be
     /// redone.
     pub fn close(&mut self, session_folder: &SessionFolder, survey: &Survey<'_>) -> io::Result<()> {
-        if self.lines.contains(&Line::Ended) {
+        if self.lines.contains(&RecordLine::Ended) {
             return Ok(());
         }
         let mut open = BTreeSet::new();
         let mut is_old_survey_open = false;
         for line in &self.lines {
             match line {
-                Line::Found { path, .. } => drop(open.insert(path.0.clone())),
-                Line::Left { path, .. } => drop(open.remove(&path.0)),
-                Line::Surveyed { when, .. } => is_old_survey_open = *when == When::Before,
+                RecordLine::Found { path, .. } => drop(open.insert(path.0.clone())),
+                RecordLine::Left { path, .. } => drop(open.remove(&path.0)),
+                RecordLine::Surveyed { when, .. } => {
+                    is_old_survey_open = *when == SurveyPosition::Before
+                }
                 _ => {}
             }
         }
         for path in open {
-            let state = content::state_of(survey.workspace, &path, Some(survey.store))?;
-            self.lines.push(Line::Left { path: RawPath(path), state, at: now() });
+            let state = content::read_state(survey.workspace, &path, Some(survey.store))?;
+            self.lines.push(RecordLine::Left { path: RawPath(path), state, at: unix_nanos() });
         }
         if is_old_survey_open {
-            self.lines.push(looked(When::After, survey, &[])?);
+            self.lines.push(survey_line(SurveyPosition::After, survey, &[])?);
         }
         if self.is_running() {
-            self.lines.push(surveyed(survey, &self.touched(), false)?);
+            self.lines.push(command_survey_line(survey, &self.written_paths(), false)?);
         }
-        self.lines.push(Line::Ended);
+        self.lines.push(RecordLine::Ended);
         self.write(session_folder)
     }
 
@@ -168,59 +170,77 @@ impl Record {
             serde_json::to_writer(&mut text, line)?;
             text.push(b'\n');
         }
-        let folder = session_folder.join(FOLDER).create()?;
-        Ok(folder.replace(name(self.turn), &text, Durability::Lazy)?)
+        let folder = session_folder.join(RECORDS_FOLDER).create()?;
+        Ok(folder.replace(record_file_name(self.turn), &text, WriteDurability::Lazy)?)
     }
 }
 
 /// The file name of a Turn's Record.
-pub(super) fn name(turn: u64) -> String {
+pub(super) fn record_file_name(turn: u64) -> String {
     format!("{turn}.ndjson")
 }
 
-pub(super) fn began(workspace: &Workspace, session_folder: &SessionFolder, turn: u64) -> Line {
+pub(super) fn header_line(
+    workspace: &Workspace,
+    session_folder: &SessionFolder,
+    turn: u64,
+) -> RecordLine {
     let session = session_folder.id().to_string();
-    Line::Began { workspace: RawPath(workspace.root().to_owned()), session, turn }
+    RecordLine::Began { workspace: RawPath(workspace.root().to_owned()), session, turn }
 }
 
 /// Nanoseconds since the epoch.
-pub(super) fn now() -> u64 {
+pub(super) fn unix_nanos() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Takes a survey outside of a running Turn and returns its line.
-fn surveyed(survey: &Survey<'_>, touched: &[PathBuf], is_running: bool) -> io::Result<Line> {
-    let started = now();
-    let when = if is_running { When::Before } else { When::After };
-    Ok(match looked(when, survey, touched)? {
-        Line::Surveyed { manifest, .. } => {
-            Line::CommandSurvey { seen: Seen::All(manifest), is_running, started, ended: now() }
-        }
+fn command_survey_line(
+    survey: &Survey<'_>,
+    touched: &[PathBuf],
+    is_running: bool,
+) -> io::Result<RecordLine> {
+    let started = unix_nanos();
+    let when = if is_running { SurveyPosition::Before } else { SurveyPosition::After };
+    Ok(match survey_line(when, survey, touched)? {
+        RecordLine::Surveyed { manifest, .. } => RecordLine::CommandSurvey {
+            seen: SurveyResult::All(manifest),
+            is_running,
+            started,
+            ended: unix_nanos(),
+        },
         other => other,
     })
 }
 
 /// Surveys the Workspace and returns the line; a failed survey must not be taken for no changes.
-fn looked(when: When, survey: &Survey<'_>, touched: &[PathBuf]) -> io::Result<Line> {
-    match survey.take_with(last_manifest(survey.store).as_ref(), touched) {
+fn survey_line(
+    when: SurveyPosition,
+    survey: &Survey<'_>,
+    touched: &[PathBuf],
+) -> io::Result<RecordLine> {
+    match survey.run_including(load_last_manifest(survey.store).as_ref(), touched) {
         Ok(manifest) => {
-            let (manifest, _) = keep_as_last(&manifest, survey.store)?;
-            Ok(Line::Surveyed { when, manifest })
+            let (manifest, _) = save_as_last(&manifest, survey.store)?;
+            Ok(RecordLine::Surveyed { when, manifest })
         }
-        Err(Refused::Keep { source, .. }) => Err(source),
-        Err(refused) => Ok(Line::NotSurveyed { when, reason: refused.to_string() }),
+        Err(SurveyError::Storage { source, .. }) => Err(source),
+        Err(refused) => Ok(RecordLine::NotSurveyed { when, reason: refused.to_string() }),
     }
 }
 
 /// Stores a Manifest, also as the starting point of the next survey.
-pub(super) fn keep_as_last(manifest: &Manifest, store: &Store) -> io::Result<(Hash, u64)> {
-    let (hash, length) = manifest.keep(store)?;
-    store.set_last(&hash)?;
+pub(super) fn save_as_last(
+    manifest: &Manifest,
+    store: &ContentStore,
+) -> io::Result<(ContentHash, u64)> {
+    let (hash, length) = manifest.save(store)?;
+    store.set_last_manifest_hash(&hash)?;
     Ok((hash, length))
 }
 
 /// The Manifest of the last survey of this Workspace by any Session; a cache.
-pub fn last_manifest(store: &Store) -> Option<Manifest> {
-    Manifest::kept(&store.last()?, store).ok()
+pub fn load_last_manifest(store: &ContentStore) -> Option<Manifest> {
+    Manifest::load(&store.last_manifest_hash()?, store).ok()
 }

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::crew::spread;
-use super::{Change, Plan, State, Store, content, survey};
-use crate::host::workspace::{Wanted, Workspace, name_exact};
+use super::parallel::parallel_map;
+use super::{ContentStore, FileChange, FileState, RestorePlan, content, survey};
+use crate::host::workspace::{OpenKind, Workspace, writable_file_name};
 
 /// Up to this many files are synced one by one; for more, syncing the whole file system is cheaper.
 const ONE_BY_ONE: usize = 64;
@@ -23,20 +23,20 @@ const PIECE: usize = 64;
 
 /// The outcome of a restore.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoreOutcome {
     pub files: usize,
     /// Paths that failed, with the reason; all others succeeded.
     pub failed: Vec<(PathBuf, String)>,
 }
 
 /// The paths whose contents a plan needs but the store does not have.
-pub fn missing(plan: &Plan, store: &Store) -> Vec<PathBuf> {
-    let pieces: Vec<&[Change]> = plan.changes.chunks(PIECE).collect();
-    let is_needed = |change: &&Change| match &change.to {
-        Some(State::File { sha256, .. }) => !store.has(sha256),
-        Some(State::Link { .. }) | None => false,
+pub fn missing_contents(plan: &RestorePlan, store: &ContentStore) -> Vec<PathBuf> {
+    let pieces: Vec<&[FileChange]> = plan.changes.chunks(PIECE).collect();
+    let is_needed = |change: &&FileChange| match &change.to {
+        Some(FileState::File { sha256, .. }) => !store.has(sha256),
+        Some(FileState::Link { .. }) | None => false,
     };
-    let lost = spread(&pieces, |piece| {
+    let lost = parallel_map(&pieces, |piece| {
         let lost = piece.iter().filter(is_needed).map(|change| change.path.clone());
         lost.collect::<Vec<_>>()
     });
@@ -45,8 +45,8 @@ pub fn missing(plan: &Plan, store: &Store) -> Vec<PathBuf> {
 
 /// The paths that obstruct a plan: a folder where a file must be put, if it will not be empty, or a file
 /// where a folder is needed.
-pub fn in_the_way(plan: &Plan, workspace: &Workspace) -> Vec<PathBuf> {
-    let gone = gone_by(plan);
+pub fn find_obstacles(plan: &RestorePlan, workspace: &Workspace) -> Vec<PathBuf> {
+    let gone = removed_paths(plan);
     let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for change in plan.changes.iter().filter(|change| change.to.is_some()) {
         // A folder in `seen` was checked together with all folders above it.
@@ -58,7 +58,7 @@ pub fn in_the_way(plan: &Plan, workspace: &Workspace) -> Vec<PathBuf> {
         // Where the plan saw a file, there is no folder.
         if change.from.is_none()
             && is_folder(workspace, &change.path) == Some(true)
-            && !goes(&change.path, &gone, workspace)
+            && !is_fully_removed(&change.path, &gone, workspace)
         {
             found.insert(change.path.clone());
         }
@@ -67,40 +67,40 @@ pub fn in_the_way(plan: &Plan, workspace: &Workspace) -> Vec<PathBuf> {
 }
 
 /// The folders that a plan would remove although they hold other files.
-pub fn staying(plan: &Plan, workspace: &Workspace) -> BTreeSet<PathBuf> {
-    let gone = gone_by(plan);
-    let stays = |folder: &&PathBuf| !goes(folder, &gone, workspace);
-    plan.remove.iter().filter(stays).cloned().collect()
+pub fn find_nonempty_folders(plan: &RestorePlan, workspace: &Workspace) -> BTreeSet<PathBuf> {
+    let gone = removed_paths(plan);
+    let stays = |folder: &&PathBuf| !is_fully_removed(folder, &gone, workspace);
+    plan.remove_folders.iter().filter(stays).cloned().collect()
 }
 
 /// The paths that a plan removes.
-fn gone_by(plan: &Plan) -> BTreeSet<&Path> {
+fn removed_paths(plan: &RestorePlan) -> BTreeSet<&Path> {
     let files = plan.changes.iter().filter(|change| change.to.is_none());
     let files = files.map(|change| change.path.as_path());
-    files.chain(plan.remove.iter().map(PathBuf::as_path)).collect()
+    files.chain(plan.remove_folders.iter().map(PathBuf::as_path)).collect()
 }
 
 fn is_folder(workspace: &Workspace, path: &Path) -> Option<bool> {
-    let seen = workspace.look_exact(path).ok()?;
+    let seen = workspace.stat_no_follow(path).ok()?;
     Some(FileType::from_raw_mode(seen.stat.st_mode) == FileType::Directory)
 }
 
 /// Whether the plan removes a folder and everything in it.
-fn goes(folder: &Path, gone: &BTreeSet<&Path>, workspace: &Workspace) -> bool {
+fn is_fully_removed(folder: &Path, gone: &BTreeSet<&Path>, workspace: &Workspace) -> bool {
     gone.contains(folder)
-        && names_in(workspace, folder).is_some_and(|names| {
+        && list_names(workspace, folder).is_some_and(|names| {
             names.iter().all(|name| {
                 let path = folder.join(name);
                 match is_folder(workspace, &path) {
-                    Some(true) => goes(&path, gone, workspace),
+                    Some(true) => is_fully_removed(&path, gone, workspace),
                     _ => gone.contains(path.as_path()),
                 }
             })
         })
 }
 
-fn names_in(workspace: &Workspace, folder: &Path) -> Option<Vec<std::ffi::OsString>> {
-    let folder = workspace.open_exact(folder.as_os_str().as_bytes(), Wanted::Folder).ok()?;
+fn list_names(workspace: &Workspace, folder: &Path) -> Option<Vec<std::ffi::OsString>> {
+    let folder = workspace.open_no_follow(folder.as_os_str().as_bytes(), OpenKind::Folder).ok()?;
     let mut names = Vec::new();
     for entry in Dir::new(folder).ok()? {
         let name = entry.ok()?.file_name().to_bytes().to_vec();
@@ -112,20 +112,20 @@ fn names_in(workspace: &Workspace, folder: &Path) -> Option<Vec<std::ffi::OsStri
 }
 
 /// Applies a plan, in an order in which no step obstructs another.
-pub fn restore(plan: &Plan, workspace: &Workspace, store: &Store) -> Restored {
-    let mut restored = Restored::default();
-    let (gone, changed): (Vec<&Change>, Vec<&Change>) =
+pub fn restore(plan: &RestorePlan, workspace: &Workspace, store: &ContentStore) -> RestoreOutcome {
+    let mut restored = RestoreOutcome::default();
+    let (gone, changed): (Vec<&FileChange>, Vec<&FileChange>) =
         plan.changes.iter().partition(|change| change.to.is_none());
-    let there = |path: &Path| Ok(folder_of(workspace, path)?.0);
-    restored.each(&gone, there, |folder, name, _| remove(folder, name));
-    for folder in &plan.remove {
+    let there = |path: &Path| Ok(open_parent_folder(workspace, path)?.0);
+    restored.restore_each(&gone, there, |folder, name, _| remove_file(folder, name));
+    for folder in &plan.remove_folders {
         // Removal fails for a folder that is not empty, so foreign files stay.
         remove_folder(workspace, folder).ok();
     }
-    for (folder, mode) in &plan.make {
+    for (folder, mode) in &plan.make_folders {
         let made = make_folders_above(workspace, folder)
             .and_then(|()| make_folder(workspace, folder, *mode));
-        restored.note(folder, made);
+        restored.record_result(folder, made);
     }
     let is_one_by_one = changed.len() <= ONE_BY_ONE;
     let made = |path: &Path| {
@@ -134,47 +134,48 @@ pub fn restore(plan: &Plan, workspace: &Workspace, store: &Store) -> Restored {
             there(path)
         })
     };
-    restored.each(&changed, made, |folder, name, state| {
+    restored.restore_each(&changed, made, |folder, name, state| {
         let Some(state) = state else { return Ok(()) };
-        let content = store_content(state, store)?;
-        put(folder, name, state, content.as_deref(), is_one_by_one)
+        let content = load_content(state, store)?;
+        replace_file(folder, name, state, content.as_deref(), is_one_by_one)
     });
-    for (folder, mode) in &plan.modes {
-        restored.note(folder, set_folder_mode(workspace, folder, *mode));
+    for (folder, mode) in &plan.folder_modes {
+        restored.record_result(folder, set_folder_mode(workspace, folder, *mode));
     }
     if !is_one_by_one {
-        restored.note(Path::new(""), sync_all(workspace));
+        restored.record_result(Path::new(""), sync_all(workspace));
     }
     restored
 }
 
-impl Restored {
+impl RestoreOutcome {
     /// Applies `work` to every file, in parallel, through a descriptor of its folder. A descriptor is used
     /// for a few files only: the folder may be moved meanwhile.
-    fn each(
+    fn restore_each(
         &mut self,
-        changes: &[&Change],
+        changes: &[&FileChange],
         open: impl Fn(&Path) -> io::Result<OwnedFd> + Sync,
-        work: impl Fn(&OwnedFd, &OsStr, Option<&State>) -> io::Result<()> + Sync,
+        work: impl Fn(&OwnedFd, &OsStr, Option<&FileState>) -> io::Result<()> + Sync,
     ) {
-        let is_beside = |one: &&Change, other: &&Change| one.path.parent() == other.path.parent();
+        let is_beside =
+            |one: &&FileChange, other: &&FileChange| one.path.parent() == other.path.parent();
         let folders = changes.chunk_by(is_beside);
-        let pieces: Vec<&[&Change]> = folders.flat_map(|folder| folder.chunks(PIECE)).collect();
-        let done = spread(&pieces, |piece| {
+        let pieces: Vec<&[&FileChange]> = folders.flat_map(|folder| folder.chunks(PIECE)).collect();
+        let done = parallel_map(&pieces, |piece| {
             let folder = piece.first().map(|first| open(&first.path));
-            let one = |change: &&Change| match &folder {
-                Some(Ok(folder)) => work(folder, name_of(&change.path)?, change.to.as_ref()),
+            let one = |change: &&FileChange| match &folder {
+                Some(Ok(folder)) => work(folder, file_name_of(&change.path)?, change.to.as_ref()),
                 Some(Err(error)) => Err(io::Error::other(error.to_string())),
                 None => Ok(()),
             };
             piece.iter().map(one).collect::<Vec<_>>()
         });
         for (change, done) in changes.iter().zip(done.into_iter().flatten()) {
-            self.files += usize::from(self.note(&change.path, done));
+            self.files += usize::from(self.record_result(&change.path, done));
         }
     }
 
-    fn note(&mut self, path: &Path, done: io::Result<()>) -> bool {
+    fn record_result(&mut self, path: &Path, done: io::Result<()>) -> bool {
         let failed = done.err().map(|error| (path.to_owned(), error.to_string()));
         let is_done = failed.is_none();
         self.failed.extend(failed);
@@ -184,26 +185,29 @@ impl Restored {
 
 /// Syncs the whole file system.
 fn sync_all(workspace: &Workspace) -> io::Result<()> {
-    let root = workspace.open_exact(b"", Wanted::Folder)?;
+    let root = workspace.open_no_follow(b"", OpenKind::Folder)?;
     Ok(rustix::fs::syncfs(&root)?)
 }
 
-fn store_content(state: &State, store: &Store) -> io::Result<Option<Vec<u8>>> {
+fn load_content(state: &FileState, store: &ContentStore) -> io::Result<Option<Vec<u8>>> {
     match state {
-        State::File { sha256, .. } => store.get(sha256).map(Some),
-        State::Link { .. } => Ok(None),
+        FileState::File { sha256, .. } => store.get(sha256).map(Some),
+        FileState::Link { .. } => Ok(None),
     }
 }
 
-fn folder_of(workspace: &Workspace, path: &Path) -> io::Result<(OwnedFd, std::ffi::OsString)> {
-    workspace.folder_of_exact(path).map_err(|error| io::Error::other(error.to_string()))
+fn open_parent_folder(
+    workspace: &Workspace,
+    path: &Path,
+) -> io::Result<(OwnedFd, std::ffi::OsString)> {
+    workspace.open_parent_no_follow(path).map_err(|error| io::Error::other(error.to_string()))
 }
 
-fn name_of(path: &Path) -> io::Result<&OsStr> {
-    name_exact(path).map_err(|error| io::Error::other(error.to_string()))
+fn file_name_of(path: &Path) -> io::Result<&OsStr> {
+    writable_file_name(path).map_err(|error| io::Error::other(error.to_string()))
 }
 
-fn remove(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
+fn remove_file(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
     match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
@@ -211,12 +215,12 @@ fn remove(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
 }
 
 fn remove_folder(workspace: &Workspace, path: &Path) -> io::Result<()> {
-    let (folder, name) = folder_of(workspace, path)?;
+    let (folder, name) = open_parent_folder(workspace, path)?;
     Ok(rustix::fs::unlinkat(&folder, &name, AtFlags::REMOVEDIR)?)
 }
 
 fn make_folder(workspace: &Workspace, path: &Path, mode: Option<u32>) -> io::Result<()> {
-    let (folder, name) = folder_of(workspace, path)?;
+    let (folder, name) = open_parent_folder(workspace, path)?;
     match (rustix::fs::mkdirat(&folder, &name, Mode::from_raw_mode(0o777)), mode) {
         (Ok(()) | Err(Errno::EXIST), Some(mode)) => set_folder_mode(workspace, path, mode),
         (Ok(()) | Err(Errno::EXIST), None) => Ok(()),
@@ -225,36 +229,37 @@ fn make_folder(workspace: &Workspace, path: &Path, mode: Option<u32>) -> io::Res
 }
 
 fn set_folder_mode(workspace: &Workspace, path: &Path, mode: u32) -> io::Result<()> {
-    let (folder, name) = folder_of(workspace, path)?;
+    let (folder, name) = open_parent_folder(workspace, path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::openat(&folder, &name, flags, Mode::empty())?;
     Ok(rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode))?)
 }
 
 /// Replaces a file or link atomically, so that on failure the old one is still there.
-fn put(
+fn replace_file(
     folder: &OwnedFd,
     name: &OsStr,
-    state: &State,
+    state: &FileState,
     content: Option<&[u8]>,
     is_synced: bool,
 ) -> io::Result<()> {
-    if let (State::File { mode, .. }, Some(content)) = (state, content)
+    if let (FileState::File { mode, .. }, Some(content)) = (state, content)
         && has_other_names(folder, name)
     {
-        return sync(&write(folder, name, OFlags::TRUNC, content, *mode)?, is_synced);
+        return sync_file(&write_file(folder, name, OFlags::TRUNC, content, *mode)?, is_synced);
     }
     let draft = format!(".{:016x}.pixir-undo", fastrand::u64(..));
     let draft = OsStr::new(&draft);
     let made = match (state, content) {
-        (State::File { mode, .. }, Some(content)) => {
+        (FileState::File { mode, .. }, Some(content)) => {
             let new = OFlags::CREATE | OFlags::EXCL;
-            write(folder, draft, new, content, *mode).and_then(|file| sync(&file, is_synced))
+            write_file(folder, draft, new, content, *mode)
+                .and_then(|file| sync_file(&file, is_synced))
         }
-        (State::Link { target }, _) => {
+        (FileState::Link { target }, _) => {
             rustix::fs::symlinkat(target.as_ref(), folder, draft).map_err(Into::into)
         }
-        (State::File { .. }, None) => Err(io::Error::other("its content is not known")),
+        (FileState::File { .. }, None) => Err(io::Error::other("its content is not known")),
     };
     let placed = made.and_then(|()| Ok(rustix::fs::renameat(folder, draft, folder, name)?));
     if placed.is_err() {
@@ -263,11 +268,11 @@ fn put(
     placed
 }
 
-fn sync(file: &File, is_synced: bool) -> io::Result<()> {
+fn sync_file(file: &File, is_synced: bool) -> io::Result<()> {
     if is_synced { file.sync_data() } else { Ok(()) }
 }
 
-fn write(
+fn write_file(
     folder: &impl AsFd,
     name: &OsStr,
     how: OFlags,
@@ -301,38 +306,38 @@ fn folders_above(path: &Path) -> impl Iterator<Item = &Path> {
 
 /// The present files of a Workspace, for planning.
 #[derive(Debug)]
-pub struct Here<'a> {
+pub struct CurrentFiles<'a> {
     pub workspace: &'a Workspace,
-    pub store: &'a Store,
-    pub limits: survey::Limits,
+    pub store: &'a ContentStore,
+    pub limits: survey::SurveyLimits,
 }
 
-impl Here<'_> {
+impl CurrentFiles<'_> {
     /// When the file at a path was created, in nanoseconds since the epoch, where known.
-    pub(super) fn born(&self, path: &Path) -> Option<u64> {
-        self.workspace.birth_exact(path)
+    pub(super) fn created_at(&self, path: &Path) -> Option<u64> {
+        self.workspace.creation_time(path)
     }
 
     /// Loads a Manifest from the store.
-    pub(super) fn manifest(&self, hash: &super::Hash) -> io::Result<super::Manifest> {
-        super::Manifest::kept(hash, self.store)
+    pub(super) fn load_manifest(&self, hash: &super::ContentHash) -> io::Result<super::Manifest> {
+        super::Manifest::load(hash, self.store)
     }
 
     /// The present state of a path.
-    pub(super) fn state(&self, path: &Path) -> io::Result<Option<State>> {
-        content::state_of(self.workspace, path, Some(self.store))
+    pub(super) fn read_state(&self, path: &Path) -> io::Result<Option<FileState>> {
+        content::read_state(self.workspace, path, Some(self.store))
     }
 
     /// The present states of these paths.
-    pub(super) fn states(&self, paths: &[&Path]) -> io::Result<Vec<Option<State>>> {
+    pub(super) fn read_states(&self, paths: &[&Path]) -> io::Result<Vec<Option<FileState>>> {
         let pieces: Vec<&[&Path]> = paths.chunks(PIECE).collect();
-        let look = |piece: &&[&Path]| piece.iter().map(|path| self.state(path)).collect();
-        let seen: Vec<io::Result<Vec<_>>> = spread(&pieces, look);
+        let look = |piece: &&[&Path]| piece.iter().map(|path| self.read_state(path)).collect();
+        let seen: Vec<io::Result<Vec<_>>> = parallel_map(&pieces, look);
         Ok(seen.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     /// Temporary files beside this one that a file tool wrote but did not rename.
-    pub(super) fn drafts(&self, path: &Path) -> Vec<PathBuf> {
+    pub(super) fn find_drafts(&self, path: &Path) -> Vec<PathBuf> {
         let Some(name) = path.file_name() else { return Vec::new() };
         // `.<beginning of the name>.<16 hex>.pixir-new`
         let is_draft = |other: &std::ffi::OsString| {
@@ -349,8 +354,8 @@ impl Here<'_> {
     }
 
     /// Surveys the Workspace, including these files, for a Turn that was cut off before its last survey.
-    pub(super) fn survey(&self, touched: &[PathBuf]) -> Option<super::Manifest> {
+    pub(super) fn take_survey(&self, touched: &[PathBuf]) -> Option<super::Manifest> {
         let (workspace, store, limits) = (self.workspace, self.store, self.limits);
-        survey::Survey { workspace, store, limits }.take_with(None, touched).ok()
+        survey::Survey { workspace, store, limits }.run_including(None, touched).ok()
     }
 }

@@ -15,23 +15,23 @@ use ignore::overrides::Override;
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
-use super::content::{look, read};
-use super::crew::spread;
-use super::manifest::{Entry, Look};
-use super::progress::SurveyProgress;
-use super::store::{BatchLimits, ContentBatch, NotKept};
-use super::watch::FolderWatch;
-use super::{Hash, Manifest, RawPath, State, Store};
+use super::content::{fingerprint, read_content};
+use super::folder_watch::FolderWatch;
+use super::manifest::{FileFingerprint, ManifestEntry};
+use super::parallel::parallel_map;
+use super::store::{BatchLimits, ContentBatch, StoreContentError};
+use super::survey_progress::SurveyProgress;
+use super::{ContentHash, ContentStore, FileState, Manifest, RawPath};
 use crate::base::git_index;
-use crate::host::walk::{Sort, Stop, Stopped, Walk, walk};
-use crate::host::workspace::{Wanted, Workspace};
-use crate::settings::config::Undo;
+use crate::host::walk::{WalkEntryKind, WalkOptions, WalkStop, WalkStopReason, walk};
+use crate::host::workspace::{OpenKind, Workspace};
+use crate::settings::config::UndoLimits;
 
 /// A file that changed within this time before a survey may change again without a new fingerprint.
-const TICK: Duration = Duration::from_millis(50);
+const CLOCK_TICK: Duration = Duration::from_millis(50);
 
 /// The time limit for reading one folder.
-const SEE_TIME: Duration = Duration::from_secs(2);
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How many files one work item has.
 const PIECE: usize = 32;
@@ -41,7 +41,7 @@ const BATCH: usize = 64;
 
 /// Limits of a survey: size, number of files, time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct SurveyLimits {
     /// The largest file that is stored, in bytes.
     pub file: u64,
     /// The size of all files; or, without files in git, the size of the whole store.
@@ -53,17 +53,17 @@ pub struct Limits {
     pub is_git_counted: bool,
 }
 
-impl Limits {
+impl SurveyLimits {
     /// The limits from the `undo` settings.
-    pub fn of(settings: Undo) -> Self {
-        let Undo { largest_file: file, max_bytes: total, max_files: files, .. } = settings;
+    pub fn from_undo_settings(settings: UndoLimits) -> Self {
+        let UndoLimits { largest_file: file, max_bytes: total, max_files: files, .. } = settings;
         Self { file, total, files, time: Duration::from_secs(30), is_git_counted: false }
     }
 }
 
-impl Limits {
+impl SurveyLimits {
     /// The limits of a batch; where files in git count, all files were counted before.
-    fn of_batch(self) -> BatchLimits {
+    fn batch_limits(self) -> BatchLimits {
         if self.is_git_counted {
             BatchLimits { files: usize::MAX, bytes: u64::MAX }
         } else {
@@ -74,7 +74,7 @@ impl Limits {
 
 /// Why a survey failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum SurveyError {
     #[error("the files that are not ignored are too many: {bytes} bytes of {limit}")]
     TooMuch { bytes: u64, limit: u64 },
     #[error("the files that are not ignored are too many: {count} of {limit}")]
@@ -93,50 +93,50 @@ pub enum Refused {
     #[error("looking at all files took longer than {} s", limit.as_secs())]
     TooSlow { limit: Duration },
     #[error("{} could not be kept: {source}", path.display())]
-    Keep { path: PathBuf, source: io::Error },
+    Storage { path: PathBuf, source: io::Error },
 }
 
 /// A survey of a Workspace, and the store for contents.
 #[derive(Debug)]
 pub struct Survey<'a> {
     pub workspace: &'a Workspace,
-    pub store: &'a Store,
-    pub limits: Limits,
+    pub store: &'a ContentStore,
+    pub limits: SurveyLimits,
 }
 
 /// A path that the walk found.
-struct Found {
+struct SurveyedPath {
     path: PathBuf,
-    look: Look,
+    look: FileFingerprint,
     link: Option<PathBuf>,
-    sort: Sort,
+    sort: WalkEntryKind,
 }
 
 /// The results of one thread of the walk. Paths in one folder come in succession, so the folder is opened
 /// once, following no link, and its files are examined by descriptor.
-struct Eye<'w> {
+struct SurveyWorker<'w> {
     workspace: &'w Workspace,
     watch: Option<&'w FolderWatch>,
     folder: Option<(Vec<u8>, OwnedFd)>,
-    found: Vec<Found>,
-    unread: Unread,
+    found: Vec<SurveyedPath>,
+    unread: UnreadablePaths,
 }
 
 /// Unreadable paths, with the reason.
-type Unread = Vec<(PathBuf, String)>;
+type UnreadablePaths = Vec<(PathBuf, String)>;
 
-impl Eye<'_> {
-    fn look(&mut self, path: &[u8], sort: Sort) -> Result<(), Errno> {
+impl SurveyWorker<'_> {
+    fn examine(&mut self, path: &[u8], sort: WalkEntryKind) -> Result<(), Errno> {
         let end = memchr::memrchr(b'/', path).map_or(0, |slash| slash + 1);
         let (above, name) = path.split_at(end);
         let above = above.strip_suffix(b"/").unwrap_or_default();
         let folder = match self.folder.take() {
             Some((own, folder)) if own == above => (own, folder),
-            _ => (above.to_vec(), self.workspace.open_exact(above, Wanted::Folder)?),
+            _ => (above.to_vec(), self.workspace.open_no_follow(above, OpenKind::Folder)?),
         };
         let (_, folder) = self.folder.insert(folder);
         let stat = rustix::fs::statat(&*folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        self.watch.inspect(|watch| watch.meet(folder.as_fd(), path, &stat));
+        self.watch.inspect(|watch| watch.observe_path(folder.as_fd(), path, &stat));
         let link = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&*folder, name, Vec::new())?;
@@ -145,7 +145,7 @@ impl Eye<'_> {
             _ => None,
         };
         let path = PathBuf::from(OsStr::from_bytes(path));
-        self.found.push(Found { path, look: look(&stat), link, sort });
+        self.found.push(SurveyedPath { path, look: fingerprint(&stat), link, sort });
         Ok(())
     }
 }
@@ -153,21 +153,21 @@ impl Eye<'_> {
 impl Survey<'_> {
     /// Surveys everything that is not ignored. Files with the same fingerprint as in `known` are not read
     /// again.
-    pub fn take(&self, known: Option<&Manifest>) -> Result<Manifest, Refused> {
+    pub fn run(&self, known: Option<&Manifest>) -> Result<Manifest, SurveyError> {
         let progress = SurveyProgress::new(self.limits.time);
-        Ok(self.look(known, None, &progress)?.unwrap_or_else(|| known.cloned().unwrap_or_default()))
+        Ok(self.scan(known, None, &progress)?.unwrap_or_else(|| known.cloned().unwrap_or_default()))
     }
 
     /// Surveys everything; `None` when nothing differs from `known`.
-    fn look(
+    fn scan(
         &self,
         known: Option<&Manifest>,
         watch: Option<&FolderWatch>,
         progress: &SurveyProgress,
-    ) -> Result<Option<Manifest>, Refused> {
+    ) -> Result<Option<Manifest>, SurveyError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let fresh = i128::try_from(now.saturating_sub(TICK).as_nanos()).unwrap_or(i128::MAX);
-        let (found, mut not_read) = self.names(watch, progress.stop())?;
+        let fresh = i128::try_from(now.saturating_sub(CLOCK_TICK).as_nanos()).unwrap_or(i128::MAX);
+        let (found, mut not_read) = self.list_paths(watch, progress.stop())?;
         if not_read.is_empty() && known.is_some_and(|known| self.is_same(known, &found)) {
             return Ok(None);
         }
@@ -177,17 +177,20 @@ impl Survey<'_> {
         let mut unread_bytes = 0;
         // Both lists are sorted, so they are compared in one pass.
         let mut before = known.into_iter().flat_map(|known| &known.entries).peekable();
-        for Found { path, look, link, sort } in found {
+        for SurveyedPath { path, look, link, sort } in found {
             match (sort, link) {
-                (Sort::Folder, _) => folders.push((path, look.mode)),
+                (WalkEntryKind::Folder, _) => folders.push((path, look.mode)),
                 (_, Some(target)) => {
-                    let state = State::Link { target: RawPath(target) };
-                    entries.push((path, Entry { state, look }));
+                    let state = FileState::Link { target: RawPath(target) };
+                    entries.push((path, ManifestEntry { state, fingerprint: look }));
                 }
-                (Sort::File, None) if look.size > self.limits.file => left_out.push((path, look)),
-                (Sort::File, None) => {
+                (WalkEntryKind::File, None) if look.size > self.limits.file => {
+                    left_out.push((path, look))
+                }
+                (WalkEntryKind::File, None) => {
                     while before.next_if(|(own, _)| **own < path).is_some() {}
-                    let same = before.next_if(|(own, entry)| **own == path && entry.look == look);
+                    let same =
+                        before.next_if(|(own, entry)| **own == path && entry.fingerprint == look);
                     if let Some((_, entry)) = same {
                         entries.push((path, entry.clone()));
                     } else {
@@ -195,77 +198,82 @@ impl Survey<'_> {
                         unread.push(path);
                     }
                 }
-                (Sort::Link | Sort::Other, None) => {}
+                (WalkEntryKind::Link | WalkEntryKind::Other, None) => {}
             }
         }
         // A batch checks the limits itself, without contents in git.
         if unread.len() < BATCH && !self.limits.is_git_counted && unread_bytes > self.limits.total {
-            return Err(Refused::StoreFull { limit: self.limits.total });
+            return Err(SurveyError::StoreFull { limit: self.limits.total });
         }
-        for (path, kept) in self.keep_all(unread, progress)? {
+        for (path, kept) in self.store_files(unread, progress)? {
             match kept {
-                Kept::Yes(state, look) => {
-                    let look = settled(look, fresh);
-                    entries.push((path, Entry { state, look }));
+                StoreFileResult::Stored(state, look) => {
+                    let look = invalidate_if_recent(look, fresh);
+                    entries.push((path, ManifestEntry { state, fingerprint: look }));
                 }
-                Kept::Gone => {}
-                Kept::Unread(errno) => not_read.push((path, errno.to_string())),
+                StoreFileResult::Missing => {}
+                StoreFileResult::Unreadable(errno) => not_read.push((path, errno.to_string())),
             }
         }
         let entries = entries.into_iter().collect();
         let (folders, left_out) = (folders.into_iter().collect(), left_out.into_iter().collect());
-        Ok(Some(Manifest { entries, folders, left_out, unread: not_read.into_iter().collect() }))
+        Ok(Some(Manifest {
+            entries,
+            folders,
+            too_large: left_out,
+            unreadable: not_read.into_iter().collect(),
+        }))
     }
 
     /// Whether a Manifest still holds. Both lists are sorted.
-    fn is_same(&self, known: &Manifest, found: &[Found]) -> bool {
+    fn is_same(&self, known: &Manifest, found: &[SurveyedPath]) -> bool {
         let mut entries = known.entries.iter();
         let mut folders = known.folders.iter();
-        let mut left_out = known.left_out.iter();
-        let is_same = |found: &Found| match (found.sort, &found.link) {
-            (Sort::Folder, _) => {
+        let mut left_out = known.too_large.iter();
+        let is_same = |found: &SurveyedPath| match (found.sort, &found.link) {
+            (WalkEntryKind::Folder, _) => {
                 folders.next().is_some_and(|own| own == (&found.path, &found.look.mode))
             }
-            (Sort::Link | Sort::Other, None) => true,
-            (Sort::File, None) if found.look.size > self.limits.file => {
+            (WalkEntryKind::Link | WalkEntryKind::Other, None) => true,
+            (WalkEntryKind::File, None) if found.look.size > self.limits.file => {
                 left_out.next().is_some_and(|own| own == (&found.path, &found.look))
             }
             (_, link) => entries.next().is_some_and(|(path, entry)| {
                 let target = match &entry.state {
-                    State::Link { target } => Some(&target.0),
-                    State::File { .. } => None,
+                    FileState::Link { target } => Some(&target.0),
+                    FileState::File { .. } => None,
                 };
-                *path == found.path && entry.look == found.look && target == link.as_ref()
+                *path == found.path && entry.fingerprint == found.look && target == link.as_ref()
             }),
         };
         found.iter().all(is_same)
             && entries.next().is_none()
             && folders.next().is_none()
             && left_out.next().is_none()
-            && known.unread.is_empty()
+            && known.unreadable.is_empty()
     }
 
     /// Surveys everything that is not ignored, and these files even when they are ignored.
-    pub fn take_with(
+    pub fn run_including(
         &self,
         known: Option<&Manifest>,
         files: &[PathBuf],
-    ) -> Result<Manifest, Refused> {
+    ) -> Result<Manifest, SurveyError> {
         let progress = SurveyProgress::new(self.limits.time);
-        let taken = self.take_watched(known, files, None, &progress)?;
+        let taken = self.run_watched(known, files, None, &progress)?;
         Ok(taken.unwrap_or_else(|| known.cloned().unwrap_or_default()))
     }
 
     /// Surveys like `run_including`, and lets `watch` report changes from now on; `None` when nothing
     /// differs from `known`.
-    pub fn take_watched(
+    pub fn run_watched(
         &self,
         known: Option<&Manifest>,
         files: &[PathBuf],
         watch: Option<&FolderWatch>,
         progress: &SurveyProgress,
-    ) -> Result<Option<Manifest>, Refused> {
-        let taken = self.look(known, watch, progress)?;
+    ) -> Result<Option<Manifest>, SurveyError> {
+        let taken = self.scan(known, watch, progress)?;
         let Some(seen) = taken.as_ref().or(known) else { return Ok(taken) };
         let is_unseen = |path: &&PathBuf| !seen.entries.contains_key(*path);
         let ignored: Vec<PathBuf> = files.iter().filter(is_unseen).cloned().collect();
@@ -273,19 +281,19 @@ impl Survey<'_> {
             return Ok(taken);
         }
         // Ignored folders are not watched.
-        watch.inspect(|watch| watch.give_up());
+        watch.inspect(|watch| watch.invalidate());
         let mut manifest = taken.unwrap_or_else(|| known.cloned().unwrap_or_default());
-        self.add(&mut manifest, &ignored)?;
+        self.add_paths(&mut manifest, &ignored)?;
         Ok(Some(manifest))
     }
 
-    fn names(
+    fn list_paths(
         &self,
         watch: Option<&FolderWatch>,
-        stop: &Stop,
-    ) -> Result<(Vec<Found>, Unread), Refused> {
-        watch.inspect(|watch| watch.begin(self.workspace));
-        let everything = Walk {
+        stop: &WalkStop,
+    ) -> Result<(Vec<SurveyedPath>, UnreadablePaths), SurveyError> {
+        watch.inspect(|watch| watch.begin_survey(self.workspace));
+        let everything = WalkOptions {
             workspace: self.workspace,
             stop,
             start: Path::new(""),
@@ -295,7 +303,7 @@ impl Survey<'_> {
             depth: usize::MAX,
             shares_files: true,
         };
-        let eye = || Eye {
+        let worker = || SurveyWorker {
             workspace: self.workspace,
             watch,
             folder: None,
@@ -304,105 +312,109 @@ impl Survey<'_> {
         };
         let named =
             |path: &[u8], errno: Errno| (PathBuf::from(OsStr::from_bytes(path)), errno.to_string());
-        let (eyes, tally) = walk(&everything, eye, |eye: &mut Eye<'_>, _, name| {
-            if let Err(errno) = eye.look(name.path, name.sort)
-                && !is_gone(errno)
-            {
-                watch.inspect(|watch| watch.give_up());
-                eye.unread.push(named(name.path, errno));
-            }
-            true
-        });
+        let (workers, tally) =
+            walk(&everything, worker, |worker: &mut SurveyWorker<'_>, _, name| {
+                if let Err(errno) = worker.examine(name.path, name.kind)
+                    && !is_missing_error(errno)
+                {
+                    watch.inspect(|watch| watch.invalidate());
+                    worker.unread.push(named(name.path, errno));
+                }
+                true
+            });
         self.check_time(stop)?;
         let places = tally.first_unreadable.iter();
-        let mut unread: Unread = places.map(|(path, errno)| named(path, *errno)).collect();
+        let mut unread: UnreadablePaths = places.map(|(path, errno)| named(path, *errno)).collect();
         let mut lists = Vec::new();
-        for eye in eyes {
-            lists.push(Mutex::new(eye.found));
-            unread.extend(eye.unread);
+        for worker in workers {
+            lists.push(Mutex::new(worker.found));
+            unread.extend(worker.unread);
         }
-        Ok((sorted(&lists), unread))
+        Ok((merge_sorted(&lists), unread))
     }
 
-    fn check_total(&self, found: &[Found]) -> Result<(), Refused> {
-        let files = found.iter().filter(|found| matches!(found.sort, Sort::File | Sort::Link));
+    fn check_total(&self, found: &[SurveyedPath]) -> Result<(), SurveyError> {
+        let files = found
+            .iter()
+            .filter(|found| matches!(found.sort, WalkEntryKind::File | WalkEntryKind::Link));
         let (count, limit) = (files.count(), self.limits.files);
         if !self.limits.is_git_counted {
             // Files that git does not hold count; when even the largest possible number in git leaves too
             // many, nothing is read.
             let in_git = git_index::entry_count(&self.workspace.root().join(".git"));
             let is_certain = count.saturating_sub(in_git) > limit;
-            return if is_certain { Err(Refused::TooManyOutsideGit { limit }) } else { Ok(()) };
+            return if is_certain { Err(SurveyError::TooManyOutsideGit { limit }) } else { Ok(()) };
         }
         if count > limit {
-            return Err(Refused::TooMany { count, limit });
+            return Err(SurveyError::TooMany { count, limit });
         }
-        let sizes = found.iter().filter(|found| found.sort == Sort::File);
+        let sizes = found.iter().filter(|found| found.sort == WalkEntryKind::File);
         let sizes = sizes.map(|found| found.look.size).filter(|size| *size <= self.limits.file);
         let (bytes, limit) = (sizes.sum(), self.limits.total);
-        if bytes > limit { Err(Refused::TooMuch { bytes, limit }) } else { Ok(()) }
+        if bytes > limit { Err(SurveyError::TooMuch { bytes, limit }) } else { Ok(()) }
     }
 
     /// Adds paths that the walk left out, with the folders above them. Missing and unreadable paths are
     /// skipped.
-    pub fn add(&self, manifest: &mut Manifest, paths: &[PathBuf]) -> Result<(), Refused> {
-        let mut bytes: u64 = manifest.entries.values().map(|entry| entry.look.size).sum();
+    pub fn add_paths(&self, manifest: &mut Manifest, paths: &[PathBuf]) -> Result<(), SurveyError> {
+        let mut bytes: u64 = manifest.entries.values().map(|entry| entry.fingerprint.size).sum();
         for path in paths {
-            let Ok(seen) = self.workspace.look_exact(path) else { continue };
-            let own = look(&seen.stat);
+            let Ok(seen) = self.workspace.stat_no_follow(path) else { continue };
+            let own = fingerprint(&seen.stat);
             let state = match seen.link {
-                Some(target) => State::Link { target: RawPath(target) },
+                Some(target) => FileState::Link { target: RawPath(target) },
                 None if own.size > self.limits.file => {
-                    manifest.left_out.insert(path.clone(), own);
+                    manifest.too_large.insert(path.clone(), own);
                     continue;
                 }
-                None => match self.keep(path, None)? {
-                    Kept::Yes(state, _) => state,
-                    Kept::Gone | Kept::Unread(_) => continue,
+                None => match self.store_file(path, None)? {
+                    StoreFileResult::Stored(state, _) => state,
+                    StoreFileResult::Missing | StoreFileResult::Unreadable(_) => continue,
                 },
             };
             bytes += own.size;
             let (count, limits) = (manifest.entries.len() + 1, self.limits);
             if bytes > limits.total {
-                return Err(Refused::TooMuch { bytes, limit: limits.total });
+                return Err(SurveyError::TooMuch { bytes, limit: limits.total });
             }
             if count > limits.files {
-                return Err(Refused::TooMany { count, limit: limits.files });
+                return Err(SurveyError::TooMany { count, limit: limits.files });
             }
             for folder in path.ancestors().skip(1).filter(|folder| *folder != Path::new("")) {
                 if !manifest.folders.contains_key(folder)
-                    && let Ok(seen) = self.workspace.look_exact(folder)
+                    && let Ok(seen) = self.workspace.stat_no_follow(folder)
                 {
-                    manifest.folders.insert(folder.to_owned(), look(&seen.stat).mode);
+                    manifest.folders.insert(folder.to_owned(), fingerprint(&seen.stat).mode);
                 }
             }
             // It is read in every survey: its fingerprint may be too recent to rely on.
-            let look = Look { changed: i128::MIN, ..own };
-            manifest.entries.insert(path.clone(), Entry { state, look });
+            let look = FileFingerprint { changed: i128::MIN, ..own };
+            manifest.entries.insert(path.clone(), ManifestEntry { state, fingerprint: look });
         }
         Ok(())
     }
 
     /// Reads these files and stores their contents.
-    fn keep_all(
+    fn store_files(
         &self,
         paths: Vec<PathBuf>,
         progress: &SurveyProgress,
-    ) -> Result<Vec<(PathBuf, Kept)>, Refused> {
-        let failed = |source| Refused::Keep { path: PathBuf::new(), source };
-        let begin = || ContentBatch::begin(self.store, self.workspace, self.limits.of_batch());
+    ) -> Result<Vec<(PathBuf, StoreFileResult)>, SurveyError> {
+        let failed = |source| SurveyError::Storage { path: PathBuf::new(), source };
+        let begin = || ContentBatch::new(self.store, self.workspace, self.limits.batch_limits());
         let batch = (paths.len() >= BATCH).then(begin).transpose().map_err(failed)?;
-        progress.expect(paths.len());
+        progress.set_total(paths.len());
         let pieces: Vec<&[PathBuf]> = paths.chunks(PIECE).collect();
-        let kept = spread(&pieces, |piece| {
+        let kept = parallel_map(&pieces, |piece| {
             self.check_time(progress.stop())?;
-            let kept = piece.iter().map(|path| self.keep(path, batch.as_ref()));
+            let kept = piece.iter().map(|path| self.store_file(path, batch.as_ref()));
             let kept = kept.collect::<Result<Vec<_>, _>>();
-            progress.advance(piece.len());
+            progress.add_done(piece.len());
             // Stop the other threads.
-            kept.inspect_err(|_| progress.stop().ask())
+            kept.inspect_err(|_| progress.stop().request())
         });
-        let refused = |kept: &Result<_, Refused>| !matches!(kept, Ok(_) | Err(Refused::Skipped));
+        let refused =
+            |kept: &Result<_, SurveyError>| !matches!(kept, Ok(_) | Err(SurveyError::Skipped));
         let mut all = Vec::with_capacity(paths.len());
         let mut kept = kept;
         if let Some(place) = kept.iter().position(refused) {
@@ -412,40 +424,50 @@ impl Survey<'_> {
             all.extend(kept?);
         }
         let summary = batch.map(ContentBatch::finish).transpose().map_err(failed)?;
-        summary.flatten().inspect(|summary| progress.note_first_batch(*summary));
+        summary.flatten().inspect(|summary| progress.set_first_batch(*summary));
         Ok(paths.into_iter().zip(all).collect())
     }
 
     /// Fails when the time limit has passed or the survey was skipped.
-    pub fn check_time(&self, stop: &Stop) -> Result<(), Refused> {
+    pub fn check_time(&self, stop: &WalkStop) -> Result<(), SurveyError> {
         stop.is_due();
         match stop.reason() {
             None => Ok(()),
-            Some(Stopped::Asked) => Err(Refused::Skipped),
-            Some(Stopped::Late(_)) => Err(Refused::TooSlow { limit: self.limits.time }),
+            Some(WalkStopReason::Requested) => Err(SurveyError::Skipped),
+            Some(WalkStopReason::TimedOut(_)) => {
+                Err(SurveyError::TooSlow { limit: self.limits.time })
+            }
         }
     }
 
     /// Stores the content of a file.
-    fn keep(&self, path: &Path, batch: Option<&ContentBatch<'_>>) -> Result<Kept, Refused> {
-        let (bytes, look) = match read(self.workspace, path, self.limits.file) {
+    fn store_file(
+        &self,
+        path: &Path,
+        batch: Option<&ContentBatch<'_>>,
+    ) -> Result<StoreFileResult, SurveyError> {
+        let (bytes, look) = match read_content(self.workspace, path, self.limits.file) {
             Ok(Some(read)) => read,
-            Err(errno) if !is_gone(errno) => return Ok(Kept::Unread(errno)),
-            Ok(None) | Err(_) => return Ok(Kept::Gone),
+            Err(errno) if !is_missing_error(errno) => {
+                return Ok(StoreFileResult::Unreadable(errno));
+            }
+            Ok(None) | Err(_) => return Ok(StoreFileResult::Missing),
         };
-        let sha256 = self.keep_content(&bytes, batch).map_err(|refused| match refused {
-            NotKept::TooManyFiles => Refused::TooManyOutsideGit { limit: self.limits.files },
-            NotKept::TooManyBytes => Refused::StoreFull { limit: self.limits.total },
-            NotKept::Io(source) => Refused::Keep { path: path.to_owned(), source },
+        let sha256 = self.store_content(&bytes, batch).map_err(|refused| match refused {
+            StoreContentError::TooManyFiles => {
+                SurveyError::TooManyOutsideGit { limit: self.limits.files }
+            }
+            StoreContentError::TooManyBytes => SurveyError::StoreFull { limit: self.limits.total },
+            StoreContentError::Io(source) => SurveyError::Storage { path: path.to_owned(), source },
         })?;
-        Ok(Kept::Yes(State::File { sha256, mode: look.mode }, look))
+        Ok(StoreFileResult::Stored(FileState::File { sha256, mode: look.mode }, look))
     }
 
-    fn keep_content(
+    fn store_content(
         &self,
         bytes: &[u8],
         batch: Option<&ContentBatch<'_>>,
-    ) -> Result<Hash, NotKept> {
+    ) -> Result<ContentHash, StoreContentError> {
         match batch {
             Some(batch) => batch.add(bytes),
             None => Ok(self.store.put(bytes)?),
@@ -454,24 +476,24 @@ impl Survey<'_> {
 }
 
 /// Sorts the list of each thread in parallel, and merges them.
-fn sorted(lists: &[Mutex<Vec<Found>>]) -> Vec<Found> {
-    let taken = |list: &Mutex<Vec<Found>>| {
+fn merge_sorted(lists: &[Mutex<Vec<SurveyedPath>>]) -> Vec<SurveyedPath> {
+    let taken = |list: &Mutex<Vec<SurveyedPath>>| {
         std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
     };
-    let mut lists = spread(lists, |list| {
+    let mut lists = parallel_map(lists, |list| {
         let mut list = taken(list);
-        list.sort_unstable_by(|one, other| by_components(&one.path, &other.path));
+        list.sort_unstable_by(|one, other| compare_by_components(&one.path, &other.path));
         list
     });
     // A stable sort merges lists that are in order already.
-    let mut all: Vec<Found> = lists.drain(..).flatten().collect();
-    all.sort_by(|one, other| by_components(&one.path, &other.path));
+    let mut all: Vec<SurveyedPath> = lists.drain(..).flatten().collect();
+    all.sort_by(|one, other| compare_by_components(&one.path, &other.path));
     all
 }
 
 /// The order of `Path` for relative paths without `.` and doubled slashes, several times faster: a slash
 /// sorts before any byte of a name.
-fn by_components(one: &Path, other: &Path) -> Ordering {
+fn compare_by_components(one: &Path, other: &Path) -> Ordering {
     let rank = |byte: &u8| if *byte == b'/' { 0 } else { *byte };
     let one = one.as_os_str().as_bytes();
     let other = other.as_os_str().as_bytes();
@@ -483,24 +505,24 @@ fn by_components(one: &Path, other: &Path) -> Ordering {
 }
 
 /// The result of storing a file.
-enum Kept {
-    Yes(State, Look),
+enum StoreFileResult {
+    Stored(FileState, FileFingerprint),
     /// It was removed or is not a file.
-    Gone,
-    Unread(Errno),
+    Missing,
+    Unreadable(Errno),
 }
 
 /// Whether the error means that the file was removed or replaced meanwhile.
-fn is_gone(errno: Errno) -> bool {
+fn is_missing_error(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::ISDIR)
 }
 
 /// Whether a survey covers this path, that is, whether it is not ignored.
-pub fn sees(workspace: &Workspace, path: &Path) -> bool {
-    let stop = Stop::after(SEE_TIME);
+pub fn is_covered(workspace: &Workspace, path: &Path) -> bool {
+    let stop = WalkStop::with_timeout(LIST_TIMEOUT);
     let globs = Override::empty();
     let start = path.parent().unwrap_or(Path::new(""));
-    let beside = Walk {
+    let beside = WalkOptions {
         workspace,
         stop: &stop,
         start,
@@ -523,14 +545,14 @@ pub fn sees(workspace: &Workspace, path: &Path) -> bool {
 
 /// A fingerprint for the next survey; that of a file that changed just now is made invalid, so that it is
 /// read again.
-fn settled(look: Look, fresh: i128) -> Look {
-    if look.changed < fresh { look } else { Look { changed: i128::MIN, ..look } }
+fn invalidate_if_recent(look: FileFingerprint, fresh: i128) -> FileFingerprint {
+    if look.changed < fresh { look } else { FileFingerprint { changed: i128::MIN, ..look } }
 }
 
 /// Files that changed between two surveys but were too large to be kept.
-pub fn unkept(before: &Manifest, after: &Manifest) -> Vec<PathBuf> {
-    let looks: BTreeMap<&PathBuf, &Look> = before.left_out.iter().collect();
-    let changed = after.left_out.iter().filter(|(path, look)| looks.get(path) != Some(look));
-    let gone = before.left_out.keys().filter(|path| !after.left_out.contains_key(*path));
+pub fn changed_too_large_files(before: &Manifest, after: &Manifest) -> Vec<PathBuf> {
+    let looks: BTreeMap<&PathBuf, &FileFingerprint> = before.too_large.iter().collect();
+    let changed = after.too_large.iter().filter(|(path, look)| looks.get(path) != Some(look));
+    let gone = before.too_large.keys().filter(|path| !after.too_large.contains_key(*path));
     changed.map(|(path, _)| path.clone()).chain(gone.cloned()).collect()
 }

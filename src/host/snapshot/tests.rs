@@ -8,34 +8,34 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::record::Record;
-use super::restore::Here;
+use super::record::TurnRecord;
+use super::restore::CurrentFiles;
 use super::*;
-use crate::base::files::StateFolder;
+use crate::base::files::StatePath;
 use crate::base::id::SessionId;
 use crate::host::workspace::Workspace;
 use crate::record::state_dir::{SessionFolder, StateRoot};
 
-struct Yard {
+struct RandomWorkspace {
     folder: TempDir,
     workspace: Workspace,
-    tracker: Tracker,
+    tracker: TurnTracker,
     random: fastrand::Rng,
 }
 
 /// Everything that must be restored: kind, mode, bytes or target.
-type Picture = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+type WorkspaceTree = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 fn session_folder(workspace: &Path) -> SessionFolder {
     StateRoot::in_workspace(workspace).session_folder(&SessionId::parse("s").unwrap())
 }
 
-impl Yard {
+impl RandomWorkspace {
     fn new(seed: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(".gitignore"), "ignored*\n").unwrap();
         let workspace = Workspace::open(folder.path()).unwrap();
-        let tracker = Tracker::new(workspace.clone(), session_folder(folder.path()), limits());
+        let tracker = TurnTracker::new(workspace.clone(), session_folder(folder.path()), limits());
         Self { folder, workspace, tracker, random: fastrand::Rng::with_seed(seed) }
     }
 
@@ -43,8 +43,8 @@ impl Yard {
         self.folder.path().join(name)
     }
 
-    fn picture(&self) -> Picture {
-        let mut picture = Picture::new();
+    fn read_workspace_tree(&self) -> WorkspaceTree {
+        let mut picture = WorkspaceTree::new();
         let mut waiting = vec![self.folder.path().to_owned()];
         while let Some(folder) = waiting.pop() {
             for entry in fs::read_dir(folder).unwrap() {
@@ -146,167 +146,197 @@ impl Yard {
 
     /// A Turn of tools and commands.
     fn turn(&mut self, seq: u64) {
-        self.tracker.begin(seq);
+        self.tracker.begin_turn(seq);
         for _ in 0..self.random.usize(1..8) {
             if self.random.bool() {
                 self.tool();
             } else {
-                self.run(|yard| {
-                    for _ in 0..yard.random.usize(1..4) {
-                        yard.command();
+                self.run(|workspace_fixture| {
+                    for _ in 0..workspace_fixture.random.usize(1..4) {
+                        workspace_fixture.command();
                     }
                 });
             }
         }
-        self.tracker.end().unwrap();
+        self.tracker.end_turn().unwrap();
     }
 
-    fn plan(&self, turns: &[u64], direction: Direction) -> Plan {
+    fn plan(&self, turns: &[u64], direction: Direction) -> RestorePlan {
         let folder = session_folder(self.folder.path());
-        let records: Vec<Record> =
-            turns.iter().map(|turn| Record::read(&folder, *turn).unwrap()).collect();
+        let records: Vec<TurnRecord> =
+            turns.iter().map(|turn| TurnRecord::read(&folder, *turn).unwrap()).collect();
         let store = self.store();
-        let here = Here { workspace: &self.workspace, store: &store, limits: limits() };
-        Plan::of(&records, direction, &here, &OtherSessions::default()).unwrap()
+        let here = CurrentFiles { workspace: &self.workspace, store: &store, limits: limits() };
+        RestorePlan::for_records(&records, direction, &here, &OtherSessions::default()).unwrap()
     }
 
-    fn store(&self) -> Store {
-        Store::new(StateRoot::in_workspace(self.workspace.root()).snapshots())
+    fn store(&self) -> ContentStore {
+        ContentStore::new(StateRoot::in_workspace(self.workspace.root()).snapshots())
     }
 
-    fn carry_out(&self, plan: Plan) {
-        let is_of_command = |conflict: &Conflict| conflict.reason == Reason::WhileCommandRan;
+    fn carry_out(&self, plan: RestorePlan) {
+        let is_of_command =
+            |conflict: &RestoreConflict| conflict.reason == RestoreConflictReason::WhileCommandRan;
         assert!(plan.conflicts.iter().all(is_of_command), "nobody else was here: {plan:?}");
-        let restored = restore(&plan.forced(), &self.workspace, &self.store());
+        let restored = restore(&plan.with_conflicts_forced(), &self.workspace, &self.store());
         assert_eq!(restored.failed, []);
     }
 }
 
 /// The files of a plan that need force, and why.
-fn reasons(plan: &Plan) -> Vec<(&str, Reason)> {
-    let named = |conflict: &Conflict| conflict.reason;
+fn reasons(plan: &RestorePlan) -> Vec<(&str, RestoreConflictReason)> {
+    let named = |conflict: &RestoreConflict| conflict.reason;
     let conflicts = plan.conflicts.iter();
     conflicts.map(|one| (one.change.path.to_str().unwrap(), named(one))).collect()
 }
 
-fn limits() -> Limits {
-    Limits { time: Duration::from_mins(10), ..Limits::of(crate::settings::config::Undo::default()) }
+fn limits() -> SurveyLimits {
+    SurveyLimits {
+        time: Duration::from_mins(10),
+        ..SurveyLimits::from_undo_settings(crate::settings::config::UndoLimits::default())
+    }
 }
 
 #[test]
 fn random_workspaces_come_back_exactly_and_go_forward_again() {
     for seed in 4711..4711 + 24 {
-        let mut yard = Yard::new(seed);
-        for _ in 0..yard.random.usize(..12) {
-            yard.command();
+        let mut workspace_fixture = RandomWorkspace::new(seed);
+        for _ in 0..workspace_fixture.random.usize(..12) {
+            workspace_fixture.command();
         }
-        let turns: Vec<u64> = (0..yard.random.u64(1..4)).map(|turn| turn * 10 + 1).collect();
-        let mut pictures = vec![yard.picture()];
+        let turns: Vec<u64> =
+            (0..workspace_fixture.random.u64(1..4)).map(|turn| turn * 10 + 1).collect();
+        let mut pictures = vec![workspace_fixture.read_workspace_tree()];
         for turn in &turns {
-            yard.turn(*turn);
-            pictures.push(yard.picture());
+            workspace_fixture.turn(*turn);
+            pictures.push(workspace_fixture.read_workspace_tree());
         }
-        let undone = yard.random.usize(1..=turns.len());
+        let undone = workspace_fixture.random.usize(1..=turns.len());
         let back = &turns[turns.len() - undone..];
-        yard.carry_out(yard.plan(back, Direction::Back));
-        assert_eq!(yard.picture(), pictures[turns.len() - undone], "seed {seed}, back {back:?}");
-        let forward = yard.plan(back, Direction::Forward);
+        workspace_fixture.carry_out(workspace_fixture.plan(back, Direction::Back));
+        assert_eq!(
+            workspace_fixture.read_workspace_tree(),
+            pictures[turns.len() - undone],
+            "seed {seed}, back {back:?}"
+        );
+        let forward = workspace_fixture.plan(back, Direction::Forward);
         assert_eq!(forward.conflicts, [], "what was taken back comes back without force");
-        yard.carry_out(forward);
-        assert_eq!(yard.picture(), pictures[turns.len()], "seed {seed}, forward {back:?}");
+        workspace_fixture.carry_out(forward);
+        assert_eq!(
+            workspace_fixture.read_workspace_tree(),
+            pictures[turns.len()],
+            "seed {seed}, forward {back:?}"
+        );
     }
 }
 
 #[test]
 fn what_somebody_else_changed_is_named_and_kept() {
-    let mut yard = Yard::new(1);
-    fs::write(yard.path("mine"), "one\n").unwrap();
-    fs::write(yard.path("theirs"), "one\n").unwrap();
-    yard.tracker.begin(1);
-    yard.run(|yard| {
-        fs::write(yard.path("mine"), "two\n").unwrap();
-        fs::write(yard.path("theirs"), "two\n").unwrap();
+    let mut workspace_fixture = RandomWorkspace::new(1);
+    fs::write(workspace_fixture.path("mine"), "one\n").unwrap();
+    fs::write(workspace_fixture.path("theirs"), "one\n").unwrap();
+    workspace_fixture.tracker.begin_turn(1);
+    workspace_fixture.run(|workspace_fixture| {
+        fs::write(workspace_fixture.path("mine"), "two\n").unwrap();
+        fs::write(workspace_fixture.path("theirs"), "two\n").unwrap();
     });
-    yard.tracker.end().unwrap();
-    fs::write(yard.path("theirs"), "three\n").unwrap();
-    let plan = yard.plan(&[1], Direction::Back);
+    workspace_fixture.tracker.end_turn().unwrap();
+    fs::write(workspace_fixture.path("theirs"), "three\n").unwrap();
+    let plan = workspace_fixture.plan(&[1], Direction::Back);
     assert_eq!(
         reasons(&plan),
-        [("mine", Reason::WhileCommandRan), ("theirs", Reason::ChangedSince)]
+        [
+            ("mine", RestoreConflictReason::WhileCommandRan),
+            ("theirs", RestoreConflictReason::ChangedSince)
+        ]
     );
     assert_eq!(plan.changes, []);
-    let restored = restore(&plan.forced(), &yard.workspace, &yard.store());
-    assert_eq!(restored, Restored { files: 2, failed: Vec::new() });
-    assert_eq!(fs::read_to_string(yard.path("theirs")).unwrap(), "one\n");
+    let restored = restore(
+        &plan.with_conflicts_forced(),
+        &workspace_fixture.workspace,
+        &workspace_fixture.store(),
+    );
+    assert_eq!(restored, RestoreOutcome { files: 2, failed: Vec::new() });
+    assert_eq!(fs::read_to_string(workspace_fixture.path("theirs")).unwrap(), "one\n");
 }
 
 #[test]
 fn what_is_too_much_is_said() {
-    let yard = Yard::new(1);
-    let small = Limits { total: 10, ..limits() };
-    let folder = session_folder(yard.folder.path());
-    let tracker = Tracker::new(yard.workspace.clone(), folder, small);
-    fs::write(yard.path("large"), "more than ten bytes").unwrap();
-    tracker.begin(1);
+    let workspace_fixture = RandomWorkspace::new(1);
+    let small = SurveyLimits { total: 10, ..limits() };
+    let folder = session_folder(workspace_fixture.folder.path());
+    let tracker = TurnTracker::new(workspace_fixture.workspace.clone(), folder, small);
+    fs::write(workspace_fixture.path("large"), "more than ten bytes").unwrap();
+    tracker.begin_turn(1);
     tracker.before_command().unwrap();
-    fs::write(yard.path("large"), "changed, and not covered").unwrap();
-    assert!(tracker.end().unwrap().is_some());
-    let plan = yard.plan(&[1], Direction::Back);
+    fs::write(workspace_fixture.path("large"), "changed, and not covered").unwrap();
+    assert!(tracker.end_turn().unwrap().is_some());
+    let plan = workspace_fixture.plan(&[1], Direction::Back);
     assert_eq!(plan.changes, []);
     assert!(plan.notes.iter().any(|note| note.contains("not covered")), "{:?}", plan.notes);
 }
 
 #[test]
 fn what_changes_between_two_commands_is_not_the_turns() {
-    let mut yard = Yard::new(1);
+    let mut workspace_fixture = RandomWorkspace::new(1);
     for name in ["mine", "saved", "both"] {
-        fs::write(yard.path(name), "one\n").unwrap();
+        fs::write(workspace_fixture.path(name), "one\n").unwrap();
     }
-    yard.tracker.begin(1);
-    yard.run(|yard| {
-        fs::write(yard.path("mine"), "two\n").unwrap();
-        fs::write(yard.path("both"), "two\n").unwrap();
+    workspace_fixture.tracker.begin_turn(1);
+    workspace_fixture.run(|workspace_fixture| {
+        fs::write(workspace_fixture.path("mine"), "two\n").unwrap();
+        fs::write(workspace_fixture.path("both"), "two\n").unwrap();
     });
-    fs::write(yard.path("saved"), "by a person\n").unwrap();
-    fs::write(yard.path("both"), "by a person\n").unwrap();
-    fs::create_dir(yard.path("folder")).unwrap();
-    yard.run(|yard| fs::write(yard.path("both"), "three\n").unwrap());
-    fs::write(yard.path("later"), "by a person\n").unwrap();
-    yard.tracker.end().unwrap();
-    let plan = yard.plan(&[1], Direction::Back);
+    fs::write(workspace_fixture.path("saved"), "by a person\n").unwrap();
+    fs::write(workspace_fixture.path("both"), "by a person\n").unwrap();
+    fs::create_dir(workspace_fixture.path("folder")).unwrap();
+    workspace_fixture
+        .run(|workspace_fixture| fs::write(workspace_fixture.path("both"), "three\n").unwrap());
+    fs::write(workspace_fixture.path("later"), "by a person\n").unwrap();
+    workspace_fixture.tracker.end_turn().unwrap();
+    let plan = workspace_fixture.plan(&[1], Direction::Back);
     assert_eq!(
         reasons(&plan),
-        [("both", Reason::ChangedBetween), ("mine", Reason::WhileCommandRan)]
+        [
+            ("both", RestoreConflictReason::ChangedBetween),
+            ("mine", RestoreConflictReason::WhileCommandRan)
+        ]
     );
     assert_eq!(plan.foreign, [Path::new("saved")]);
-    assert_eq!((&plan.changes[..], &plan.remove[..]), (&[][..], &[][..]));
+    assert_eq!((&plan.changes[..], &plan.remove_folders[..]), (&[][..], &[][..]));
 }
 
 #[test]
 fn what_changes_while_a_background_command_runs_needs_force_until_it_ends() {
-    let mut yard = Yard::new(1);
-    fs::write(yard.path("tool"), "one\n").unwrap();
-    yard.tracker.begin(1);
-    let background = yard.tracker.command_started();
-    yard.run(|_| {});
-    fs::write(yard.path("by_background"), "1\n").unwrap();
-    let mode = fs::metadata(yard.path("tool")).unwrap().mode();
-    yard.tracker.before_write(Path::new("tool"), Some((b"one\n", mode))).unwrap();
-    fs::write(yard.path("tool"), "two\n").unwrap();
-    yard.tracker.after_write(Path::new("tool"), Some((b"two\n", mode))).unwrap();
+    let mut workspace_fixture = RandomWorkspace::new(1);
+    fs::write(workspace_fixture.path("tool"), "one\n").unwrap();
+    workspace_fixture.tracker.begin_turn(1);
+    let background = workspace_fixture.tracker.command_started();
+    workspace_fixture.run(|_| {});
+    fs::write(workspace_fixture.path("by_background"), "1\n").unwrap();
+    let mode = fs::metadata(workspace_fixture.path("tool")).unwrap().mode();
+    workspace_fixture.tracker.before_write(Path::new("tool"), Some((b"one\n", mode))).unwrap();
+    fs::write(workspace_fixture.path("tool"), "two\n").unwrap();
+    workspace_fixture.tracker.after_write(Path::new("tool"), Some((b"two\n", mode))).unwrap();
     // A file tool writes what the command in the background made.
-    let its_mode = fs::metadata(yard.path("by_background")).unwrap().mode();
-    yard.tracker.before_write(Path::new("by_background"), Some((b"1\n", its_mode))).unwrap();
-    fs::write(yard.path("by_background"), "2\n").unwrap();
-    yard.tracker.after_write(Path::new("by_background"), Some((b"2\n", its_mode))).unwrap();
-    fs::write(yard.path("late"), "1\n").unwrap();
+    let its_mode = fs::metadata(workspace_fixture.path("by_background")).unwrap().mode();
+    workspace_fixture
+        .tracker
+        .before_write(Path::new("by_background"), Some((b"1\n", its_mode)))
+        .unwrap();
+    fs::write(workspace_fixture.path("by_background"), "2\n").unwrap();
+    workspace_fixture
+        .tracker
+        .after_write(Path::new("by_background"), Some((b"2\n", its_mode)))
+        .unwrap();
+    fs::write(workspace_fixture.path("late"), "1\n").unwrap();
     drop(background);
-    yard.tracker.after_command().unwrap();
-    fs::write(yard.path("saved"), "by a person\n").unwrap();
-    yard.run(|_| {});
-    yard.tracker.end().unwrap();
-    let plan = yard.plan(&[1], Direction::Back);
-    assert_eq!(reasons(&plan), [("late", Reason::WhileCommandRan)]);
+    workspace_fixture.tracker.after_command().unwrap();
+    fs::write(workspace_fixture.path("saved"), "by a person\n").unwrap();
+    workspace_fixture.run(|_| {});
+    workspace_fixture.tracker.end_turn().unwrap();
+    let plan = workspace_fixture.plan(&[1], Direction::Back);
+    assert_eq!(reasons(&plan), [("late", RestoreConflictReason::WhileCommandRan)]);
     let certain: Vec<&Path> = plan.changes.iter().map(|change| change.path.as_path()).collect();
     assert_eq!(certain, [Path::new("by_background"), Path::new("tool")]);
     assert_eq!(plan.changes[0].to, None, "it was not there before the Turn");
@@ -315,76 +345,92 @@ fn what_changes_while_a_background_command_runs_needs_force_until_it_ends() {
 
 #[test]
 fn what_a_command_changes_without_a_report_is_found_when_the_turn_ends() {
-    let mut yard = Yard::new(1);
-    fs::write(yard.path("mine"), "one\n").unwrap();
-    fs::create_dir(yard.path("ignored")).unwrap();
-    yard.tracker.begin(1);
-    yard.run(|_| {});
+    let mut workspace_fixture = RandomWorkspace::new(1);
+    fs::write(workspace_fixture.path("mine"), "one\n").unwrap();
+    fs::create_dir(workspace_fixture.path("ignored")).unwrap();
+    workspace_fixture.tracker.begin_turn(1);
+    workspace_fixture.run(|_| {});
     // The second hard link is in a folder that no survey covers.
-    yard.run(|yard| {
-        fs::hard_link(yard.path("mine"), yard.path("ignored/mine")).unwrap();
-        fs::write(yard.path("ignored/mine"), "two\n").unwrap();
+    workspace_fixture.run(|workspace_fixture| {
+        fs::hard_link(workspace_fixture.path("mine"), workspace_fixture.path("ignored/mine"))
+            .unwrap();
+        fs::write(workspace_fixture.path("ignored/mine"), "two\n").unwrap();
     });
     // A person saves something before the Turn ends.
-    fs::write(yard.path("saved"), "by a person\n").unwrap();
-    yard.tracker.end().unwrap();
-    let plan = yard.plan(&[1], Direction::Back);
-    assert_eq!(reasons(&plan), [("mine", Reason::WhileCommandRan)]);
+    fs::write(workspace_fixture.path("saved"), "by a person\n").unwrap();
+    workspace_fixture.tracker.end_turn().unwrap();
+    let plan = workspace_fixture.plan(&[1], Direction::Back);
+    assert_eq!(reasons(&plan), [("mine", RestoreConflictReason::WhileCommandRan)]);
     assert_eq!(plan.foreign, [Path::new("saved")]);
 }
 
 #[test]
 fn what_a_command_changes_without_a_report_is_found_before_the_next_change() {
     for by_tool in [true, false] {
-        let mut yard = Yard::new(1);
-        fs::write(yard.path("mine"), "one\n").unwrap();
-        fs::create_dir(yard.path("ignored")).unwrap();
-        yard.tracker.begin(1);
-        yard.run(|_| {});
-        yard.run(|yard| {
-            fs::hard_link(yard.path("mine"), yard.path("ignored/mine")).unwrap();
-            fs::write(yard.path("ignored/mine"), "two\n").unwrap();
-            fs::remove_file(yard.path("ignored/mine")).unwrap();
+        let mut workspace_fixture = RandomWorkspace::new(1);
+        fs::write(workspace_fixture.path("mine"), "one\n").unwrap();
+        fs::create_dir(workspace_fixture.path("ignored")).unwrap();
+        workspace_fixture.tracker.begin_turn(1);
+        workspace_fixture.run(|_| {});
+        workspace_fixture.run(|workspace_fixture| {
+            fs::hard_link(workspace_fixture.path("mine"), workspace_fixture.path("ignored/mine"))
+                .unwrap();
+            fs::write(workspace_fixture.path("ignored/mine"), "two\n").unwrap();
+            fs::remove_file(workspace_fixture.path("ignored/mine")).unwrap();
         });
-        let mode = fs::metadata(yard.path("mine")).unwrap().mode();
+        let mode = fs::metadata(workspace_fixture.path("mine")).unwrap().mode();
         if by_tool {
-            yard.tracker.before_write(Path::new("mine"), Some((b"two\n", mode))).unwrap();
-            fs::write(yard.path("mine"), "three\n").unwrap();
-            yard.tracker.after_write(Path::new("mine"), Some((b"three\n", mode))).unwrap();
+            workspace_fixture
+                .tracker
+                .before_write(Path::new("mine"), Some((b"two\n", mode)))
+                .unwrap();
+            fs::write(workspace_fixture.path("mine"), "three\n").unwrap();
+            workspace_fixture
+                .tracker
+                .after_write(Path::new("mine"), Some((b"three\n", mode)))
+                .unwrap();
         } else {
-            fs::write(yard.path("saved"), "by a person\n").unwrap();
-            yard.run(|_| {});
+            fs::write(workspace_fixture.path("saved"), "by a person\n").unwrap();
+            workspace_fixture.run(|_| {});
         }
-        yard.tracker.end().unwrap();
-        let plan = yard.plan(&[1], Direction::Back);
-        assert_eq!(reasons(&plan), [("mine", Reason::WhileCommandRan)], "{by_tool}");
+        workspace_fixture.tracker.end_turn().unwrap();
+        let plan = workspace_fixture.plan(&[1], Direction::Back);
+        assert_eq!(reasons(&plan), [("mine", RestoreConflictReason::WhileCommandRan)], "{by_tool}");
         assert_eq!(plan.foreign.is_empty(), by_tool);
     }
 }
 
 #[test]
 fn what_only_came_into_sight_is_never_removed() {
-    type Deed = fn(&Yard);
-    let deeds: [(&str, Deed); 3] = [
-        ("ignored no more", |yard| fs::write(yard.path(".gitignore"), "").unwrap()),
-        ("another repository", |yard| fs::create_dir(yard.path("sub/.git")).unwrap()),
-        ("moved", |yard| fs::rename(yard.path("sub/ignored"), yard.path("sub/shown")).unwrap()),
+    type FileAction = fn(&RandomWorkspace);
+    let deeds: [(&str, FileAction); 3] = [
+        ("ignored no more", |workspace_fixture| {
+            fs::write(workspace_fixture.path(".gitignore"), "").unwrap()
+        }),
+        ("another repository", |workspace_fixture| {
+            fs::create_dir(workspace_fixture.path("sub/.git")).unwrap()
+        }),
+        ("moved", |workspace_fixture| {
+            fs::rename(workspace_fixture.path("sub/ignored"), workspace_fixture.path("sub/shown"))
+                .unwrap()
+        }),
     ];
     for (name, deed) in deeds {
-        let mut yard = Yard::new(1);
-        fs::create_dir_all(yard.path("sub")).unwrap();
-        fs::create_dir_all(yard.path(".git")).unwrap();
-        fs::write(yard.path("sub/ignored"), "mine\n").unwrap();
-        fs::write(yard.path("sub/known"), "one\n").unwrap();
+        let mut workspace_fixture = RandomWorkspace::new(1);
+        fs::create_dir_all(workspace_fixture.path("sub")).unwrap();
+        fs::create_dir_all(workspace_fixture.path(".git")).unwrap();
+        fs::write(workspace_fixture.path("sub/ignored"), "mine\n").unwrap();
+        fs::write(workspace_fixture.path("sub/known"), "one\n").unwrap();
         std::thread::sleep(Duration::from_millis(60));
-        yard.tracker.begin(1);
-        yard.run(|yard| {
-            deed(yard);
-            fs::write(yard.path("made"), "").unwrap();
-            fs::rename(yard.path("sub/known"), yard.path("sub/renamed")).unwrap();
+        workspace_fixture.tracker.begin_turn(1);
+        workspace_fixture.run(|workspace_fixture| {
+            deed(workspace_fixture);
+            fs::write(workspace_fixture.path("made"), "").unwrap();
+            fs::rename(workspace_fixture.path("sub/known"), workspace_fixture.path("sub/renamed"))
+                .unwrap();
         });
-        yard.tracker.end().unwrap();
-        let plan = yard.plan(&[1], Direction::Back);
+        workspace_fixture.tracker.end_turn().unwrap();
+        let plan = workspace_fixture.plan(&[1], Direction::Back);
         let changed: Vec<&str> = reasons(&plan).into_iter().map(|(path, _)| path).collect();
         assert!(
             changed.contains(&"made") && changed.contains(&"sub/renamed"),
@@ -398,59 +444,61 @@ fn what_only_came_into_sight_is_never_removed() {
 
 #[test]
 fn what_another_session_changed_meanwhile_is_its_own() {
-    let mut yard = Yard::new(1);
+    let mut workspace_fixture = RandomWorkspace::new(1);
     for name in ["mine", "by_tool", "by_command", "earlier"] {
-        fs::write(yard.path(name), "one\n").unwrap();
+        fs::write(workspace_fixture.path(name), "one\n").unwrap();
     }
-    let root = StateRoot::in_workspace(yard.workspace.root());
+    let root = StateRoot::in_workspace(workspace_fixture.workspace.root());
     let folder = root.session_folder(&SessionId::parse("other").unwrap());
-    let other = Tracker::new(yard.workspace.clone(), folder, limits());
-    let write = |yard: &Yard, name: &str| {
-        let mode = fs::metadata(yard.path(name)).unwrap().mode();
+    let other = TurnTracker::new(workspace_fixture.workspace.clone(), folder, limits());
+    let write = |workspace_fixture: &RandomWorkspace, name: &str| {
+        let mode = fs::metadata(workspace_fixture.path(name)).unwrap().mode();
         other.before_write(Path::new(name), Some((b"one\n", mode))).unwrap();
-        fs::write(yard.path(name), "theirs\n").unwrap();
+        fs::write(workspace_fixture.path(name), "theirs\n").unwrap();
         other.after_write(Path::new(name), Some((b"theirs\n", mode))).unwrap();
     };
-    other.begin(7);
-    write(&yard, "earlier");
-    yard.tracker.begin(1);
-    yard.run(|yard| {
-        fs::write(yard.path("mine"), "two\n").unwrap();
+    other.begin_turn(7);
+    write(&workspace_fixture, "earlier");
+    workspace_fixture.tracker.begin_turn(1);
+    workspace_fixture.run(|workspace_fixture| {
+        fs::write(workspace_fixture.path("mine"), "two\n").unwrap();
         // Written earlier by the other Session, and now by this one.
-        fs::write(yard.path("earlier"), "two\n").unwrap();
-        write(yard, "by_tool");
+        fs::write(workspace_fixture.path("earlier"), "two\n").unwrap();
+        write(workspace_fixture, "by_tool");
         let running = other.command_started();
         other.before_command().unwrap();
-        fs::write(yard.path("by_command"), "theirs\n").unwrap();
-        fs::create_dir(yard.path("their_folder")).unwrap();
+        fs::write(workspace_fixture.path("by_command"), "theirs\n").unwrap();
+        fs::create_dir(workspace_fixture.path("their_folder")).unwrap();
         drop(running);
         other.after_command().unwrap();
     });
-    yard.tracker.end().unwrap();
-    other.end().unwrap();
-    let own = session_folder(yard.workspace.root());
-    let record = [Record::read(&own, 1).unwrap()];
-    let store = yard.store();
+    workspace_fixture.tracker.end_turn().unwrap();
+    other.end_turn().unwrap();
+    let own = session_folder(workspace_fixture.workspace.root());
+    let record = [TurnRecord::read(&own, 1).unwrap()];
+    let store = workspace_fixture.store();
     let others = OtherSessions::read(&own, std::slice::from_ref(&root), &record);
-    let here = Here { workspace: &yard.workspace, store: &store, limits: limits() };
-    let plan = Plan::of(&record, Direction::Back, &here, &others).unwrap();
+    let here =
+        CurrentFiles { workspace: &workspace_fixture.workspace, store: &store, limits: limits() };
+    let plan = RestorePlan::for_records(&record, Direction::Back, &here, &others).unwrap();
     assert_eq!(
         reasons(&plan),
-        ["by_command", "earlier", "mine"].map(|name| (name, Reason::WhileCommandRan))
+        ["by_command", "earlier", "mine"]
+            .map(|name| (name, RestoreConflictReason::WhileCommandRan))
     );
     let claimed: Vec<_> = plan.claimed.iter().map(|(path, id)| (path.as_path(), &**id)).collect();
     assert_eq!(claimed, [(Path::new("by_tool"), "other")]);
     // Commands of both ran: neither Record proves whose it is.
     assert_eq!(plan.command_folders, [Path::new("their_folder")]);
     for (path, expected) in [("by_command", 1), ("their_folder", 1), ("mine", 0), ("by_tool", 0)] {
-        assert_eq!(others.sharing(Path::new(path)).count(), expected, "{path}");
+        assert_eq!(others.sessions_sharing(Path::new(path)).count(), expected, "{path}");
     }
     // The copy of the Record in a fork claims nothing.
-    let fork = yard.path(".pixir/sessions/fork/snapshots");
+    let fork = workspace_fixture.path(".pixir/sessions/fork/snapshots");
     fs::create_dir_all(&fork).unwrap();
     fs::copy(own.path().join("snapshots/1.ndjson"), fork.join("5.ndjson")).unwrap();
     let again = OtherSessions::read(&own, std::slice::from_ref(&root), &record);
-    assert_eq!(Plan::of(&record, Direction::Back, &here, &again).unwrap(), plan);
+    assert_eq!(RestorePlan::for_records(&record, Direction::Back, &here, &again).unwrap(), plan);
 }
 
 #[test]
@@ -460,76 +508,81 @@ fn what_sessions_of_other_workspaces_and_roots_changed_is_their_own() {
     fs::create_dir_all(folder.join("sub")).unwrap();
     let workspace = Workspace::open(&folder).unwrap();
     let own = session_folder(&folder);
-    let tracker = Tracker::new(workspace.clone(), own.clone(), limits());
+    let tracker = TurnTracker::new(workspace.clone(), own.clone(), limits());
     // Where each of the others works, where its state is, and how it names the file that it writes.
     let cases = [
-        (folder.join("sub"), StateFolder::root(&folder).join("sub/.pixir"), "x"),
-        (top.path().to_owned(), StateFolder::root(top.path()).join(".pixir"), "own/y"),
-        (folder.clone(), StateFolder::root(top.path()).join("home"), "z"),
+        (folder.join("sub"), StatePath::root(&folder).join("sub/.pixir"), "x"),
+        (top.path().to_owned(), StatePath::root(top.path()).join(".pixir"), "own/y"),
+        (folder.clone(), StatePath::root(top.path()).join("home"), "z"),
     ];
     let mut roots = vec![own.root().clone()];
-    tracker.begin(1);
+    tracker.begin_turn(1);
     let running = tracker.command_started();
     tracker.before_command().unwrap();
     fs::write(folder.join("mine"), "two\n").unwrap();
     for (number, (folder, state, name)) in cases.into_iter().enumerate() {
-        let root = StateRoot::at(&folder, state);
+        let root = StateRoot::in_state_folder(&folder, state);
         root.create_sessions().unwrap();
         let id = SessionId::parse(&format!("other{number}")).unwrap();
         let workspace = Workspace::open(&folder).unwrap();
-        let other = Tracker::new(workspace, root.session_folder(&id), limits());
-        other.begin(1);
+        let other = TurnTracker::new(workspace, root.session_folder(&id), limits());
+        other.begin_turn(1);
         other.before_write(Path::new(name), None).unwrap();
         fs::write(folder.join(name), "theirs\n").unwrap();
         let mode = fs::metadata(folder.join(name)).unwrap().mode();
         other.after_write(Path::new(name), Some((b"theirs\n", mode))).unwrap();
-        other.end().unwrap();
+        other.end_turn().unwrap();
         roots.push(root);
     }
     drop(running);
     tracker.after_command().unwrap();
-    tracker.end().unwrap();
-    let record = [Record::read(&own, 1).unwrap()];
+    tracker.end_turn().unwrap();
+    let record = [TurnRecord::read(&own, 1).unwrap()];
     let others = OtherSessions::read(&own, &roots, &record);
-    let store = Store::beside(&own);
-    let here = Here { workspace: &workspace, store: &store, limits: limits() };
-    let plan = Plan::of(&record, Direction::Back, &here, &others).unwrap();
+    let store = ContentStore::for_session(&own);
+    let here = CurrentFiles { workspace: &workspace, store: &store, limits: limits() };
+    let plan = RestorePlan::for_records(&record, Direction::Back, &here, &others).unwrap();
     // A folder inside may have been written by a command of this Workspace.
-    assert_eq!(reasons(&plan), ["mine", "sub/x"].map(|name| (name, Reason::WhileCommandRan)));
-    assert_eq!(others.sharing(Path::new("sub/x")).collect::<Vec<_>>(), ["other0"]);
+    assert_eq!(
+        reasons(&plan),
+        ["mine", "sub/x"].map(|name| (name, RestoreConflictReason::WhileCommandRan))
+    );
+    assert_eq!(others.sessions_sharing(Path::new("sub/x")).collect::<Vec<_>>(), ["other0"]);
     let claimed: Vec<&Path> = plan.claimed.iter().map(|(path, _)| path.as_path()).collect();
     assert_eq!(claimed, ["y", "z"].map(Path::new));
 }
 
 #[test]
 fn an_old_record_means_what_it_meant() {
-    let yard = Yard::new(1);
-    let (mine, store) = (yard.path("mine"), yard.store());
+    let workspace_fixture = RandomWorkspace::new(1);
+    let (mine, store) = (workspace_fixture.path("mine"), workspace_fixture.store());
     fs::write(&mine, "one\n").unwrap();
-    let manifest = |yard: &Yard| {
-        let survey = Survey { workspace: &yard.workspace, store: &store, limits: limits() };
-        survey.take(None).unwrap().keep(&store).unwrap().0
+    let manifest = |workspace_fixture: &RandomWorkspace| {
+        let survey =
+            Survey { workspace: &workspace_fixture.workspace, store: &store, limits: limits() };
+        survey.run(None).unwrap().save(&store).unwrap().0
     };
-    let before = manifest(&yard);
+    let before = manifest(&workspace_fixture);
     fs::write(&mine, "two\n").unwrap();
-    fs::write(yard.path("made"), "made\n").unwrap();
-    let after = manifest(&yard);
+    fs::write(workspace_fixture.path("made"), "made\n").unwrap();
+    let after = manifest(&workspace_fixture);
     let text = format!(
         "{{\"surveyed\":{{\"when\":\"before\",\"manifest\":\"{before}\"}}}}\n\
          {{\"surveyed\":{{\"when\":\"after\",\"manifest\":\"{after}\"}}}}\n\"ended\"\n"
     );
-    let folder = yard.path(".pixir/sessions/s/snapshots");
+    let folder = workspace_fixture.path(".pixir/sessions/s/snapshots");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("1.ndjson"), text).unwrap();
-    let plan = yard.plan(&[1], Direction::Back);
+    let plan = workspace_fixture.plan(&[1], Direction::Back);
     assert_eq!((plan.changes.len(), &plan.conflicts[..]), (2, &[][..]));
     // Checks that belong to the Turn run after its end.
-    let survey = Survey { workspace: &yard.workspace, store: &store, limits: limits() };
-    let own = session_folder(yard.workspace.root());
-    let mut record = Record::reopen(&own, 1, &survey).unwrap();
-    fs::write(yard.path("checked"), "1\n").unwrap();
+    let survey =
+        Survey { workspace: &workspace_fixture.workspace, store: &store, limits: limits() };
+    let own = session_folder(workspace_fixture.workspace.root());
+    let mut record = TurnRecord::reopen(&own, 1, &survey).unwrap();
+    fs::write(workspace_fixture.path("checked"), "1\n").unwrap();
     record.close(&own, &survey).unwrap();
-    let plan = yard.plan(&[1], Direction::Back);
-    assert_eq!(reasons(&plan), [("checked", Reason::WhileCommandRan)]);
+    let plan = workspace_fixture.plan(&[1], Direction::Back);
+    assert_eq!(reasons(&plan), [("checked", RestoreConflictReason::WhileCommandRan)]);
     assert_eq!(plan.changes.len(), 2);
 }

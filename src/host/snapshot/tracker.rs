@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::content;
 use super::delta::ManifestDelta;
-use super::line::{Line, Seen, When};
-use super::progress::SurveyProgress;
-use super::record::{FOLDER, began, keep_as_last, name, now};
-use super::survey::{self, Limits, Refused, Survey};
-use super::watch::FolderWatch;
-use super::{FolderChange, Manifest, RawPath, State, Store};
+use super::folder_watch::FolderWatch;
+use super::record::{RECORDS_FOLDER, header_line, record_file_name, save_as_last, unix_nanos};
+use super::record_line::{RecordLine, SurveyPosition, SurveyResult};
+use super::survey::{self, Survey, SurveyError, SurveyLimits};
+use super::survey_progress::SurveyProgress;
+use super::{ContentStore, FileState, FolderChange, Manifest, RawPath};
 use crate::base::git_index;
 use crate::host::workspace::Workspace;
 use crate::record::state_dir::SessionFolder;
@@ -29,23 +29,23 @@ const LARGE_WORKSPACE: usize = 5_000;
 
 /// Records the file changes of a Session's Turns; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Tracker(Arc<Shared>);
+pub struct TurnTracker(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     workspace: Workspace,
-    store: Store,
-    limits: Limits,
+    store: ContentStore,
+    limits: SurveyLimits,
     session_folder: SessionFolder,
     /// Held during a survey: each survey is a difference to the one before.
     surveying: Mutex<()>,
-    state: Mutex<Following>,
+    turn_state: Mutex<TurnState>,
     /// Whether the notice that commands are not covered was given.
-    has_told_refusal: AtomicBool,
+    has_reported_refusal: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Following {
+struct TurnState {
     turn: Option<u64>,
     /// Files that file tools have written in this Turn.
     touched: BTreeSet<PathBuf>,
@@ -59,13 +59,13 @@ struct Following {
     /// How many commands run now, including background commands.
     commands: usize,
     /// The last Manifest, so that unchanged files are not read again.
-    last: Option<Known>,
+    last: Option<KnownManifest>,
     /// Reports whether the last Manifest still holds.
     watch: Option<FolderWatch>,
     /// How many full surveys this Session has taken.
     surveys: usize,
     /// Whether a survey since the last full one relied on the watch.
-    has_relied: bool,
+    has_relied_on_watch: bool,
     /// When the last survey began, in nanoseconds since the epoch.
     surveyed_at: u64,
     /// The file of this Turn's Record.
@@ -78,34 +78,34 @@ struct Following {
 
 /// How much of the Workspace a survey reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum SurveyDepth {
     /// Only what the watch reported as changed.
-    Changes,
-    Everything,
+    Incremental,
+    Full,
 }
 
 /// A Manifest, and the hash and length of its file if it is stored.
 #[derive(Debug, Clone)]
-struct Known {
+struct KnownManifest {
     manifest: Arc<Manifest>,
-    kept: Option<(super::Hash, u64)>,
+    stored: Option<(super::ContentHash, u64)>,
 }
 
 /// A running command; it counts as ended when this is dropped.
 #[derive(Debug)]
-pub struct RunningCommand(Tracker);
+pub struct RunningCommand(TurnTracker);
 
 impl Drop for RunningCommand {
     fn drop(&mut self) {
-        let mut following = self.0.following();
-        following.commands = following.commands.saturating_sub(1);
+        let mut turn_state = self.0.turn_state();
+        turn_state.commands = turn_state.commands.saturating_sub(1);
     }
 }
 
-impl Tracker {
+impl TurnTracker {
     /// A tracker for the Session with this folder.
-    pub fn new(workspace: Workspace, session_folder: SessionFolder, limits: Limits) -> Self {
-        let store = Store::beside(&session_folder);
+    pub fn new(workspace: Workspace, session_folder: SessionFolder, limits: SurveyLimits) -> Self {
+        let store = ContentStore::for_session(&session_folder);
         let (surveying, state) = (Mutex::default(), Mutex::default());
         Self(Arc::new(Shared {
             workspace,
@@ -113,245 +113,264 @@ impl Tracker {
             limits,
             session_folder,
             surveying,
-            state,
-            has_told_refusal: AtomicBool::new(false),
+            turn_state: state,
+            has_reported_refusal: AtomicBool::new(false),
         }))
     }
 
     /// Begins a Turn.
-    pub fn begin(&self, turn: u64) {
-        let mut following = self.following();
-        let before = std::mem::take(&mut *following);
-        let Following { last, watch, surveys, commands, .. } = before;
+    pub fn begin_turn(&self, turn: u64) {
+        let mut turn_state = self.turn_state();
+        let before = std::mem::take(&mut *turn_state);
+        let TurnState { last, watch, surveys, commands, .. } = before;
         let turn = Some(turn);
-        *following = Following { turn, commands, last, watch, surveys, ..Following::default() };
+        *turn_state = TurnState { turn, commands, last, watch, surveys, ..TurnState::default() };
     }
 
     /// Records the state of a file before a tool writes it: `content` is what the tool found, with the
     /// mode.
     pub fn before_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
-        let Some(turn) = self.following().turn else { return Ok(()) };
+        let Some(turn) = self.turn_state().turn else { return Ok(()) };
         if self.is_unreported(path, content) {
-            let _alone = self.surveying();
-            self.look_for_unreported(turn)?;
+            let _alone = self.lock_surveys();
+            self.record_unreported_changes(turn)?;
         }
-        let _hold = self.0.store.hold()?;
+        let _hold = self.0.store.lock_shared()?;
         let state = match content {
             _ if self.is_of_running_command(path) => None,
-            Some(_) => self.kept(content)?,
+            Some(_) => self.store_content(content)?,
             // A path without content for the tool may be a link or a special file.
-            None => content::state_of(&self.0.workspace, path, Some(&self.0.store))?,
+            None => content::read_state(&self.0.workspace, path, Some(&self.0.store))?,
         };
         let made = match &state {
             Some(_) => Vec::new(),
-            None => self.missing_above(path),
+            None => self.missing_folders_above(path),
         };
         {
-            let mut following = self.following();
-            following.touched.insert(path.to_owned());
-            following.touched_since.insert(path.to_owned());
+            let mut turn_state = self.turn_state();
+            turn_state.touched.insert(path.to_owned());
+            turn_state.touched_since.insert(path.to_owned());
         }
         let path = RawPath(path.to_owned());
-        self.append(turn, &Line::Found { path, state, made, at: now() })
+        self.append_line(turn, &RecordLine::Found { path, state, made, at: unix_nanos() })
     }
 
     /// Whether a file differs from the last survey although the watch did not report it.
     fn is_unreported(&self, path: &Path, content: Option<(&[u8], u32)>) -> bool {
-        let following = self.following();
-        let Some(known) = following.last.as_ref().filter(|_| following.has_relied) else {
+        let turn_state = self.turn_state();
+        let Some(known) = turn_state.last.as_ref().filter(|_| turn_state.has_relied_on_watch)
+        else {
             return false;
         };
-        let found = content.map(|(bytes, mode)| State::File {
-            sha256: super::Hash::of(bytes),
+        let found = content.map(|(bytes, mode)| FileState::File {
+            sha256: super::ContentHash::digest(bytes),
             mode: mode & 0o7777,
         });
         let is_other = known.manifest.state(path) != found.as_ref();
-        is_other && following.watch.as_ref().is_some_and(|watch| !watch.was_reported(path))
+        is_other && turn_state.watch.as_ref().is_some_and(|watch| !watch.was_reported(path))
     }
 
     /// Whether a file was made by a command that still runs: the survey before would have found it
     /// otherwise.
     fn is_of_running_command(&self, path: &Path) -> bool {
-        let following = self.following();
-        let is_known = |Known { manifest, .. }: &Known| {
-            manifest.state(path).is_some() || manifest.left_out.contains_key(path)
+        let turn_state = self.turn_state();
+        let is_known = |KnownManifest { manifest, .. }: &KnownManifest| {
+            manifest.state(path).is_some() || manifest.too_large.contains_key(path)
         };
-        let is_new = following.is_running
-            && !following.touched.contains(path)
-            && !following.last.as_ref().is_some_and(is_known);
-        drop(following);
-        is_new && survey::sees(&self.0.workspace, path)
+        let is_new = turn_state.is_running
+            && !turn_state.touched.contains(path)
+            && !turn_state.last.as_ref().is_some_and(is_known);
+        drop(turn_state);
+        is_new && survey::is_covered(&self.0.workspace, path)
     }
 
     /// Records the state of a file after a tool has written or removed it.
     pub fn after_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
-        let Some(turn) = self.following().turn else { return Ok(()) };
-        let _hold = self.0.store.hold()?;
-        let state = self.kept(content)?;
-        self.append(turn, &Line::Left { path: RawPath(path.to_owned()), state, at: now() })
+        let Some(turn) = self.turn_state().turn else { return Ok(()) };
+        let _hold = self.0.store.lock_shared()?;
+        let state = self.store_content(content)?;
+        self.append_line(
+            turn,
+            &RecordLine::Left { path: RawPath(path.to_owned()), state, at: unix_nanos() },
+        )
     }
 
     /// Records the present state of a file that may have changed.
     pub fn after_change(&self, path: &Path) -> io::Result<()> {
-        let Some(turn) = self.following().turn else { return Ok(()) };
-        let _hold = self.0.store.hold()?;
-        let state = content::state_of(&self.0.workspace, path, Some(&self.0.store))?;
-        self.append(turn, &Line::Left { path: RawPath(path.to_owned()), state, at: now() })
+        let Some(turn) = self.turn_state().turn else { return Ok(()) };
+        let _hold = self.0.store.lock_shared()?;
+        let state = content::read_state(&self.0.workspace, path, Some(&self.0.store))?;
+        self.append_line(
+            turn,
+            &RecordLine::Left { path: RawPath(path.to_owned()), state, at: unix_nanos() },
+        )
     }
 
     /// Records that Pixir made, removed or changed the mode of a folder.
     pub fn folder_changed(&self, folder: FolderChange) -> io::Result<()> {
-        let Some(turn) = self.following().turn else { return Ok(()) };
-        self.append(turn, &Line::Folder(folder))
+        let Some(turn) = self.turn_state().turn else { return Ok(()) };
+        self.append_line(turn, &RecordLine::Folder(folder))
     }
 
     /// Counts a command as running until the result is dropped.
     pub fn command_started(&self) -> RunningCommand {
-        self.following().commands += 1;
+        self.turn_state().commands += 1;
         RunningCommand(self.clone())
     }
 
     /// Surveys the Workspace before a command. Changes since the last survey were made by something else,
     /// unless another command still ran.
     pub fn before_command(&self) -> io::Result<()> {
-        let _alone = self.surveying();
+        let _alone = self.lock_surveys();
         let Some(turn) = self.turn_to_survey() else { return Ok(()) };
         let is_news = {
-            let following = self.following();
-            let is_quiet = || following.watch.as_ref().is_some_and(FolderWatch::is_quiet);
-            following.has_relied && !following.is_running && !is_quiet()
+            let turn_state = self.turn_state();
+            let is_quiet = || turn_state.watch.as_ref().is_some_and(FolderWatch::is_quiet);
+            turn_state.has_relied_on_watch && !turn_state.is_running && !is_quiet()
         };
         if is_news {
-            self.look_for_unreported(turn)?;
+            self.record_unreported_changes(turn)?;
         }
-        self.survey(turn, true, Look::Changes)
+        self.survey(turn, true, SurveyDepth::Incremental)
     }
 
     /// Records the survey before a command if the last one still holds, without blocking; false when
     /// `before_command` has to be called.
-    pub fn before_command_at_once(&self) -> bool {
+    pub fn try_before_command(&self) -> bool {
         let Ok(_alone) = self.0.surveying.try_lock() else { return false };
         let Some(turn) = self.turn_to_survey() else { return true };
-        self.still_holds() && self.survey(turn, true, Look::Changes).is_ok()
+        self.is_last_survey_current() && self.survey(turn, true, SurveyDepth::Incremental).is_ok()
     }
 
     /// Records the survey after a command if the last one still holds, without blocking; false when
     /// `after_command` has to be called.
-    pub fn after_command_at_once(&self) -> bool {
+    pub fn try_after_command(&self) -> bool {
         let Ok(_alone) = self.0.surveying.try_lock() else { return false };
         let Some(turn) = self.turn_to_survey() else { return true };
         let (is_needed, still_runs) = {
-            let following = self.following();
-            (following.is_running, following.commands > 0)
+            let turn_state = self.turn_state();
+            (turn_state.is_running, turn_state.commands > 0)
         };
-        !is_needed || self.still_holds() && self.survey(turn, still_runs, Look::Changes).is_ok()
+        !is_needed
+            || self.is_last_survey_current()
+                && self.survey(turn, still_runs, SurveyDepth::Incremental).is_ok()
     }
 
     /// Whether the last survey of this Turn still holds.
-    fn still_holds(&self) -> bool {
-        let following = self.following();
-        following.is_surveyed
-            && following.touched_since.is_empty()
-            && following.watch.as_ref().is_some_and(FolderWatch::is_quiet)
+    fn is_last_survey_current(&self) -> bool {
+        let turn_state = self.turn_state();
+        turn_state.is_surveyed
+            && turn_state.touched_since.is_empty()
+            && turn_state.watch.as_ref().is_some_and(FolderWatch::is_quiet)
     }
 
     /// Takes the notices about undo, each once.
     pub fn take_notices(&self) -> Vec<String> {
-        std::mem::take(&mut self.following().notices)
+        std::mem::take(&mut self.turn_state().notices)
     }
 
     /// The progress of the running survey, if any.
     pub fn progress(&self) -> Option<Arc<SurveyProgress>> {
-        self.following().progress.clone()
+        self.turn_state().progress.clone()
     }
 
     /// Surveys the Workspace after a command, unless none has run since the last survey.
     pub fn after_command(&self) -> io::Result<()> {
-        let _alone = self.surveying();
+        let _alone = self.lock_surveys();
         let Some(turn) = self.turn_to_survey() else { return Ok(()) };
         let (is_needed, still_runs) = {
-            let following = self.following();
-            (following.is_running, following.commands > 0)
+            let turn_state = self.turn_state();
+            (turn_state.is_running, turn_state.commands > 0)
         };
-        if is_needed { self.survey(turn, still_runs, Look::Changes) } else { Ok(()) }
+        if is_needed { self.survey(turn, still_runs, SurveyDepth::Incremental) } else { Ok(()) }
     }
 
     /// Ends the Turn, with a survey if commands still run. The result is the reason why changes of commands
     /// are not covered, if so.
-    pub fn end(&self) -> io::Result<Option<String>> {
-        let _alone = self.surveying();
+    pub fn end_turn(&self) -> io::Result<Option<String>> {
+        let _alone = self.lock_surveys();
         let (turn, is_running, has_record) = {
-            let following = self.following();
-            let Some(turn) = following.turn else { return Ok(None) };
-            (turn, following.is_running, following.record.is_some())
+            let turn_state = self.turn_state();
+            let Some(turn) = turn_state.turn else { return Ok(None) };
+            (turn, turn_state.is_running, turn_state.record.is_some())
         };
         let surveyed = if is_running {
-            self.survey(turn, false, Look::Everything)
+            self.survey(turn, false, SurveyDepth::Full)
         } else {
-            self.look_for_unreported(turn)
+            self.record_unreported_changes(turn)
         };
         let refused = {
-            let mut following = self.following();
-            following.turn = None;
-            following.refused.take()
+            let mut turn_state = self.turn_state();
+            turn_state.turn = None;
+            turn_state.refused.take()
         };
         surveyed?;
         if has_record {
-            self.append(turn, &Line::Ended)?;
+            self.append_line(turn, &RecordLine::Ended)?;
         }
-        self.following().record = None;
+        self.turn_state().record = None;
         Ok(refused)
     }
 
     /// The running Turn, unless surveys have failed in it.
     fn turn_to_survey(&self) -> Option<u64> {
-        let following = self.following();
-        following.turn.filter(|_| following.refused.is_none())
+        let turn_state = self.turn_state();
+        turn_state.turn.filter(|_| turn_state.refused.is_none())
     }
 
     /// Takes a full survey if earlier ones relied on the watch. Unreported differences are attributed to
     /// the earlier commands; the others were made by something else.
-    fn look_for_unreported(&self, turn: u64) -> io::Result<()> {
+    fn record_unreported_changes(&self, turn: u64) -> io::Result<()> {
         let surveyed_at = {
-            let following = self.following();
-            if !following.has_relied || following.refused.is_some() {
+            let turn_state = self.turn_state();
+            if !turn_state.has_relied_on_watch || turn_state.refused.is_some() {
                 return Ok(());
             }
-            following.surveyed_at
+            turn_state.surveyed_at
         };
-        let started = now();
-        let _hold = self.0.store.hold()?;
-        let (known, touched, named) = self.to_compare();
+        let started = unix_nanos();
+        let _hold = self.0.store.lock_shared()?;
+        let (known, touched, named) = self.take_comparison_inputs();
         let Some(known) = known else { return Ok(()) };
         let progress = SurveyProgress::new(self.0.limits.time);
-        let looked = self.look_at_everything(Some(&known.manifest), &touched, &progress);
+        let looked = self.survey_everything(Some(&known.manifest), &touched, &progress);
         let Ok(manifest) = looked else { return Ok(()) };
-        let mut since = self.delta(&known.manifest, &manifest, &named, surveyed_at);
+        let mut since = self.changes_between(&known.manifest, &manifest, &named, surveyed_at);
         let unreported = {
-            let mut following = self.following();
-            following.has_relied = false;
-            following.last = Some(known.followed_by(manifest));
-            let was_reported =
-                |path: &Path| following.watch.as_ref().is_none_or(|watch| watch.was_reported(path));
+            let mut turn_state = self.turn_state();
+            turn_state.has_relied_on_watch = false;
+            turn_state.last = Some(known.replaced_by(manifest));
+            let was_reported = |path: &Path| {
+                turn_state.watch.as_ref().is_none_or(|watch| watch.was_reported(path))
+            };
             since.split_off(|file| file.from.is_some() && !was_reported(&file.path))
         };
-        let is_running = self.following().is_running;
+        let is_running = self.turn_state().is_running;
         if unreported != ManifestDelta::default() {
-            let seen = Seen::Changed(ManifestDelta::default());
+            let seen = SurveyResult::Changed(ManifestDelta::default());
             let ended = started;
-            self.append(turn, &Line::CommandSurvey { seen, is_running: true, started, ended })?;
-            let (seen, ended) = (Seen::Changed(unreported), now());
-            self.append(turn, &Line::CommandSurvey { seen, is_running, started, ended })?;
+            self.append_line(
+                turn,
+                &RecordLine::CommandSurvey { seen, is_running: true, started, ended },
+            )?;
+            let (seen, ended) = (SurveyResult::Changed(unreported), unix_nanos());
+            self.append_line(
+                turn,
+                &RecordLine::CommandSurvey { seen, is_running, started, ended },
+            )?;
         }
         if since != ManifestDelta::default() {
-            let (seen, ended) = (Seen::Changed(since), now());
-            self.append(turn, &Line::CommandSurvey { seen, is_running, started, ended })?;
+            let (seen, ended) = (SurveyResult::Changed(since), unix_nanos());
+            self.append_line(
+                turn,
+                &RecordLine::CommandSurvey { seen, is_running, started, ended },
+            )?;
         }
         Ok(())
     }
 
     /// The changes since a survey that began at that time.
-    fn delta(
+    fn changes_between(
         &self,
         before: &Arc<Manifest>,
         after: &Arc<Manifest>,
@@ -362,42 +381,42 @@ impl Tracker {
             return ManifestDelta::unchanged(before, named);
         }
         let is_older = |path: &Path| {
-            let born = self.0.workspace.birth_exact(path);
-            born.is_some_and(|born| is_before(born, began)) && !named.contains(path)
+            let born = self.0.workspace.creation_time(path);
+            born.is_some_and(|born| is_created_before(born, began)) && !named.contains(path)
         };
         ManifestDelta::between(before, after, named).with_appeared(before, after, is_older)
     }
 
-    fn survey(&self, turn: u64, is_running: bool, look: Look) -> io::Result<()> {
+    fn survey(&self, turn: u64, is_running: bool, look: SurveyDepth) -> io::Result<()> {
         let progress = Arc::new(SurveyProgress::new(self.0.limits.time));
-        self.following().progress = Some(Arc::clone(&progress));
+        self.turn_state().progress = Some(Arc::clone(&progress));
         let surveyed = self.try_survey(turn, is_running, look, &progress);
-        self.following().progress = None;
+        self.turn_state().progress = None;
         let reason = match &surveyed {
             Ok(None) => return Ok(()),
             Ok(Some(refused)) => refused.clone(),
             Err(error) => error.to_string(),
         };
         let when = {
-            let mut following = self.following();
-            following.is_running = false;
-            following.refused = Some(reason.clone());
-            if !self.0.has_told_refusal.swap(true, Ordering::Relaxed) {
-                following
+            let mut turn_state = self.turn_state();
+            turn_state.is_running = false;
+            turn_state.refused = Some(reason.clone());
+            if !self.0.has_reported_refusal.swap(true, Ordering::Relaxed) {
+                turn_state
                     .notices
                     .push(format!("undo covers only what file tools change: {reason}"));
             }
-            if following.is_surveyed { When::After } else { When::Before }
+            if turn_state.is_surveyed { SurveyPosition::After } else { SurveyPosition::Before }
         };
-        let noted = self.append(turn, &Line::NotSurveyed { when, reason });
+        let noted = self.append_line(turn, &RecordLine::NotSurveyed { when, reason });
         surveyed.and(noted)
     }
 
     /// The last Manifest, the files that tools wrote in this Turn, and those of them since the last survey.
-    fn to_compare(&self) -> (Option<Known>, Vec<PathBuf>, BTreeSet<PathBuf>) {
-        let mut following = self.following();
-        let named = std::mem::take(&mut following.touched_since);
-        (following.last.clone(), following.touched.iter().cloned().collect(), named)
+    fn take_comparison_inputs(&self) -> (Option<KnownManifest>, Vec<PathBuf>, BTreeSet<PathBuf>) {
+        let mut turn_state = self.turn_state();
+        let named = std::mem::take(&mut turn_state.touched_since);
+        (turn_state.last.clone(), turn_state.touched.iter().cloned().collect(), named)
     }
 
     /// Takes a survey and records it; the result is the reason why it failed.
@@ -405,90 +424,91 @@ impl Tracker {
         &self,
         turn: u64,
         is_running: bool,
-        look: Look,
+        look: SurveyDepth,
         progress: &SurveyProgress,
     ) -> io::Result<Option<String>> {
         let store = &self.0.store;
-        let started = now();
-        let (known, touched, named) = self.to_compare();
+        let started = unix_nanos();
+        let (known, touched, named) = self.take_comparison_inputs();
         let (is_first, is_same, surveyed_at) = {
-            let following = self.following();
-            let is_quiet = || following.watch.as_ref().is_some_and(FolderWatch::is_quiet);
+            let turn_state = self.turn_state();
+            let is_quiet = || turn_state.watch.as_ref().is_some_and(FolderWatch::is_quiet);
             let is_seen =
                 |manifest: &Manifest| named.iter().all(|path| manifest.entries.contains_key(path));
             let is_known = known.as_ref().is_some_and(|known| is_seen(&known.manifest));
-            let is_same = look == Look::Changes && is_known && is_quiet();
-            (!following.is_surveyed, is_same, following.surveyed_at)
+            let is_same = look == SurveyDepth::Incremental && is_known && is_quiet();
+            (!turn_state.is_surveyed, is_same, turn_state.surveyed_at)
         };
         let _hold = if is_same && !is_first {
             None
         } else {
-            let Some(hold) = store.hold_unless(|| progress.stop().is_due())? else {
-                let refused = self.everything().check_time(progress.stop()).err();
+            let Some(hold) = store.lock_shared_unless(|| progress.stop().is_due())? else {
+                let refused = self.full_survey().check_time(progress.stop()).err();
                 return Ok(refused.map(|refused| refused.to_string()));
             };
             Some(hold)
         };
         let (seen, known) = match known {
-            Some(known) if is_same && is_first => known.kept(store)?,
+            Some(known) if is_same && is_first => known.ensure_stored(store)?,
             Some(known) if is_same => {
                 let delta = ManifestDelta::unchanged(&known.manifest, &named);
-                (Seen::Changed(delta), known)
+                (SurveyResult::Changed(delta), known)
             }
             known => {
                 // Without an earlier Manifest of this Session there may be one of another Session.
-                let read = if known.is_none() { Known::last(store) } else { None };
+                let read = if known.is_none() { KnownManifest::load_last(store) } else { None };
                 let before = known.as_ref().or(read.as_ref()).map(|known| &known.manifest);
-                let manifest = match self.look_at_everything(before, &touched, progress) {
+                let manifest = match self.survey_everything(before, &touched, progress) {
                     Ok(manifest) => manifest,
-                    Err(Refused::Keep { source, .. }) => return Err(source),
+                    Err(SurveyError::Storage { source, .. }) => return Err(source),
                     Err(refused) => return Ok(Some(refused.to_string())),
                 };
                 match known {
-                    Some(known) if is_first => known.followed_by(manifest).kept(store)?,
+                    Some(known) if is_first => known.replaced_by(manifest).ensure_stored(store)?,
                     Some(known) => {
-                        let delta = self.delta(&known.manifest, &manifest, &named, surveyed_at);
-                        (Seen::Changed(delta), known.followed_by(manifest))
+                        let delta =
+                            self.changes_between(&known.manifest, &manifest, &named, surveyed_at);
+                        (SurveyResult::Changed(delta), known.replaced_by(manifest))
                     }
                     None => match read {
-                        Some(read) => read.followed_by(manifest).kept(store)?,
-                        None => Known { manifest, kept: None }.kept(store)?,
+                        Some(read) => read.replaced_by(manifest).ensure_stored(store)?,
+                        None => KnownManifest { manifest, stored: None }.ensure_stored(store)?,
                     },
                 }
             }
         };
         {
-            let mut following = self.following();
-            following.last = Some(known);
-            following.is_surveyed = true;
-            following.is_running = is_running;
-            following.has_relied = is_same;
-            following.surveyed_at = started;
+            let mut turn_state = self.turn_state();
+            turn_state.last = Some(known);
+            turn_state.is_surveyed = true;
+            turn_state.is_running = is_running;
+            turn_state.has_relied_on_watch = is_same;
+            turn_state.surveyed_at = started;
         }
-        let ended = now();
-        self.append(turn, &Line::CommandSurvey { seen, is_running, started, ended })?;
+        let ended = unix_nanos();
+        self.append_line(turn, &RecordLine::CommandSurvey { seen, is_running, started, ended })?;
         Ok(None)
     }
 
     /// The survey of the whole Workspace.
-    fn everything(&self) -> Survey<'_> {
+    fn full_survey(&self) -> Survey<'_> {
         let Shared { workspace, store, limits, .. } = &*self.0;
         Survey { workspace, store, limits: *limits }
     }
 
     /// Surveys the whole Workspace and watches it where possible: from the second command on, or from the
     /// first one if the Workspace is large.
-    fn look_at_everything(
+    fn survey_everything(
         &self,
         before: Option<&Arc<Manifest>>,
         touched: &[PathBuf],
         progress: &SurveyProgress,
-    ) -> Result<Arc<Manifest>, Refused> {
+    ) -> Result<Arc<Manifest>, SurveyError> {
         let Shared { workspace, store, .. } = &*self.0;
         let (watch, surveys) = {
-            let mut following = self.following();
-            following.surveys += 1;
-            (following.watch.take(), following.surveys)
+            let mut turn_state = self.turn_state();
+            turn_state.surveys += 1;
+            (turn_state.watch.take(), turn_state.surveys)
         };
         let is_large = || {
             let in_git = || git_index::entry_count(&workspace.root().join(".git"));
@@ -497,92 +517,93 @@ impl Tracker {
         let is_worth_it = surveys > SURVEYS_WITHOUT_WATCH || watch.is_none() && is_large();
         let watch = watch.or_else(|| is_worth_it.then(|| FolderWatch::new(workspace)).flatten());
         let known = before.map(Arc::as_ref);
-        let taken = self.everything().take_watched(known, touched, watch.as_ref(), progress);
-        let mut following = self.following();
+        let taken = self.full_survey().run_watched(known, touched, watch.as_ref(), progress);
+        let mut turn_state = self.turn_state();
         if let Some(summary) = progress.first_batch() {
-            following.notices.push(summary.notice(store));
+            turn_state.notices.push(summary.notice(store));
         }
         let taken = taken?;
-        following.watch = watch;
+        turn_state.watch = watch;
         let same = before.filter(|_| taken.is_none()).map(Arc::clone);
         Ok(same.unwrap_or_else(|| Arc::new(taken.unwrap_or_default())))
     }
 
-    fn kept(&self, content: Option<(&[u8], u32)>) -> io::Result<Option<State>> {
+    fn store_content(&self, content: Option<(&[u8], u32)>) -> io::Result<Option<FileState>> {
         let keep = |(bytes, mode): (&[u8], u32)| {
-            Ok(State::File { sha256: self.0.store.put(bytes)?, mode: mode & 0o7777 })
+            Ok(FileState::File { sha256: self.0.store.put(bytes)?, mode: mode & 0o7777 })
         };
         content.map(keep).transpose()
     }
 
     /// The missing folders above a path, outermost first.
-    fn missing_above(&self, path: &Path) -> Vec<RawPath> {
+    fn missing_folders_above(&self, path: &Path) -> Vec<RawPath> {
         let above = path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty());
-        let missing = above.take_while(|folder| self.0.workspace.look_exact(folder).is_err());
+        let missing = above.take_while(|folder| self.0.workspace.stat_no_follow(folder).is_err());
         let mut missing: Vec<RawPath> = missing.map(|folder| RawPath(folder.to_owned())).collect();
         missing.reverse();
         missing
     }
 
     /// Appends a line to this Turn's Record; a new Record gets its first line before.
-    fn append(&self, turn: u64, line: &Line) -> io::Result<()> {
+    fn append_line(&self, turn: u64, line: &RecordLine) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
-        let mut following = self.following();
-        if following.record.is_none() {
-            let folder = self.0.session_folder.join(FOLDER).create()?;
-            let file = if let Some(file) = folder.open_append(name(turn))? {
+        let mut turn_state = self.turn_state();
+        if turn_state.record.is_none() {
+            let folder = self.0.session_folder.join(RECORDS_FOLDER).create()?;
+            let file = if let Some(file) = folder.open_append(record_file_name(turn))? {
                 file
             } else {
                 let Shared { workspace, session_folder, .. } = &*self.0;
-                let mut first = serde_json::to_vec(&began(workspace, session_folder, turn))?;
+                let mut first = serde_json::to_vec(&header_line(workspace, session_folder, turn))?;
                 first.push(b'\n');
                 text.splice(..0, first);
-                folder.create_new(name(turn))?
+                folder.create_new(record_file_name(turn))?
             };
-            following.record = Some(file);
+            turn_state.record = Some(file);
         }
-        following.record.as_mut().map_or(Ok(()), |file| file.write_all(&text))
+        turn_state.record.as_mut().map_or(Ok(()), |file| file.write_all(&text))
     }
 
-    fn surveying(&self) -> MutexGuard<'_, ()> {
+    fn lock_surveys(&self) -> MutexGuard<'_, ()> {
         self.0.surveying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn following(&self) -> MutexGuard<'_, Following> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turn_state(&self) -> MutexGuard<'_, TurnState> {
+        self.0.turn_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Whether a file was created before a survey began; timestamps of files lag by up to a kernel tick.
-pub(super) fn is_before(born: u64, began: u64) -> bool {
+pub(super) fn is_created_before(born: u64, began: u64) -> bool {
     born.saturating_add(20_000_000) < began
 }
 
-impl Known {
+impl KnownManifest {
     /// Stores the Manifest, unless the store still has it.
-    fn kept(self, store: &Store) -> io::Result<(Seen, Self)> {
-        let kept = match self.kept.filter(|(hash, length)| store.renew(hash, *length)) {
+    fn ensure_stored(self, store: &ContentStore) -> io::Result<(SurveyResult, Self)> {
+        let kept = match self.stored.filter(|(hash, length)| store.refresh_if_whole(hash, *length))
+        {
             Some(kept) => kept,
-            None => keep_as_last(&self.manifest, store)?,
+            None => save_as_last(&self.manifest, store)?,
         };
-        Ok((Seen::All(kept.0), Self { kept: Some(kept), ..self }))
+        Ok((SurveyResult::All(kept.0), Self { stored: Some(kept), ..self }))
     }
 
     /// The entry for a later Manifest, which is not stored unless it is equal.
-    fn followed_by(self, manifest: Arc<Manifest>) -> Self {
+    fn replaced_by(self, manifest: Arc<Manifest>) -> Self {
         if Arc::ptr_eq(&self.manifest, &manifest) || self.manifest == manifest {
             self
         } else {
-            Self { manifest, kept: None }
+            Self { manifest, stored: None }
         }
     }
 
     /// Loads the Manifest of the last survey of this Workspace, possibly by another Session.
-    fn last(store: &Store) -> Option<Self> {
-        let hash = store.last()?;
-        let manifest = Arc::new(Manifest::kept(&hash, store).ok()?);
-        let length = store.open(&hash).ok()??.metadata().ok()?.len();
-        Some(Self { manifest, kept: Some((hash, length)) })
+    fn load_last(store: &ContentStore) -> Option<Self> {
+        let hash = store.last_manifest_hash()?;
+        let manifest = Arc::new(Manifest::load(&hash, store).ok()?);
+        let length = store.open_content_file(&hash).ok()??.metadata().ok()?.len();
+        Some(Self { manifest, stored: Some((hash, length)) })
     }
 }

@@ -4,7 +4,7 @@
 //! its names are read from that descriptor. A folder that was swapped for a link meanwhile is not
 //! entered, and links are never followed, so there are no loops either.
 
-mod rules;
+mod ignore_rules;
 mod stop;
 
 use std::mem::MaybeUninit;
@@ -16,28 +16,28 @@ use ignore::overrides::Override;
 use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::Errno;
 
-pub use stop::{Stop, Stopped};
+pub use stop::{WalkStop, WalkStopReason};
 
 use crate::base::paths::STATE_FOLDER;
-use crate::host::workspace::{Wanted, Workspace};
-pub use rules::outside as rules_outside;
-use rules::{GIT, Judgement, Present, Rules};
+use crate::host::workspace::{OpenKind, Workspace};
+pub use ignore_rules::rule_files_outside as rules_outside;
+use ignore_rules::{DOT_GIT, IgnoreRules, IgnoreVerdict, RuleFiles};
 
 /// More threads than this do not make a walk faster; ripgrep has the same limit.
 const MOST_THREADS: usize = 12;
 /// How many files of one folder are one task.
-const BATCH: usize = 32;
+const FILES_PER_TASK: usize = 32;
 /// The buffer for names that the kernel returns at once, in bytes.
-const NAMES_ROOM: usize = 32 * 1024;
+const NAMES_BUFFER: usize = 32 * 1024;
 /// How many names of a folder are read between two checks of the clock.
-const LOOK_UP: usize = 256;
+const NAMES_PER_CHECK: usize = 256;
 /// How many unreadable paths are reported by name.
-const NAMED: usize = 3;
+const MOST_REPORTED: usize = 3;
 
 /// Options of a walk.
-pub struct Walk<'w> {
+pub struct WalkOptions<'w> {
     pub workspace: &'w Workspace,
-    pub stop: &'w Stop,
+    pub stop: &'w WalkStop,
     /// The folder to start from, relative to the root; no link is followed.
     pub start: &'w Path,
     /// Visit hidden and ignored names as well.
@@ -54,7 +54,7 @@ pub struct Walk<'w> {
 
 /// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
+pub enum WalkEntryKind {
     File,
     Folder,
     Link,
@@ -64,44 +64,44 @@ pub enum Sort {
 
 /// An entry that a walk found.
 #[derive(Debug, Clone, Copy)]
-pub struct Found<'p> {
+pub struct WalkEntry<'p> {
     /// Relative to the root.
     pub path: &'p [u8],
-    pub sort: Sort,
+    pub kind: WalkEntryKind,
 }
 
 /// Summary of a walk: what was left out or unreadable, and why it ended early.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct WalkSummary {
     /// Hidden or ignored names; a folder counts once.
     pub left_out: u64,
     pub unreadable: u64,
     /// The first unreadable paths, sorted by path.
     pub first_unreadable: Vec<(Box<[u8]>, Errno)>,
-    pub stopped: Option<Stopped>,
+    pub stopped: Option<WalkStopReason>,
 }
 
-impl Tally {
+impl WalkSummary {
     /// Records a path that could not be opened or read. One that was removed or replaced since its name was
     /// read is not recorded.
-    pub fn note_unreadable(&mut self, path: &[u8], errno: Errno) {
+    pub fn add_unreadable(&mut self, path: &[u8], errno: Errno) {
         if matches!(errno, Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::INVAL | Errno::NXIO)
         {
             return;
         }
         self.unreadable += 1;
         let place = self.first_unreadable.partition_point(|(other, _)| **other < *path);
-        if place < NAMED {
+        if place < MOST_REPORTED {
             self.first_unreadable.insert(place, (path.into(), errno));
-            self.first_unreadable.truncate(NAMED);
+            self.first_unreadable.truncate(MOST_REPORTED);
         }
     }
 
-    fn add(&mut self, other: Self) {
+    fn merge(&mut self, other: Self) {
         self.left_out += other.left_out;
         let more = other.unreadable - other.first_unreadable.len() as u64;
         for (path, errno) in other.first_unreadable {
-            self.note_unreadable(&path, errno);
+            self.add_unreadable(&path, errno);
         }
         self.unreadable += more;
     }
@@ -110,24 +110,24 @@ impl Tally {
 /// Walks and calls `visit` for every entry, which also returns whether to enter a folder. Each thread
 /// has a state of its own; all states are returned.
 pub fn walk<S: Send>(
-    walk: &Walk<'_>,
+    walk: &WalkOptions<'_>,
     state: impl Fn() -> S + Sync,
-    visit: impl Fn(&mut S, &mut Tally, Found<'_>) -> bool + Sync,
-) -> (Vec<S>, Tally) {
-    let shared = Shared::begin(walk);
+    visit: impl Fn(&mut S, &mut WalkSummary, WalkEntry<'_>) -> bool + Sync,
+) -> (Vec<S>, WalkSummary) {
+    let shared = SharedWalk::new(walk);
     let work = || {
-        let mut hands = Hands::new(&shared, state());
-        while let Some((task, _busy)) = shared.queue.next() {
+        let mut worker = WalkWorker::new(&shared, state());
+        while let Some((task, _busy)) = shared.queue.next_task() {
             if walk.stop.is_due() {
                 shared.queue.clear();
             } else {
-                hands.carry_out(task, &visit);
+                worker.run_task(task, &visit);
             }
         }
-        (hands.state, hands.tally)
+        (worker.state, worker.summary)
     };
     let threads = if walk.depth == 1 { 1 } else { threads() };
-    let results: Vec<(S, Tally)> = std::thread::scope(|scope| {
+    let results: Vec<(S, WalkSummary)> = std::thread::scope(|scope| {
         // Where no thread can be started, this one does the work alone.
         let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
         let others: Vec<_> = (1..threads).map_while(start).collect();
@@ -138,27 +138,27 @@ pub fn walk<S: Send>(
         });
         std::iter::once(own).chain(joined).collect()
     });
-    let mut whole = Tally { stopped: walk.stop.reason(), ..Tally::default() };
-    let states = results.into_iter().map(|(state, tally)| {
-        whole.add(tally);
+    let mut total = WalkSummary { stopped: walk.stop.reason(), ..WalkSummary::default() };
+    let states = results.into_iter().map(|(state, summary)| {
+        total.merge(summary);
         state
     });
-    (states.collect(), whole)
+    (states.collect(), total)
 }
 
 /// Whether the ignore rules leave out a path or a folder above it; the path need not exist.
 pub fn is_ignored(workspace: &Workspace, path: &Path) -> bool {
-    let (mut rules, mut whole) = Rules::above(workspace);
-    let before = whole.len();
+    let (mut rules, mut total) = IgnoreRules::above_workspace(workspace);
+    let before = total.len();
     let count = path.iter().count();
     for (place, part) in path.iter().enumerate() {
-        let folder = whole[before..].strip_suffix(b"/").unwrap_or_default().to_vec();
-        rules = rules.inside(workspace, &folder, Present::UNKNOWN, whole.len());
-        whole.extend_from_slice(part.as_bytes());
-        if rules.judge(&whole, place + 1 < count) == Judgement::Ignored {
+        let folder = total[before..].strip_suffix(b"/").unwrap_or_default().to_vec();
+        rules = rules.in_folder(workspace, &folder, RuleFiles::UNKNOWN, total.len());
+        total.extend_from_slice(part.as_bytes());
+        if rules.verdict(&total, place + 1 < count) == IgnoreVerdict::Ignored {
             return true;
         }
-        whole.push(b'/');
+        total.push(b'/');
     }
     false
 }
@@ -171,25 +171,25 @@ pub fn threads() -> usize {
 }
 
 /// The state that all threads of a walk share.
-struct Shared<'w> {
-    walk: &'w Walk<'w>,
-    queue: Queue,
+struct SharedWalk<'w> {
+    walk: &'w WalkOptions<'w>,
+    queue: WalkQueue,
     /// Length of the prefix that leads from the repository root to the Workspace, in bytes.
-    before: usize,
+    prefix_length: usize,
     /// Length of the start folder in a path, in bytes; globs match the rest.
-    below: usize,
+    start_length: usize,
 }
 
-impl<'w> Shared<'w> {
-    fn begin(walk: &'w Walk<'w>) -> Self {
+impl<'w> SharedWalk<'w> {
+    fn new(walk: &'w WalkOptions<'w>) -> Self {
         // In an extra root, paths are absolute and begin with it.
         let top = walk.workspace.root_length(walk.start);
         let (mut rules, mut path) = if walk.all || top > 0 {
-            (Rules::default(), Vec::new())
+            (IgnoreRules::default(), Vec::new())
         } else {
-            Rules::above(walk.workspace)
+            IgnoreRules::above_workspace(walk.workspace)
         };
-        let before = path.len();
+        let prefix_length = path.len();
         if !walk.all {
             // The folders between the root and the start folder have rules too.
             let start = walk.start.as_os_str().as_bytes();
@@ -198,65 +198,74 @@ impl<'w> Shared<'w> {
             let root = (start.len() > top).then_some((top, if top == 0 { 0 } else { top + 1 }));
             for (end, next) in root.into_iter().chain(ends) {
                 let folder = &start[..end];
-                rules = rules.inside(walk.workspace, folder, Present::UNKNOWN, before + next);
+                rules = rules.in_folder(
+                    walk.workspace,
+                    folder,
+                    RuleFiles::UNKNOWN,
+                    prefix_length + next,
+                );
             }
         }
         path.extend_from_slice(walk.start.as_os_str().as_bytes());
         let below = walk.start.as_os_str().len();
-        let below = if below == 0 { 0 } else { below + 1 };
-        let queue = Queue::new(Task::Folder { path, rules, depth: 1 });
-        Self { walk, queue, before, below }
+        let start_length = if below == 0 { 0 } else { below + 1 };
+        let queue = WalkQueue::new(WalkTask::Folder { path, rules, depth: 1 });
+        Self { walk, queue, prefix_length, start_length }
     }
 }
 
 /// One thread of a walk: its state and its reused buffers.
-struct Hands<'w, S> {
-    shared: &'w Shared<'w>,
+struct WalkWorker<'w, S> {
+    shared: &'w SharedWalk<'w>,
     state: S,
-    tally: Tally,
-    room: Box<[MaybeUninit<u8>]>,
+    summary: WalkSummary,
+    buffer: Box<[MaybeUninit<u8>]>,
     names: Vec<u8>,
     entries: Vec<(usize, FileType)>,
 }
 
-impl<'w, S> Hands<'w, S> {
-    fn new(shared: &'w Shared<'w>, state: S) -> Self {
-        let room = Box::new_uninit_slice(NAMES_ROOM);
+impl<'w, S> WalkWorker<'w, S> {
+    fn new(shared: &'w SharedWalk<'w>, state: S) -> Self {
+        let buffer = Box::new_uninit_slice(NAMES_BUFFER);
         let (names, entries) = (Vec::new(), Vec::new());
-        Self { shared, state, tally: Tally::default(), room, names, entries }
+        Self { shared, state, summary: WalkSummary::default(), buffer, names, entries }
     }
 
-    fn carry_out(&mut self, task: Task, visit: impl Fn(&mut S, &mut Tally, Found<'_>) -> bool) {
+    fn run_task(
+        &mut self,
+        task: WalkTask,
+        visit: impl Fn(&mut S, &mut WalkSummary, WalkEntry<'_>) -> bool,
+    ) {
         match task {
-            Task::Files(files) => self.look_at(&files, visit),
-            Task::Folder { path, rules, depth } => self.enter(path, rules, depth, visit),
+            WalkTask::Files(files) => self.visit_files(&files, visit),
+            WalkTask::Folder { path, rules, depth } => self.visit_folder(path, rules, depth, visit),
         }
     }
 
-    fn look_at(
+    fn visit_files(
         &mut self,
         files: &[NonFolder],
-        visit: impl Fn(&mut S, &mut Tally, Found<'_>) -> bool,
+        visit: impl Fn(&mut S, &mut WalkSummary, WalkEntry<'_>) -> bool,
     ) {
         for (path, sort) in files {
             if self.shared.walk.stop.is_set() {
                 return;
             }
-            visit(&mut self.state, &mut self.tally, Found { path, sort: *sort });
+            visit(&mut self.state, &mut self.summary, WalkEntry { path, kind: *sort });
         }
     }
 
-    fn enter(
+    fn visit_folder(
         &mut self,
         mut path: Vec<u8>,
-        rules: Rules,
+        rules: IgnoreRules,
         depth: usize,
-        visit: impl Fn(&mut S, &mut Tally, Found<'_>) -> bool,
+        visit: impl Fn(&mut S, &mut WalkSummary, WalkEntry<'_>) -> bool,
     ) {
-        let Shared { walk, queue, before, below } = self.shared;
+        let SharedWalk { walk, queue, prefix_length: before, start_length: below } = self.shared;
         let present = match self.read_names(&path[*before..]) {
             Ok(present) => present,
-            Err(errno) => return self.tally.note_unreadable(&path[*before..], errno),
+            Err(errno) => return self.summary.add_unreadable(&path[*before..], errno),
         };
         let end = path.len();
         if !path.is_empty() && !path.ends_with(b"/") {
@@ -266,7 +275,7 @@ impl<'w, S> Hands<'w, S> {
         let rules = if walk.all {
             rules
         } else {
-            rules.inside(walk.workspace, &path[*before..end.max(*before)], present, start)
+            rules.in_folder(walk.workspace, &path[*before..end.max(*before)], present, start)
         };
         let mut folders = Vec::new();
         let mut files: Vec<NonFolder> = Vec::new();
@@ -278,18 +287,18 @@ impl<'w, S> Hands<'w, S> {
                 return;
             }
             // Neither is text of the project; they are walked only when one is the start folder.
-            if name == GIT.as_bytes() || name == STATE_FOLDER.as_bytes() {
+            if name == DOT_GIT.as_bytes() || name == STATE_FOLDER.as_bytes() {
                 continue;
             }
             path.truncate(start);
             path.extend_from_slice(name);
             let is_folder = kind == FileType::Directory;
             if !walk.all {
-                let judgement = rules.judge(&path, is_folder);
+                let verdict = rules.verdict(&path, is_folder);
                 let is_hidden =
-                    !walk.hidden && name.starts_with(b".") && judgement == Judgement::Unsaid;
-                if is_hidden || judgement == Judgement::Ignored {
-                    self.tally.left_out += 1;
+                    !walk.hidden && name.starts_with(b".") && verdict == IgnoreVerdict::Unmatched;
+                if is_hidden || verdict == IgnoreVerdict::Ignored {
+                    self.summary.left_out += 1;
                     continue;
                 }
             }
@@ -300,35 +309,37 @@ impl<'w, S> Hands<'w, S> {
             }
             match kind {
                 FileType::Directory => {
-                    let found = Found { path: inside, sort: Sort::Folder };
-                    if visit(&mut self.state, &mut self.tally, found) && depth < walk.depth {
+                    let found = WalkEntry { path: inside, kind: WalkEntryKind::Folder };
+                    if visit(&mut self.state, &mut self.summary, found) && depth < walk.depth {
                         folders.push(path.clone());
                     }
                 }
-                FileType::RegularFile => files.push((inside.into(), Sort::File)),
-                FileType::Symlink => files.push((inside.into(), Sort::Link)),
-                _ => files.push((inside.into(), Sort::Other)),
+                FileType::RegularFile => files.push((inside.into(), WalkEntryKind::File)),
+                FileType::Symlink => files.push((inside.into(), WalkEntryKind::Link)),
+                _ => files.push((inside.into(), WalkEntryKind::Other)),
             }
         }
         // The queue is a stack, so that early paths are visited early.
         folders.sort_unstable_by(|one, other| other.cmp(one));
-        let folder = |path| Task::Folder { path, rules: rules.clone(), depth: depth + 1 };
-        queue.add(folders.into_iter().map(folder));
-        if walk.shares_files && files.len() > BATCH {
-            queue.add(files.chunks(BATCH).rev().map(|piece| Task::Files(piece.to_vec())));
+        let folder = |path| WalkTask::Folder { path, rules: rules.clone(), depth: depth + 1 };
+        queue.push_all(folders.into_iter().map(folder));
+        if walk.shares_files && files.len() > FILES_PER_TASK {
+            queue.push_all(
+                files.chunks(FILES_PER_TASK).rev().map(|piece| WalkTask::Files(piece.to_vec())),
+            );
         } else {
-            self.look_at(&files, visit);
+            self.visit_files(&files, visit);
         }
     }
 
     /// Reads the names of a folder, and records which files with ignore rules it has.
-    fn read_names(&mut self, path: &[u8]) -> Result<Present, Errno> {
-        let Walk { workspace, stop, .. } = self.shared.walk;
+    fn read_names(&mut self, path: &[u8]) -> Result<RuleFiles, Errno> {
+        let WalkOptions { workspace, stop, .. } = self.shared.walk;
         self.names.clear();
         self.entries.clear();
-        let mut present = Present::default();
-        let descriptor = workspace.open_exact(path, Wanted::Folder)?;
-        let mut folder = RawDir::new(&descriptor, &mut self.room);
+        let mut present = RuleFiles::default();
+        let descriptor = workspace.open_no_follow(path, OpenKind::Folder)?;
+        let mut folder = RawDir::new(&descriptor, &mut self.buffer);
         while let Some(entry) = folder.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
@@ -342,10 +353,10 @@ impl<'w, S> Hands<'w, S> {
                 }
                 known => known,
             };
-            present.note(name);
+            present.record_name(name);
             self.names.extend_from_slice(name);
             self.entries.push((self.names.len(), kind));
-            if self.entries.len().is_multiple_of(LOOK_UP) && stop.is_due() {
+            if self.entries.len().is_multiple_of(NAMES_PER_CHECK) && stop.is_due() {
                 break;
             }
         }
@@ -354,70 +365,73 @@ impl<'w, S> Hands<'w, S> {
 }
 
 /// The path and type of an entry that is no folder.
-type NonFolder = (Box<[u8]>, Sort);
+type NonFolder = (Box<[u8]>, WalkEntryKind);
 
 /// A task of a walk.
-enum Task {
-    Folder { path: Vec<u8>, rules: Rules, depth: usize },
+enum WalkTask {
+    Folder { path: Vec<u8>, rules: IgnoreRules, depth: usize },
     Files(Vec<NonFolder>),
 }
 
 /// The waiting tasks, and the number of running ones, which may still add more.
-struct Queue {
-    left: Mutex<Left>,
-    news: Condvar,
+struct WalkQueue {
+    pending: Mutex<PendingTasks>,
+    has_changed: Condvar,
 }
 
-struct Left {
-    tasks: Vec<Task>,
+struct PendingTasks {
+    tasks: Vec<WalkTask>,
     busy: usize,
 }
 
 /// Guard of a running task; the task counts as done when it is dropped, also by a panic.
-struct Busy<'q>(&'q Queue);
+struct BusyGuard<'q>(&'q WalkQueue);
 
-impl Drop for Busy<'_> {
+impl Drop for BusyGuard<'_> {
     fn drop(&mut self) {
         let mut left = self.0.lock();
         left.busy -= 1;
         if left.busy == 0 && left.tasks.is_empty() {
-            self.0.news.notify_all();
+            self.0.has_changed.notify_all();
         }
     }
 }
 
-impl Queue {
-    fn new(first: Task) -> Self {
-        Self { left: Mutex::new(Left { tasks: vec![first], busy: 0 }), news: Condvar::new() }
+impl WalkQueue {
+    fn new(first: WalkTask) -> Self {
+        Self {
+            pending: Mutex::new(PendingTasks { tasks: vec![first], busy: 0 }),
+            has_changed: Condvar::new(),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Left> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PendingTasks> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the next task; `None` when there will be no more.
-    fn next(&self) -> Option<(Task, Busy<'_>)> {
+    fn next_task(&self) -> Option<(WalkTask, BusyGuard<'_>)> {
         let mut left = self.lock();
         loop {
             if let Some(task) = left.tasks.pop() {
                 left.busy += 1;
-                return Some((task, Busy(self)));
+                return Some((task, BusyGuard(self)));
             }
             if left.busy == 0 {
                 return None;
             }
-            left = self.news.wait(left).unwrap_or_else(PoisonError::into_inner);
+            left = self.has_changed.wait(left).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn add(&self, tasks: impl Iterator<Item = Task>) {
+    fn push_all(&self, tasks: impl Iterator<Item = WalkTask>) {
         let mut left = self.lock();
         let count = left.tasks.len();
         left.tasks.extend(tasks);
         match left.tasks.len() - count {
             0 => {}
-            1 => self.news.notify_one(),
-            _ => self.news.notify_all(),
+            1 => self.has_changed.notify_one(),
+            _ => self.has_changed.notify_all(),
         }
     }
 

@@ -6,65 +6,70 @@ use std::time::{Duration, Instant};
 
 /// The reason why a walk ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stopped {
-    Asked,
-    Late(Duration),
+pub enum WalkStopReason {
+    Requested,
+    TimedOut(Duration),
 }
 
 /// Stop request and deadline, shared by all threads of a walk.
 #[derive(Debug)]
-pub struct Stop {
-    is_asked: AtomicBool,
-    is_late: AtomicBool,
+pub struct WalkStop {
+    is_requested: AtomicBool,
+    is_timed_out: AtomicBool,
     limit: Duration,
     deadline: Instant,
 }
 
-impl Stop {
+impl WalkStop {
     /// Without a request, and with this time limit.
-    pub fn after(limit: Duration) -> Self {
+    pub fn with_timeout(limit: Duration) -> Self {
         let deadline = Instant::now() + limit;
-        Self { is_asked: AtomicBool::new(false), is_late: AtomicBool::new(false), limit, deadline }
+        Self {
+            is_requested: AtomicBool::new(false),
+            is_timed_out: AtomicBool::new(false),
+            limit,
+            deadline,
+        }
     }
 
     /// Requests that the walk ends.
-    pub fn ask(&self) {
-        self.is_asked.store(true, Ordering::Relaxed);
+    pub fn request(&self) {
+        self.is_requested.store(true, Ordering::Relaxed);
     }
 
     /// Whether the walk is to end; cheap, because it does not read the clock.
     pub fn is_set(&self) -> bool {
-        self.is_asked.load(Ordering::Relaxed) || self.is_late.load(Ordering::Relaxed)
+        self.is_requested.load(Ordering::Relaxed) || self.is_timed_out.load(Ordering::Relaxed)
     }
 
     /// Whether the walk is to end; reads the clock.
     pub fn is_due(&self) -> bool {
         if !self.is_set() && Instant::now() > self.deadline {
-            self.is_late.store(true, Ordering::Relaxed);
+            self.is_timed_out.store(true, Ordering::Relaxed);
         }
         self.is_set()
     }
 
     /// The reason for an early end, if any. A request counts also when it came after the deadline.
-    pub fn reason(&self) -> Option<Stopped> {
-        if self.is_asked.load(Ordering::Relaxed) {
-            return Some(Stopped::Asked);
+    pub fn reason(&self) -> Option<WalkStopReason> {
+        if self.is_requested.load(Ordering::Relaxed) {
+            return Some(WalkStopReason::Requested);
         }
-        self.is_late.load(Ordering::Relaxed).then_some(Stopped::Late(self.limit))
+        self.is_timed_out.load(Ordering::Relaxed).then_some(WalkStopReason::TimedOut(self.limit))
     }
 
     /// A reader that fails when the walk is to end.
-    pub fn reader<R: Read>(&self, inner: R) -> impl Read {
-        Watched { inner, stop: self }
+    pub fn stoppable_reader<R: Read>(&self, inner: R) -> impl Read {
+        StoppableReader { inner, stop: self }
     }
 }
 
-struct Watched<'s, R> {
+struct StoppableReader<'s, R> {
     inner: R,
-    stop: &'s Stop,
+    stop: &'s WalkStop,
 }
 
-impl<R: Read> Read for Watched<'_, R> {
+impl<R: Read> Read for StoppableReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.stop.is_due() {
             return Err(io::Error::other("the search was stopped"));

@@ -5,11 +5,11 @@
 //! and opened later by name.
 
 mod batch;
-mod carry;
 mod enclosing;
-mod exact;
-mod further;
-mod links;
+mod extra_roots;
+mod hard_links;
+mod metadata;
+mod no_follow;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -25,15 +25,15 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-pub use batch::{Broken, Done, Fate, Step, abandon, commit};
+pub use batch::{BatchError, BatchStep, StepResult, StepRollback, abandon_batch, commit_batch};
 pub use enclosing::project_folders;
-pub use exact::{Place, Wanted, name_exact};
-pub use target::Target;
+pub use no_follow::{OpenKind, ResolvedPath, writable_file_name};
+pub use target::WriteTarget;
 
 use crate::base::error::{Explain, Kind};
 use crate::base::paths::STATE_FOLDER;
-use crate::settings::bounds::Bounds;
-use further::Further;
+use crate::settings::bounds::WriteBounds;
+use extra_roots::ExtraRoots;
 
 /// How often an open is tried again when the kernel saw a rename in the middle of it.
 const RENAME_RETRIES: usize = 128;
@@ -43,10 +43,10 @@ const NAMES_LIMIT: usize = 2000;
 
 /// An open Workspace, cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Workspace(Arc<Root>, Arc<Bounds>, Option<Arc<Path>>, Arc<Further>);
+pub struct Workspace(Arc<WorkspaceRoot>, Arc<WriteBounds>, Option<Arc<Path>>, Arc<ExtraRoots>);
 
 #[derive(Debug)]
-struct Root {
+struct WorkspaceRoot {
     /// As the user spelled it, made absolute.
     given: PathBuf,
     canonical: PathBuf,
@@ -55,7 +55,7 @@ struct Root {
 
 /// How a directory was chosen as the Workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
+pub enum WorkspaceChoice {
     /// The user named it.
     Named,
     /// It is where Pixir was started.
@@ -83,20 +83,20 @@ impl Workspace {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(&canonical, flags, Mode::empty())
             .map_err(|errno| WorkspaceError::from_errno(errno, path))?;
-        let root = Arc::new(Root { given, canonical, folder });
+        let root = Arc::new(WorkspaceRoot { given, canonical, folder });
         Ok(Self(root, Arc::default(), None, Arc::default()))
     }
 
     /// This Workspace with write bounds.
     #[must_use]
-    pub fn bounded(self, bounds: Bounds) -> Self {
+    pub fn with_bounds(self, bounds: WriteBounds) -> Self {
         Self(self.0, Arc::new(bounds), self.2, self.3)
     }
 
     /// This Workspace without access to the files of a folder: a Workspace may contain the user's Home,
     /// and with it the tokens of a sign-in.
     #[must_use]
-    pub fn hiding(self, folder: &Path) -> Self {
+    pub fn with_hidden_folder(self, folder: &Path) -> Self {
         let hidden = folder.canonicalize().ok().filter(|real| real.starts_with(self.root()));
         Self(self.0, self.1, hidden.map(Into::into), self.3)
     }
@@ -108,20 +108,24 @@ impl Workspace {
     }
 
     /// Where tools may write.
-    pub fn bounds(&self) -> &Bounds {
+    pub fn bounds(&self) -> &WriteBounds {
         &self.1
     }
 
     /// Refuses `/`, the user's home and its parents, unless the user named them.
-    pub fn admit(path: &Path, home: Option<&Path>, choice: Choice) -> Result<(), WorkspaceError> {
-        if choice == Choice::Named {
+    pub fn refuse_wide(
+        path: &Path,
+        home: Option<&Path>,
+        choice: WorkspaceChoice,
+    ) -> Result<(), WorkspaceError> {
+        if choice == WorkspaceChoice::Named {
             return Ok(());
         }
         let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let (workspace, home) = (real(path), home.map(real));
         let holds_home = home.is_some_and(|home| home.starts_with(&workspace));
         if workspace.parent().is_none() || holds_home {
-            return Err(WorkspaceError::Refused { path: workspace });
+            return Err(WorkspaceError::TooWide { path: workspace });
         }
         Ok(())
     }
@@ -149,19 +153,19 @@ impl Workspace {
 
     /// Opens a regular file for reading; everything else is refused and never blocks.
     pub fn open_file(&self, path: &Path) -> Result<OpenFile, WorkspaceError> {
-        if let Some(other) = self.elsewhere(path) {
-            return Ok(other.open_file(path)?.beneath(other));
+        if let Some(other) = self.extra_root_for(path) {
+            return Ok(other.open_file(path)?.named_in(other));
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let descriptor = self.open_beneath(self.relative(path)?, flags)?;
-        self.opened(descriptor, path)
+        self.check_opened(descriptor, path)
     }
 
     /// Checks that an opened file is a regular one and not hidden.
-    fn opened(&self, descriptor: OwnedFd, path: &Path) -> Result<OpenFile, WorkspaceError> {
+    fn check_opened(&self, descriptor: OwnedFd, path: &Path) -> Result<OpenFile, WorkspaceError> {
         let stat = rustix::fs::fstat(&descriptor)
             .map_err(|errno| WorkspaceError::from_errno(errno, path))?;
-        if let Some(what) = irregular(&stat) {
+        if let Some(what) = irregular_kind(&stat) {
             return Err(WorkspaceError::NotRegular { path: path.to_owned(), what });
         }
         let real = self.real_path(&descriptor, path)?;
@@ -173,7 +177,7 @@ impl Workspace {
 
     /// The metadata of the file that a path leads to, without opening it for reading.
     pub fn metadata(&self, path: &Path) -> Result<Stat, WorkspaceError> {
-        if let Some(other) = self.elsewhere(path) {
+        if let Some(other) = self.extra_root_for(path) {
             return other.metadata(path);
         }
         let descriptor = self.open_beneath(self.relative(path)?, OFlags::PATH)?;
@@ -182,7 +186,7 @@ impl Workspace {
 
     /// The names in the parent folder of `path`, for suggestions.
     pub fn names_beside(&self, path: &Path) -> Vec<OsString> {
-        if let Some(other) = self.elsewhere(path) {
+        if let Some(other) = self.extra_root_for(path) {
             return other.names_beside(path);
         }
         let folder = || {
@@ -197,8 +201,8 @@ impl Workspace {
 
     /// Checks that tools may write a path, without changing anything; `.pixir` is never writable.
     pub fn check_writable(&self, path: &Path) -> Result<(), WorkspaceError> {
-        if let Some(other) = self.elsewhere(path) {
-            self.refuse_beside(path)?;
+        if let Some(other) = self.extra_root_for(path) {
+            self.refuse_unbounded_extra_root(path)?;
             return other.check_writable(path);
         }
         let relative = self.relative(path)?;
@@ -209,7 +213,7 @@ impl Workspace {
             match self.open_beneath(or_root(ancestor), OFlags::PATH) {
                 Ok(descriptor) => {
                     refuse_protected(&self.real_path(&descriptor, path)?, path)?;
-                    let is_folder = |stat: &Stat| irregular(stat) == Some("a folder");
+                    let is_folder = |stat: &Stat| irregular_kind(stat) == Some("a folder");
                     return match rustix::fs::fstat(&descriptor) {
                         Ok(stat) if !is_folder(&stat) => self.refuse_alias_of_state(&stat, path),
                         _ => Ok(()),
@@ -224,9 +228,9 @@ impl Workspace {
     }
 
     /// Resolves the path of a missing file, relative to the root: the parent with links resolved, and the name.
-    pub fn place_of(&self, path: &Path) -> PathBuf {
-        if let Some(other) = self.elsewhere(path) {
-            return other.absolute(&other.place_of(path));
+    pub fn resolve_missing(&self, path: &Path) -> PathBuf {
+        if let Some(other) = self.extra_root_for(path) {
+            return other.absolute(&other.resolve_missing(path));
         }
         let Ok(relative) = self.relative(path) else { return path.to_owned() };
         let (Some(parent), Some(name)) = (relative.parent(), relative.file_name()) else {
@@ -234,31 +238,31 @@ impl Workspace {
         };
         let folder = self.open_beneath(or_root(parent), OFlags::PATH);
         let real = folder.and_then(|folder| self.real_path(&folder, path));
-        real.unwrap_or_else(|_| self.place_of(parent)).join(name)
+        real.unwrap_or_else(|_| self.resolve_missing(parent)).join(name)
     }
 
     /// Resolves a path relative to the root, with links resolved as far as it exists.
     pub fn resolve(&self, path: &Path) -> PathBuf {
-        if let Some(other) = self.elsewhere(path) {
+        if let Some(other) = self.extra_root_for(path) {
             return other.absolute(&other.resolve(path));
         }
         let existing = self
             .relative(path)
             .and_then(|relative| self.open_beneath(relative, OFlags::PATH))
             .and_then(|descriptor| self.real_path(&descriptor, path));
-        existing.unwrap_or_else(|_| self.place_of(path))
+        existing.unwrap_or_else(|_| self.resolve_missing(path))
     }
 
     /// Refuses a resolved path outside the write bounds.
     fn refuse_unbounded(&self, real: &Path, path: &Path) -> Result<(), WorkspaceError> {
-        if self.1.allow(real) {
+        if self.1.allows(real) {
             return Ok(());
         }
         Err(WorkspaceError::Bounded { path: path.to_owned() })
     }
 
     /// Refuses a path of an extra root when there are write bounds, which name paths of the Workspace only.
-    fn refuse_beside(&self, path: &Path) -> Result<(), WorkspaceError> {
+    fn refuse_unbounded_extra_root(&self, path: &Path) -> Result<(), WorkspaceError> {
         if self.1.is_empty() {
             return Ok(());
         }
@@ -268,7 +272,7 @@ impl Workspace {
     /// Strips the root, as given and canonical; any other absolute path is outside.
     fn relative<'p>(&self, path: &'p Path) -> Result<&'p Path, WorkspaceError> {
         if memchr::memchr(0, path.as_os_str().as_encoded_bytes()).is_some() {
-            return Err(WorkspaceError::NoPath { reason: "it contains a NUL byte" });
+            return Err(WorkspaceError::InvalidPath { reason: "it contains a NUL byte" });
         }
         if path.is_relative() {
             return Ok(or_root(path));
@@ -342,7 +346,7 @@ fn os_string(bytes: &[u8]) -> OsString {
 }
 
 /// The kind of a file in words; `None` for a regular one.
-fn irregular(stat: &Stat) -> Option<&'static str> {
+fn irregular_kind(stat: &Stat) -> Option<&'static str> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => None,
         FileType::Directory => Some("a folder"),
@@ -367,13 +371,13 @@ fn refuse_protected(relative: &Path, path: &Path) -> Result<(), WorkspaceError> 
 }
 
 /// Whether a name in a folder is still this file, with the content it had.
-fn is_still(folder: &impl AsFd, name: &OsStr, stat: &Stat) -> bool {
+fn is_same_file(folder: &impl AsFd, name: &OsStr, stat: &Stat) -> bool {
     rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|now| identity(&now) == identity(stat))
+        .is_ok_and(|now| file_version(&now) == file_version(stat))
 }
 
 /// Device, inode, size and modification time of a file: they change with the file or its content.
-pub fn identity(stat: &Stat) -> (u64, u64, i64, i64, u64) {
+pub fn file_version(stat: &Stat) -> (u64, u64, i64, i64, u64) {
     (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
 }
 
@@ -381,7 +385,7 @@ pub fn identity(stat: &Stat) -> (u64, u64, i64, i64, u64) {
 #[derive(Debug, thiserror::Error)]
 pub enum WorkspaceError {
     #[error("{} is too wide to be a Workspace", path.display())]
-    Refused { path: PathBuf },
+    TooWide { path: PathBuf },
     #[error("{} belongs to Pixir's own folder and cannot be a Workspace", path.display())]
     OwnHome { path: PathBuf },
     #[error("{} is outside the Workspace", path.display())]
@@ -417,7 +421,7 @@ pub enum WorkspaceError {
     )]
     ManyNames { path: PathBuf, links: u64, size: u64 },
     #[error("invalid path: {reason}")]
-    NoPath { reason: &'static str },
+    InvalidPath { reason: &'static str },
 }
 
 impl WorkspaceError {
@@ -429,15 +433,15 @@ impl WorkspaceError {
             Errno::NOSYS => Self::Unsupported,
             Errno::NXIO => Self::NotRegular { path, what: "a socket or device" },
             Errno::AGAIN => Self::Changed { path },
-            Errno::NAMETOOLONG => Self::NoPath { reason: "it is too long" },
+            Errno::NAMETOOLONG => Self::InvalidPath { reason: "it is too long" },
             _ => Self::Read { path, source: errno.into() },
         }
     }
 
     fn path(&self) -> Option<&Path> {
         match self {
-            Self::Unsupported | Self::NoPath { .. } => None,
-            Self::Refused { path }
+            Self::Unsupported | Self::InvalidPath { .. } => None,
+            Self::TooWide { path }
             | Self::OwnHome { path }
             | Self::Outside { path }
             | Self::Protected { path }
@@ -458,12 +462,12 @@ impl WorkspaceError {
 impl Explain for WorkspaceError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Refused { .. } | Self::OwnHome { .. } => Kind::WorkspaceRefused,
+            Self::TooWide { .. } | Self::OwnHome { .. } => Kind::WorkspaceRefused,
             Self::Outside { .. } => Kind::OutsideWorkspace,
             Self::Protected { .. } | Self::Hidden { .. } => Kind::ProtectedPath,
             Self::Bounded { .. } => Kind::PermissionDenied,
             Self::Missing { .. } => Kind::NotFound,
-            Self::NotRegular { .. } | Self::NoPath { .. } => Kind::InvalidArgs,
+            Self::NotRegular { .. } | Self::InvalidPath { .. } => Kind::InvalidArgs,
             Self::Changed { .. } => Kind::FileChanged,
             Self::Unsupported | Self::Read { .. } => Kind::ReadFailed,
             Self::Write { .. }
@@ -483,7 +487,7 @@ impl Explain for WorkspaceError {
     }
     fn next_actions(&self) -> Vec<String> {
         let action = match self {
-            Self::Refused { .. } => "pass it with --cwd, or start in a project folder",
+            Self::TooWide { .. } => "pass it with --cwd, or start in a project folder",
             Self::OwnHome { .. } => "start in a project folder; `pixir config` changes settings",
             Self::Outside { .. } => "use a path inside the Workspace",
             Self::Hidden { .. } => "go on without it, or ask the user",
@@ -502,7 +506,7 @@ impl Explain for WorkspaceError {
             Self::Missing { .. }
             | Self::NotRegular { .. }
             | Self::Unsupported
-            | Self::NoPath { .. }
+            | Self::InvalidPath { .. }
             | Self::Read { .. }
             | Self::Write { .. } => return Vec::new(),
         };

@@ -14,32 +14,32 @@ use rustix::fs::{Access, AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::{
-    OpenFile, Workspace, WorkspaceError, carry, irregular, is_still, open_at, or_root, os_string,
-    refuse_protected,
+    OpenFile, Workspace, WorkspaceError, irregular_kind, is_same_file, metadata, open_at, or_root,
+    os_string, refuse_protected,
 };
 
 /// How many bytes of a name go into the name of its temporary.
-const SHOWN_NAME: usize = 200;
+const LONGEST_NAME_PART: usize = 200;
 
 /// A file that may be written: it exists and is open, or its folder does.
 #[derive(Debug)]
-pub struct Target {
+pub struct WriteTarget {
     pub(super) folder: OwnedFd,
     pub(super) name: OsString,
     path: PathBuf,
     pub(super) existing: Option<OpenFile>,
     /// The folders that were made for the file, the outermost first.
-    pub(super) made: Vec<MadeFolder>,
+    pub(super) created_folders: Vec<CreatedFolder>,
 }
 
 /// A folder that was made for a target.
 #[derive(Debug)]
-pub(super) struct MadeFolder {
+pub(super) struct CreatedFolder {
     above: OwnedFd,
     name: OsString,
 }
 
-impl MadeFolder {
+impl CreatedFolder {
     /// Removes the folder, unless it has got entries meanwhile.
     pub(super) fn remove(&self) {
         rustix::fs::unlinkat(&self.above, &self.name, AtFlags::REMOVEDIR).ok();
@@ -48,7 +48,7 @@ impl MadeFolder {
 
 /// The result of replacing a file.
 #[derive(Debug)]
-pub struct Replaced {
+pub struct ReplacedFile {
     pub stat: Stat,
     /// Notes about lost metadata and files that were left behind.
     pub notes: Vec<String>,
@@ -56,10 +56,10 @@ pub struct Replaced {
 
 impl Workspace {
     /// Opens the target of a write to `path`, making missing folders.
-    pub fn target(&self, path: &Path) -> Result<Target, WorkspaceError> {
-        if let Some(other) = self.elsewhere(path) {
-            self.refuse_beside(path)?;
-            return Ok(other.target(path)?.beneath(other));
+    pub fn open_target(&self, path: &Path) -> Result<WriteTarget, WorkspaceError> {
+        if let Some(other) = self.extra_root_for(path) {
+            self.refuse_unbounded_extra_root(path)?;
+            return Ok(other.open_target(path)?.named_in(other));
         }
         let relative = self.relative(path)?;
         refuse_protected(relative, path)?;
@@ -74,10 +74,10 @@ impl Workspace {
     }
 
     /// Opens a file that is to be removed or renamed; a link is refused, because the name is the link's.
-    pub fn target_itself(&self, path: &Path) -> Result<Target, WorkspaceError> {
-        if let Some(other) = self.elsewhere(path) {
-            self.refuse_beside(path)?;
-            return Ok(other.target_itself(path)?.beneath(other));
+    pub fn open_target_no_follow(&self, path: &Path) -> Result<WriteTarget, WorkspaceError> {
+        if let Some(other) = self.extra_root_for(path) {
+            self.refuse_unbounded_extra_root(path)?;
+            return Ok(other.open_target_no_follow(path)?.named_in(other));
         }
         let relative = self.relative(path)?;
         refuse_protected(relative, path)?;
@@ -93,12 +93,12 @@ impl Workspace {
                 errno => WorkspaceError::from_errno(errno, path),
             },
         )?;
-        self.existing_target(self.opened(descriptor, path)?)
+        self.existing_target(self.check_opened(descriptor, path)?)
     }
 
     /// Whether a path's last part is a link.
     pub fn is_link(&self, path: &Path) -> bool {
-        if let Some(other) = self.elsewhere(path) {
+        if let Some(other) = self.extra_root_for(path) {
             return other.is_link(path);
         }
         let look = || {
@@ -108,10 +108,10 @@ impl Workspace {
             let name = relative.file_name()?;
             rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()
         };
-        look().is_some_and(|stat| irregular(&stat) == Some("a link"))
+        look().is_some_and(|stat| irregular_kind(&stat) == Some("a link"))
     }
 
-    fn existing_target(&self, existing: OpenFile) -> Result<Target, WorkspaceError> {
+    fn existing_target(&self, existing: OpenFile) -> Result<WriteTarget, WorkspaceError> {
         let path = existing.path.clone();
         let changed = || WorkspaceError::Changed { path: path.clone() };
         let name = path.file_name().ok_or_else(changed)?.to_owned();
@@ -120,16 +120,22 @@ impl Workspace {
         self.refuse_protected_folder(&folder, &path)?;
         refuse_protected(&path, &path)?;
         self.refuse_unbounded(&path, &path)?;
-        if !is_still(&folder, &name, &existing.stat) {
+        if !is_same_file(&folder, &name, &existing.stat) {
             return Err(changed());
         }
         self.refuse_alias_of_state(&existing.stat, &path)?;
         rustix::fs::accessat(&folder, &name, Access::WRITE_OK, AtFlags::EACCESS)
             .map_err(|errno| write_error(errno, &path))?;
-        Ok(Target { folder, name, path, existing: Some(existing), made: Vec::new() })
+        Ok(WriteTarget {
+            folder,
+            name,
+            path,
+            existing: Some(existing),
+            created_folders: Vec::new(),
+        })
     }
 
-    fn new_target(&self, relative: &Path) -> Result<Target, WorkspaceError> {
+    fn new_target(&self, relative: &Path) -> Result<WriteTarget, WorkspaceError> {
         let Some(name) = relative.file_name() else {
             return Err(WorkspaceError::Missing { path: relative.to_owned() });
         };
@@ -139,21 +145,27 @@ impl Workspace {
         if let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             let path = relative.to_owned();
             // A dangling link: a write does not replace the link itself.
-            return Err(match irregular(&stat) {
+            return Err(match irregular_kind(&stat) {
                 Some(what) => WorkspaceError::NotRegular { path, what },
                 None => WorkspaceError::Changed { path },
             });
         }
         let path = self.real_path(&folder, relative)?.join(name);
         self.refuse_unbounded(&path, relative)?;
-        Ok(Target { folder, name: name.to_owned(), path, existing: None, made })
+        Ok(WriteTarget {
+            folder,
+            name: name.to_owned(),
+            path,
+            existing: None,
+            created_folders: made,
+        })
     }
 
     /// Opens a folder, making missing components one after the other.
     fn ensure_folder(
         &self,
         relative: &Path,
-        made: &mut Vec<MadeFolder>,
+        made: &mut Vec<CreatedFolder>,
     ) -> Result<OwnedFd, WorkspaceError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let missing = match self.open_beneath(relative, flags) {
@@ -177,7 +189,7 @@ impl Workspace {
             .map_err(|errno| WorkspaceError::from_errno(errno, relative))?;
         self.refuse_protected_folder(&folder, relative)?;
         if is_made {
-            made.push(MadeFolder { above, name: name.to_owned() });
+            made.push(CreatedFolder { above, name: name.to_owned() });
         }
         Ok(folder)
     }
@@ -187,14 +199,14 @@ impl Workspace {
     }
 }
 
-impl Target {
+impl WriteTarget {
     /// The resolved path, relative to the root.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Sets the path in messages; the file that is written does not depend on it.
-    pub(super) fn name_as(&mut self, path: PathBuf) {
+    pub(super) fn set_path(&mut self, path: PathBuf) {
         self.path = path;
     }
 
@@ -209,23 +221,23 @@ impl Target {
     }
 
     /// Replaces the content.
-    pub fn replace(self, content: &[u8]) -> Result<Replaced, WorkspaceError> {
+    pub fn replace(self, content: &[u8]) -> Result<ReplacedFile, WorkspaceError> {
         let replaced = match &self.existing {
             Some(existing) if existing.stat.st_nlink > 1 => self.overwrite(existing, content),
-            _ => self.swap(content),
+            _ => self.replace_by_rename(content),
         };
         if replaced.is_err() {
-            self.made.iter().rev().for_each(MadeFolder::remove);
+            self.created_folders.iter().rev().for_each(CreatedFolder::remove);
         }
         replaced
     }
 
     /// Opens the file by its name in the folder.
-    pub(super) fn open_name(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+    pub(super) fn open_file(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         open_at(&self.folder, Path::new(&self.name), flags, Mode::empty())
     }
 
-    pub(super) fn explain(&self, errno: Errno) -> WorkspaceError {
+    pub(super) fn error_from(&self, errno: Errno) -> WorkspaceError {
         match errno {
             Errno::EXIST | Errno::STALE => WorkspaceError::Changed { path: self.path.clone() },
             errno => write_error(errno, &self.path),
@@ -233,11 +245,11 @@ impl Target {
     }
 
     /// Writes a temporary beside the file and renames it into place.
-    fn swap(&self, content: &[u8]) -> Result<Replaced, WorkspaceError> {
-        let (file, temporary, notes) = self.write_beside(content, self.existing.as_ref())?;
+    fn replace_by_rename(&self, content: &[u8]) -> Result<ReplacedFile, WorkspaceError> {
+        let (file, temporary, notes) = self.write_temporary(content, self.existing.as_ref())?;
         let (folder, name) = (&self.folder, &self.name);
         let placed = match &self.existing {
-            Some(existing) if !is_still(folder, name, &existing.stat) => Err(Errno::STALE),
+            Some(existing) if !is_same_file(folder, name, &existing.stat) => Err(Errno::STALE),
             Some(_) => rustix::fs::renameat(folder, &temporary.name, folder, name),
             None => rename_new((folder, &temporary.name), (folder, name)),
         };
@@ -246,66 +258,71 @@ impl Target {
             rustix::fs::fsync(folder).ok();
             rustix::fs::fstat(&file)
         });
-        let stat = stat.map_err(|errno| temporary.give_up(self.explain(errno)))?;
-        Ok(Replaced { stat, notes })
+        let stat = stat.map_err(|errno| temporary.remove_after_failure(self.error_from(errno)))?;
+        Ok(ReplacedFile { stat, notes })
     }
 
     /// Writes and syncs the content to a temporary beside the file, with the metadata of `like`; returns notes
     /// about what could not be copied. Without `like` the umask decides the mode.
-    pub(super) fn write_beside(
+    pub(super) fn write_temporary(
         &self,
         content: &[u8],
         like: Option<&OpenFile>,
-    ) -> Result<(File, Temporary<'_>, Vec<String>), WorkspaceError> {
+    ) -> Result<(File, TemporaryFile<'_>, Vec<String>), WorkspaceError> {
         let mode = if like.is_some() { 0o600 } else { 0o666 };
-        let (mut file, temporary) = self.temporary(mode).map_err(|errno| self.explain(errno))?;
+        let (mut file, temporary) =
+            self.create_temporary(mode).map_err(|errno| self.error_from(errno))?;
         let mut write_and_sync = || {
             file.write_all(content)?;
-            let notes = like.map(|like| carry::carry_over(like, &file)).transpose()?;
+            let notes = like.map(|like| metadata::copy_metadata(like, &file)).transpose()?;
             file.sync_all()?;
             Ok(notes.unwrap_or_default())
         };
         let written: io::Result<Vec<String>> = write_and_sync();
         match written {
             Ok(notes) => Ok((file, temporary, notes)),
-            Err(error) => Err(temporary.give_up(self.explain(errno_of(&error)))),
+            Err(error) => Err(temporary.remove_after_failure(self.error_from(errno_of(&error)))),
         }
     }
 
     /// Writes a synced copy of the new content beside the file, for the time in which the file is
     /// neither old nor new.
-    pub(super) fn spare_copy(&self, content: &[u8]) -> Result<Temporary<'_>, WorkspaceError> {
-        let (mut file, temporary) = self.temporary(0o600).map_err(|errno| self.explain(errno))?;
+    pub(super) fn write_spare_copy(
+        &self,
+        content: &[u8],
+    ) -> Result<TemporaryFile<'_>, WorkspaceError> {
+        let (mut file, temporary) =
+            self.create_temporary(0o600).map_err(|errno| self.error_from(errno))?;
         if let Err(error) = file.write_all(content).and_then(|()| file.sync_all()) {
-            return Err(temporary.give_up(self.explain(errno_of(&error))));
+            return Err(temporary.remove_after_failure(self.error_from(errno_of(&error))));
         }
         rustix::fs::fsync(&self.folder).ok();
         Ok(temporary)
     }
 
-    pub(super) fn temporary(&self, mode: u32) -> Result<(File, Temporary<'_>), Errno> {
-        let name = name_beside(&self.name, "pixir-new");
+    pub(super) fn create_temporary(&self, mode: u32) -> Result<(File, TemporaryFile<'_>), Errno> {
+        let name = temporary_name(&self.name, "pixir-new");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let descriptor = open_at(&self.folder, Path::new(&name), flags, Mode::from_raw_mode(mode))?;
         let path = self.path.with_file_name(&name);
-        Ok((File::from(descriptor), Temporary { folder: &self.folder, name, path }))
+        Ok((File::from(descriptor), TemporaryFile { folder: &self.folder, name, path }))
     }
 }
 
 /// A temporary file beside the one that is written.
-pub(super) struct Temporary<'t> {
+pub(super) struct TemporaryFile<'t> {
     folder: &'t OwnedFd,
     pub name: OsString,
     pub path: PathBuf,
 }
 
-impl Temporary<'_> {
+impl TemporaryFile<'_> {
     pub(super) fn remove(&self) -> Result<(), Errno> {
         rustix::fs::unlinkat(self.folder, &self.name, AtFlags::empty())
     }
 
     /// Removes the temporary after a failure; in an append-only folder that fails too, which the error then says.
-    pub(super) fn give_up(&self, error: WorkspaceError) -> WorkspaceError {
+    pub(super) fn remove_after_failure(&self, error: WorkspaceError) -> WorkspaceError {
         match (self.remove(), error) {
             (Err(errno), WorkspaceError::Write { path, source }) if errno != Errno::NOENT => {
                 WorkspaceError::LeftBehind { path, left: self.path.clone(), source }
@@ -316,8 +333,8 @@ impl Temporary<'_> {
 }
 
 /// A random name for a temporary file beside the one with this name.
-pub(super) fn name_beside(name: &OsStr, ending: &str) -> OsString {
-    let shown = &name.as_bytes()[..name.len().min(SHOWN_NAME)];
+pub(super) fn temporary_name(name: &OsStr, ending: &str) -> OsString {
+    let shown = &name.as_bytes()[..name.len().min(LONGEST_NAME_PART)];
     let random = format!(".{:016x}.{ending}", fastrand::u64(..));
     os_string(&[b".", shown, random.as_bytes()].concat())
 }

@@ -10,12 +10,12 @@ use tempfile::TempDir;
 
 use super::*;
 
-struct Place {
+struct WorkspaceFixture {
     outer: TempDir,
     workspace: Workspace,
 }
 
-impl Place {
+impl WorkspaceFixture {
     fn new() -> Self {
         let outer = tempfile::tempdir().unwrap();
         fs::create_dir(outer.path().join("ws")).unwrap();
@@ -36,7 +36,7 @@ impl Place {
         Ok(text)
     }
     fn write(&self, path: impl AsRef<Path>, content: &str) -> Result<(), Kind> {
-        let target = self.workspace.target(path.as_ref()).map_err(|error| error.kind())?;
+        let target = self.workspace.open_target(path.as_ref()).map_err(|error| error.kind())?;
         target.replace(content.as_bytes()).map(drop).map_err(|error| error.kind())
     }
     fn names(&self) -> Vec<String> {
@@ -51,7 +51,7 @@ impl Place {
 
 #[test]
 fn files_inside_open_by_every_spelling() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     fs::create_dir(place.path("dir")).unwrap();
     fs::write(place.path("dir/a.txt"), "inside").unwrap();
     symlink("dir/a.txt", place.path("relative-link")).unwrap();
@@ -66,7 +66,7 @@ fn files_inside_open_by_every_spelling() {
 
 #[test]
 fn the_root_may_be_spelled_through_a_link() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     fs::write(place.path("a.txt"), "inside").unwrap();
     let alias = place.outer.path().join("alias");
     symlink(place.workspace.root(), &alias).unwrap();
@@ -77,7 +77,7 @@ fn the_root_may_be_spelled_through_a_link() {
 
 #[test]
 fn nothing_outside_can_be_read_or_written() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     symlink("../outside.txt", place.path("link")).unwrap();
     symlink(place.outside(), place.path("absolute")).unwrap();
     symlink("..", place.path("up")).unwrap();
@@ -99,7 +99,7 @@ fn nothing_outside_can_be_read_or_written() {
 
 #[test]
 fn pixirs_own_state_is_readable_but_never_writable() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     fs::create_dir_all(place.path(".pixir/sessions")).unwrap();
     fs::create_dir_all(place.path("sub/.PIXIR")).unwrap();
     fs::write(place.path(".pixir/config.json"), "{}").unwrap();
@@ -128,7 +128,7 @@ fn pixirs_own_state_is_readable_but_never_writable() {
 
 #[test]
 fn what_git_runs_is_never_written() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     fs::create_dir_all(place.path(".git/hooks")).unwrap();
     fs::create_dir_all(place.path("sub")).unwrap();
     fs::write(place.path(".git/config"), "[core]").unwrap();
@@ -155,7 +155,7 @@ fn what_git_runs_is_never_written() {
 
 #[test]
 fn odd_files_are_refused_and_never_block() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     fs::create_dir(place.path("folder")).unwrap();
     let mode = Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, place.path("pipe"), FileType::Fifo, mode, 0).unwrap();
@@ -169,7 +169,7 @@ fn odd_files_are_refused_and_never_block() {
 
 #[test]
 fn writing_makes_missing_folders_and_leaves_no_temporary() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     assert_eq!(place.write("a/b/c.txt", "new"), Ok(()));
     assert_eq!(fs::read_to_string(place.path("a/b/c.txt")).unwrap(), "new");
     assert_eq!(place.write("a/b/c.txt", "newer"), Ok(()));
@@ -179,7 +179,7 @@ fn writing_makes_missing_folders_and_leaves_no_temporary() {
 
 #[test]
 fn a_link_to_nowhere_is_not_replaced() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     symlink("nowhere", place.path("link")).unwrap();
     assert_eq!(place.write("link", "x"), Err(Kind::InvalidArgs));
     assert!(place.path("link").is_symlink());
@@ -187,7 +187,7 @@ fn a_link_to_nowhere_is_not_replaced() {
 
 #[test]
 fn mode_links_and_attributes_survive_a_write() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     fs::write(place.path("a"), "old").unwrap();
     fs::set_permissions(place.path("a"), fs::Permissions::from_mode(0o751)).unwrap();
     let attribute =
@@ -207,7 +207,7 @@ fn mode_links_and_attributes_survive_a_write() {
 
 #[test]
 fn a_hard_link_stays_linked() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     fs::write(place.path("a"), "a long old text").unwrap();
     fs::hard_link(place.path("a"), place.path("b")).unwrap();
     assert_eq!(place.write("a", "new"), Ok(()));
@@ -216,13 +216,13 @@ fn a_hard_link_stays_linked() {
 
 #[test]
 fn a_file_replaced_meanwhile_is_not_overwritten() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     fs::write(place.path("a"), "old").unwrap();
-    let target = place.workspace.target(Path::new("a")).unwrap();
+    let target = place.workspace.open_target(Path::new("a")).unwrap();
     fs::rename(place.path("a"), place.path("kept")).unwrap();
     fs::write(place.path("a"), "theirs").unwrap();
     assert_eq!(target.replace(b"ours").unwrap_err().kind(), Kind::FileChanged);
-    let target = place.workspace.target(Path::new("fresh")).unwrap();
+    let target = place.workspace.open_target(Path::new("fresh")).unwrap();
     fs::write(place.path("fresh"), "theirs").unwrap();
     assert_eq!(target.replace(b"ours").unwrap_err().kind(), Kind::FileChanged);
     assert_eq!(fs::read_to_string(place.path("a")).unwrap(), "theirs");
@@ -232,7 +232,7 @@ fn a_file_replaced_meanwhile_is_not_overwritten() {
 
 #[test]
 fn a_batch_puts_back_what_it_did_when_a_file_was_replaced_meanwhile() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     for name in ["a", "b", "gone", "moved"] {
         fs::write(place.path(name), name).unwrap();
     }
@@ -240,24 +240,25 @@ fn a_batch_puts_back_what_it_did_when_a_file_was_replaced_meanwhile() {
     fs::set_permissions(place.path("a"), fs::Permissions::from_mode(0o4751)).unwrap();
     let inode = |name: &str| fs::metadata(place.path(name)).unwrap().ino();
     let inodes = ["a", "b", "gone", "moved"].map(inode);
-    let target = |name: &str| place.workspace.target(Path::new(name)).unwrap();
-    let itself = |name: &str| place.workspace.target_itself(Path::new(name)).unwrap();
-    let put = |name: &str| Step::Put { target: target(name), content: b"new".into(), like: None };
+    let target = |name: &str| place.workspace.open_target(Path::new(name)).unwrap();
+    let itself = |name: &str| place.workspace.open_target_no_follow(Path::new(name)).unwrap();
+    let put =
+        |name: &str| BatchStep::Write { target: target(name), content: b"new".into(), like: None };
     let steps = vec![
         put("x/y/new"),
         put("a"),
         put("b"),
-        Step::Rename { from: itself("moved"), to: target("z/moved") },
-        Step::Remove(itself("gone")),
-        Step::Remove(itself("other")),
+        BatchStep::Rename { from: itself("moved"), to: target("z/moved") },
+        BatchStep::Remove(itself("gone")),
+        BatchStep::Remove(itself("other")),
     ];
     // Only the last step fails, when all others are done.
     fs::remove_file(place.path("other")).unwrap();
     fs::write(place.path("other"), "theirs").unwrap();
-    let broken = commit(steps).unwrap_err();
-    assert_eq!((broken.at, broken.error.kind()), (5, Kind::FileChanged));
-    assert_eq!(broken.fates[..5], [const { Fate::PutBack }; 5]);
-    assert_eq!(broken.fates[5], Fate::Untouched);
+    let broken = commit_batch(steps).unwrap_err();
+    assert_eq!((broken.failed_step, broken.error.kind()), (5, Kind::FileChanged));
+    assert_eq!(broken.rollbacks[..5], [const { StepRollback::Undone }; 5]);
+    assert_eq!(broken.rollbacks[5], StepRollback::Untouched);
     assert_eq!(place.names(), ["a", "b", "gone", "moved", "other"]);
     assert_eq!(["a", "b", "gone", "moved"].map(inode), inodes);
     assert_eq!(fs::metadata(place.path("a")).unwrap().mode() & 0o7777, 0o4751);
@@ -272,20 +273,21 @@ fn wide_directories_are_refused_unless_named() {
     let home = outer.path().join("users/me");
     fs::create_dir_all(home.join("project")).unwrap();
     for wide in [Path::new("/"), outer.path(), &outer.path().join("users"), &home] {
-        let error = Workspace::admit(wide, Some(&home), Choice::Current).unwrap_err();
+        let error =
+            Workspace::refuse_wide(wide, Some(&home), WorkspaceChoice::Current).unwrap_err();
         assert_eq!(error.kind(), Kind::WorkspaceRefused);
         assert!(error.next_actions()[0].contains("--cwd"));
-        assert!(Workspace::admit(wide, Some(&home), Choice::Named).is_ok());
+        assert!(Workspace::refuse_wide(wide, Some(&home), WorkspaceChoice::Named).is_ok());
     }
     let project = home.join("project");
-    assert!(Workspace::admit(&project, Some(&home), Choice::Current).is_ok());
-    assert!(Workspace::admit(Path::new("/"), None, Choice::Current).is_err());
+    assert!(Workspace::refuse_wide(&project, Some(&home), WorkspaceChoice::Current).is_ok());
+    assert!(Workspace::refuse_wide(Path::new("/"), None, WorkspaceChoice::Current).is_err());
 }
 
 /// One thread swaps a folder for a link to the outside while another reads and writes through it.
 #[test]
 fn a_race_never_escapes() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     let secret = place.outer.path().join("secret");
     fs::create_dir(&secret).unwrap();
     fs::write(secret.join("f"), "outside").unwrap();
@@ -322,23 +324,23 @@ fn a_race_never_escapes() {
 }
 
 /// One entry of an access list, as the kernel stores it.
-fn entry(tag: u16, rights: u16, id: u32) -> Vec<u8> {
+fn access_list_entry(tag: u16, rights: u16, id: u32) -> Vec<u8> {
     [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
 }
 
 #[test]
 fn a_folder_that_widens_access_does_not_widen_a_rewritten_file() {
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     fs::write(place.path("private"), "old").unwrap();
     fs::set_permissions(place.path("private"), fs::Permissions::from_mode(0o640)).unwrap();
     let nobody = u32::MAX;
     let list = [
         2_u32.to_le_bytes().to_vec(),
-        entry(0x01, 7, nobody),
-        entry(0x02, 6, 12345),
-        entry(0x04, 5, nobody),
-        entry(0x10, 7, nobody),
-        entry(0x20, 5, nobody),
+        access_list_entry(0x01, 7, nobody),
+        access_list_entry(0x02, 6, 12345),
+        access_list_entry(0x04, 5, nobody),
+        access_list_entry(0x10, 7, nobody),
+        access_list_entry(0x20, 5, nobody),
     ];
     let default = "system.posix_acl_default";
     let root = place.workspace.root();
@@ -357,7 +359,7 @@ fn a_folder_that_widens_access_does_not_widen_a_rewritten_file() {
 #[test]
 fn a_temporary_that_cannot_be_removed_is_told() {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
-    let place = Place::new();
+    let place = WorkspaceFixture::new();
     fs::write(place.path("a"), "old").unwrap();
     let root = File::open(place.workspace.root()).unwrap();
     let flags = ioctl_getflags(&root).unwrap_or(IFlags::empty());
@@ -369,7 +371,7 @@ fn a_temporary_that_cannot_be_removed_is_told() {
         .unwrap();
         return;
     }
-    let target = place.workspace.target(Path::new("a")).unwrap();
+    let target = place.workspace.open_target(Path::new("a")).unwrap();
     let error = target.replace(b"new").unwrap_err();
     ioctl_setflags(&root, flags).unwrap();
     assert_eq!(error.kind(), Kind::WriteFailed);
@@ -380,7 +382,7 @@ fn a_temporary_that_cannot_be_removed_is_told() {
 
 #[test]
 fn a_further_root_is_reached_by_absolute_path_and_confined_like_the_workspace() {
-    let mut place = Place::new();
+    let mut place = WorkspaceFixture::new();
     let beside = place.outer.path().canonicalize().unwrap().join("beside");
     fs::create_dir_all(beside.join("sub/.pixir")).unwrap();
     fs::write(beside.join("sub/a.txt"), "a").unwrap();
@@ -390,16 +392,16 @@ fn a_further_root_is_reached_by_absolute_path_and_confined_like_the_workspace() 
     symlink(beside.join("sub"), place.path("in")).unwrap();
     let file = beside.join("sub/a.txt");
     assert_eq!(place.read(&file), Err(Kind::OutsideWorkspace));
-    let further =
+    let extra_roots =
         || vec![Workspace::open(&beside).unwrap(), Workspace::open(&beside.join("sub")).unwrap()];
-    place.workspace = place.workspace.beside(further());
-    assert_eq!(place.workspace.further(), std::slice::from_ref(&beside));
+    place.workspace = place.workspace.with_extra_roots(extra_roots());
+    assert_eq!(place.workspace.extra_roots(), std::slice::from_ref(&beside));
     assert_eq!(place.read(&file).as_deref(), Ok("a"));
     assert_eq!(place.read("a.txt").as_deref(), Ok("workspace"));
     // Named by its absolute path, so that it is not taken for a file of the Workspace.
     assert_eq!(place.workspace.open_file(&file).unwrap().path, file);
     assert_eq!(place.workspace.resolve(&file), file);
-    assert_eq!(place.workspace.place_of(&beside.join("new")), beside.join("new"));
+    assert_eq!(place.workspace.resolve_missing(&beside.join("new")), beside.join("new"));
     assert_eq!(place.write(&file, "b"), Ok(()));
     assert_eq!(place.write(beside.join("new/deep.txt"), "c"), Ok(()));
     assert_eq!(fs::read_to_string(beside.join("new/deep.txt")).unwrap(), "c");
@@ -413,10 +415,10 @@ fn a_further_root_is_reached_by_absolute_path_and_confined_like_the_workspace() 
     // A link of the Workspace still does not lead out of it.
     assert_eq!(place.read("in/a.txt"), Err(Kind::OutsideWorkspace));
     // Write bounds name paths of the Workspace only: with them no extra root is written.
-    let mut bounds = Bounds::none();
+    let mut bounds = WriteBounds::none();
     let globs = crate::settings::bounds::WriteGlobs { allow: vec!["**".into()], deny: Vec::new() };
-    bounds.narrow(&globs).unwrap();
-    place.workspace = place.workspace.bounded(bounds);
+    bounds.add_globs(&globs).unwrap();
+    place.workspace = place.workspace.with_bounds(bounds);
     assert_eq!(place.write(&file, "x"), Err(Kind::PermissionDenied));
     assert_eq!(place.read(&file).as_deref(), Ok("b"));
 }

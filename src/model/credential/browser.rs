@@ -6,9 +6,9 @@ use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use super::callback::{self, Callback, Redirect};
+use super::callback::{self, CallbackListener, Redirect};
 use super::issuer::{CLIENT_ID, Issuer};
-use super::token::{Tokens, now};
+use super::token::{SubscriptionTokens, unix_now};
 use super::{CredentialError, ORIGINATOR};
 
 /// The redirect ports that the issuer allows for this client, in the order in which they are tried.
@@ -19,7 +19,7 @@ const SCOPE: &str = "openid profile email offline_access";
 /// A browser sign-in under way; dropping it closes the port.
 pub struct BrowserLogin<'a> {
     issuer: &'a Issuer,
-    callback: Callback,
+    callback: CallbackListener,
     url: Url,
     state: String,
     verifier: SecretString,
@@ -27,20 +27,21 @@ pub struct BrowserLogin<'a> {
 
 /// The result of parsing pasted text.
 #[derive(Debug)]
-pub enum Pasted {
+pub enum PastedCode {
     /// An authorization code.
     Code(SecretString),
     /// No code; the message says why, and the user may try again.
-    Useless(&'static str),
+    Invalid(&'static str),
 }
 
 impl<'a> BrowserLogin<'a> {
     /// Opens a port and generates the secrets of this sign-in.
     pub async fn start(issuer: &'a Issuer, ports: &[u16]) -> Result<Self, CredentialError> {
-        let state = random::<32>()?;
-        let verifier = random::<64>()?;
+        let state = random_token::<32>()?;
+        let verifier = random_token::<64>()?;
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
-        let callback = Callback::bind(ports, &state).await.ok_or(CredentialError::NoPort)?;
+        let callback =
+            CallbackListener::bind(ports, &state).await.ok_or(CredentialError::NoPort)?;
         let url = issuer.authorize_url(&[
             ("response_type", "code"),
             ("client_id", CLIENT_ID),
@@ -62,17 +63,18 @@ impl<'a> BrowserLogin<'a> {
     }
 
     /// Waits for the browser to return with a code.
-    pub async fn redirected(&self) -> Result<SecretString, CredentialError> {
-        match self.callback.redirected().await {
+    pub async fn wait_for_code(&self) -> Result<SecretString, CredentialError> {
+        match self.callback.wait_for_redirect().await {
             Redirect::Code(code) => Ok(code.into()),
-            Redirect::Refused { code, message } => Err(refused(code, &message)),
+            Redirect::Refused { code, message } => Err(refusal_error(code, &message)),
         }
     }
 
     /// Parses pasted text: the whole address, `code#state`, `code=…&state=…`, or the code alone.
-    pub fn pasted(&self, text: &str) -> Result<Pasted, CredentialError> {
+    pub fn parse_pasted(&self, text: &str) -> Result<PastedCode, CredentialError> {
         let text = text.trim();
-        let other = Pasted::Useless("that belongs to another sign-in; paste the newest address");
+        let other =
+            PastedCode::Invalid("that belongs to another sign-in; paste the newest address");
         let query = match text.split_once('?') {
             Some((_, query)) => query,
             None if text.contains('=') => text,
@@ -81,31 +83,31 @@ impl<'a> BrowserLogin<'a> {
                     text.split_once('#').map_or((text, None), |(code, state)| (code, Some(state)));
                 let is_code = !code.is_empty() && code.bytes().all(|b| b.is_ascii_graphic());
                 return Ok(match state {
-                    Some(state) if !callback::is_same(state, &self.state) => other,
-                    _ if is_code && !code.contains("://") => Pasted::Code(code.into()),
-                    _ => Pasted::Useless("that is not a code; paste the whole address"),
+                    Some(state) if !callback::eq_constant_time(state, &self.state) => other,
+                    _ if is_code && !code.contains("://") => PastedCode::Code(code.into()),
+                    _ => PastedCode::Invalid("that is not a code; paste the whole address"),
                 });
             }
         };
         let Ok(url) = Url::parse(&format!("http://127.0.0.1/?{query}")) else {
-            return Ok(Pasted::Useless("that cannot be read; paste the whole address"));
+            return Ok(PastedCode::Invalid("that cannot be read; paste the whole address"));
         };
-        match callback::read(&url, &self.state) {
-            Some(Ok(code)) => Ok(Pasted::Code(code.into())),
-            Some(Err((code, message))) => Err(refused(code, &message)),
+        match callback::parse_redirect(&url, &self.state) {
+            Some(Ok(code)) => Ok(PastedCode::Code(code.into())),
+            Some(Err((code, message))) => Err(refusal_error(code, &message)),
             None => Ok(other),
         }
     }
 
     /// Exchanges the code for tokens.
-    pub async fn finish(&self, code: &SecretString) -> Result<Tokens, CredentialError> {
+    pub async fn finish(&self, code: &SecretString) -> Result<SubscriptionTokens, CredentialError> {
         let redirect_uri = self.callback.redirect_uri();
-        let grant = self.issuer.exchange(code, &redirect_uri, &self.verifier).await?;
-        Tokens::from_grant(grant, now())
+        let grant = self.issuer.exchange_code(code, &redirect_uri, &self.verifier).await?;
+        SubscriptionTokens::from_grant(grant, unix_now())
     }
 }
 
-fn refused(code: String, message: &str) -> CredentialError {
+fn refusal_error(code: String, message: &str) -> CredentialError {
     if code == "access_denied" && message.contains("missing_codex_entitlement") {
         let message = "this workspace has no access to Codex; ask its administrator".to_owned();
         return CredentialError::Refused { code, message };
@@ -114,7 +116,7 @@ fn refused(code: String, message: &str) -> CredentialError {
 }
 
 /// Random bytes from the kernel, as text for a URL.
-fn random<const N: usize>() -> Result<String, CredentialError> {
+fn random_token<const N: usize>() -> Result<String, CredentialError> {
     let mut bytes = [0_u8; N];
     let mut filled = 0;
     while filled < N {
@@ -186,7 +188,7 @@ mod tests {
             format!("abc#{state}"),
             "abc".to_owned(),
         ] {
-            let Ok(Pasted::Code(code)) = login.pasted(&text) else { panic!("{text}") };
+            let Ok(PastedCode::Code(code)) = login.parse_pasted(&text) else { panic!("{text}") };
             assert_eq!(code.expose_secret(), "abc", "{text}");
         }
         for text in [
@@ -197,10 +199,10 @@ mod tests {
             "two words",
             "http://127.0.0.1:1455/auth/callback",
         ] {
-            assert!(matches!(login.pasted(text), Ok(Pasted::Useless(_))), "{text}");
+            assert!(matches!(login.parse_pasted(text), Ok(PastedCode::Invalid(_))), "{text}");
         }
         let denied = format!("http://x/?error=access_denied&state={state}");
-        assert!(matches!(login.pasted(&denied), Err(CredentialError::Refused { .. })));
+        assert!(matches!(login.parse_pasted(&denied), Err(CredentialError::Refused { .. })));
     }
 
     #[tokio::test]
@@ -216,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_plan_without_access_is_named() {
-        let error = refused("access_denied".into(), "x missing_codex_entitlement y");
+        let error = refusal_error("access_denied".into(), "x missing_codex_entitlement y");
         assert!(error.to_string().contains("no access to Codex"));
     }
 }

@@ -14,20 +14,20 @@ use tokio::task::JoinSet;
 use url::Url;
 
 /// The path of the redirect URI.
-pub const PATH: &str = "/auth/callback";
+pub const CALLBACK_PATH: &str = "/auth/callback";
 
 /// The longest request that is read, in bytes.
-const LARGEST: usize = 16 * 1024;
+const MAX_REQUEST_BYTES: usize = 16 * 1024;
 
 /// The timeout of a connection.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The capacity for redirects; one sign-in has fewer.
 const QUEUE: usize = 4;
 
 const DONE: &str = "Pixir has what it needs. You can close this page and go back to the terminal.";
 const FAILED: &str = "The sign-in did not succeed. The terminal says why.";
-const STRANGE: &str = "This is not the sign-in that Pixir waits for. Pixir keeps waiting.";
+const UNEXPECTED: &str = "This is not the sign-in that Pixir waits for. Pixir keeps waiting.";
 
 /// The result that a redirect carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,13 +37,13 @@ pub enum Redirect {
 }
 
 /// The listener of one sign-in.
-pub struct Callback {
+pub struct CallbackListener {
     listener: TcpListener,
     port: u16,
     state: String,
 }
 
-impl Callback {
+impl CallbackListener {
     /// Binds the first free port.
     pub async fn bind(ports: &[u16], state: &str) -> Option<Self> {
         for port in ports {
@@ -58,11 +58,11 @@ impl Callback {
 
     /// The redirect URI, which must be the same in the authorize request and in the exchange.
     pub fn redirect_uri(&self) -> String {
-        format!("http://127.0.0.1:{}{PATH}", self.port)
+        format!("http://127.0.0.1:{}{CALLBACK_PATH}", self.port)
     }
 
     /// Waits for the redirect with the right state; all other requests are refused.
-    pub async fn redirected(&self) -> Redirect {
+    pub async fn wait_for_redirect(&self) -> Redirect {
         let (found, mut finds) = mpsc::channel(QUEUE);
         // Dropping the set ends all connections. Each has its own task, so a silent one does not block the others.
         let mut visitors = JoinSet::new();
@@ -74,8 +74,8 @@ impl Callback {
                     while visitors.try_join_next().is_some() {}
                     let (found, port, state) = (found.clone(), self.port, self.state.clone());
                     visitors.spawn(async move {
-                        let visit = receive(socket, port, &state);
-                        if let Ok(Some(redirect)) = tokio::time::timeout(PATIENCE, visit).await {
+                        let visit = serve_connection(socket, port, &state);
+                        if let Ok(Some(redirect)) = tokio::time::timeout(CONNECTION_TIMEOUT, visit).await {
                             found.try_send(redirect).ok();
                         }
                     });
@@ -85,14 +85,14 @@ impl Callback {
     }
 }
 
-async fn receive(mut socket: TcpStream, port: u16, state: &str) -> Option<Redirect> {
+async fn serve_connection(mut socket: TcpStream, port: u16, state: &str) -> Option<Redirect> {
     let mut bytes = Vec::new();
     while memchr::memmem::find(&bytes, b"\r\n\r\n").is_none() {
-        if bytes.len() > LARGEST || socket.read_buf(&mut bytes).await.ok()? == 0 {
+        if bytes.len() > MAX_REQUEST_BYTES || socket.read_buf(&mut bytes).await.ok()? == 0 {
             return None;
         }
     }
-    let (status, words, redirect) = judge(&String::from_utf8_lossy(&bytes), port, state);
+    let (status, words, redirect) = judge_request(&String::from_utf8_lossy(&bytes), port, state);
     let page = format!(
         "<!doctype html><meta charset=\"utf-8\"><title>Pixir</title>\
          <body style=\"font-family:sans-serif;margin:4em\"><p>{words}</p>"
@@ -112,7 +112,11 @@ async fn receive(mut socket: TcpStream, port: u16, state: &str) -> Option<Redire
 }
 
 /// The status, the text and the redirect of a request. The texts are constants: nothing of a request is echoed.
-fn judge(head: &str, port: u16, state: &str) -> (&'static str, &'static str, Option<Redirect>) {
+fn judge_request(
+    head: &str,
+    port: u16,
+    state: &str,
+) -> (&'static str, &'static str, Option<Redirect>) {
     let mut lines = head.split("\r\n");
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -123,35 +127,35 @@ fn judge(head: &str, port: u16, state: &str) -> (&'static str, &'static str, Opt
         .map(|(_, value)| value.trim());
     let own = format!("127.0.0.1:{port}");
     if hosts.next() != Some(own.as_str()) || hosts.next().is_some() {
-        return ("421 Misdirected Request", STRANGE, None);
+        return ("421 Misdirected Request", UNEXPECTED, None);
     }
     let path = target.split('?').next().unwrap_or_default();
-    if path != PATH {
-        return ("404 Not Found", STRANGE, None);
+    if path != CALLBACK_PATH {
+        return ("404 Not Found", UNEXPECTED, None);
     }
     if method != "GET" {
-        return ("405 Method Not Allowed", STRANGE, None);
+        return ("405 Method Not Allowed", UNEXPECTED, None);
     }
     let Ok(url) = Url::parse(&format!("http://{own}{target}")) else {
-        return ("400 Bad Request", STRANGE, None);
+        return ("400 Bad Request", UNEXPECTED, None);
     };
-    match read(&url, state) {
+    match parse_redirect(&url, state) {
         Some(Ok(code)) => ("200 OK", DONE, Some(Redirect::Code(code))),
         Some(Err((code, message))) => ("200 OK", FAILED, Some(Redirect::Refused { code, message })),
-        None => ("400 Bad Request", STRANGE, None),
+        None => ("400 Bad Request", UNEXPECTED, None),
     }
 }
 
-type Complaint = (String, String);
+type RedirectError = (String, String);
 
 /// Parses a redirect; `None` when its state is not that of this sign-in.
-pub fn read(url: &Url, state: &str) -> Option<Result<String, Complaint>> {
+pub fn parse_redirect(url: &Url, state: &str) -> Option<Result<String, RedirectError>> {
     let only = |name: &str| {
         let mut values = url.query_pairs().filter(|(own, _)| own == name);
         let first = values.next().map(|(_, value)| value.into_owned());
         first.filter(|value| !value.is_empty() && values.next().is_none())
     };
-    if !only("state").is_some_and(|found| is_same(&found, state)) {
+    if !only("state").is_some_and(|found| eq_constant_time(&found, state)) {
         return None;
     }
     if let Some(error) = only("error") {
@@ -163,7 +167,7 @@ pub fn read(url: &Url, state: &str) -> Option<Result<String, Complaint>> {
 }
 
 /// Compares in constant time, so that the time reveals nothing.
-pub fn is_same(one: &str, other: &str) -> bool {
+pub fn eq_constant_time(one: &str, other: &str) -> bool {
     bool::from(one.as_bytes().ct_eq(other.as_bytes()))
 }
 
@@ -177,7 +181,7 @@ mod tests {
 
     #[track_caller]
     fn check(line: &str, host: &str, status: &str, redirect: Option<&Redirect>) {
-        let (found, words, brought) = judge(&head(line, host), 1455, "the-state");
+        let (found, words, brought) = judge_request(&head(line, host), 1455, "the-state");
         assert!(found.starts_with(status), "{line} {host}: {found}");
         assert_eq!(brought.as_ref(), redirect, "{line} {host}");
         assert!(!words.contains('<'));
@@ -203,7 +207,7 @@ mod tests {
         let line = "GET /auth/callback?error=access_denied&error_description=%3Cb%3Eno%3C/b%3E&state=the-state";
         check(line, own, "200", Some(&refused));
         let (status, _, brought) =
-            judge(&head("GET /auth/callback?state=the-state", own), 1455, "the-state");
+            judge_request(&head("GET /auth/callback?state=the-state", own), 1455, "the-state");
         assert!(status.starts_with("200") && matches!(brought, Some(Redirect::Refused { .. })));
     }
 
@@ -211,12 +215,12 @@ mod tests {
     fn two_hosts_are_none() {
         let head =
             "GET /auth/callback?code=c&state=s HTTP/1.1\r\nHost: 127.0.0.1:1\r\nhost: x\r\n\r\n";
-        assert!(judge(head, 1, "s").0.starts_with("421"));
+        assert!(judge_request(head, 1, "s").0.starts_with("421"));
     }
 
     #[tokio::test]
     async fn a_silent_visitor_holds_up_nobody() {
-        let callback = Callback::bind(&[0], "s").await.unwrap();
+        let callback = CallbackListener::bind(&[0], "s").await.unwrap();
         let address = ("127.0.0.1", callback.port);
         let _silent = TcpStream::connect(address).await.unwrap();
         let visit = async {
@@ -228,7 +232,7 @@ mod tests {
             socket.read_to_string(&mut answer).await.unwrap();
             answer
         };
-        let (redirect, answer) = tokio::join!(callback.redirected(), visit);
+        let (redirect, answer) = tokio::join!(callback.wait_for_redirect(), visit);
         assert_eq!(redirect, Redirect::Code("c".to_owned()));
         assert!(answer.contains("connection: close"), "{answer}");
     }

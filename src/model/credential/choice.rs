@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::endpoint;
 use super::issuer::Issuer;
 use super::keyring::Keyring;
-use super::store::Store;
+use super::store::TokenStore;
 use super::{CHATGPT_BASE_URL, Credential, CredentialError};
 use crate::base::paths::Home;
 use crate::host::http::HttpSettings;
@@ -15,7 +15,7 @@ use crate::settings::config::CredentialKind;
 const CHATGPT_VARIABLE: &str = "PIXIR_CHATGPT_BASE_URL";
 
 /// The inputs of the choice.
-pub struct Circumstances<'a> {
+pub struct CredentialInputs<'a> {
     pub home: &'a Home,
     /// Looks up one environment variable.
     pub lookup: &'a dyn Fn(&str) -> Option<String>,
@@ -27,7 +27,7 @@ pub struct Circumstances<'a> {
 
 /// The chosen credential, and the reason.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct ChosenCredential {
     pub credential: Credential,
     pub reason: Cow<'static, str>,
     /// The variable that holds the key; `None` for a subscription.
@@ -36,7 +36,7 @@ pub struct Chosen {
     pub server: Option<String>,
 }
 
-impl Chosen {
+impl ChosenCredential {
     fn new(credential: Credential, reason: &'static str) -> Self {
         let variable = credential.tokens().is_none().then(|| "OPENAI_API_KEY".to_owned());
         Self { credential, reason: reason.into(), variable, server: None }
@@ -45,11 +45,14 @@ impl Chosen {
 
 /// Chooses the requested credential, else the stored subscription, else the key. With `OPENAI_BASE_URL` only the key
 /// is used.
-pub fn choose(circumstances: &Circumstances<'_>) -> Result<Chosen, CredentialError> {
-    let Circumstances { home, lookup, wanted, http } = circumstances;
+pub fn choose_credential(
+    inputs: &CredentialInputs<'_>,
+) -> Result<ChosenCredential, CredentialError> {
+    let CredentialInputs { home, lookup, wanted, http } = inputs;
     let has_base_url = lookup("OPENAI_BASE_URL").is_some_and(|value| !value.trim().is_empty());
     let key = |reason| {
-        Credential::from_environment(lookup).map(|credential| Chosen::new(credential, reason))
+        Credential::from_environment(lookup)
+            .map(|credential| ChosenCredential::new(credential, reason))
     };
     if has_base_url {
         if *wanted == Some(CredentialKind::ChatGpt) {
@@ -64,26 +67,28 @@ pub fn choose(circumstances: &Circumstances<'_>) -> Result<Chosen, CredentialErr
                 error => error,
             })
         }
-        Some(CredentialKind::ChatGpt) => match subscription(home, lookup, http)? {
-            Some(credential) => Ok(Chosen::new(credential, "ChatGPT was requested")),
+        Some(CredentialKind::ChatGpt) => match open_subscription(home, lookup, http)? {
+            Some(credential) => Ok(ChosenCredential::new(credential, "ChatGPT was requested")),
             None => Err(CredentialError::SignedOut),
         },
-        None => match subscription(home, lookup, http)? {
-            Some(credential) => Ok(Chosen::new(credential, "a sign-in with ChatGPT is stored")),
+        None => match open_subscription(home, lookup, http)? {
+            Some(credential) => {
+                Ok(ChosenCredential::new(credential, "a sign-in with ChatGPT is stored"))
+            }
             None => key("not signed in, and OPENAI_API_KEY is set"),
         },
     }
 }
 
-fn subscription(
+fn open_subscription(
     home: &Home,
     lookup: &dyn Fn(&str) -> Option<String>,
     http: &HttpSettings,
 ) -> Result<Option<Credential>, CredentialError> {
     let issuer = Issuer::from_environment(lookup, http)?;
     let base_url = endpoint::loopback_override(CHATGPT_VARIABLE, lookup)?;
-    let store = Store::new(home);
+    let store = TokenStore::new(home);
     let Some(stored) = store.read()? else { return Ok(None) };
     let base_url = base_url.as_deref().unwrap_or(CHATGPT_BASE_URL);
-    Credential::subscription(Keyring::new(store, issuer, stored), base_url).map(Some)
+    Credential::for_subscription(Keyring::new(store, issuer, stored), base_url).map(Some)
 }

@@ -7,32 +7,32 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::CredentialError;
-use super::issuer::{Answer, CLIENT_ID, Complaint, Issuer};
-use super::token::{Tokens, now};
+use super::issuer::{CLIENT_ID, Issuer, IssuerAnswer, IssuerFailure};
+use super::token::{SubscriptionTokens, unix_now};
 
 /// The timing of polls.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct PollTiming {
     /// The shortest interval, whatever the server says.
-    pub least: Duration,
+    pub min_interval: Duration,
     /// Added to the interval at every `slow_down`.
-    pub step: Duration,
+    pub slow_down_step: Duration,
     /// How long to wait for the user.
     pub deadline: Duration,
 }
 
-impl Default for Pace {
+impl Default for PollTiming {
     fn default() -> Self {
         Self {
-            least: Duration::from_secs(1),
-            step: Duration::from_secs(5),
+            min_interval: Duration::from_secs(1),
+            slow_down_step: Duration::from_secs(5),
             deadline: Duration::from_mins(15),
         }
     }
 }
 
 /// The interval of RFC 8628 when the server names none.
-const USUAL_INTERVAL: Duration = Duration::from_secs(5);
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A device sign-in under way.
 pub struct DeviceLogin<'a> {
@@ -47,16 +47,16 @@ impl<'a> DeviceLogin<'a> {
     /// Requests a code from the issuer.
     pub async fn start(issuer: &'a Issuer) -> Result<Self, CredentialError> {
         let body = json!({ "client_id": CLIENT_ID });
-        let answer = issuer.ask("/api/accounts/deviceauth/usercode", &body).await?;
+        let answer = issuer.request_json("/api/accounts/deviceauth/usercode", &body).await?;
         let json = match answer {
-            Answer::Json(json) => json,
-            Answer::Complaint(complaint) if complaint.status == 404 => {
+            IssuerAnswer::Json(json) => json,
+            IssuerAnswer::Failure(complaint) if complaint.status == 404 => {
                 return Err(CredentialError::NoDeviceLogin);
             }
-            Answer::Complaint(complaint) if complaint.status >= 500 => {
-                return Err(complaint.unavailable());
+            IssuerAnswer::Failure(complaint) if complaint.status >= 500 => {
+                return Err(complaint.into_unavailable());
             }
-            Answer::Complaint(complaint) => return Err(complaint.refused()),
+            IssuerAnswer::Failure(complaint) => return Err(complaint.into_refused()),
         };
         let text = |names: &[&str]| {
             let found = names.iter().find_map(|name| json[*name].as_str());
@@ -68,29 +68,29 @@ impl<'a> DeviceLogin<'a> {
             let message = "it sent no code".to_owned();
             return Err(CredentialError::Unavailable { message });
         };
-        Ok(Self { issuer, id, user_code, interval: interval(&json["interval"]) })
+        Ok(Self { issuer, id, user_code, interval: parse_interval(&json["interval"]) })
     }
 
     /// The URL of the page for the code.
-    pub fn page(&self) -> String {
+    pub fn page_url(&self) -> String {
         format!("{}/codex/device", self.issuer.base())
     }
 
     /// Polls until the user has typed the code, the issuer refuses, or the deadline passes.
-    pub async fn finish(self, pace: Pace) -> Result<Tokens, CredentialError> {
+    pub async fn finish(self, pace: PollTiming) -> Result<SubscriptionTokens, CredentialError> {
         let deadline = Instant::now() + pace.deadline;
-        let mut interval = self.interval.max(pace.least);
+        let mut interval = self.interval.max(pace.min_interval);
         loop {
             match self.poll().await {
-                Ok(Poll::Approved { code, verifier }) => {
+                Ok(DevicePoll::Approved { code, verifier }) => {
                     let redirect_uri = format!("{}/deviceauth/callback", self.issuer.base());
-                    let grant = self.issuer.exchange(&code, &redirect_uri, &verifier).await?;
-                    return Tokens::from_grant(grant, now());
+                    let grant = self.issuer.exchange_code(&code, &redirect_uri, &verifier).await?;
+                    return SubscriptionTokens::from_grant(grant, unix_now());
                 }
-                Ok(Poll::Pending) => {}
-                Ok(Poll::SlowDown) => interval += pace.step,
+                Ok(DevicePoll::Pending) => {}
+                Ok(DevicePoll::SlowDown) => interval += pace.slow_down_step,
                 // A temporary network failure is no reason to give up while the user types.
-                Err(error) if error.is_passing() => interval = interval.max(pace.least * 2),
+                Err(error) if error.is_passing() => interval = interval.max(pace.min_interval * 2),
                 Err(error) => return Err(error),
             }
             if Instant::now() + interval > deadline {
@@ -101,11 +101,11 @@ impl<'a> DeviceLogin<'a> {
         }
     }
 
-    async fn poll(&self) -> Result<Poll, CredentialError> {
+    async fn poll(&self) -> Result<DevicePoll, CredentialError> {
         let body = json!({ "device_auth_id": self.id, "user_code": self.user_code });
-        let json = match self.issuer.ask("/api/accounts/deviceauth/token", &body).await? {
-            Answer::Json(json) => json,
-            Answer::Complaint(complaint) => return judge(complaint),
+        let json = match self.issuer.request_json("/api/accounts/deviceauth/token", &body).await? {
+            IssuerAnswer::Json(json) => json,
+            IssuerAnswer::Failure(complaint) => return judge_failure(complaint),
         };
         let secret = |name: &str| json[name].as_str().map(SecretString::from);
         let (Some(code), Some(verifier)) = (secret("authorization_code"), secret("code_verifier"))
@@ -113,19 +113,19 @@ impl<'a> DeviceLogin<'a> {
             let message = "it approved without a code".to_owned();
             return Err(CredentialError::Unavailable { message });
         };
-        Ok(Poll::Approved { code, verifier })
+        Ok(DevicePoll::Approved { code, verifier })
     }
 }
 
-enum Poll {
+enum DevicePoll {
     Approved { code: SecretString, verifier: SecretString },
     Pending,
     SlowDown,
 }
 
-fn judge(complaint: Complaint) -> Result<Poll, CredentialError> {
+fn judge_failure(complaint: IssuerFailure) -> Result<DevicePoll, CredentialError> {
     match (complaint.code.as_str(), complaint.status) {
-        ("slow_down", _) => Ok(Poll::SlowDown),
+        ("slow_down", _) => Ok(DevicePoll::SlowDown),
         ("expired_token" | "deviceauth_expired" | "deviceauth_code_expired", _) => {
             Err(CredentialError::Refused {
                 code: complaint.code,
@@ -133,23 +133,23 @@ fn judge(complaint: Complaint) -> Result<Poll, CredentialError> {
             })
         }
         ("access_denied" | "deviceauth_denied" | "authorization_declined", _) => {
-            Err(complaint.refused())
+            Err(complaint.into_refused())
         }
         ("deviceauth_authorization_pending" | "authorization_pending", _) | (_, 403 | 404) => {
-            Ok(Poll::Pending)
+            Ok(DevicePoll::Pending)
         }
-        (_, 429 | 500..) => Err(complaint.unavailable()),
-        _ => Err(complaint.refused()),
+        (_, 429 | 500..) => Err(complaint.into_unavailable()),
+        _ => Err(complaint.into_refused()),
     }
 }
 
 /// Parses an interval in seconds: a number, or a number as text.
-fn interval(value: &Value) -> Duration {
+fn parse_interval(value: &Value) -> Duration {
     let seconds = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok());
     seconds
         .filter(|seconds| *seconds <= 600.0)
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .unwrap_or(USUAL_INTERVAL)
+        .unwrap_or(DEFAULT_INTERVAL)
 }
 
 #[cfg(test)]
@@ -167,7 +167,7 @@ mod tests {
             (json!(-1), 5),
             (json!(1e9), 5),
         ] {
-            assert_eq!(interval(&value), Duration::from_secs(seconds), "{value}");
+            assert_eq!(parse_interval(&value), Duration::from_secs(seconds), "{value}");
         }
     }
 
@@ -175,10 +175,10 @@ mod tests {
     fn a_complaint_means_wait_or_stop() {
         let word = |code: &str, status: u16| {
             let message = "m".to_owned();
-            match judge(Complaint { status, code: code.to_owned(), message }) {
-                Ok(Poll::Approved { .. }) => "approved",
-                Ok(Poll::Pending) => "pending",
-                Ok(Poll::SlowDown) => "slow down",
+            match judge_failure(IssuerFailure { status, code: code.to_owned(), message }) {
+                Ok(DevicePoll::Approved { .. }) => "approved",
+                Ok(DevicePoll::Pending) => "pending",
+                Ok(DevicePoll::SlowDown) => "slow down",
                 Err(error) if error.is_passing() => "passing",
                 Err(_) => "over",
             }

@@ -9,7 +9,7 @@ use crate::host::http::is_loopback;
 
 /// The network location of an endpoint, by its address alone; no name is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum NetworkLocation {
     /// This machine.
     Loopback,
     /// A private or link-local IP address, in the same network.
@@ -20,7 +20,11 @@ pub enum Place {
 
 /// Checks an endpoint and returns its location; `name` is the variable that named it. With a secret, plain http is
 /// accepted only to this machine; without one, also to a private address.
-pub fn check(name: &'static str, url: &str, has_secret: bool) -> Result<Place, CredentialError> {
+pub fn check_endpoint(
+    name: &'static str,
+    url: &str,
+    has_secret: bool,
+) -> Result<NetworkLocation, CredentialError> {
     let refuse = |reason| Err(CredentialError::Endpoint { name, reason });
     let Ok(url) = Url::parse(url) else { return refuse("it is not a URL") };
     if !matches!(url.scheme(), "http" | "https") {
@@ -33,14 +37,14 @@ pub fn check(name: &'static str, url: &str, has_secret: bool) -> Result<Place, C
         return refuse("it must not carry a query or fragment");
     }
     let Some(host) = url.host() else { return refuse("it has no host") };
-    let place = place_of(&host);
+    let place = locate_host(&host);
     let may_be_plain = match place {
-        Place::Loopback => true,
-        Place::Private => !has_secret,
-        Place::Public => false,
+        NetworkLocation::Loopback => true,
+        NetworkLocation::Private => !has_secret,
+        NetworkLocation::Public => false,
     };
     if url.scheme() == "http" && !may_be_plain {
-        let is_private = place == Place::Private;
+        let is_private = place == NetworkLocation::Private;
         return Err(CredentialError::Insecure { name, host: host.to_string(), is_private });
     }
     Ok(place)
@@ -53,19 +57,20 @@ pub fn loopback_override(
 ) -> Result<Option<String>, CredentialError> {
     let Some(url) = lookup(name).filter(|value| !value.trim().is_empty()) else { return Ok(None) };
     let url = url.trim().trim_end_matches('/');
-    match check(name, url, true) {
-        Ok(Place::Loopback) => Ok(Some(url.to_owned())),
-        Ok(Place::Private | Place::Public) | Err(CredentialError::Insecure { .. }) => {
+    match check_endpoint(name, url, true) {
+        Ok(NetworkLocation::Loopback) => Ok(Some(url.to_owned())),
+        Ok(NetworkLocation::Private | NetworkLocation::Public)
+        | Err(CredentialError::Insecure { .. }) => {
             Err(CredentialError::Endpoint { name, reason: "it must be on this machine" })
         }
         Err(error) => Err(error),
     }
 }
 
-fn place_of(host: &Host<&str>) -> Place {
+fn locate_host(host: &Host<&str>) -> NetworkLocation {
     let address = match host {
-        _ if is_loopback(host) => return Place::Loopback,
-        Host::Domain(_) => return Place::Public,
+        _ if is_loopback(host) => return NetworkLocation::Loopback,
+        Host::Domain(_) => return NetworkLocation::Public,
         Host::Ipv4(address) => IpAddr::V4(*address),
         Host::Ipv6(address) => address.to_canonical(),
     };
@@ -73,7 +78,7 @@ fn place_of(host: &Host<&str>) -> Place {
         IpAddr::V4(address) => address.is_private() || address.is_link_local(),
         IpAddr::V6(address) => address.is_unique_local() || address.is_unicast_link_local(),
     };
-    if is_private { Place::Private } else { Place::Public }
+    if is_private { NetworkLocation::Private } else { NetworkLocation::Public }
 }
 
 /// Whether a text is printable ASCII without blanks; anything else could break a header or inject another one.

@@ -27,7 +27,7 @@ pub enum CredentialError {
     Conflict,
     /// A value that cannot be a header; it is not repeated, because it may be a secret.
     #[error("{0} contains blanks, control characters or non-ASCII text")]
-    Odd(&'static str),
+    NotHeaderText(&'static str),
     /// The URL of an endpoint cannot be used.
     #[error("{name} cannot be used: {reason}")]
     Endpoint {
@@ -134,7 +134,7 @@ impl Explain for CredentialError {
             CredentialError::Missing
             | CredentialError::NoKey
             | CredentialError::SignedOut
-            | CredentialError::Odd(_)
+            | CredentialError::NotHeaderText(_)
             | CredentialError::Damaged { .. }
             | CredentialError::AccountChanged => Kind::NotAuthenticated,
             CredentialError::Ended { .. }
@@ -189,7 +189,7 @@ impl Explain for CredentialError {
             CredentialError::Conflict => {
                 vec!["unset OPENAI_BASE_URL, or use `--credential api-key`".into()]
             }
-            CredentialError::Odd(name) => {
+            CredentialError::NotHeaderText(name) => {
                 vec![format!("set {name} again, without quotes, blanks or line breaks")]
             }
             CredentialError::Endpoint { name: "OPENAI_BASE_URL", .. } => {

@@ -11,7 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::token::{Grant, Tokens};
+use super::token::{SubscriptionTokens, TokenGrant};
 use super::{CredentialError, endpoint, user_agent};
 use crate::base::secret::redact_echo;
 use crate::host::http::{HttpClient, HttpError, HttpSettings};
@@ -26,16 +26,16 @@ pub const ISSUER_VARIABLE: &str = "PIXIR_AUTH_ISSUER";
 pub const CLIENT_ID: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
 
 /// The timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The timeout of a revocation.
-const REVOKE_PATIENCE: Duration = Duration::from_secs(10);
+const REVOKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest answer that is read, in bytes.
-const LARGEST: usize = 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
 /// How much of the issuer's messages is repeated, in characters.
-const PROSE: usize = 300;
+const MAX_MESSAGE_CHARS: usize = 300;
 
 /// The sign-in service that issues tokens.
 pub struct Issuer {
@@ -52,7 +52,7 @@ impl fmt::Debug for Issuer {
 
 /// An error answer of the issuer.
 #[derive(Debug, Clone, Default)]
-pub struct Complaint {
+pub struct IssuerFailure {
     pub status: u16,
     /// The error code; empty when there was none.
     pub code: String,
@@ -60,9 +60,9 @@ pub struct Complaint {
 }
 
 /// The answer to a request.
-pub enum Answer {
+pub enum IssuerAnswer {
     Json(Value),
-    Complaint(Complaint),
+    Failure(IssuerFailure),
 }
 
 impl Issuer {
@@ -74,7 +74,7 @@ impl Issuer {
         let named = endpoint::loopback_override(ISSUER_VARIABLE, lookup)?;
         let is_loopback = named.is_some();
         let base = named.unwrap_or_else(|| ISSUER.to_owned());
-        let client = http.clone().client(base.clone(), PATIENCE / 2);
+        let client = http.clone().client(base.clone(), REQUEST_TIMEOUT / 2);
         Ok(Self { base, is_loopback, client })
     }
 
@@ -95,12 +95,12 @@ impl Issuer {
     }
 
     /// Exchanges an authorization code for tokens.
-    pub async fn exchange(
+    pub async fn exchange_code(
         &self,
         code: &SecretString,
         redirect_uri: &str,
         verifier: &SecretString,
-    ) -> Result<Grant, CredentialError> {
+    ) -> Result<TokenGrant, CredentialError> {
         let (code, verifier) = (code.expose_secret(), verifier.expose_secret());
         let form = [
             ("grant_type", "authorization_code"),
@@ -111,30 +111,35 @@ impl Issuer {
         ];
         let answer = self.post_form("/oauth/token", &form, &[code, verifier]).await?;
         match answer {
-            Answer::Json(json) => Ok(Grant::from_json(&json)),
-            Answer::Complaint(complaint) if complaint.status >= 500 => Err(complaint.unavailable()),
-            Answer::Complaint(complaint) => Err(complaint.refused()),
+            IssuerAnswer::Json(json) => Ok(TokenGrant::from_json(&json)),
+            IssuerAnswer::Failure(complaint) if complaint.status >= 500 => {
+                Err(complaint.into_unavailable())
+            }
+            IssuerAnswer::Failure(complaint) => Err(complaint.into_refused()),
         }
     }
 
     /// Exchanges a refresh token for new tokens. The refresh token works only once, so the caller must store the result.
-    pub async fn refresh(&self, token: &SecretString) -> Result<Grant, CredentialError> {
+    pub async fn refresh_tokens(
+        &self,
+        token: &SecretString,
+    ) -> Result<TokenGrant, CredentialError> {
         let token = token.expose_secret();
         let body = json!({
             "client_id": CLIENT_ID, "grant_type": "refresh_token", "refresh_token": token,
         });
-        match self.post_json("/oauth/token", &body, &[token], PATIENCE).await? {
-            Answer::Json(json) => Ok(Grant::from_json(&json)),
-            Answer::Complaint(complaint) if complaint.ends_the_sign_in() => {
-                let Complaint { code, message, .. } = complaint;
+        match self.post_json("/oauth/token", &body, &[token], REQUEST_TIMEOUT).await? {
+            IssuerAnswer::Json(json) => Ok(TokenGrant::from_json(&json)),
+            IssuerAnswer::Failure(complaint) if complaint.ends_sign_in() => {
+                let IssuerFailure { code, message, .. } = complaint;
                 Err(CredentialError::Ended { code, message })
             }
-            Answer::Complaint(complaint) => Err(complaint.unavailable()),
+            IssuerAnswer::Failure(complaint) => Err(complaint.into_unavailable()),
         }
     }
 
     /// Revokes tokens; best effort, with a short timeout.
-    pub async fn revoke(&self, tokens: &Tokens) -> Result<(), CredentialError> {
+    pub async fn revoke_tokens(&self, tokens: &SubscriptionTokens) -> Result<(), CredentialError> {
         let (token, body) = match &tokens.refresh {
             Some(token) => (
                 token,
@@ -152,21 +157,26 @@ impl Issuer {
             ),
         };
         let hidden = [token.expose_secret()];
-        match self.post_json("/oauth/revoke", &body, &hidden, REVOKE_PATIENCE).await? {
-            Answer::Json(_) => Ok(()),
-            Answer::Complaint(complaint) => Err(complaint.unavailable()),
+        match self.post_json("/oauth/revoke", &body, &hidden, REVOKE_TIMEOUT).await? {
+            IssuerAnswer::Json(_) => Ok(()),
+            IssuerAnswer::Failure(complaint) => Err(complaint.into_unavailable()),
         }
     }
 
     /// Posts JSON and returns the answer, also an error answer, to the caller.
-    pub async fn ask(&self, path: &str, body: &Value) -> Result<Answer, CredentialError> {
-        self.post_json(path, body, &[], PATIENCE).await
+    pub async fn request_json(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> Result<IssuerAnswer, CredentialError> {
+        self.post_json(path, body, &[], REQUEST_TIMEOUT).await
     }
 
     /// Checks that the issuer answers at all.
-    pub async fn reach(&self, patience: Duration) -> Result<(), CredentialError> {
+    pub async fn check_reachable(&self, patience: Duration) -> Result<(), CredentialError> {
         let asking = self.client.get("", HeaderMap::new());
-        let asked = tokio::time::timeout(patience, asking).await.map_err(|_| late(patience))?;
+        let asked =
+            tokio::time::timeout(patience, asking).await.map_err(|_| timeout_error(patience))?;
         asked?;
         Ok(())
     }
@@ -177,7 +187,7 @@ impl Issuer {
         body: &Value,
         hidden: &[&str],
         patience: Duration,
-    ) -> Result<Answer, CredentialError> {
+    ) -> Result<IssuerAnswer, CredentialError> {
         self.post(path, "application/json", body.to_string(), hidden, patience).await
     }
 
@@ -186,13 +196,13 @@ impl Issuer {
         path: &str,
         form: &[(&str, &str)],
         hidden: &[&str],
-    ) -> Result<Answer, CredentialError> {
+    ) -> Result<IssuerAnswer, CredentialError> {
         // A query string and a form have the same encoding.
         let encoded = Url::parse_with_params("http://form", form)
             .ok()
             .and_then(|url| url.query().map(str::to_owned))
             .unwrap_or_default();
-        self.post(path, "application/x-www-form-urlencoded", encoded, hidden, PATIENCE).await
+        self.post(path, "application/x-www-form-urlencoded", encoded, hidden, REQUEST_TIMEOUT).await
     }
 
     async fn post(
@@ -202,8 +212,8 @@ impl Issuer {
         body: String,
         hidden: &[&str],
         patience: Duration,
-    ) -> Result<Answer, CredentialError> {
-        let odd = |_| CredentialError::Odd("the user agent");
+    ) -> Result<IssuerAnswer, CredentialError> {
+        let odd = |_| CredentialError::NotHeaderText("the user agent");
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.insert(USER_AGENT, HeaderValue::from_str(&user_agent()).map_err(odd)?);
@@ -212,23 +222,27 @@ impl Issuer {
             let response = self.client.post(path, headers, body.into()).await?;
             let status = response.status();
             let message = "its answer is too long".to_owned();
-            let bytes = response.whole(LARGEST).await?;
+            let bytes = response.read_body(MAX_ANSWER_BYTES).await?;
             Ok::<_, CredentialError>((
                 status,
                 bytes.ok_or(CredentialError::Unavailable { message })?,
             ))
         };
         let asked = tokio::time::timeout(patience, asking).await;
-        let (status, bytes) = asked.map_err(|_| late(patience))??;
+        let (status, bytes) = asked.map_err(|_| timeout_error(patience))??;
         if !status.is_success() {
-            return Ok(Answer::Complaint(Complaint::read(status.as_u16(), &bytes, hidden)));
+            return Ok(IssuerAnswer::Failure(IssuerFailure::parse(
+                status.as_u16(),
+                &bytes,
+                hidden,
+            )));
         }
         if bytes.iter().all(u8::is_ascii_whitespace) {
-            return Ok(Answer::Json(Value::Null));
+            return Ok(IssuerAnswer::Json(Value::Null));
         }
         let message = "its answer is not JSON".to_owned();
         let json = serde_json::from_slice(&bytes);
-        json.map(Answer::Json).map_err(|_| CredentialError::Unavailable { message })
+        json.map(IssuerAnswer::Json).map_err(|_| CredentialError::Unavailable { message })
     }
 }
 
@@ -241,14 +255,14 @@ impl From<HttpError> for CredentialError {
     }
 }
 
-fn late(patience: Duration) -> CredentialError {
+fn timeout_error(patience: Duration) -> CredentialError {
     let message = format!("it did not answer within {} s", patience.as_secs());
     CredentialError::Unavailable { message }
 }
 
-impl Complaint {
+impl IssuerFailure {
     /// Parses `{"error":"code","error_description":…}`, `{"error":{…}}`, `{"code":…}` and plain text.
-    fn read(status: u16, bytes: &[u8], hidden: &[&str]) -> Self {
+    fn parse(status: u16, bytes: &[u8], hidden: &[&str]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let json: Value = serde_json::from_str(&text).unwrap_or_default();
         let own = |value: &Value| value.as_str().filter(|t| !t.is_empty()).map(str::to_owned);
@@ -266,13 +280,13 @@ impl Complaint {
             for secret in hidden.iter().filter(|secret| secret.len() >= 4) {
                 text = text.replace(secret, "…");
             }
-            text.chars().take(PROSE).collect::<String>()
+            text.chars().take(MAX_MESSAGE_CHARS).collect::<String>()
         };
         Self { status, code: shown(code.unwrap_or_default()), message: shown(message) }
     }
 
     /// Whether the refresh token is permanently invalid.
-    fn ends_the_sign_in(&self) -> bool {
+    fn ends_sign_in(&self) -> bool {
         let says = |code: &str| self.code == code;
         self.status == 401
             || says("refresh_token_expired")
@@ -282,12 +296,12 @@ impl Complaint {
     }
 
     /// Converts it to the error of a refused sign-in.
-    pub fn refused(self) -> CredentialError {
+    pub fn into_refused(self) -> CredentialError {
         CredentialError::Refused { code: self.code, message: self.message }
     }
 
     /// Converts it to an error that another attempt may resolve.
-    pub fn unavailable(self) -> CredentialError {
+    pub fn into_unavailable(self) -> CredentialError {
         CredentialError::Unavailable { message: format!("{} ({})", self.message, self.status) }
     }
 }
@@ -333,9 +347,9 @@ mod tests {
             (429, "{}", "", "HTTP status 429", false),
             (400, "your token-value is bad", "", "your … is bad", false),
         ] {
-            let found = Complaint::read(status, body.as_bytes(), &["token-value"]);
+            let found = IssuerFailure::parse(status, body.as_bytes(), &["token-value"]);
             assert_eq!((found.code.as_str(), found.message.as_str()), (code, message), "{body}");
-            assert_eq!(found.ends_the_sign_in(), is_final, "{status} {body}");
+            assert_eq!(found.ends_sign_in(), is_final, "{status} {body}");
         }
     }
 

@@ -13,13 +13,13 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::issuer::Issuer;
-use super::store::{Lock, Store, Stored};
-use super::token::{Tokens, now};
+use super::store::{StoredTokens, TokenStore, TokenStoreLock};
+use super::token::{SubscriptionTokens, unix_now};
 use super::{Authorization, CredentialError};
 use crate::base::secret::Secrets;
 
 /// How long to wait for the lock; a renewal in another process takes less.
-const LOCK_PATIENCE: Duration = Duration::from_mins(1);
+const LOCK_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The pause after a temporary failure of an early renewal, while the old token is still valid.
 const COOL_DOWN: Duration = Duration::from_secs(20);
@@ -29,23 +29,23 @@ const COOL_DOWN: Duration = Duration::from_secs(20);
 pub struct Keyring(Arc<Shared>);
 
 struct Shared {
-    store: Store,
+    store: TokenStore,
     issuer: Issuer,
-    held: Mutex<Held>,
+    state: Mutex<TokenState>,
     /// One renewal at a time in this process.
-    gate: Semaphore,
+    renewal_permit: Semaphore,
     secrets: OnceLock<Arc<Secrets>>,
 }
 
-struct Held {
-    tokens: Tokens,
+struct TokenState {
+    tokens: SubscriptionTokens,
     /// The refresh token that is permanently invalid, and the issuer's message.
-    dead: Option<Dead>,
+    ended: Option<EndedRefresh>,
     /// No early renewal is tried before this moment.
-    quiet_until: Option<Instant>,
+    no_renewal_before: Option<Instant>,
 }
 
-struct Dead {
+struct EndedRefresh {
     refresh: String,
     code: String,
     message: String,
@@ -53,74 +53,79 @@ struct Dead {
 
 impl Keyring {
     /// A keyring with the tokens of the store.
-    pub fn new(store: Store, issuer: Issuer, stored: Stored) -> Self {
-        let held = Held { tokens: stored.tokens, dead: None, quiet_until: None };
+    pub fn new(store: TokenStore, issuer: Issuer, stored: StoredTokens) -> Self {
+        let held = TokenState { tokens: stored.tokens, ended: None, no_renewal_before: None };
         Self(Arc::new(Shared {
             store,
             issuer,
-            held: Mutex::new(held),
-            gate: Semaphore::new(1),
+            state: Mutex::new(held),
+            renewal_permit: Semaphore::new(1),
             secrets: OnceLock::new(),
         }))
     }
 
     /// Registers all tokens for redaction, including those of later renewals.
-    pub fn hide_in(&self, secrets: &Arc<Secrets>) {
-        secrets.learn(self.tokens().secrets());
+    pub fn register_secrets(&self, secrets: &Arc<Secrets>) {
+        secrets.add_values(self.tokens().secrets());
         // A keyring belongs to one run, so only the first call counts.
         self.0.secrets.set(Arc::clone(secrets)).ok();
     }
 
     /// The current tokens.
-    pub fn tokens(&self) -> Tokens {
-        self.0.held().tokens.clone()
+    pub fn tokens(&self) -> SubscriptionTokens {
+        self.0.lock_state().tokens.clone()
     }
 
     /// The authorization for an attempt; renews tokens that are about to expire.
     pub async fn authorize(&self) -> Result<Authorization, CredentialError> {
         let tokens = self.tokens();
-        if !tokens.is_due(now()) {
-            return Ok(Authorization::of(&tokens));
+        if !tokens.should_renew(unix_now()) {
+            return Ok(Authorization::from_tokens(&tokens));
         }
-        let is_alive = tokens.is_alive(now());
-        if is_alive && self.0.held().quiet_until.is_some_and(|until| Instant::now() < until) {
-            return Ok(Authorization::of(&tokens));
+        let is_alive = tokens.is_alive(unix_now());
+        if is_alive
+            && self.0.lock_state().no_renewal_before.is_some_and(|until| Instant::now() < until)
+        {
+            return Ok(Authorization::from_tokens(&tokens));
         }
         match self.renew(&tokens.access).await {
-            Ok(renewed) => Ok(Authorization::of(&renewed)),
+            Ok(renewed) => Ok(Authorization::from_tokens(&renewed)),
             Err(
                 error @ (CredentialError::Unavailable { .. }
                 | CredentialError::Ended { .. }
                 | CredentialError::Unwritable { .. }),
             ) if is_alive => {
                 tracing::warn!(kind = %crate::base::error::Explain::kind(&error), "early renewal failed");
-                self.0.held().quiet_until = Some(Instant::now() + COOL_DOWN);
-                Ok(Authorization::of(&tokens))
+                self.0.lock_state().no_renewal_before = Some(Instant::now() + COOL_DOWN);
+                Ok(Authorization::from_tokens(&tokens))
             }
             Err(error) => Err(error),
         }
     }
 
     /// Waits until no renewal is under way, so that its tokens are stored.
-    pub async fn settle(&self) {
-        self.0.gate.acquire().await.ok();
+    pub async fn wait_for_renewal(&self) {
+        self.0.renewal_permit.acquire().await.ok();
     }
 
     /// Reads the store again; `None` when it still has the access token that failed.
-    pub async fn reread(&self, failed: &SecretString) -> Result<Option<Tokens>, CredentialError> {
+    pub async fn reread_store(
+        &self,
+        failed: &SecretString,
+    ) -> Result<Option<SubscriptionTokens>, CredentialError> {
         let shared = Arc::clone(&self.0);
         let stored = blocking(move || shared.store.read()).await?;
         let Some(stored) = stored else { return Err(CredentialError::SignedOut) };
         self.0.check_account(&stored.tokens)?;
-        if stored.tokens.is_same(failed) {
+        if stored.tokens.has_access_token(failed) {
             return Ok(None);
         }
-        self.0.adopt(&stored.tokens);
+        self.0.adopt_tokens(&stored.tokens);
         Ok(Some(stored.tokens))
     }
 
     /// Replaces the access token `used`: with tokens that another task or process has renewed, or by a renewal.
-    pub async fn renew(&self, used: &SecretString) -> Result<Tokens, CredentialError> {
+    pub async fn renew(&self, used: &SecretString) -> Result<SubscriptionTokens, CredentialError> {
         let (shared, used) = (Arc::clone(&self.0), used.clone());
         // A task of its own, so that an interrupted Turn does not lose tokens that the issuer has already issued in
         // exchange for the old ones.
@@ -132,32 +137,35 @@ impl Keyring {
 }
 
 impl Shared {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, TokenState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn renew(self: &Arc<Self>, used: &SecretString) -> Result<Tokens, CredentialError> {
-        let Ok(_turn) = self.gate.acquire().await else {
+    async fn renew(
+        self: &Arc<Self>,
+        used: &SecretString,
+    ) -> Result<SubscriptionTokens, CredentialError> {
+        let Ok(_turn) = self.renewal_permit.acquire().await else {
             return Err(CredentialError::Internal("a keyring was closed".to_owned()));
         };
-        let held = self.held().tokens.clone();
-        if !held.is_same(used) && !held.is_due(now()) {
+        let held = self.lock_state().tokens.clone();
+        if !held.has_access_token(used) && !held.should_renew(unix_now()) {
             return Ok(held);
         }
-        let lock = self.lock().await?;
+        let lock = self.lock_store().await?;
         let shared = Arc::clone(self);
         let (lock, was_cut, stored) = blocking(move || {
-            let was_cut = shared.store.salvage(&lock)?;
+            let was_cut = shared.store.recover_drafts(&lock)?;
             Ok((lock, was_cut, shared.store.read()?))
         })
         .await?;
         let Some(stored) = stored else { return Err(CredentialError::SignedOut) };
         self.check_account(&stored.tokens)?;
-        if !stored.tokens.is_same(used) && !stored.tokens.is_due(now()) {
-            self.adopt(&stored.tokens);
+        if !stored.tokens.has_access_token(used) && !stored.tokens.should_renew(unix_now()) {
+            self.adopt_tokens(&stored.tokens);
             return Ok(stored.tokens);
         }
-        self.ask(stored, &lock).await.map_err(|error| match error {
+        self.spend_refresh_token(stored, &lock).await.map_err(|error| match error {
             CredentialError::Ended { code, message } if was_cut => CredentialError::Ended {
                 code,
                 message: format!("{message} (an earlier Pixir was killed while it renewed it)"),
@@ -167,64 +175,68 @@ impl Shared {
     }
 
     /// Exchanges the refresh token at the issuer and stores the result.
-    async fn ask(self: &Arc<Self>, stored: Stored, lock: &Lock) -> Result<Tokens, CredentialError> {
+    async fn spend_refresh_token(
+        self: &Arc<Self>,
+        stored: StoredTokens,
+        lock: &TokenStoreLock,
+    ) -> Result<SubscriptionTokens, CredentialError> {
         let Some(refresh) = stored.tokens.refresh.clone() else {
             return Err(CredentialError::Ended {
                 code: String::new(),
                 message: "it cannot be renewed".to_owned(),
             });
         };
-        self.check_alive(&refresh)?;
-        let draft = self.store.draft()?;
-        let grant = match self.issuer.refresh(&refresh).await {
+        self.check_refresh_token(&refresh)?;
+        let draft = self.store.create_draft()?;
+        let grant = match self.issuer.refresh_tokens(&refresh).await {
             Ok(grant) => grant,
             Err(CredentialError::Ended { code, message }) => {
                 drop(draft);
-                return self.ended(&refresh, code, message);
+                return self.handle_ended(&refresh, code, message);
             }
             Err(error) => return Err(error),
         };
-        let rotated = stored.tokens.rotated(&grant);
-        let renewed = match stored.tokens.renewed(grant, now()) {
+        let rotated = stored.tokens.with_rotated_refresh(&grant);
+        let renewed = match stored.tokens.renewed(grant, unix_now()) {
             Ok(renewed) => renewed,
             Err(error) => {
                 // The old refresh token is used up, so a new one is stored even if the rest of the answer is unusable.
                 if let Some(rotated) = rotated {
-                    self.hide(&rotated);
+                    self.register_tokens(&rotated);
                     draft.commit(&rotated, Some(&stored))?;
                 }
                 return Err(error);
             }
         };
-        self.hide(&renewed);
+        self.register_tokens(&renewed);
         let written = draft.commit(&renewed, Some(&stored));
         // The old refresh token is used up, so the new one is kept even if it could not be stored.
-        self.adopt(&renewed);
+        self.adopt_tokens(&renewed);
         written?;
         self.store.discard_drafts(lock);
         Ok(renewed)
     }
 
     /// Handles an ended sign-in: a process that ignores the lock may have stored newer tokens, which are used then.
-    fn ended(
+    fn handle_ended(
         &self,
         refresh: &SecretString,
         code: String,
         message: String,
-    ) -> Result<Tokens, CredentialError> {
+    ) -> Result<SubscriptionTokens, CredentialError> {
         if let Some(stored) = self.store.read()? {
             let is_news = stored
                 .tokens
                 .refresh
                 .as_ref()
                 .is_some_and(|other| other.expose_secret() != refresh.expose_secret());
-            if is_news && !stored.tokens.is_due(now()) {
+            if is_news && !stored.tokens.should_renew(unix_now()) {
                 self.check_account(&stored.tokens)?;
-                self.adopt(&stored.tokens);
+                self.adopt_tokens(&stored.tokens);
                 return Ok(stored.tokens);
             }
         }
-        self.held().dead = Some(Dead {
+        self.lock_state().ended = Some(EndedRefresh {
             refresh: refresh.expose_secret().to_owned(),
             code: code.clone(),
             message: message.clone(),
@@ -233,9 +245,9 @@ impl Shared {
     }
 
     /// Fails for a refresh token that is known to be permanently invalid, without asking the issuer.
-    fn check_alive(&self, refresh: &SecretString) -> Result<(), CredentialError> {
-        let held = self.held();
-        match &held.dead {
+    fn check_refresh_token(&self, refresh: &SecretString) -> Result<(), CredentialError> {
+        let held = self.lock_state();
+        match &held.ended {
             Some(dead) if dead.refresh == refresh.expose_secret() => Err(CredentialError::Ended {
                 code: dead.code.clone(),
                 message: dead.message.clone(),
@@ -244,28 +256,28 @@ impl Shared {
         }
     }
 
-    fn check_account(&self, found: &Tokens) -> Result<(), CredentialError> {
-        let is_ours = self.held().tokens.account_id == found.account_id;
+    fn check_account(&self, found: &SubscriptionTokens) -> Result<(), CredentialError> {
+        let is_ours = self.lock_state().tokens.account_id == found.account_id;
         if is_ours { Ok(()) } else { Err(CredentialError::AccountChanged) }
     }
 
-    fn adopt(&self, tokens: &Tokens) {
-        self.hide(tokens);
-        let mut held = self.held();
+    fn adopt_tokens(&self, tokens: &SubscriptionTokens) {
+        self.register_tokens(tokens);
+        let mut held = self.lock_state();
         held.tokens = tokens.clone();
-        held.quiet_until = None;
+        held.no_renewal_before = None;
     }
 
-    fn hide(&self, tokens: &Tokens) {
+    fn register_tokens(&self, tokens: &SubscriptionTokens) {
         if let Some(secrets) = self.secrets.get() {
-            secrets.learn(tokens.secrets());
+            secrets.add_values(tokens.secrets());
         }
     }
 
-    async fn lock(&self) -> Result<Lock, CredentialError> {
+    async fn lock_store(&self) -> Result<TokenStoreLock, CredentialError> {
         let store = self.store.clone();
         let waiting = blocking(move || store.lock());
-        tokio::time::timeout(LOCK_PATIENCE, waiting).await.unwrap_or_else(|_| {
+        tokio::time::timeout(LOCK_TIMEOUT, waiting).await.unwrap_or_else(|_| {
             let message = "another Pixir has been renewing the sign-in for a minute".to_owned();
             Err(CredentialError::Unavailable { message })
         })

@@ -24,19 +24,19 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, USER_AGENT};
 use secrecy::{ExposeSecret, SecretString};
 
-pub use browser::{BrowserLogin, DEFAULT_PORTS, Pasted};
-pub use choice::{Chosen, Circumstances, choose};
-pub use device::{DeviceLogin, Pace};
+pub use browser::{BrowserLogin, DEFAULT_PORTS, PastedCode};
+pub use choice::{ChosenCredential, CredentialInputs, choose_credential};
+pub use device::{DeviceLogin, PollTiming};
 pub use error::CredentialError;
 pub use issuer::Issuer;
 pub use keyring::Keyring;
 pub use policy::FieldPolicy;
-pub use store::Store;
-pub use token::{Tokens, now};
+pub use store::TokenStore;
+pub use token::{SubscriptionTokens, unix_now};
 
 use crate::base::secret::Secrets;
 pub use crate::settings::config::CredentialKind;
-use endpoint::{Place, is_header_text};
+use endpoint::{NetworkLocation, is_header_text};
 
 /// The default endpoint for an API key.
 pub const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
@@ -48,12 +48,12 @@ const CHATGPT_BASE_URL: &str = "https://chatgpt.com/backend-api/codex";
 const ORIGINATOR: &str = "pixir";
 
 /// The longest name of a Session that a backend accepts, in bytes.
-const SESSION_LIMIT: usize = 64;
+const MAX_SESSION_ID_BYTES: usize = 64;
 
 /// A credential with its endpoint and the headers and fields for it.
 #[derive(Clone)]
 pub struct Credential {
-    means: Means,
+    method: AuthMethod,
     base_url: String,
     policy: FieldPolicy,
     /// The `OpenAI-Organization` header.
@@ -63,9 +63,9 @@ pub struct Credential {
 }
 
 #[derive(Clone)]
-enum Means {
+enum AuthMethod {
     /// No secret, for a server on this machine or at a private address.
-    Nothing,
+    Anonymous,
     Key(SecretString),
     Subscription(Keyring),
 }
@@ -79,8 +79,8 @@ pub struct Authorization {
 
 /// How many recoveries after a 401 one call has used up.
 #[derive(Debug, Default)]
-pub struct Recovery {
-    spent: u8,
+pub struct AuthRecovery {
+    used: u8,
 }
 
 impl Credential {
@@ -95,7 +95,11 @@ impl Credential {
             else {
                 return Ok(None);
             };
-            if is_header_text(&value) { Ok(Some(value)) } else { Err(CredentialError::Odd(name)) }
+            if is_header_text(&value) {
+                Ok(Some(value))
+            } else {
+                Err(CredentialError::NotHeaderText(name))
+            }
         };
         let mut credential = Self::new(
             set("OPENAI_API_KEY").as_deref(),
@@ -110,31 +114,31 @@ impl Credential {
     /// address.
     pub fn new(key: Option<&str>, base_url: &str) -> Result<Self, CredentialError> {
         let base_url = base_url.trim().trim_end_matches('/');
-        let place = endpoint::check("OPENAI_BASE_URL", base_url, key.is_some())?;
-        if key.is_none() && place == Place::Public {
+        let place = endpoint::check_endpoint("OPENAI_BASE_URL", base_url, key.is_some())?;
+        if key.is_none() && place == NetworkLocation::Public {
             return Err(CredentialError::Missing);
         }
         if key.is_some_and(|key| !is_header_text(key)) {
-            return Err(CredentialError::Odd("OPENAI_API_KEY"));
+            return Err(CredentialError::NotHeaderText("OPENAI_API_KEY"));
         }
-        let means = key.map_or(Means::Nothing, |key| Means::Key(key.into()));
-        Ok(Self::with(means, base_url, FieldPolicy::OpenAi))
+        let means = key.map_or(AuthMethod::Anonymous, |key| AuthMethod::Key(key.into()));
+        Ok(Self::from_parts(means, base_url, FieldPolicy::OpenAi))
     }
 
     /// Ties a subscription to its own endpoint, or to one on this machine that stands in for it.
-    pub fn subscription(keyring: Keyring, base_url: &str) -> Result<Self, CredentialError> {
-        let place = endpoint::check("PIXIR_CHATGPT_BASE_URL", base_url, true)?;
-        if place != Place::Loopback && base_url != CHATGPT_BASE_URL {
+    pub fn for_subscription(keyring: Keyring, base_url: &str) -> Result<Self, CredentialError> {
+        let place = endpoint::check_endpoint("PIXIR_CHATGPT_BASE_URL", base_url, true)?;
+        if place != NetworkLocation::Loopback && base_url != CHATGPT_BASE_URL {
             let reason = "it must be on this machine";
             return Err(CredentialError::Endpoint { name: "PIXIR_CHATGPT_BASE_URL", reason });
         }
-        let means = Means::Subscription(keyring);
-        Ok(Self::with(means, base_url, FieldPolicy::ChatGpt))
+        let means = AuthMethod::Subscription(keyring);
+        Ok(Self::from_parts(means, base_url, FieldPolicy::ChatGpt))
     }
 
-    fn with(means: Means, base_url: &str, policy: FieldPolicy) -> Self {
+    fn from_parts(method: AuthMethod, base_url: &str, policy: FieldPolicy) -> Self {
         let base_url = base_url.to_owned();
-        Self { means, base_url, policy, organization: None, project: None }
+        Self { method, base_url, policy, organization: None, project: None }
     }
 
     /// Sets which fields the endpoint accepts.
@@ -146,25 +150,25 @@ impl Credential {
 
     /// The kind of credential.
     pub fn kind(&self) -> CredentialKind {
-        match self.means {
-            Means::Nothing | Means::Key(_) => CredentialKind::ApiKey,
-            Means::Subscription(_) => CredentialKind::ChatGpt,
+        match self.method {
+            AuthMethod::Anonymous | AuthMethod::Key(_) => CredentialKind::ApiKey,
+            AuthMethod::Subscription(_) => CredentialKind::ChatGpt,
         }
     }
 
     /// The API key, if the credential is one.
     pub fn key(&self) -> Option<&SecretString> {
-        match &self.means {
-            Means::Key(key) => Some(key),
-            Means::Nothing | Means::Subscription(_) => None,
+        match &self.method {
+            AuthMethod::Key(key) => Some(key),
+            AuthMethod::Anonymous | AuthMethod::Subscription(_) => None,
         }
     }
 
     /// The tokens, if the credential is a subscription.
-    pub fn tokens(&self) -> Option<Tokens> {
-        match &self.means {
-            Means::Subscription(keyring) => Some(keyring.tokens()),
-            Means::Nothing | Means::Key(_) => None,
+    pub fn tokens(&self) -> Option<SubscriptionTokens> {
+        match &self.method {
+            AuthMethod::Subscription(keyring) => Some(keyring.tokens()),
+            AuthMethod::Anonymous | AuthMethod::Key(_) => None,
         }
     }
 
@@ -179,23 +183,25 @@ impl Credential {
     }
 
     /// Registers every secret of this credential for redaction, including tokens from later renewals.
-    pub fn hide_in(&self, secrets: &Arc<Secrets>) {
-        match &self.means {
-            Means::Nothing => {}
-            Means::Key(key) => {
+    pub fn register_secrets(&self, secrets: &Arc<Secrets>) {
+        match &self.method {
+            AuthMethod::Anonymous => {}
+            AuthMethod::Key(key) => {
                 let value = key.expose_secret().to_owned();
-                secrets.learn([("provider key".to_owned(), value)]);
+                secrets.add_values([("provider key".to_owned(), value)]);
             }
-            Means::Subscription(keyring) => keyring.hide_in(secrets),
+            AuthMethod::Subscription(keyring) => keyring.register_secrets(secrets),
         }
     }
 
     /// The authorization for an attempt; called for every attempt, because tokens expire.
     pub async fn authorize(&self) -> Result<Authorization, CredentialError> {
-        match &self.means {
-            Means::Nothing => Ok(Authorization { bearer: None, account_id: None }),
-            Means::Key(key) => Ok(Authorization { bearer: Some(key.clone()), account_id: None }),
-            Means::Subscription(keyring) => keyring.authorize().await,
+        match &self.method {
+            AuthMethod::Anonymous => Ok(Authorization { bearer: None, account_id: None }),
+            AuthMethod::Key(key) => {
+                Ok(Authorization { bearer: Some(key.clone()), account_id: None })
+            }
+            AuthMethod::Subscription(keyring) => keyring.authorize().await,
         }
     }
 
@@ -204,29 +210,30 @@ impl Credential {
     pub async fn recover(
         &self,
         failed: &Authorization,
-        recovery: &mut Recovery,
+        recovery: &mut AuthRecovery,
     ) -> Result<Option<Authorization>, CredentialError> {
-        let (Means::Subscription(keyring), Some(bearer)) = (&self.means, &failed.bearer) else {
+        let (AuthMethod::Subscription(keyring), Some(bearer)) = (&self.method, &failed.bearer)
+        else {
             return Ok(None);
         };
-        if recovery.spent == 0 {
-            recovery.spent = 1;
-            if let Some(tokens) = keyring.reread(bearer).await? {
-                return Ok(Some(Authorization::of(&tokens)));
+        if recovery.used == 0 {
+            recovery.used = 1;
+            if let Some(tokens) = keyring.reread_store(bearer).await? {
+                return Ok(Some(Authorization::from_tokens(&tokens)));
             }
         }
-        if recovery.spent == 1 {
-            recovery.spent = 2;
+        if recovery.used == 1 {
+            recovery.used = 2;
             let tokens = keyring.renew(bearer).await?;
-            return Ok(Some(Authorization::of(&tokens)));
+            return Ok(Some(Authorization::from_tokens(&tokens)));
         }
         Ok(None)
     }
 
     /// Waits for a renewal under way, so that its tokens are stored; returns at once when there is none.
-    pub async fn settle(&self) {
-        if let Means::Subscription(keyring) = &self.means {
-            keyring.settle().await;
+    pub async fn wait_for_renewal(&self) {
+        if let AuthMethod::Subscription(keyring) = &self.method {
+            keyring.wait_for_renewal().await;
         }
     }
 
@@ -238,7 +245,7 @@ impl Credential {
     ) -> Result<HeaderMap, CredentialError> {
         let mut headers = HeaderMap::new();
         let mut put = |name: &'static str, value: &str, is_secret: bool| {
-            let odd = |_| CredentialError::Odd("the credential");
+            let odd = |_| CredentialError::NotHeaderText("the credential");
             let mut value = HeaderValue::from_str(value).map_err(odd)?;
             value.set_sensitive(is_secret);
             headers.insert(name, value);
@@ -254,7 +261,7 @@ impl Credential {
         if self.kind() == CredentialKind::ChatGpt {
             put("originator", ORIGINATOR, false)?;
             let session: String = session.chars().filter(char::is_ascii_graphic).collect();
-            let session = session.get(..SESSION_LIMIT).unwrap_or(&session);
+            let session = session.get(..MAX_SESSION_ID_BYTES).unwrap_or(&session);
             if !session.is_empty() {
                 put("session-id", session, false)?;
                 put("x-client-request-id", session, false)?;
@@ -271,7 +278,7 @@ impl Credential {
 }
 
 impl Authorization {
-    fn of(tokens: &Tokens) -> Self {
+    fn from_tokens(tokens: &SubscriptionTokens) -> Self {
         let account_id = Some(tokens.account_id.clone());
         Self { bearer: Some(tokens.access.clone()), account_id }
     }

@@ -13,38 +13,38 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 
 use super::CredentialError;
-use super::token::Tokens;
+use super::token::SubscriptionTokens;
 use crate::base::files::{StateDir, StateError};
 use crate::base::paths::Home;
 
 /// The largest store that is read, in bytes.
-const LARGEST: u64 = 1024 * 1024;
+const MAX_STORE_BYTES: u64 = 1024 * 1024;
 
 /// The file with a user's tokens, and its folder.
 #[derive(Debug, Clone)]
-pub struct Store {
+pub struct TokenStore {
     pub(super) folder: PathBuf,
     pub(super) path: PathBuf,
 }
 
 /// The content of the store.
 #[derive(Clone)]
-pub struct Stored {
-    pub tokens: Tokens,
+pub struct StoredTokens {
+    pub tokens: SubscriptionTokens,
     /// All keys of the file, so that unknown ones are kept.
     all: Map<String, Value>,
 }
 
 /// The lock of the store; the kernel releases it when it is dropped, or when the process ends.
 #[derive(Debug)]
-pub struct Lock {
+pub struct TokenStoreLock {
     _file: File,
 }
 
-impl Store {
+impl TokenStore {
     /// The store in the user's Pixir folder.
     pub fn new(home: &Home) -> Self {
-        Self { folder: home.folder().to_owned(), path: home.auth() }
+        Self { folder: home.path().to_owned(), path: home.auth() }
     }
 
     /// The path of the file.
@@ -53,13 +53,13 @@ impl Store {
     }
 
     /// Reads the tokens; `None` when not signed in.
-    pub fn read(&self) -> Result<Option<Stored>, CredentialError> {
+    pub fn read(&self) -> Result<Option<StoredTokens>, CredentialError> {
         let Some(folder) = self.open_folder()? else { return Ok(None) };
-        let Some(bytes) = Self::bytes(&folder, Home::AUTH.as_ref())? else { return Ok(None) };
-        self.understand(&bytes).map(Some)
+        let Some(bytes) = Self::read_bytes(&folder, Home::AUTH.as_ref())? else { return Ok(None) };
+        self.parse_tokens(&bytes).map(Some)
     }
 
-    pub(super) fn understand(&self, bytes: &[u8]) -> Result<Stored, CredentialError> {
+    pub(super) fn parse_tokens(&self, bytes: &[u8]) -> Result<StoredTokens, CredentialError> {
         let damaged = |reason: &str| CredentialError::Damaged {
             path: self.path.clone(),
             reason: reason.to_owned(),
@@ -71,7 +71,7 @@ impl Store {
         let seconds = |name: &str| all.get(name).and_then(Value::as_i64).map(|ms| ms / 1000);
         let access = text("access_token").ok_or_else(|| damaged("it has no access_token"))?;
         let account_id = text("account_id").ok_or_else(|| damaged("it has no account_id"))?;
-        let tokens = Tokens {
+        let tokens = SubscriptionTokens {
             access: access.into(),
             refresh: text("refresh_token").map(SecretString::from),
             id: text("id_token").map(SecretString::from),
@@ -79,16 +79,18 @@ impl Store {
             obtained_at: seconds("obtained_at").unwrap_or(0),
             stated_end: seconds("expires_at"),
         };
-        tokens.check().map_err(|_| damaged("a token in it cannot be a header"))?;
-        Ok(Stored { tokens, all })
+        tokens.check_header_text().map_err(|_| damaged("a token in it cannot be a header"))?;
+        Ok(StoredTokens { tokens, all })
     }
 
     /// Reads the store or a draft; `None` when there is no such file.
-    pub(super) fn bytes(
+    pub(super) fn read_bytes(
         folder: &StateDir,
         name: &OsStr,
     ) -> Result<Option<Vec<u8>>, CredentialError> {
-        folder.read(name, LARGEST).map_err(|error| unreadable(folder.path().join(name), error))
+        folder
+            .read(name, MAX_STORE_BYTES)
+            .map_err(|error| unreadable(folder.path().join(name), error))
     }
 
     /// Opens the folder of the store; `None` when it does not exist.
@@ -101,10 +103,10 @@ impl Store {
     }
 
     /// Waits for the lock under which tokens are renewed or replaced. Blocks; not for async code.
-    pub fn lock(&self) -> Result<Lock, CredentialError> {
+    pub fn lock(&self) -> Result<TokenStoreLock, CredentialError> {
         let (file, path) = self.open_lock()?;
         file.lock().map_err(|source| CredentialError::Unwritable { path, source })?;
-        Ok(Lock { _file: file })
+        Ok(TokenStoreLock { _file: file })
     }
 
     fn open_lock(&self) -> Result<(File, PathBuf), CredentialError> {
@@ -119,7 +121,7 @@ impl Store {
     /// Checks before a sign-in that its tokens can be stored: the folder is writable, and the store and its lock can be
     /// replaced. A damaged store can be, because it is moved aside.
     pub fn check_writable(&self) -> Result<(), CredentialError> {
-        drop(self.draft()?);
+        drop(self.create_draft()?);
         self.open_lock()?;
         match self.read() {
             Ok(_) | Err(CredentialError::Damaged { .. }) => Ok(()),
@@ -128,15 +130,19 @@ impl Store {
     }
 
     /// Stores tokens; other keys of `before` are kept.
-    pub fn write(&self, tokens: &Tokens, before: Option<&Stored>) -> Result<(), CredentialError> {
-        self.draft()?.commit(tokens, before)
+    pub fn write(
+        &self,
+        tokens: &SubscriptionTokens,
+        before: Option<&StoredTokens>,
+    ) -> Result<(), CredentialError> {
+        self.create_draft()?.commit(tokens, before)
     }
 
     /// Moves a damaged file aside; returns its new path.
-    pub fn put_aside(&self) -> Result<PathBuf, CredentialError> {
+    pub fn move_damaged_aside(&self) -> Result<PathBuf, CredentialError> {
         let folder = self.make_folder()?;
         let aside = self.path.with_extension("json.damaged");
-        let moved = move_aside(&folder, aside.file_name().unwrap_or_default());
+        let moved = rename_damaged(&folder, aside.file_name().unwrap_or_default());
         moved.map_err(|error| unwritable(aside.clone(), error))?;
         Ok(aside)
     }
@@ -161,7 +167,7 @@ impl Store {
 }
 
 /// Renames a damaged store, and makes it private.
-fn move_aside(folder: &StateDir, aside: &OsStr) -> Result<(), StateError> {
+fn rename_damaged(folder: &StateDir, aside: &OsStr) -> Result<(), StateError> {
     if let Some(file) = folder.open_file(Home::AUTH)? {
         file.set_permissions(Permissions::from_mode(0o600)).ok();
     }
@@ -187,7 +193,10 @@ pub(super) fn unwritable(path: PathBuf, error: StateError) -> CredentialError {
 }
 
 /// The keys of the file for these tokens, with the other keys of `before`.
-pub(super) fn fields(tokens: &Tokens, before: Option<&Stored>) -> Map<String, Value> {
+pub(super) fn to_fields(
+    tokens: &SubscriptionTokens,
+    before: Option<&StoredTokens>,
+) -> Map<String, Value> {
     let mut all = before.map(|stored| stored.all.clone()).unwrap_or_default();
     let own = |token: &SecretString| Value::from(token.expose_secret());
     let ours = [
@@ -210,8 +219,8 @@ pub(super) mod tests {
     use super::*;
     use crate::base::error::Explain;
 
-    pub fn tokens(access: &str) -> Tokens {
-        Tokens {
+    pub fn tokens(access: &str) -> SubscriptionTokens {
+        SubscriptionTokens {
             access: access.into(),
             refresh: Some("refresh".into()),
             id: None,
@@ -221,9 +230,9 @@ pub(super) mod tests {
         }
     }
 
-    pub fn house() -> (tempfile::TempDir, Store) {
+    pub fn test_store() -> (tempfile::TempDir, TokenStore) {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(&Home::new(folder.path().join("home")));
+        let store = TokenStore::new(&Home::new(folder.path().join("home")));
         (folder, store)
     }
 
@@ -233,7 +242,7 @@ pub(super) mod tests {
 
     #[test]
     fn tokens_come_back_from_a_file_for_one_pair_of_eyes() {
-        let (folder, store) = house();
+        let (folder, store) = test_store();
         assert!(store.read().unwrap().is_none());
         store.write(&tokens("one"), None).unwrap();
         let stored = store.read().unwrap().unwrap();
@@ -245,7 +254,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_wide_open_file_and_folder_are_closed_and_other_keys_survive() {
-        let (folder, store) = house();
+        let (folder, store) = test_store();
         let home = folder.path().join("home");
         fs::create_dir(&home).unwrap();
         fs::set_permissions(&home, Permissions::from_mode(0o755)).unwrap();
@@ -262,7 +271,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_damaged_file_is_named_never_quoted_and_never_touched() {
-        let (folder, store) = house();
+        let (folder, store) = test_store();
         fs::create_dir(folder.path().join("home")).unwrap();
         for text in [
             "",

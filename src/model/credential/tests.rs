@@ -10,7 +10,7 @@ use crate::base::error::{Explain, Kind};
 use crate::base::paths::Home;
 use crate::host::http::HttpSettings;
 use crate::testing::scripted;
-use crate::testing::scripted::{Endpoint, Fault};
+use crate::testing::scripted::{IssuerEndpoint, IssuerFault};
 
 fn from(pairs: &[(&str, &str)]) -> Result<Credential, CredentialError> {
     Credential::from_environment(|name| {
@@ -132,7 +132,7 @@ fn odd_endpoints_are_refused() {
 fn a_key_with_control_characters_is_refused_without_being_shown() {
     for key in ["sk-secret\n", "sk-secret\r\nx: y", "sk secret", "sk-secret\u{7f}", "sk-sécret"] {
         let error = from(&[("OPENAI_API_KEY", key)]).unwrap_err();
-        assert!(matches!(error, CredentialError::Odd("OPENAI_API_KEY")), "{key:?}");
+        assert!(matches!(error, CredentialError::NotHeaderText("OPENAI_API_KEY")), "{key:?}");
         assert!(!error.to_string().contains("secret"));
     }
 }
@@ -144,15 +144,15 @@ fn debug_output_hides_the_key() {
 }
 
 /// A home folder and a scripted issuer of one test.
-struct Desk {
+struct CredentialTestEnv {
     folder: tempfile::TempDir,
-    issuer: scripted::Issuer,
+    issuer: scripted::ScriptedIssuer,
 }
 
-impl Desk {
+impl CredentialTestEnv {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self { folder, issuer: scripted::Issuer::start().await.unwrap() }
+        Self { folder, issuer: scripted::ScriptedIssuer::start().await.unwrap() }
     }
 
     fn home(&self) -> Home {
@@ -160,12 +160,12 @@ impl Desk {
     }
 
     fn store(&self, auth: &Value) {
-        std::fs::create_dir_all(self.home().folder()).unwrap();
+        std::fs::create_dir_all(self.home().path()).unwrap();
         std::fs::write(self.home().auth(), auth.to_string()).unwrap();
     }
 
     fn sign_in(&self, seconds: i64) {
-        self.store(&self.issuer.signed_in(seconds));
+        self.store(&self.issuer.sign_in(seconds));
     }
 
     fn stored(&self) -> Value {
@@ -181,13 +181,13 @@ impl Desk {
     }
 
     fn credential(&self) -> Credential {
-        let circumstances = Circumstances {
+        let circumstances = CredentialInputs {
             home: &self.home(),
             lookup: &self.lookup(),
             wanted: None,
             http: &HttpSettings::default(),
         };
-        choose(&circumstances).unwrap().credential
+        choose_credential(&circumstances).unwrap().credential
     }
 }
 
@@ -197,7 +197,7 @@ fn bearer(authorization: &Authorization) -> String {
 
 #[tokio::test]
 async fn who_pays_is_a_table() {
-    let desk = Desk::new().await;
+    let test_env = CredentialTestEnv::new().await;
     let chatgpt = Some(CredentialKind::ChatGpt);
     let api_key = Some(CredentialKind::ApiKey);
     let url = "http://127.0.0.1:9/v1";
@@ -219,17 +219,17 @@ async fn who_pays_is_a_table() {
     ];
     for (wanted, is_stored, key, base_url, expected) in table {
         if is_stored {
-            desk.sign_in(3600);
+            test_env.sign_in(3600);
         } else {
-            std::fs::remove_file(desk.home().auth()).ok();
+            std::fs::remove_file(test_env.home().auth()).ok();
         }
         let lookup = |name: &str| match name {
             "OPENAI_API_KEY" => key.map(str::to_owned),
             "OPENAI_BASE_URL" => base_url.map(str::to_owned),
-            _ => desk.lookup()(name),
+            _ => test_env.lookup()(name),
         };
-        let found = match choose(&Circumstances {
-            home: &desk.home(),
+        let found = match choose_credential(&CredentialInputs {
+            home: &test_env.home(),
             lookup: &lookup,
             wanted,
             http: &HttpSettings::default(),
@@ -243,12 +243,12 @@ async fn who_pays_is_a_table() {
 
 #[tokio::test]
 async fn a_damaged_sign_in_is_told_and_another_payer_does_not_step_in() {
-    let desk = Desk::new().await;
-    desk.store(&json!("damaged"));
+    let test_env = CredentialTestEnv::new().await;
+    test_env.store(&json!("damaged"));
     let lookup = |name: &str| (name == "OPENAI_API_KEY").then(|| "sk-1".to_owned());
     let asked = |wanted| {
-        choose(&Circumstances {
-            home: &desk.home(),
+        choose_credential(&CredentialInputs {
+            home: &test_env.home(),
             lookup: &lookup,
             wanted,
             http: &HttpSettings::default(),
@@ -260,12 +260,12 @@ async fn a_damaged_sign_in_is_told_and_another_payer_does_not_step_in() {
 
 #[tokio::test]
 async fn tokens_go_to_their_own_endpoint_or_to_this_machine() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
+    let test_env = CredentialTestEnv::new().await;
+    test_env.sign_in(3600);
     let asked = |url: &str| {
         let lookup = |name: &str| (name == "PIXIR_CHATGPT_BASE_URL").then(|| url.to_owned());
-        let home = desk.home();
-        choose(&Circumstances {
+        let home = test_env.home();
+        choose_credential(&CredentialInputs {
             home: &home,
             lookup: &lookup,
             wanted: None,
@@ -282,14 +282,14 @@ async fn tokens_go_to_their_own_endpoint_or_to_this_machine() {
 
 #[tokio::test]
 async fn the_headers_of_each_route() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
+    let test_env = CredentialTestEnv::new().await;
+    test_env.sign_in(3600);
     let names = |headers: &HeaderMap| {
         let mut names: Vec<String> = headers.keys().map(ToString::to_string).collect();
         names.sort();
         names.join(" ")
     };
-    let credential = desk.credential();
+    let credential = test_env.credential();
     let authorization = credential.authorize().await.unwrap();
     let headers = credential.headers(&authorization, &"s".repeat(90)).unwrap();
     assert_eq!(
@@ -312,13 +312,13 @@ async fn the_headers_of_each_route() {
 
 #[tokio::test]
 async fn a_token_that_ends_soon_is_renewed_once_for_all_and_stored_first() {
-    let desk = Desk::new().await;
-    desk.sign_in(100);
-    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(100)));
-    let before = desk.stored();
-    let credential = desk.credential();
+    let test_env = CredentialTestEnv::new().await;
+    test_env.sign_in(100);
+    test_env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Slow(Duration::from_millis(100)));
+    let before = test_env.stored();
+    let credential = test_env.credential();
     let secrets = Arc::new(Secrets::default());
-    credential.hide_in(&secrets);
+    credential.register_secrets(&secrets);
     let tasks: Vec<_> = (0..50)
         .map(|_| {
             let credential = credential.clone();
@@ -330,12 +330,12 @@ async fn a_token_that_ends_soon_is_renewed_once_for_all_and_stored_first() {
         found.push(task.await.unwrap());
     }
     found.dedup();
-    let after = desk.stored();
+    let after = test_env.stored();
     assert_eq!(found, [after["access_token"].as_str().unwrap()]);
     assert_ne!(before["refresh_token"], after["refresh_token"]);
-    assert_eq!((desk.issuer.counts().refreshes, desk.issuer.counts().reuses), (1, 0));
+    assert_eq!((test_env.issuer.counts().refreshes, test_env.issuer.counts().reuses), (1, 0));
     for token in ["access_token", "refresh_token"] {
-        let cleaned = secrets.clean(after[token].as_str().unwrap()).into_owned();
+        let cleaned = secrets.redact(after[token].as_str().unwrap()).into_owned();
         assert!(cleaned.starts_with("[redacted:"), "{token}");
     }
 }
@@ -343,150 +343,150 @@ async fn a_token_that_ends_soon_is_renewed_once_for_all_and_stored_first() {
 #[tokio::test]
 async fn a_failed_early_renewal_does_no_harm_and_a_late_one_says_why() {
     for (fault, kind, is_final) in [
-        (Fault::Answer(503, "busy".into()), Kind::Network, false),
-        (Fault::Answer(200, "<html>".into()), Kind::Network, false),
-        (Fault::Answer(200, "{}".into()), Kind::Network, false),
-        (Fault::code(400, "something_else"), Kind::Network, false),
-        (Fault::code(400, "invalid_grant"), Kind::AuthRefused, true),
-        (Fault::code(403, "refresh_token_expired"), Kind::AuthRefused, true),
-        (Fault::Answer(401, String::new()), Kind::AuthRefused, true),
+        (IssuerFault::Answer(503, "busy".into()), Kind::Network, false),
+        (IssuerFault::Answer(200, "<html>".into()), Kind::Network, false),
+        (IssuerFault::Answer(200, "{}".into()), Kind::Network, false),
+        (IssuerFault::code(400, "something_else"), Kind::Network, false),
+        (IssuerFault::code(400, "invalid_grant"), Kind::AuthRefused, true),
+        (IssuerFault::code(403, "refresh_token_expired"), Kind::AuthRefused, true),
+        (IssuerFault::Answer(401, String::new()), Kind::AuthRefused, true),
     ] {
-        let desk = Desk::new().await;
-        desk.sign_in(100);
-        let before = desk.stored();
-        desk.issuer.fail(Endpoint::Refresh, fault.clone());
-        let authorization = desk.credential().authorize().await.unwrap();
+        let test_env = CredentialTestEnv::new().await;
+        test_env.sign_in(100);
+        let before = test_env.stored();
+        test_env.issuer.fail(IssuerEndpoint::Refresh, fault.clone());
+        let authorization = test_env.credential().authorize().await.unwrap();
         assert_eq!(bearer(&authorization), before["access_token"], "{fault:?}");
 
-        desk.sign_in(-10);
-        let before = desk.stored();
-        desk.issuer.fail(Endpoint::Refresh, fault.clone());
-        let credential = desk.credential();
+        test_env.sign_in(-10);
+        let before = test_env.stored();
+        test_env.issuer.fail(IssuerEndpoint::Refresh, fault.clone());
+        let credential = test_env.credential();
         let error = credential.authorize().await.unwrap_err();
         assert_eq!((error.kind(), error.is_passing()), (kind, !is_final), "{fault:?}");
-        assert_eq!(desk.stored(), before, "nothing is thrown away");
-        let asked = desk.issuer.counts().requests;
+        assert_eq!(test_env.stored(), before, "nothing is thrown away");
+        let asked = test_env.issuer.counts().requests;
         let again = credential.authorize().await;
-        let more = desk.issuer.counts().requests - asked;
+        let more = test_env.issuer.counts().requests - asked;
         assert_eq!((again.is_err(), more), (is_final, usize::from(!is_final)), "{fault:?}");
     }
 }
 
 #[tokio::test]
 async fn after_a_new_sign_in_a_dead_token_is_forgotten() {
-    let desk = Desk::new().await;
-    desk.sign_in(-10);
-    desk.issuer.fail(Endpoint::Refresh, Fault::code(401, "refresh_token_expired"));
-    let credential = desk.credential();
+    let test_env = CredentialTestEnv::new().await;
+    test_env.sign_in(-10);
+    test_env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::code(401, "refresh_token_expired"));
+    let credential = test_env.credential();
     credential.authorize().await.unwrap_err();
-    desk.sign_in(3600);
-    assert_eq!(bearer(&credential.authorize().await.unwrap()), desk.stored()["access_token"]);
+    test_env.sign_in(3600);
+    assert_eq!(bearer(&credential.authorize().await.unwrap()), test_env.stored()["access_token"]);
 }
 
 #[tokio::test]
 async fn a_refused_token_is_helped_twice_and_no_more() {
-    let desk = Desk::new().await;
-    desk.sign_in(3600);
-    let credential = desk.credential();
+    let test_env = CredentialTestEnv::new().await;
+    test_env.sign_in(3600);
+    let credential = test_env.credential();
     let first = credential.authorize().await.unwrap();
     // Another process has renewed in the meantime.
-    desk.sign_in(3600);
-    let mut recovery = Recovery::default();
+    test_env.sign_in(3600);
+    let mut recovery = AuthRecovery::default();
     let second = credential.recover(&first, &mut recovery).await.unwrap().unwrap();
     assert_eq!(
-        (bearer(&second), desk.issuer.counts().refreshes),
-        (desk.stored()["access_token"].as_str().unwrap().to_owned(), 0)
+        (bearer(&second), test_env.issuer.counts().refreshes),
+        (test_env.stored()["access_token"].as_str().unwrap().to_owned(), 0)
     );
     let third = credential.recover(&second, &mut recovery).await.unwrap().unwrap();
-    assert_eq!(desk.issuer.counts().refreshes, 1);
+    assert_eq!(test_env.issuer.counts().refreshes, 1);
     assert_ne!(bearer(&second), bearer(&third));
     assert!(credential.recover(&third, &mut recovery).await.unwrap().is_none());
     let key = Credential::new(Some("sk-1"), "http://127.0.0.1:1").unwrap();
     let failed = key.authorize().await.unwrap();
-    assert!(key.recover(&failed, &mut Recovery::default()).await.unwrap().is_none());
+    assert!(key.recover(&failed, &mut AuthRecovery::default()).await.unwrap().is_none());
 }
 
 #[tokio::test]
 async fn another_account_or_none_ends_the_run_not_the_sign_in() {
-    let desk = Desk::new().await;
-    desk.sign_in(-10);
-    let credential = desk.credential();
-    desk.issuer.switch_account("somebody-else");
-    desk.sign_in(3600);
+    let test_env = CredentialTestEnv::new().await;
+    test_env.sign_in(-10);
+    let credential = test_env.credential();
+    test_env.issuer.switch_account("somebody-else");
+    test_env.sign_in(3600);
     let error = credential.authorize().await.unwrap_err();
     assert!(matches!(error, CredentialError::AccountChanged));
-    assert!(desk.home().auth().exists());
-    std::fs::remove_file(desk.home().auth()).unwrap();
+    assert!(test_env.home().auth().exists());
+    std::fs::remove_file(test_env.home().auth()).unwrap();
     assert!(matches!(credential.authorize().await, Err(CredentialError::SignedOut)));
 }
 
 #[tokio::test]
 async fn a_renewal_that_nobody_waits_for_any_more_is_still_stored() {
-    let desk = Desk::new().await;
-    desk.sign_in(-10);
-    let before = desk.stored();
-    desk.issuer.fail(Endpoint::Refresh, Fault::Slow(Duration::from_millis(150)));
-    let credential = desk.credential();
+    let test_env = CredentialTestEnv::new().await;
+    test_env.sign_in(-10);
+    let before = test_env.stored();
+    test_env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Slow(Duration::from_millis(150)));
+    let credential = test_env.credential();
     let hasty = tokio::time::timeout(Duration::from_millis(50), credential.authorize()).await;
     assert!(hasty.is_err());
-    assert_eq!(bearer(&credential.authorize().await.unwrap()), desk.stored()["access_token"]);
-    assert_ne!(desk.stored(), before);
-    assert_eq!(desk.issuer.counts().refreshes, 1);
+    assert_eq!(bearer(&credential.authorize().await.unwrap()), test_env.stored()["access_token"]);
+    assert_ne!(test_env.stored(), before);
+    assert_eq!(test_env.issuer.counts().refreshes, 1);
 }
 
 #[tokio::test]
 async fn a_full_disk_is_found_before_the_token_is_spent() {
     use std::os::unix::fs::PermissionsExt;
-    let desk = Desk::new().await;
-    desk.sign_in(100);
-    let credential = desk.credential();
+    let test_env = CredentialTestEnv::new().await;
+    test_env.sign_in(100);
+    let credential = test_env.credential();
     // The lock exists already, and no other file can be created.
-    std::fs::write(desk.home().auth_lock(), "").unwrap();
-    let folder = desk.home().folder().to_owned();
+    std::fs::write(test_env.home().auth_lock(), "").unwrap();
+    let folder = test_env.home().path().to_owned();
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o500)).unwrap();
     let is_root = std::fs::write(folder.join("x"), "").is_ok();
     if !is_root {
         credential.authorize().await.unwrap();
-        assert_eq!(desk.issuer.counts().requests, 0);
+        assert_eq!(test_env.issuer.counts().requests, 0);
     }
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
 }
 
 #[tokio::test]
 async fn a_code_is_asked_for_until_it_is_typed_or_will_not_be() {
-    const PACE: Pace = Pace {
-        least: Duration::from_millis(5),
-        step: Duration::from_millis(60),
+    const PACE: PollTiming = PollTiming {
+        min_interval: Duration::from_millis(5),
+        slow_down_step: Duration::from_millis(60),
         deadline: Duration::from_secs(10),
     };
-    let desk = Desk::new().await;
-    let issuer = Issuer::from_environment(&desk.lookup(), &HttpSettings::default()).unwrap();
+    let test_env = CredentialTestEnv::new().await;
+    let issuer = Issuer::from_environment(&test_env.lookup(), &HttpSettings::default()).unwrap();
     for fault in [
-        Fault::Answer(403, String::new()),
-        Fault::code(400, "deviceauth_authorization_pending"),
-        Fault::code(400, "slow_down"),
-        Fault::Answer(502, "busy".into()),
+        IssuerFault::Answer(403, String::new()),
+        IssuerFault::code(400, "deviceauth_authorization_pending"),
+        IssuerFault::code(400, "slow_down"),
+        IssuerFault::Answer(502, "busy".into()),
     ] {
-        desk.issuer.fail(Endpoint::Poll, fault);
+        test_env.issuer.fail(IssuerEndpoint::Poll, fault);
     }
     let started = std::time::Instant::now();
     let login = DeviceLogin::start(&issuer).await.unwrap();
-    assert!(login.page().ends_with("/codex/device"));
+    assert!(login.page_url().ends_with("/codex/device"));
     let tokens = login.finish(PACE).await.unwrap();
     assert_eq!(tokens.plan().as_deref(), Some("plus"));
-    assert_eq!((desk.issuer.counts().polls, desk.issuer.counts().exchanges), (5, 1));
-    assert!(started.elapsed() >= PACE.step, "slow_down was heeded");
+    assert_eq!((test_env.issuer.counts().polls, test_env.issuer.counts().exchanges), (5, 1));
+    assert!(started.elapsed() >= PACE.slow_down_step, "slow_down was heeded");
     for code in ["expired_token", "access_denied", "something_new"] {
-        desk.issuer.fail(Endpoint::Poll, Fault::code(400, code));
+        test_env.issuer.fail(IssuerEndpoint::Poll, IssuerFault::code(400, code));
         let error = DeviceLogin::start(&issuer).await.unwrap().finish(PACE).await.unwrap_err();
         assert!(matches!(error, CredentialError::Refused { .. }), "{code}: {error:?}");
     }
-    desk.issuer.fail(Endpoint::UserCode, Fault::Answer(404, String::new()));
+    test_env.issuer.fail(IssuerEndpoint::UserCode, IssuerFault::Answer(404, String::new()));
     assert!(matches!(DeviceLogin::start(&issuer).await, Err(CredentialError::NoDeviceLogin)));
     for _ in 0..100 {
-        desk.issuer.fail(Endpoint::Poll, Fault::Answer(403, String::new()));
+        test_env.issuer.fail(IssuerEndpoint::Poll, IssuerFault::Answer(403, String::new()));
     }
-    let late = Pace { deadline: Duration::from_millis(40), ..PACE };
+    let late = PollTiming { deadline: Duration::from_millis(40), ..PACE };
     let error = DeviceLogin::start(&issuer).await.unwrap().finish(late).await.unwrap_err();
     assert!(matches!(error, CredentialError::TooLate { .. }));
 }

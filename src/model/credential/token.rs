@@ -14,23 +14,23 @@ use super::CredentialError;
 use super::endpoint::is_header_text;
 
 /// How long before its end a token is renewed, in seconds.
-const WINDOW: i64 = 5 * 60;
+const RENEW_BEFORE_END: i64 = 5 * 60;
 
 /// The assumed lifetime of a token without a stated end, in seconds.
-const UNDATED: i64 = 8 * 24 * 3600;
+const ASSUMED_LIFETIME: i64 = 8 * 24 * 3600;
 
 const AUTH_CLAIMS: &str = "https://api.openai.com/auth";
 const PROFILE_CLAIMS: &str = "https://api.openai.com/profile";
 
 /// The current time in Unix seconds.
-pub fn now() -> i64 {
+pub fn unix_now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// The tokens of one signed-in account.
 #[derive(Clone)]
-pub struct Tokens {
+pub struct SubscriptionTokens {
     pub access: SecretString,
     pub refresh: Option<SecretString>,
     pub id: Option<SecretString>,
@@ -43,7 +43,7 @@ pub struct Tokens {
 
 /// An issuer's answer to a code or a refresh token.
 #[derive(Default)]
-pub struct Grant {
+pub struct TokenGrant {
     pub access: Option<SecretString>,
     pub refresh: Option<SecretString>,
     pub id: Option<SecretString>,
@@ -51,7 +51,7 @@ pub struct Grant {
     pub expires_in: Option<i64>,
 }
 
-impl Grant {
+impl TokenGrant {
     /// Parses an answer; missing fields are `None`.
     pub fn from_json(json: &Value) -> Self {
         let token = |name: &str| {
@@ -66,16 +66,17 @@ impl Grant {
     }
 }
 
-impl Tokens {
+impl SubscriptionTokens {
     /// The tokens of a new sign-in.
-    pub fn from_grant(grant: Grant, now: i64) -> Result<Self, CredentialError> {
+    pub fn from_grant(grant: TokenGrant, now: i64) -> Result<Self, CredentialError> {
         let useless = |what: &str| CredentialError::Refused {
             code: String::new(),
             message: format!("the sign-in service sent no {what}"),
         };
         let access = grant.access.ok_or_else(|| useless("access token"))?;
-        let claims = Claims::of(&access);
-        let account_id = claims.account_id.or_else(|| Claims::of(grant.id.as_ref()?).account_id);
+        let claims = TokenClaims::from_token(&access);
+        let account_id =
+            claims.account_id.or_else(|| TokenClaims::from_token(grant.id.as_ref()?).account_id);
         let tokens = Self {
             account_id: account_id.ok_or_else(|| useless("account for this plan"))?,
             access,
@@ -84,15 +85,18 @@ impl Tokens {
             obtained_at: now,
             stated_end: grant.expires_in.map(|seconds| now.saturating_add(seconds)),
         };
-        tokens.check()?;
+        tokens.check_header_text()?;
         Ok(tokens)
     }
 
     /// These tokens after a renewal.
-    pub fn renewed(&self, grant: Grant, now: i64) -> Result<Self, CredentialError> {
+    pub fn renewed(&self, grant: TokenGrant, now: i64) -> Result<Self, CredentialError> {
         let unusable = |message: &str| CredentialError::Unavailable { message: message.to_owned() };
         let access = grant.access.ok_or_else(|| unusable("its answer has no access token"))?;
-        if Claims::of(&access).account_id.is_some_and(|account| account != self.account_id) {
+        if TokenClaims::from_token(&access)
+            .account_id
+            .is_some_and(|account| account != self.account_id)
+        {
             return Err(CredentialError::AccountChanged);
         }
         let tokens = Self {
@@ -103,12 +107,12 @@ impl Tokens {
             obtained_at: now,
             stated_end: grant.expires_in.map(|seconds| now.saturating_add(seconds)),
         };
-        tokens.check()?;
+        tokens.check_header_text()?;
         Ok(tokens)
     }
 
     /// These tokens with the new refresh token of a renewal; `None` when it brought none.
-    pub fn rotated(&self, grant: &Grant) -> Option<Self> {
+    pub fn with_rotated_refresh(&self, grant: &TokenGrant) -> Option<Self> {
         let came = grant.refresh.clone()?;
         let is_news =
             self.refresh.as_ref().map(ExposeSecret::expose_secret) != Some(came.expose_secret());
@@ -116,23 +120,24 @@ impl Tokens {
     }
 
     /// Checks that values for headers contain only header text.
-    pub fn check(&self) -> Result<(), CredentialError> {
+    pub fn check_header_text(&self) -> Result<(), CredentialError> {
         let fits = is_header_text(self.access.expose_secret())
             && !self.access.expose_secret().is_empty()
             && is_header_text(&self.account_id)
             && !self.account_id.is_empty();
-        if fits { Ok(()) } else { Err(CredentialError::Odd("the stored sign-in")) }
+        if fits { Ok(()) } else { Err(CredentialError::NotHeaderText("the stored sign-in")) }
     }
 
     /// When the access token expires, in Unix seconds, if known.
     pub fn ends_at(&self) -> Option<i64> {
-        Claims::of(&self.access).ends_at.or(self.stated_end)
+        TokenClaims::from_token(&self.access).ends_at.or(self.stated_end)
     }
 
     /// Whether the access token should be renewed.
-    pub fn is_due(&self, now: i64) -> bool {
-        let end = self.ends_at().unwrap_or_else(|| self.obtained_at.saturating_add(UNDATED));
-        end <= now.saturating_add(WINDOW)
+    pub fn should_renew(&self, now: i64) -> bool {
+        let end =
+            self.ends_at().unwrap_or_else(|| self.obtained_at.saturating_add(ASSUMED_LIFETIME));
+        end <= now.saturating_add(RENEW_BEFORE_END)
     }
 
     /// Whether the access token has not expired, as far as known.
@@ -141,18 +146,22 @@ impl Tokens {
     }
 
     /// Whether this is the access token.
-    pub fn is_same(&self, access: &SecretString) -> bool {
+    pub fn has_access_token(&self, access: &SecretString) -> bool {
         self.access.expose_secret() == access.expose_secret()
     }
 
     /// The subscription plan, as the issuer names it.
     pub fn plan(&self) -> Option<String> {
-        Claims::of(&self.access).plan.or_else(|| Claims::of(self.id.as_ref()?).plan)
+        TokenClaims::from_token(&self.access)
+            .plan
+            .or_else(|| TokenClaims::from_token(self.id.as_ref()?).plan)
     }
 
     /// The email address of the account.
     pub fn email(&self) -> Option<String> {
-        Claims::of(&self.access).email.or_else(|| Claims::of(self.id.as_ref()?).email)
+        TokenClaims::from_token(&self.access)
+            .email
+            .or_else(|| TokenClaims::from_token(self.id.as_ref()?).email)
     }
 
     /// Every secret value, with the name that replaces it.
@@ -168,7 +177,7 @@ impl Tokens {
 }
 
 /// Shows neither token nor account.
-impl fmt::Debug for Tokens {
+impl fmt::Debug for SubscriptionTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tokens").field("ends_at", &self.ends_at()).finish_non_exhaustive()
     }
@@ -176,17 +185,17 @@ impl fmt::Debug for Tokens {
 
 /// The claims of a token.
 #[derive(Default)]
-struct Claims {
+struct TokenClaims {
     ends_at: Option<i64>,
     account_id: Option<String>,
     plan: Option<String>,
     email: Option<String>,
 }
 
-impl Claims {
+impl TokenClaims {
     /// Parses the payload of a JWT; a token of another form has no claims.
-    fn of(token: &SecretString) -> Self {
-        let Some(json) = payload(token.expose_secret()) else { return Self::default() };
+    fn from_token(token: &SecretString) -> Self {
+        let Some(json) = decode_payload(token.expose_secret()) else { return Self::default() };
         let text = |value: &Value| value.as_str().filter(|t| !t.is_empty()).map(str::to_owned);
         let auth = &json[AUTH_CLAIMS];
         Self {
@@ -198,7 +207,7 @@ impl Claims {
     }
 }
 
-fn payload(token: &str) -> Option<Value> {
+fn decode_payload(token: &str) -> Option<Value> {
     let mut parts = token.split('.');
     let (head, body, seal) = (parts.next()?, parts.next()?, parts.next()?);
     if parts.next().is_some() || head.is_empty() || body.is_empty() || seal.is_empty() {
@@ -218,9 +227,16 @@ mod tests {
         format!("{}.{}.c2ln", part(&json!({"alg": "none"})), part(claims)).into()
     }
 
-    fn tokens(access: SecretString, stated_end: Option<i64>) -> Tokens {
+    fn tokens(access: SecretString, stated_end: Option<i64>) -> SubscriptionTokens {
         let account_id = "acct".to_owned();
-        Tokens { access, refresh: None, id: None, account_id, obtained_at: 1000, stated_end }
+        SubscriptionTokens {
+            access,
+            refresh: None,
+            id: None,
+            account_id,
+            obtained_at: 1000,
+            stated_end,
+        }
     }
 
     #[test]
@@ -232,10 +248,14 @@ mod tests {
             [(4699, false, true), (4700, true, true), (4999, true, true), (5000, true, false)]
         {
             let tokens = tokens(access.clone(), None);
-            assert_eq!((tokens.is_due(now), tokens.is_alive(now)), (due, alive), "{now}");
+            assert_eq!((tokens.should_renew(now), tokens.is_alive(now)), (due, alive), "{now}");
         }
         let undated = tokens("opaque".into(), None);
-        assert!(!undated.is_due(1001) && undated.is_alive(i64::MAX) && undated.is_due(800_000));
+        assert!(
+            !undated.should_renew(1001)
+                && undated.is_alive(i64::MAX)
+                && undated.should_renew(800_000)
+        );
     }
 
     #[test]
@@ -245,29 +265,34 @@ mod tests {
             "https://api.openai.com/auth": {"chatgpt_account_id": "a-1", "chatgpt_plan_type": "pro"},
             "https://api.openai.com/profile": {"email": "who@example.org"},
         });
-        let grant = || Grant { access: Some(jwt(&claims)), ..Grant::default() };
-        let found = Tokens::from_grant(grant(), 0).unwrap();
+        let grant = || TokenGrant { access: Some(jwt(&claims)), ..TokenGrant::default() };
+        let found = SubscriptionTokens::from_grant(grant(), 0).unwrap();
         assert_eq!(found.account_id, "a-1");
         assert_eq!(found.plan().as_deref(), Some("pro"));
         assert_eq!(found.email().as_deref(), Some("who@example.org"));
-        let by_id = Grant { access: Some("opaque".into()), id: grant().access, ..Grant::default() };
-        assert_eq!(Tokens::from_grant(by_id, 0).unwrap().account_id, "a-1");
-        let nobody = Grant { access: Some("opaque".into()), ..Grant::default() };
-        assert!(Tokens::from_grant(nobody, 0).is_err());
-        assert!(Tokens::from_grant(Grant::default(), 0).is_err());
+        let by_id = TokenGrant {
+            access: Some("opaque".into()),
+            id: grant().access,
+            ..TokenGrant::default()
+        };
+        assert_eq!(SubscriptionTokens::from_grant(by_id, 0).unwrap().account_id, "a-1");
+        let nobody = TokenGrant { access: Some("opaque".into()), ..TokenGrant::default() };
+        assert!(SubscriptionTokens::from_grant(nobody, 0).is_err());
+        assert!(SubscriptionTokens::from_grant(TokenGrant::default(), 0).is_err());
     }
 
     #[test]
     fn a_renewal_overwrites_only_what_came_and_keeps_the_account() {
         let mut old = tokens("old".into(), None);
         old.refresh = Some("refresh-1".into());
-        let grant = |access: SecretString| Grant { access: Some(access), ..Grant::default() };
+        let grant =
+            |access: SecretString| TokenGrant { access: Some(access), ..TokenGrant::default() };
         let new = old.renewed(grant("new".into()), 7).unwrap();
         assert_eq!(new.refresh.unwrap().expose_secret(), "refresh-1");
         assert_eq!(new.obtained_at, 7);
         let other = jwt(&json!({"https://api.openai.com/auth": {"chatgpt_account_id": "x"}}));
         assert!(matches!(old.renewed(grant(other), 7), Err(CredentialError::AccountChanged)));
-        assert!(old.renewed(Grant::default(), 7).unwrap_err().is_passing());
+        assert!(old.renewed(TokenGrant::default(), 7).unwrap_err().is_passing());
         assert!(old.renewed(grant("with blank".into()), 7).is_err());
     }
 

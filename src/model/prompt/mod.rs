@@ -8,18 +8,18 @@
 //!
 //! A Provider caches by prefix, so nothing that changes may stand before something that does not.
 
+mod agents_md;
 mod context;
-mod project;
-mod roles;
-mod skills;
+mod role_index;
+mod skill_index;
 
-pub use context::Context;
-pub use project::{Project, Sources};
-pub use roles::roles;
-pub use skills::index;
+pub use agents_md::{AgentsMd, AgentsMdSources};
+pub use context::LateContext;
+pub use role_index::role_index;
+pub use skill_index::skill_index;
 
 use crate::base::secret::Secrets;
-use crate::base::text::{first_chars, visible};
+use crate::base::text::{strip_invisible, truncate_chars};
 use crate::model::skill::sha256;
 
 /// The name of the instructions below and of the order of the parts; a test pins it to the bytes.
@@ -53,9 +53,9 @@ fn index_lines<'a>(
 ) -> (String, usize) {
     let (mut text, mut left_out) = (String::new(), 0);
     for (name, description) in named {
-        let description = visible(description);
-        let description = secrets.clean(&description).into_owned();
-        let line = format!("- {name}: {}\n", first_chars(&description, longest));
+        let description = strip_invisible(description);
+        let description = secrets.redact(&description).into_owned();
+        let line = format!("- {name}: {}\n", truncate_chars(&description, longest));
         if text.len() + line.len() > limit {
             left_out += 1;
         } else {

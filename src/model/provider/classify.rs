@@ -9,19 +9,19 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use super::ProviderError;
-use super::limits;
-use super::reset::Reset;
+use super::rate_limits;
+use super::reset::LimitReset;
 use crate::base::error::Kind;
 use crate::record::event::RateLimits;
 
 /// The longest error body that is read, in bytes.
 pub const BODY_LIMIT: usize = 16 * 1024;
 /// How much of a server's message is shown to the user, in characters.
-const PROSE_LIMIT: usize = 600;
+const MESSAGE_LIMIT: usize = 600;
 
 /// Facts from the headers of an HTTP error answer.
 #[derive(Debug, Default)]
-pub struct Hints {
+pub struct ErrorHints {
     pub retry_after: Option<Duration>,
     /// Whether the server wants a retry; overrides our own judgement.
     pub should_retry: Option<bool>,
@@ -31,49 +31,49 @@ pub struct Hints {
     pub now: Option<SystemTime>,
 }
 
-impl Hints {
+impl ErrorHints {
     /// Reads the known headers; `now` turns an HTTP date into a wait.
-    pub fn read<'a>(header: impl Fn(&str) -> Option<&'a str>, now: SystemTime) -> Self {
+    pub fn from_headers<'a>(header: impl Fn(&str) -> Option<&'a str>, now: SystemTime) -> Self {
         let milliseconds = header("retry-after-ms")
             .and_then(|text| text.trim().parse::<f64>().ok())
             .and_then(|number| Duration::try_from_secs_f64(number / 1000.0).ok());
-        let seconds = || header("retry-after").and_then(|text| wait_until(text.trim(), now));
+        let seconds = || header("retry-after").and_then(|text| parse_retry_after(text.trim(), now));
         Self {
             retry_after: milliseconds.or_else(seconds),
             should_retry: header("x-should-retry").and_then(|text| text.trim().parse().ok()),
             request_id: header("x-request-id")
                 .or_else(|| header("x-oai-request-id"))
                 .map(str::to_owned),
-            limits: limits::from_headers(header),
+            limits: rate_limits::from_headers(header),
             now: Some(now),
         }
     }
 
     /// Adds these facts to an error.
-    fn added_to(self, mut error: ProviderError) -> ProviderError {
+    fn apply_to(self, mut error: ProviderError) -> ProviderError {
         error.retry_after = self.retry_after.or(error.retry_after);
         error.retryable = self.should_retry.unwrap_or(error.retryable);
         if let Some(limits) = self.limits {
             let is_silent = error.retry_after.is_none();
             if error.kind == Kind::UsageLimitReached && is_silent {
-                let reset = Reset { at: limits::resets_at(&limits), wait: None };
-                let reset = reset.complete(self.now.unwrap_or(SystemTime::UNIX_EPOCH));
+                let reset = LimitReset { at: rate_limits::resets_at(&limits), wait: None };
+                let reset = reset.with_both(self.now.unwrap_or(SystemTime::UNIX_EPOCH));
                 error.retry_after = reset.wait;
                 error.facts.resets_at = reset.at.or(error.facts.resets_at);
             } else if error.kind == Kind::RateLimited && is_silent {
-                error.retry_after = limits::refills_in(&limits);
+                error.retry_after = rate_limits::refills_in(&limits);
             }
             error.facts.rate_limits = Some(limits);
         }
         match self.request_id {
-            Some(id) => error.with("request_id", id),
+            Some(id) => error.with_fact("request_id", id),
             None => error,
         }
     }
 }
 
 /// Parses `Retry-After`: a number of seconds or a date; a date in the past means now.
-fn wait_until(text: &str, now: SystemTime) -> Option<Duration> {
+fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }
@@ -82,25 +82,25 @@ fn wait_until(text: &str, now: SystemTime) -> Option<Duration> {
 }
 
 /// Classifies an HTTP error answer.
-pub fn http(status: u16, hints: Hints, body: &[u8]) -> ProviderError {
+pub fn classify_http(status: u16, hints: ErrorHints, body: &[u8]) -> ProviderError {
     let text = String::from_utf8_lossy(body);
     let json: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-    let mut complaint = Complaint::from_json(&json);
+    let mut complaint = ErrorPayload::from_json(&json);
     if complaint.message.is_empty() {
-        complaint.message = plain_prose(&text);
+        complaint.message = body_message(&text);
     }
     complaint.status = Some(status);
     let now = hints.now.unwrap_or(SystemTime::UNIX_EPOCH);
-    let mut error = complaint.judge(now).with_status(status);
+    let mut error = complaint.classify(now).with_status(status);
     if error.message.is_empty() {
         error.message = format!("the Provider answered with HTTP status {status}");
     }
-    hints.added_to(error)
+    hints.apply_to(error)
 }
 
 /// A 200 answer of an unexpected format: a web page, compressed data, or other content. The same
 /// request would meet it again, so it is not retried.
-pub struct Unexpected<'a> {
+pub struct UnexpectedResponse<'a> {
     /// Host and port of the server.
     pub peer: &'a str,
     /// The expected format, for the message.
@@ -111,33 +111,34 @@ pub struct Unexpected<'a> {
     pub body: &'a [u8],
 }
 
-impl Unexpected<'_> {
+impl UnexpectedResponse<'_> {
     pub fn classify(&self) -> ProviderError {
         let text = String::from_utf8_lossy(self.body);
         let json = serde_json::from_str::<Value>(&text).ok().filter(Value::is_object);
-        let has_error = json.as_ref().is_some_and(|json| json.get("error").is_some_and(is_set));
+        let has_error =
+            json.as_ref().is_some_and(|json| json.get("error").is_some_and(is_not_null));
         if has_error {
             // An error with status 200; only an error that is known to be transient is retried.
-            return http(200, Hints::default(), self.body);
+            return classify_http(200, ErrorHints::default(), self.body);
         }
         let found = match self.compression() {
             Some(coding) => format!("{coding}-compressed data that was not asked for"),
             None if text.trim().is_empty() => "an empty body".to_owned(),
-            None if is_web_page(&text) => match title(&text) {
-                Some(title) => format!("a web page (\"{}\")", cut(&title)),
+            None if is_web_page(&text) => match html_title(&text) {
+                Some(title) => format!("a web page (\"{}\")", truncate_message(&title)),
                 None => "a web page".to_owned(),
             },
             None if json.is_some() => "a JSON document".to_owned(),
-            None => self.content_type.map_or("something else".to_owned(), cut),
+            None => self.content_type.map_or("something else".to_owned(), truncate_message),
         };
         let Self { peer, expected, .. } = self;
         let message = format!("{peer} answered with {found} instead of {expected}");
         let error = ProviderError::terminal(Kind::InvalidResponse, message).with_status(200);
-        error.with("content_type", self.content_type.unwrap_or("unknown"))
+        error.with_fact("content_type", self.content_type.unwrap_or("unknown"))
     }
 
     fn compression(&self) -> Option<String> {
-        let named = compression(self.encoding).map(cut);
+        let named = compression(self.encoding).map(truncate_message);
         named.or_else(|| self.body.starts_with(&[0x1f, 0x8b]).then(|| "gzip".to_owned()))
     }
 }
@@ -149,20 +150,21 @@ pub fn compression(encoding: Option<&str>) -> Option<&str> {
         .filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"))
 }
 
-fn is_set(value: &Value) -> bool {
+fn is_not_null(value: &Value) -> bool {
     !value.is_null()
 }
 
 /// Classifies an error inside the stream: a top-level `error` event or a failed response.
-pub fn in_band(frame: &Value) -> ProviderError {
+pub fn classify_in_band(frame: &Value) -> ProviderError {
     let holder = frame.get("response").unwrap_or(frame);
-    let complaint = Complaint::from_json(holder);
+    let complaint = ErrorPayload::from_json(holder);
     let status = complaint.status;
-    let mut error = complaint.judge(SystemTime::now());
+    let mut error = complaint.classify(SystemTime::now());
     error.facts.status = status;
     // Over a WebSocket, the headers are a field of the error.
     if let Some(headers) = frame.get("headers") {
-        error = Hints::read(|name| headers.get(name)?.as_str(), SystemTime::now()).added_to(error);
+        error = ErrorHints::from_headers(|name| headers.get(name)?.as_str(), SystemTime::now())
+            .apply_to(error);
     }
     if error.message.is_empty() {
         "the Provider ended the answer with an error and gave no reason"
@@ -173,7 +175,7 @@ pub fn in_band(frame: &Value) -> ProviderError {
 
 /// The fields of an error, whatever shape the server gave it.
 #[derive(Debug, Default)]
-struct Complaint {
+struct ErrorPayload {
     status: Option<u16>,
     code: String,
     /// The `type` of the error, less specific than `code`.
@@ -181,10 +183,10 @@ struct Complaint {
     message: String,
     /// The plan whose usage limit was reached.
     plan: Option<String>,
-    reset: Reset,
+    reset: LimitReset,
 }
 
-impl Complaint {
+impl ErrorPayload {
     /// Understands `{"error":{…}}`, `{"error":"…"}`, `{"detail":…}` and a bare `{code, message}`.
     fn from_json(json: &Value) -> Self {
         let inner = match json.get("error").filter(|error| !error.is_null()) {
@@ -208,40 +210,40 @@ impl Complaint {
             status,
             code: code.unwrap_or_default(),
             error_type: word("type").unwrap_or_default(),
-            message: cut(&message.unwrap_or_default()),
+            message: truncate_message(&message.unwrap_or_default()),
             plan: text(inner, "plan_type"),
-            reset: Reset { at: inner.get("resets_at").and_then(Value::as_u64), wait },
+            reset: LimitReset { at: inner.get("resets_at").and_then(Value::as_u64), wait },
         }
     }
 
-    fn judge(self, now: SystemTime) -> ProviderError {
+    fn classify(self, now: SystemTime) -> ProviderError {
         let prose = self.message.to_lowercase();
         let by_type = || match self.status {
             // The status of an error is more specific than its type.
             Some(400..) => None,
-            _ => by_type(&self.error_type).or_else(|| by_type(&self.code)),
+            _ => kind_of_type(&self.error_type).or_else(|| kind_of_type(&self.code)),
         };
-        let (kind, retryable) = by_code(&self.code, &prose)
-            .or_else(|| by_code(&self.error_type, &prose))
-            .or_else(|| by_prose(&prose))
+        let (kind, retryable) = kind_of_code(&self.code, &prose)
+            .or_else(|| kind_of_code(&self.error_type, &prose))
+            .or_else(|| kind_of_message(&prose))
             .or_else(by_type)
-            .unwrap_or_else(|| by_status(self.status, &prose));
+            .unwrap_or_else(|| kind_of_status(self.status, &prose));
         let mut error = ProviderError::terminal(kind, self.message);
         error.retryable = retryable;
-        let reset = self.reset.complete(now);
-        error.retry_after = reset.wait.or_else(|| stated_wait(&prose));
+        let reset = self.reset.with_both(now);
+        error.retry_after = reset.wait.or_else(|| parse_stated_wait(&prose));
         error.facts.resets_at = reset.at;
         if !self.code.is_empty() {
             error.facts.code = Some(self.code.into());
         }
         if let Some(plan) = self.plan {
-            error = error.with("plan", plan);
+            error = error.with_fact("plan", plan);
         }
         error
     }
 }
 
-fn by_code(code: &str, prose: &str) -> Option<(Kind, bool)> {
+fn kind_of_code(code: &str, prose: &str) -> Option<(Kind, bool)> {
     Some(match code {
         "context_length_exceeded" | "exceed_context_size_error" => (Kind::ContextOverflow, false),
         "rate_limit_exceeded" => (Kind::RateLimited, true),
@@ -274,7 +276,7 @@ fn by_code(code: &str, prose: &str) -> Option<(Kind, bool)> {
         | "invalid_token"
         | "token_expired"
         | "subscription_sharing_invalid_user" => (Kind::AuthRefused, false),
-        "server_error" | "internal_error" => match by_prose(prose) {
+        "server_error" | "internal_error" => match kind_of_message(prose) {
             Some(better) => better,
             None => (Kind::ProviderError, true),
         },
@@ -282,7 +284,7 @@ fn by_code(code: &str, prose: &str) -> Option<(Kind, bool)> {
     })
 }
 
-fn by_prose(prose: &str) -> Option<(Kind, bool)> {
+fn kind_of_message(prose: &str) -> Option<(Kind, bool)> {
     let says = |words: &[&str]| words.iter().any(|word| prose.contains(word));
     if says(&[
         "context window",
@@ -308,7 +310,7 @@ fn by_prose(prose: &str) -> Option<(Kind, bool)> {
 }
 
 /// Classifies the `type` of an error. A WebSocket frame has a type and often no status.
-fn by_type(error_type: &str) -> Option<(Kind, bool)> {
+fn kind_of_type(error_type: &str) -> Option<(Kind, bool)> {
     Some(match error_type {
         "invalid_request_error" | "invalid_request" | "bad_request_error" | "bad_request" => {
             (Kind::ProviderError, false)
@@ -328,7 +330,7 @@ fn by_type(error_type: &str) -> Option<(Kind, bool)> {
     })
 }
 
-fn by_status(status: Option<u16>, prose: &str) -> (Kind, bool) {
+fn kind_of_status(status: Option<u16>, prose: &str) -> (Kind, bool) {
     match status {
         // A region or network block is not caused by the credential.
         Some(403) if prose.contains("cloudflare") => (Kind::Network, false),
@@ -347,7 +349,7 @@ fn by_status(status: Option<u16>, prose: &str) -> (Kind, bool) {
 }
 
 /// Parses "try again in 11.054s", "… in 250ms" and "… in 3 seconds" out of a message.
-fn stated_wait(prose: &str) -> Option<Duration> {
+fn parse_stated_wait(prose: &str) -> Option<Duration> {
     let (_, rest) = prose.split_once("try again in ")?;
     let rest = rest.trim_start();
     let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
@@ -365,14 +367,14 @@ fn stated_wait(prose: &str) -> Option<Duration> {
 }
 
 /// The message of a plain body. An HTML page is reduced to its title and a mark for Cloudflare blocks.
-fn plain_prose(text: &str) -> String {
+fn body_message(text: &str) -> String {
     if !is_web_page(text) {
-        return cut(text.trim());
+        return truncate_message(text.trim());
     }
     let lower = text.to_ascii_lowercase();
-    let title = title(text);
+    let title = html_title(text);
     let title = title.as_deref().unwrap_or("untitled");
-    let mut prose = format!("the server answered with a web page: {}", cut(title));
+    let mut prose = format!("the server answered with a web page: {}", truncate_message(title));
     if lower.contains("cloudflare") && !prose.to_ascii_lowercase().contains("cloudflare") {
         prose.push_str(" (Cloudflare)");
     }
@@ -385,7 +387,7 @@ fn is_web_page(text: &str) -> bool {
 }
 
 /// The `<title>` of a web page.
-fn title(text: &str) -> Option<String> {
+fn html_title(text: &str) -> Option<String> {
     let start = text.to_ascii_lowercase().find("<title>")?;
     let rest = text.get(start + "<title>".len()..)?;
     let title = rest.split('<').next().unwrap_or_default();
@@ -393,9 +395,9 @@ fn title(text: &str) -> Option<String> {
     (!title.is_empty()).then_some(title)
 }
 
-pub fn cut(text: &str) -> String {
+pub fn truncate_message(text: &str) -> String {
     let mut characters = text.chars();
-    let mut kept: String = characters.by_ref().take(PROSE_LIMIT).collect();
+    let mut kept: String = characters.by_ref().take(MESSAGE_LIMIT).collect();
     if characters.next().is_some() {
         kept.push('…');
     }

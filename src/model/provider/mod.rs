@@ -5,13 +5,13 @@
 
 mod classify;
 mod input;
-mod limits;
+mod rate_limits;
 mod reset;
 mod responses;
 mod retry;
-mod search;
 #[cfg(test)]
 mod tests;
+mod web_search;
 mod wire;
 
 use std::fmt::Debug;
@@ -21,17 +21,17 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
 
-pub use reset::{spoken, utc};
-pub use responses::{Reducer, Responses, Travel, body};
+pub use reset::{format_duration, format_utc};
+pub use responses::{Reducer, ResponsesProvider, TransportOptions, http_body};
 pub use retry::next_delay;
 
 use crate::base::error::{Explain, Kind};
 use crate::base::id::{CallId, SessionId};
 use crate::model::credential::CredentialError;
 use crate::model::tool_spec::ToolSpec;
-use crate::record::event::{Continuation, Extra, RateLimits, Tokens, ToolCall};
+use crate::record::event::{ContinuationUse, Extra, RateLimits, TokenUsage, ToolCall};
 use crate::record::history::History;
-use crate::record::resource::Contents;
+use crate::record::resource::ResourceContents;
 use crate::settings::config::AnswerSchema;
 
 /// A service that answers requests to a model.
@@ -39,13 +39,16 @@ pub trait Provider: Send + Sync + Debug {
     /// Starts one call. The stream yields until `Completed` or an error, each of which is its last
     /// item, and ends as soon as the final message arrives. The request is sent again only while the
     /// model has not produced output, at most `resends` times; each time is announced by `Sent`.
-    fn stream(&self, request: Request) -> BoxStream<'static, Result<ModelEvent, ProviderError>>;
+    fn stream(
+        &self,
+        request: ModelRequest,
+    ) -> BoxStream<'static, Result<ModelEvent, ProviderError>>;
     /// The body that a call would send, without sending it; `None` when the Provider has no body to show.
-    fn rehearse(&self, _request: &Request) -> Option<Vec<u8>> {
+    fn request_body(&self, _request: &ModelRequest) -> Option<Vec<u8>> {
         None
     }
     /// Drops what is kept for a Session, such as its connection; no call of it will follow.
-    fn forget(&self, _session: &SessionId) {}
+    fn forget_session(&self, _session: &SessionId) {}
     /// A short fingerprint of endpoint and paying account; `None` when there is only one.
     fn account(&self) -> Option<Arc<str>> {
         None
@@ -54,7 +57,7 @@ pub trait Provider: Send + Sync + Debug {
 
 /// A request to a model: everything that it sees.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct ModelRequest {
     /// The model's name.
     pub model: String,
     /// Reasoning effort; `None` leaves it to the model.
@@ -68,7 +71,7 @@ pub struct Request {
     /// The History so far.
     pub history: History,
     /// Contents of the Resources that this request shows.
-    pub contents: Contents,
+    pub contents: ResourceContents,
     /// The Provider's cache key.
     pub cache_key: String,
     /// The Session that the call belongs to; the calls of one Session share a connection.
@@ -77,12 +80,12 @@ pub struct Request {
     /// server refused, as long as there is no output yet.
     pub resends: u32,
     /// Options of the answer.
-    pub wishes: Wishes,
+    pub response_options: ResponseOptions,
 }
 
 /// Options of an answer that the user asked for.
 #[derive(Debug, Clone, Default)]
-pub struct Wishes {
+pub struct ResponseOptions {
     /// The Provider may search the web.
     pub web_search: bool,
     /// The JSON schema that the final message must follow.
@@ -93,49 +96,49 @@ pub struct Wishes {
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelEvent {
     /// The request is about to be sent; repeated each time it is sent again.
-    Sent(Sent),
+    Sent(SentRequest),
     /// The first byte of the answer arrived.
-    Alive,
+    FirstByte,
     TextDelta(String),
     ReasoningDelta(String),
     /// A finished output item, in arrival order.
-    Item(Item),
+    Item(OutputItem),
     /// Rate limits that the server reported.
     Limits(Box<RateLimits>),
     /// Usage that a failed answer is billed for; its error follows.
-    Billed(Tokens),
+    FailedUsage(TokenUsage),
     /// The end of the answer, with its usage.
-    Completed(Completed),
+    Completed(CompletedResponse),
 }
 
 /// How a request was sent: its transport, and what differs from the attempt before.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Sent {
+pub struct SentRequest {
     pub transport: &'static str,
     /// Why the preferred transport was not used.
     pub fallback_reason: Option<String>,
     /// `None` for a transport that cannot continue a response.
-    pub continuation: Option<Continuation>,
+    pub continuation: Option<ContinuationUse>,
     /// Reasoning was left out, because the server could not read it.
     pub is_without_reasoning: bool,
     /// The error of the same request's previous attempt.
-    pub after: Option<Box<ProviderError>>,
+    pub previous_error: Option<Box<ProviderError>>,
 }
 
 /// A finished piece of the model's output.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Item {
+pub enum OutputItem {
     /// Text for the user; `is_refusal` when it consists of a refusal only.
     Message {
         text: String,
         is_refusal: bool,
         /// Web pages that the text cites.
-        citations: Vec<Source>,
+        citations: Vec<WebSource>,
     },
     Reasoning {
         item: Value,
     },
-    Call(Call),
+    Call(FunctionCall),
     /// A web search that the Provider ran.
     WebSearch(WebSearch),
     /// An item of another type, such as one of a hosted tool; ignored by the Turn, never a failure.
@@ -151,12 +154,12 @@ pub struct WebSearch {
     pub action: String,
     /// How long each query was, in characters.
     pub query_lengths: Vec<usize>,
-    pub sources: Vec<Source>,
+    pub sources: Vec<WebSource>,
 }
 
 /// A web page that a search found or a message cites.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Source {
+pub struct WebSource {
     pub url: String,
     pub title: String,
 }
@@ -164,15 +167,15 @@ pub struct Source {
 /// A finished tool call of the model; `arguments` is JSON text exactly as sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_field_names, reason = "the wire's word; an item's `id` is another thing")]
-pub struct Call {
+pub struct FunctionCall {
     pub call_id: String,
     pub name: String,
     pub arguments: String,
 }
 
-impl Call {
+impl FunctionCall {
     /// Parses the arguments: an object, or why they are not one.
-    pub fn args(&self) -> Result<Value, String> {
+    pub fn parse_arguments(&self) -> Result<Value, String> {
         if self.arguments.trim().is_empty() {
             return Ok(json!({}));
         }
@@ -184,7 +187,7 @@ impl Call {
     }
 
     /// The Event that records the call.
-    pub fn recorded(&self, args: &Result<Value, String>) -> ToolCall {
+    pub fn to_tool_call(&self, args: &Result<Value, String>) -> ToolCall {
         ToolCall {
             call_id: CallId::new(&self.call_id),
             name: self.name.clone(),
@@ -197,9 +200,9 @@ impl Call {
 
 /// The end of a successful call.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Completed {
+pub struct CompletedResponse {
     pub response_id: Option<String>,
-    pub usage: Option<Tokens>,
+    pub usage: Option<TokenUsage>,
     /// Why the answer was cut; `None` when it is complete.
     pub incomplete: Option<String>,
     /// Whether the backend reports that the model wants to go on.
@@ -273,13 +276,13 @@ impl ProviderError {
     }
 
     /// A failure that may pass: retryable.
-    pub fn passing(kind: Kind, message: impl Into<String>) -> Self {
+    pub fn transient(kind: Kind, message: impl Into<String>) -> Self {
         Self { retryable: true, ..Self::terminal(kind, message) }
     }
 
     /// Adds a fact for display only.
     #[must_use]
-    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub fn with_fact(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.facts.others.insert(name.to_owned(), value.into());
         self
     }
@@ -332,9 +335,10 @@ impl Explain for ProviderError {
     fn next_actions(&self) -> Vec<String> {
         let wait = self.retry_after.map_or_else(
             || "wait a little and run it again".to_owned(),
-            |wait| format!("wait {} and run it again", reset::spoken(wait)),
+            |wait| format!("wait {} and run it again", reset::format_duration(wait)),
         );
-        let until = format!("{}, or use another credential or `--provider`", reset::until(self));
+        let until =
+            format!("{}, or use another credential or `--provider`", reset::wait_instruction(self));
         let actions: &[&str] = match self.kind {
             Kind::AuthRefused => &[
                 "see which credential is used with `pixir login status`",

@@ -6,16 +6,16 @@ use super::ProviderError;
 
 /// When a usage limit resets: a point in time, a wait, both or neither.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Reset {
+pub struct LimitReset {
     /// In Unix seconds.
     pub at: Option<u64>,
     pub wait: Option<Duration>,
 }
 
-impl Reset {
+impl LimitReset {
     /// Computes the missing half from the other.
     #[must_use]
-    pub fn complete(self, now: SystemTime) -> Self {
+    pub fn with_both(self, now: SystemTime) -> Self {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let wait =
             self.wait.or_else(|| self.at.map(|at| Duration::from_secs(at).saturating_sub(now)));
@@ -25,18 +25,18 @@ impl Reset {
 }
 
 /// The next action for a used-up plan, such as "wait 2 h (until …)".
-pub fn until(error: &ProviderError) -> String {
-    let at = error.facts.resets_at.and_then(utc);
+pub fn wait_instruction(error: &ProviderError) -> String {
+    let at = error.facts.resets_at.and_then(format_utc);
     match (error.retry_after, at) {
-        (Some(wait), Some(at)) => format!("wait {} (until {at})", spoken(wait)),
+        (Some(wait), Some(at)) => format!("wait {} (until {at})", format_duration(wait)),
         (None, Some(at)) => format!("wait until {at}"),
-        (Some(wait), None) => format!("wait {}", spoken(wait)),
+        (Some(wait), None) => format!("wait {}", format_duration(wait)),
         (None, None) => "wait until the usage limit of the plan resets".to_owned(),
     }
 }
 
 /// Formats a duration in its two largest units.
-pub fn spoken(wait: Duration) -> String {
+pub fn format_duration(wait: Duration) -> String {
     let seconds = wait.as_secs().max(1);
     let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
     let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
@@ -47,7 +47,7 @@ pub fn spoken(wait: Duration) -> String {
 }
 
 /// Formats Unix seconds as UTC.
-pub fn utc(seconds: u64) -> Option<String> {
+pub fn format_utc(seconds: u64) -> Option<String> {
     let moment = jiff::Timestamp::from_second(i64::try_from(seconds).ok()?).ok()?;
     Some(moment.strftime("%Y-%m-%d %H:%M UTC").to_string())
 }
@@ -67,7 +67,7 @@ mod tests {
             (7_200, "2 h"),
             (90_061, "1 d 1 h"),
         ] {
-            assert_eq!(spoken(Duration::from_secs(seconds)), words);
+            assert_eq!(format_duration(Duration::from_secs(seconds)), words);
         }
     }
 
@@ -75,11 +75,11 @@ mod tests {
     fn either_half_of_a_reset_gives_the_other() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
         let wait = Some(Duration::from_secs(90));
-        let whole = Reset { at: Some(1_090), wait };
-        assert_eq!(Reset { at: Some(1_090), wait: None }.complete(now), whole);
-        assert_eq!(Reset { at: None, wait }.complete(now), whole);
-        assert_eq!(Reset::default().complete(now), Reset::default());
-        let past = Reset { at: Some(5), wait: None }.complete(now);
+        let whole = LimitReset { at: Some(1_090), wait };
+        assert_eq!(LimitReset { at: Some(1_090), wait: None }.with_both(now), whole);
+        assert_eq!(LimitReset { at: None, wait }.with_both(now), whole);
+        assert_eq!(LimitReset::default().with_both(now), LimitReset::default());
+        let past = LimitReset { at: Some(5), wait: None }.with_both(now);
         assert_eq!(past.wait, Some(Duration::ZERO));
     }
 

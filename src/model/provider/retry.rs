@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::ProviderError;
-use crate::settings::config::Retry;
+use crate::settings::config::RetryPolicy;
 
 /// The wait before the next attempt, or `None` when this failure is final.
 ///
@@ -15,7 +15,7 @@ use crate::settings::config::Retry;
 pub fn next_delay(
     error: &ProviderError,
     attempt: u32,
-    retry: &Retry,
+    retry: &RetryPolicy,
     jitter: f64,
 ) -> Option<Duration> {
     if !error.retryable || attempt >= retry.max_attempts {
@@ -37,20 +37,20 @@ mod tests {
 
     #[track_caller]
     fn check(error: &ProviderError, attempt: u32, jitter: f64, expected_ms: Option<u128>) {
-        let delay = next_delay(error, attempt, &Retry::default(), jitter);
+        let delay = next_delay(error, attempt, &RetryPolicy::default(), jitter);
         assert_eq!(delay.map(|delay| delay.as_millis()), expected_ms, "attempt {attempt}");
     }
 
     #[test]
     fn the_back_off_doubles_to_its_cap_and_ends_after_five_attempts() {
-        let error = ProviderError::passing(Kind::Network, "gone");
+        let error = ProviderError::transient(Kind::Network, "gone");
         for (attempt, expected) in [(1, 500), (2, 1000), (3, 2000), (4, 4000)] {
             check(&error, attempt, 1.0, Some(expected));
             check(&error, attempt, 0.0, Some(expected / 2));
         }
         check(&error, 5, 1.0, None);
         check(&error, u32::MAX, 1.0, None);
-        let patient = Retry { max_attempts: 100, ..Retry::default() };
+        let patient = RetryPolicy { max_attempts: 100, ..RetryPolicy::default() };
         for attempt in [5, 6, 50, 99] {
             assert_eq!(next_delay(&error, attempt, &patient, 1.0), Some(patient.cap));
         }
@@ -63,11 +63,11 @@ mod tests {
 
     #[test]
     fn a_named_wait_is_honoured_up_to_its_cap() {
-        let mut error = ProviderError::passing(Kind::RateLimited, "slow down");
+        let mut error = ProviderError::transient(Kind::RateLimited, "slow down");
         error.retry_after = Some(Duration::from_secs(11));
         check(&error, 1, 0.0, Some(11_000));
         check(&error, 1, 1.0, Some(12_100));
-        error.retry_after = Some(Retry::default().retry_after_cap);
+        error.retry_after = Some(RetryPolicy::default().retry_after_cap);
         check(&error, 2, 0.0, Some(60_000));
         error.retry_after = Some(Duration::from_secs(61));
         check(&error, 1, 0.0, None);

@@ -5,7 +5,7 @@
 //! Session may do; one of a project is untrusted text until the user trusts it, and never replaces a
 //! built-in one.
 
-mod file;
+mod role_file;
 #[cfg(test)]
 mod tests;
 
@@ -14,131 +14,140 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::base::error::{Explain, Kind};
-use crate::model::skill::{Flaw, Places, Root, TrustedFiles, listed, roots};
+use crate::model::skill::{
+    DiscoveryFolders, FileDiagnostic, SearchRoot, TrustedFiles, list_paths, search_roots,
+};
 use crate::settings::role::Role;
-use crate::settings::trust::Trust;
-pub use file::Written;
+use crate::settings::trust::TrustStore;
+pub use role_file::RoleDefinition;
 
 /// How many files of one folder are read.
-const MOST: usize = 200;
+const MAX_FILES_PER_FOLDER: usize = 200;
 
 /// The owner of a role, in order of precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub enum RoleOrigin {
     Repo,
     Pixir,
     Codex,
     BuiltIn,
 }
 
-impl Origin {
+impl RoleOrigin {
     /// Its name in lists.
     pub fn name(self) -> &'static str {
         match self {
-            Origin::Repo => "repo",
-            Origin::Pixir => "pixir",
-            Origin::Codex => "codex",
-            Origin::BuiltIn => "built-in",
+            RoleOrigin::Repo => "repo",
+            RoleOrigin::Pixir => "pixir",
+            RoleOrigin::Codex => "codex",
+            RoleOrigin::BuiltIn => "built-in",
         }
     }
 }
 
 /// A role from a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    pub origin: Origin,
+pub struct RoleFile {
+    pub origin: RoleOrigin,
     pub path: PathBuf,
     /// SHA-256 of the file, in hex.
     pub digest: String,
     /// Whether another person than the user may have written it, so that it needs trust.
-    pub is_strange: bool,
+    pub is_foreign: bool,
     /// Whether it may be used: it is the user's own, or the user trusts it.
     pub is_trusted: bool,
-    pub written: Written,
+    pub definition: RoleDefinition,
     /// The line of its `tools`, if any.
     pub tools_line: Option<usize>,
     /// Warnings about the file.
-    pub odd: Vec<Flaw>,
+    pub warnings: Vec<FileDiagnostic>,
 }
 
-impl Entry {
+impl RoleFile {
     pub fn name(&self) -> &str {
-        &self.written.name
+        &self.definition.name
     }
 
     /// Interns the role.
-    pub fn role(&self) -> &'static Role {
-        let Written { name, instructions, ceiling, custom } = &self.written;
-        Role::chosen(name, instructions, ceiling, custom.clone())
+    pub fn intern_role(&self) -> &'static Role {
+        let RoleDefinition { name, instructions, ceiling, custom } = &self.definition;
+        Role::intern(name, instructions, ceiling, custom.clone())
     }
 }
 
 /// The roles and problems that were found.
 #[derive(Debug, Clone, Default)]
-pub struct Listed {
+pub struct FoundRoles {
     /// Roles from files, by name; of several with the same name, the one that takes precedence.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RoleFile>,
     /// All readable roles.
-    pub all: Vec<Entry>,
+    pub all: Vec<RoleFile>,
     /// Messages about names that several roles have.
     pub shadowed: Vec<String>,
-    pub broken: Vec<Flaw>,
+    pub broken: Vec<FileDiagnostic>,
 }
 
 /// The folders of role files, and the user's trust.
 #[derive(Debug, Clone)]
-pub struct Roster {
-    roots: Vec<Root<Origin>>,
-    trust: Trust,
+pub struct RoleCatalog {
+    roots: Vec<SearchRoot<RoleOrigin>>,
+    trust: TrustStore,
 }
 
-impl Roster {
+impl RoleCatalog {
     /// The roles of a Workspace. Reads nothing yet.
-    pub fn new(places: &Places) -> Self {
-        let mut own = vec![(Origin::Pixir, places.home.folder().join("agents"))];
-        let codex = places.user.as_ref().map(|user| (Origin::Codex, user.join(".codex/agents")));
+    pub fn new(places: &DiscoveryFolders) -> Self {
+        let mut own = vec![(RoleOrigin::Pixir, places.home.path().join("agents"))];
+        let codex =
+            places.user.as_ref().map(|user| (RoleOrigin::Codex, user.join(".codex/agents")));
         own.extend(codex);
-        let repo = (Origin::Repo, &[".pixir/agents", ".codex/agents"][..]);
-        Self { roots: roots(&places.workspace, repo, own), trust: Trust::new(&places.home) }
+        let repo = (RoleOrigin::Repo, &[".pixir/agents", ".codex/agents"][..]);
+        Self {
+            roots: search_roots(&places.workspace, repo, own),
+            trust: TrustStore::new(&places.home),
+        }
     }
 
     /// Whether a file is in a folder of role files.
-    pub fn may_hold(&self, file: &Path) -> bool {
+    pub fn may_contain(&self, file: &Path) -> bool {
         self.roots.iter().any(|root| file.starts_with(&root.path))
     }
 
     /// The role of that name, if it can be used.
-    pub fn find(&self, name: &str) -> Result<&'static Role, RosterError> {
-        let listed = self.all();
-        let meant = |entry: &&Entry| entry.name() == name;
+    pub fn find(&self, name: &str) -> Result<&'static Role, RoleError> {
+        let listed = self.read_all();
+        let meant = |entry: &&RoleFile| entry.name() == name;
         let entry = listed.entries.iter().find(meant);
         if let Some(entry) = entry.filter(|entry| entry.is_trusted) {
-            return Ok(entry.role());
+            return Ok(entry.intern_role());
         }
-        let is_file = |flaw: &&Flaw| flaw.path.file_stem().is_some_and(|stem| stem == name);
+        let is_file =
+            |flaw: &&FileDiagnostic| flaw.path.file_stem().is_some_and(|stem| stem == name);
         let broken = listed.broken.iter().find(is_file);
         let is_broken =
-            |flaw: &Flaw| RosterError::Broken { name: name.to_owned(), flaw: flaw.clone() };
+            |flaw: &FileDiagnostic| RoleError::Broken { name: name.to_owned(), flaw: flaw.clone() };
         if let Some(role) = Role::find(name) {
             // An error in the user's own file must not yield the wider built-in role.
-            let own = listed.broken.iter().filter(is_file).find(|flaw| self.is_own(&flaw.path));
+            let own =
+                listed.broken.iter().filter(is_file).find(|flaw| self.is_user_file(&flaw.path));
             return own.map_or(Ok(role), |flaw| Err(is_broken(flaw)));
         }
         if let Some(entry) = entry {
             let path = entry.path.clone();
-            return Err(RosterError::Untrusted { name: name.to_owned(), path });
+            return Err(RoleError::Untrusted { name: name.to_owned(), path });
         }
         if let Some(flaw) = broken {
             return Err(is_broken(flaw));
         }
         let mut known: Vec<String> = Role::names().into_iter().map(str::to_owned).collect();
-        let more = listed.entries.iter().map(Entry::name).filter(|name| Role::find(name).is_none());
+        let more =
+            listed.entries.iter().map(RoleFile::name).filter(|name| Role::find(name).is_none());
         known.extend(more.map(str::to_owned));
-        Err(RosterError::Unknown { name: name.to_owned(), known })
+        Err(RoleError::Unknown { name: name.to_owned(), known })
     }
 
     /// Whether a file is in a folder that only the user can write.
-    fn is_own(&self, file: &Path) -> bool {
+    fn is_user_file(&self, file: &Path) -> bool {
         let mut own = self.roots.iter().filter(|root| !root.needs_trust);
         own.any(|root| file.parent() == Some(&root.path))
     }
@@ -146,36 +155,36 @@ impl Roster {
     /// The names of all roles, including unusable ones.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = Role::names().into_iter().map(str::to_owned).collect();
-        names.extend(self.all().entries.iter().map(|entry| entry.name().to_owned()));
+        names.extend(self.read_all().entries.iter().map(|entry| entry.name().to_owned()));
         names.dedup();
         names
     }
 
     /// The role that a Log names, which may be the user's replacement of a built-in one. A role that is not
     /// available any more becomes the unknown one, which cannot write.
-    pub fn recorded(&self, name: &str) -> &'static Role {
+    pub fn find_recorded(&self, name: &str) -> &'static Role {
         if name.is_empty() {
-            return Role::recorded(name);
+            return Role::find_recorded(name);
         }
         self.find(name).unwrap_or(Role::unknown())
     }
 
     /// Reads all role files.
-    pub fn all(&self) -> Listed {
-        let mut listed = Listed::default();
+    pub fn read_all(&self) -> FoundRoles {
+        let mut listed = FoundRoles::default();
         let trusted = TrustedFiles::new(&self.trust);
-        let mut all: Vec<(usize, Entry)> = Vec::new();
+        let mut all: Vec<(usize, RoleFile)> = Vec::new();
         for (rank, root) in self.roots.iter().enumerate() {
-            let fence = root.fence.as_deref();
-            for path in files(&root.path, fence, &mut listed.broken) {
-                match file::read(&path, root.scope, fence) {
+            let boundary = root.boundary.as_deref();
+            for path in list_role_files(&root.path, boundary, &mut listed.broken) {
+                match role_file::read_role_file(&path, root.scope, boundary) {
                     Err(flaw) => listed.broken.push(flaw),
                     Ok(mut entry) => {
                         let real = path.canonicalize();
-                        entry.is_strange =
-                            root.needs_trust || real.is_ok_and(|real| root.is_strange(&real));
+                        entry.is_foreign =
+                            root.needs_trust || real.is_ok_and(|real| root.is_foreign(&real));
                         entry.is_trusted =
-                            !entry.is_strange || trusted.covers(&path, &entry.digest);
+                            !entry.is_foreign || trusted.covers(&path, &entry.digest);
                         all.push((rank, entry));
                     }
                 }
@@ -185,10 +194,10 @@ impl Roster {
         for (_, entry) in all {
             listed.all.push(entry.clone());
             let is_built_in = Role::find(entry.name()).is_some();
-            if entry.origin == Origin::Repo && is_built_in {
+            if entry.origin == RoleOrigin::Repo && is_built_in {
                 let message =
                     format!("`{}` is built in; a project cannot replace it", entry.name());
-                listed.broken.push(Flaw { path: entry.path, line: None, message });
+                listed.broken.push(FileDiagnostic { path: entry.path, line: None, message });
                 continue;
             }
             match listed.entries.last() {
@@ -206,12 +215,15 @@ impl Roster {
 }
 
 /// Reads one role file, or all in a folder, anywhere.
-pub fn examine(path: &Path) -> Listed {
-    let mut listed = Listed::default();
-    let paths =
-        if path.is_dir() { files(path, None, &mut listed.broken) } else { vec![path.to_owned()] };
+pub fn examine_role_files(path: &Path) -> FoundRoles {
+    let mut listed = FoundRoles::default();
+    let paths = if path.is_dir() {
+        list_role_files(path, None, &mut listed.broken)
+    } else {
+        vec![path.to_owned()]
+    };
     for path in paths {
-        match file::read(&path, Origin::Pixir, None) {
+        match role_file::read_role_file(&path, RoleOrigin::Pixir, None) {
             Ok(entry) => listed.entries.push(entry),
             Err(flaw) => listed.broken.push(flaw),
         }
@@ -220,22 +232,26 @@ pub fn examine(path: &Path) -> Listed {
     listed
 }
 
-fn files(folder: &Path, fence: Option<&Path>, broken: &mut Vec<Flaw>) -> Vec<PathBuf> {
-    listed(folder, fence, (MOST, Some("toml")), broken)
+fn list_role_files(
+    folder: &Path,
+    boundary: Option<&Path>,
+    broken: &mut Vec<FileDiagnostic>,
+) -> Vec<PathBuf> {
+    list_paths(folder, boundary, (MAX_FILES_PER_FOLDER, Some("toml")), broken)
 }
 
 /// Why a role cannot be chosen.
 #[derive(Debug, thiserror::Error)]
-pub enum RosterError {
+pub enum RoleError {
     #[error("there is no role `{name}`")]
     Unknown { name: String, known: Vec<String> },
     #[error("the role `{name}` of this project is not trusted")]
     Untrusted { name: String, path: PathBuf },
     #[error("the role `{name}` cannot be used: {flaw}")]
-    Broken { name: String, flaw: Flaw },
+    Broken { name: String, flaw: FileDiagnostic },
 }
 
-impl Explain for RosterError {
+impl Explain for RoleError {
     fn kind(&self) -> Kind {
         match self {
             Self::Unknown { .. } => Kind::InvalidArgs,

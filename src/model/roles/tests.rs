@@ -7,9 +7,9 @@ use super::*;
 use crate::base::paths::Home;
 use crate::record::event::PermissionMode;
 
-struct Site(tempfile::TempDir);
+struct RolesFixture(tempfile::TempDir);
 
-impl Site {
+impl RolesFixture {
     fn new() -> Self {
         let site = Self(tempfile::tempdir().unwrap());
         fs::create_dir_all(site.at("repo/.git")).unwrap();
@@ -34,8 +34,8 @@ impl Site {
         self.write(path, text)
     }
 
-    fn roster(&self) -> Roster {
-        Roster::new(&Places {
+    fn catalog(&self) -> RoleCatalog {
+        RoleCatalog::new(&DiscoveryFolders {
             workspace: self.at("repo"),
             user: Some(self.at("user")),
             home: Home::new(self.at("home")),
@@ -44,62 +44,65 @@ impl Site {
 
     fn trust(&self, path: &Path) {
         let digest = crate::model::skill::sha256(&fs::read(path).unwrap());
-        Trust::new(&Home::new(self.at("home"))).say(path, &digest, true).unwrap();
+        TrustStore::new(&Home::new(self.at("home"))).record_decision(path, &digest, true).unwrap();
     }
 }
 
-impl Roster {
+impl RoleCatalog {
     /// No roles but those of this build.
     pub fn none() -> Self {
         let home = Home::new("/nowhere");
-        Self { roots: Vec::new(), trust: Trust::new(&home) }
+        Self { roots: Vec::new(), trust: TrustStore::new(&home) }
     }
 }
 
 #[test]
 fn a_role_of_a_file_is_honoured_in_full() {
-    let site = Site::new();
+    let site = RolesFixture::new();
     site.role(
         "home/agents/scribe.toml",
         "scribe",
         "model = \"m-9\"\nmodel_reasoning_effort = \"high\"\nsandbox_mode = \"read-only\"\n\
          tools = [\"read\"]\nnickname = \"x\"",
     );
-    let roster = site.roster();
+    let roster = site.catalog();
     let scribe = roster.find("scribe").unwrap();
     assert_eq!(scribe.instructions, "Be home/agents/scribe.toml.");
-    assert_eq!(scribe.limit(&PermissionMode::Auto), PermissionMode::ReadOnly);
+    assert_eq!(scribe.limit_mode(&PermissionMode::Auto), PermissionMode::ReadOnly);
     assert!(scribe.may_use("read") && !scribe.may_use("grep"));
     let custom = scribe.custom.as_ref().unwrap();
     assert_eq!(custom.description, "about # home/agents/scribe.toml");
     assert_eq!((custom.model.as_deref(), custom.effort.as_deref()), (Some("m-9"), Some("high")));
-    assert!(std::ptr::eq(scribe, roster.recorded("scribe")));
-    assert_eq!(roster.recorded("gone").limit(&PermissionMode::Auto), PermissionMode::ReadOnly);
-    assert_eq!(roster.recorded("plan").name, "plan");
-    let odd = &roster.all().entries[0].odd;
+    assert!(std::ptr::eq(scribe, roster.find_recorded("scribe")));
+    assert_eq!(
+        roster.find_recorded("gone").limit_mode(&PermissionMode::Auto),
+        PermissionMode::ReadOnly
+    );
+    assert_eq!(roster.find_recorded("plan").name, "plan");
+    let odd = &roster.read_all().entries[0].warnings;
     assert!(odd[0].message.contains("`nickname` means nothing"), "{odd:?}");
 }
 
 #[test]
 fn a_project_is_trusted_first_and_never_replaces_what_is_built_in() {
-    let site = Site::new();
+    let site = RolesFixture::new();
     let own = site.role("repo/.pixir/agents/a.toml", "scribe", "");
     site.role("repo/.codex/agents/plan.toml", "plan", "");
     site.role("user/.codex/agents/plan.toml", "plan", "");
-    let roster = site.roster();
-    assert!(matches!(roster.find("scribe"), Err(RosterError::Untrusted { .. })));
+    let roster = site.catalog();
+    assert!(matches!(roster.find("scribe"), Err(RoleError::Untrusted { .. })));
     assert_eq!(roster.find("plan").unwrap().instructions, "Be user/.codex/agents/plan.toml.");
-    assert!(roster.all().broken[0].message.contains("cannot replace"));
+    assert!(roster.read_all().broken[0].message.contains("cannot replace"));
     site.role("user/.codex/agents/scribe.toml", "scribe", "");
     assert!(roster.find("scribe").unwrap().instructions.contains("user/"), "no stranger first");
     site.trust(&own);
     assert!(roster.find("scribe").unwrap().instructions.contains("repo/"));
-    assert_eq!(roster.all().shadowed.len(), 1);
+    assert_eq!(roster.read_all().shadowed.len(), 1);
 }
 
 #[test]
 fn broken_files_are_told_with_their_line() {
-    let site = Site::new();
+    let site = RolesFixture::new();
     let good = "name = \"x\"\ndescription = \"d\"\ndeveloper_instructions = \"i\"\n";
     for (name, text, line) in [
         ("a", b"name = \"a\"\ndescription = \n".to_vec(), Some(2)),
@@ -113,33 +116,33 @@ fn broken_files_are_told_with_their_line() {
         ("i", format!("{good}tools = \"read\"\n").into_bytes(), Some(4)),
     ] {
         let path = site.write(&format!("home/agents/{name}.toml"), text);
-        let listed = site.roster().all();
+        let listed = site.catalog().read_all();
         assert_eq!(listed.broken.len(), 1, "{name}: {listed:?}");
         assert_eq!((&listed.broken[0].path, listed.broken[0].line), (&path, line), "{name}");
         fs::remove_file(path).unwrap();
     }
     site.write("home/agents/missing.toml", "name = \"missing\"\n");
-    let roster = site.roster();
-    let Err(error @ RosterError::Broken { .. }) = roster.find("missing") else { panic!("broken") };
+    let roster = site.catalog();
+    let Err(error @ RoleError::Broken { .. }) = roster.find("missing") else { panic!("broken") };
     assert!(error.to_string().contains("description"), "{error}");
-    let Err(RosterError::Unknown { known, .. }) = roster.find("nobody") else { panic!("unknown") };
+    let Err(RoleError::Unknown { known, .. }) = roster.find("nobody") else { panic!("unknown") };
     assert!(known.contains(&"build".to_owned()));
 }
 
 #[test]
 fn a_file_of_the_users_stands_in_for_a_role_of_this_build_also_when_a_log_names_it() {
-    let site = Site::new();
+    let site = RolesFixture::new();
     let own = site.role("home/agents/worker.toml", "worker", "tools = [\"read\"]");
-    let roster = site.roster();
+    let roster = site.catalog();
     let worker = roster.find("worker").unwrap();
     assert!(worker.may_use("read") && !worker.may_use("bash"));
-    assert!(std::ptr::eq(worker, roster.recorded("worker")), "a resume does not widen");
-    let Err(RosterError::Unknown { known, .. }) = roster.find("nobody") else { panic!("unknown") };
+    assert!(std::ptr::eq(worker, roster.find_recorded("worker")), "a resume does not widen");
+    let Err(RoleError::Unknown { known, .. }) = roster.find("nobody") else { panic!("unknown") };
     assert_eq!(known.iter().filter(|name| *name == "worker").count(), 1, "{known:?}");
     // An error in the file is reported instead of using the wider built-in role.
     fs::write(&own, "name = \"worker\"\ntools = [\n").unwrap();
-    assert!(matches!(roster.find("worker"), Err(RosterError::Broken { .. })));
-    assert!(std::ptr::eq(roster.recorded("worker"), Role::unknown()));
+    assert!(matches!(roster.find("worker"), Err(RoleError::Broken { .. })));
+    assert!(std::ptr::eq(roster.find_recorded("worker"), Role::unknown()));
     fs::remove_file(own).unwrap();
     // An error in a file of the project does not matter.
     site.write("repo/.pixir/agents/worker.toml", "name = \n");

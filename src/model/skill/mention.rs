@@ -4,13 +4,13 @@ use std::collections::HashSet;
 
 /// The mentioned names, in order, each once. A `$` counts at the start or after white space, and not in
 /// code, where it means something else; a full stop or colon after a name is not a part of it.
-pub fn mentions(text: &str) -> Vec<&str> {
+pub fn find_mentions(text: &str) -> Vec<&str> {
     let (mut found, mut known) = (Vec::new(), HashSet::new());
-    let mut block: Option<Fence<'_>> = None;
+    let mut block: Option<CodeFence<'_>> = None;
     for line in text.lines() {
-        match (block, Fence::of(line)) {
+        match (block, CodeFence::parse(line)) {
             (None, Some(fence)) if fence.opens() => block = Some(fence),
-            (None, _) => found.extend(of_line(line).filter(|name| known.insert(*name))),
+            (None, _) => found.extend(mentions_in_line(line).filter(|name| known.insert(*name))),
             (Some(open), Some(fence)) if fence.closes(open) => block = None,
             (Some(_), _) => {}
         }
@@ -20,14 +20,14 @@ pub fn mentions(text: &str) -> Vec<&str> {
 
 /// A fence of a Markdown code block: a line that begins with at least three backticks or tildes.
 #[derive(Clone, Copy)]
-struct Fence<'t> {
+struct CodeFence<'t> {
     mark: char,
     length: usize,
     behind: &'t str,
 }
 
-impl<'t> Fence<'t> {
-    fn of(line: &'t str) -> Option<Self> {
+impl<'t> CodeFence<'t> {
+    fn parse(line: &'t str) -> Option<Self> {
         let start = line.trim_start();
         let mark = start.chars().next().filter(|letter| matches!(letter, '`' | '~'))?;
         let behind = start.trim_start_matches(mark);
@@ -46,7 +46,7 @@ impl<'t> Fence<'t> {
 }
 
 /// The names in one line, outside of inline code.
-fn of_line(line: &str) -> impl Iterator<Item = &str> {
+fn mentions_in_line(line: &str) -> impl Iterator<Item = &str> {
     let (mut before, mut in_code) = (' ', false);
     line.char_indices().filter_map(move |(place, letter)| {
         let is_behind_blank = std::mem::replace(&mut before, letter).is_whitespace();
@@ -101,15 +101,15 @@ mod tests {
             ("~~~ a`b`\n$x\n~~\n$y\n~~~~\n$a", &["a"]),
             ("``\n$a", &["a"]),
         ] {
-            assert_eq!(mentions(text), wanted, "{text}");
+            assert_eq!(find_mentions(text), wanted, "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn whatever_is_said_gives_names(text in "[$a-z.: é\\n-]{0,40}") {
-            for name in mentions(&text) {
-                prop_assert!(crate::model::skill::front::checked_name(name, 1).is_ok(), "{name}");
+            for name in find_mentions(&text) {
+                prop_assert!(crate::model::skill::front_matter::validate_name(name, 1).is_ok(), "{name}");
             }
         }
     }

@@ -5,15 +5,15 @@
 //! Errors are reported with path and line and do not affect other packages. Files of a project are
 //! untrusted until the user trusts them, by path and content.
 
-mod allowed;
+mod allowed_tools;
+mod context_source;
 mod expand;
 mod find;
-mod front;
+mod front_matter;
 mod mention;
 mod package;
-mod place;
+mod placeholder;
 mod prompts;
-mod source;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -25,28 +25,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-pub use allowed::AllowedTools;
-pub use expand::{Expanded, Named};
-pub use find::{Found, TrustedFiles, entries, examine, fenced, listed};
-pub use front::{Front, checked_name};
-pub use mention::mentions;
-pub use package::View;
-pub use place::{Filling, Parameter, TemplateError, Type, strangers};
-pub use prompts::PromptsFound;
-pub use source::{Source, What};
-pub use template::Template;
+pub use allowed_tools::AllowedTools;
+pub use context_source::{ContextSource, ContextSourceKind};
+pub use expand::{ExpandedInput, SlashName};
+pub use find::{
+    FoundSkills, TrustedFiles, examine_skills, list_paths, open_folder_entries,
+    read_within_boundary,
+};
+pub use front_matter::{FrontMatter, validate_name};
+pub use mention::find_mentions;
+pub use package::PackageFile;
+pub use placeholder::{
+    ParameterType, TemplateArguments, TemplateError, TemplateParameter, unknown_placeholders,
+};
+pub use prompts::FoundPrompts;
+pub use template::WorkflowTemplate;
 
 use crate::base::paths::Home;
 use crate::host::workspace::project_folders;
-use crate::settings::trust::Trust;
-use find::Cache;
+use crate::settings::trust::TrustStore;
+use find::SkillCache;
 
 /// The file that makes a folder a Skill.
 pub const MAIN_FILE: &str = "SKILL.md";
 
 /// The folders in which Skills, prompts and roles are searched.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct DiscoveryFolders {
     /// The canonical path of the Workspace.
     pub workspace: PathBuf,
     /// The user's home folder; `None` when unknown.
@@ -57,7 +62,7 @@ pub struct Places {
 
 /// The owner of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
+pub enum SkillScope {
     /// Anyone who can write to the project.
     Repo,
     /// The user, for any agent.
@@ -66,13 +71,13 @@ pub enum Scope {
     Pixir,
 }
 
-impl Scope {
+impl SkillScope {
     /// Its name in lists and in the Log.
     pub fn name(self) -> &'static str {
         match self {
-            Scope::Repo => "repo",
-            Scope::User => "user",
-            Scope::Pixir => "pixir",
+            SkillScope::Repo => "repo",
+            SkillScope::User => "user",
+            SkillScope::Pixir => "pixir",
         }
     }
 }
@@ -80,8 +85,8 @@ impl Scope {
 /// A Skill that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skill {
-    pub front: Front,
-    pub scope: Scope,
+    pub front_matter: FrontMatter,
+    pub scope: SkillScope,
     /// The package's folder, links resolved.
     pub folder: PathBuf,
     /// The path at which the main file was found; trust is for this path.
@@ -91,16 +96,16 @@ pub struct Skill {
     /// SHA-256 of the main file, in hex.
     pub digest: String,
     /// Whether another person than the user may have written it, so that it needs trust.
-    pub is_strange: bool,
+    pub is_foreign: bool,
     /// Whether it may be used: it is the user's own, or the user trusts it.
     pub is_trusted: bool,
     /// Warnings about the package.
-    pub odd: Vec<Flaw>,
+    pub warnings: Vec<FileDiagnostic>,
 }
 
 impl Skill {
     pub fn name(&self) -> &str {
-        &self.front.name
+        &self.front_matter.name
     }
 
     /// Its scope and path, without the folders of this machine.
@@ -112,7 +117,7 @@ impl Skill {
 
 /// An error or warning about a file, with its path and line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Flaw {
+pub struct FileDiagnostic {
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub path: PathBuf,
     /// The line, from 1; `None` when it concerns the whole file.
@@ -120,16 +125,16 @@ pub struct Flaw {
     pub message: String,
 }
 
-impl Flaw {
-    fn at(line: usize, message: &str) -> Self {
+impl FileDiagnostic {
+    fn at_line(line: usize, message: &str) -> Self {
         Self { path: PathBuf::new(), line: Some(line.max(1)), message: message.to_owned() }
     }
 
-    fn whole(message: impl Into<String>) -> Self {
+    fn whole_file(message: impl Into<String>) -> Self {
         Self { path: PathBuf::new(), line: None, message: message.into() }
     }
 
-    fn one_line_down(mut self) -> Self {
+    fn shifted_one_line(mut self) -> Self {
         self.line = self.line.map(|line| line + 1);
         self
     }
@@ -140,7 +145,7 @@ impl Flaw {
     }
 }
 
-impl std::fmt::Display for Flaw {
+impl std::fmt::Display for FileDiagnostic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if !self.path.as_os_str().is_empty() {
             write!(f, "{}: ", self.path.display())?;
@@ -158,15 +163,15 @@ pub struct Skills(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    places: Places,
-    roots: Vec<Root>,
-    prompts: Vec<Root>,
-    cache: Mutex<Cache>,
+    places: DiscoveryFolders,
+    roots: Vec<SearchRoot>,
+    prompts: Vec<SearchRoot>,
+    cache: Mutex<SkillCache>,
 }
 
 /// A folder that may contain Skills, prompts or roles; the first in a list takes precedence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Root<S = Scope> {
+pub struct SearchRoot<S = SkillScope> {
     pub path: PathBuf,
     pub scope: S,
     /// Whether others than the user may have written there: a project, or tools in the Workspace.
@@ -174,12 +179,12 @@ pub struct Root<S = Scope> {
     /// The Workspace, where tools may write, whatever link leads there.
     workspace: Option<PathBuf>,
     /// The folder that links in it must not lead out of; `None` for the user's own folders.
-    pub fence: Option<PathBuf>,
+    pub boundary: Option<PathBuf>,
 }
 
-impl<S> Root<S> {
+impl<S> SearchRoot<S> {
     /// Whether others than the user may have written the file at this resolved path.
-    pub fn is_strange(&self, real: &Path) -> bool {
+    pub fn is_foreign(&self, real: &Path) -> bool {
         let in_reach = |workspace: &PathBuf| real.starts_with(workspace);
         self.needs_trust || self.workspace.as_ref().is_some_and(in_reach)
     }
@@ -187,13 +192,15 @@ impl<S> Root<S> {
 
 impl Skills {
     /// The Skills of a Workspace. Reads nothing yet.
-    pub fn new(places: Places) -> Self {
-        let shared = places.user.as_ref().map(|user| (Scope::User, user.join(".agents/skills")));
-        let own = |name: &str| (Scope::Pixir, places.home.folder().join(name));
-        let mut folders: Vec<(Scope, PathBuf)> = shared.into_iter().collect();
+    pub fn new(places: DiscoveryFolders) -> Self {
+        let shared =
+            places.user.as_ref().map(|user| (SkillScope::User, user.join(".agents/skills")));
+        let own = |name: &str| (SkillScope::Pixir, places.home.path().join(name));
+        let mut folders: Vec<(SkillScope, PathBuf)> = shared.into_iter().collect();
         folders.push(own("skills"));
         let names = [".agents/skills", ".pixir/skills", ".claude/skills"];
-        let roots_of = |names: &[&str], own| roots(&places.workspace, (Scope::Repo, names), own);
+        let roots_of =
+            |names: &[&str], own| search_roots(&places.workspace, (SkillScope::Repo, names), own);
         let roots = roots_of(&names, folders);
         let prompts = roots_of(&[".pixir/prompts"], vec![own("prompts")]);
         Self(Arc::new(Inner { places, roots, prompts, cache: Mutex::default() }))
@@ -201,48 +208,54 @@ impl Skills {
 
     /// Reads all Skills. Files whose metadata did not change are not read again; a missing folder costs one
     /// system call.
-    pub fn all(&self) -> Found {
+    pub fn read_all(&self) -> FoundSkills {
         let mut cache = self.0.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.look(&self.0.roots, &Trust::new(&self.0.places.home))
+        cache.refresh(&self.0.roots, &TrustStore::new(&self.0.places.home))
     }
 
     /// The Skill of that name, if it exists.
     pub fn find(&self, name: &str) -> Option<Arc<Skill>> {
-        self.all().skills.into_iter().find(|skill| skill.name() == name)
+        self.read_all().skills.into_iter().find(|skill| skill.name() == name)
     }
 
     /// Whether a file is in a folder of Skills or prompts of this Workspace.
-    pub fn may_hold(&self, file: &Path) -> bool {
+    pub fn may_contain(&self, file: &Path) -> bool {
         let mut roots = self.0.roots.iter().chain(&self.0.prompts);
         roots.any(|root| file.starts_with(&root.path))
     }
 
     /// Reads all prompts.
-    pub fn prompts(&self) -> PromptsFound {
-        prompts::look(&self.0.prompts, &Trust::new(&self.0.places.home))
+    pub fn read_prompts(&self) -> FoundPrompts {
+        prompts::find_prompts(&self.0.prompts, &TrustStore::new(&self.0.places.home))
     }
 }
 
 /// The search folders of the project, from the Workspace outwards, then the user's own. A folder that is
 /// both is the user's, and needs trust where tools may write.
-pub fn roots<S: Copy>(
+pub fn search_roots<S: Copy>(
     workspace: &Path,
     (repo, names): (S, &[&str]),
     own: Vec<(S, PathBuf)>,
-) -> Vec<Root<S>> {
+) -> Vec<SearchRoot<S>> {
     let folders = project_folders(workspace);
-    let fence = folders.first().map(|root| root.to_path_buf());
+    let boundary = folders.first().map(|root| root.to_path_buf());
     let mut roots = Vec::new();
     for path in folders.iter().rev().flat_map(|folder| names.iter().map(|name| folder.join(name))) {
         if !own.iter().any(|(_, own)| *own == path) {
-            let fence = fence.clone();
-            roots.push(Root { path, scope: repo, needs_trust: true, workspace: None, fence });
+            let boundary = boundary.clone();
+            roots.push(SearchRoot {
+                path,
+                scope: repo,
+                needs_trust: true,
+                workspace: None,
+                boundary,
+            });
         }
     }
     for (scope, path) in own {
         let needs_trust = path.starts_with(workspace);
         let workspace = Some(workspace.to_owned());
-        roots.push(Root { path, scope, needs_trust, workspace, fence: None });
+        roots.push(SearchRoot { path, scope, needs_trust, workspace, boundary: None });
     }
     roots
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::find::{content, text_of};
-use super::{Flaw, MAIN_FILE, Skill, sha256};
+use super::find::{decode_text, read_limited};
+use super::{FileDiagnostic, MAIN_FILE, Skill, sha256};
 use crate::base::error::{Explain, Kind};
 use crate::host::workspace::{Workspace, WorkspaceError};
 
@@ -21,7 +21,7 @@ const DEEPEST: usize = 4;
 
 /// A file of a package.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct View {
+pub struct PackageFile {
     pub text: String,
     pub digest: String,
     /// Whether it is the main file, by whatever path.
@@ -30,27 +30,27 @@ pub struct View {
 
 impl Skill {
     /// Reads a file of the Skill's folder; the main file is as it was found.
-    pub fn view(&self, path: &Path) -> Result<View, PackageError> {
+    pub fn read_package_file(&self, path: &Path) -> Result<PackageFile, PackageError> {
         let space = Workspace::open(&self.folder)?;
         let open = space.open_file(path)?;
         // The main file may be a link to another file of the folder.
         let main = space.open_file(Path::new(MAIN_FILE)).map(|main| main.path);
         if main.is_ok_and(|main| main == open.path) {
             let (text, digest) = (self.text.to_string(), self.digest.clone());
-            return Ok(View { text, digest, is_main: true });
+            return Ok(PackageFile { text, digest, is_main: true });
         }
-        let refuse = |flaw: Flaw| PackageError::Unshowable {
+        let refuse = |flaw: FileDiagnostic| PackageError::Unshowable {
             path: path.to_owned(),
             is_binary: flaw.line.is_some(),
             reason: flaw.to_string(),
         };
-        let bytes = content(&space, path, LARGEST).map_err(refuse)?;
-        let text = text_of(&bytes).map_err(refuse)?.to_owned();
-        Ok(View { digest: sha256(&bytes), text, is_main: false })
+        let bytes = read_limited(&space, path, LARGEST).map_err(refuse)?;
+        let text = decode_text(&bytes).map_err(refuse)?.to_owned();
+        Ok(PackageFile { digest: sha256(&bytes), text, is_main: false })
     }
 
     /// The files beside the main file, sorted, and how many more there are.
-    pub fn files(&self) -> (Vec<PathBuf>, usize) {
+    pub fn list_package_files(&self) -> (Vec<PathBuf>, usize) {
         let (mut files, mut waiting) = (Vec::new(), vec![(self.folder.clone(), 0)]);
         while let Some((folder, depth)) = waiting.pop() {
             let Ok(entries) = fs::read_dir(&folder) else { continue };
@@ -79,7 +79,7 @@ impl Skill {
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
     #[error(transparent)]
-    Place(#[from] WorkspaceError),
+    Workspace(#[from] WorkspaceError),
     #[error("{} cannot be shown: {reason}", path.display())]
     Unshowable { path: PathBuf, is_binary: bool, reason: String },
 }
@@ -87,14 +87,14 @@ pub enum PackageError {
 impl Explain for PackageError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Place(error) => error.kind(),
+            Self::Workspace(error) => error.kind(),
             Self::Unshowable { is_binary: true, .. } => Kind::BinaryFile,
             Self::Unshowable { is_binary: false, .. } => Kind::ReadFailed,
         }
     }
     fn details(&self) -> Value {
         match self {
-            Self::Place(error) => error.details(),
+            Self::Workspace(error) => error.details(),
             Self::Unshowable { path, .. } => json!({ "path": path.to_string_lossy() }),
         }
     }

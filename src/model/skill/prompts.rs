@@ -6,11 +6,11 @@
 
 use std::path::PathBuf;
 
-use super::find::{TrustedFiles, fenced, listed, text_of};
-use super::front::{checked_name, split};
+use super::find::{TrustedFiles, decode_text, list_paths, read_within_boundary};
+use super::front_matter::{split_front_matter, validate_name};
 use super::mention::name_length;
-use super::{Flaw, Root, Scope, sha256, yaml};
-use crate::settings::trust::Trust;
+use super::{FileDiagnostic, SearchRoot, SkillScope, sha256, yaml};
+use crate::settings::trust::TrustStore;
 
 /// The largest prompt, in bytes.
 const LARGEST: u64 = 64 * 1024;
@@ -19,16 +19,16 @@ const MOST: usize = 500;
 
 /// A prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prompt {
+pub struct PromptFile {
     pub name: String,
     pub description: String,
     /// A hint at its arguments.
     pub hint: String,
-    pub scope: Scope,
+    pub scope: SkillScope,
     pub path: PathBuf,
     pub digest: String,
     /// Whether another person than the user may have written it, so that it needs trust.
-    pub is_strange: bool,
+    pub is_foreign: bool,
     /// Whether it may be used: it is the user's own, or the user trusts it.
     pub is_trusted: bool,
     body: String,
@@ -36,20 +36,20 @@ pub struct Prompt {
 
 /// The prompts and problems that were found.
 #[derive(Debug, Clone, Default)]
-pub struct PromptsFound {
+pub struct FoundPrompts {
     /// Prompts by name; of several with the same name, the one that takes precedence.
-    pub prompts: Vec<Prompt>,
+    pub prompts: Vec<PromptFile>,
     /// All readable prompts.
-    pub all: Vec<Prompt>,
-    pub broken: Vec<Flaw>,
+    pub all: Vec<PromptFile>,
+    pub broken: Vec<FileDiagnostic>,
 }
 
-impl Prompt {
+impl PromptFile {
     /// The text with these arguments. Arguments are appended when the text has no placeholder, so that no
     /// input is lost.
     pub fn expand(&self, arguments: &str) -> String {
         let arguments = arguments.trim();
-        let words = words(arguments);
+        let words = split_words(arguments);
         let (mut text, mut is_placed) = (String::new(), false);
         let mut rest = self.body.as_str();
         while let Some(place) = rest.find('$') {
@@ -81,7 +81,7 @@ impl Prompt {
 }
 
 /// Splits `/name words`; `None` for any other text.
-pub fn slash(text: &str) -> Option<(&str, &str)> {
+pub fn parse_slash_command(text: &str) -> Option<(&str, &str)> {
     let rest = text.trim_start().strip_prefix('/')?;
     let end = name_length(rest);
     let (name, words) = rest.split_at(end);
@@ -90,7 +90,7 @@ pub fn slash(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Splits words like a shell: quotes group them, a backslash escapes the next character.
-fn words(text: &str) -> Vec<String> {
+fn split_words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut quote, mut is_word) = (Vec::new(), String::new(), None, false);
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
@@ -119,17 +119,17 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// Reads all prompts in these folders.
-pub(super) fn look(roots: &[Root], trust: &Trust) -> PromptsFound {
-    let mut found = PromptsFound::default();
+pub(super) fn find_prompts(roots: &[SearchRoot], trust: &TrustStore) -> FoundPrompts {
+    let mut found = FoundPrompts::default();
     let trusted = TrustedFiles::new(trust);
-    let mut all: Vec<(usize, Prompt)> = Vec::new();
+    let mut all: Vec<(usize, PromptFile)> = Vec::new();
     for (rank, root) in roots.iter().enumerate() {
-        let fence = root.fence.as_deref();
-        for path in listed(&root.path, fence, (MOST, Some("md")), &mut found.broken) {
-            match read(&path, root) {
+        let boundary = root.boundary.as_deref();
+        for path in list_paths(&root.path, boundary, (MOST, Some("md")), &mut found.broken) {
+            match read_prompt(&path, root) {
                 Err(flaw) => found.broken.push(flaw.in_file(&path)),
                 Ok(mut prompt) => {
-                    prompt.is_trusted = !prompt.is_strange || trusted.covers(&path, &prompt.digest);
+                    prompt.is_trusted = !prompt.is_foreign || trusted.covers(&path, &prompt.digest);
                     all.push((rank, prompt));
                 }
             }
@@ -142,27 +142,27 @@ pub(super) fn look(roots: &[Root], trust: &Trust) -> PromptsFound {
     found
 }
 
-fn read(path: &std::path::Path, root: &Root) -> Result<Prompt, Flaw> {
+fn read_prompt(path: &std::path::Path, root: &SearchRoot) -> Result<PromptFile, FileDiagnostic> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    let name = checked_name(&name, 1)?;
-    let (bytes, folder) = fenced(path, root.fence.as_deref(), LARGEST)?;
-    let text = text_of(&bytes)?;
-    let (head, body) = split(text)?;
-    let head = head.map(yaml::parse).transpose().map_err(Flaw::one_line_down)?;
+    let name = validate_name(&name, 1)?;
+    let (bytes, folder) = read_within_boundary(path, root.boundary.as_deref(), LARGEST)?;
+    let text = decode_text(&bytes)?;
+    let (head, body) = split_front_matter(text)?;
+    let head = head.map(yaml::parse).transpose().map_err(FileDiagnostic::shifted_one_line)?;
     let told = |key: &str| {
         let node = head.as_ref().and_then(|head| head.get(key));
-        node.and_then(yaml::Node::text).unwrap_or_default().trim().to_owned()
+        node.and_then(yaml::YamlNode::as_text).unwrap_or_default().trim().to_owned()
     };
     let first = body.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let description = Some(told("description")).filter(|text| !text.is_empty());
-    Ok(Prompt {
+    Ok(PromptFile {
         name,
         description: description.unwrap_or_else(|| first.chars().take(100).collect()),
         hint: told("argument-hint"),
         scope: root.scope,
         path: path.to_owned(),
         digest: sha256(&bytes),
-        is_strange: root.is_strange(&folder),
+        is_foreign: root.is_foreign(&folder),
         is_trusted: false,
         body: body.to_owned(),
     })
@@ -174,15 +174,15 @@ mod tests {
 
     use super::*;
 
-    fn prompt(body: &str) -> Prompt {
-        Prompt {
+    fn prompt(body: &str) -> PromptFile {
+        PromptFile {
             name: "p".into(),
             description: String::new(),
             hint: String::new(),
-            scope: Scope::Pixir,
+            scope: SkillScope::Pixir,
             path: "/p.md".into(),
             digest: String::new(),
-            is_strange: false,
+            is_foreign: false,
             is_trusted: true,
             body: body.into(),
         }
@@ -206,10 +206,10 @@ mod tests {
 
     #[test]
     fn only_a_leading_slash_with_a_name_is_meant() {
-        assert_eq!(slash("/review the diff "), Some(("review", "the diff")));
-        assert_eq!(slash("  /a.b"), Some(("a.b", "")));
+        assert_eq!(parse_slash_command("/review the diff "), Some(("review", "the diff")));
+        assert_eq!(parse_slash_command("  /a.b"), Some(("a.b", "")));
         for text in ["/", "/usr/bin is full", "// x", "a /review", "/ x", "/é"] {
-            assert_eq!(slash(text), None, "{text}");
+            assert_eq!(parse_slash_command(text), None, "{text}");
         }
     }
 

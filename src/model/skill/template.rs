@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::find::{at_most, content, text_of};
-use super::place::{Parameter, is_name, strangers};
-use super::{Flaw, Skill};
+use super::find::{decode_text, limit_paths, read_limited};
+use super::placeholder::{TemplateParameter, is_parameter_name, unknown_placeholders};
+use super::{FileDiagnostic, Skill};
 use crate::host::workspace::Workspace;
 
 /// The folder of templates in a package.
@@ -20,7 +20,7 @@ const MOST: usize = 100;
 
 /// A Workflow with placeholders for arguments.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Template {
+pub struct WorkflowTemplate {
     #[serde(skip)]
     pub id: String,
     /// `skill/id`, the id that is used outside of the package.
@@ -32,7 +32,7 @@ pub struct Template {
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub path: PathBuf,
     /// In the order of the file.
-    pub parameters: Vec<Parameter>,
+    pub parameters: Vec<TemplateParameter>,
     #[serde(skip)]
     workflow: Map<String, Value>,
 }
@@ -40,7 +40,7 @@ pub struct Template {
 /// The fields of a template file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct TemplateFile {
     id: Option<String>,
     version: Option<Value>,
     name: Option<String>,
@@ -53,18 +53,20 @@ struct Written {
 
 impl Skill {
     /// Reads the templates of the Skill, and the problems of unusable ones.
-    pub fn templates(&self) -> (Vec<Template>, Vec<Flaw>) {
+    pub fn read_templates(&self) -> (Vec<WorkflowTemplate>, Vec<FileDiagnostic>) {
         let folder = self.folder.join(FOLDER);
-        let (mut templates, mut broken): (Vec<Template>, Vec<Flaw>) = (Vec::new(), Vec::new());
+        let (mut templates, mut broken): (Vec<WorkflowTemplate>, Vec<FileDiagnostic>) =
+            (Vec::new(), Vec::new());
         let Ok(entries) = std::fs::read_dir(&folder) else { return (templates, broken) };
         let is_template = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
         let paths = entries.filter_map(Result::ok).map(|entry| entry.path()).filter(is_template);
-        for path in at_most(MOST, paths, &folder, &mut broken) {
-            let taken = |template: &Template| templates.iter().any(|own| own.id == template.id);
-            match self.template(&path) {
+        for path in limit_paths(MOST, paths, &folder, &mut broken) {
+            let taken =
+                |template: &WorkflowTemplate| templates.iter().any(|own| own.id == template.id);
+            match self.read_template(&path) {
                 Ok(template) if taken(&template) => {
                     let message = format!("the id `{}` is taken", template.id);
-                    broken.push(Flaw::whole(message).in_file(&path));
+                    broken.push(FileDiagnostic::whole_file(message).in_file(&path));
                 }
                 Ok(template) => templates.push(template),
                 Err(flaw) => broken.push(flaw.in_file(&path)),
@@ -73,27 +75,27 @@ impl Skill {
         (templates, broken)
     }
 
-    fn template(&self, path: &Path) -> Result<Template, Flaw> {
+    fn read_template(&self, path: &Path) -> Result<WorkflowTemplate, FileDiagnostic> {
         let inside = path.strip_prefix(&self.folder).unwrap_or(path);
-        let space =
-            Workspace::open(&self.folder).map_err(|error| Flaw::whole(error.to_string()))?;
-        let bytes = content(&space, inside, LARGEST)?;
-        let text = text_of(&bytes)?;
-        let written: Written = serde_json::from_str(text)
-            .map_err(|error| Flaw::at(error.line(), &error.to_string()))?;
+        let space = Workspace::open(&self.folder)
+            .map_err(|error| FileDiagnostic::whole_file(error.to_string()))?;
+        let bytes = read_limited(&space, inside, LARGEST)?;
+        let text = decode_text(&bytes)?;
+        let written: TemplateFile = serde_json::from_str(text)
+            .map_err(|error| FileDiagnostic::at_line(error.line(), &error.to_string()))?;
         if !matches!(&written.version, None | Some(Value::Number(_) | Value::String(_)))
             || written.version.as_ref().is_some_and(|own| *own != json!(1) && *own != json!("1"))
         {
-            return Err(Flaw::whole("only version 1 is known"));
+            return Err(FileDiagnostic::whole_file("only version 1 is known"));
         }
         let stem = inside.file_stem().unwrap_or_default().to_string_lossy();
-        let id = checked_id(&written.id.unwrap_or_else(|| stem.into_owned()))?;
+        let id = validate_id(&written.id.unwrap_or_else(|| stem.into_owned()))?;
         let parameters = written
             .parameters
             .into_iter()
-            .map(|(name, value)| parameter(name, value))
+            .map(|(name, value)| read_parameter(name, value))
             .collect::<Result<Vec<_>, _>>()?;
-        let template = Template {
+        let template = WorkflowTemplate {
             full_id: format!("{}/{id}", self.name()),
             name: written.name.unwrap_or_else(|| id.clone()),
             id,
@@ -103,37 +105,43 @@ impl Skill {
             workflow: written.workflow,
         };
         let workflow = Value::Object(template.workflow.clone());
-        if let Some((_, name)) = strangers(&workflow, &template.parameters).first() {
-            return Err(Flaw::whole(format!("`{{{{ {name} }}}}` is no parameter")));
+        if let Some((_, name)) = unknown_placeholders(&workflow, &template.parameters).first() {
+            return Err(FileDiagnostic::whole_file(format!("`{{{{ {name} }}}}` is no parameter")));
         }
         Ok(template)
     }
 }
 
-impl Template {
+impl WorkflowTemplate {
     /// The Workflow with its placeholders.
     pub fn workflow(&self) -> &Map<String, Value> {
         &self.workflow
     }
 }
 
-fn parameter(name: String, value: Value) -> Result<Parameter, Flaw> {
-    if !is_name(&name) {
-        return Err(Flaw::whole(format!("`{name}` cannot be the name of a parameter")));
+fn read_parameter(name: String, value: Value) -> Result<TemplateParameter, FileDiagnostic> {
+    if !is_parameter_name(&name) {
+        return Err(FileDiagnostic::whole_file(format!(
+            "`{name}` cannot be the name of a parameter"
+        )));
     }
-    let written: Parameter = serde_json::from_value(value)
-        .map_err(|error| Flaw::whole(format!("parameter `{name}`: {error}")))?;
-    let Parameter { kind, is_required, ref default, .. } = written;
-    if default.as_ref().is_some_and(|default| !kind.fits(default)) {
+    let written: TemplateParameter = serde_json::from_value(value)
+        .map_err(|error| FileDiagnostic::whole_file(format!("parameter `{name}`: {error}")))?;
+    let TemplateParameter { kind, is_required, ref default, .. } = written;
+    if default.as_ref().is_some_and(|default| !kind.accepts(default)) {
         let message = format!("the default of `{name}` is not of type {}", kind.name());
-        return Err(Flaw::whole(message));
+        return Err(FileDiagnostic::whole_file(message));
     }
-    Ok(Parameter { name, is_required: is_required && default.is_none(), ..written })
+    Ok(TemplateParameter { name, is_required: is_required && default.is_none(), ..written })
 }
 
-fn checked_id(id: &str) -> Result<String, Flaw> {
+fn validate_id(id: &str) -> Result<String, FileDiagnostic> {
     let is_good = id.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
         && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
         && id.len() <= 100;
-    if is_good { Ok(id.to_owned()) } else { Err(Flaw::whole(format!("`{id}` cannot be an id"))) }
+    if is_good {
+        Ok(id.to_owned())
+    } else {
+        Err(FileDiagnostic::whole_file(format!("`{id}` cannot be an id")))
+    }
 }

@@ -9,11 +9,11 @@ use serde_json::{Map, json};
 
 use super::*;
 
-struct Site {
+struct SkillsFixture {
     folder: tempfile::TempDir,
 }
 
-impl Site {
+impl SkillsFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         for name in ["repo/.git", "repo/inner", "user", "home"] {
@@ -39,7 +39,7 @@ impl Site {
     }
 
     fn skills(&self) -> Skills {
-        Skills::new(Places {
+        Skills::new(DiscoveryFolders {
             workspace: self.at("repo/inner"),
             user: Some(self.at("user")),
             home: Home::new(self.at("home")),
@@ -48,19 +48,19 @@ impl Site {
 
     fn trust(&self, path: &Path) {
         let digest = sha256(&fs::read(path).unwrap());
-        Trust::new(&Home::new(self.at("home"))).say(path, &digest, true).unwrap();
+        TrustStore::new(&Home::new(self.at("home"))).record_decision(path, &digest, true).unwrap();
     }
 }
 
-fn names(found: &Found) -> Vec<String> {
-    let one = |skill: &Arc<Skill>| format!("{}={}", skill.name(), skill.front.description);
+fn names(found: &FoundSkills) -> Vec<String> {
+    let one = |skill: &Arc<Skill>| format!("{}={}", skill.name(), skill.front_matter.description);
     found.skills.iter().map(one).collect()
 }
 
 #[test]
 fn the_nearest_that_is_trusted_counts() {
-    let site = Site::new();
-    assert!(site.skills().all().skills.is_empty());
+    let site = SkillsFixture::new();
+    assert!(site.skills().read_all().skills.is_empty());
     site.skill("home/skills", "a", "pixir");
     site.skill("user/.agents/skills", "a", "user");
     site.skill("user/.agents/skills", "b", "user");
@@ -68,7 +68,7 @@ fn the_nearest_that_is_trusted_counts() {
     let inner = site.skill("repo/inner/.pixir/skills", "a", "inner");
     site.skill("repo/.agents/skills", "c", "stranger");
     let skills = site.skills();
-    let found = skills.all();
+    let found = skills.read_all();
     assert_eq!(names(&found), ["a=user", "b=user", "c=stranger"]);
     assert!(!found.skills[2].is_trusted && found.skills[0].is_trusted);
     assert_eq!(found.shadowed.len(), 1);
@@ -78,82 +78,82 @@ fn the_nearest_that_is_trusted_counts() {
          repo:.pixir/skills/a/SKILL.md, repo:.claude/skills/a/SKILL.md"
     );
     site.trust(&outer);
-    assert_eq!(names(&skills.all())[0], "a=outer");
+    assert_eq!(names(&skills.read_all())[0], "a=outer");
     site.trust(&inner);
-    assert_eq!(names(&skills.all())[0], "a=inner");
+    assert_eq!(names(&skills.read_all())[0], "a=inner");
     // One byte more is another file.
     fs::write(&inner, format!("{}\n", fs::read_to_string(&inner).unwrap())).unwrap();
-    assert_eq!(names(&skills.all())[0], "a=outer");
+    assert_eq!(names(&skills.read_all())[0], "a=outer");
 }
 
 #[test]
 fn what_changes_is_read_again_and_what_does_not_is_not() {
-    let site = Site::new();
+    let site = SkillsFixture::new();
     let path = site.skill("user/.agents/skills", "a", "one");
     let skills = site.skills();
-    let first = skills.all().skills[0].clone();
-    assert!(Arc::ptr_eq(&first.text, &skills.all().skills[0].text), "not read again");
+    let first = skills.read_all().skills[0].clone();
+    assert!(Arc::ptr_eq(&first.text, &skills.read_all().skills[0].text), "not read again");
     fs::remove_file(&path).unwrap();
-    assert!(skills.all().skills.is_empty());
+    assert!(skills.read_all().skills.is_empty());
     site.skill("user/.agents/skills", "a", "two");
-    assert_eq!(names(&skills.all()), ["a=two"]);
+    assert_eq!(names(&skills.read_all()), ["a=two"]);
     fs::write(&path, "---\nname: a\ndescription: [\n---\n").unwrap();
-    let found = skills.all();
+    let found = skills.read_all();
     assert!(found.skills.is_empty() && found.broken[0].line.is_some(), "{:?}", found.broken);
 }
 
 #[test]
 fn a_worktree_is_a_repository_too() {
-    let site = Site::new();
+    let site = SkillsFixture::new();
     fs::remove_dir(site.at("repo/.git")).unwrap();
     site.write("repo/.git", "gitdir: elsewhere\n");
     site.skill("repo/.agents/skills", "a", "repo");
     site.skill(".agents/skills", "z", "beyond");
-    assert_eq!(names(&site.skills().all()), ["a=repo"]);
+    assert_eq!(names(&site.skills().read_all()), ["a=repo"]);
 }
 
 #[test]
 fn the_users_own_folder_within_a_workspace_needs_trust() {
-    let site = Site::new();
+    let site = SkillsFixture::new();
     site.skill("user/.agents/skills", "a", "own");
-    let places = Places {
+    let places = DiscoveryFolders {
         workspace: site.at("user"),
         user: Some(site.at("user")),
         home: Home::new(site.at("home")),
     };
-    let found = Skills::new(places).all();
+    let found = Skills::new(places).read_all();
     assert_eq!((found.skills.len(), found.skills[0].is_trusted), (1, false));
-    assert_eq!(found.skills[0].scope, Scope::User);
+    assert_eq!(found.skills[0].scope, SkillScope::User);
     // Whatever name or link leads to it.
     symlink(site.at("user"), site.at("alias")).unwrap();
     site.write("alias/.agents/prompts/p.md", "words");
-    let places = Places {
+    let places = DiscoveryFolders {
         workspace: site.at("user"),
         user: Some(site.folder.path().canonicalize().unwrap().join("alias")),
         home: Home::new(site.folder.path().canonicalize().unwrap().join("alias/.agents")),
     };
     let skills = Skills::new(places);
-    let (found, prompts) = (skills.all(), skills.prompts().prompts);
+    let (found, prompts) = (skills.read_all(), skills.read_prompts().prompts);
     assert!(!found.all.is_empty() && found.all.iter().all(|skill| !skill.is_trusted));
     assert!(prompts.len() == 1 && !prompts[0].is_trusted);
 }
 
 #[test]
 fn a_folder_of_endless_skills_is_cut_off_and_told() {
-    let site = Site::new();
+    let site = SkillsFixture::new();
     for number in 0..70 {
         let text = format!("---\nname: s{number}\n---\n{}", "x".repeat(250 * 1024));
         site.write(&format!("user/.agents/skills/s{number}/SKILL.md"), text);
     }
     site.skill("home/skills", "good", "still here");
-    let found = site.skills().all();
+    let found = site.skills().read_all();
     assert!(found.skills.len() < 70 && found.skills.iter().any(|skill| skill.name() == "good"));
     assert!(found.broken[0].message.contains("16 MiB"), "{:?}", found.broken);
 }
 
 #[test]
 fn hostile_packages_are_told_with_path_and_line_and_hurt_nobody() {
-    let site = Site::new();
+    let site = SkillsFixture::new();
     let root = "user/.agents/skills";
     site.skill(root, "good", "still here");
     site.write(&format!("{root}/huge/SKILL.md"), vec![b'x'; 300 * 1024]);
@@ -175,7 +175,7 @@ fn hostile_packages_are_told_with_path_and_line_and_hurt_nobody() {
     fs::create_dir_all(site.at(&format!("{root}/pipe"))).unwrap();
     let pipe = site.at(&format!("{root}/pipe/SKILL.md"));
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let found = site.skills().all();
+    let found = site.skills().read_all();
     assert_eq!(names(&found), ["good=still here"]);
     let told: Vec<String> = found
         .broken
@@ -204,7 +204,7 @@ fn hostile_packages_are_told_with_path_and_line_and_hurt_nobody() {
 
 #[test]
 fn links_of_a_project_stay_in_it_and_the_users_lead_anywhere() {
-    let site = Site::new();
+    let site = SkillsFixture::new();
     site.skill("shared", "s", "elsewhere");
     site.skill("repo/lib", "t", "inside");
     for root in ["repo/.agents/skills", "user/.agents/skills"] {
@@ -212,15 +212,15 @@ fn links_of_a_project_stay_in_it_and_the_users_lead_anywhere() {
         symlink(site.at("shared/s"), site.at(root).join("s")).unwrap();
     }
     symlink(site.at("repo/lib/t"), site.at("repo/.agents/skills/t")).unwrap();
-    let found = site.skills().all();
+    let found = site.skills().read_all();
     assert_eq!(names(&found), ["s=elsewhere", "t=inside"]);
-    assert_eq!(found.skills[0].scope, Scope::User);
+    assert_eq!(found.skills[0].scope, SkillScope::User);
     assert!(found.broken[0].message.contains("leads out of the project"));
 }
 
 #[test]
 fn files_of_a_package_are_shown_and_nothing_else_is() {
-    let site = Site::new();
+    let site = SkillsFixture::new();
     site.skill("user/.agents/skills", "a", "words");
     let root = "user/.agents/skills/a";
     site.write(&format!("{root}/references/guide.md"), "Guide.\n");
@@ -229,10 +229,13 @@ fn files_of_a_package_are_shown_and_nothing_else_is() {
     symlink(site.at("user/secret"), site.at(root).join("link")).unwrap();
     symlink("SKILL.md", site.at(root).join("main")).unwrap();
     let skill = site.skills().find("a").unwrap();
-    let view = |path: &str| skill.view(Path::new(path));
+    let view = |path: &str| skill.read_package_file(Path::new(path));
     assert_eq!(view("references/guide.md").unwrap().text, "Guide.\n");
     assert!(view("SKILL.md").unwrap().is_main && view("main").unwrap().is_main);
-    assert_eq!(skill.files().0, [Path::new("logo.png"), Path::new("references/guide.md")]);
+    assert_eq!(
+        skill.list_package_files().0,
+        [Path::new("logo.png"), Path::new("references/guide.md")]
+    );
     for (path, kind) in [
         ("logo.png", "binary_file"),
         ("../../../secret", "outside_workspace"),
@@ -248,7 +251,7 @@ fn files_of_a_package_are_shown_and_nothing_else_is() {
 
 #[test]
 fn templates_are_checked_and_filled_with_their_types() {
-    let site = Site::new();
+    let site = SkillsFixture::new();
     site.skill("user/.agents/skills", "a", "words");
     let root = "user/.agents/skills/a/workflows";
     let review = json!({
@@ -271,7 +274,7 @@ fn templates_are_checked_and_filled_with_their_types() {
     let typed = r#"{"parameters": {"n": {"type": "integer", "default": "3"}}, "workflow": {}}"#;
     site.write(&format!("{root}/typed.json"), typed);
     let skill = site.skills().find("a").unwrap();
-    let (templates, broken) = skill.templates();
+    let (templates, broken) = skill.read_templates();
     assert_eq!(broken.len(), 5, "{broken:?}");
     assert_eq!(broken[0].line, Some(3));
     let [template] = templates.as_slice() else { panic!("{templates:?}") };
@@ -279,11 +282,11 @@ fn templates_are_checked_and_filled_with_their_types() {
     let arguments = |value: serde_json::Value| value.as_object().cloned().unwrap_or_default();
     let workflow = serde_json::Value::Object(template.workflow().clone());
     let fill = |given: Map<String, serde_json::Value>| {
-        let filling =
-            Filling::new(&template.parameters, &given).map_err(|mut all| all.remove(0))?;
-        let filled = filling.fill(&workflow).unwrap();
+        let filling = TemplateArguments::new(&template.parameters, &given)
+            .map_err(|mut all| all.remove(0))?;
+        let filled = filling.fill_value(&workflow).unwrap();
         // Omitted entries are counted when a pointer is translated.
-        assert_eq!(filling.origin(&workflow, "/steps/0/read_set/1"), "/steps/0/read_set");
+        assert_eq!(filling.source_pointer(&workflow, "/steps/0/read_set/1"), "/steps/0/read_set");
         Ok::<_, TemplateError>(filled)
     };
     let filled = fill(arguments(json!({"paths": ["src", "docs"]}))).unwrap();
@@ -312,26 +315,26 @@ fn templates_are_checked_and_filled_with_their_types() {
 
 #[test]
 fn prompts_are_found_like_skills() {
-    let site = Site::new();
+    let site = SkillsFixture::new();
     let text = "---\ndescription: Look closely\nargument-hint: what\n---\nReview $1.\n";
     site.write("home/prompts/review.md", text);
     let strange = site.write("repo/.pixir/prompts/review.md", "Evil $1.");
     site.write("repo/inner/.pixir/prompts/other.md", "Other.");
     site.write("home/prompts/bad name.md", "x");
     let skills = site.skills();
-    let found = skills.prompts();
+    let found = skills.read_prompts();
     let shown: Vec<_> = found.prompts.iter().map(|p| (p.name.as_str(), p.is_trusted)).collect();
     assert_eq!(shown, [("other", false), ("review", true)]);
     assert_eq!(found.prompts[1].expand("it"), "Review it.");
     assert_eq!(found.prompts[1].hint, "what");
     assert_eq!(found.broken.len(), 1);
     site.trust(&strange);
-    assert_eq!(skills.prompts().prompts[1].expand("x"), "Evil x.");
+    assert_eq!(skills.read_prompts().prompts[1].expand("x"), "Evil x.");
 }
 
 #[test]
 fn a_name_whose_file_cannot_be_used_is_told_and_stays_text() {
-    let site = Site::new();
+    let site = SkillsFixture::new();
     site.write("home/skills/bent/SKILL.md", "---\nname: bent\ndescription: a: b\n---\nx\n");
     site.write("home/prompts/long.md", "x".repeat(70_000));
     let skills = site.skills();

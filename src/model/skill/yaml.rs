@@ -5,7 +5,7 @@
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-use super::Flaw;
+use super::FileDiagnostic;
 
 /// How deep lists and maps may be nested.
 const DEEPEST: usize = 6;
@@ -14,42 +14,42 @@ const MOST: usize = 2000;
 
 /// A value, and its first line, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct YamlNode {
     pub line: usize,
-    pub kind: Kind,
+    pub value: YamlValue,
 }
 
 /// The content of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum YamlValue {
     /// A scalar; `plain` when it is not quoted, so that `true` may be a boolean.
     Text {
         text: String,
         plain: bool,
     },
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// In the order of the file, without duplicate keys.
-    Map(Vec<(String, Node)>),
+    Map(Vec<(String, YamlNode)>),
 }
 
-impl Node {
+impl YamlNode {
     /// The text of a scalar.
-    pub fn text(&self) -> Option<&str> {
-        match &self.kind {
-            Kind::Text { text, .. } => Some(text),
-            Kind::List(_) | Kind::Map(_) => None,
+    pub fn as_text(&self) -> Option<&str> {
+        match &self.value {
+            YamlValue::Text { text, .. } => Some(text),
+            YamlValue::List(_) | YamlValue::Map(_) => None,
         }
     }
 
     /// Whether it is null: no value after a key.
     pub fn is_null(&self) -> bool {
-        matches!(&self.kind, Kind::Text { text, plain: true }
+        matches!(&self.value, YamlValue::Text { text, plain: true }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// The boolean value of a scalar, in all spellings of YAML.
-    pub fn truth(&self) -> Option<bool> {
-        match self.text()?.to_ascii_lowercase().as_str() {
+    pub fn as_bool(&self) -> Option<bool> {
+        match self.as_text()?.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "1" => Some(true),
             "false" | "no" | "off" | "0" => Some(false),
             _ => None,
@@ -57,106 +57,124 @@ impl Node {
     }
 
     /// The value of a key of a map.
-    pub fn get(&self, key: &str) -> Option<&Node> {
+    pub fn get(&self, key: &str) -> Option<&YamlNode> {
         self.entries().iter().find(|(own, _)| own == key).map(|(_, node)| node)
     }
 
     /// The entries of a map; empty for any other value.
-    pub fn entries(&self) -> &[(String, Node)] {
-        match &self.kind {
-            Kind::Map(entries) => entries,
-            Kind::Text { .. } | Kind::List(_) => &[],
+    pub fn entries(&self) -> &[(String, YamlNode)] {
+        match &self.value {
+            YamlValue::Map(entries) => entries,
+            YamlValue::Text { .. } | YamlValue::List(_) => &[],
         }
     }
 }
 
 /// Reads one document.
-pub fn parse(text: &str) -> Result<Node, Flaw> {
-    let mut reader = Reader { parser: Parser::new_from_str(text), count: 0 };
+pub fn parse(text: &str) -> Result<YamlNode, FileDiagnostic> {
+    let mut reader = YamlReader { parser: Parser::new_from_str(text), count: 0 };
     let mut root = None;
     loop {
         let (event, line) = reader.next()?;
         match event {
             Event::StreamEnd => break,
             Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd | Event::Nothing => {}
-            _ if root.is_some() => return Err(Flaw::at(line, "a second document begins here")),
-            event => root = Some(reader.node(event, line, 0)?),
+            _ if root.is_some() => {
+                return Err(FileDiagnostic::at_line(line, "a second document begins here"));
+            }
+            event => root = Some(reader.read_node(event, line, 0)?),
         }
     }
-    Ok(root.unwrap_or(Node { line: 1, kind: Kind::Map(Vec::new()) }))
+    Ok(root.unwrap_or(YamlNode { line: 1, value: YamlValue::Map(Vec::new()) }))
 }
 
-struct Reader<'a> {
+struct YamlReader<'a> {
     parser: Parser<'a, saphyr_parser::StrInput<'a>>,
     count: usize,
 }
 
-impl<'a> Reader<'a> {
-    fn next(&mut self) -> Result<(Event<'a>, usize), Flaw> {
+impl<'a> YamlReader<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, usize), FileDiagnostic> {
         match self.parser.next_event() {
             None => Ok((Event::StreamEnd, 1)),
             Some(Ok((event, span))) => Ok((event, span.start.line())),
-            Some(Err(error)) => Err(Flaw::at(error.marker().line(), &advised(error.info()))),
+            Some(Err(error)) => Err(FileDiagnostic::at_line(
+                error.marker().line(),
+                &explain_parse_error(error.info()),
+            )),
         }
     }
 
-    fn node(&mut self, event: Event<'a>, line: usize, depth: usize) -> Result<Node, Flaw> {
+    fn read_node(
+        &mut self,
+        event: Event<'a>,
+        line: usize,
+        depth: usize,
+    ) -> Result<YamlNode, FileDiagnostic> {
         self.count += 1;
         if self.count > MOST {
-            return Err(Flaw::at(line, &format!("there are more than {MOST} values")));
+            return Err(FileDiagnostic::at_line(
+                line,
+                &format!("there are more than {MOST} values"),
+            ));
         }
         if depth > DEEPEST {
-            return Err(Flaw::at(line, &format!("it is nested more than {DEEPEST} deep")));
+            return Err(FileDiagnostic::at_line(
+                line,
+                &format!("it is nested more than {DEEPEST} deep"),
+            ));
         }
         let kind = match event {
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, Some(_))
             | Event::MappingStart(_, Some(_)) => {
-                return Err(Flaw::at(line, "tags are not supported"));
+                return Err(FileDiagnostic::at_line(line, "tags are not supported"));
             }
             Event::Scalar(text, style, _, None) => {
-                Kind::Text { text: text.into_owned(), plain: style == ScalarStyle::Plain }
+                YamlValue::Text { text: text.into_owned(), plain: style == ScalarStyle::Plain }
             }
-            Event::SequenceStart(_, None) => self.list(depth)?,
-            Event::MappingStart(_, None) => self.map(depth)?,
-            Event::Alias(_) => return Err(Flaw::at(line, "aliases are not supported")),
-            _ => return Err(Flaw::at(line, "something is missing here")),
+            Event::SequenceStart(_, None) => self.read_list(depth)?,
+            Event::MappingStart(_, None) => self.read_map(depth)?,
+            Event::Alias(_) => {
+                return Err(FileDiagnostic::at_line(line, "aliases are not supported"));
+            }
+            _ => return Err(FileDiagnostic::at_line(line, "something is missing here")),
         };
-        Ok(Node { line, kind })
+        Ok(YamlNode { line, value: kind })
     }
 
-    fn list(&mut self, depth: usize) -> Result<Kind, Flaw> {
+    fn read_list(&mut self, depth: usize) -> Result<YamlValue, FileDiagnostic> {
         let mut nodes = Vec::new();
         loop {
             match self.next()? {
-                (Event::SequenceEnd, _) => return Ok(Kind::List(nodes)),
-                (event, line) => nodes.push(self.node(event, line, depth + 1)?),
+                (Event::SequenceEnd, _) => return Ok(YamlValue::List(nodes)),
+                (event, line) => nodes.push(self.read_node(event, line, depth + 1)?),
             }
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Kind, Flaw> {
-        let mut entries: Vec<(String, Node)> = Vec::new();
+    fn read_map(&mut self, depth: usize) -> Result<YamlValue, FileDiagnostic> {
+        let mut entries: Vec<(String, YamlNode)> = Vec::new();
         loop {
             let (event, line) = self.next()?;
             if event == Event::MappingEnd {
-                return Ok(Kind::Map(entries));
+                return Ok(YamlValue::Map(entries));
             }
-            let key = self.node(event, line, depth + 1)?;
-            let Some(key) = key.text().map(str::to_owned) else {
-                return Err(Flaw::at(line, "a key must be a word"));
+            let key = self.read_node(event, line, depth + 1)?;
+            let Some(key) = key.as_text().map(str::to_owned) else {
+                return Err(FileDiagnostic::at_line(line, "a key must be a word"));
             };
             if entries.iter().any(|(own, _)| *own == key) {
-                return Err(Flaw::at(line, &format!("duplicate key `{key}`")));
+                return Err(FileDiagnostic::at_line(line, &format!("duplicate key `{key}`")));
             }
             let (event, line) = self.next()?;
-            entries.push((key, self.node(event, line, depth + 1)?));
+            entries.push((key, self.read_node(event, line, depth + 1)?));
         }
     }
 }
 
 /// The parser's message, with advice on the most common mistake.
-fn advised(info: &str) -> String {
+fn explain_parse_error(info: &str) -> String {
     if info.contains("mapping values are not allowed") {
         return format!("{info}; put a text with a colon in it in quotes");
     }
@@ -181,11 +199,11 @@ mod tests {
              metadata:\n  author: me\n  version: \"1.0\"\nempty:\n",
         )
         .unwrap();
-        let text = |key: &str| node.get(key).and_then(Node::text).unwrap().to_owned();
+        let text = |key: &str| node.get(key).and_then(YamlNode::as_text).unwrap().to_owned();
         assert_eq!((text("name"), text("description")), ("a-b".into(), "two lines".into()));
-        let Kind::List(list) = &node.get("list").unwrap().kind else { panic!("a list") };
-        assert_eq!(list[1].text(), Some("y: z"));
-        assert_eq!(node.get("metadata").unwrap().get("version").unwrap().text(), Some("1.0"));
+        let YamlValue::List(list) = &node.get("list").unwrap().value else { panic!("a list") };
+        assert_eq!(list[1].as_text(), Some("y: z"));
+        assert_eq!(node.get("metadata").unwrap().get("version").unwrap().as_text(), Some("1.0"));
         assert!(node.get("empty").unwrap().is_null());
         assert_eq!(node.get("list").unwrap().line, 5);
         assert_eq!(parse("").unwrap().entries(), []);

@@ -2,9 +2,9 @@
 
 mod schema;
 
-pub use schema::{Schema, is_built_in};
+pub use schema::{ToolSchema, is_built_in};
 #[cfg(test)]
-pub use schema::{draw as draw_schema, keep as keep_schemas};
+pub use schema::{generate_schema as draw_schema, store_schemas as keep_schemas};
 
 /// The definition of a tool in the request to the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,5 +12,5 @@ pub struct ToolSpec {
     pub name: String,
     pub description: String,
     /// JSON Schema of the arguments.
-    pub parameters: Schema,
+    pub parameters: ToolSchema,
 }

@@ -14,24 +14,26 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// The stored schemas: one line per built-in tool.
-const DRAWN: &str = include_str!("schemas.json");
+const STORED_SCHEMAS: &str = include_str!("schemas.json");
 
-static BY_NAME: LazyLock<HashMap<&'static str, &'static RawValue>> =
-    LazyLock::new(|| serde_json::from_str(DRAWN).unwrap_or_default());
+static SCHEMA_BY_TOOL: LazyLock<HashMap<&'static str, &'static RawValue>> =
+    LazyLock::new(|| serde_json::from_str(STORED_SCHEMAS).unwrap_or_default());
 
 /// Whether a tool of this build has that name.
 pub fn is_built_in(tool: &str) -> bool {
-    BY_NAME.contains_key(tool)
+    SCHEMA_BY_TOOL.contains_key(tool)
 }
 
 /// A JSON Schema, as text.
 #[derive(Clone)]
-pub struct Schema(Cow<'static, RawValue>);
+pub struct ToolSchema(Cow<'static, RawValue>);
 
-impl Schema {
+impl ToolSchema {
     /// The stored schema of a tool, else the one generated from its type.
-    pub fn of<A: JsonSchema>(tool: &str) -> Self {
-        BY_NAME.get(tool).map_or_else(|| draw::<A>().into(), |text| Self(Cow::Borrowed(text)))
+    pub fn for_args<A: JsonSchema>(tool: &str) -> Self {
+        SCHEMA_BY_TOOL
+            .get(tool)
+            .map_or_else(|| generate_schema::<A>().into(), |text| Self(Cow::Borrowed(text)))
     }
 
     /// The schema as a JSON value.
@@ -40,33 +42,33 @@ impl Schema {
     }
 }
 
-impl From<Value> for Schema {
+impl From<Value> for ToolSchema {
     fn from(schema: Value) -> Self {
         // Serialising a JSON value cannot fail.
         Self(Cow::Owned(serde_json::value::to_raw_value(&schema).unwrap_or_default()))
     }
 }
 
-impl Serialize for Schema {
+impl Serialize for ToolSchema {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }
 
-impl PartialEq for Schema {
+impl PartialEq for ToolSchema {
     fn eq(&self, other: &Self) -> bool {
         self.0.get() == other.0.get()
     }
 }
 
-impl fmt::Debug for Schema {
+impl fmt::Debug for ToolSchema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.get())
     }
 }
 
 /// Generates the schema of a type, with all parts inlined instead of `$ref`.
-pub fn draw<A: JsonSchema>() -> Value {
+pub fn generate_schema<A: JsonSchema>() -> Value {
     let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
@@ -76,11 +78,11 @@ pub fn draw<A: JsonSchema>() -> Value {
     if let Value::Object(map) = &mut schema {
         map.entry("properties").or_insert_with(|| Value::Object(serde_json::Map::new()));
     }
-    shorten(schema)
+    shorten_schema(schema)
 }
 
 /// Removes what a model does not need: titles, number formats, null as another way to leave out.
-fn shorten(schema: Value) -> Value {
+fn shorten_schema(schema: Value) -> Value {
     let Value::Object(mut map) = schema else { return schema };
     for noise in ["title", "format", "default"] {
         map.remove(noise);
@@ -99,17 +101,17 @@ fn shorten(schema: Value) -> Value {
     let shortened = map.into_iter().map(|(key, value)| match value {
         // Names of properties are not keywords; a property may be called `title`.
         Value::Object(inner) if key == "properties" => {
-            let inner = inner.into_iter().map(|(name, value)| (name, shorten(value)));
+            let inner = inner.into_iter().map(|(name, value)| (name, shorten_schema(value)));
             (key, Value::Object(inner.collect()))
         }
-        value => (key, shorten(value)),
+        value => (key, shorten_schema(value)),
     });
     Value::Object(shortened.collect())
 }
 
 /// Stores these schemas as text, and fails if the file was stale.
 #[cfg(test)]
-pub fn keep(drawn: impl IntoIterator<Item = (String, Value)>) {
+pub fn store_schemas(drawn: impl IntoIterator<Item = (String, Value)>) {
     let path =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/model/tool_spec/schemas.json");
     let before = std::fs::read_to_string(&path).unwrap_or_default();

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::record::event::{ToolCall, ToolResult};
 
 /// The marker for an output that is larger than `limit`; `None` when it is not.
-pub fn output(result: &ToolResult, limit: u64) -> Option<String> {
+pub fn prune_output(result: &ToolResult, limit: u64) -> Option<String> {
     let size = result.output.as_deref().map_or(0, str::len);
     // An image in a result is shown beside its text.
     let is_shown = result.descriptor().is_some();
@@ -20,7 +20,7 @@ pub fn output(result: &ToolResult, limit: u64) -> Option<String> {
 }
 
 /// The arguments with markers in place of values larger than `limit`; `None` when there are none.
-pub fn arguments(call: &ToolCall, limit: u64) -> Option<Value> {
+pub fn prune_arguments(call: &ToolCall, limit: u64) -> Option<Value> {
     if let Some(raw) = &call.raw_args {
         let is_large = raw.len() as u64 > limit;
         return is_large
@@ -29,7 +29,7 @@ pub fn arguments(call: &ToolCall, limit: u64) -> Option<Value> {
     let fields = call.args.as_object()?;
     let mut pruned = None;
     for (name, value) in fields {
-        let size = size(value);
+        let size = value_size(value);
         if size as u64 > limit {
             let copy: &mut Map<String, Value> = pruned.get_or_insert_with(|| fields.clone());
             copy.insert(name.clone(), marker(size));
@@ -38,11 +38,13 @@ pub fn arguments(call: &ToolCall, limit: u64) -> Option<Value> {
     pruned.map(Value::Object)
 }
 
-fn size(value: &Value) -> usize {
+fn value_size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(size).sum(),
-        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + size(value)).sum(),
+        Value::Array(items) => items.iter().map(value_size).sum(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| name.len() + value_size(value)).sum()
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
     }
 }
@@ -66,8 +68,8 @@ mod tests {
 
     #[test]
     fn only_what_is_large_gets_a_marker() {
-        assert_eq!(output(&result("short", true), 100), None);
-        let marker = output(&result(&"x".repeat(101), false), 100).unwrap();
+        assert_eq!(prune_output(&result("short", true), 100), None);
+        let marker = prune_output(&result(&"x".repeat(101), false), 100).unwrap();
         assert!(marker.contains("101 bytes") && marker.contains("failed"), "{marker}");
         let call = |args: Value, raw_args: Option<&str>| ToolCall {
             call_id: CallId::new("c"),
@@ -76,13 +78,14 @@ mod tests {
             raw_args: raw_args.map(str::to_owned),
             extra: Extra::new(),
         };
-        assert_eq!(arguments(&call(json!({"path": "a"}), None), 100), None);
+        assert_eq!(prune_arguments(&call(json!({"path": "a"}), None), 100), None);
         let long = "y".repeat(200);
-        let pruned = arguments(&call(json!({"path": "a", "content": long}), None), 100).unwrap();
+        let pruned =
+            prune_arguments(&call(json!({"path": "a", "content": long}), None), 100).unwrap();
         assert_eq!(pruned, json!({"path": "a", "content": "[200 bytes were pruned to make room]"}));
-        let nested = arguments(&call(json!({"edits": [{"old": long}]}), None), 100).unwrap();
+        let nested = prune_arguments(&call(json!({"edits": [{"old": long}]}), None), 100).unwrap();
         assert_eq!(nested["edits"], "[203 bytes were pruned to make room]");
-        assert!(arguments(&call(Value::Null, Some(&long)), 100).is_some());
-        assert_eq!(arguments(&call(Value::Null, Some("{")), 100), None);
+        assert!(prune_arguments(&call(Value::Null, Some(&long)), 100).is_some());
+        assert_eq!(prune_arguments(&call(Value::Null, Some("{")), 100), None);
     }
 }

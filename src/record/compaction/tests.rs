@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use super::*;
 use crate::base::id::{EventId, SessionId};
 use crate::record::event::{
-    AssistantMessage, Event, HistoryRewound, Phase, Plan as ModelPlan, ProviderUsage, Reasoning,
-    Sequenced, SkillActivation, Timestamp, ToolCall, ToolResult, TurnFailed, Unknown, UserMessage,
+    AssistantMessage, CanonicalParts, Event, HistoryRewound, Phase, Plan as ModelPlan,
+    ProviderUsage, Reasoning, SkillActivation, Timestamp, ToolCall, ToolResult, TurnFailed,
+    Unknown, UserMessage,
 };
 
 fn push(history: &mut History, fact: impl Into<Canonical>) -> Seq {
     let seq = history.last_seq().map_or(0, |last| last + 1);
-    history.push(Arc::new(Event::sequenced(Sequenced {
+    history.push(Arc::new(Event::new_canonical(CanonicalParts {
         id: EventId::mint(),
         session_id: SessionId::parse("s").unwrap(),
         seq: Some(seq),
@@ -88,7 +89,7 @@ fn check_valid(items: &[Value]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-const LARGE: Room = Room { window: 100_000, fixed: 1_000 };
+const LARGE: WindowBudget = WindowBudget { window: 100_000, fixed: 1_000 };
 
 /// A Session with a number of Turns, each with one read of a number of words.
 fn session(turns: usize, words: usize) -> History {
@@ -108,7 +109,7 @@ fn session(turns: usize, words: usize) -> History {
 fn pruning_comes_first_and_is_enough_where_outputs_are_the_weight() {
     let mut history = session(20, 4_000);
     let before = texts(&replay(&history));
-    let plan = plan(&history, LARGE, Trigger::CriticalPressure).unwrap();
+    let plan = plan_compaction(&history, LARGE, CompactionTrigger::CriticalPressure).unwrap();
     assert_eq!((plan.fact.hidden_to(), plan.fact.turns_compacted), (None, Some(0)));
     assert!(plan.fact.outputs_pruned > Some(10) && plan.checkpoint.is_none());
     push(&mut history, plan.fact);
@@ -131,7 +132,7 @@ fn turns_give_way_when_words_are_the_weight() {
         push(&mut history, answer(&"so it is done and here is what I did ".repeat(200)));
     }
     push(&mut history, user("and now the roof"));
-    let plan = plan(&history, LARGE, Trigger::CriticalPressure).unwrap();
+    let plan = plan_compaction(&history, LARGE, CompactionTrigger::CriticalPressure).unwrap();
     assert!(plan.after < LARGE.window / 10 * 6, "{}", plan.after);
     assert!(plan.fact.turns_compacted > Some(20), "{:?}", plan.fact.turns_compacted);
     push(&mut history, plan.fact);
@@ -173,7 +174,7 @@ fn a_checkpoint_has_paths_and_never_contents() {
     push(&mut history, user("more"));
     push(&mut history, answer(&"done ".repeat(2_000)));
     push(&mut history, user("last"));
-    let plan = plan(&history, LARGE, Trigger::Manual { keep: 1 }).unwrap();
+    let plan = plan_compaction(&history, LARGE, CompactionTrigger::Manual { keep: 1 }).unwrap();
     let known = plan.checkpoint.unwrap();
     assert_eq!(known.files_changed, ["src/a.rs", "b.rs", "c.rs"]);
     assert_eq!(known.files_read, ["d.rs"]);
@@ -189,18 +190,25 @@ fn a_checkpoint_has_paths_and_never_contents() {
 fn it_succeeds_however_full_it_is() {
     for percent in [100, 150, 300, 3_000] {
         for words in [20, 400, 4_000] {
-            let room = Room { window: 40_000, fixed: 4_000 };
+            let window_budget = WindowBudget { window: 40_000, fixed: 4_000 };
             let mut history = History::default();
             let more = session(3, words);
-            let times = (room.window - room.fixed) * percent / 100 / weight(&more) + 1;
+            let times =
+                (window_budget.window - window_budget.fixed) * percent / 100 / weight(&more) + 1;
             for _ in 0..times {
                 for fact in more.facts() {
                     push(&mut history, fact.clone());
                 }
             }
             push(&mut history, user("what now?"));
-            let plan = plan(&history, room, Trigger::CriticalPressure).unwrap();
-            assert!(plan.after < room.window * 6 / 10, "{percent} % of {words}: {}", plan.after);
+            let plan =
+                plan_compaction(&history, window_budget, CompactionTrigger::CriticalPressure)
+                    .unwrap();
+            assert!(
+                plan.after < window_budget.window * 6 / 10,
+                "{percent} % of {words}: {}",
+                plan.after
+            );
             push(&mut history, plan.fact);
             check_valid(&replay(&history)).unwrap();
             assert!(texts(&replay(&history)).contains("what now?"));
@@ -209,12 +217,12 @@ fn it_succeeds_however_full_it_is() {
 }
 
 fn weight(history: &History) -> u64 {
-    Draft::of(history, LARGE).map_or(0, |draft| draft.before())
+    CompactionPlanner::new(history, LARGE).map_or(0, |draft| draft.tokens_before())
 }
 
 #[test]
 fn a_single_turn_that_is_too_much_loses_its_older_outputs() {
-    let room = Room { window: 40_000, fixed: 4_000 };
+    let window_budget = WindowBudget { window: 40_000, fixed: 4_000 };
     let mut history = session(2, 400);
     let asked = push(&mut history, user("one enormous task"));
     for step in 0..60 {
@@ -233,9 +241,10 @@ fn a_single_turn_that_is_too_much_loses_its_older_outputs() {
             result(&id, &format!("output {step} {}", "line\n".repeat(800)), json!({})),
         );
     }
-    assert!(weight(&history) > room.window * 2);
-    let plan = plan(&history, room, Trigger::CriticalPressure).unwrap();
-    assert!(plan.after < room.window * 6 / 10, "{}", plan.after);
+    assert!(weight(&history) > window_budget.window * 2);
+    let plan =
+        plan_compaction(&history, window_budget, CompactionTrigger::CriticalPressure).unwrap();
+    assert!(plan.after < window_budget.window * 6 / 10, "{}", plan.after);
     assert!(plan.fact.to_seq < asked, "the message stays");
     push(&mut history, plan.fact);
     let items = replay(&history);
@@ -259,20 +268,29 @@ fn what_the_first_pixir_compacted_is_read_and_carried_on() {
     push(&mut history, user(&"more ".repeat(3_000)));
     push(&mut history, answer("fine"));
     push(&mut history, user("last"));
-    let plan = plan(&history, LARGE, Trigger::Manual { keep: 1 }).unwrap();
+    let plan = plan_compaction(&history, LARGE, CompactionTrigger::Manual { keep: 1 }).unwrap();
     assert_eq!(plan.checkpoint.unwrap().earlier.as_deref(), Some("Two things were done."));
 }
 
 #[test]
 fn nothing_is_done_where_nothing_is_won() {
-    assert_eq!(plan(&History::default(), LARGE, Trigger::CriticalPressure), Err(Nothing::Empty));
+    assert_eq!(
+        plan_compaction(&History::default(), LARGE, CompactionTrigger::CriticalPressure),
+        Err(CompactionSkipped::Empty)
+    );
     let mut history = History::default();
     push(&mut history, user("hi"));
     push(&mut history, answer("hello"));
-    for trigger in
-        [Trigger::Manual { keep: 1 }, Trigger::CriticalPressure, Trigger::OverflowRecovery]
-    {
-        assert_eq!(plan(&history, LARGE, trigger), Err(Nothing::Small), "{trigger:?}");
+    for trigger in [
+        CompactionTrigger::Manual { keep: 1 },
+        CompactionTrigger::CriticalPressure,
+        CompactionTrigger::OverflowRecovery,
+    ] {
+        assert_eq!(
+            plan_compaction(&history, LARGE, trigger),
+            Err(CompactionSkipped::Small),
+            "{trigger:?}"
+        );
     }
 }
 
@@ -283,12 +301,15 @@ fn what_was_carried_is_not_given_up_for_a_turn_of_few_words() {
         push(&mut history, user(&format!("wish number {turn}")));
         push(&mut history, answer(&"it is done ".repeat(100)));
     }
-    let first = plan(&history, LARGE, Trigger::Manual { keep: 2 }).unwrap();
+    let first = plan_compaction(&history, LARGE, CompactionTrigger::Manual { keep: 2 }).unwrap();
     push(&mut history, first.fact);
     for turn in 6..10 {
         push(&mut history, user(&format!("wish number {turn}: paint the walls of that room")));
         push(&mut history, answer("it is painted, and the brushes are clean"));
-        let Ok(more) = plan(&history, LARGE, Trigger::Manual { keep: 1 }) else { continue };
+        let Ok(more) = plan_compaction(&history, LARGE, CompactionTrigger::Manual { keep: 1 })
+        else {
+            continue;
+        };
         let known = more.checkpoint.clone().unwrap_or_default();
         let left_out = known.left_out.get("user_instructions");
         assert_eq!(left_out, None, "{}", more.fact.summary);
@@ -298,7 +319,7 @@ fn what_was_carried_is_not_given_up_for_a_turn_of_few_words() {
 
 /// A step of an arbitrary Session.
 #[derive(Debug, Clone)]
-enum Step {
+enum RandomFact {
     User(usize),
     Answer(usize),
     Commentary(usize),
@@ -314,77 +335,79 @@ enum Step {
     Compact(usize),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn random_fact() -> impl Strategy<Value = RandomFact> {
     let size = || prop_oneof![3 => 0..60_usize, 1 => 400..6_000_usize];
     prop_oneof![
-        4 => size().prop_map(Step::User),
-        4 => size().prop_map(Step::Answer),
-        1 => size().prop_map(Step::Commentary),
-        5 => (0..6_u8, size()).prop_map(|(id, size)| Step::Call { id, size }),
-        6 => (0..6_u8, size()).prop_map(|(id, size)| Step::Result { id, size }),
-        2 => Just(Step::Why),
-        2 => Just(Step::Usage),
-        1 => Just(Step::Skill),
-        1 => Just(Step::Plan),
-        1 => Just(Step::Failed),
-        1 => Just(Step::Unknown),
-        1 => (0..60_usize).prop_map(Step::Back),
-        1 => (1..4_usize).prop_map(Step::Compact),
+        4 => size().prop_map(RandomFact::User),
+        4 => size().prop_map(RandomFact::Answer),
+        1 => size().prop_map(RandomFact::Commentary),
+        5 => (0..6_u8, size()).prop_map(|(id, size)| RandomFact::Call { id, size }),
+        6 => (0..6_u8, size()).prop_map(|(id, size)| RandomFact::Result { id, size }),
+        2 => Just(RandomFact::Why),
+        2 => Just(RandomFact::Usage),
+        1 => Just(RandomFact::Skill),
+        1 => Just(RandomFact::Plan),
+        1 => Just(RandomFact::Failed),
+        1 => Just(RandomFact::Unknown),
+        1 => (0..60_usize).prop_map(RandomFact::Back),
+        1 => (1..4_usize).prop_map(RandomFact::Compact),
     ]
 }
 
-fn take(history: &mut History, step: &Step, number: usize) {
+fn push_random_fact(history: &mut History, step: &RandomFact, number: usize) {
     let words = |size: usize| format!("w{number} {}", "and so on ".repeat(size / 10));
     match step {
-        Step::User(size) => _ = push(history, user(&words(*size))),
-        Step::Answer(size) => _ = push(history, answer(&words(*size))),
-        Step::Commentary(size) => {
+        RandomFact::User(size) => _ = push(history, user(&words(*size))),
+        RandomFact::Answer(size) => _ = push(history, answer(&words(*size))),
+        RandomFact::Commentary(size) => {
             let phase = Some(Phase::Commentary);
             let said =
                 AssistantMessage { text: words(*size), phase, ..AssistantMessage::default() };
             push(history, said);
         }
-        Step::Call { id, size } => {
+        RandomFact::Call { id, size } => {
             push(
                 history,
                 call(&format!("c{id}"), "write", json!({"path": "p", "content": words(*size)})),
             );
         }
-        Step::Result { id, size } => {
+        RandomFact::Result { id, size } => {
             push(
                 history,
                 result(&format!("c{id}"), &words(*size), json!({"path": "p", "diff": "x"})),
             );
         }
-        Step::Why => {
+        RandomFact::Why => {
             let item =
                 json!({"type": "reasoning", "encrypted_content": "x".repeat(300), "summary": []});
             push(history, decoded::<Reasoning>(json!({"model": "gpt-5.5", "item": item})));
         }
-        Step::Usage => _ = push(history, decoded::<ProviderUsage>(json!({"model": "m"}))),
-        Step::Skill => {
+        RandomFact::Usage => _ = push(history, decoded::<ProviderUsage>(json!({"model": "m"}))),
+        RandomFact::Skill => {
             push(history, decoded::<SkillActivation>(json!({"name": "s", "content": "be tidy"})));
         }
-        Step::Plan => {
+        RandomFact::Plan => {
             let entries = json!([{"content": "roof", "status": "pending"}]);
             push(history, decoded::<ModelPlan>(json!({"entries": entries})));
         }
-        Step::Failed => {
+        RandomFact::Failed => {
             push(history, decoded::<TurnFailed>(json!({"terminal_status": "interrupted"})));
         }
-        Step::Unknown => {
+        RandomFact::Unknown => {
             let data = serde_json::value::RawValue::from_string("{\"from\":\"tomorrow\"}".into());
             let (type_name, data) = ("dream".to_owned(), data.unwrap());
             push(history, Canonical::Unknown(Unknown { type_name, data, problem: None }));
         }
-        Step::Back(by) => {
+        RandomFact::Back(by) => {
             let turns = history.live_turns();
             if let Some(to_seq) = turns.len().checked_sub(1 + by % 3).map(|at| turns[at]) {
                 push(history, HistoryRewound { to_seq, ..HistoryRewound::default() });
             }
         }
-        Step::Compact(keep) => {
-            if let Ok(plan) = plan(history, LARGE, Trigger::Manual { keep: *keep }) {
+        RandomFact::Compact(keep) => {
+            if let Ok(plan) =
+                plan_compaction(history, LARGE, CompactionTrigger::Manual { keep: *keep })
+            {
                 push(history, plan.fact);
             }
         }
@@ -405,23 +428,23 @@ proptest! {
     /// Events survive, and a rewind to before it restores everything.
     #[test]
     fn a_compaction_keeps_what_it_promises(
-        steps in proptest::collection::vec(step(), 0..120),
+        steps in proptest::collection::vec(random_fact(), 0..120),
         window in 2_000_u64..60_000,
         wish in 0..6_usize,
     ) {
         let mut history = History::default();
         for (number, step) in steps.iter().enumerate() {
-            take(&mut history, step, number);
+            push_random_fact(&mut history, step, number);
         }
         let trigger = match wish {
-            0 => Trigger::CriticalPressure,
-            1 => Trigger::OverflowRecovery,
-            keep => Trigger::Manual { keep: keep - 1 },
+            0 => CompactionTrigger::CriticalPressure,
+            1 => CompactionTrigger::OverflowRecovery,
+            keep => CompactionTrigger::Manual { keep: keep - 1 },
         };
         let before = replay(&history);
         check_valid(&before)?;
-        let room = Room { window, fixed: 500 };
-        let Ok(plan) = plan(&history, room, trigger) else { return Ok(()) };
+        let window_budget = WindowBudget { window, fixed: 500 };
+        let Ok(plan) = plan_compaction(&history, window_budget, trigger) else { return Ok(()) };
         let count = history.len();
         let last = last_message(&history).unwrap();
         prop_assert!(plan.after < plan.before);
@@ -452,7 +475,7 @@ proptest! {
         window in 3_000_u64..30_000,
     ) {
         let mut history = History::default();
-        let room = Room { window, fixed: 500 };
+        let window_budget = WindowBudget { window, fixed: 500 };
         let mut said = 0_u64;
         for (turns, size) in rounds {
             for _ in 0..turns {
@@ -460,18 +483,18 @@ proptest! {
                 push(&mut history, answer(&"it is done ".repeat(size / 10)));
                 said += 1;
             }
-            if let Ok(plan) = plan(&history, room, Trigger::Manual { keep: 1 }) {
+            if let Ok(plan) = plan_compaction(&history, window_budget, CompactionTrigger::Manual { keep: 1 }) {
                 push(&mut history, plan.fact);
             }
             let text = texts(&replay(&history));
-            let known = history.visible().checkpoint.map(|own| Checkpoint::carried(&own.checkpoint, &own.summary));
+            let known = history.visible().checkpoint.map(|own| Checkpoint::from_earlier(&own.checkpoint, &own.summary));
             let counted = known.as_ref().map_or(0, |known| known.left_out.get("user_instructions").copied().unwrap_or(0));
             let told = (0..said).filter(|number| text.contains(&format!("wish-{number}-end"))).count() as u64;
             prop_assert_eq!(told + counted, said, "told {}, counted {}", told, counted);
             if said > 0 && known.is_some() {
                 prop_assert!(text.contains("wish-0-end"), "what it is about stays");
             }
-            if let Ok(again) = plan(&history, room, Trigger::Manual { keep: 1 }) {
+            if let Ok(again) = plan_compaction(&history, window_budget, CompactionTrigger::Manual { keep: 1 }) {
                 prop_assert!(again.after < again.before, "only what is less is done again");
             }
         }
@@ -485,7 +508,7 @@ fn ends_of_children_that_are_not_told_are_no_reason_to_forget() {
     for _ in 0..300 {
         push(&mut history, decoded::<crate::record::event::SubagentEvent>(end.clone()));
     }
-    let plan = plan(&history, LARGE, Trigger::Manual { keep: 1 }).unwrap();
+    let plan = plan_compaction(&history, LARGE, CompactionTrigger::Manual { keep: 1 }).unwrap();
     let sent = texts(&replay(&history)).len() as u64;
     assert!(plan.before < sent / 2, "{} tokens for {sent} bytes", plan.before);
 }

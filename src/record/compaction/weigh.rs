@@ -5,67 +5,70 @@ use serde_json::Value;
 
 use super::prune;
 use crate::base::tokens;
-use crate::base::tokens::{PER_ITEM, estimate};
-use crate::record::event::{Canonical, Descriptor, HistoryCompaction, ToolResult, UserMessage};
+use crate::base::tokens::{TOKENS_PER_ITEM, estimate_tokens};
+use crate::record::event::{
+    Canonical, HistoryCompaction, ResourceDescriptor, ToolResult, UserMessage,
+};
 
 /// The tokens of the line that names an attachment.
-const NAME: u64 = 40;
+const NAME_TOKENS: u64 = 40;
 /// Bytes of encrypted reasoning for one token.
-const SEALED: u64 = 5;
+const SEALED_BYTES_PER_TOKEN: u64 = 5;
 /// Bytes for one token, at least, of a text of which only the size is known.
-const UNSEEN: u64 = 3;
+const BYTES_PER_TOKEN: u64 = 3;
 /// How many bytes of reports of ended Subagents are replayed between two user messages; for the rest, only a note
 /// that there are more.
-pub const ENDS_TOLD: usize = 40 * 1024;
+pub const MAX_SUBAGENT_END_BYTES: usize = 40 * 1024;
 /// The most tokens of those reports.
-const ENDS: u64 = ENDS_TOLD as u64 / UNSEEN;
+const MAX_SUBAGENT_END_TOKENS: u64 = MAX_SUBAGENT_END_BYTES as u64 / BYTES_PER_TOKEN;
 /// The longest output or argument that is estimated whole; a longer one is estimated by a sample.
-const SAMPLED: usize = 64 * 1024;
+const MAX_ESTIMATED_BYTES: usize = 64 * 1024;
 
 /// The weight of a fact in tokens. Outputs and arguments above `limit` bytes are replaced by a marker;
 /// `is_current` means that its Turn still shows attachments and images.
-pub fn weigh(fact: &Canonical, limit: Option<u64>, is_current: bool) -> u64 {
+pub fn weigh_fact(fact: &Canonical, limit: Option<u64>, is_current: bool) -> u64 {
     match fact {
-        Canonical::UserMessage(message) => said(message, is_current),
-        Canonical::AssistantMessage(message) if !message.is_partial() => item(&message.text),
+        Canonical::UserMessage(message) => weigh_user_message(message, is_current),
+        Canonical::AssistantMessage(message) if !message.is_partial() => weigh_item(&message.text),
         Canonical::Reasoning(reasoning) if limit.is_none() => {
             let sealed = reasoning.item.get("encrypted_content").and_then(Value::as_str);
-            PER_ITEM + sealed.map_or(0, |sealed| sealed.len() as u64 / SEALED)
+            TOKENS_PER_ITEM
+                + sealed.map_or(0, |sealed| sealed.len() as u64 / SEALED_BYTES_PER_TOKEN)
         }
         Canonical::ToolCall(call) => {
-            let pruned = limit.and_then(|limit| prune::arguments(call, limit));
+            let pruned = limit.and_then(|limit| prune::prune_arguments(call, limit));
             let args = match (&pruned, &call.raw_args) {
                 (Some(pruned), _) => pruned.to_string(),
                 (None, Some(raw)) => raw.clone(),
                 (None, None) => call.args.to_string(),
             };
-            PER_ITEM + estimate(&call.name) + text(&args)
+            TOKENS_PER_ITEM + estimate_tokens(&call.name) + weigh_text(&args)
         }
-        Canonical::ToolResult(result) => answered(result, limit, is_current),
-        Canonical::SkillActivation(skill) => item(&skill.content) + NAME,
+        Canonical::ToolResult(result) => weigh_result(result, limit, is_current),
+        Canonical::SkillActivation(skill) => weigh_item(&skill.content) + NAME_TOKENS,
         Canonical::SubagentEvent(child) if child.ends_run() => {
-            child.summary.as_deref().map_or(0, item) + NAME
+            child.summary.as_deref().map_or(0, weigh_item) + NAME_TOKENS
         }
-        Canonical::BranchSummary(branch) => item(&branch.summary) + NAME,
+        Canonical::BranchSummary(branch) => weigh_item(&branch.summary) + NAME_TOKENS,
         _ => 0,
     }
 }
 
 /// The weight of the reports of ended Subagents between two user messages, which has a limit.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Ends(u64);
+pub struct SubagentEndWeight(u64);
 
-impl Ends {
+impl SubagentEndWeight {
     /// Adds the weight of one report, and returns the part within the limit.
     pub fn add(&mut self, weight: u64) -> u64 {
-        let counted = weight.min(ENDS - self.0);
+        let counted = weight.min(MAX_SUBAGENT_END_TOKENS - self.0);
         self.0 += counted;
         counted
     }
 
     /// Whether the limit is reached.
     pub fn is_full(self) -> bool {
-        self.0 == ENDS
+        self.0 == MAX_SUBAGENT_END_TOKENS
     }
 
     /// The part of a fact's weight that counts; called for every fact, in order.
@@ -83,51 +86,55 @@ impl Ends {
 pub fn checkpoint(compaction: &HistoryCompaction) -> u64 {
     let summary = match &compaction.summary {
         Value::Null => return 0,
-        Value::String(summary) => item(summary),
-        other => item(&other.to_string()),
+        Value::String(summary) => weigh_item(summary),
+        other => weigh_item(&other.to_string()),
     };
-    summary + NAME + compaction.context.as_deref().map_or(0, item)
+    summary + NAME_TOKENS + compaction.context.as_deref().map_or(0, weigh_item)
 }
 
-fn said(message: &UserMessage, is_current: bool) -> u64 {
-    let mut sum = item(&message.text) + message.context.as_deref().map_or(0, item);
+fn weigh_user_message(message: &UserMessage, is_current: bool) -> u64 {
+    let mut sum = weigh_item(&message.text) + message.context.as_deref().map_or(0, weigh_item);
     for own in message.descriptors() {
-        sum += NAME;
+        sum += NAME_TOKENS;
         if is_current {
-            sum += if own.is_image() { picture(&own) } else { own.inlined.unwrap_or(0) / UNSEEN };
+            sum += if own.is_image() {
+                weigh_image(&own)
+            } else {
+                own.inlined.unwrap_or(0) / BYTES_PER_TOKEN
+            };
         }
     }
     sum
 }
 
-fn answered(result: &ToolResult, limit: Option<u64>, is_current: bool) -> u64 {
-    if let Some(marker) = limit.and_then(|limit| prune::output(result, limit)) {
-        return item(&marker);
+fn weigh_result(result: &ToolResult, limit: Option<u64>, is_current: bool) -> u64 {
+    if let Some(marker) = limit.and_then(|limit| prune::prune_output(result, limit)) {
+        return weigh_item(&marker);
     }
     let shown = result.descriptor().filter(|own| is_current && own.is_image());
     let words = match (&result.output, &result.error) {
-        (Some(output), _) => text(output),
-        (None, Some(error)) => estimate(&error.message) + NAME,
-        (None, None) => text(&result.details.to_string()),
+        (Some(output), _) => weigh_text(output),
+        (None, Some(error)) => estimate_tokens(&error.message) + NAME_TOKENS,
+        (None, None) => weigh_text(&result.details.to_string()),
     };
-    PER_ITEM + words + shown.map_or(0, |own| picture(&own))
+    TOKENS_PER_ITEM + words + shown.map_or(0, |own| weigh_image(&own))
 }
 
-fn picture(own: &Descriptor) -> u64 {
-    tokens::image(own.width.zip(own.height))
+fn weigh_image(own: &ResourceDescriptor) -> u64 {
+    tokens::estimate_image_tokens(own.width.zip(own.height))
 }
 
-fn item(words: &str) -> u64 {
-    PER_ITEM + text(words)
+fn weigh_item(words: &str) -> u64 {
+    TOKENS_PER_ITEM + weigh_text(words)
 }
 
 /// The tokens of a text; a very long one is estimated by its beginning and its end.
-fn text(words: &str) -> u64 {
-    if words.len() <= SAMPLED {
-        return estimate(words);
+fn weigh_text(words: &str) -> u64 {
+    if words.len() <= MAX_ESTIMATED_BYTES {
+        return estimate_tokens(words);
     }
-    let head = &words[..words.floor_char_boundary(SAMPLED / 2)];
-    let tail = &words[words.ceil_char_boundary(words.len() - SAMPLED / 2)..];
+    let head = &words[..words.floor_char_boundary(MAX_ESTIMATED_BYTES / 2)];
+    let tail = &words[words.ceil_char_boundary(words.len() - MAX_ESTIMATED_BYTES / 2)..];
     let sample = (head.len() + tail.len()) as u64;
-    (estimate(head) + estimate(tail)) * words.len() as u64 / sample.max(1)
+    (estimate_tokens(head) + estimate_tokens(tail)) * words.len() as u64 / sample.max(1)
 }

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::BoxFuture;
 use tokio::sync::broadcast;
 
-use super::{Emitted, Ephemeral, Event, EventKind, PermissionRequest, Seq, SharedEvent, Status};
+use super::{
+    BusPosition, Ephemeral, Event, EventKind, PermissionRequest, Seq, SessionStatus, SharedEvent,
+};
 use crate::base::id::SessionId;
 
 /// How many Events a listener may be behind before it has to catch up from History.
@@ -19,24 +21,24 @@ const CAPACITY: usize = 1024;
 #[derive(Debug, Clone)]
 pub struct Bus {
     sender: broadcast::Sender<SharedEvent>,
-    shared: Arc<Shared>,
+    shared: Arc<BusState>,
 }
 
 /// The state that all handles of a bus share.
 #[derive(Debug)]
-struct Shared {
+struct BusState {
     session_id: SessionId,
     next_seq: AtomicU64,
     /// How many ephemeral Events were emitted.
     ticks: AtomicU64,
     /// The latest status, for listeners that fall behind. No other lock is taken while it is held.
-    status: Mutex<Told>,
+    status: Mutex<LatestStatus>,
 }
 
 /// The latest status, and the tick of the notice that carried it.
 #[derive(Debug, Clone)]
-struct Told {
-    status: Status,
+struct LatestStatus {
+    status: SessionStatus,
     tick: Option<u64>,
 }
 
@@ -44,11 +46,11 @@ impl Bus {
     /// A bus whose next canonical Event will be `next_seq`.
     pub fn new(session_id: SessionId, next_seq: Seq) -> Self {
         let (sender, _) = broadcast::channel(CAPACITY);
-        let shared = Shared {
+        let shared = BusState {
             session_id,
             next_seq: AtomicU64::new(next_seq),
             ticks: AtomicU64::default(),
-            status: Mutex::new(Told { status: Status::Idle, tick: None }),
+            status: Mutex::new(LatestStatus { status: SessionStatus::Idle, tick: None }),
         };
         Self { sender, shared: Arc::new(shared) }
     }
@@ -67,16 +69,16 @@ impl Bus {
         let next_tick = || self.shared.ticks.fetch_add(1, Ordering::AcqRel);
         let tick = if let Ephemeral::Status(status) = &notice {
             // Status and tick change together, or a listener that catches up in between misses both.
-            let mut told = self.told();
+            let mut told = self.lock_status();
             let tick = next_tick();
-            *told = Told { status: status.clone(), tick: Some(tick) };
+            *told = LatestStatus { status: status.clone(), tick: Some(tick) };
             tick
         } else {
             next_tick()
         };
-        let moment = Emitted { before: self.shared.next_seq.load(Ordering::Acquire), tick };
+        let position = BusPosition { before: self.shared.next_seq.load(Ordering::Acquire), tick };
         self.sender
-            .send(Arc::new(Event::live(self.shared.session_id.clone(), notice, moment)))
+            .send(Arc::new(Event::new_ephemeral(self.shared.session_id.clone(), notice, position)))
             .ok();
     }
 
@@ -86,8 +88,8 @@ impl Bus {
     }
 
     /// The current status as a Backlog without Events and questions.
-    pub fn now(&self) -> Backlog {
-        let told = self.told();
+    pub fn current_backlog(&self) -> Backlog {
+        let told = self.lock_status();
         Backlog {
             events: Vec::new(),
             status: told.status.clone(),
@@ -98,33 +100,33 @@ impl Bus {
     }
 
     /// The current status of the Session.
-    pub fn status(&self) -> Status {
-        self.told().status.clone()
+    pub fn status(&self) -> SessionStatus {
+        self.lock_status().status.clone()
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn lock_status(&self) -> MutexGuard<'_, LatestStatus> {
         self.shared.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts listening; `source` supplies the Events that were missed.
-    pub fn listen(&self, from: From, source: BacklogSource) -> Listener {
-        let began = self.shared.ticks.load(Ordering::Acquire);
+    pub fn listen(&self, from: ListenFrom, source: BacklogSource) -> Listener {
+        let started_at_tick = self.shared.ticks.load(Ordering::Acquire);
         let receiver = self.sender.subscribe();
         let next_seq = match from {
-            From::Start => 0,
-            From::After(seq) => seq + 1,
-            From::Now => self.shared.next_seq.load(Ordering::Acquire),
+            ListenFrom::Start => 0,
+            ListenFrom::After(seq) => seq + 1,
+            ListenFrom::Now => self.shared.next_seq.load(Ordering::Acquire),
         };
         Listener {
             session_id: self.shared.session_id.clone(),
-            began,
+            started_at_tick,
             receiver,
             source,
             next_seq,
             // The receiver already gets everything from now on.
-            catching_up: from != From::Now,
+            catching_up: from != ListenFrom::Now,
             has_lagged: false,
-            told_until: 0,
+            caught_up_tick: 0,
             dropped: 0,
             ready: std::collections::VecDeque::new(),
         }
@@ -135,7 +137,7 @@ impl Bus {
 #[derive(Debug, Clone)]
 pub struct WeakBus {
     sender: broadcast::WeakSender<SharedEvent>,
-    shared: Arc<Shared>,
+    shared: Arc<BusState>,
 }
 
 impl WeakBus {
@@ -147,7 +149,7 @@ impl WeakBus {
 
 /// Where a listener starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum ListenFrom {
     /// With the first Event of the Log.
     Start,
     /// Behind an Event that the listener already has.
@@ -162,7 +164,7 @@ pub struct Backlog {
     /// Canonical Events from the requested seq on, in order.
     pub events: Vec<SharedEvent>,
     /// The current status of the Session.
-    pub status: Status,
+    pub status: SessionStatus,
     /// The tick of the notice that carried the status; `None` before the first.
     pub status_tick: Option<u64>,
     /// Notices before this tick are older than this Backlog.
@@ -176,7 +178,7 @@ pub type BacklogSource = Arc<dyn Fn(Seq) -> BoxFuture<'static, Option<Backlog>> 
 
 /// One item of a listener's stream.
 #[derive(Debug, Clone)]
-pub enum Heard {
+pub enum ListenerItem {
     /// An Event, live or caught up.
     Event(SharedEvent),
     /// The number of notices that were lost; all canonical Events still come.
@@ -187,39 +189,39 @@ pub enum Heard {
 pub struct Listener {
     session_id: SessionId,
     /// The tick at which it started to listen.
-    began: u64,
+    started_at_tick: u64,
     receiver: broadcast::Receiver<SharedEvent>,
     source: BacklogSource,
     next_seq: Seq,
     catching_up: bool,
     has_lagged: bool,
     /// Notices before this tick were emitted before the last catch-up.
-    told_until: u64,
+    caught_up_tick: u64,
     /// How many notices were lost and not reported yet; Events that come again may be among them.
     dropped: u64,
-    ready: std::collections::VecDeque<Heard>,
+    ready: std::collections::VecDeque<ListenerItem>,
 }
 
 impl Listener {
     /// The next item; `None` when the Session has closed.
     ///
     /// Cancel-safe: what was not returned comes with the next call.
-    pub async fn next(&mut self) -> Option<Heard> {
+    pub async fn next(&mut self) -> Option<ListenerItem> {
         loop {
-            if let Some(heard) = self.ready.pop_front() {
-                return Some(heard);
+            if let Some(item) = self.ready.pop_front() {
+                return Some(item);
             }
             if self.catching_up {
                 let backlog = (self.source)(self.next_seq).await?;
-                let ahead = self.count_lost();
+                let ahead = self.record_lag();
                 self.catch_up(backlog);
                 if let Some(event) = ahead {
-                    self.take(event);
+                    self.enqueue_event(event);
                 }
                 continue;
             }
             match self.receiver.recv().await {
-                Ok(event) => self.take(event),
+                Ok(event) => self.enqueue_event(event),
                 // What is still in the channel stays there: History first, then the Events of the
                 // channel that are newer than History.
                 Err(broadcast::error::RecvError::Lagged(count)) => {
@@ -232,30 +234,32 @@ impl Listener {
         }
     }
 
-    fn take(&mut self, event: SharedEvent) {
-        let Emitted { before, tick } = event.moment;
+    fn enqueue_event(&mut self, event: SharedEvent) {
+        let BusPosition { before, tick } = event.position;
         match (&event.kind, event.seq) {
             (EventKind::Canonical(_), Some(seq)) if seq < self.next_seq => return,
             (EventKind::Canonical(_), Some(seq)) => self.next_seq = seq + 1,
             // The Backlog already had the status and the questions of its time.
             (EventKind::Ephemeral(Ephemeral::Status(_) | Ephemeral::PermissionRequest(_)), _)
-                if tick < self.told_until =>
+                if tick < self.caught_up_tick =>
             {
                 return;
             }
             // Older than Events that came from History: showing it now would be out of order.
-            (EventKind::Ephemeral(_), _) if tick < self.told_until && before < self.next_seq => {
+            (EventKind::Ephemeral(_), _)
+                if tick < self.caught_up_tick && before < self.next_seq =>
+            {
                 self.dropped += 1;
                 return;
             }
             _ => {}
         }
-        self.confess();
-        self.ready.push_back(Heard::Event(event));
+        self.report_missed();
+        self.ready.push_back(ListenerItem::Event(event));
     }
 
     /// Counts what was lost while the Backlog was on its way, so that it is reported before the Backlog.
-    fn count_lost(&mut self) -> Option<SharedEvent> {
+    fn record_lag(&mut self) -> Option<SharedEvent> {
         if self.receiver.len() <= CAPACITY {
             return None;
         }
@@ -270,26 +274,31 @@ impl Listener {
     }
 
     /// Queues the number of lost notices before anything newer.
-    fn confess(&mut self) {
+    fn report_missed(&mut self) {
         if self.dropped > 0 {
-            self.ready.push_back(Heard::Missed(std::mem::take(&mut self.dropped)));
+            self.ready.push_back(ListenerItem::Missed(std::mem::take(&mut self.dropped)));
         }
     }
 
     fn catch_up(&mut self, backlog: Backlog) {
         self.catching_up = false;
-        self.told_until = backlog.tick;
-        self.confess();
+        self.caught_up_tick = backlog.tick;
+        self.report_missed();
         for event in backlog.events {
-            self.take(event);
+            self.enqueue_event(event);
         }
-        let moment = Emitted { before: self.next_seq, tick: backlog.tick };
-        let live =
-            |notice| Heard::Event(Arc::new(Event::live(self.session_id.clone(), notice, moment)));
+        let position = BusPosition { before: self.next_seq, tick: backlog.tick };
+        let live = |notice| {
+            ListenerItem::Event(Arc::new(Event::new_ephemeral(
+                self.session_id.clone(),
+                notice,
+                position,
+            )))
+        };
         // To a new listener the end of an earlier Turn is not news; to one that fell behind it may be, and
         // so may an end between the start of listening and the first Backlog.
-        let is_over = backlog.status == Status::Idle || backlog.status.is_terminal();
-        let is_new = backlog.status_tick.is_some_and(|tick| tick >= self.began);
+        let is_over = backlog.status == SessionStatus::Idle || backlog.status.is_terminal();
+        let is_new = backlog.status_tick.is_some_and(|tick| tick >= self.started_at_tick);
         if self.has_lagged || is_new || !is_over {
             self.ready.push_back(live(Ephemeral::Status(backlog.status)));
         }

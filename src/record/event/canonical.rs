@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::open::open_enum;
+use super::open_enum::open_enum;
 use super::{
-    Continuation, Extra, HistoryCompaction, PermissionDecision, PostureChanged, RateLimits,
-    SessionFork, SessionStarted, SubagentEvent, Tokens,
+    ContinuationUse, Extra, HistoryCompaction, PermissionDecision, PostureChanged, RateLimits,
+    SessionFork, SessionStarted, SubagentEvent, TokenUsage,
 };
 use crate::base::error::Report;
 use crate::base::id::CallId;
@@ -298,17 +298,17 @@ pub struct ProviderUsage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Tokens>,
+    pub usage: Option<TokenUsage>,
     /// What failed attempts of this call were billed for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failed_usage: Option<Box<Tokens>>,
+    pub failed_usage: Option<Box<TokenUsage>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
     /// Why it was not the transport that is preferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback_reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub continuation: Option<Continuation>,
+    pub continuation: Option<ContinuationUse>,
     /// Reasoning was left out, because the server could not read it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reasoning_dropped: bool,

@@ -71,7 +71,7 @@ impl HistoryCompaction {
     }
 
     /// One line for a person.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         let why = match self.trigger.as_str() {
             "overflow_recovery" => "the model refused the conversation as too long",
             "critical_pressure" => "the model's window was nearly full",
@@ -91,7 +91,7 @@ impl HistoryCompaction {
     }
 
     /// The size limit of outputs and arguments at a seq: larger ones are replayed as a marker.
-    pub fn prunes(&self, seq: Seq) -> Option<u64> {
+    pub fn prune_limit(&self, seq: Seq) -> Option<u64> {
         self.prune_over_bytes.filter(|_| self.prune_to_seq.is_some_and(|last| seq <= last))
     }
 }

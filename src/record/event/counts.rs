@@ -7,7 +7,7 @@ use super::{Extra, ProviderUsage};
 
 /// Tokens as the Provider counted them; `input` includes `cached`, `output` includes `reasoning`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Tokens {
+pub struct TokenUsage {
     /// Input tokens, cached or not.
     #[serde(default)]
     pub input_tokens: u64,
@@ -28,7 +28,7 @@ pub struct Tokens {
     pub extra: Extra,
 }
 
-impl Tokens {
+impl TokenUsage {
     /// Adds another count to this one; unknown fields are not summed.
     pub fn add(&mut self, other: &Self) {
         let pairs = [
@@ -46,7 +46,7 @@ impl Tokens {
 
 impl ProviderUsage {
     /// Everything the call was billed for, failed attempts included; `None` when nothing was counted.
-    pub fn billed(&self) -> Option<Tokens> {
+    pub fn billed(&self) -> Option<TokenUsage> {
         let mut counted = self.usage.iter().chain(self.failed_usage.as_deref());
         let mut sum = counted.next()?.clone();
         counted.for_each(|tokens| sum.add(tokens));
@@ -56,7 +56,7 @@ impl ProviderUsage {
 
 /// Whether a call continued the previous response, or why the whole conversation was sent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Continuation {
+pub struct ContinuationUse {
     /// Only what was new was sent.
     #[serde(default)]
     pub used: bool,

@@ -12,7 +12,7 @@ use super::{Extra, ToolResult, UserMessage};
 
 /// The metadata of a Resource. The aliases are field names of the first Pixir.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Descriptor {
+pub struct ResourceDescriptor {
     #[serde(alias = "resource_id")]
     pub id: String,
     /// `image`, `text` or `file`.
@@ -38,9 +38,9 @@ pub struct Descriptor {
     pub extra: Extra,
 }
 
-impl Descriptor {
+impl ResourceDescriptor {
     /// Reads a descriptor of a Log; `None` for any other value.
-    pub fn read(value: &Value) -> Option<Self> {
+    pub fn from_value(value: &Value) -> Option<Self> {
         Self::deserialize(value).ok().filter(|descriptor| !descriptor.id.is_empty())
     }
 
@@ -68,14 +68,14 @@ impl Descriptor {
 
 impl UserMessage {
     /// The Resources that are attached to it.
-    pub fn descriptors(&self) -> impl Iterator<Item = Descriptor> {
-        self.resources.iter().filter_map(Descriptor::read)
+    pub fn descriptors(&self) -> impl Iterator<Item = ResourceDescriptor> {
+        self.resources.iter().filter_map(ResourceDescriptor::from_value)
     }
 }
 
 impl ToolResult {
     /// The Resource that belongs to the result: an image is shown with it for the rest of its Turn.
-    pub fn descriptor(&self) -> Option<Descriptor> {
-        Descriptor::read(self.details.get("resource")?)
+    pub fn descriptor(&self) -> Option<ResourceDescriptor> {
+        ResourceDescriptor::from_value(self.details.get("resource")?)
     }
 }

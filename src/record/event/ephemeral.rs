@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::Pressure;
+use super::ContextPressure;
 use crate::base::error::Report;
 use crate::base::id::CallId;
 
@@ -20,15 +20,15 @@ pub enum Ephemeral {
     /// A piece of a running tool's output.
     ToolOutputDelta { call_id: CallId, chunk: String },
     /// What the Session does now.
-    Status(Status),
+    Status(SessionStatus),
     /// How full the model's window is.
-    ContextPressure(Pressure),
+    ContextPressure(ContextPressure),
     /// A Provider call failed and will be tried again.
     ProviderRetry(ProviderRetry),
     /// The user is asked for permission.
     PermissionRequest(Box<PermissionRequest>),
     /// The question was answered, or its Turn ended.
-    PermissionResolved { call_id: CallId, answer: Answer },
+    PermissionResolved { call_id: CallId, answer: PermissionAnswer },
 }
 
 impl Ephemeral {
@@ -81,7 +81,7 @@ impl Ephemeral {
 /// What a Session does now; three of the values end a Turn.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
-pub enum Status {
+pub enum SessionStatus {
     /// Nothing runs and nothing has run yet.
     Idle,
     /// A Turn waits a moment for MCP servers that are still starting.
@@ -115,10 +115,13 @@ pub enum Status {
     Interrupted,
 }
 
-impl Status {
+impl SessionStatus {
     /// Whether the Turn is over.
     pub fn is_terminal(&self) -> bool {
-        matches!(self, Status::Done | Status::Error { .. } | Status::Interrupted)
+        matches!(
+            self,
+            SessionStatus::Done | SessionStatus::Error { .. } | SessionStatus::Interrupted
+        )
     }
 }
 
@@ -131,7 +134,7 @@ pub struct RecordedFiles {
 
 impl RecordedFiles {
     /// The progress text for a person.
-    pub fn words(files: Option<Self>) -> String {
+    pub fn progress_text(files: Option<Self>) -> String {
         match files {
             None => "recording files for undo …".to_owned(),
             Some(Self { done, total }) => format!("recording files for undo … {done} of {total}"),
@@ -146,7 +149,7 @@ pub const WAITING_FOR_BUDGET: &str = "waiting until the budget lets another requ
 const NAMED_SERVERS: usize = 5;
 
 /// The status text for MCP servers that are still starting.
-pub fn still_starting(servers: &[String]) -> String {
+pub fn starting_servers_text(servers: &[String]) -> String {
     let named: Vec<String> =
         servers.iter().take(NAMED_SERVERS).map(|name| format!("`{name}`")).collect();
     match servers.len() {
@@ -204,7 +207,7 @@ pub struct PermissionRequest {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_unsandboxed: bool,
     /// The answers that make sense here.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<PermissionAnswer>,
     /// What `prefix` would allow: every simple command that begins with these words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
@@ -223,7 +226,7 @@ pub struct ShownCommand {
 /// The user's answer to a permission request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum PermissionAnswer {
     /// Yes, this time.
     Once,
     /// Yes to this very call, while this Session is open.
@@ -242,13 +245,13 @@ pub enum Answer {
 
 /// The user's answer, and an optional message to the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
-    pub answer: Answer,
-    pub words: Option<String>,
+pub struct PermissionResponse {
+    pub answer: PermissionAnswer,
+    pub message: Option<String>,
 }
 
-impl From<Answer> for Said {
-    fn from(answer: Answer) -> Self {
-        Self { answer, words: None }
+impl From<PermissionAnswer> for PermissionResponse {
+    fn from(answer: PermissionAnswer) -> Self {
+        Self { answer, message: None }
     }
 }

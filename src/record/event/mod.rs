@@ -9,19 +9,19 @@ mod compaction;
 mod counts;
 mod descriptor;
 mod ephemeral;
-mod guest;
-mod hidden;
-mod open;
+#[cfg(test)]
+mod events_page;
+mod hidden_chars;
+mod mcp_call;
+mod open_enum;
 mod posture;
 mod pressure;
-#[cfg(test)]
-mod reference;
 mod result_facts;
 mod schema;
-mod signals;
 mod subagent;
 #[cfg(test)]
 mod tests;
+mod tool_events;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,21 +30,21 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-pub use bus::{Backlog, BacklogSource, Bus, From, Heard, Listener, WeakBus};
+pub use bus::{Backlog, BacklogSource, Bus, ListenFrom, Listener, ListenerItem, WeakBus};
 pub use canonical::*;
 pub use compaction::HistoryCompaction;
 pub use counts::*;
-pub use descriptor::Descriptor;
+pub use descriptor::ResourceDescriptor;
 pub use ephemeral::*;
-pub use guest::{guest, guest_call};
-pub use hidden::{hidden_in, is_bidi_control, is_hidden, is_invisible, spell_hidden};
+pub use hidden_chars::{find_hidden, is_bidi_control, is_hidden, is_invisible, spell_hidden};
+pub use mcp_call::{describe_mcp_call, split_mcp_name};
 pub use posture::*;
-pub use pressure::{Pressure, Tier};
-pub use result_facts::FileFact;
+pub use pressure::{ContextPressure, PressureTier};
+pub use result_facts::FileResult;
 #[doc(hidden)]
 pub use schema::events_schema;
-pub use signals::{Recorder, Signals};
 pub use subagent::{SubagentEvent, SubagentEventKind, SubagentUsage};
+pub use tool_events::{FactRecorder, ToolEvents};
 
 use crate::base::id::{EventId, SessionId};
 
@@ -59,11 +59,11 @@ pub type Seq = u64;
 
 /// Wall-clock time as RFC 3339 UTC text with microseconds; Events are never ordered by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Timestamp(Moment);
+pub struct Timestamp(TimestampRepr);
 
 /// A clock reading, or the text of a Log. Most Events are deltas whose time is never shown, so it is formatted late.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Moment {
+enum TimestampRepr {
     Clock(jiff::Timestamp),
     Text(Box<str>),
 }
@@ -71,19 +71,19 @@ enum Moment {
 impl Timestamp {
     /// The current time.
     pub fn now() -> Self {
-        Self(Moment::Clock(jiff::Timestamp::now()))
+        Self(TimestampRepr::Clock(jiff::Timestamp::now()))
     }
 
     /// Keeps the text of a Log line as it is, so that it round-trips.
     pub fn from_text(text: &str) -> Self {
-        Self(Moment::Text(text.into()))
+        Self(TimestampRepr::Text(text.into()))
     }
 
     /// The time passed since `earlier`; zero when one of them cannot be parsed, or a clock went back.
-    pub fn since(&self, earlier: &Self) -> Duration {
+    pub fn duration_since(&self, earlier: &Self) -> Duration {
         let clock = |time: &Self| match &time.0 {
-            Moment::Clock(time) => Some(*time),
-            Moment::Text(text) => text.parse().ok(),
+            TimestampRepr::Clock(time) => Some(*time),
+            TimestampRepr::Text(text) => text.parse().ok(),
         };
         let times: Option<(jiff::Timestamp, jiff::Timestamp)> = clock(self).zip(clock(earlier));
         let passed = times.map(|(now, then)| now.duration_since(then));
@@ -94,8 +94,8 @@ impl Timestamp {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Moment::Clock(time) => write!(f, "{}", time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ")),
-            Moment::Text(text) => f.write_str(text),
+            TimestampRepr::Clock(time) => write!(f, "{}", time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ")),
+            TimestampRepr::Text(text) => f.write_str(text),
         }
     }
 }
@@ -127,12 +127,12 @@ pub struct Event {
     /// Unknown keys of the envelope, kept for the round trip.
     extra: Extra,
     /// Zero for durable Events.
-    moment: Emitted,
+    position: BusPosition,
 }
 
 /// The order of an ephemeral Event on the bus. A listener that caught up from History drops older ones by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Emitted {
+pub struct BusPosition {
     /// The next canonical seq when it was emitted.
     before: Seq,
     /// How many ephemeral Events the bus had emitted before.
@@ -140,7 +140,7 @@ pub struct Emitted {
 }
 
 /// The parts of a canonical Event that `log` wrote or read.
-pub struct Sequenced {
+pub struct CanonicalParts {
     /// The Event's own id.
     pub id: EventId,
     /// The Session it belongs to.
@@ -157,8 +157,8 @@ pub struct Sequenced {
 
 impl Event {
     /// Makes a durable Event. Only `log` calls this, after the line is on disk.
-    pub fn sequenced(parts: Sequenced) -> Self {
-        let Sequenced { id, session_id, seq, ts, fact, extra } = parts;
+    pub fn new_canonical(parts: CanonicalParts) -> Self {
+        let CanonicalParts { id, session_id, seq, ts, fact, extra } = parts;
         Self {
             id,
             session_id,
@@ -166,12 +166,12 @@ impl Event {
             ts,
             kind: EventKind::Canonical(fact),
             extra,
-            moment: Emitted::default(),
+            position: BusPosition::default(),
         }
     }
 
     /// Makes a live Event. Only the bus calls this, when it publishes.
-    pub fn live(session_id: SessionId, notice: Ephemeral, moment: Emitted) -> Self {
+    pub fn new_ephemeral(session_id: SessionId, notice: Ephemeral, position: BusPosition) -> Self {
         Self {
             id: EventId::mint(),
             session_id,
@@ -179,7 +179,7 @@ impl Event {
             ts: Timestamp::now(),
             kind: EventKind::Ephemeral(notice),
             extra: Extra::new(),
-            moment,
+            position: position,
         }
     }
 
@@ -191,9 +191,16 @@ impl Event {
 
     /// A canonical Event that was not recorded, to compute what would follow from a fact. It is in no Log, so it
     /// has no seq and must not be published.
-    pub fn supposed(session_id: SessionId, fact: Canonical) -> Self {
+    pub fn new_hypothetical(session_id: SessionId, fact: Canonical) -> Self {
         let (id, ts) = (EventId::mint(), Timestamp::now());
-        Self::sequenced(Sequenced { id, session_id, seq: None, ts, fact, extra: Extra::new() })
+        Self::new_canonical(CanonicalParts {
+            id,
+            session_id,
+            seq: None,
+            ts,
+            fact,
+            extra: Extra::new(),
+        })
     }
 
     /// The Event's own id.

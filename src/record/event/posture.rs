@@ -5,8 +5,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::open::open_enum;
-use super::{Answer, Extra};
+use super::open_enum::open_enum;
+use super::{Extra, PermissionAnswer};
 use crate::base::id::CallId;
 
 open_enum! {
@@ -121,7 +121,7 @@ pub struct PermissionDecision {
     pub answered_by: Option<String>,
     /// What a person answered: once, session, project, prefix or no.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<Answer>,
+    pub answer: Option<PermissionAnswer>,
     /// The message to the model that came with the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Tier {
+pub enum PressureTier {
     /// From 70 % on.
     Advisory,
     /// From 80 % on.
@@ -19,9 +19,9 @@ pub enum Tier {
     Critical,
 }
 
-impl Tier {
+impl PressureTier {
     /// The tier for a number of tokens in a window; `None` below the first tier.
-    pub fn of(tokens: u64, window: u64) -> Option<Self> {
+    pub fn from_tokens(tokens: u64, window: u64) -> Option<Self> {
         let reaches = |percent: u64| tokens.saturating_mul(100) >= window.saturating_mul(percent);
         match () {
             () if window == 0 => None,
@@ -44,8 +44,8 @@ impl Tier {
 
 /// How full the model's window is before a request is sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Pressure {
-    pub tier: Tier,
+pub struct ContextPressure {
+    pub tier: PressureTier,
     pub model: String,
     pub input_tokens: u64,
     pub window_tokens: u64,
@@ -57,14 +57,14 @@ pub struct Pressure {
     pub next_actions: Vec<String>,
 }
 
-impl Pressure {
+impl ContextPressure {
     /// How full the window is, in percent.
     pub fn percent(&self) -> u64 {
         self.input_tokens.saturating_mul(100) / self.window_tokens.max(1)
     }
 
     /// One line for a person.
-    pub fn words(&self) -> String {
+    pub fn summary(&self) -> String {
         let assumed = if self.window_is_assumed {
             format!(", assumed to have {} tokens,", self.window_tokens)
         } else {
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn a_window_that_is_only_assumed_is_told_as_such() {
-        let mut pressure = Pressure {
-            tier: Tier::Critical,
+        let mut pressure = ContextPressure {
+            tier: PressureTier::Critical,
             model: "m".into(),
             input_tokens: 8_070,
             window_tokens: 1_000,
@@ -95,11 +95,11 @@ mod tests {
             estimated_tokens: 70,
             next_actions: vec!["do it".into()],
         };
-        assert_eq!(pressure.words(), "the model's window is 807 % full (critical): do it");
+        assert_eq!(pressure.summary(), "the model's window is 807 % full (critical): do it");
         assert!(serde_json::to_value(&pressure).unwrap().get("window_is_assumed").is_none());
         pressure.window_is_assumed = true;
         assert_eq!(
-            pressure.words(),
+            pressure.summary(),
             "the model's window, assumed to have 1000 tokens, is 807 % full (critical): do it"
         );
     }
@@ -109,14 +109,14 @@ mod tests {
         for (tokens, expected) in [
             (0, None),
             (699, None),
-            (700, Some(Tier::Advisory)),
-            (800, Some(Tier::Warning)),
-            (899, Some(Tier::Warning)),
-            (900, Some(Tier::Critical)),
-            (u64::MAX, Some(Tier::Critical)),
+            (700, Some(PressureTier::Advisory)),
+            (800, Some(PressureTier::Warning)),
+            (899, Some(PressureTier::Warning)),
+            (900, Some(PressureTier::Critical)),
+            (u64::MAX, Some(PressureTier::Critical)),
         ] {
-            assert_eq!(Tier::of(tokens, 1000), expected, "{tokens}");
+            assert_eq!(PressureTier::from_tokens(tokens, 1000), expected, "{tokens}");
         }
-        assert_eq!(Tier::of(5, 0), None);
+        assert_eq!(PressureTier::from_tokens(5, 0), None);
     }
 }

@@ -7,7 +7,7 @@ use crate::base::error::Report;
 
 /// One file that a result is about.
 #[derive(Debug, Clone, Copy)]
-pub struct FileFact<'a> {
+pub struct FileResult<'a> {
     /// The path, as the Tool names it.
     pub path: &'a str,
     /// The hash of its content as the model knows it.
@@ -60,21 +60,21 @@ impl ToolResult {
     }
 
     /// The ids of Subagents whose ends it reports.
-    pub fn told(&self) -> impl Iterator<Item = &str> {
+    pub fn reported_subagents(&self) -> impl Iterator<Item = &str> {
         self.list("told").iter().filter_map(Value::as_str)
     }
 
     /// The ids of those Subagents that did not fit into its text.
-    pub fn left(&self) -> impl Iterator<Item = &str> {
+    pub fn unreported_subagents(&self) -> impl Iterator<Item = &str> {
         self.list("left").iter().filter_map(Value::as_str)
     }
 
     /// The files that it is about.
-    pub fn files(&self) -> impl Iterator<Item = FileFact<'_>> {
+    pub fn files(&self) -> impl Iterator<Item = FileResult<'_>> {
         let several = self.list("files").iter();
         std::iter::once(&self.details).chain(several).filter_map(|facts| {
             let is_deleted = facts.get("deleted");
-            Some(FileFact {
+            Some(FileResult {
                 path: facts.get("path")?.as_str()?,
                 sha256: facts.get("sha256").and_then(Value::as_str),
                 is_changed: facts.get("diff").is_some() || is_deleted.is_some(),

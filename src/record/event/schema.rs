@@ -8,7 +8,8 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Canonical, Ephemeral, LOG_VERSION, PermissionRequest, Pressure, ProviderRetry, Status,
+    Canonical, ContextPressure, Ephemeral, LOG_VERSION, PermissionAnswer, PermissionRequest,
+    ProviderRetry, SessionStatus,
 };
 use crate::base::id::CallId;
 
@@ -19,8 +20,10 @@ pub fn events_schema() -> Value {
         .into_iter()
         .map(|(name, schema)| (name, or_in_blob(&schema.to_value())))
         .collect();
-    payloads.extend(Ephemeral::TYPES.iter().map(|name| (*name, live(name, &mut generator))));
-    let rules: Vec<Value> = payloads.iter().map(|(name, data)| rule(name, data)).collect();
+    payloads.extend(
+        Ephemeral::TYPES.iter().map(|name| (*name, ephemeral_payload(name, &mut generator))),
+    );
+    let rules: Vec<Value> = payloads.iter().map(|(name, data)| event_rule(name, data)).collect();
     let names: Vec<&str> = payloads.iter().map(|(name, _)| *name).collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -50,7 +53,7 @@ pub fn events_schema() -> Value {
 }
 
 /// The schema rule for Events of one type.
-fn rule(name: &str, data: &Value) -> Value {
+fn event_rule(name: &str, data: &Value) -> Value {
     let seq = if Ephemeral::TYPES.contains(&name) { json!("null") } else { json!("integer") };
     json!({
         "if": { "properties": { "type": { "const": name } } },
@@ -64,27 +67,27 @@ fn or_in_blob(payload: &Value) -> Value {
 }
 
 /// The schema of an ephemeral payload, as `Ephemeral::data` writes it.
-fn live(name: &str, generator: &mut SchemaGenerator) -> Value {
+fn ephemeral_payload(name: &str, generator: &mut SchemaGenerator) -> Value {
     let object = |fields: Value| {
         let required: Vec<String> =
             fields.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
         json!({ "type": "object", "required": required, "properties": fields })
     };
-    let call_id = of::<CallId>(generator);
+    let call_id = subschema::<CallId>(generator);
     match name {
         "text_delta" | "reasoning_delta" => object(json!({ "chunk": { "type": "string" } })),
         "tool_output_delta" => object(json!({ "call_id": call_id, "chunk": { "type": "string" } })),
-        "status" => of::<Status>(generator),
-        "context_pressure" => of::<Pressure>(generator),
-        "provider_retry" => of::<ProviderRetry>(generator),
-        "permission_request" => of::<PermissionRequest>(generator),
-        "permission_resolved" => {
-            object(json!({ "call_id": call_id, "answer": of::<Answer>(generator) }))
-        }
+        "status" => subschema::<SessionStatus>(generator),
+        "context_pressure" => subschema::<ContextPressure>(generator),
+        "provider_retry" => subschema::<ProviderRetry>(generator),
+        "permission_request" => subschema::<PermissionRequest>(generator),
+        "permission_resolved" => object(
+            json!({ "call_id": call_id, "answer": subschema::<PermissionAnswer>(generator) }),
+        ),
         _ => json!({}),
     }
 }
 
-fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+fn subschema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     generator.subschema_for::<T>().to_value()
 }

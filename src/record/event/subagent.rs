@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::open::open_enum;
+use super::open_enum::open_enum;
 use super::{Extra, ProviderUsage, TerminalStatus};
 
 open_enum! {
@@ -124,7 +124,7 @@ pub struct SubagentUsage {
 
 impl SubagentUsage {
     /// The usage of one Provider call.
-    pub fn of_call(bill: &ProviderUsage) -> Self {
+    pub fn from_bill(bill: &ProviderUsage) -> Self {
         let tokens = bill.billed().unwrap_or_default();
         Self {
             calls: 1,
@@ -148,7 +148,7 @@ impl SubagentUsage {
 
     /// This usage minus another.
     #[must_use]
-    pub fn less(&self, other: &Self) -> Self {
+    pub fn minus(&self, other: &Self) -> Self {
         let less = |cost: f64| (cost - other.estimated_cost_usd.unwrap_or_default()).max(0.0);
         let cost = self.estimated_cost_usd.map(less);
         Self { estimated_cost_usd: cost, ..self.combined(other, u64::saturating_sub) }

@@ -58,21 +58,21 @@ fn canonical_and_ephemeral_names_do_not_meet() {
 #[tokio::test]
 async fn an_end_that_comes_before_the_first_look_is_heard() {
     let bus = Bus::new(SessionId::mint(), 0);
-    bus.emit(Ephemeral::Status(Status::Done));
+    bus.emit(Ephemeral::Status(SessionStatus::Done));
     let source = bus.clone();
     let mut listener = bus.listen(
-        From::Start,
+        ListenFrom::Start,
         Arc::new(move |_| {
-            let now = source.now();
+            let now = source.current_backlog();
             Box::pin(async move { Some(now) })
         }),
     );
-    bus.emit(Ephemeral::Status(Status::Thinking { iteration: 0 }));
-    bus.emit(Ephemeral::Status(Status::Interrupted));
+    bus.emit(Ephemeral::Status(SessionStatus::Thinking { iteration: 0 }));
+    bus.emit(Ephemeral::Status(SessionStatus::Interrupted));
     let heard = tokio::time::timeout(Duration::from_secs(10), listener.next()).await;
-    let Ok(Some(Heard::Event(event))) = heard else { panic!("{heard:?}") };
+    let Ok(Some(ListenerItem::Event(event))) = heard else { panic!("{heard:?}") };
     let EventKind::Ephemeral(Ephemeral::Status(status)) = event.kind() else { panic!("{event:?}") };
-    assert_eq!(*status, Status::Interrupted);
+    assert_eq!(*status, SessionStatus::Interrupted);
 }
 
 fn any_json() -> impl Strategy<Value = Value> {

@@ -26,7 +26,7 @@ pub fn orphan_result(call: &ToolCall, reason: &str) -> ToolResult {
 }
 
 /// The text of a broken answer: evidence, never replayed.
-pub fn partial(text: String, error_kind: &str) -> AssistantMessage {
+pub fn partial_message(text: String, error_kind: &str) -> AssistantMessage {
     let mut metadata = Extra::new();
     metadata.insert("partial".to_owned(), Value::Bool(true));
     metadata.insert("error_kind".to_owned(), error_kind.into());
@@ -34,7 +34,7 @@ pub fn partial(text: String, error_kind: &str) -> AssistantMessage {
 }
 
 /// The end of a Turn whose process or task ended first.
-pub fn cut_turn(message: &str) -> TurnFailed {
+pub fn interrupted_turn(message: &str) -> TurnFailed {
     TurnFailed {
         terminal_status: TerminalStatus::Interrupted,
         error_kind: Kind::Interrupted.name().to_owned(),

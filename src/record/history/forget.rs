@@ -11,7 +11,7 @@ use crate::record::event::{Canonical, Seq, SharedEvent, UserMessage};
 
 /// The Events that a History does not hold any more, and what is kept of them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Forgotten {
+pub struct ForgottenEvents {
     /// The last seq that was dropped.
     pub to: Seq,
     /// The last seq when they were dropped. A rewind to it or before may undo the compaction, or another rewind,
@@ -20,18 +20,18 @@ pub struct Forgotten {
     /// The Turns up to `to`.
     pub(super) turns: Turns,
     first: Option<SharedEvent>,
-    first_words: Option<SharedEvent>,
+    first_user_event: Option<SharedEvent>,
 }
 
 impl History {
     /// The Events that are not held, if there are any.
-    pub fn forgotten(&self) -> Option<&Forgotten> {
+    pub fn forgotten(&self) -> Option<&ForgottenEvents> {
         self.forgotten.as_deref()
     }
 
     /// Whether Events that are not held may count again after this fact: it undoes the compaction that hid them, or
     /// is a compaction that hides less.
-    pub fn is_too_short_for(&self, fact: &Canonical) -> bool {
+    pub fn needs_forgotten(&self, fact: &Canonical) -> bool {
         let Some(forgotten) = self.forgotten() else { return false };
         match fact {
             Canonical::HistoryRewound(rewound) => rewound.to_seq <= forgotten.at,
@@ -43,7 +43,7 @@ impl History {
     }
 
     /// The first fact of the Log.
-    pub fn first(&self) -> Option<&Canonical> {
+    pub fn first_fact(&self) -> Option<&Canonical> {
         self.first_event()?.fact()
     }
 
@@ -53,17 +53,17 @@ impl History {
     }
 
     /// The first message of the user, also when it was undone.
-    pub fn first_words(&self) -> Option<&UserMessage> {
-        match self.first_said()?.fact() {
+    pub fn first_user_message(&self) -> Option<&UserMessage> {
+        match self.first_user_event()?.fact() {
             Some(Canonical::UserMessage(message)) => Some(message),
             _ => None,
         }
     }
 
-    fn first_said(&self) -> Option<&SharedEvent> {
+    fn first_user_event(&self) -> Option<&SharedEvent> {
         let is_said =
             |event: &&SharedEvent| matches!(event.fact(), Some(Canonical::UserMessage(_)));
-        let known = self.forgotten().and_then(|forgotten| forgotten.first_words.as_ref());
+        let known = self.forgotten().and_then(|forgotten| forgotten.first_user_event.as_ref());
         known.or_else(|| self.iter().find(is_said))
     }
 
@@ -77,7 +77,7 @@ impl History {
         if self.forgotten().is_some_and(|known| known.to >= to) {
             return None;
         }
-        let asked_for = self.asked_for(to);
+        let asked_for = self.seqs_to_keep(to);
         let mut shorter = Self::default();
         let mut place = 0;
         for event in self.iter() {
@@ -87,14 +87,15 @@ impl History {
             }
         }
         let at = self.last_seq().unwrap_or(by);
-        let (first, first_words) = (self.first_event().cloned(), self.first_said().cloned());
+        let (first, first_words) = (self.first_event().cloned(), self.first_user_event().cloned());
         let turns = Turns::up_to(self, to);
-        shorter.forgotten = Some(Forgotten { to, at, turns, first, first_words }.into());
+        shorter.forgotten =
+            Some(ForgottenEvents { to, at, turns, first, first_user_event: first_words }.into());
         Some(shorter)
     }
 
     /// The seqs up to `to` that a Turn still needs: plan, late context, and calls without a result.
-    fn asked_for(&self, to: Seq) -> BTreeSet<Seq> {
+    fn seqs_to_keep(&self, to: Seq) -> BTreeSet<Seq> {
         let (mut plan, mut context) = (None, None);
         for (seq, fact) in self.live_backwards().skip_while(|(seq, _)| *seq > to) {
             match fact {

@@ -14,11 +14,11 @@ mod visible;
 
 use std::sync::Arc;
 
-pub use closing::{cut_turn, orphan_result, partial};
-pub use forget::Forgotten;
-pub use rewind::{Landmark, live_turns_of};
+pub use closing::{interrupted_turn, orphan_result, partial_message};
+pub use forget::ForgottenEvents;
+pub use rewind::{TurnMarker, live_turns_in};
 pub use turns::{OpenTurn, Turns};
-pub use visible::{Visible, link};
+pub use visible::{VisibleFacts, link_calls};
 
 use crate::base::id::{CallId, SessionId};
 use crate::record::event::{Canonical, Plan, Seq, SharedEvent, ToolCall};
@@ -32,7 +32,7 @@ pub struct History {
     full: Arc<Vec<Arc<[SharedEvent]>>>,
     tail: Vec<SharedEvent>,
     /// The earlier Events that are not held, and are in the Log alone.
-    forgotten: Option<Arc<Forgotten>>,
+    forgotten: Option<Arc<ForgottenEvents>>,
 }
 
 impl History {
@@ -99,7 +99,7 @@ impl History {
 
     /// A copy of the History that ends at a seq; empty for `None`.
     #[must_use]
-    pub fn up_to(&self, last: Option<Seq>) -> Self {
+    pub fn truncated_at(&self, last: Option<Seq>) -> Self {
         let is_there = |event: &&SharedEvent| {
             event.seq().is_none_or(|own| last.is_some_and(|last| own <= last))
         };
@@ -113,12 +113,12 @@ impl History {
     }
 
     /// Calls that have no result yet, in the order they were made.
-    pub fn orphans(&self) -> Vec<ToolCall> {
+    pub fn orphan_calls(&self) -> Vec<ToolCall> {
         let mut open: Vec<&ToolCall> = Vec::new();
         for fact in self.facts() {
             match fact {
                 Canonical::ToolCall(call) => open.push(call),
-                Canonical::ToolResult(result) => close(&mut open, &result.call_id),
+                Canonical::ToolResult(result) => close_call(&mut open, &result.call_id),
                 _ => {}
             }
         }
@@ -127,7 +127,7 @@ impl History {
 
     /// The Turns of this History.
     pub fn turns(&self) -> Turns {
-        Turns::of(self)
+        Turns::from_history(self)
     }
 
     /// The number of the Turn that an Event belongs to, from 1 and counted over the whole Log, as in every list of
@@ -164,8 +164,8 @@ impl History {
     }
 
     /// The id of the Session at the root of its forks; its own when it is no fork.
-    pub fn family(&self, own: &SessionId) -> String {
-        match self.first() {
+    pub fn fork_root_id(&self, own: &SessionId) -> String {
+        match self.first_fact() {
             Some(Canonical::SessionFork(fork)) if !fork.fork_root_session_id.is_empty() => {
                 fork.fork_root_session_id.clone()
             }
@@ -174,8 +174,8 @@ impl History {
     }
 
     /// The id of the Session that this one was forked from, or works for.
-    pub fn parent(&self) -> Option<&str> {
-        let parent = match self.first()? {
+    pub fn parent_session_id(&self) -> Option<&str> {
+        let parent = match self.first_fact()? {
             Canonical::SessionFork(fork) => Some(fork.parent_session_id.as_str()),
             Canonical::SessionStarted(started) => started.parent_session_id.as_deref(),
             _ => None,
@@ -193,7 +193,7 @@ impl History {
 }
 
 /// A result closes the oldest open call with its id; ids may be used again in a later Turn.
-fn close(open: &mut Vec<&ToolCall>, call_id: &CallId) {
+fn close_call(open: &mut Vec<&ToolCall>, call_id: &CallId) {
     if let Some(place) = open.iter().position(|call| call.call_id == *call_id) {
         open.remove(place);
     }

@@ -8,7 +8,7 @@ use crate::record::event::{Canonical, Seq};
 
 /// Turns that were undone and can be redone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Undone {
+pub struct UndoneTurns {
     /// The seq of the `history_rewound` that undid them.
     pub marker: Seq,
     /// The seqs of their `user_message`s, the oldest first.
@@ -18,17 +18,19 @@ pub struct Undone {
 impl History {
     /// The facts that count, last to first. A rewind that counts is among them.
     pub fn live_backwards(&self) -> impl Iterator<Item = (Seq, &Canonical)> {
-        live(self.iter().rev().map(|event| (event.seq(), event.fact())), |fact| rewound_to(fact))
+        filter_live(self.iter().rev().map(|event| (event.seq(), event.fact())), |fact| {
+            rewound_to(fact)
+        })
     }
 
     /// The Turns that count, by the seqs of their `user_message`s, the oldest first.
     pub fn live_turns(&self) -> Vec<Seq> {
-        turns(self.live_backwards())
+        user_message_seqs(self.live_backwards())
     }
 
     /// The first seq of the Turn of a `user_message`: that of the Skills that the message activated, if there are
     /// any.
-    pub fn beginning_of(&self, turn: Seq) -> Seq {
+    pub fn turn_start(&self, turn: Seq) -> Seq {
         let mut beginning = turn;
         for (seq, fact) in self.live_backwards().skip_while(|(seq, _)| *seq >= turn) {
             match fact {
@@ -42,7 +44,7 @@ impl History {
     }
 
     /// The Turns of the last undo, unless the user has sent a message since.
-    pub fn undone(&self) -> Option<Undone> {
+    pub fn last_undone(&self) -> Option<UndoneTurns> {
         let kept = self.live_turns();
         for (marker, fact) in self.live_backwards() {
             match fact {
@@ -50,11 +52,11 @@ impl History {
                 Canonical::HistoryRewound(_) => {
                     let before = self.iter().rev().map(|event| (event.seq(), event.fact()));
                     let before = before.skip_while(|(seq, _)| seq.is_none_or(|seq| seq >= marker));
-                    let mut turns = turns(live(before, |fact| rewound_to(fact)));
+                    let mut turns = user_message_seqs(filter_live(before, |fact| rewound_to(fact)));
                     turns.retain(|turn| !kept.contains(turn));
                     // A redo undid nothing.
                     if !turns.is_empty() {
-                        return Some(Undone { marker, turns });
+                        return Some(UndoneTurns { marker, turns });
                     }
                 }
                 _ => {}
@@ -66,15 +68,15 @@ impl History {
 
 /// What an Event means for which Turns count; enough for callers that do not hold the Events themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Landmark {
+pub enum TurnMarker {
     UserMessage,
     /// Earlier Events from this seq on no longer count.
     Rewound(Seq),
     Other,
 }
 
-impl Landmark {
-    pub fn of(fact: &Canonical) -> Self {
+impl TurnMarker {
+    pub fn from_fact(fact: &Canonical) -> Self {
         match fact {
             Canonical::UserMessage(_) => Self::UserMessage,
             fact => rewound_to(fact).map_or(Self::Other, Self::Rewound),
@@ -83,13 +85,13 @@ impl Landmark {
 }
 
 /// The Turns that count among Events in order, by the seqs of their `user_message`s.
-pub fn live_turns_of(events: &[(Option<Seq>, Landmark)]) -> Vec<Seq> {
+pub fn live_turns_in(events: &[(Option<Seq>, TurnMarker)]) -> Vec<Seq> {
     let backwards = events.iter().rev().map(|(seq, mark)| (*seq, Some(*mark)));
-    let counting = live(backwards, |mark| match mark {
-        Landmark::Rewound(seq) => Some(*seq),
-        Landmark::UserMessage | Landmark::Other => None,
+    let counting = filter_live(backwards, |mark| match mark {
+        TurnMarker::Rewound(seq) => Some(*seq),
+        TurnMarker::UserMessage | TurnMarker::Other => None,
     });
-    let said = counting.filter(|(_, mark)| *mark == Landmark::UserMessage);
+    let said = counting.filter(|(_, mark)| *mark == TurnMarker::UserMessage);
     let mut turns: Vec<Seq> = said.map(|(seq, _)| seq).collect();
     turns.reverse();
     turns
@@ -103,7 +105,7 @@ fn rewound_to(fact: &Canonical) -> Option<Seq> {
 }
 
 /// The items that count, last to first; `rewinds_to` gives the seq from which on older items no longer count.
-fn live<T>(
+fn filter_live<T>(
     backwards: impl Iterator<Item = (Option<Seq>, Option<T>)>,
     rewinds_to: impl Fn(&T) -> Option<Seq>,
 ) -> impl Iterator<Item = (Seq, T)> {
@@ -120,7 +122,7 @@ fn live<T>(
     })
 }
 
-fn turns<'a>(backwards: impl Iterator<Item = (Seq, &'a Canonical)>) -> Vec<Seq> {
+fn user_message_seqs<'a>(backwards: impl Iterator<Item = (Seq, &'a Canonical)>) -> Vec<Seq> {
     let said = backwards.filter(|(_, fact)| matches!(fact, Canonical::UserMessage(_)));
     let mut turns: Vec<Seq> = said.map(|(seq, _)| seq).collect();
     turns.reverse();

@@ -7,11 +7,11 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::base::id::{EventId, SessionId};
-use crate::record::event::{Event, Extra, Sequenced, Timestamp};
+use crate::record::event::{CanonicalParts, Event, Extra, Timestamp};
 
 fn event(seq: Option<Seq>, type_name: &str, data: &str) -> SharedEvent {
     let data = RawValue::from_string(data.to_owned()).unwrap();
-    Arc::new(Event::sequenced(Sequenced {
+    Arc::new(Event::new_canonical(CanonicalParts {
         id: EventId::mint(),
         session_id: SessionId::parse("s").unwrap(),
         seq,
@@ -56,7 +56,8 @@ fn orphans_are_calls_without_a_result_even_when_an_id_is_used_again() {
         |seq, id: &str| event(Some(seq), "tool_result", &format!(r#"{{"call_id":"{id}"}}"#));
     let history =
         History::from_events(vec![call(0, "a"), result(1, "a"), call(2, "b"), call(3, "a")]);
-    let orphans: Vec<_> = history.orphans().iter().map(|call| call.call_id.to_string()).collect();
+    let orphans: Vec<_> =
+        history.orphan_calls().iter().map(|call| call.call_id.to_string()).collect();
     assert_eq!(orphans, ["b", "a"]);
 }
 
@@ -93,7 +94,7 @@ fn a_copy_shares_what_came_before_and_does_not_see_what_comes_after() {
 mod rewinding {
     use super::*;
     use crate::record::event::{HistoryRewound, UserMessage};
-    use crate::record::history::rewind::Undone;
+    use crate::record::history::rewind::UndoneTurns;
 
     fn said(text: &str) -> Canonical {
         UserMessage { text: text.to_owned(), ..UserMessage::default() }.into()
@@ -105,7 +106,7 @@ mod rewinding {
 
     #[test]
     fn turns_are_taken_back_and_brought_back() {
-        let undone = |marker, turns: &[u64]| Some(Undone { marker, turns: turns.to_vec() });
+        let undone = |marker, turns: &[u64]| Some(UndoneTurns { marker, turns: turns.to_vec() });
         for (facts, live, expected) in [
             (vec![said("a"), said("b")], vec![0, 1], None),
             (vec![said("a"), said("b"), back(1)], vec![0], undone(2, &[1])),
@@ -128,7 +129,7 @@ mod rewinding {
             });
             let history = History::from_events(events.collect());
             assert_eq!(history.live_turns(), live, "{facts:?}");
-            assert_eq!(history.undone(), expected, "{facts:?}");
+            assert_eq!(history.last_undone(), expected, "{facts:?}");
         }
     }
 }
@@ -139,11 +140,11 @@ mod forgetting {
     use crate::record::event::HistoryCompaction;
 
     /// A piece of a Log: a type and its payload, which may name the seq that it gets.
-    type Piece = (&'static str, String);
+    type RandomPiece = (&'static str, String);
 
     /// Random Turns with their facts, compactions and rewinds, as a Log could have them: each number picks the next
     /// fact.
-    fn pieces(picks: &[(u8, u64)]) -> Vec<Piece> {
+    fn pieces(picks: &[(u8, u64)]) -> Vec<RandomPiece> {
         let mut pieces = vec![("session_started", "{}".to_owned())];
         for (pick, place) in picks {
             let seq = pieces.len() as u64;
@@ -189,7 +190,7 @@ mod forgetting {
             let (mut whole, mut held) = (History::default(), History::default());
             for (seq, (name, data)) in (0..).zip(pieces(&picks)) {
                 let next = event(Some(seq), name, &data);
-                if next.fact().is_some_and(|fact| held.is_too_short_for(fact)) {
+                if next.fact().is_some_and(|fact| held.needs_forgotten(fact)) {
                     held = whole.clone();
                 }
                 whole.push(Arc::clone(&next));
@@ -202,10 +203,10 @@ mod forgetting {
                 prop_assert_eq!(held.current_plan(), whole.current_plan());
                 prop_assert_eq!(held.latest_context(), whole.latest_context());
                 prop_assert_eq!(held.turns(), whole.turns());
-                prop_assert_eq!(held.orphans(), whole.orphans());
+                prop_assert_eq!(held.orphan_calls(), whole.orphan_calls());
                 prop_assert_eq!(held.last_seq(), whole.last_seq());
-                prop_assert_eq!(held.first(), whole.first());
-                prop_assert_eq!(held.first_words(), whole.first_words());
+                prop_assert_eq!(held.first_fact(), whole.first_fact());
+                prop_assert_eq!(held.first_user_message(), whole.first_user_message());
                 let forgotten = held.forgotten().map_or(0, |forgotten| forgotten.to + 1);
                 prop_assert_eq!(held.since(forgotten), whole.since(forgotten));
             }
@@ -223,7 +224,7 @@ mod forgetting {
         history.push(event(Some(200), "history_compaction", r#"{"summary":"s","to_seq":195}"#));
         let held = history.without_hidden().unwrap();
         assert_eq!((held.len(), held.turns().count), (5, 100));
-        assert_eq!(held.first_words().map(|own| own.text.as_str()), Some("0"));
+        assert_eq!(held.first_user_message().map(|own| own.text.as_str()), Some("0"));
         assert_eq!(held.forgotten().map(|own| (own.to, own.at)), Some((195, 200)));
         assert!(held.without_hidden().is_none(), "nothing is forgotten twice");
     }

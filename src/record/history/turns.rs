@@ -24,7 +24,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    pub(super) fn of(history: &History) -> Self {
+    pub(super) fn from_history(history: &History) -> Self {
         Self::up_to(history, Seq::MAX)
     }
 
@@ -37,13 +37,13 @@ impl Turns {
         for event in history.iter() {
             place = event.seq().unwrap_or(place);
             if place <= last && forgotten.is_none_or(|forgotten| place > forgotten.to) {
-                turns.take(event);
+                turns.apply_event(event);
             }
         }
         turns
     }
 
-    fn take(&mut self, event: &Event) {
+    fn apply_event(&mut self, event: &Event) {
         match event.fact() {
             Some(Canonical::UserMessage(_)) => {
                 self.count += 1;

@@ -7,7 +7,7 @@ use crate::record::event::{Canonical, HistoryCompaction, Seq};
 
 /// The facts that the model may see again, in order, and the checkpoint before them.
 #[derive(Debug, Clone)]
-pub struct Visible<'a> {
+pub struct VisibleFacts<'a> {
     pub facts: Vec<(Seq, &'a Canonical)>,
     /// The last compaction that counts; earlier ones have no effect.
     pub checkpoint: Option<&'a HistoryCompaction>,
@@ -16,7 +16,7 @@ pub struct Visible<'a> {
 impl History {
     /// The visible facts. Walks backwards, because the last rewind and the last checkpoint decide about the
     /// rest; facts that the checkpoint replaces are not even read.
-    pub fn visible(&self) -> Visible<'_> {
+    pub fn visible(&self) -> VisibleFacts<'_> {
         let mut facts = Vec::new();
         let mut checkpoint: Option<&HistoryCompaction> = None;
         for (seq, fact) in self.live_backwards() {
@@ -33,13 +33,13 @@ impl History {
             }
         }
         facts.reverse();
-        Visible { facts, checkpoint }
+        VisibleFacts { facts, checkpoint }
     }
 }
 
 /// Pairs calls and results by index: a result answers the oldest open call with its id, within its Turn. A result
 /// after the next user message is too late, because the model was sent another one.
-pub fn link(facts: &[&Canonical]) -> Vec<Option<usize>> {
+pub fn link_calls(facts: &[&Canonical]) -> Vec<Option<usize>> {
     let mut links = vec![None; facts.len()];
     let mut open: HashMap<&str, VecDeque<usize>> = HashMap::new();
     for (place, fact) in facts.iter().enumerate() {

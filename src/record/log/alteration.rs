@@ -81,9 +81,9 @@ pub struct FileIdentity {
 
 impl FileIdentity {
     /// The identity of the file or folder at a path; `None` when there is none.
-    pub fn at(path: &Path) -> io::Result<Option<Self>> {
+    pub fn of_path(path: &Path) -> io::Result<Option<Self>> {
         match std::fs::symlink_metadata(path) {
-            Ok(found) => Ok(Some(Self::of(&found))),
+            Ok(found) => Ok(Some(Self::from_metadata(&found))),
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
                 _ => Err(error),
@@ -91,7 +91,7 @@ impl FileIdentity {
         }
     }
 
-    fn of(found: &Metadata) -> Self {
+    fn from_metadata(found: &Metadata) -> Self {
         Self { device: found.dev(), inode: found.ino() }
     }
 }
@@ -99,10 +99,10 @@ impl FileIdentity {
 /// The alteration of an open Log to which `written` bytes were written; `None` when it is unchanged.
 pub fn find_alteration(file: &File, path: &Path, written: u64) -> io::Result<Option<Alteration>> {
     let own = file.metadata()?;
-    let named = FileIdentity::at(path)?;
+    let named = FileIdentity::of_path(path)?;
     let found = own.len();
     Ok(match named {
-        Some(named) if named != FileIdentity::of(&own) => Some(Alteration::Replaced),
+        Some(named) if named != FileIdentity::from_metadata(&own) => Some(Alteration::Replaced),
         None if own.nlink() == 0 => Some(Alteration::Removed),
         None => Some(Alteration::Moved),
         Some(_) if found < written => Some(Alteration::Truncated { written, left: found }),

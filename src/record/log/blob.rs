@@ -11,7 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 use super::read::digest;
-use crate::base::files::Durability;
+use crate::base::files::WriteDurability;
 use crate::record::state_dir::SessionFolder;
 
 /// A payload of more bytes than this goes to a blob.
@@ -27,7 +27,7 @@ const REFERENCE: &str = "$blob";
 const SMALL_TEXT: usize = 256;
 
 #[derive(Deserialize)]
-struct Reference {
+struct BlobReference {
     sha256: String,
     bytes: u64,
 }
@@ -36,18 +36,18 @@ struct Reference {
 const LARGEST: u64 = 1 << 30;
 
 /// Where the blobs of a Session are.
-pub fn folder(folder: &SessionFolder) -> PathBuf {
+pub fn blobs_folder(folder: &SessionFolder) -> PathBuf {
     folder.join(FOLDER).path()
 }
 
 /// Stores a payload durably, and returns the reference that replaces it in the line.
-pub fn store(folder: &SessionFolder, data: &[u8]) -> io::Result<Box<RawValue>> {
+pub fn store_blob(folder: &SessionFolder, data: &[u8]) -> io::Result<Box<RawValue>> {
     let sha256 = digest(data);
     let blobs = folder.join(FOLDER).create()?;
     // A blob of that name may be there already, whole or in part.
     let is_stored = |found: Vec<u8>| found == data;
     if !blobs.read(&sha256, data.len() as u64).ok().flatten().is_some_and(is_stored) {
-        blobs.replace(&sha256, data, Durability::Synced)?;
+        blobs.replace(&sha256, data, WriteDurability::Synced)?;
     }
     let mut inline = small_fields(data);
     inline.insert(REFERENCE.to_owned(), json!({ "sha256": sha256, "bytes": data.len() }));
@@ -67,12 +67,15 @@ fn small_fields(data: &[u8]) -> Map<String, Value> {
 }
 
 /// Fetches the payload that a line refers to; `None` when the line has the whole payload.
-pub fn fetch(data: &RawValue, folder: &SessionFolder) -> Result<Option<Box<RawValue>>, String> {
-    let Some(reference) = reference(data) else { return Ok(None) };
+pub fn fetch_blob(
+    data: &RawValue,
+    folder: &SessionFolder,
+) -> Result<Option<Box<RawValue>>, String> {
+    let Some(reference) = parse_reference(data) else { return Ok(None) };
     if !is_hash(&reference.sha256) {
         return Err("its blob has an invalid name".to_owned());
     }
-    let bytes = read(folder, &reference.sha256)
+    let bytes = read_blob(folder, &reference.sha256)
         .map_err(|error| format!("its blob cannot be read: {error}"))?;
     if bytes.len() as u64 != reference.bytes || digest(&bytes) != reference.sha256 {
         return Err("its blob is not what was written".to_owned());
@@ -82,24 +85,24 @@ pub fn fetch(data: &RawValue, folder: &SessionFolder) -> Result<Option<Box<RawVa
 }
 
 #[derive(Deserialize)]
-struct Carrier {
+struct ReferencePayload {
     #[serde(rename = "$blob")]
-    reference: Reference,
+    reference: BlobReference,
 }
 
 /// A payload without its reference: the fields that remain when the blob is lost.
-pub fn forget(mut data: Value) -> Option<Box<RawValue>> {
+pub fn without_reference(mut data: Value) -> Option<Box<RawValue>> {
     data.as_object_mut()?.remove(REFERENCE);
     RawValue::from_string(data.to_string()).ok()
 }
 
-fn reference(data: &RawValue) -> Option<Reference> {
+fn parse_reference(data: &RawValue) -> Option<BlobReference> {
     // Almost no payload has one, so look for the key before parsing anything.
     memchr::memmem::find(data.get().as_bytes(), REFERENCE.as_bytes())?;
-    serde_json::from_str::<Carrier>(data.get()).ok().map(|carrier| carrier.reference)
+    serde_json::from_str::<ReferencePayload>(data.get()).ok().map(|carrier| carrier.reference)
 }
 
-fn read(folder: &SessionFolder, name: &str) -> io::Result<Vec<u8>> {
+fn read_blob(folder: &SessionFolder, name: &str) -> io::Result<Vec<u8>> {
     let blobs = folder.join(FOLDER).open()?;
     let bytes = blobs.map(|blobs| blobs.read(name, LARGEST)).transpose()?.flatten();
     bytes.ok_or_else(|| io::Error::from(rustix::io::Errno::NOENT))

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use crate::base::id::{EventId, SessionId};
-use crate::record::event::{Canonical, Event, EventFields, Extra, Seq, Sequenced, Timestamp};
+use crate::record::event::{Canonical, CanonicalParts, Event, EventFields, Extra, Seq, Timestamp};
 
 /// The length of `,"h":"…"}` in bytes.
 const PROOF_SUFFIX: usize = 24;
@@ -25,7 +25,7 @@ pub struct Proof(Option<[u8; 16]>);
 
 impl Proof {
     /// The proof of a line that follows `self`; `bytes` is the line without its proof.
-    fn of(self, bytes: &[u8]) -> Self {
+    fn next_proof(self, bytes: &[u8]) -> Self {
         let mut hasher = Sha256::new();
         if let Some(previous) = &self.0 {
             hasher.update(previous);
@@ -48,7 +48,7 @@ impl Proof {
 }
 
 /// Writes a line with its newline to the end of `buffer`, and gives its proof.
-pub fn encode(
+pub fn encode_line(
     buffer: &mut Vec<u8>,
     fields: &EventFields<'_, &RawValue>,
     previous: Proof,
@@ -57,7 +57,7 @@ pub fn encode(
     serde_json::to_writer(&mut *buffer, fields)?;
     // The proof comes before the closing brace, and does not cover it.
     buffer.pop();
-    let proof = previous.of(&buffer[start..]);
+    let proof = previous.next_proof(&buffer[start..]);
     buffer.extend_from_slice(br#","h":""#);
     buffer.extend_from_slice(&proof.0.unwrap_or_default());
     buffer.extend_from_slice(b"\"}\n");
@@ -66,7 +66,7 @@ pub fn encode(
 
 /// The result of checking a line's proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum ProofStatus {
     /// It follows from the line before.
     Proven(Proof),
     /// It carries a proof that does not fit: this line or the one before it was changed.
@@ -76,14 +76,14 @@ pub enum Standing {
 }
 
 /// A line that could be read.
-pub struct Decoded<'a> {
-    pub fields: Fields<'a>,
-    pub standing: Standing,
+pub struct DecodedLine<'a> {
+    pub fields: LineFields<'a>,
+    pub proof: ProofStatus,
 }
 
 /// The fields of a line.
 #[derive(Deserialize)]
-pub struct Fields<'a> {
+pub struct LineFields<'a> {
     #[serde(borrow, default)]
     id: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -108,22 +108,26 @@ fn null() -> &'static RawValue {
 
 /// Why a line cannot be read.
 #[derive(Debug)]
-pub struct Unreadable {
+pub struct UnreadableLine {
     /// One sentence for a person.
     pub reason: String,
     /// Whether it is the beginning of a line, as left by a writer that was killed.
     pub stops_short: bool,
 }
 
-impl From<&str> for Unreadable {
+impl From<&str> for UnreadableLine {
     fn from(reason: &str) -> Self {
         Self { reason: reason.to_owned(), stops_short: false }
     }
 }
 
 /// Reads a line without its newline, the `number`-th of its Log.
-pub fn decode(line: &[u8], number: u64, previous: Proof) -> Result<Decoded<'_>, Unreadable> {
-    let fields: Fields<'_> = serde_json::from_slice(line).map_err(|error| Unreadable {
+pub fn decode_line(
+    line: &[u8],
+    number: u64,
+    previous: Proof,
+) -> Result<DecodedLine<'_>, UnreadableLine> {
+    let fields: LineFields<'_> = serde_json::from_slice(line).map_err(|error| UnreadableLine {
         reason: format!("it is not an Event: {error}"),
         stops_short: error.is_eof(),
     })?;
@@ -131,27 +135,27 @@ pub fn decode(line: &[u8], number: u64, previous: Proof) -> Result<Decoded<'_>, 
         return Err("its seq is out of range".into());
     }
     let standing = match &fields.h {
-        None => Standing::Unproven,
-        Some(text) => standing(line, text, previous)?,
+        None => ProofStatus::Unproven,
+        Some(text) => check_proof(line, text, previous)?,
     };
-    Ok(Decoded { fields, standing })
+    Ok(DecodedLine { fields, proof: standing })
 }
 
-fn standing(line: &[u8], text: &str, previous: Proof) -> Result<Standing, Unreadable> {
+fn check_proof(line: &[u8], text: &str, previous: Proof) -> Result<ProofStatus, UnreadableLine> {
     let claimed = Proof::from_text(text).ok_or("its proof is not 16 characters")?;
     let Some(proven) = line.len().checked_sub(PROOF_SUFFIX) else {
-        return Ok(Standing::Broken(claimed));
+        return Ok(ProofStatus::Broken(claimed));
     };
     let (body, suffix) = line.split_at(proven);
     let in_place = suffix.starts_with(br#","h":""#);
-    if in_place && previous.of(body) == claimed {
-        Ok(Standing::Proven(claimed))
+    if in_place && previous.next_proof(body) == claimed {
+        Ok(ProofStatus::Proven(claimed))
     } else {
-        Ok(Standing::Broken(claimed))
+        Ok(ProofStatus::Broken(claimed))
     }
 }
 
-impl Fields<'_> {
+impl LineFields<'_> {
     /// The Event of the line, with its payload, which may come from a blob.
     pub fn into_event(self, owner: &SessionId, data: &RawValue) -> Event {
         let session_id = if self.session_id == owner.as_str() {
@@ -159,7 +163,7 @@ impl Fields<'_> {
         } else {
             SessionId::parse(&self.session_id).unwrap_or_else(|_| owner.clone())
         };
-        Event::sequenced(Sequenced {
+        Event::new_canonical(CanonicalParts {
             id: EventId::from_text(&self.id),
             session_id,
             seq: self.seq,

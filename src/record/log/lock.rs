@@ -9,43 +9,43 @@ use super::LogError;
 use crate::base::id::SessionId;
 
 /// Takes the lock for as long as the file stays open, or names the process that holds it.
-pub fn take(file: &File, id: &SessionId, path: &Path) -> Result<(), LogError> {
+pub fn lock_file(file: &File, id: &SessionId, path: &Path) -> Result<(), LogError> {
     match file.try_lock() {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => {
-            Err(LogError::Busy { id: id.clone(), holder: holder(file) })
+            Err(LogError::Busy { id: id.clone(), holder: lock_holder(file) })
         }
         Err(TryLockError::Error(source)) => Err(LogError::Write { path: path.to_owned(), source }),
     }
 }
 
 /// The process that holds the lock of a file; the table is read again while no row has it.
-pub fn holder(file: &File) -> Option<u32> {
-    (0..READINGS).find_map(|_| Locks::now().holder(file))
+pub fn lock_holder(file: &File) -> Option<u32> {
+    (0..MAX_READS).find_map(|_| FileLocks::read_current().holder(file))
 }
 
 /// How often the table is read at most.
-const READINGS: usize = 8;
+const MAX_READS: usize = 8;
 
 /// Every exclusive file lock of this machine, from `/proc/locks`; reading it takes no lock.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Locks {
+pub struct FileLocks {
     /// Device, inode number and pid of each exclusive lock.
     writers: BTreeSet<(Option<u64>, u64, u32)>,
 }
 
-impl Locks {
+impl FileLocks {
     /// The locks that are held now; empty where the kernel has no table.
-    pub fn now() -> Self {
-        Self::gather(|| std::fs::read_to_string("/proc/locks").unwrap_or_default())
+    pub fn read_current() -> Self {
+        Self::read_until_stable(|| std::fs::read_to_string("/proc/locks").unwrap_or_default())
     }
 
     /// Reads the table until two readings agree, and keeps the rows of all of them. The kernel gives the
     /// table in pieces, and a row may slip between two of them while other locks come and go.
-    fn gather(mut read: impl FnMut() -> String) -> Self {
+    fn read_until_stable(mut read: impl FnMut() -> String) -> Self {
         let mut last = Self::parse(&read());
         let mut all = last.writers.clone();
-        for _ in 1..READINGS {
+        for _ in 1..MAX_READS {
             let next = Self::parse(&read());
             let is_settled = next == last;
             all.extend(next.writers.iter().copied());
@@ -100,21 +100,21 @@ mod tests {
         let missed = row(1, 10) + &row(2, 20);
         let whole = row(2, 20) + &row(3, 30);
         let mut readings = [&missed, &whole, &whole].into_iter();
-        let locks = Locks::gather(|| readings.next().unwrap().clone());
+        let locks = FileLocks::read_until_stable(|| readings.next().unwrap().clone());
         assert_eq!(locks.holder_of(0xfd00, 3), Some(30));
         assert_eq!(readings.next(), None, "two readings that agree are enough");
         // The reads are bounded on a machine whose locks keep changing.
         let mut count = 0;
-        let locks = Locks::gather(|| {
+        let locks = FileLocks::read_until_stable(|| {
             count += 1;
             row(count, count)
         });
-        assert_eq!((count as usize, locks.holder_of(0xfd00, 1)), (READINGS, Some(1)));
+        assert_eq!((count as usize, locks.holder_of(0xfd00, 1)), (MAX_READS, Some(1)));
     }
 
     #[test]
     fn the_holder_is_read_from_the_kernels_table() {
-        let locks = Locks::parse(
+        let locks = FileLocks::parse(
             "1: POSIX  ADVISORY  WRITE 11 08:01:99 0 EOF\n\
              2: FLOCK  ADVISORY  WRITE 4711 fd:00:131072 0 EOF\n\
              2: -> FLOCK  ADVISORY  WRITE 12 fd:00:131073 0 EOF\n\

@@ -4,11 +4,11 @@
 //! on disk can be published. Nothing here interprets Events; that is `history`.
 
 mod alteration;
-mod archive;
 mod blob;
 mod line;
 mod lock;
 mod read;
+mod reader;
 mod repair;
 #[cfg(test)]
 mod tests;
@@ -24,17 +24,17 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 pub use alteration::Alteration;
-pub use archive::Archive;
-pub use lock::{Locks, holder};
-pub use read::{Damage, Flaw, Place, Reading, Scan, Torn};
-pub use repair::{Repaired, repair};
-pub use verify::{Break, Open, Verification, verify};
+pub use lock::{FileLocks, lock_holder};
+pub use read::{DamageKind, LinePosition, LogContents, LogDamage, LogScan, TornLine};
+pub use reader::LogReader;
+pub use repair::{RepairReport, repair_log};
+pub use verify::{LogBreak, UnfinishedTurn, Verification, verify_log};
 
 use crate::base::error::{Explain, Kind};
 use crate::base::files::{StateDir, StateError};
 use crate::base::id::{EventId, SessionId};
 use crate::record::event::{
-    Canonical, Event, EventFields, Extra, LogRepaired, Seq, Sequenced, SharedEvent, Timestamp,
+    Canonical, CanonicalParts, Event, EventFields, Extra, LogRepaired, Seq, SharedEvent, Timestamp,
 };
 use crate::record::history;
 use crate::record::history::History;
@@ -59,15 +59,15 @@ pub struct Log {
     next_seq: Seq,
     proof: Proof,
     end: u64,
-    state: State,
+    state: WriteState,
     /// The folder that must be synced before the file's name is durable.
-    newborn: Option<StateDir>,
+    unsynced_folder: Option<StateDir>,
     line: Vec<u8>,
 }
 
 /// Whether the file can take another line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum WriteState {
     Sound,
     /// A failed append left bytes that could not be removed: the next line begins with a newline.
     Torn,
@@ -77,10 +77,10 @@ enum State {
 
 /// Damage that was found when a Log was opened.
 #[derive(Debug, Default)]
-pub struct Opened {
-    pub damage: Vec<Damage>,
+pub struct LogOpenReport {
+    pub damage: Vec<LogDamage>,
     /// The torn tail that was closed, if there was one.
-    pub torn: Option<Torn>,
+    pub torn: Option<TornLine>,
 }
 
 impl Log {
@@ -95,18 +95,21 @@ impl Log {
             std::io::ErrorKind::AlreadyExists => LogError::AlreadyExists { id: id.clone() },
             _ => LogError::writing(error),
         })?;
-        let mut log = Self::over(root, id, file)?;
-        log.newborn = Some(sessions);
+        let mut log = Self::lock_new(root, id, file)?;
+        log.unsynced_folder = Some(sessions);
         Ok(log)
     }
 
     /// Opens an existing Log for writing: takes the lock, reads everything, closes a torn tail.
-    pub fn open(root: impl Into<StateRoot>, id: &SessionId) -> Result<(Self, Opened), LogError> {
+    pub fn open(
+        root: impl Into<StateRoot>,
+        id: &SessionId,
+    ) -> Result<(Self, LogOpenReport), LogError> {
         let root = &root.into();
         let refused = |source| LogError::Io { path: root.log(id), source };
         let file = refuse_huge(open_append(root, id)?).map_err(refused)?;
-        let mut log = Self::over(root, id, file)?;
-        let reading = read::read(&*log.file, id, &log.folder)
+        let mut log = Self::lock_new(root, id, file)?;
+        let reading = read::read_log(&*log.file, id, &log.folder)
             .map_err(|source| LogError::Io { path: log.path.clone(), source })?;
         log.history = History::from_events(reading.events);
         log.next_seq = reading.next_seq;
@@ -116,42 +119,44 @@ impl Log {
             log.close_torn_tail()?;
         }
         let kept = reading.torn.iter().filter(|torn| torn.whole);
-        for torn in reading.unaccounted.iter().chain(kept) {
-            log.account_for(torn)?;
+        for torn in reading.unrecorded.iter().chain(kept) {
+            log.record_torn_line(torn)?;
         }
-        Ok((log, Opened { damage: reading.damage, torn: reading.torn }))
+        Ok((log, LogOpenReport { damage: reading.damage, torn: reading.torn }))
     }
 
     /// Reads a Log without locking it; a writer may be at work.
-    pub fn read(root: impl Into<StateRoot>, id: &SessionId) -> Result<Reading, LogError> {
+    pub fn read(root: impl Into<StateRoot>, id: &SessionId) -> Result<LogContents, LogError> {
         let root = &root.into();
         let file = open_file(root, id)?;
-        read::read(&file, id, &root.session_folder(id))
+        read::read_log(&file, id, &root.session_folder(id))
             .map_err(|source| LogError::Io { path: root.log(id), source })
     }
 
     /// Opens a Log to read it one Event at a time, without locking it.
-    pub fn open_archive(root: &StateRoot, id: &SessionId) -> Result<Archive, LogError> {
+    pub fn open_reader(root: &StateRoot, id: &SessionId) -> Result<LogReader, LogError> {
         let file = Arc::new(open_file(root, id)?);
         let folder = root.session_folder(id);
-        Ok(Archive { file, path: root.log(id), id: id.clone(), folder })
+        Ok(LogReader { file, path: root.log(id), id: id.clone(), folder })
     }
 
-    fn over(root: &StateRoot, id: &SessionId, file: File) -> Result<Self, LogError> {
+    fn lock_new(root: &StateRoot, id: &SessionId, file: File) -> Result<Self, LogError> {
         let path = root.log(id);
-        lock::take(&file, id, &path)?;
+        lock::lock_file(&file, id, &path)?;
         Ok(Self {
             id: id.clone(),
             path,
             folder: root.session_folder(id),
             file: Arc::new(file),
-            blobs: FileIdentity::at(&blob::folder(&root.session_folder(id))).ok().flatten(),
+            blobs: FileIdentity::of_path(&blob::blobs_folder(&root.session_folder(id)))
+                .ok()
+                .flatten(),
             history: History::default(),
             next_seq: 0,
             proof: Proof::default(),
             end: 0,
-            state: State::Sound,
-            newborn: None,
+            state: WriteState::Sound,
+            unsynced_folder: None,
             line: Vec::new(),
         })
     }
@@ -175,7 +180,7 @@ impl Log {
         fact: Canonical,
         extra: Extra,
     ) -> Result<SharedEvent, LogError> {
-        if self.state == State::Poisoned {
+        if self.state == WriteState::Poisoned {
             return Err(self.write_error(std::io::Error::other("an earlier sync failed")));
         }
         self.check_unaltered()?;
@@ -184,7 +189,7 @@ impl Log {
             data = self.store_blob(&data).map_err(|source| self.write_error(source))?;
         }
         self.line.clear();
-        if self.state == State::Torn {
+        if self.state == WriteState::Torn {
             self.line.push(b'\n');
         }
         let fields = EventFields {
@@ -196,10 +201,10 @@ impl Log {
             data: &*data,
             extra: &extra,
         };
-        let proof = line::encode(&mut self.line, &fields, self.proof)
+        let proof = line::encode_line(&mut self.line, &fields, self.proof)
             .map_err(|error| self.encode_error(error))?;
         self.write_line()?;
-        let event = Arc::new(Event::sequenced(Sequenced {
+        let event = Arc::new(Event::new_canonical(CanonicalParts {
             id,
             session_id: self.id.clone(),
             seq: Some(self.next_seq),
@@ -214,12 +219,12 @@ impl Log {
     }
 
     /// Appends a result for every call without one, and an end for an open Turn.
-    pub fn close_open(&mut self, of_calls: &str, of_turn: &str) -> Result<(), LogError> {
-        for call in self.history.orphans() {
+    pub fn close_open_turn(&mut self, of_calls: &str, of_turn: &str) -> Result<(), LogError> {
+        for call in self.history.orphan_calls() {
             self.append(history::orphan_result(&call, of_calls).into())?;
         }
         if self.history.turns().open.is_some() {
-            self.append(history::cut_turn(of_turn).into())?;
+            self.append(history::interrupted_turn(of_turn).into())?;
         }
         Ok(())
     }
@@ -229,8 +234,8 @@ impl Log {
         let failed = |source| self.write_error(source);
         let mut found = find_alteration(&self.file, &self.path, self.end).map_err(failed)?;
         if found.is_none() && self.blobs.is_some() {
-            let folder = blob::folder(&self.folder);
-            if FileIdentity::at(&folder).map_err(failed)? != self.blobs {
+            let folder = blob::blobs_folder(&self.folder);
+            if FileIdentity::of_path(&folder).map_err(failed)? != self.blobs {
                 found = Some(Alteration::BlobsRemoved { folder });
             }
         }
@@ -242,8 +247,8 @@ impl Log {
 
     /// Moves a large payload out of the line.
     fn store_blob(&mut self, data: &RawValue) -> std::io::Result<Box<RawValue>> {
-        let inline = blob::store(&self.folder, data.get().as_bytes())?;
-        self.blobs = FileIdentity::at(&blob::folder(&self.folder))?;
+        let inline = blob::store_blob(&self.folder, data.get().as_bytes())?;
+        self.blobs = FileIdentity::of_path(&blob::blobs_folder(&self.folder))?;
         Ok(inline)
     }
 
@@ -260,15 +265,15 @@ impl Log {
         self.check_room(self.line.len())?;
         if let Err(source) = (&*self.file).write_all(&self.line) {
             // Remove half a line, so that the file ends where it did; this process is its only writer.
-            let taken_back = self.state == State::Sound && self.file.set_len(self.end).is_ok();
+            let taken_back = self.state == WriteState::Sound && self.file.set_len(self.end).is_ok();
             if !taken_back {
-                self.state = State::Torn;
+                self.state = WriteState::Torn;
                 let length = self.file.metadata().map(|metadata| metadata.len());
                 self.end = length.unwrap_or(self.end);
             }
             return Err(self.write_error(source));
         }
-        self.state = State::Sound;
+        self.state = WriteState::Sound;
         self.end += self.line.len() as u64;
         Ok(())
     }
@@ -280,7 +285,7 @@ impl Log {
         Ok(())
     }
 
-    fn account_for(&mut self, torn: &Torn) -> Result<(), LogError> {
+    fn record_torn_line(&mut self, torn: &TornLine) -> Result<(), LogError> {
         let repaired = LogRepaired {
             offset: torn.place.offset,
             length: torn.place.length,
@@ -292,19 +297,19 @@ impl Log {
     }
 
     /// The folder of a new Log, for a caller that makes the file's name durable before a `LogSyncer` has to.
-    pub fn take_newborn(&mut self) -> Option<StateDir> {
-        self.newborn.take()
+    pub fn take_unsynced_folder(&mut self) -> Option<StateDir> {
+        self.unsynced_folder.take()
     }
 
     /// A handle that forces the Log to the disk; it may run on another thread.
-    pub fn syncer(&mut self) -> Syncer {
-        let newborn = self.newborn.take();
-        Syncer { file: Arc::clone(&self.file), path: self.path.clone(), newborn }
+    pub fn syncer(&mut self) -> LogSyncer {
+        let unsynced_folder = self.unsynced_folder.take();
+        LogSyncer { file: Arc::clone(&self.file), path: self.path.clone(), unsynced_folder }
     }
 
     /// After a failed sync nothing more is written through this handle.
     pub fn poison(&mut self) {
-        self.state = State::Poisoned;
+        self.state = WriteState::Poisoned;
     }
 
     /// The Session this Log belongs to.
@@ -328,15 +333,15 @@ impl Log {
     }
 
     /// Drops the Events that the last checkpoint replaces from memory; the file keeps them.
-    pub fn forget_hidden(&mut self) {
+    pub fn drop_hidden_events(&mut self) {
         if let Some(shorter) = self.history.without_hidden() {
             self.history = shorter;
         }
     }
 
     /// A handle that reads the whole Log again; it may run on another thread.
-    pub fn archive(&self) -> Archive {
-        Archive {
+    pub fn reader(&self) -> LogReader {
+        LogReader {
             id: self.id.clone(),
             path: self.path.clone(),
             folder: self.folder.clone(),
@@ -345,7 +350,7 @@ impl Log {
     }
 
     /// Holds all Events again, as a `LogReader` read them.
-    pub fn remember(&mut self, whole: History) {
+    pub fn replace_history(&mut self, whole: History) {
         self.history = whole;
     }
 
@@ -372,18 +377,18 @@ impl Drop for Log {
 }
 
 /// A handle that forces a Log to the disk.
-pub struct Syncer {
+pub struct LogSyncer {
     file: Arc<File>,
     path: PathBuf,
-    newborn: Option<StateDir>,
+    unsynced_folder: Option<StateDir>,
 }
 
-impl Syncer {
+impl LogSyncer {
     /// Returns when all that was appended and the file's name are on the disk.
     pub fn sync(&self) -> Result<(), LogError> {
         let failed = |source| LogError::Write { path: self.path.clone(), source };
         self.file.sync_data().map_err(failed)?;
-        if let Some(folder) = &self.newborn {
+        if let Some(folder) = &self.unsynced_folder {
             folder.sync().map_err(LogError::writing)?;
         }
         if self.file.metadata().map_err(failed)?.nlink() == 0 {
@@ -413,7 +418,7 @@ pub fn refuse_huge(file: File) -> std::io::Result<File> {
 }
 
 /// The Sessions that have a Log, in no order.
-pub fn ids(root: &StateRoot) -> Vec<SessionId> {
+pub fn session_ids(root: &StateRoot) -> Vec<SessionId> {
     let Ok(Some(sessions)) = root.sessions().open() else { return Vec::new() };
     let names = sessions.names().unwrap_or_default();
     let id =

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use super::blob;
-use super::line::{self, Proof, Standing, Unreadable};
+use super::line::{self, Proof, ProofStatus, UnreadableLine};
 use crate::base::id::SessionId;
 use crate::record::event::{Canonical, Event, Seq, SharedEvent};
 use crate::record::state_dir::SessionFolder;
@@ -20,12 +20,12 @@ const LONGEST_LINE: usize = 64 << 20;
 
 /// The contents of a Log: its Events, its damage, and the state of its proof chain.
 #[derive(Debug, Default)]
-pub struct Reading {
+pub struct LogContents {
     /// Every readable Event, in file order.
     pub events: Vec<SharedEvent>,
     /// The position of each Event, parallel to `events`.
-    pub places: Vec<Place>,
-    pub damage: Vec<Damage>,
+    pub places: Vec<LinePosition>,
+    pub damage: Vec<LogDamage>,
     /// The proof of the last line that carries one.
     pub proof: Proof,
     pub next_seq: Seq,
@@ -39,15 +39,15 @@ pub struct Reading {
     /// The first line that carries one, whether it holds or not.
     pub first_proven: Option<u64>,
     /// The last line, when its newline is missing.
-    pub torn: Option<Torn>,
+    pub torn: Option<TornLine>,
     /// Torn lines at the end without a `log_repaired`. More than one when a process was killed while it closed the
     /// tail that an earlier one had left.
-    pub unaccounted: Vec<Torn>,
+    pub unrecorded: Vec<TornLine>,
 }
 
 /// The position of a line: number from 1, byte offset, length without the newline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct LinePosition {
     pub line: u64,
     pub offset: u64,
     pub length: u64,
@@ -55,8 +55,8 @@ pub struct Place {
 
 /// A last line without its newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Torn {
-    pub place: Place,
+pub struct TornLine {
+    pub place: LinePosition,
     pub sha256: String,
     /// Whether it could be read: only the newline is missing.
     pub whole: bool,
@@ -64,14 +64,14 @@ pub struct Torn {
 
 /// Damage at one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damage {
-    pub place: Place,
-    pub flaw: Flaw,
+pub struct LogDamage {
+    pub place: LinePosition,
+    pub kind: DamageKind,
 }
 
 /// The kind of damage of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Flaw {
+pub enum DamageKind {
     /// It cannot be read and is skipped; the hash is of its bytes.
     Unreadable { reason: String, sha256: String },
     /// Its proof does not follow from the line before.
@@ -85,46 +85,46 @@ pub enum Flaw {
 }
 
 /// Reads an open Log to its end; `folder` has its blobs.
-pub fn read(
+pub fn read_log(
     file: impl Read,
     owner: &SessionId,
     folder: &SessionFolder,
-) -> std::io::Result<Reading> {
-    let mut scan = Scan::new(file, owner, folder);
+) -> std::io::Result<LogContents> {
+    let mut scan = LogScan::new(file, owner, folder);
     let mut events = Vec::new();
     let mut places = Vec::new();
     while let Some((event, place)) = scan.next_event()? {
         events.push(Arc::new(event));
         places.push(place);
     }
-    Ok(Reading { events, places, ..scan.reading })
+    Ok(LogContents { events, places, ..scan.reading })
 }
 
 /// A Log read one Event at a time; returned Events are not kept.
 #[derive(Debug)]
-pub struct Scan<R> {
-    lines: Lines<R>,
+pub struct LogScan<R> {
+    lines: LogLineReader<R>,
     /// The contents so far, without the Events and their positions.
-    pub reading: Reading,
+    pub reading: LogContents,
     owner: SessionId,
     folder: SessionFolder,
 }
 
-impl<R: Read> Scan<R> {
+impl<R: Read> LogScan<R> {
     pub fn new(file: R, owner: &SessionId, folder: &SessionFolder) -> Self {
         Self {
-            lines: Lines::over(file),
-            reading: Reading::default(),
+            lines: LogLineReader::new(file),
+            reading: LogContents::default(),
             owner: owner.clone(),
             folder: folder.clone(),
         }
     }
 
     /// The next readable Event and its position; `None` at the end.
-    pub fn next_event(&mut self) -> std::io::Result<Option<(Event, Place)>> {
+    pub fn next_event(&mut self) -> std::io::Result<Option<(Event, LinePosition)>> {
         while let Some(found) = self.lines.next()? {
             let bytes = &self.lines.buffer;
-            let event = self.reading.take(&found, bytes, &self.owner, &self.folder);
+            let event = self.reading.add_line(&found, bytes, &self.owner, &self.folder);
             self.reading.end = self.lines.offset;
             if let Some(event) = event {
                 return Ok(Some((event, found.place)));
@@ -134,11 +134,11 @@ impl<R: Read> Scan<R> {
     }
 }
 
-impl Reading {
+impl LogContents {
     /// Adds a line, and returns its Event.
-    fn take(
+    fn add_line(
         &mut self,
-        found: &Found,
+        found: &RawLine,
         bytes: &[u8],
         owner: &SessionId,
         folder: &SessionFolder,
@@ -146,56 +146,57 @@ impl Reading {
         self.lines += 1;
         let place = found.place;
         if found.is_blank {
-            self.note_torn(found, bytes, true);
+            self.record_torn(found, bytes, true);
             return None;
         }
         let decoded = if found.too_long {
             Err("it is longer than 64 MiB".into())
         } else {
-            line::decode(bytes, place.line, self.proof)
+            line::decode_line(bytes, place.line, self.proof)
         };
-        self.note_torn(found, bytes, decoded.is_ok());
+        self.record_torn(found, bytes, decoded.is_ok());
         let decoded = match decoded {
             Ok(decoded) => decoded,
-            Err(Unreadable { reason, stops_short }) => {
+            Err(UnreadableLine { reason, stops_short }) => {
                 let sha256 = found.sha256.clone().unwrap_or_else(|| digest(bytes));
                 if stops_short || found.is_torn {
-                    self.unaccounted.push(Torn { place, sha256: sha256.clone(), whole: false });
+                    self.unrecorded.push(TornLine { place, sha256: sha256.clone(), whole: false });
                 }
-                self.damage.push(Damage { place, flaw: Flaw::Unreadable { reason, sha256 } });
+                self.damage
+                    .push(LogDamage { place, kind: DamageKind::Unreadable { reason, sha256 } });
                 return None;
             }
         };
-        if decoded.standing != Standing::Unproven {
+        if decoded.proof != ProofStatus::Unproven {
             self.first_proven.get_or_insert(place.line);
         }
-        match decoded.standing {
-            Standing::Proven(proof) => {
+        match decoded.proof {
+            ProofStatus::Proven(proof) => {
                 self.proof = proof;
                 self.proven += 1;
             }
-            Standing::Broken(proof) => {
+            ProofStatus::Broken(proof) => {
                 self.proof = proof;
                 self.broken += 1;
-                self.damage.push(Damage { place, flaw: Flaw::BrokenProof });
+                self.damage.push(LogDamage { place, kind: DamageKind::BrokenProof });
             }
-            Standing::Unproven if self.first_proven.is_some() => {
-                self.damage.push(Damage { place, flaw: Flaw::Unproven });
+            ProofStatus::Unproven if self.first_proven.is_some() => {
+                self.damage.push(LogDamage { place, kind: DamageKind::Unproven });
             }
-            Standing::Unproven => {}
+            ProofStatus::Unproven => {}
         }
         if let Some(seq) = decoded.fields.seq {
             self.next_seq = self.next_seq.max(seq + 1);
         }
         let fetched: Box<RawValue>;
-        let data = match blob::fetch(decoded.fields.data, folder) {
+        let data = match blob::fetch_blob(decoded.fields.data, folder) {
             Ok(None) => decoded.fields.data,
             Ok(Some(payload)) => {
                 fetched = payload;
                 &fetched
             }
             Err(reason) => {
-                self.damage.push(Damage { place, flaw: Flaw::Blob { reason } });
+                self.damage.push(LogDamage { place, kind: DamageKind::Blob { reason } });
                 decoded.fields.data
             }
         };
@@ -204,26 +205,26 @@ impl Reading {
             && let Some(problem) = &unknown.problem
         {
             let reason = format!("{}: {problem}", unknown.type_name);
-            self.damage.push(Damage { place, flaw: Flaw::Payload { reason } });
+            self.damage.push(LogDamage { place, kind: DamageKind::Payload { reason } });
         }
-        self.account(&event);
+        self.clear_recorded_repair(&event);
         Some(event)
     }
 
     /// A `log_repaired` comes first after the torn line that it records; any other Event shows that no record is due.
-    fn account(&mut self, event: &Event) {
+    fn clear_recorded_repair(&mut self, event: &Event) {
         match event.fact() {
             Some(Canonical::LogRepaired(repaired)) => {
-                self.unaccounted.retain(|torn| torn.place.offset != repaired.offset);
+                self.unrecorded.retain(|torn| torn.place.offset != repaired.offset);
             }
-            _ => self.unaccounted.clear(),
+            _ => self.unrecorded.clear(),
         }
     }
 
-    fn note_torn(&mut self, found: &Found, bytes: &[u8], whole: bool) {
+    fn record_torn(&mut self, found: &RawLine, bytes: &[u8], whole: bool) {
         if found.is_torn {
             let sha256 = found.sha256.clone().unwrap_or_else(|| digest(bytes));
-            self.torn = Some(Torn { place: found.place, sha256, whole });
+            self.torn = Some(TornLine { place: found.place, sha256, whole });
         }
     }
 }
@@ -241,8 +242,8 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-struct Found {
-    place: Place,
+struct RawLine {
+    place: LinePosition,
     is_torn: bool,
     is_blank: bool,
     too_long: bool,
@@ -252,20 +253,20 @@ struct Found {
 
 /// A reader of lines that keeps at most one of them in memory.
 #[derive(Debug)]
-struct Lines<R> {
+struct LogLineReader<R> {
     reader: BufReader<R>,
     buffer: Vec<u8>,
     offset: u64,
     line: u64,
 }
 
-impl<R: Read> Lines<R> {
-    fn over(file: R) -> Self {
+impl<R: Read> LogLineReader<R> {
+    fn new(file: R) -> Self {
         let reader = BufReader::with_capacity(256 << 10, file);
         Self { reader, buffer: Vec::new(), offset: 0, line: 0 }
     }
 
-    fn next(&mut self) -> std::io::Result<Option<Found>> {
+    fn next(&mut self) -> std::io::Result<Option<RawLine>> {
         self.buffer.clear();
         let start = self.offset;
         let mut overlong: Option<Sha256> = None;
@@ -302,8 +303,8 @@ impl<R: Read> Lines<R> {
         }
         self.line += 1;
         let length = self.offset - start - u64::from(terminated);
-        Ok(Some(Found {
-            place: Place { line: self.line, offset: start, length },
+        Ok(Some(RawLine {
+            place: LinePosition { line: self.line, offset: start, length },
             is_torn: !terminated,
             is_blank: length == 0,
             too_long: overlong.is_some(),

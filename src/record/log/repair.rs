@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::verify::named;
-use super::{Break, Log, LogError, Reading, blob, verify};
-use crate::base::files::Durability;
+use super::verify::named_resources;
+use super::{Log, LogBreak, LogContents, LogError, blob, verify_log};
+use crate::base::files::WriteDurability;
 use crate::base::id::SessionId;
 use crate::record::event::{Canonical, Event, Extra, LogRepaired, SharedEvent, ToolCall};
 use crate::record::history;
 use crate::record::history::History;
-use crate::record::resource::Store;
+use crate::record::resource::ResourceStore;
 use crate::record::state_dir::{SessionFolder, StateRoot};
 
 /// The file name of a repair's report, in the folder of the copy.
@@ -21,7 +21,7 @@ const REPORT: &str = "repair.json";
 
 /// The report of a repair.
 #[derive(Debug, Serialize)]
-pub struct Repaired {
+pub struct RepairReport {
     /// The Session that was damaged.
     pub original: SessionId,
     /// Its Log, which is unchanged.
@@ -45,18 +45,18 @@ pub struct Repaired {
     /// Ends and results that were missing and were added.
     pub events_added: usize,
     /// Everything that was wrong with the original.
-    pub breaks: Vec<Break>,
+    pub breaks: Vec<LogBreak>,
 }
 
 /// Writes a cleaned copy under a new id, and the report beside it.
-pub fn repair(root: impl Into<StateRoot>, id: &SessionId) -> Result<Repaired, LogError> {
+pub fn repair_log(root: impl Into<StateRoot>, id: &SessionId) -> Result<RepairReport, LogError> {
     let root = &root.into();
-    let verification = verify(root, id)?;
+    let verification = verify_log(root, id)?;
     let reading = Log::read(root, id)?;
     let total = reading.events.len();
-    let suspects = suspects(&reading, &verification.breaks);
-    let sound = sound(reading, &verification.breaks);
-    let kept = paired(&History::from_events(sound));
+    let suspects = unproven_events(&reading, &verification.breaks);
+    let sound = sound_events(reading, &verification.breaks);
+    let kept = drop_unpaired_results(&History::from_events(sound));
     let (mut copy, copy_id) = create_copy(root, id)?;
     copy_resources(root, id, &copy, &kept)?;
     copy_events(&mut copy, &kept)?;
@@ -64,14 +64,14 @@ pub fn repair(root: impl Into<StateRoot>, id: &SessionId) -> Result<Repaired, Lo
     let added = copy.next_seq() - kept.len() as u64;
     copy.syncer().sync()?;
     let folder = root.session_folder(&copy_id);
-    let repaired = Repaired {
+    let repaired = RepairReport {
         original: id.clone(),
         original_path: root.log(id),
         path: copy.path().to_owned(),
         report_path: folder.path().join(REPORT),
         session_id: copy_id,
         events_kept: kept.len(),
-        unproven_lines_kept: lines_kept(&suspects, &kept),
+        unproven_lines_kept: kept_lines(&suspects, &kept),
         events_dropped: total - kept.len(),
         events_added: usize::try_from(added).unwrap_or(usize::MAX),
         breaks: verification.breaks,
@@ -81,8 +81,8 @@ pub fn repair(root: impl Into<StateRoot>, id: &SessionId) -> Result<Repaired, Lo
 }
 
 /// Events whose proof is missing or does not hold, with their lines.
-fn suspects(reading: &Reading, breaks: &[Break]) -> Vec<(u64, SharedEvent)> {
-    let is_unproven = |found: &&Break| matches!(found.kind, "broken_proof" | "unproven_line");
+fn unproven_events(reading: &LogContents, breaks: &[LogBreak]) -> Vec<(u64, SharedEvent)> {
+    let is_unproven = |found: &&LogBreak| matches!(found.kind, "broken_proof" | "unproven_line");
     let lines: HashSet<u64> = breaks.iter().filter(is_unproven).map(|found| found.line).collect();
     let placed = reading.places.iter().map(|place| place.line).zip(&reading.events);
     placed
@@ -92,14 +92,14 @@ fn suspects(reading: &Reading, breaks: &[Break]) -> Vec<(u64, SharedEvent)> {
 }
 
 /// The lines of those Events that are among the kept ones.
-fn lines_kept(suspects: &[(u64, SharedEvent)], kept: &[SharedEvent]) -> Vec<u64> {
+fn kept_lines(suspects: &[(u64, SharedEvent)], kept: &[SharedEvent]) -> Vec<u64> {
     let kept: HashSet<*const Event> = kept.iter().map(Arc::as_ptr).collect();
     let is_kept = |(_, event): &&(u64, SharedEvent)| kept.contains(&Arc::as_ptr(event));
     suspects.iter().filter(is_kept).map(|(line, _)| *line).collect()
 }
 
 /// Drops payloads that cannot be read, and references to blobs that are lost.
-fn sound(reading: Reading, breaks: &[Break]) -> Vec<SharedEvent> {
+fn sound_events(reading: LogContents, breaks: &[LogBreak]) -> Vec<SharedEvent> {
     let lost_blobs: Vec<u64> =
         breaks.iter().filter(|found| found.kind == "blob").map(|found| found.line).collect();
     let placed = reading.events.into_iter().zip(reading.places);
@@ -119,7 +119,7 @@ fn sound(reading: Reading, breaks: &[Break]) -> Vec<SharedEvent> {
 /// The Event with the fields that its line still has; `None` when its type needs more.
 fn without_blob(event: &Event) -> Option<SharedEvent> {
     let fact = event.fact()?;
-    let data = blob::forget(serde_json::to_value(fact).ok()?)?;
+    let data = blob::without_reference(serde_json::to_value(fact).ok()?)?;
     let fact = Canonical::decode(fact.type_name(), &data);
     if matches!(&fact, Canonical::Unknown(unknown) if unknown.problem.is_some()) {
         return None;
@@ -128,7 +128,7 @@ fn without_blob(event: &Event) -> Option<SharedEvent> {
 }
 
 /// Drops results that no call asked for, and second results.
-fn paired(history: &History) -> Vec<SharedEvent> {
+fn drop_unpaired_results(history: &History) -> Vec<SharedEvent> {
     let mut open: Vec<&ToolCall> = Vec::new();
     let mut kept = Vec::with_capacity(history.len());
     for event in history.iter() {
@@ -167,9 +167,9 @@ fn copy_resources(
     copy: &Log,
     events: &[SharedEvent],
 ) -> Result<(), LogError> {
-    let from = Store::new(&root.session_folder(id).folder());
-    let to = Store::new(&copy.folder().folder());
-    for own in events.iter().filter_map(|event| event.fact()).flat_map(named) {
+    let from = ResourceStore::new(&root.session_folder(id).folder());
+    let to = ResourceStore::new(&copy.folder().folder());
+    for own in events.iter().filter_map(|event| event.fact()).flat_map(named_resources) {
         let Some(sha256) = own.sha256.as_deref() else { continue };
         to.copy_from(&from, sha256, own.bytes)
             .map_err(|source| LogError::Write { path: to.path(sha256), source })?;
@@ -184,7 +184,9 @@ fn copy_events(copy: &mut Log, events: &[SharedEvent]) -> Result<(), LogError> {
         match event.fact() {
             Some(Canonical::UserMessage(_)) => {
                 if is_open {
-                    copy.append(history::cut_turn("its end is lost in the damaged Log").into())?;
+                    copy.append(
+                        history::interrupted_turn("its end is lost in the damaged Log").into(),
+                    )?;
                 }
                 is_open = true;
             }
@@ -204,12 +206,12 @@ fn copy_event(copy: &mut Log, event: &Event) -> Result<(), LogError> {
 }
 
 /// Adds missing results and the end of the last Turn, and records in the copy what was lost.
-fn close_open_ends(copy: &mut Log, breaks: &[Break]) -> Result<(), LogError> {
-    copy.close_open(
+fn close_open_ends(copy: &mut Log, breaks: &[LogBreak]) -> Result<(), LogError> {
+    copy.close_open_turn(
         "its result is missing in the damaged Log",
         "the Log was repaired while this Turn was open",
     )?;
-    let is_lost = |found: &&Break| matches!(found.kind, "unreadable_line" | "payload" | "blob");
+    let is_lost = |found: &&LogBreak| matches!(found.kind, "unreadable_line" | "payload" | "blob");
     for found in breaks.iter().filter(is_lost) {
         let mut extra = Extra::new();
         extra.insert("original_line".to_owned(), found.line.into());
@@ -221,9 +223,9 @@ fn close_open_ends(copy: &mut Log, breaks: &[Break]) -> Result<(), LogError> {
     Ok(())
 }
 
-fn write_report(folder: &SessionFolder, repaired: &Repaired) -> Result<(), LogError> {
+fn write_report(folder: &SessionFolder, repaired: &RepairReport) -> Result<(), LogError> {
     let failed = |source| LogError::Write { path: repaired.report_path.clone(), source };
     let text = serde_json::to_vec_pretty(repaired).map_err(|error| failed(error.into()))?;
     let folder = folder.folder().create().map_err(LogError::writing)?;
-    folder.replace(REPORT, &text, Durability::Lazy).map_err(LogError::writing)
+    folder.replace(REPORT, &text, WriteDurability::Lazy).map_err(LogError::writing)
 }

@@ -48,12 +48,12 @@ fn results(id: &str, output: &str) -> Canonical {
 }
 
 /// A Workspace with one Session of two answered Turns.
-struct Desk {
+struct LogFixture {
     folder: tempfile::TempDir,
     id: SessionId,
 }
 
-impl Desk {
+impl LogFixture {
     fn new() -> Self {
         let place = Self { folder: tempfile::tempdir().unwrap(), id: SessionId::mint() };
         let mut log = Log::create(place.workspace(), &place.id).unwrap();
@@ -83,7 +83,7 @@ impl Desk {
         self.rewrite((lines.join("\n") + "\n").as_bytes());
     }
     fn verify(&self) -> Verification {
-        verify(self.workspace(), &self.id).unwrap()
+        verify_log(self.workspace(), &self.id).unwrap()
     }
     fn breaks(&self) -> Vec<(&'static str, u64)> {
         self.verify().breaks.iter().map(|found| (found.kind, found.line)).collect()
@@ -92,7 +92,7 @@ impl Desk {
 
 #[test]
 fn a_log_comes_back_as_it_was_written() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let (log, opened) = Log::open(place.workspace(), &place.id).unwrap();
     assert!(opened.damage.is_empty() && opened.torn.is_none());
     let types: Vec<_> = log.history().iter().map(|event| event.type_name().to_owned()).collect();
@@ -114,7 +114,7 @@ fn a_log_comes_back_as_it_was_written() {
 
 #[test]
 fn the_proof_is_the_documented_one() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let mut previous = String::new();
     for line in place.lines() {
         let (body, suffix) = line.split_at(line.len() - 24);
@@ -127,19 +127,19 @@ fn the_proof_is_the_documented_one() {
 
 #[test]
 fn files_are_private_and_git_is_told_to_look_away() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(place.path()), 0o600);
     assert_eq!(mode(StateRoot::in_workspace(place.workspace()).sessions().path()), 0o700);
     let ignore =
-        fs::read_to_string(crate::base::paths::state(place.workspace()).join(".gitignore"))
+        fs::read_to_string(crate::base::paths::state_folder(place.workspace()).join(".gitignore"))
             .unwrap();
     assert!(ignore.contains("/sessions/") && !ignore.contains("config"));
 }
 
 #[test]
 fn a_second_writer_is_refused_and_told_who_has_it() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let held = Log::open(place.workspace(), &place.id).unwrap();
     let refused = Log::open(place.workspace(), &place.id).unwrap_err();
     assert!(
@@ -151,7 +151,7 @@ fn a_second_writer_is_refused_and_told_who_has_it() {
 
 #[test]
 fn changed_dropped_swapped_and_inserted_lines_show() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let lines = place.lines();
 
     let mut changed = lines.clone();
@@ -183,7 +183,7 @@ fn changed_dropped_swapped_and_inserted_lines_show() {
 
 #[test]
 fn a_torn_tail_is_closed_skipped_recorded_and_reported() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let whole = place.bytes();
     place.rewrite(&whole[..whole.len() - 10]);
     assert_eq!(place.breaks(), [("unreadable_line", 6)]);
@@ -205,7 +205,7 @@ fn a_torn_tail_is_closed_skipped_recorded_and_reported() {
 
 #[test]
 fn a_death_while_a_torn_tail_is_closed_is_made_good_by_the_next_open() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let whole = place.bytes();
     let torn = &whole[..whole.len() - 10];
     place.rewrite(torn);
@@ -226,7 +226,7 @@ fn a_death_while_a_torn_tail_is_closed_is_made_good_by_the_next_open() {
 
 #[test]
 fn a_line_that_only_lost_its_newline_counts() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let whole = place.bytes();
     place.rewrite(&whole[..whole.len() - 1]);
     assert_eq!(place.breaks(), [("torn_tail", 6)]);
@@ -239,7 +239,7 @@ fn a_line_that_only_lost_its_newline_counts() {
 
 #[test]
 fn damage_in_the_middle_never_blocks_and_names_its_place() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let lines = place.lines();
     for rubbish in
         [&b"\0\0\0\0"[..], b"{\"half\":", b"\xff\xfe", "\u{2028}".as_bytes(), b"[]", b"7"]
@@ -260,7 +260,7 @@ fn damage_in_the_middle_never_blocks_and_names_its_place() {
 
 #[test]
 fn unknown_types_and_fields_survive_and_are_not_damage() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
     let data = serde_json::value::RawValue::from_string(r#"{"z":1,"a":[2.50]}"#.into()).unwrap();
     log.append(Canonical::decode("from_the_future", &data)).unwrap();
@@ -278,7 +278,7 @@ fn unknown_types_and_fields_survive_and_are_not_damage() {
 
 #[test]
 fn a_large_payload_goes_to_a_blob_and_comes_back() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let large = "x".repeat(blob::LARGEST_INLINE + 1);
     let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
     log.append(says("three")).unwrap();
@@ -299,22 +299,22 @@ fn a_large_payload_goes_to_a_blob_and_comes_back() {
     assert_eq!(place.breaks(), [("blob", 9)]);
     fs::remove_file(blob).unwrap();
     assert_eq!(place.breaks(), [("blob", 9)], "calls and results still pair");
-    let repaired = repair(place.workspace(), &place.id).unwrap();
-    let copy = verify(place.workspace(), &repaired.session_id).unwrap();
+    let repaired = repair_log(place.workspace(), &place.id).unwrap();
+    let copy = verify_log(place.workspace(), &repaired.session_id).unwrap();
     assert!(copy.ok && repaired.events_dropped == 0, "{:?}", copy.breaks);
 }
 
 #[test]
 fn repair_drops_a_payload_that_cannot_be_read() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let mut lines = place.lines();
     let result = lines.iter().position(|line| line.contains("tool_result")).unwrap();
     lines[result] = lines[result].replace("call_id", "cell_id");
     place.rewrite_lines(&lines);
     assert!(place.breaks().contains(&("payload", result as u64 + 1)), "{:?}", place.breaks());
-    let repaired = repair(place.workspace(), &place.id).unwrap();
+    let repaired = repair_log(place.workspace(), &place.id).unwrap();
     assert_eq!((repaired.events_dropped, repaired.events_added), (1, 2));
-    let copy = verify(place.workspace(), &repaired.session_id).unwrap();
+    let copy = verify_log(place.workspace(), &repaired.session_id).unwrap();
     assert!(copy.ok, "{:?}", copy.breaks);
 }
 
@@ -325,7 +325,7 @@ fn a_log_of_the_first_pixir_opens_and_goes_on() {
     fs::create_dir_all(StateRoot::in_workspace(folder.path()).sessions().path()).unwrap();
     let fixture = include_bytes!("../../../tests/fixtures/first-pixir.ndjson");
     fs::write(StateRoot::in_workspace(folder.path()).log(&id), fixture).unwrap();
-    let before = verify(folder.path(), &id).unwrap();
+    let before = verify_log(folder.path(), &id).unwrap();
     assert!(before.ok, "{:?}", before.breaks);
     assert_eq!((before.proven_lines, before.unproven_lines), (0, before.events as u64));
 
@@ -335,14 +335,14 @@ fn a_log_of_the_first_pixir_opens_and_goes_on() {
     log.append(says("go on")).unwrap();
     log.append(answers("gladly")).unwrap();
     drop(log);
-    let after = verify(folder.path(), &id).unwrap();
+    let after = verify_log(folder.path(), &id).unwrap();
     assert!(after.ok, "{:?}", after.breaks);
     assert_eq!((after.proven_lines, after.events as u64), (2, next + 2));
 }
 
 #[test]
 fn a_closed_log_can_be_opened_even_while_a_child_is_being_started() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let (log, _) = Log::open(place.workspace(), &place.id).unwrap();
     // A fork leaves a copy of the descriptor in the child until its exec.
     let copy = log.file.try_clone().unwrap();
@@ -360,7 +360,7 @@ fn links_where_state_should_be_are_refused() {
     assert!(matches!(refused, LogError::UnsafePath { .. }), "{refused}");
     assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
 
-    let place = Desk::new();
+    let place = LogFixture::new();
     let target = place.folder.path().join("target");
     fs::rename(place.path(), &target).unwrap();
     std::os::unix::fs::symlink(&target, place.path()).unwrap();
@@ -369,7 +369,7 @@ fn links_where_state_should_be_are_refused() {
 
 #[test]
 fn a_deleted_log_does_not_pretend_to_be_durable() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let (mut log, _) = Log::open(place.workspace(), &place.id).unwrap();
     fs::remove_file(place.path()).unwrap();
     let refused = log.append(says("into the void"));
@@ -381,7 +381,7 @@ fn a_deleted_log_does_not_pretend_to_be_durable() {
 
 #[test]
 fn repair_writes_a_clean_copy_and_leaves_the_original_alone() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let lines = place.lines();
     let mut broken = lines.clone();
     broken[2] = "torn".to_owned();
@@ -389,20 +389,20 @@ fn repair_writes_a_clean_copy_and_leaves_the_original_alone() {
     broken.pop();
     place.rewrite_lines(&broken[..5]);
     let before = place.bytes();
-    let repaired = repair(place.workspace(), &place.id).unwrap();
+    let repaired = repair_log(place.workspace(), &place.id).unwrap();
     assert_eq!(place.bytes(), before);
-    let copy = verify(place.workspace(), &repaired.session_id).unwrap();
+    let copy = verify_log(place.workspace(), &repaired.session_id).unwrap();
     assert!(copy.ok, "{:?}", copy.breaks);
     assert!(copy.open_turn.is_none());
     assert!(repaired.report_path.exists());
     assert!(!repaired.breaks.is_empty());
-    let again = repair(place.workspace(), &place.id).unwrap();
+    let again = repair_log(place.workspace(), &place.id).unwrap();
     assert_ne!(again.session_id, repaired.session_id);
 }
 
 #[test]
 fn a_call_id_that_is_used_twice_still_pairs() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
     let twice = [calls("same"), calls("same"), results("same", "1"), results("same", "2")];
     for fact in [says("three")].into_iter().chain(twice).chain([answers("3")]) {
@@ -414,20 +414,20 @@ fn a_call_id_that_is_used_twice_still_pairs() {
 
 #[test]
 fn a_turn_that_another_one_follows_needs_an_end() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
     for fact in [says("three"), says("four"), answers("4")] {
         log.append(fact).unwrap();
     }
     drop(log);
     assert_eq!(place.breaks(), [("turn_without_end", 7)]);
-    let copy = repair(place.workspace(), &place.id).unwrap();
-    assert!(verify(place.workspace(), &copy.session_id).unwrap().ok);
+    let copy = repair_log(place.workspace(), &place.id).unwrap();
+    assert!(verify_log(place.workspace(), &copy.session_id).unwrap().ok);
 }
 
 #[test]
 fn a_seq_beyond_reason_is_damage_and_does_not_lead_the_next_one_astray() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let mut lines = place.lines();
     lines[3] = lines[3].replace(r#""seq":3"#, r#""seq":9007199254740992"#);
     place.rewrite_lines(&lines);
@@ -437,11 +437,11 @@ fn a_seq_beyond_reason_is_damage_and_does_not_lead_the_next_one_astray() {
 
 #[test]
 fn bytes_that_could_not_be_taken_back_are_never_cut_into_later() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
     // A failed append left half a line behind, and the file could not be shortened.
     fs::OpenOptions::new().append(true).open(place.path()).unwrap().write_all(b"{\"half").unwrap();
-    log.state = State::Torn;
+    log.state = WriteState::Torn;
     log.end = fs::metadata(place.path()).unwrap().len();
     log.append(says("three")).unwrap();
     log.append(answers("3")).unwrap();
@@ -454,7 +454,7 @@ fn bytes_that_could_not_be_taken_back_are_never_cut_into_later() {
 
 #[test]
 fn a_damaged_blob_is_written_again() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let large = "x".repeat(blob::LARGEST_INLINE + 1);
     let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
     log.append(says(&large)).unwrap();
@@ -471,7 +471,7 @@ fn a_damaged_blob_is_written_again() {
 
 #[test]
 fn a_log_never_grows_beyond_what_can_be_opened() {
-    let place = Desk::new();
+    let place = LogFixture::new();
     let mut log = Log::open(place.workspace(), &place.id).unwrap().0;
     let file = fs::OpenOptions::new().write(true).open(place.path()).unwrap();
     // A sparse file takes no space on the disk.

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{Flaw, Log, LogError, Place, Reading};
+use super::{DamageKind, LinePosition, Log, LogContents, LogError};
 use crate::base::error::counted;
 use crate::base::id::{CallId, SessionId};
-use crate::record::event::{Canonical, Descriptor, LogRepaired, Seq};
+use crate::record::event::{Canonical, LogRepaired, ResourceDescriptor, Seq};
 use crate::record::history::{History, OpenTurn};
-use crate::record::resource::Store;
+use crate::record::resource::ResourceStore;
 use crate::record::state_dir::StateRoot;
 
 /// The result of checking a Log; a promise to machines, so it serializes.
@@ -37,18 +37,18 @@ pub struct Verification {
     pub turns: usize,
     /// The last Turn, when it has no terminal event yet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub open_turn: Option<Open>,
+    pub open_turn: Option<UnfinishedTurn>,
     /// Everything that is wrong, in the order of the file.
-    pub breaks: Vec<Break>,
+    pub breaks: Vec<LogBreak>,
     /// Torn lines that a later `log_repaired` accounts for.
-    pub repaired: Vec<Break>,
+    pub repaired: Vec<LogBreak>,
     /// The limits of this check, for people.
     pub notes: Vec<String>,
 }
 
 /// A Turn that has begun and not ended.
 #[derive(Debug, Serialize)]
-pub struct Open {
+pub struct UnfinishedTurn {
     /// The number of the Turn, from 1.
     pub number: usize,
     /// The seq at which it began.
@@ -59,7 +59,7 @@ pub struct Open {
 
 /// One thing that is wrong in a Log, and its position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Break {
+pub struct LogBreak {
     /// One word for machines, such as `unreadable_line` or `broken_proof`.
     pub kind: &'static str,
     /// The number of the line, from 1.
@@ -73,18 +73,18 @@ pub struct Break {
 }
 
 /// Checks chain, seq, pairs of calls and results, blobs and Resources of a Log; never changes it.
-pub fn verify(root: impl Into<StateRoot>, id: &SessionId) -> Result<Verification, LogError> {
+pub fn verify_log(root: impl Into<StateRoot>, id: &SessionId) -> Result<Verification, LogError> {
     let root = &root.into();
     let reading = Log::read(root, id)?;
-    let mut findings = Findings::default();
-    findings.damage(&reading);
-    findings.sequence(&reading);
-    findings.pairs(&reading);
-    findings.ends(&reading);
-    findings.resources(&reading, &Store::new(&root.session_folder(id).folder()));
+    let mut findings = VerifyFindings::default();
+    findings.check_damage(&reading);
+    findings.check_sequence(&reading);
+    findings.check_call_pairs(&reading);
+    findings.check_turn_ends(&reading);
+    findings.check_resources(&reading, &ResourceStore::new(&root.session_folder(id).folder()));
     let history = History::from_events(reading.events.clone());
     let turns = history.turns();
-    let open_turn = turns.open.map(|OpenTurn { number, seq }| Open {
+    let open_turn = turns.open.map(|OpenTurn { number, seq }| UnfinishedTurn {
         number,
         seq,
         pending_calls: findings.pending.clone(),
@@ -117,15 +117,15 @@ pub fn verify(root: impl Into<StateRoot>, id: &SessionId) -> Result<Verification
 }
 
 #[derive(Default)]
-struct Findings {
-    breaks: Vec<Break>,
-    repaired: Vec<Break>,
+struct VerifyFindings {
+    breaks: Vec<LogBreak>,
+    repaired: Vec<LogBreak>,
     /// Calls without a result in the Turn that is still open.
     pending: Vec<CallId>,
 }
 
-impl Findings {
-    fn damage(&mut self, reading: &Reading) {
+impl VerifyFindings {
+    fn check_damage(&mut self, reading: &LogContents) {
         let accounted: Vec<&LogRepaired> = reading
             .events
             .iter()
@@ -135,9 +135,9 @@ impl Findings {
             })
             .collect();
         for damage in &reading.damage {
-            let (kind, message) = describe(&damage.flaw);
-            let found = at(damage.place, kind, message);
-            if is_accounted(&accounted, damage.place, &damage.flaw) {
+            let (kind, message) = describe_damage(&damage.kind);
+            let found = break_at(damage.place, kind, message);
+            if is_recorded_repair(&accounted, damage.place, &damage.kind) {
                 self.repaired.push(found);
             } else {
                 self.breaks.push(found);
@@ -147,33 +147,33 @@ impl Findings {
             && torn.whole
         {
             let message = "the last line has no newline".to_owned();
-            self.breaks.push(at(torn.place, "torn_tail", message));
+            self.breaks.push(break_at(torn.place, "torn_tail", message));
         }
     }
 
-    fn sequence(&mut self, reading: &Reading) {
+    fn check_sequence(&mut self, reading: &LogContents) {
         let mut expected: Option<Seq> = None;
         for (event, place) in reading.events.iter().zip(&reading.places) {
             let Some(seq) = event.seq() else {
-                self.breaks.push(at(*place, "seq_missing", "it has no seq".to_owned()));
+                self.breaks.push(break_at(*place, "seq_missing", "it has no seq".to_owned()));
                 continue;
             };
             let wanted = expected.unwrap_or(0);
             if seq != wanted {
                 let message = format!("seq is {seq} where {wanted} was expected");
-                self.breaks.push(at(*place, "seq_order", message));
+                self.breaks.push(break_at(*place, "seq_order", message));
             }
             expected = Some(seq + 1);
         }
     }
 
-    fn pairs(&mut self, reading: &Reading) {
+    fn check_call_pairs(&mut self, reading: &LogContents) {
         // An id may be used more than once: a result answers the oldest open call with its id.
-        let mut open: HashMap<&CallId, VecDeque<Unanswered>> = HashMap::new();
+        let mut open: HashMap<&CallId, VecDeque<UnansweredCall>> = HashMap::new();
         for (event, place) in reading.events.iter().zip(&reading.places) {
             match event.fact() {
                 Some(Canonical::ToolCall(call)) => {
-                    let unanswered = Unanswered { place: *place, turn_ended: false };
+                    let unanswered = UnansweredCall { place: *place, turn_ended: false };
                     open.entry(&call.call_id).or_default().push_back(unanswered);
                 }
                 // A result may come after its Turn: an orphan is closed when the Log is opened.
@@ -181,7 +181,7 @@ impl Findings {
                     let answered = open.get_mut(&result.call_id).and_then(VecDeque::pop_front);
                     if answered.is_none() {
                         let message = format!("result {} has no call", result.call_id);
-                        self.breaks.push(at(*place, "result_without_call", message));
+                        self.breaks.push(break_at(*place, "result_without_call", message));
                     }
                 }
                 Some(fact) if is_boundary(fact) => {
@@ -200,7 +200,7 @@ impl Findings {
         left.sort_by_key(|(_, call)| call.place.line);
         for (call_id, call) in left {
             if call.turn_ended {
-                self.unanswered(call_id, call.place);
+                self.add_unanswered_call(call_id, call.place);
             } else {
                 self.pending.push(call_id.clone());
             }
@@ -209,14 +209,14 @@ impl Findings {
 
     /// Every Turn but the last has an end. The first Pixir did not promise that, so its lines are
     /// not judged by it.
-    fn ends(&mut self, reading: &Reading) {
-        let mut open: Option<Place> = None;
+    fn check_turn_ends(&mut self, reading: &LogContents) {
+        let mut open: Option<LinePosition> = None;
         for (event, place) in reading.events.iter().zip(&reading.places) {
             let Some(fact) = event.fact().filter(|fact| is_boundary(fact)) else { continue };
             let begins = matches!(fact, Canonical::UserMessage(_));
             if let Some(place) = open.filter(|_| begins) {
                 let message = "a Turn begins here and has no end".to_owned();
-                self.breaks.push(at(place, "turn_without_end", message));
+                self.breaks.push(break_at(place, "turn_without_end", message));
             }
             let is_ours = reading.first_proven.is_some_and(|first| place.line >= first);
             open = Some(*place).filter(|_| begins && is_ours);
@@ -224,31 +224,31 @@ impl Findings {
     }
 
     /// Every Resource that a line names is stored and unchanged; each is read once.
-    fn resources(&mut self, reading: &Reading, store: &Store) {
+    fn check_resources(&mut self, reading: &LogContents, store: &ResourceStore) {
         let mut looked_at = HashSet::new();
         for (event, place) in reading.events.iter().zip(&reading.places) {
-            for own in event.fact().map(named).unwrap_or_default() {
+            for own in event.fact().map(named_resources).unwrap_or_default() {
                 // The first Pixir stored Resources elsewhere, and without a hash.
                 let Some(sha256) = own.sha256.as_deref() else { continue };
                 if !looked_at.insert(sha256.to_owned()) {
                     continue;
                 }
-                if let Err(lost) = store.get(sha256, own.bytes) {
+                if let Err(lost) = store.read_bytes(sha256, own.bytes) {
                     let message = format!("resource {} ({}): {lost}", own.id, own.name);
-                    self.breaks.push(at(*place, "resource", message));
+                    self.breaks.push(break_at(*place, "resource", message));
                 }
             }
         }
     }
 
-    fn unanswered(&mut self, call_id: &CallId, place: Place) {
+    fn add_unanswered_call(&mut self, call_id: &CallId, place: LinePosition) {
         let message = format!("call {call_id} never got its result");
-        self.breaks.push(at(place, "call_without_result", message));
+        self.breaks.push(break_at(place, "call_without_result", message));
     }
 }
 
 /// The Resources that a fact names.
-pub fn named(fact: &Canonical) -> Vec<Descriptor> {
+pub fn named_resources(fact: &Canonical) -> Vec<ResourceDescriptor> {
     match fact {
         Canonical::UserMessage(message) => message.descriptors().collect(),
         Canonical::ToolResult(result) => result.descriptor().into_iter().collect(),
@@ -256,8 +256,8 @@ pub fn named(fact: &Canonical) -> Vec<Descriptor> {
     }
 }
 
-struct Unanswered {
-    place: Place,
+struct UnansweredCall {
+    place: LinePosition,
     turn_ended: bool,
 }
 
@@ -269,25 +269,27 @@ fn is_boundary(fact: &Canonical) -> bool {
     }
 }
 
-fn describe(flaw: &Flaw) -> (&'static str, String) {
+fn describe_damage(flaw: &DamageKind) -> (&'static str, String) {
     match flaw {
-        Flaw::Unreadable { reason, .. } => ("unreadable_line", reason.clone()),
-        Flaw::BrokenProof => {
+        DamageKind::Unreadable { reason, .. } => ("unreadable_line", reason.clone()),
+        DamageKind::BrokenProof => {
             ("broken_proof", "its proof does not follow from the line before".to_owned())
         }
-        Flaw::Unproven => ("unproven_line", "it carries no proof among lines that do".to_owned()),
-        Flaw::Blob { reason } => ("blob", reason.clone()),
-        Flaw::Payload { reason } => ("payload", reason.clone()),
+        DamageKind::Unproven => {
+            ("unproven_line", "it carries no proof among lines that do".to_owned())
+        }
+        DamageKind::Blob { reason } => ("blob", reason.clone()),
+        DamageKind::Payload { reason } => ("payload", reason.clone()),
     }
 }
 
-fn is_accounted(repairs: &[&LogRepaired], place: Place, flaw: &Flaw) -> bool {
-    let Flaw::Unreadable { sha256, .. } = flaw else { return false };
+fn is_recorded_repair(repairs: &[&LogRepaired], place: LinePosition, flaw: &DamageKind) -> bool {
+    let DamageKind::Unreadable { sha256, .. } = flaw else { return false };
     repairs.iter().any(|repaired| {
         !repaired.kept && repaired.offset == place.offset && repaired.sha256 == *sha256
     })
 }
 
-fn at(place: Place, kind: &'static str, message: String) -> Break {
-    Break { kind, line: place.line, offset: place.offset, length: place.length, message }
+fn break_at(place: LinePosition, kind: &'static str, message: String) -> LogBreak {
+    LogBreak { kind, line: place.line, offset: place.offset, length: place.length, message }
 }

@@ -10,8 +10,10 @@ use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::sniff::{Nature, look};
-use super::{Flaw, LARGEST, LARGEST_SUM, MOST, ResourceError, plain_name};
+use super::sniff::{ContentKind, detect_content};
+use super::{
+    AttachmentProblem, MAX_ATTACHMENT_BYTES, MAX_TURN_BYTES, MOST, ResourceError, display_name,
+};
 use crate::base::link_escape::escape_by_link;
 
 /// A file that will be attached: its name, its bytes, and the kind of its content.
@@ -19,24 +21,24 @@ use crate::base::link_escape::escape_by_link;
 pub struct Attachment {
     pub(super) name: String,
     pub(super) bytes: Vec<u8>,
-    pub(super) nature: Nature,
+    pub(super) content_kind: ContentKind,
 }
 
 impl Attachment {
     /// Reads a file that the user named.
     pub fn open(path: &Path) -> Result<Self, ResourceError> {
-        Self::read(path).map_err(|flaw| ResourceError { path: path.to_owned(), flaw })
+        Self::read_file(path).map_err(|flaw| ResourceError { path: path.to_owned(), flaw })
     }
 
     /// Checks bytes that did not come from a path.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, ResourceError> {
         let path = PathBuf::from(name);
-        Self::judge(&path, bytes).map_err(|flaw| ResourceError { path, flaw })
+        Self::check_bytes(&path, bytes).map_err(|flaw| ResourceError { path, flaw })
     }
 
     /// Whether it is an image.
     pub fn is_image(&self) -> bool {
-        matches!(self.nature, Nature::Image(_))
+        matches!(self.content_kind, ContentKind::Image(_))
     }
 
     /// The number of its bytes.
@@ -49,10 +51,12 @@ impl Attachment {
         &self.name
     }
 
-    fn read(path: &Path) -> Result<Self, Flaw> {
+    fn read_file(path: &Path) -> Result<Self, AttachmentProblem> {
         let refused = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Flaw::Missing,
-            _ => Flaw::Unreadable(error),
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+                AttachmentProblem::Missing
+            }
+            _ => AttachmentProblem::Unreadable(error),
         };
         // Checked before it is opened, because opening some devices has an effect.
         refuse_irregular(&fs::metadata(path).map_err(refused)?)?;
@@ -62,63 +66,66 @@ impl Attachment {
         // Checked again, because the path may lead elsewhere by now.
         let facts = file.metadata().map_err(refused)?;
         refuse_irregular(&facts)?;
-        if facts.len() > LARGEST {
+        if facts.len() > MAX_ATTACHMENT_BYTES {
             return Err(too_large(facts.len()));
         }
         let mut bytes = Vec::with_capacity(usize::try_from(facts.len()).unwrap_or_default());
-        file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(refused)?;
-        Self::judge(path, bytes)
+        file.take(MAX_ATTACHMENT_BYTES + 1).read_to_end(&mut bytes).map_err(refused)?;
+        Self::check_bytes(path, bytes)
     }
 
-    fn judge(path: &Path, bytes: Vec<u8>) -> Result<Self, Flaw> {
+    fn check_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self, AttachmentProblem> {
         if bytes.is_empty() {
-            return Err(Flaw::Empty);
+            return Err(AttachmentProblem::Empty);
         }
-        if bytes.len() as u64 > LARGEST {
+        if bytes.len() as u64 > MAX_ATTACHMENT_BYTES {
             return Err(too_large(bytes.len() as u64));
         }
-        let nature = look(&bytes)?;
-        Ok(Self { name: plain_name(path), bytes, nature })
+        let content_kind = detect_content(&bytes)?;
+        Ok(Self { name: display_name(path), bytes, content_kind })
     }
 }
 
 /// Reads all files that the user named, in their order; the same file counts once. `workspace` is the
 /// real path of the Workspace.
-pub fn gather(paths: &[PathBuf], workspace: &Path) -> Result<Vec<Attachment>, ResourceError> {
+pub fn read_attachments(
+    paths: &[PathBuf],
+    workspace: &Path,
+) -> Result<Vec<Attachment>, ResourceError> {
     let mut gathered: Vec<Attachment> = Vec::new();
     let mut sum = 0;
     for path in paths {
         let refuse = |flaw| Err(ResourceError { path: path.clone(), flaw });
         if gathered.len() == MOST {
-            return refuse(Flaw::TooMany(MOST + 1));
+            return refuse(AttachmentProblem::TooMany(MOST + 1));
         }
         let attachment = Attachment::open(path)?;
         if let Some(target) = escape_by_link(workspace, path) {
-            return refuse(Flaw::LeadsOutside(target));
+            return refuse(AttachmentProblem::LeadsOutside(target));
         }
         if gathered.contains(&attachment) {
             continue;
         }
         sum += attachment.bytes.len() as u64;
-        if sum > LARGEST_SUM {
+        if sum > MAX_TURN_BYTES {
             let what = "all attachments together";
-            return refuse(Flaw::TooLarge { bytes: sum, limit: LARGEST_SUM, what });
+            return refuse(AttachmentProblem::TooLarge { bytes: sum, limit: MAX_TURN_BYTES, what });
         }
         gathered.push(attachment);
     }
     Ok(gathered)
 }
 
-fn too_large(bytes: u64) -> Flaw {
-    Flaw::TooLarge { bytes, limit: LARGEST, what: "an attachment" }
+fn too_large(bytes: u64) -> AttachmentProblem {
+    AttachmentProblem::TooLarge { bytes, limit: MAX_ATTACHMENT_BYTES, what: "an attachment" }
 }
 
-fn refuse_irregular(facts: &fs::Metadata) -> Result<(), Flaw> {
+fn refuse_irregular(facts: &fs::Metadata) -> Result<(), AttachmentProblem> {
     let kind = facts.file_type();
     if kind.is_file() {
         return Ok(());
     }
-    Err(Flaw::NotAFile(if kind.is_dir() {
+    Err(AttachmentProblem::NotAFile(if kind.is_dir() {
         "a directory"
     } else if kind.is_fifo() {
         "a named pipe"

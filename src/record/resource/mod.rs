@@ -7,7 +7,7 @@
 
 mod attach;
 mod contents;
-mod shelf;
+mod resources;
 mod sniff;
 mod store;
 #[cfg(test)]
@@ -17,32 +17,34 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-pub use attach::{Attachment, gather};
-pub use contents::{Contents, Part, picture, visible, wanted};
-pub use shelf::{Shelf, Showing, head};
-pub use sniff::{Nature, is_image, look};
-pub use store::{Lost, Store};
+pub use attach::{Attachment, read_attachments};
+pub use contents::{
+    ContentPart, ResourceContents, control_picture, escape_controls, shown_resources,
+};
+pub use resources::{Resources, ShowResult, fitting_prefix};
+pub use sniff::{ContentKind, detect_content, is_image};
+pub use store::{ResourceReadError, ResourceStore};
 
 use crate::base::error::{Explain, Kind};
 
 /// How many attachments a Turn takes.
 pub const MOST: usize = 20;
 /// The largest attachment, in bytes.
-pub const LARGEST: u64 = 16 << 20;
+pub const MAX_ATTACHMENT_BYTES: u64 = 16 << 20;
 /// The largest image, in bytes; servers refuse larger ones, or scale them down.
-pub const LARGEST_IMAGE: u64 = 8 << 20;
+pub const MAX_IMAGE_BYTES: u64 = 8 << 20;
 /// All attachments of a Turn together, in bytes.
-pub const LARGEST_SUM: u64 = 48 << 20;
+pub const MAX_TURN_BYTES: u64 = 48 << 20;
 /// The longest side of an image, in pixels.
 pub const LONGEST_SIDE: u32 = 16_000;
 /// How many bytes of a text are shown on its Turn; the model can page through the rest.
-pub const INLINED: usize = 64 << 10;
+pub const MAX_INLINED_BYTES: usize = 64 << 10;
 /// How many bytes of all texts of a Turn together.
-pub const INLINED_SUM: usize = 256 << 10;
+pub const MAX_TURN_INLINED_BYTES: usize = 256 << 10;
 /// How many images a Turn shows, attached or viewed; every request of the Turn carries them.
-pub const MOST_IMAGES: usize = 40;
+pub const MAX_TURN_IMAGES: usize = 40;
 /// How many bytes of images a Turn shows.
-pub const IMAGES_SUM: u64 = 32 << 20;
+pub const MAX_TURN_IMAGE_BYTES: u64 = 32 << 20;
 
 /// Why a file cannot be attached.
 #[derive(Debug, thiserror::Error)]
@@ -51,13 +53,13 @@ pub struct ResourceError {
     /// The file, as the user named it.
     pub path: PathBuf,
     /// The problem with it.
-    pub flaw: Flaw,
+    pub flaw: AttachmentProblem,
 }
 
 /// A problem with a file that should be attached.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each says what it is")]
-pub enum Flaw {
+pub enum AttachmentProblem {
     #[error("there is no such file")]
     Missing,
     #[error("it is {0}, not a file")]
@@ -80,7 +82,7 @@ pub enum Flaw {
     TooWide { width: u32, height: u32 },
 }
 
-impl Flaw {
+impl AttachmentProblem {
     /// The next action for the user.
     pub fn next_action(&self) -> String {
         match self {
@@ -103,8 +105,8 @@ impl Flaw {
 impl Explain for ResourceError {
     fn kind(&self) -> Kind {
         match self.flaw {
-            Flaw::Missing => Kind::NotFound,
-            Flaw::LeadsOutside(_) => Kind::OutsideWorkspace,
+            AttachmentProblem::Missing => Kind::NotFound,
+            AttachmentProblem::LeadsOutside(_) => Kind::OutsideWorkspace,
             _ => Kind::InvalidArgs,
         }
     }
@@ -118,7 +120,7 @@ impl Explain for ResourceError {
 
 /// A name for Logs, models and screens: the last part of a path, on one line and without
 /// characters that cannot be seen.
-pub fn plain_name(path: &std::path::Path) -> String {
+pub fn display_name(path: &std::path::Path) -> String {
     const LONGEST_NAME: usize = 120;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_odd = |c: char| {

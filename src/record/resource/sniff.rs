@@ -1,12 +1,12 @@
 //! Content sniffing: the type of a file by its first bytes, never by its name. Pure.
 
-use super::{Flaw, LARGEST_IMAGE, LONGEST_SIDE};
+use super::{AttachmentProblem, LONGEST_SIDE, MAX_IMAGE_BYTES};
 
 /// The kind of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nature {
+pub enum ContentKind {
     /// An image that a model can view.
-    Image(Image),
+    Image(ImageHeader),
     /// UTF-8 without NUL.
     Text,
     /// Anything else, by its media type.
@@ -15,7 +15,7 @@ pub enum Nature {
 
 /// Type and size of an image, from its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Image {
+pub struct ImageHeader {
     pub media_type: &'static str,
     pub width: u32,
     pub height: u32,
@@ -23,33 +23,37 @@ pub struct Image {
 
 /// Whether a file with this beginning is of an image type that models accept.
 pub fn is_image(head: &[u8]) -> bool {
-    format(head).is_some()
+    image_format(head).is_some()
 }
 
 /// Detects the kind of a whole file. An image that is broken, too large, or of a type that no Provider accepts is
 /// refused, because it was attached to be seen.
-pub fn look(bytes: &[u8]) -> Result<Nature, Flaw> {
-    if let Some((media_type, size)) = format(bytes) {
+pub fn detect_content(bytes: &[u8]) -> Result<ContentKind, AttachmentProblem> {
+    if let Some((media_type, size)) = image_format(bytes) {
         let (width, height) = size(bytes)
             .filter(|(width, height)| *width > 0 && *height > 0)
-            .filter(|_| !is_cut(bytes))
-            .ok_or(Flaw::Broken(media_type))?;
+            .filter(|_| !is_truncated_png(bytes))
+            .ok_or(AttachmentProblem::Broken(media_type))?;
         if width > LONGEST_SIDE || height > LONGEST_SIDE {
-            return Err(Flaw::TooWide { width, height });
+            return Err(AttachmentProblem::TooWide { width, height });
         }
-        if bytes.len() as u64 > LARGEST_IMAGE {
+        if bytes.len() as u64 > MAX_IMAGE_BYTES {
             let bytes = bytes.len() as u64;
-            return Err(Flaw::TooLarge { bytes, limit: LARGEST_IMAGE, what: "an image" });
+            return Err(AttachmentProblem::TooLarge {
+                bytes,
+                limit: MAX_IMAGE_BYTES,
+                what: "an image",
+            });
         }
-        return Ok(Nature::Image(Image { media_type, width, height }));
+        return Ok(ContentKind::Image(ImageHeader { media_type, width, height }));
     }
-    if let Some(media_type) = untaken(bytes) {
-        return Err(Flaw::Unsupported(media_type));
+    if let Some(media_type) = unsupported_image(bytes) {
+        return Err(AttachmentProblem::Unsupported(media_type));
     }
-    Ok(match archive(bytes) {
-        Some(media_type) => Nature::File(media_type),
-        None if is_text(bytes) => Nature::Text,
-        None => Nature::File("application/octet-stream"),
+    Ok(match known_binary(bytes) {
+        Some(media_type) => ContentKind::File(media_type),
+        None if is_text(bytes) => ContentKind::Text,
+        None => ContentKind::File("application/octet-stream"),
     })
 }
 
@@ -57,10 +61,10 @@ fn is_text(bytes: &[u8]) -> bool {
     memchr::memchr(0, bytes).is_none() && std::str::from_utf8(bytes).is_ok()
 }
 
-type Measure = fn(&[u8]) -> Option<(u32, u32)>;
+type ReadDimensions = fn(&[u8]) -> Option<(u32, u32)>;
 
 /// The media type of an image that every Provider accepts, and the function that reads its dimensions.
-fn format(bytes: &[u8]) -> Option<(&'static str, Measure)> {
+fn image_format(bytes: &[u8]) -> Option<(&'static str, ReadDimensions)> {
     if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
         Some(("image/png", png))
     } else if bytes.starts_with(b"\xff\xd8\xff") {
@@ -75,7 +79,7 @@ fn format(bytes: &[u8]) -> Option<(&'static str, Measure)> {
 }
 
 /// The media type of an image that must be converted first.
-fn untaken(bytes: &[u8]) -> Option<&'static str> {
+fn unsupported_image(bytes: &[u8]) -> Option<&'static str> {
     const BRANDS: [(&[u8], &str); 7] = [
         (b"heic", "image/heic"),
         (b"heix", "image/heic"),
@@ -100,7 +104,7 @@ fn untaken(bytes: &[u8]) -> Option<&'static str> {
 }
 
 /// The media type of other well-known binary files.
-fn archive(bytes: &[u8]) -> Option<&'static str> {
+fn known_binary(bytes: &[u8]) -> Option<&'static str> {
     const KNOWN: [(&[u8], &str); 7] = [
         (b"%PDF-", "application/pdf"),
         (b"PK\x03\x04", "application/zip"),
@@ -120,7 +124,7 @@ fn png(bytes: &[u8]) -> Option<(u32, u32)> {
 
 /// Whether the end of a PNG is missing: its chunks have lengths, and the last one has a name of its own. A Provider
 /// would refuse it, again with every later request that shows it.
-fn is_cut(bytes: &[u8]) -> bool {
+fn is_truncated_png(bytes: &[u8]) -> bool {
     let mut place = 8;
     while bytes.starts_with(b"\x89PNG") {
         let (Some(length), Some(name)) = (be32(bytes, place), array::<4>(bytes, place + 4)) else {

@@ -6,18 +6,18 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::base::files::{Durability, StateError, StateFolder};
+use crate::base::files::{StateError, StatePath, WriteDurability};
 use crate::base::id;
 
 /// The Resources of one Session, on disk.
 #[derive(Debug, Clone)]
-pub struct Store {
-    folder: StateFolder,
+pub struct ResourceStore {
+    folder: StatePath,
 }
 
 /// Why stored bytes cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
+pub enum ResourceReadError {
     #[error("it is missing")]
     Missing,
     #[error("it is not what was stored")]
@@ -26,9 +26,9 @@ pub enum Lost {
     Unreadable(io::Error),
 }
 
-impl Store {
+impl ResourceStore {
     /// The store of the Session with this folder; no folder is created before something is stored.
-    pub fn new(session_folder: &StateFolder) -> Self {
+    pub fn new(session_folder: &StatePath) -> Self {
         Self { folder: session_folder.join("resources") }
     }
 
@@ -38,14 +38,14 @@ impl Store {
     }
 
     /// Stores bytes durably, and returns their hash.
-    pub fn put(&self, bytes: &[u8]) -> io::Result<String> {
+    pub fn store_bytes(&self, bytes: &[u8]) -> io::Result<String> {
         let sha256 = id::sha256(bytes);
-        if self.get(&sha256, bytes.len() as u64).is_ok() {
+        if self.read_bytes(&sha256, bytes.len() as u64).is_ok() {
             return Ok(sha256);
         }
         let is_new = self.folder.open()?.is_none();
         let folder = self.folder.create()?;
-        folder.replace(&sha256, bytes, Durability::Synced)?;
+        folder.replace(&sha256, bytes, WriteDurability::Synced)?;
         if is_new {
             // The names of the new folders must be durable as well.
             let session = self.folder.parent();
@@ -57,28 +57,28 @@ impl Store {
     }
 
     /// The bytes with this hash and this length.
-    pub fn get(&self, sha256: &str, length: u64) -> Result<Vec<u8>, Lost> {
+    pub fn read_bytes(&self, sha256: &str, length: u64) -> Result<Vec<u8>, ResourceReadError> {
         let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
         if !is_hash {
-            return Err(Lost::Missing);
+            return Err(ResourceReadError::Missing);
         }
         // A Log may come from anywhere, and nothing larger was ever stored.
-        if length > super::LARGEST_SUM {
-            return Err(Lost::Changed);
+        if length > super::MAX_TURN_BYTES {
+            return Err(ResourceReadError::Changed);
         }
         let lost = |error| match error {
-            StateError::Unsafe { .. } | StateError::TooLarge { .. } => Lost::Changed,
-            StateError::Io { source, .. } => Lost::Unreadable(source),
+            StateError::Unsafe { .. } | StateError::TooLarge { .. } => ResourceReadError::Changed,
+            StateError::Io { source, .. } => ResourceReadError::Unreadable(source),
         };
-        let folder = self.folder.open().map_err(lost)?.ok_or(Lost::Missing)?;
-        let bytes = folder.read(sha256, length).map_err(lost)?.ok_or(Lost::Missing)?;
+        let folder = self.folder.open().map_err(lost)?.ok_or(ResourceReadError::Missing)?;
+        let bytes = folder.read(sha256, length).map_err(lost)?.ok_or(ResourceReadError::Missing)?;
         let is_whole = bytes.len() as u64 == length && id::sha256(&bytes) == sha256;
-        if is_whole { Ok(bytes) } else { Err(Lost::Changed) }
+        if is_whole { Ok(bytes) } else { Err(ResourceReadError::Changed) }
     }
 
     /// Copies bytes from the store of another Session; missing or changed ones are skipped.
     pub fn copy_from(&self, other: &Self, sha256: &str, length: u64) -> io::Result<()> {
-        let Ok(bytes) = other.get(sha256, length) else { return Ok(()) };
-        self.put(&bytes).map(drop)
+        let Ok(bytes) = other.read_bytes(sha256, length) else { return Ok(()) };
+        self.store_bytes(&bytes).map(drop)
     }
 }

@@ -10,9 +10,11 @@ mod tests;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-pub use resolve::{Resolved, StateProblem, home_roots, readable, resolve, unreadable};
+pub use resolve::{
+    StateLocation, StateProblem, home_roots, readable_roots, resolve_state, unreadable_roots,
+};
 
-use crate::base::files::{Durability, StateDir, StateError, StateFolder};
+use crate::base::files::{StateDir, StateError, StatePath, WriteDurability};
 use crate::base::id::{SessionId, sha256};
 use crate::base::paths;
 use crate::base::paths::{Home, STATE_FOLDER};
@@ -24,7 +26,7 @@ const WORKSPACE_NAME: &str = "workspace";
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StateRoot {
     workspace: PathBuf,
-    folder: StateFolder,
+    folder: StatePath,
     /// Why the folder is read-only, if so.
     problem: Option<StateProblem>,
 }
@@ -33,12 +35,12 @@ impl StateRoot {
     /// `.pixir` in the Workspace.
     pub fn in_workspace(workspace: impl Into<PathBuf>) -> Self {
         let workspace = workspace.into();
-        let folder = StateFolder::root(&workspace).join(STATE_FOLDER);
-        Self::at(workspace, folder)
+        let folder = StatePath::root(&workspace).join(STATE_FOLDER);
+        Self::in_state_folder(workspace, folder)
     }
 
     /// Another folder, for tools that run without a Session.
-    pub fn at(workspace: impl Into<PathBuf>, folder: StateFolder) -> Self {
+    pub fn in_state_folder(workspace: impl Into<PathBuf>, folder: StatePath) -> Self {
         Self { workspace: workspace.into(), folder, problem: None }
     }
 
@@ -46,8 +48,8 @@ impl StateRoot {
     pub fn in_home(home: &Home, workspace: impl Into<PathBuf>) -> Self {
         let workspace = workspace.into();
         let name = sha256(workspace.as_os_str().as_bytes());
-        let folder = StateFolder::root(home.folder()).join(Home::ANNEXES).join(name);
-        Self::at(workspace, folder)
+        let folder = StatePath::root(home.path()).join(Home::CHILD_WORKSPACES).join(name);
+        Self::in_state_folder(workspace, folder)
     }
 
     /// A state folder in the Home, given by its path.
@@ -55,7 +57,7 @@ impl StateRoot {
         // The state folder is two levels below the Home.
         let home = folder.ancestors().nth(2).unwrap_or(folder);
         let below = folder.strip_prefix(home).unwrap_or(Path::new(""));
-        Self::at(workspace, StateFolder::root(home).join(below))
+        Self::in_state_folder(workspace, StatePath::root(home).join(below))
     }
 
     /// The same state folder, read-only for this reason.
@@ -72,7 +74,11 @@ impl StateRoot {
     /// The state folder for a fork of a Session in this one.
     #[must_use]
     pub fn for_fork(&self, home: &Home) -> Self {
-        if self.problem.is_none() { self.clone() } else { resolve(home, &self.workspace).root }
+        if self.problem.is_none() {
+            self.clone()
+        } else {
+            resolve_state(home, &self.workspace).root
+        }
     }
 
     /// The Workspace whose state this is.
@@ -82,21 +88,21 @@ impl StateRoot {
 
     /// Whether the state is in the Workspace itself.
     pub fn is_in_workspace(&self) -> bool {
-        self.folder.path() == paths::state(&self.workspace)
+        self.folder.path() == paths::state_folder(&self.workspace)
     }
 
     /// The folder itself.
-    pub fn folder(&self) -> &StateFolder {
+    pub fn folder(&self) -> &StatePath {
         &self.folder
     }
 
     /// The folder of Logs.
-    pub fn sessions(&self) -> StateFolder {
+    pub fn sessions(&self) -> StatePath {
         self.folder.join("sessions")
     }
 
     /// The content store of file snapshots, for all Sessions of the Workspace.
-    pub fn snapshots(&self) -> StateFolder {
+    pub fn snapshots(&self) -> StatePath {
         self.folder.join("snapshots")
     }
 
@@ -130,7 +136,7 @@ impl StateRoot {
         } else {
             let state = self.folder.create_with_root()?;
             let name = self.workspace.as_os_str().as_bytes();
-            state.replace(WORKSPACE_NAME, name, Durability::Lazy)?;
+            state.replace(WORKSPACE_NAME, name, WriteDurability::Lazy)?;
             state.create_dir("sessions")
         }
     }
@@ -175,12 +181,12 @@ impl SessionFolder {
     }
 
     /// The folder itself.
-    pub fn folder(&self) -> StateFolder {
+    pub fn folder(&self) -> StatePath {
         self.root.sessions().join(self.id.as_str())
     }
 
     /// A folder in this one.
-    pub fn join(&self, name: &str) -> StateFolder {
+    pub fn join(&self, name: &str) -> StatePath {
         self.folder().join(name)
     }
 

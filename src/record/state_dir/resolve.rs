@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::{StateRoot, WORKSPACE_NAME};
 use crate::base::error::Kind;
-use crate::base::files::{StateDir, StateError, StateFolder, UnsafeEntry};
+use crate::base::files::{StateDir, StateError, StatePath, UnsafeEntry};
 use crate::base::git_index;
 use crate::base::git_index::{HASH_LENGTHS, IndexEntry};
 use crate::base::id::SessionId;
@@ -25,7 +25,7 @@ const LONGEST_PATH: u64 = 64 * 1024;
 
 /// The state folders of a Workspace.
 #[derive(Debug, Clone)]
-pub struct Resolved {
+pub struct StateLocation {
     home: Home,
     /// The state folder for new Sessions.
     pub root: StateRoot,
@@ -72,7 +72,7 @@ impl StateProblem {
     pub fn next_action(&self) -> String {
         match self {
             Self::Unsafe { found: UnsafeEntry::Tracked, path } => {
-                let path = paths::shell_word(&tracked_folder(path).to_string_lossy());
+                let path = paths::quote_shell_word(&tracked_folder(path).to_string_lossy());
                 format!("take it out of the repository with `git rm -r --cached {path}`")
             }
             Self::Unsafe { found: UnsafeEntry::OtherOwner, .. } => {
@@ -104,11 +104,11 @@ impl std::fmt::Display for StateProblem {
     }
 }
 
-impl Resolved {
+impl StateLocation {
     /// The state folder with the Log of a Session; the first one when none has it. State in the Home is
     /// found by the path of the Workspace: after a move of the Workspace, by a symbolic link at the old
     /// path.
-    pub fn root_of(&self, id: &SessionId) -> StateRoot {
+    pub fn root_for_session(&self, id: &SessionId) -> StateRoot {
         let mut own = [Some(&self.root), self.earlier.as_ref()].into_iter().flatten();
         if let Some(root) = own.find(|root| root.has_log(id)) {
             return root.clone();
@@ -129,30 +129,30 @@ impl Resolved {
 }
 
 /// Chooses the state folders of a Workspace; creates nothing.
-pub fn resolve(home: &Home, workspace: &Path) -> Resolved {
+pub fn resolve_state(home: &Home, workspace: &Path) -> StateLocation {
     let own = StateRoot::in_workspace(workspace);
     let other = StateRoot::in_home(home, workspace);
-    match check(workspace) {
+    match check_state_folder(workspace) {
         Ok(()) => {
-            let earlier = exists(&other).then_some(other);
-            Resolved { home: home.clone(), root: own, earlier, problem: None }
+            let earlier = has_sessions(&other).then_some(other);
+            StateLocation { home: home.clone(), root: own, earlier, problem: None }
         }
         Err(problem) => {
             let own = own.read_only(problem.clone());
-            let earlier = exists(&own).then_some(own);
-            Resolved { home: home.clone(), root: other, earlier, problem: Some(problem) }
+            let earlier = has_sessions(&own).then_some(own);
+            StateLocation { home: home.clone(), root: other, earlier, problem: Some(problem) }
         }
     }
 }
 
 /// The state folders with Sessions of a Workspace; the one for new Sessions comes first.
-pub fn readable(home: &Home, workspace: &Path) -> Vec<StateRoot> {
-    let Resolved { root, earlier, .. } = resolve(home, workspace);
-    Some(root).filter(exists).into_iter().chain(earlier).collect()
+pub fn readable_roots(home: &Home, workspace: &Path) -> Vec<StateRoot> {
+    let StateLocation { root, earlier, .. } = resolve_state(home, workspace);
+    Some(root).filter(has_sessions).into_iter().chain(earlier).collect()
 }
 
 /// State folders of a Workspace that may hold Sessions but cannot be read.
-pub fn unreadable(home: &Home, workspace: &Path) -> Vec<PathBuf> {
+pub fn unreadable_roots(home: &Home, workspace: &Path) -> Vec<PathBuf> {
     let roots = [StateRoot::in_workspace(workspace), StateRoot::in_home(home, workspace)];
     let refused = |root: &StateRoot| match root.folder.clone().read_only().join("sessions").open() {
         Ok(Some(folder)) => folder.names().err(),
@@ -171,7 +171,7 @@ pub fn unreadable(home: &Home, workspace: &Path) -> Vec<PathBuf> {
 
 /// All state folders in the Home. Those of Workspaces that were moved or removed are in no other list.
 pub fn home_roots(home: &Home) -> Vec<StateRoot> {
-    let all = StateFolder::root(home.folder()).join(Home::ANNEXES).open().ok().flatten();
+    let all = StatePath::root(home.path()).join(Home::CHILD_WORKSPACES).open().ok().flatten();
     let names = all.as_ref().and_then(|all| all.names().ok()).unwrap_or_default();
     let root = |name: &OsString| {
         let folder = all.as_ref()?.open_dir(name).ok()??;
@@ -180,24 +180,24 @@ pub fn home_roots(home: &Home) -> Vec<StateRoot> {
         // The name is a digest of the path, so the file cannot name another Workspace.
         (root.folder().path() == folder.path() && root.workspace().is_absolute()).then_some(root)
     };
-    names.iter().filter_map(root).filter(exists).collect()
+    names.iter().filter_map(root).filter(has_sessions).collect()
 }
 
-fn exists(root: &StateRoot) -> bool {
+fn has_sessions(root: &StateRoot) -> bool {
     matches!(root.sessions().open(), Ok(Some(_)))
 }
 
 /// Checks whether `.pixir` of a Workspace can be used for state.
-fn check(workspace: &Path) -> Result<(), StateProblem> {
+fn check_state_folder(workspace: &Path) -> Result<(), StateProblem> {
     let unwritable = |path: &Path| StateProblem::Unwritable { path: path.to_owned() };
     let root = StateDir::open_root(workspace).map_err(|_| unwritable(workspace))?;
-    let Some(state) = root.open_dir(STATE_FOLDER).map_err(judged)? else {
+    let Some(state) = root.open_dir(STATE_FOLDER).map_err(problem_from_error)? else {
         return if root.is_writable() { Ok(()) } else { Err(unwritable(workspace)) };
     };
     let mut has_state = false;
     let mut is_writable = state.is_writable();
     for name in STATE_FOLDERS {
-        let Some(folder) = state.open_dir(name).map_err(judged)? else { continue };
+        let Some(folder) = state.open_dir(name).map_err(problem_from_error)? else { continue };
         has_state = true;
         is_writable &= folder.is_writable();
         if name == "snapshots" {
@@ -210,7 +210,7 @@ fn check(workspace: &Path) -> Result<(), StateProblem> {
     if is_writable { Ok(()) } else { Err(unwritable(state.path())) }
 }
 
-fn judged(error: StateError) -> StateProblem {
+fn problem_from_error(error: StateError) -> StateProblem {
     match error {
         StateError::Unsafe { path, found } => StateProblem::Unsafe { path, found },
         other => StateProblem::Unwritable { path: other.path().to_owned() },
@@ -219,11 +219,11 @@ fn judged(error: StateError) -> StateProblem {
 
 /// Checks the entries of the content store, because every Session writes there and replaces files.
 fn check_contents(snapshots: &StateDir) -> Result<(), StateProblem> {
-    for entry in snapshots.entries().map_err(judged)? {
+    for entry in snapshots.entries().map_err(problem_from_error)? {
         let found = match entry.kind {
             FileType::Directory | FileType::RegularFile if entry.is_own => continue,
             FileType::Directory | FileType::RegularFile => UnsafeEntry::OtherOwner,
-            kind => UnsafeEntry::of(kind),
+            kind => UnsafeEntry::from_file_type(kind),
         };
         let path = snapshots.path().join(&entry.name);
         return Err(StateProblem::Unsafe { path, found });
@@ -262,7 +262,7 @@ fn tracked_state(index: &Path, top: &Path, prefix: &[u8]) -> Option<PathBuf> {
             ControlFlow::Continue(())
         };
         let found: io::Result<Option<Option<PathBuf>>> =
-            git_index::visit(reader, hash_length, look);
+            git_index::visit_entries(reader, hash_length, look);
         found.ok().flatten().flatten()
     })
 }

@@ -10,12 +10,12 @@ use super::resolve::StateProblem;
 use super::*;
 use crate::base::files::UnsafeEntry;
 
-struct Place {
+struct StateRootFixture {
     folder: TempDir,
     home: Home,
 }
 
-impl Place {
+impl StateRootFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("work")).unwrap();
@@ -45,7 +45,7 @@ impl Place {
     }
 
     fn problem(&self) -> Option<StateProblem> {
-        resolve(&self.home, &self.work()).problem
+        resolve_state(&self.home, &self.work()).problem
     }
 
     /// What was found, and where, below the Workspace.
@@ -62,18 +62,18 @@ impl Place {
 
 #[test]
 fn a_workspace_without_state_and_one_with_its_own_are_used() {
-    let place = Place::new();
+    let place = StateRootFixture::new();
     let own = StateRoot::in_workspace(place.work());
-    assert_eq!(resolve(&place.home, &place.work()).root, own);
+    assert_eq!(resolve_state(&place.home, &place.work()).root, own);
     place.make(".pixir/skills");
     fs::write(place.work().join(".pixir/config.json"), "{}").unwrap();
     assert_eq!(place.problem(), None);
     own.create_sessions().unwrap();
     place.make(".pixir/snapshots/ab");
     fs::write(place.work().join(".pixir/snapshots/last"), "x").unwrap();
-    let resolved = resolve(&place.home, &place.work());
+    let resolved = resolve_state(&place.home, &place.work());
     assert_eq!((resolved.problem, resolved.earlier, resolved.root), (None, None, own.clone()));
-    assert_eq!(readable(&place.home, &place.work()), [own]);
+    assert_eq!(readable_roots(&place.home, &place.work()), [own]);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn links_and_special_files_in_the_place_of_state_move_it_to_the_home() {
         ["", "/sessions", "/snapshots", "/blobs", "/subagents", "/snapshots/ab", "/snapshots/last"]
     {
         for kind in ["link", "fifo", "socket"] {
-            let place = Place::new();
+            let place = StateRootFixture::new();
             let at = place.work().join(format!(".pixir{name}"));
             fs::create_dir_all(at.parent().unwrap()).unwrap();
             let expected = match kind {
@@ -102,21 +102,21 @@ fn links_and_special_files_in_the_place_of_state_move_it_to_the_home() {
                 }
             };
             assert_eq!(place.found(), Some((format!(".pixir{name}"), expected)), "{kind} {name}");
-            let resolved = resolve(&place.home, &place.work());
+            let resolved = resolve_state(&place.home, &place.work());
             assert_eq!(resolved.root, StateRoot::in_home(&place.home, place.work()));
             assert_eq!(resolved.earlier, None, "{kind} {name}");
             if !matches!(name, "" | "/sessions") {
                 // Sessions beside it can still be read, and both judgements agree on that.
                 fs::create_dir(place.work().join(".pixir/sessions")).unwrap();
-                let earlier = resolve(&place.home, &place.work()).earlier.unwrap();
+                let earlier = resolve_state(&place.home, &place.work()).earlier.unwrap();
                 assert_eq!(earlier.problem(), resolved.problem.as_ref());
                 assert!(earlier.create_sessions().unwrap().create_new("x").is_err());
-                assert_eq!(readable(&place.home, &place.work()), [earlier]);
+                assert_eq!(readable_roots(&place.home, &place.work()), [earlier]);
             }
             let notice = resolved.notice().unwrap();
             assert!(notice.contains(expected.description()), "{notice}");
             resolved.root.create_sessions().unwrap();
-            let readable = readable(&place.home, &place.work());
+            let readable = readable_roots(&place.home, &place.work());
             assert!(readable.contains(&resolved.root), "{kind} {name}");
             let name = resolved.root.folder().path().join("workspace");
             assert_eq!(fs::read_to_string(name).unwrap(), place.work().to_str().unwrap());
@@ -130,13 +130,13 @@ fn state_of_another_user_moves_to_the_home() {
         return;
     }
     for name in [".pixir", ".pixir/sessions", ".pixir/snapshots", ".pixir/snapshots/ab"] {
-        let place = Place::new();
+        let place = StateRootFixture::new();
         let at = place.make(name);
         std::os::unix::fs::chown(&at, Some(12_345), None).unwrap();
         assert_eq!(place.found(), Some((name.to_owned(), UnsafeEntry::OtherOwner)));
     }
     // The Workspace itself may be another user's.
-    let place = Place::new();
+    let place = StateRootFixture::new();
     std::os::unix::fs::chown(place.work(), Some(12_345), None).unwrap();
     assert_eq!(place.problem(), None);
 }
@@ -145,7 +145,7 @@ fn state_of_another_user_moves_to_the_home() {
 fn state_that_git_tracks_moves_to_the_home_in_every_version_of_the_index() {
     for state in ["sessions/a.ndjson", "snapshots/ab/c", "blobs/x", "subagents/y/z", "sessions"] {
         for version in ["2", "3", "4"] {
-            let place = Place::new();
+            let place = StateRootFixture::new();
             place.git("work", &["init", "-q"]);
             fs::write(place.work().join(".pixhawk"), "a name that begins alike").unwrap();
             fs::write(place.work().join("zebra"), "x").unwrap();
@@ -169,7 +169,7 @@ fn state_that_git_tracks_moves_to_the_home_in_every_version_of_the_index() {
 
 #[test]
 fn settings_and_skills_that_git_tracks_are_no_state() {
-    let place = Place::new();
+    let place = StateRootFixture::new();
     place.git("work", &["init", "-q"]);
     for name in ["skills/one", "agents", "prompts", "sessionsish", "sessions"] {
         fs::write(place.make(&format!(".pixir/{name}")).join("x"), "x").unwrap();
@@ -184,14 +184,14 @@ fn settings_and_skills_that_git_tracks_are_no_state() {
 #[test]
 fn an_enclosing_repository_a_worktree_a_submodule_and_a_split_index_count() {
     // A Workspace below the top of a repository.
-    let place = Place::new();
+    let place = StateRootFixture::new();
     fs::write(place.make(".pixir/snapshots/ab").join("x"), "x").unwrap();
     place.git("", &["init", "-q"]);
     place.git("", &["add", "-f", "work"]);
     assert_eq!(place.found().unwrap().1, UnsafeEntry::Tracked);
 
     // A worktree, whose `.git` is a file.
-    let place = Place::new();
+    let place = StateRootFixture::new();
     fs::create_dir(place.folder.path().join("main")).unwrap();
     place.git("main", &["init", "-q"]);
     let state = place.folder.path().join("main/.pixir/sessions");
@@ -203,7 +203,7 @@ fn an_enclosing_repository_a_worktree_a_submodule_and_a_split_index_count() {
     assert_eq!(place.found().unwrap().1, UnsafeEntry::Tracked);
 
     // A submodule in the place of `.pixir`.
-    let place = Place::new();
+    let place = StateRootFixture::new();
     fs::create_dir_all(place.folder.path().join("other/sessions")).unwrap();
     place.git("other", &["init", "-q"]);
     fs::write(place.folder.path().join("other/sessions/a.ndjson"), "x").unwrap();
@@ -214,7 +214,7 @@ fn an_enclosing_repository_a_worktree_a_submodule_and_a_split_index_count() {
     assert_eq!(place.found().unwrap().1, UnsafeEntry::Tracked);
 
     // An index that is kept in two files.
-    let place = Place::new();
+    let place = StateRootFixture::new();
     place.git("work", &["init", "-q"]);
     fs::write(place.make(".pixir/sessions").join("a.ndjson"), "x").unwrap();
     place.git("work", &["add", "-f", "."]);
@@ -225,7 +225,7 @@ fn an_enclosing_repository_a_worktree_a_submodule_and_a_split_index_count() {
 #[test]
 fn a_tracked_folder_whose_name_has_other_letters_is_another_folder() {
     for name in [".PIXIR/sessions/a.ndjson", ".pixir/Sessions/a.ndjson", ".Pixir"] {
-        let place = Place::new();
+        let place = StateRootFixture::new();
         place.git("work", &["init", "-q"]);
         let at = place.work().join(name);
         fs::create_dir_all(at.parent().unwrap()).unwrap();
@@ -266,7 +266,7 @@ fn letters_count_unless_the_file_system_ignores_them() {
 
 #[test]
 fn a_repository_with_longer_hashes_counts() {
-    let place = Place::new();
+    let place = StateRootFixture::new();
     place.git("work", &["init", "-q", "--object-format=sha256"]);
     fs::write(place.work().join("zebra"), "x").unwrap();
     fs::write(place.make(".pixir/sessions").join("a.ndjson"), "x").unwrap();
@@ -277,7 +277,7 @@ fn a_repository_with_longer_hashes_counts() {
 #[test]
 fn a_pipe_in_the_place_of_an_index_is_not_waited_for() {
     for name in ["work/.git", "work/.git/index"] {
-        let place = Place::new();
+        let place = StateRootFixture::new();
         place.make(".pixir/sessions");
         let at = place.folder.path().join(name);
         fs::create_dir_all(at.parent().unwrap()).unwrap();
@@ -289,29 +289,29 @@ fn a_pipe_in_the_place_of_an_index_is_not_waited_for() {
 
 #[test]
 fn sessions_of_the_other_place_are_still_found() {
-    let place = Place::new();
+    let place = StateRootFixture::new();
     let own = StateRoot::in_workspace(place.work());
     let other = StateRoot::in_home(&place.home, place.work());
     let id = SessionId::mint();
     other.create_sessions().unwrap().create_new(log_name(&id)).unwrap();
-    let resolved = resolve(&place.home, &place.work());
-    assert_eq!((&resolved.root, resolved.root_of(&id)), (&own, other.clone()));
-    assert_eq!(resolved.root_of(&SessionId::parse("unknown").unwrap()), own);
-    assert_eq!(readable(&place.home, &place.work()), [other]);
+    let resolved = resolve_state(&place.home, &place.work());
+    assert_eq!((&resolved.root, resolved.root_for_session(&id)), (&own, other.clone()));
+    assert_eq!(resolved.root_for_session(&SessionId::parse("unknown").unwrap()), own);
+    assert_eq!(readable_roots(&place.home, &place.work()), [other]);
 }
 
 #[test]
 fn state_in_the_home_names_its_workspace_and_no_other() {
-    let place = Place::new();
+    let place = StateRootFixture::new();
     let other = StateRoot::in_home(&place.home, place.work());
     other.create_sessions().unwrap();
-    let named = place.home.annexes();
+    let named = place.home.child_workspaces();
     fs::create_dir_all(named.join("child")).unwrap();
     fs::create_dir_all(named.join("ab12/sessions")).unwrap();
     fs::write(named.join("ab12/workspace"), "/etc").unwrap();
     fs::remove_dir_all(place.work()).unwrap();
     assert_eq!(home_roots(&place.home), std::slice::from_ref(&other));
-    assert_eq!(readable(&place.home, &place.work()), [other]);
+    assert_eq!(readable_roots(&place.home, &place.work()), [other]);
 }
 
 #[test]
@@ -320,12 +320,12 @@ fn a_folder_that_cannot_be_written_keeps_its_sessions_and_gets_no_new_ones() {
         // Nothing is forbidden to root; the story about an ordinary user covers it.
         return;
     }
-    let place = Place::new();
+    let place = StateRootFixture::new();
     let own = StateRoot::in_workspace(place.work());
     own.create_sessions().unwrap();
     let state = own.folder().path();
     fs::set_permissions(&state, fs::Permissions::from_mode(0o500)).unwrap();
-    let resolved = resolve(&place.home, &place.work());
+    let resolved = resolve_state(&place.home, &place.work());
     assert!(matches!(resolved.problem, Some(StateProblem::Unwritable { .. })));
     let earlier = resolved.earlier.unwrap();
     assert_eq!(

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 /// The longest accepted duration; more is taken for a typing error.
-const LONGEST: Duration = Duration::from_hours(24 * 366);
+const MAX_DURATION: Duration = Duration::from_hours(24 * 366);
 
 /// Parses a duration; `None` when it is invalid, zero, or longer than a year.
-pub fn duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<u64>() {
-        return fitting(Duration::from_secs(seconds));
+        return within_limit(Duration::from_secs(seconds));
     }
     let mut rest = text;
     let mut total = Duration::ZERO;
@@ -30,11 +30,11 @@ pub fn duration(text: &str) -> Option<Duration> {
         rest = rest.get(letters..)?;
         total = total.checked_add(Duration::from_millis(count.checked_mul(milliseconds)?))?;
     }
-    fitting(total)
+    within_limit(total)
 }
 
-fn fitting(duration: Duration) -> Option<Duration> {
-    (!duration.is_zero() && duration <= LONGEST).then_some(duration)
+fn within_limit(duration: Duration) -> Option<Duration> {
+    (!duration.is_zero() && duration <= MAX_DURATION).then_some(duration)
 }
 
 #[cfg(test)]
@@ -53,12 +53,12 @@ mod tests {
             (" 7d ", 604_800_000),
             ("1w", 604_800_000),
         ] {
-            assert_eq!(duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
         }
         for text in
             ["", "0", "0s", "m", "5x", "-5s", "1.5h", "5 s", "99999999999999999999s", "2000d"]
         {
-            assert_eq!(duration(text), None, "{text}");
+            assert_eq!(parse_duration(text), None, "{text}");
         }
     }
 }

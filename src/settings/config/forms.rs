@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serializer};
 use serde_json::Value;
 
 /// A JSON object whose keys are names chosen by the user.
-pub type Table = BTreeMap<String, Value>;
+pub type EntryTable = BTreeMap<String, Value>;
 
 /// The schema of a type, with all subschemas inlined.
 pub fn schema_of<T: JsonSchema>() -> Value {
@@ -27,7 +27,7 @@ pub fn fits(schema: &Value, value: &Value) -> bool {
 }
 
 /// Describes in words what a schema accepts.
-pub fn accepts(schema: &Value) -> String {
+pub fn describe_accepted(schema: &Value) -> String {
     if let Some(words) = schema["accepts"].as_str() {
         return words.to_owned();
     }
@@ -35,20 +35,20 @@ pub fn accepts(schema: &Value) -> String {
         schema["enum"].as_array().into_iter().flatten().map(Value::to_string).collect();
     match words.split_last() {
         Some((last, others)) => format!("{} or {last}", others.join(", ")),
-        None if kind(schema) == "boolean" => "true or false".to_owned(),
+        None if json_type(schema) == "boolean" => "true or false".to_owned(),
         None => format!("a whole number from {} to {}", schema["minimum"], schema["maximum"]),
     }
 }
 
 /// The JSON type that a schema accepts; the first, if there are several.
-pub fn kind(schema: &Value) -> &str {
+pub fn json_type(schema: &Value) -> &str {
     let kind = &schema["type"];
     kind.as_str().or_else(|| kind[0].as_str()).unwrap_or_default()
 }
 
 /// Deserialises the object of a setting, or names its first wrong field. Text is trimmed, and fields that are `null`
 /// are ignored, because that is how people comment out a line of JSON.
-pub fn object<T: DeserializeOwned + JsonSchema>(value: &Value) -> Result<T, String> {
+pub fn parse_object<T: DeserializeOwned + JsonSchema>(value: &Value) -> Result<T, String> {
     let mut fields = value.as_object().ok_or("it is not an object")?.clone();
     let schema = schema_of::<T>();
     let known = schema["properties"].as_object().ok_or("it has no fields")?;
@@ -66,7 +66,8 @@ pub fn object<T: DeserializeOwned + JsonSchema>(value: &Value) -> Result<T, Stri
         match fields.get(name) {
             Some(value) if !fits(field, value) => {
                 let refusal = field["refusal"].as_str().map(str::to_owned);
-                let refusal = refusal.unwrap_or_else(|| format!("must be {}", accepts(field)));
+                let refusal =
+                    refusal.unwrap_or_else(|| format!("must be {}", describe_accepted(field)));
                 return Err(format!("`{name}` {refusal}"));
             }
             Some(_) => {}
@@ -144,7 +145,7 @@ pub mod span {
         Deserialize, Deserializer, Duration, Error, Schema, SchemaGenerator, Serializer, Value,
         json_schema,
     };
-    use crate::settings::config::duration;
+    use crate::settings::config::parse_duration;
 
     const WORDS: &str = "a duration such as 90s, 10m or 1h30m";
 
@@ -171,7 +172,7 @@ pub mod span {
             Value::String(text) => text,
             other => other.to_string(),
         };
-        duration(&text).map(Some).ok_or_else(|| D::Error::custom(WORDS))
+        parse_duration(&text).map(Some).ok_or_else(|| D::Error::custom(WORDS))
     }
 }
 

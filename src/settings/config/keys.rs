@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use super::{Config, forms, servers};
+use super::{Config, forms, provider_servers};
 
 /// One setting: its name, description and schema.
 #[derive(Debug, Clone)]
-pub struct Key {
+pub struct SettingKey {
     /// The dotted name; a dot is a nested JSON object.
     pub name: String,
     /// One sentence without a full stop.
@@ -17,26 +17,26 @@ pub struct Key {
     /// Whether a Workspace may set it: only what cannot widen trust.
     pub in_workspace: bool,
     /// The JSON pointer to its value in a serialised `Config`.
-    place: String,
+    pointer: String,
     schema: Value,
 }
 
 /// All settings.
-static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+static KEYS: LazyLock<Vec<SettingKey>> = LazyLock::new(|| {
     let mut keys = Vec::new();
-    collect(&forms::schema_of::<Config>(), ("", ""), false, &mut keys);
-    for (name, own, next) in OTHER_NAMES {
-        let of = |name: &str| keys.iter().position(|key: &Key| key.name == name);
+    collect_keys(&forms::schema_of::<Config>(), ("", ""), false, &mut keys);
+    for (name, own, next) in ALIASES {
+        let of = |name: &str| keys.iter().position(|key: &SettingKey| key.name == name);
         if let (Some(own), Some(next)) = (of(own), of(next)) {
             let about = format!("Earlier name of `{}`", keys[own].name);
-            keys.insert(next, Key { name: (*name).to_owned(), about, ..keys[own].clone() });
+            keys.insert(next, SettingKey { name: (*name).to_owned(), about, ..keys[own].clone() });
         }
     }
     keys
 });
 
 /// Aliases: each with the setting that it means, and the setting that it is listed before.
-const OTHER_NAMES: &[(&str, &str, &str)] = &[
+const ALIASES: &[(&str, &str, &str)] = &[
     (SANDBOX, SANDBOX_LEVEL, SANDBOX_LEVEL),
     ("undo.max_total_bytes", "undo.max_bytes", "instructions_limit"),
 ];
@@ -45,43 +45,48 @@ const SANDBOX: &str = "sandbox";
 const SANDBOX_LEVEL: &str = "sandbox.level";
 
 /// The setting that a name means if it is also the name of a group.
-pub fn canonical(name: &str) -> &str {
+pub fn canonical_name(name: &str) -> &str {
     if name == SANDBOX { SANDBOX_LEVEL } else { name }
 }
 
 /// Adds the fields of an object, and those of nested objects.
-fn collect(schema: &Value, (prefix, place): (&str, &str), in_workspace: bool, keys: &mut Vec<Key>) {
+fn collect_keys(
+    schema: &Value,
+    (prefix, place): (&str, &str),
+    in_workspace: bool,
+    keys: &mut Vec<SettingKey>,
+) {
     for (field, schema) in schema["properties"].as_object().into_iter().flatten() {
         let (name, place) = (format!("{prefix}{field}"), format!("{place}/{field}"));
         let in_workspace = in_workspace || schema["workspace"] == true;
         if schema.get("properties").is_some() {
-            collect(schema, (&format!("{name}."), &place), in_workspace, keys);
+            collect_keys(schema, (&format!("{name}."), &place), in_workspace, keys);
             continue;
         }
         let about = schema["description"].as_str().unwrap_or_default().replace('\n', " ");
         let about = about.trim_end_matches('.').to_owned();
-        keys.push(Key { name, about, in_workspace, place, schema: schema.clone() });
+        keys.push(SettingKey { name, about, in_workspace, pointer: place, schema: schema.clone() });
     }
 }
 
-impl Key {
+impl SettingKey {
     /// Every setting, including aliases.
-    pub fn all() -> &'static [Key] {
+    pub fn all() -> &'static [SettingKey] {
         &KEYS
     }
 
     /// Every setting that is listed.
-    pub fn shown() -> impl Iterator<Item = &'static Key> {
-        KEYS.iter().filter(|key| canonical(&key.name) == key.name)
+    pub fn all_listed() -> impl Iterator<Item = &'static SettingKey> {
+        KEYS.iter().filter(|key| canonical_name(&key.name) == key.name)
     }
 
     /// The setting of this name.
-    pub fn find(name: &str) -> Option<&'static Key> {
+    pub fn find(name: &str) -> Option<&'static SettingKey> {
         KEYS.iter().find(|key| key.name == name)
     }
 
     /// The name that was most likely meant, if one is similar.
-    pub fn nearest(name: &str) -> Option<&'static str> {
+    pub fn nearest_name(name: &str) -> Option<&'static str> {
         let last = name.rsplit('.').next().unwrap_or(name);
         KEYS.iter()
             .map(|key| {
@@ -97,20 +102,20 @@ impl Key {
     }
 
     /// The environment variable of the setting: `PIXIR_RETRY_BASE_MS` for `retry.base_ms`.
-    pub fn variable(&self) -> String {
+    pub fn variable_name(&self) -> String {
         format!("PIXIR_{}", self.name.replace('.', "_").to_uppercase())
     }
 
     /// What it accepts, in the words of its error message.
     pub fn accepts(&self) -> String {
-        forms::accepts(&self.schema)
+        forms::describe_accepted(&self.schema)
     }
 
     /// Converts typed text to the JSON type of the setting; text that does not fit stays text, for the error message.
-    pub fn value_of(&self, text: &str) -> Value {
+    pub fn parse_value(&self, text: &str) -> Value {
         let as_text = || Value::from(text);
         let trimmed = text.trim();
-        match forms::kind(&self.schema) {
+        match forms::json_type(&self.schema) {
             "integer" => trimmed.parse::<u64>().map_or_else(|_| as_text(), Value::from),
             "number" => {
                 let number = trimmed.parse::<f64>().ok().and_then(serde_json::Number::from_f64);
@@ -131,14 +136,14 @@ impl Key {
 
     /// Sets a value; the error says what is accepted.
     pub fn set(&self, config: &mut Config, value: &Value) -> Result<(), String> {
-        let refusal = || format!("must be {}, not {}", self.accepts(), found(value));
+        let refusal = || format!("must be {}, not {}", self.accepts(), describe_found(value));
         if value.is_null() || !forms::fits(&self.schema, value) {
             return Err(refusal());
         }
         let mut tree = serde_json::to_value(&*config).map_err(|error| error.to_string())?;
         // Servers are serialised as names alone, which cannot be deserialised.
-        tree[SERVERS] = json!({});
-        if let Some(place) = tree.pointer_mut(&self.place) {
+        tree[MCP_SERVERS] = json!({});
+        if let Some(place) = tree.pointer_mut(&self.pointer) {
             match (place, value) {
                 // A path that one file hides stays hidden, whatever another file says.
                 (Value::Array(old), Value::Array(new)) if self.name == "sandbox.hide" => {
@@ -151,7 +156,7 @@ impl Key {
             Value::Object(_) => error.to_string(),
             _ => refusal(),
         })?;
-        if self.name != SERVERS {
+        if self.name != MCP_SERVERS {
             new.mcp.servers.clone_from(&config.mcp.servers);
         }
         *config = Config {
@@ -168,20 +173,20 @@ impl Key {
     }
 
     /// Its value in a `Config`; `null` when it is unset and has no default.
-    pub fn show(&self, config: &Config) -> Value {
+    pub fn read_from(&self, config: &Config) -> Value {
         let tree = serde_json::to_value(config).unwrap_or_default();
-        let mut value = tree.pointer(&self.place).cloned().unwrap_or_default();
+        let mut value = tree.pointer(&self.pointer).cloned().unwrap_or_default();
         if self.name == "providers" {
-            servers::hide_logins(&mut value);
+            provider_servers::hide_logins(&mut value);
         }
         value
     }
 }
 
-const SERVERS: &str = "mcp_servers";
+const MCP_SERVERS: &str = "mcp_servers";
 
 /// Describes the refused value, without repeating long ones.
-fn found(value: &Value) -> String {
+fn describe_found(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
@@ -193,7 +198,7 @@ fn found(value: &Value) -> String {
 }
 
 /// The reference of all settings, as a Markdown page.
-pub fn reference() -> String {
+pub fn settings_reference() -> String {
     let mut page = "# Settings\n\n\
         Written by a test from the table of settings.\n\n\
         Weakest first: the default, your `~/.pixir/config.json`, the Workspace's `.pixir/config.json`, the environment, a flag. \
@@ -203,8 +208,8 @@ pub fn reference() -> String {
         `pixir config list --origin` shows the effective values and where each comes from; `pixir config set KEY VALUE` changes your file.\n"
         .to_owned();
     let defaults = Config::default();
-    for key in Key::shown() {
-        let default = match key.show(&defaults) {
+    for key in SettingKey::all_listed() {
+        let default = match key.read_from(&defaults) {
             Value::Null => "none".to_owned(),
             value => format!("`{value}`"),
         };
@@ -216,7 +221,7 @@ pub fn reference() -> String {
             key.name,
             key.about,
             key.accepts(),
-            key.variable()
+            key.variable_name()
         )
         .ok();
         if key.name == SANDBOX_LEVEL {
@@ -232,7 +237,7 @@ mod tests {
 
     #[test]
     fn every_setting_is_described() {
-        for key in Key::all() {
+        for key in SettingKey::all() {
             assert!(!key.about.is_empty() && !key.about.ends_with('.'), "{}", key.name);
             assert!(!key.accepts().is_empty() && !key.accepts().contains("null"), "{}", key.name);
             assert!(jsonschema::validator_for(&key.schema).is_ok(), "{}", key.schema);
@@ -242,14 +247,14 @@ mod tests {
     #[test]
     fn a_default_that_is_shown_is_one_that_is_accepted() {
         let defaults = Config::default();
-        for key in Key::shown().filter(|key| key.name != SERVERS) {
-            let value = key.show(&defaults);
+        for key in SettingKey::all_listed().filter(|key| key.name != MCP_SERVERS) {
+            let value = key.read_from(&defaults);
             if value.is_null() {
                 continue;
             }
             let mut config = defaults.clone();
             assert_eq!(key.set(&mut config, &value), Ok(()), "{} {value}", key.name);
-            assert_eq!(key.show(&config), value, "{}", key.name);
+            assert_eq!(key.read_from(&config), value, "{}", key.name);
         }
     }
 }

@@ -13,15 +13,15 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::{DAY, HOUR, forms, servers};
+use super::{DAY, HOUR, forms, provider_servers};
 
 /// MCP servers and their timeouts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Mcp {
+pub struct McpSettings {
     /// Programs and addresses that offer tools, by name; see `pixir mcp --help`.
     #[serde(rename = "mcp_servers", serialize_with = "names", deserialize_with = "table")]
-    #[schemars(with = "forms::Table", extend("accepts" = "an object of servers by name"))]
+    #[schemars(with = "forms::EntryTable", extend("accepts" = "an object of servers by name"))]
     pub servers: Vec<McpServer>,
     /// How long the first Turn waits for servers that are still starting.
     #[serde(rename = "mcp.wait_ms", with = "forms::millis")]
@@ -43,10 +43,10 @@ fn names<S: Serializer>(servers: &[McpServer], serializer: S) -> Result<S::Ok, S
 }
 
 fn table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<McpServer>, D::Error> {
-    forms::Table::deserialize(deserializer).map(read)
+    forms::EntryTable::deserialize(deserializer).map(read_servers)
 }
 
-impl Default for Mcp {
+impl Default for McpSettings {
     fn default() -> Self {
         Self {
             servers: Vec::new(),
@@ -142,7 +142,7 @@ impl McpServer {
         env: Vec<(String, String)>,
     ) -> Self {
         let (command, folder) = (command.into(), McpFolder::Home);
-        Self::of_client(name.into(), McpTransport::Stdio { command, args, env, folder })
+        Self::for_client(name.into(), McpTransport::Stdio { command, args, env, folder })
     }
 
     /// An HTTP endpoint that a client passes; never trusted.
@@ -151,10 +151,10 @@ impl McpServer {
         url: impl Into<String>,
         headers: Vec<(String, String)>,
     ) -> Self {
-        Self::of_client(name.into(), McpTransport::Http { url: url.into(), headers })
+        Self::for_client(name.into(), McpTransport::Http { url: url.into(), headers })
     }
 
-    fn of_client(name: String, transport: McpTransport) -> Self {
+    fn for_client(name: String, transport: McpTransport) -> Self {
         Self { name, transport, origin: McpOrigin::Client, is_trusted: false }
     }
 
@@ -204,7 +204,7 @@ impl fmt::Debug for McpTransport {
 /// The entry of a server in a file.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Entry {
+struct McpEntry {
     #[serde(rename = "type")]
     #[schemars(schema_with = "forms::text")]
     kind: Option<String>,
@@ -232,15 +232,15 @@ fn cwd(_: &mut SchemaGenerator) -> Schema {
 
 /// Reads `mcp_servers` of a settings file. An entry with a mistake becomes a broken server and does not affect the
 /// others.
-fn read(table: forms::Table) -> Vec<McpServer> {
+fn read_servers(table: forms::EntryTable) -> Vec<McpServer> {
     let mut servers = Vec::new();
     for (name, value) in table {
-        if !servers::is_name(&name) {
+        if !provider_servers::is_server_name(&name) {
             let problem = "the name must be 1 to 64 letters, digits, `.`, `_` or `-`".to_owned();
             let transport = McpTransport::Broken { key: format!("mcp_servers.{name}"), problem };
             servers.push(McpServer { name, transport, origin: McpOrigin::User, is_trusted: false });
         } else if value.get("disabled") != Some(&Value::Bool(true)) {
-            servers.push(server("mcp_servers", name, &value, McpOrigin::User));
+            servers.push(parse_server("mcp_servers", name, &value, McpOrigin::User));
         }
     }
     servers
@@ -248,7 +248,7 @@ fn read(table: forms::Table) -> Vec<McpServer> {
 
 /// Reads the `.mcp.json` of a Workspace, a format that many programs share: unknown fields are skipped, and a server
 /// that cannot be used is broken.
-pub fn read_shared(text: &str) -> Result<Vec<McpServer>, String> {
+pub fn parse_mcp_json(text: &str) -> Result<Vec<McpServer>, String> {
     let mut value: Value = serde_json::from_str(text).map_err(|error| {
         format!("it is not JSON: line {}, column {}", error.line(), error.column())
     })?;
@@ -261,21 +261,21 @@ pub fn read_shared(text: &str) -> Result<Vec<McpServer>, String> {
             continue;
         }
         if let Some(fields) = value.as_object_mut() {
-            fields.retain(|name, _| SHARED.contains(&name.as_str()));
+            fields.retain(|name, _| SHARED_FIELDS.contains(&name.as_str()));
         }
-        servers.push(server("mcpServers", name.clone(), value, McpOrigin::Workspace));
+        servers.push(parse_server("mcpServers", name.clone(), value, McpOrigin::Workspace));
     }
     servers.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(servers)
 }
 
 /// The fields of an entry that programs agree on; `trusted` is not one of them.
-const SHARED: [&str; 7] = ["type", "command", "args", "env", "cwd", "url", "headers"];
+const SHARED_FIELDS: [&str; 7] = ["type", "command", "args", "env", "cwd", "url", "headers"];
 
 /// The server that an entry describes, or a broken one.
-fn server(table: &str, name: String, value: &Value, origin: McpOrigin) -> McpServer {
-    let read = forms::object::<Entry>(&without_unused(value))
-        .and_then(|entry| Ok((entry.trusted, transport(entry, origin)?)));
+fn parse_server(table: &str, name: String, value: &Value, origin: McpOrigin) -> McpServer {
+    let read = forms::parse_object::<McpEntry>(&without_unused(value))
+        .and_then(|entry| Ok((entry.trusted, parse_transport(entry, origin)?)));
     let (is_trusted, transport) = read.unwrap_or_else(|problem| {
         (false, McpTransport::Broken { key: format!("{table}.{name}"), problem })
     });
@@ -299,7 +299,7 @@ fn without_unused(value: &Value) -> Value {
 }
 
 /// Adds servers whose names are free; returns the names that were taken already.
-pub fn join(servers: &mut Vec<McpServer>, others: Vec<McpServer>) -> Vec<String> {
+pub fn merge_servers(servers: &mut Vec<McpServer>, others: Vec<McpServer>) -> Vec<String> {
     let mut taken = Vec::new();
     for other in others {
         if servers.iter().any(|own| own.name == other.name) {
@@ -311,8 +311,8 @@ pub fn join(servers: &mut Vec<McpServer>, others: Vec<McpServer>) -> Vec<String>
     taken
 }
 
-fn transport(entry: Entry, origin: McpOrigin) -> Result<McpTransport, String> {
-    let Entry { kind, command, args, env, cwd, url, headers, .. } = entry;
+fn parse_transport(entry: McpEntry, origin: McpOrigin) -> Result<McpTransport, String> {
+    let McpEntry { kind, command, args, env, cwd, url, headers, .. } = entry;
     let kind = kind.as_deref().map(|kind| match kind {
         "streamable-http" | "streamable_http" => "http",
         kind => kind,
@@ -335,49 +335,52 @@ fn transport(entry: Entry, origin: McpOrigin) -> Result<McpTransport, String> {
                 Some("workspace") => McpFolder::Workspace,
                 Some(path) => McpFolder::At(path.into()),
             };
-            Ok(McpTransport::Stdio { command, args, env: pairs(env), folder })
+            Ok(McpTransport::Stdio { command, args, env: string_pairs(env), folder })
         }
-        (_, None, Some(url)) => Ok(McpTransport::Http { url, headers: pairs(headers) }),
+        (_, None, Some(url)) => Ok(McpTransport::Http { url, headers: string_pairs(headers) }),
     }
 }
 
-fn pairs(table: Map<String, Value>) -> Vec<(String, String)> {
+fn string_pairs(table: Map<String, Value>) -> Vec<(String, String)> {
     let pair = |(name, value): (String, Value)| Some((name, value.as_str()?.to_owned()));
     table.into_iter().filter_map(pair).collect()
 }
 
 /// Replaces `${NAME}` and `${NAME:-default}` by environment variables; the error names the missing variable. In the
 /// command and its arguments the entry's own `env` comes first, as the program will see it.
-pub fn expand(
+pub fn expand_server(
     server: &mut McpServer,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(), String> {
     match &mut server.transport {
         McpTransport::Stdio { command, args, env, .. } => {
-            env.iter_mut().try_for_each(|(_, value)| fill(value, environment))?;
+            env.iter_mut().try_for_each(|(_, value)| expand_in_place(value, environment))?;
             let own = |name: &str| {
                 let found = env.iter().find(|(own, _)| own == name);
                 found.map(|(_, value)| value.clone()).or_else(|| environment(name))
             };
-            fill(command, &own)?;
-            args.iter_mut().try_for_each(|arg| fill(arg, &own))
+            expand_in_place(command, &own)?;
+            args.iter_mut().try_for_each(|arg| expand_in_place(arg, &own))
         }
         McpTransport::Http { url, headers } => {
-            fill(url, environment)?;
-            headers.iter_mut().try_for_each(|(_, value)| fill(value, environment))
+            expand_in_place(url, environment)?;
+            headers.iter_mut().try_for_each(|(_, value)| expand_in_place(value, environment))
         }
         McpTransport::Broken { .. } => Ok(()),
     }
 }
 
-fn fill(text: &mut String, environment: &dyn Fn(&str) -> Option<String>) -> Result<(), String> {
+fn expand_in_place(
+    text: &mut String,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<(), String> {
     if text.contains("${") {
-        *text = expanded(text, environment)?;
+        *text = expand_text(text, environment)?;
     }
     Ok(())
 }
 
-fn expanded(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+fn expand_text(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, behind)) = rest.split_once("${") {
@@ -406,13 +409,13 @@ mod tests {
 
     use super::*;
 
-    fn read(table: Value) -> Vec<McpServer> {
-        super::read(serde_json::from_value(table).unwrap())
+    fn read_servers(table: Value) -> Vec<McpServer> {
+        super::read_servers(serde_json::from_value(table).unwrap())
     }
 
     #[test]
     fn a_server_is_a_program_or_an_address() {
-        let servers = read(json!({
+        let servers = read_servers(json!({
             "web": {"type": "http", "url": "https://x/mcp", "headers": {"Authorization": "Bearer t"}},
             "files": {"command": "npx", "args": ["-y", "s"], "env": {"A": "b"}, "trusted": true},
             "off": {"command": "x", "disabled": true},
@@ -444,7 +447,7 @@ mod tests {
             (json!({"a": {"type": "pigeon", "url": "x"}}), "`type` must be"),
         ] {
             table["good"] = json!({"command": "y"});
-            let servers = read(table);
+            let servers = read_servers(table);
             let problem = servers[0].problem().unwrap();
             assert!(problem.contains(words), "{problem}");
             assert_eq!((servers[1].name.as_str(), servers[1].problem()), ("good", None));
@@ -457,17 +460,17 @@ mod tests {
             "My Tools": {"command": "x", "alwaysAllow": ["y"], "trusted": true},
             "old": {"type": "sse", "url": "http://x"},
         }});
-        let servers = read_shared(&text.to_string()).unwrap();
+        let servers = parse_mcp_json(&text.to_string()).unwrap();
         assert_eq!((servers.len(), servers[0].problem()), (2, None));
         assert!(servers[1].problem().unwrap().contains("`mcpServers.old`: the old `sse`"));
         assert!(!servers[0].is_trusted, "no file of a Workspace speaks for itself");
         assert_eq!(servers[0].origin, McpOrigin::Workspace);
-        assert!(read_shared("{}").is_err() && read_shared("nonsense").is_err());
+        assert!(parse_mcp_json("{}").is_err() && parse_mcp_json("nonsense").is_err());
     }
 
     #[test]
     fn fields_of_the_other_transport_do_not_count() {
-        let servers = read(json!({
+        let servers = read_servers(json!({
             "a": {"type": "http", "url": "http://x", "env": {"PORT": 8080}, "args": [1], "cwd": 5},
             "b": {"command": "x", "headers": {"n": 1}, "url": null},
         }));
@@ -481,14 +484,14 @@ mod tests {
             McpServer::http("a", "http://two", Vec::new()),
             McpServer::http("b", "http://three", Vec::new()),
         ];
-        assert_eq!(join(&mut servers, others), ["a"]);
+        assert_eq!(merge_servers(&mut servers, others), ["a"]);
         assert_eq!(servers.len(), 2);
     }
 
     #[test]
     fn values_come_from_the_environment_when_they_say_so() {
         let environment = |name: &str| (name == "TOKEN").then(|| "s3cret".to_owned());
-        let fill = |text: &str| expanded(text, &environment);
+        let fill = |text: &str| expand_text(text, &environment);
         assert_eq!(fill("Bearer ${TOKEN}!").unwrap(), "Bearer s3cret!");
         assert_eq!(fill("${OTHER:-a}${TOKEN:-b}").unwrap(), "as3cret");
         assert_eq!(fill("$TOKEN {x}").unwrap(), "$TOKEN {x}");
@@ -496,7 +499,7 @@ mod tests {
         assert!(fill("${TOKEN").is_err());
         let mut server =
             McpServer::http("a", "http://x/${TOKEN}", vec![("K".into(), "${TOKEN}".into())]);
-        expand(&mut server, &environment).unwrap();
+        expand_server(&mut server, &environment).unwrap();
         assert_eq!(server.private_values()[0].1, "s3cret");
     }
 
@@ -507,13 +510,15 @@ mod tests {
         let env = vec![pair("DB", "own ${HOST}"), pair("EMPTY", "")];
         let args = ["${DB}", "${HOST}", "${EMPTY:-none}"].map(str::to_owned).to_vec();
         let mut server = McpServer::stdio("a", "${DB}/bin", args, env);
-        expand(&mut server, &environment).unwrap();
+        expand_server(&mut server, &environment).unwrap();
         let McpTransport::Stdio { command, args, env, .. } = &server.transport else { panic!() };
         assert_eq!(command, "own outer HOST/bin");
         assert_eq!(*args, ["own outer HOST", "outer HOST", "none"]);
         assert_eq!(env[0].1, "own outer HOST", "and `env` itself sees the environment alone");
         let args = vec!["${NOWHERE}".to_owned()];
         let mut server = McpServer::stdio("a", "x", args, vec![pair("NOWHERE_ELSE", "1")]);
-        assert!(expand(&mut server, &environment).unwrap_err().contains("NOWHERE is not set"));
+        assert!(
+            expand_server(&mut server, &environment).unwrap_err().contains("NOWHERE is not set")
+        );
     }
 }

@@ -7,23 +7,23 @@
 //! attributes say which values are accepted. `workspace` marks keys that a Workspace may set: only those that cannot
 //! widen trust.
 
+mod answer_schema;
 mod duration;
 mod edit;
-mod file;
 mod forms;
 mod keys;
+mod loader;
 pub mod mcp;
 pub mod models;
 mod origin;
 mod prices;
+mod provider_servers;
 mod read;
 mod sandbox;
-mod schema;
-mod servers;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod wanted;
+mod trust_requests;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,18 +31,18 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use duration::duration;
-pub use edit::{Edit, change};
-pub use file::{Flags, Loaded, Sources, load};
-pub use keys::{Key, canonical, reference};
-pub use mcp::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
-pub use models::{Sight, Window};
-pub use origin::Origins;
+pub use answer_schema::{AnswerMismatch, AnswerSchema};
+pub use duration::parse_duration;
+pub use edit::{SettingEdit, edit_setting};
+pub use keys::{SettingKey, canonical_name, settings_reference};
+pub use loader::{ConfigFlags, ConfigSources, LoadedConfig, load_config};
+pub use mcp::{McpFolder, McpOrigin, McpServer, McpSettings, McpTransport};
+pub use models::{ContextWindowSize, ImageSupport};
+pub use origin::SettingOrigins;
 pub use prices::Prices;
-pub use sandbox::{ADDRESS_SPACE, NetworkRule, Sandbox, SandboxLevel, SocketRule};
-pub use schema::{AnswerSchema, Miss};
-pub use servers::{Policy, Server, Servers};
-pub use wanted::{Wanted, wanted};
+pub use provider_servers::{ProviderServer, ProviderServers, ServerPolicy};
+pub use sandbox::{ADDRESS_SPACE, NetworkRule, SandboxLevel, SandboxSettings, SocketRule};
+pub use trust_requests::{TrustRequest, trust_requests};
 
 use crate::base::paths::Home;
 use crate::record::event::PermissionMode;
@@ -58,7 +58,7 @@ const MAX_ITERATIONS: u32 = 500;
 const MINUTE: u64 = 60_000;
 const HOUR: u64 = 3_600_000;
 const DAY: u64 = 24 * HOUR;
-const MANY: u64 = 1_000_000_000_000;
+const TRILLION: u64 = 1_000_000_000_000;
 const TEBIBYTE: u64 = 1 << 40;
 
 /// All settings of a run.
@@ -100,63 +100,63 @@ pub struct Config {
     pub max_iterations: Option<u32>,
     /// Spending and time limits.
     #[serde(flatten)]
-    pub budget: Budget,
+    pub budget: BudgetLimits,
     /// Prices in dollars per million tokens, by model: `{"m": {"input": 1, "cached_input": 0.1, "output": 8}}`.
-    #[schemars(with = "forms::Table", extend("accepts" = "an object of prices by model"))]
+    #[schemars(with = "forms::EntryTable", extend("accepts" = "an object of prices by model"))]
     pub prices: Prices,
     /// Whether the Provider may search the web for the model.
     pub web_search: bool,
     /// Other servers with the Responses API, by name: `base_url`, `key_env`, `policy`, `models`.
     #[serde(rename = "providers")]
-    #[schemars(with = "forms::Table", extend("accepts" = "an object of servers by name"))]
-    pub servers: Servers,
+    #[schemars(with = "forms::EntryTable", extend("accepts" = "an object of servers by name"))]
+    pub servers: ProviderServers,
     /// The entry of `providers` to use.
     #[schemars(schema_with = "forms::word")]
     pub provider: Option<String>,
     /// MCP servers.
     #[serde(flatten)]
-    pub mcp: Mcp,
+    pub mcp: McpSettings,
     /// Which credential pays: subscription or API key; without it, the subscription if there is one, else the key.
     #[schemars(with = "String", extend("enum" = ["chatgpt", "api-key"]))]
     pub credential: Option<CredentialKind>,
     /// When the Log is synced to disk: at the commit points of a Turn, at every Event, or never.
     #[schemars(with = "String", extend("enum" = ["turn", "event", "none"]))]
-    pub durability: Durability,
+    pub durability: LogDurability,
     /// Whether tool calls that change something are only planned, not run.
     #[serde(skip)]
     pub dry_run: bool,
     /// Retries of failed Provider calls.
-    pub retry: Retry,
+    pub retry: RetryPolicy,
     /// Timeouts of Provider calls.
-    pub stream: Stream,
+    pub stream: StreamTimeouts,
     /// Transport of Provider calls; without it, what the endpoint prefers.
     #[schemars(with = "String", extend("enum" = ["auto", "websocket", "sse"]))]
-    pub transport: Option<Transport>,
+    pub transport: Option<TransportSetting>,
     /// Files of CA certificates to trust, in addition to the system's.
     #[serde(rename = "tls.extra_roots")]
     #[schemars(schema_with = "forms::files")]
     pub extra_roots: Vec<PathBuf>,
     /// Limits of Subagents.
-    pub subagents: Subagents,
+    pub subagents: SubagentLimits,
     /// Limits of host commands.
-    pub bash: Bash,
+    pub bash: BashLimits,
     /// The sandbox of host commands.
     #[schemars(extend("workspace" = true))]
-    pub sandbox: Sandbox,
+    pub sandbox: SandboxSettings,
     /// Grace periods when Turns and processes are stopped.
-    pub grace: Grace,
+    pub grace: GracePeriods,
     /// How many bytes of one tool result reach the model.
     #[schemars(range(min = 1_024, max = 1_048_576), extend("workspace" = true))]
     pub output_limit: usize,
     /// Size of the model's context window in tokens; without it, as listed by the endpoint or the table of models.
-    #[schemars(range(min = 1_000, max = MANY))]
+    #[schemars(range(min = 1_000, max = TRILLION))]
     pub context_window: Option<u64>,
     /// Compaction of the context.
-    pub compaction: Compaction,
+    pub compaction: CompactionSettings,
     /// Limits of Workspace copies for Subagents.
-    pub workspaces: Workspaces,
+    pub workspaces: WorkspaceCopyLimits,
     /// Limits of what is stored for undo.
-    pub undo: Undo,
+    pub undo: UndoLimits,
     /// How many bytes of the AGENTS.md files reach the model.
     #[schemars(range(max = 1_048_576))]
     pub instructions_limit: usize,
@@ -180,29 +180,29 @@ impl Config {
             role: None,
             writes: WriteGlobs::default(),
             max_iterations: Some(MAX_ITERATIONS),
-            durability: Durability::Turn,
+            durability: LogDurability::Turn,
             dry_run: false,
-            retry: Retry::default(),
-            stream: Stream::default(),
+            retry: RetryPolicy::default(),
+            stream: StreamTimeouts::default(),
             transport: None,
             extra_roots: Vec::new(),
-            bash: Bash::default(),
-            sandbox: Sandbox::default(),
-            grace: Grace::default(),
+            bash: BashLimits::default(),
+            sandbox: SandboxSettings::default(),
+            grace: GracePeriods::default(),
             output_limit: 16 * 1024,
             instructions_limit: 32 * 1024,
-            undo: Undo::default(),
+            undo: UndoLimits::default(),
             context_window: None,
-            compaction: Compaction::default(),
-            workspaces: Workspaces::default(),
-            budget: Budget::default(),
+            compaction: CompactionSettings::default(),
+            workspaces: WorkspaceCopyLimits::default(),
+            budget: BudgetLimits::default(),
             prices: Prices::default(),
             web_search: false,
             answer_schema: None,
-            servers: Servers::default(),
+            servers: ProviderServers::default(),
             provider: None,
-            mcp: Mcp::default(),
-            subagents: Subagents::default(),
+            mcp: McpSettings::default(),
+            subagents: SubagentLimits::default(),
         }
     }
 }
@@ -216,15 +216,15 @@ impl Default for Config {
 /// Hard limits; a request that would exceed one of them is not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Budget {
+pub struct BudgetLimits {
     /// How many tokens a whole Session may use.
-    #[schemars(range(min = 1, max = MANY))]
+    #[schemars(range(min = 1, max = TRILLION))]
     pub max_tokens_total: Option<u64>,
     /// How many dollars a whole Session may cost; needs the model's price.
     #[schemars(schema_with = "forms::dollars")]
     pub max_cost: Option<f64>,
     /// How many requests a run may make, retries included.
-    #[schemars(range(min = 1, max = MANY))]
+    #[schemars(range(min = 1, max = TRILLION))]
     pub max_requests: Option<u64>,
     /// How long a run may take.
     #[serde(with = "forms::span")]
@@ -256,7 +256,7 @@ impl CredentialKind {
 /// When the Log is synced to disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Durability {
+pub enum LogDurability {
     /// At `user_message`, before a mutating tool, and at the Turn's end.
     Turn,
     /// At every Event.
@@ -269,7 +269,7 @@ pub enum Durability {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[expect(clippy::struct_field_names, reason = "Retry-After is a name of its own")]
-pub struct Retry {
+pub struct RetryPolicy {
     /// How many attempts a Provider call has in all.
     #[schemars(range(min = 1, max = 100))]
     pub max_attempts: u32,
@@ -287,7 +287,7 @@ pub struct Retry {
     pub retry_after_cap: Duration,
 }
 
-impl Default for Retry {
+impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
             max_attempts: 5,
@@ -301,7 +301,7 @@ impl Default for Retry {
 /// Timeouts of a Provider call: silence of its stream, total time, and connecting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Stream {
+pub struct StreamTimeouts {
     /// How long a Provider may be silent.
     #[serde(rename = "idle_ms", with = "forms::millis")]
     #[schemars(with = "u64", range(min = 1, max = DAY))]
@@ -316,7 +316,7 @@ pub struct Stream {
     pub connect: Duration,
 }
 
-impl Default for Stream {
+impl Default for StreamTimeouts {
     fn default() -> Self {
         Self {
             idle: Duration::from_mins(3),
@@ -329,7 +329,7 @@ impl Default for Stream {
 /// The transport of Provider calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Transport {
+pub enum TransportSetting {
     /// WebSocket, and SSE for a while when that fails.
     Auto,
     /// Only WebSocket.
@@ -341,7 +341,7 @@ pub enum Transport {
 /// Limits of host commands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Bash {
+pub struct BashLimits {
     /// The default timeout of a command.
     #[serde(rename = "timeout_ms", with = "forms::millis")]
     #[schemars(with = "u64", range(min = 1, max = DAY), extend("workspace" = true))]
@@ -368,7 +368,7 @@ pub struct Bash {
     pub shell: Option<PathBuf>,
 }
 
-impl Default for Bash {
+impl Default for BashLimits {
     fn default() -> Self {
         Self {
             timeout: Duration::from_mins(2),
@@ -385,7 +385,7 @@ impl Default for Bash {
 /// Grace periods when Turns and processes are stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Grace {
+pub struct GracePeriods {
     /// How long an interrupted Turn may take to end by itself.
     #[serde(rename = "turn_ms", with = "forms::millis")]
     #[schemars(with = "u64", range(max = MINUTE))]
@@ -396,7 +396,7 @@ pub struct Grace {
     pub process: Duration,
 }
 
-impl Default for Grace {
+impl Default for GracePeriods {
     fn default() -> Self {
         Self { turn: Duration::from_millis(500), process: Duration::from_millis(300) }
     }
@@ -405,7 +405,7 @@ impl Default for Grace {
 /// Limits of what is stored for undo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Undo {
+pub struct UndoLimits {
     /// Whether file contents are stored, so that Turns can be undone.
     pub enabled: bool,
     /// The largest file whose changes by commands can be undone.
@@ -421,7 +421,7 @@ pub struct Undo {
     pub max_files: usize,
 }
 
-impl Default for Undo {
+impl Default for UndoLimits {
     fn default() -> Self {
         Self { enabled: true, largest_file: 10 << 20, max_bytes: 1 << 30, max_files: 50_000 }
     }
@@ -430,7 +430,7 @@ impl Default for Undo {
 /// Limits of Workspace copies for Subagents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Workspaces {
+pub struct WorkspaceCopyLimits {
     /// How many files a Workspace copy for a Subagent may have.
     #[serde(rename = "max_files")]
     #[schemars(range(min = 1, max = 10_000_000))]
@@ -445,7 +445,7 @@ pub struct Workspaces {
     pub largest_file: u64,
 }
 
-impl Default for Workspaces {
+impl Default for WorkspaceCopyLimits {
     fn default() -> Self {
         Self { most_files: 100_000, largest_file: 256 << 20, largest_sum: 1 << 30 }
     }
@@ -454,7 +454,7 @@ impl Default for Workspaces {
 /// Limits of Subagents: number, depth and time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Subagents {
+pub struct SubagentLimits {
     /// How many Subagents of one Session may run at a time.
     #[schemars(range(min = 1, max = 4_096))]
     pub max_running: usize,
@@ -480,7 +480,7 @@ pub struct Subagents {
     pub retries: u32,
 }
 
-impl Default for Subagents {
+impl Default for SubagentLimits {
     fn default() -> Self {
         Self {
             max_running: 8,
@@ -497,14 +497,14 @@ impl Default for Subagents {
 /// Compaction of a context window that fills up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Compaction {
+pub struct CompactionSettings {
     /// Whether the context is compacted automatically when the window fills up.
     pub auto: bool,
     /// Whether the Session's own model summarises old Turns for compaction.
     pub model_assisted: bool,
 }
 
-impl Default for Compaction {
+impl Default for CompactionSettings {
     fn default() -> Self {
         Self { auto: true, model_assisted: false }
     }

@@ -8,17 +8,17 @@ use std::sync::{Arc, OnceLock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::base::files::{Durability, StateDir};
+use crate::base::files::{StateDir, WriteDurability};
 use crate::base::paths::Home;
 
 /// The context window assumed for an unknown model; small on purpose.
 pub const UNKNOWN_WINDOW: u64 = 128_000;
 
 /// The largest cache that is read, in bytes.
-const LARGEST: u64 = 4 * 1024 * 1024;
+const MAX_CACHE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The most models of a listing that are read.
-const MOST: usize = 2_000;
+const MAX_MODELS: usize = 2_000;
 
 const TO_XHIGH: &[&str] = &["low", "medium", "high", "xhigh"];
 const TO_MAX: &[&str] = &["low", "medium", "high", "xhigh", "max"];
@@ -56,7 +56,7 @@ pub struct Model {
 
 impl Model {
     /// The model of this name from the built-in table, or one with unknown properties.
-    pub fn named(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         built_in().find(|model| model.name == name).unwrap_or_else(|| Self {
             name: name.to_owned(),
             context_window: None,
@@ -72,14 +72,14 @@ impl Model {
     }
 
     /// Parses one entry of a models endpoint: a full one, or the bare id that other servers list.
-    fn listed(entry: &Value) -> Option<Self> {
+    fn from_listing(entry: &Value) -> Option<Self> {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).map(str::to_owned);
         let name = text("slug").or_else(|| text("id"))?;
         if name.is_empty() || name.len() > 200 || text("visibility").as_deref() == Some("hide") {
             return None;
         }
-        let mut model = Self::named(&name);
-        model.context_window = listed_window(entry).or(model.context_window);
+        let mut model = Self::from_name(&name);
+        model.context_window = parse_window(entry).or(model.context_window);
         let levels = entry.get("supported_reasoning_levels").and_then(Value::as_array);
         let efforts: Vec<String> = levels
             .into_iter()
@@ -114,7 +114,7 @@ const WINDOW_FIELDS: [&str; 7] = [
 
 /// The context window in an entry of a models endpoint; the smallest of several, because some servers list the
 /// model's maximum beside their own limit.
-fn listed_window(entry: &Value) -> Option<u64> {
+fn parse_window(entry: &Value) -> Option<u64> {
     let named = WINDOW_FIELDS.iter().filter_map(|field| entry.pointer(field)?.as_u64());
     named.filter(|window| *window > 0).min()
 }
@@ -131,73 +131,73 @@ pub fn built_in() -> impl Iterator<Item = Model> {
 }
 
 /// Parses the answer of a models endpoint: `{"models": […]}` or `{"data": […]}`.
-pub fn listed(answer: &Value) -> Option<Vec<Model>> {
+pub fn parse_listing(answer: &Value) -> Option<Vec<Model>> {
     let list = answer.get("models").or_else(|| answer.get("data"))?.as_array()?;
-    Some(list.iter().filter_map(Model::listed).take(MOST).collect())
+    Some(list.iter().filter_map(Model::from_listing).take(MAX_MODELS).collect())
 }
 
 /// The last listing of a models endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listing {
+pub struct ModelListing {
     /// Seconds since the epoch.
     pub fetched_at: i64,
     pub models: Vec<Model>,
 }
 
 /// The cached listing of an endpoint; a missing or broken cache counts as empty.
-pub fn remembered(home: &Home, base_url: &str) -> Option<Listing> {
-    let mut cache = cache(home);
+pub fn read_cached_listing(home: &Home, base_url: &str) -> Option<ModelListing> {
+    let mut cache = read_cache(home);
     serde_json::from_value(cache.get_mut(base_url)?.take()).ok()
 }
 
 /// Stores the listing of an endpoint in the cache.
-pub fn remember(home: &Home, base_url: &str, listing: &Listing) -> std::io::Result<()> {
-    let mut endpoints = cache(home);
+pub fn cache_listing(home: &Home, base_url: &str, listing: &ModelListing) -> std::io::Result<()> {
+    let mut endpoints = read_cache(home);
     endpoints[base_url] = serde_json::to_value(listing)?;
     let text = json!({ "version": 1, "endpoints": endpoints }).to_string();
-    let folder = StateDir::create_root(home.folder())?;
-    Ok(folder.replace(Home::MODELS, text.as_bytes(), Durability::Lazy)?)
+    let folder = StateDir::create_root(home.path())?;
+    Ok(folder.replace(Home::MODELS, text.as_bytes(), WriteDurability::Lazy)?)
 }
 
 /// A model at an endpoint; its properties are looked up lazily.
 #[derive(Debug, Clone)]
-struct AtEndpoint {
+struct EndpointModel {
     home: Home,
     base_url: String,
     model: String,
 }
 
-impl AtEndpoint {
+impl EndpointModel {
     fn new((home, base_url): (Home, &str), model: &str) -> Self {
         Self { home, base_url: base_url.to_owned(), model: model.to_owned() }
     }
 
     /// The model from the cached listing of the endpoint, or else from the built-in table.
     fn look_up(&self) -> Model {
-        let listing = remembered(&self.home, &self.base_url);
+        let listing = read_cached_listing(&self.home, &self.base_url);
         let mut models = listing.into_iter().flat_map(|listing| listing.models);
         let listed = models.find(|model| model.name == self.model);
-        listed.unwrap_or_else(|| Model::named(&self.model))
+        listed.unwrap_or_else(|| Model::from_name(&self.model))
     }
 }
 
 /// Whether a model accepts images; looked up when there is an image to send.
 #[derive(Debug, Clone)]
-pub struct Sight {
-    model: AtEndpoint,
+pub struct ImageSupport {
+    model: EndpointModel,
     known: Arc<OnceLock<bool>>,
 }
 
-impl Sight {
+impl ImageSupport {
     /// The image support of a model at an endpoint: none when `takes_images` is false, otherwise yes unless its listing
     /// says no.
     pub fn new(takes_images: bool, endpoint: (Home, &str), model: &str) -> Self {
         let known = if takes_images { OnceLock::new() } else { OnceLock::from(false) };
-        Self { model: AtEndpoint::new(endpoint, model), known: Arc::new(known) }
+        Self { model: EndpointModel::new(endpoint, model), known: Arc::new(known) }
     }
 
     /// Whether the model accepts images; looked up once.
-    pub fn sees(&self) -> bool {
+    pub fn is_supported(&self) -> bool {
         *self.known.get_or_init(|| self.model.look_up().images.unwrap_or(true))
     }
 }
@@ -205,17 +205,17 @@ impl Sight {
 /// The size of a model's context window: the user's setting, else the endpoint's listing, else the built-in table.
 /// Looked up when a request is about to be sent.
 #[derive(Debug, Clone)]
-pub struct Window {
-    model: AtEndpoint,
+pub struct ContextWindowSize {
+    model: EndpointModel,
     /// The size in tokens; `None` when unknown.
     known: Arc<OnceLock<Option<u64>>>,
 }
 
-impl Window {
+impl ContextWindowSize {
     /// The window of a model at an endpoint; `named` is the user's setting.
     pub fn new(named: Option<u64>, endpoint: (Home, &str), model: &str) -> Self {
         let known = named.map_or_else(OnceLock::new, |own| OnceLock::from(Some(own)));
-        Self { model: AtEndpoint::new(endpoint, model), known: Arc::new(known) }
+        Self { model: EndpointModel::new(endpoint, model), known: Arc::new(known) }
     }
 
     /// The size in tokens; looked up once.
@@ -234,8 +234,9 @@ impl Window {
 }
 
 /// The endpoints of the cache, as an object.
-fn cache(home: &Home) -> Value {
-    let read = StateDir::open_root(home.folder()).and_then(|it| it.read(Home::MODELS, LARGEST));
+fn read_cache(home: &Home) -> Value {
+    let read =
+        StateDir::open_root(home.path()).and_then(|it| it.read(Home::MODELS, MAX_CACHE_BYTES));
     let text = read.ok().flatten().unwrap_or_default();
     let mut cache: Value = serde_json::from_slice(&text).unwrap_or_default();
     let endpoints = cache.get_mut("endpoints").map(Value::take).unwrap_or_default();
@@ -248,12 +249,12 @@ mod tests {
 
     #[test]
     fn the_default_model_is_known_and_an_unknown_one_is_narrow() {
-        let default = Model::named(crate::settings::config::DEFAULT_MODEL);
+        let default = Model::from_name(crate::settings::config::DEFAULT_MODEL);
         assert_eq!(
             (default.window(), default.default_effort.as_deref()),
             (272_000, Some("medium"))
         );
-        let unknown = Model::named("llama-9");
+        let unknown = Model::from_name("llama-9");
         assert_eq!((unknown.context_window, unknown.window()), (None, UNKNOWN_WINDOW));
         for model in built_in() {
             assert!(model.efforts.contains(&model.default_effort.unwrap()), "{}", model.name);
@@ -267,13 +268,13 @@ mod tests {
              "supported_reasoning_levels": [{"effort": "low"}, {"effort": "high"}]},
             {"slug": "secret", "visibility": "hide"},
         ]});
-        let models = listed(&catalogue).unwrap();
+        let models = parse_listing(&catalogue).unwrap();
         assert_eq!(models.len(), 1);
         assert_eq!((models[0].window(), models[0].efforts.len()), (9, 2));
         let plain = json!({"object": "list", "data": [{"id": "gpt-5.5"}, {"id": "x"}, {"no": 1}]});
-        let models = listed(&plain).unwrap();
+        let models = parse_listing(&plain).unwrap();
         assert_eq!(models.iter().map(Model::window).collect::<Vec<_>>(), [272_000, UNKNOWN_WINDOW]);
-        assert_eq!(listed(&json!({"error": 1})), None);
+        assert_eq!(parse_listing(&json!({"error": 1})), None);
     }
 
     #[test]
@@ -290,7 +291,7 @@ mod tests {
         ] {
             let mut named = entry.clone();
             named["id"] = json!("some-model");
-            let models = listed(&json!({ "data": [named] })).unwrap();
+            let models = parse_listing(&json!({ "data": [named] })).unwrap();
             assert_eq!(models[0].context_window, expected, "{entry}");
         }
     }
@@ -305,7 +306,12 @@ mod tests {
             {"id": "gpt-5.5", "architecture": {"input_modalities": ["text"]}},
             {"id": "silent"},
         ]});
-        remember(&home, "u", &Listing { fetched_at: 1, models: listed(&answer).unwrap() }).unwrap();
+        cache_listing(
+            &home,
+            "u",
+            &ModelListing { fetched_at: 1, models: parse_listing(&answer).unwrap() },
+        )
+        .unwrap();
         for (takes_images, base_url, model, expected) in [
             (true, "u", "eyes", true),
             (true, "u", "blind", false),
@@ -315,8 +321,8 @@ mod tests {
             (true, "elsewhere", "gpt-5.5", true),
             (false, "u", "eyes", false),
         ] {
-            let sight = Sight::new(takes_images, (home.clone(), base_url), model);
-            assert_eq!(sight.sees(), expected, "{model} at {base_url}");
+            let sight = ImageSupport::new(takes_images, (home.clone(), base_url), model);
+            assert_eq!(sight.is_supported(), expected, "{model} at {base_url}");
         }
     }
 
@@ -325,14 +331,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::new(folder.path().join("home"));
         let answer = json!({"data": [{"id": "gpt-5.5", "context_window": 9_000}]});
-        remember(&home, "u", &Listing { fetched_at: 1, models: listed(&answer).unwrap() }).unwrap();
+        cache_listing(
+            &home,
+            "u",
+            &ModelListing { fetched_at: 1, models: parse_listing(&answer).unwrap() },
+        )
+        .unwrap();
         for (named, base_url, model, expected) in [
             (Some(5), "u", "gpt-5.5", 5),
             (None, "u", "gpt-5.5", 9_000),
             (None, "elsewhere", "gpt-5.5", 272_000),
             (None, "u", "unheard of", UNKNOWN_WINDOW),
         ] {
-            let window = Window::new(named, (home.clone(), base_url), model);
+            let window = ContextWindowSize::new(named, (home.clone(), base_url), model);
             assert_eq!(window.tokens(), expected, "{model} at {base_url}");
         }
     }
@@ -341,14 +352,14 @@ mod tests {
     fn a_listing_is_remembered_per_endpoint_and_a_broken_cache_is_empty() {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::new(folder.path().join("home"));
-        let listing = Listing { fetched_at: 5, models: vec![Model::named("a")] };
-        assert_eq!(remembered(&home, "u"), None);
-        remember(&home, "u", &listing).unwrap();
-        remember(&home, "v", &Listing { fetched_at: 6, models: Vec::new() }).unwrap();
-        assert_eq!(remembered(&home, "u"), Some(listing.clone()));
-        std::fs::write(home.models(), "{oops").unwrap();
-        assert_eq!(remembered(&home, "u"), None);
-        remember(&home, "u", &listing).unwrap();
-        assert_eq!(remembered(&home, "u"), Some(listing));
+        let listing = ModelListing { fetched_at: 5, models: vec![Model::from_name("a")] };
+        assert_eq!(read_cached_listing(&home, "u"), None);
+        cache_listing(&home, "u", &listing).unwrap();
+        cache_listing(&home, "v", &ModelListing { fetched_at: 6, models: Vec::new() }).unwrap();
+        assert_eq!(read_cached_listing(&home, "u"), Some(listing.clone()));
+        std::fs::write(home.models_cache(), "{oops").unwrap();
+        assert_eq!(read_cached_listing(&home, "u"), None);
+        cache_listing(&home, "u", &listing).unwrap();
+        assert_eq!(read_cached_listing(&home, "u"), Some(listing));
     }
 }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::keys::canonical;
+use super::keys::canonical_name;
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// Pixir's default.
     #[default]
     Default,
@@ -24,61 +24,63 @@ pub enum Origin {
     Flag(String),
 }
 
-impl Origin {
+impl SettingOrigin {
     /// The name of the layer.
     pub fn layer(&self) -> &'static str {
         match self {
-            Origin::Default => "default",
-            Origin::User(_) => "user",
-            Origin::Workspace(_) => "workspace",
-            Origin::Variable(_) => "environment",
-            Origin::Flag(_) => "flag",
+            SettingOrigin::Default => "default",
+            SettingOrigin::User(_) => "user",
+            SettingOrigin::Workspace(_) => "workspace",
+            SettingOrigin::Variable(_) => "environment",
+            SettingOrigin::Flag(_) => "flag",
         }
     }
 
     /// Layer and location, as JSON.
-    pub fn facts(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let mut facts = json!({ "layer": self.layer() });
-        if let (Some(facts), Value::Object(place)) = (facts.as_object_mut(), self.place()) {
+        if let (Some(facts), Value::Object(place)) = (facts.as_object_mut(), self.location()) {
             facts.extend(place);
         }
         facts
     }
 
     /// The file, variable or flag, as JSON.
-    pub fn place(&self) -> Value {
+    pub fn location(&self) -> Value {
         match self {
-            Origin::Default => json!({}),
-            Origin::User(path) | Origin::Workspace(path) => {
+            SettingOrigin::Default => json!({}),
+            SettingOrigin::User(path) | SettingOrigin::Workspace(path) => {
                 json!({ "file": path.display().to_string() })
             }
-            Origin::Variable(name) => json!({ "variable": name }),
-            Origin::Flag(name) => json!({ "flag": name }),
+            SettingOrigin::Variable(name) => json!({ "variable": name }),
+            SettingOrigin::Flag(name) => json!({ "flag": name }),
         }
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Default => f.write_str("default"),
-            Origin::User(path) | Origin::Workspace(path) => write!(f, "{}", path.display()),
-            Origin::Variable(name) | Origin::Flag(name) => f.write_str(name),
+            SettingOrigin::Default => f.write_str("default"),
+            SettingOrigin::User(path) | SettingOrigin::Workspace(path) => {
+                write!(f, "{}", path.display())
+            }
+            SettingOrigin::Variable(name) | SettingOrigin::Flag(name) => f.write_str(name),
         }
     }
 }
 
 /// The origins of all settings; a setting that is not in it has its default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Origins(BTreeMap<String, Origin>);
+pub struct SettingOrigins(BTreeMap<String, SettingOrigin>);
 
-impl Origins {
+impl SettingOrigins {
     /// The origin of a setting's effective value.
-    pub fn of(&self, name: &str) -> Origin {
-        self.0.get(canonical(name)).cloned().unwrap_or_default()
+    pub fn get(&self, name: &str) -> SettingOrigin {
+        self.0.get(canonical_name(name)).cloned().unwrap_or_default()
     }
 
-    pub(super) fn set(&mut self, name: &str, origin: Origin) {
-        self.0.insert(canonical(name).to_owned(), origin);
+    pub(super) fn set(&mut self, name: &str, origin: SettingOrigin) {
+        self.0.insert(canonical_name(name).to_owned(), origin);
     }
 }

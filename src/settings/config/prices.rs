@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::forms;
-use crate::record::event::Tokens;
+use crate::record::event::TokenUsage;
 
 /// The price of a million tokens of a model, in US dollars.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -25,14 +25,14 @@ pub struct Price {
 /// The prices of a run: `{"model": {"input": 1.25, "cached_input": 0.125, "output": 10}}`. There is no built-in
 /// table, because a guessed price is worse than none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "forms::Table")]
+#[serde(try_from = "forms::EntryTable")]
 pub struct Prices(BTreeMap<String, Price>);
 
-impl TryFrom<forms::Table> for Prices {
+impl TryFrom<forms::EntryTable> for Prices {
     type Error = String;
 
-    fn try_from(table: forms::Table) -> Result<Self, String> {
-        let read = |(model, entry): (String, Value)| match forms::object::<Price>(&entry) {
+    fn try_from(table: forms::EntryTable) -> Result<Self, String> {
+        let read = |(model, entry): (String, Value)| match forms::parse_object::<Price>(&entry) {
             Ok(mut price) => {
                 price.cached_input.get_or_insert(price.input);
                 Ok((model, price))
@@ -47,20 +47,20 @@ impl TryFrom<forms::Table> for Prices {
 
 impl Prices {
     /// The price of a model, if it is known.
-    pub fn of(&self, model: &str) -> Option<Price> {
+    pub fn get(&self, model: &str) -> Option<Price> {
         self.0.get(model).copied()
     }
 
     /// The cost of tokens in dollars, if the model's price is known.
-    pub fn cost(&self, model: &str, tokens: &Tokens) -> Option<f64> {
-        Some(self.of(model)?.cost(tokens))
+    pub fn cost(&self, model: &str, tokens: &TokenUsage) -> Option<f64> {
+        Some(self.get(model)?.cost(tokens))
     }
 }
 
 impl Price {
     /// The cost of tokens in dollars. Reasoning tokens are part of the output, cached ones part of the input.
     #[expect(clippy::cast_precision_loss, reason = "an estimate; counts are far below 2^52")]
-    fn cost(self, tokens: &Tokens) -> f64 {
+    fn cost(self, tokens: &TokenUsage) -> f64 {
         let cached = tokens.cached_tokens.min(tokens.input_tokens);
         let fresh = tokens.input_tokens - cached;
         let cached_price = self.cached_input.unwrap_or(self.input);
@@ -93,11 +93,11 @@ mod tests {
             "n": {"input": 2, "output": 10},
         });
         let prices = read(&table).unwrap();
-        let tokens = Tokens {
+        let tokens = TokenUsage {
             input_tokens: 1_000_000,
             cached_tokens: 400_000,
             output_tokens: 100_000,
-            ..Tokens::default()
+            ..TokenUsage::default()
         };
         assert!((prices.cost("m", &tokens).unwrap() - 2.4).abs() < 1e-9);
         assert!((prices.cost("n", &tokens).unwrap() - 3.0).abs() < 1e-9);

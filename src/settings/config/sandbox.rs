@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{MANY, forms};
+use super::{TRILLION, forms};
 
 /// The default caches of package managers; never programs or settings.
 const DEFAULT_CACHES: &[&str] =
@@ -15,14 +15,14 @@ const DEFAULT_CACHES: &[&str] =
 pub const ADDRESS_SPACE: u64 = 1 << 47;
 
 /// The smallest memory limit; with less not even a shell starts.
-const LEAST_MEMORY: u64 = 64 << 20;
+const MIN_MEMORY_BYTES: u64 = 64 << 20;
 /// The largest limit in bytes: a petabyte.
-const MOST_BYTES: u64 = MANY * 1000;
+const MAX_BYTES: u64 = TRILLION * 1000;
 
 /// Sandbox settings of host commands. `~` is the user's home.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Sandbox {
+pub struct SandboxSettings {
     /// Sandbox level for commands; `required` runs no command unless the kernel can enforce all of it.
     #[schemars(with = "String", extend("enum" = ["workspace", "read-only", "required", "off"]))]
     pub level: SandboxLevel,
@@ -45,7 +45,7 @@ pub struct Sandbox {
     pub caches: Vec<PathBuf>,
     /// How many bytes the private layers of caches may have; larger ones are removed when no command uses them.
     #[serde(rename = "max_cache_bytes")]
-    #[schemars(range(max = MOST_BYTES))]
+    #[schemars(range(max = MAX_BYTES))]
     pub cache_bytes: u64,
     /// Paths that commands cannot read, in addition to credentials and most of home folders; the lists of all config
     /// files are combined.
@@ -57,26 +57,26 @@ pub struct Sandbox {
     pub processes: u64,
     /// How large a file written by a command may become.
     #[serde(rename = "max_file_bytes")]
-    #[schemars(range(min = 1, max = MOST_BYTES))]
+    #[schemars(range(min = 1, max = MAX_BYTES))]
     pub file_bytes: u64,
     /// How many files each process of a command may have open.
     #[serde(rename = "max_open_files")]
-    #[schemars(range(min = 64, max = MANY))]
+    #[schemars(range(min = 64, max = TRILLION))]
     pub open_files: u64,
     /// How much private memory each process of a command may have. By default the whole address space, because
     /// sanitizers reserve terabytes and would not start with less.
     #[serde(rename = "max_process_bytes")]
-    #[schemars(range(min = LEAST_MEMORY, max = MOST_BYTES))]
+    #[schemars(range(min = MIN_MEMORY_BYTES, max = MAX_BYTES))]
     pub process_bytes: u64,
     /// How much `/dev/shm` of a command may hold; never more than a quarter of the memory of the machine
     /// or container.
     #[serde(rename = "max_shared_memory_bytes")]
-    #[schemars(range(min = 1, max = MOST_BYTES))]
+    #[schemars(range(min = 1, max = MAX_BYTES))]
     pub shared_bytes: u64,
     /// How much memory all processes of a command may take, where Pixir can make a control group (cgroup
     /// v2, delegated); never more than seven eighths of the memory of the machine or container.
     #[serde(rename = "max_memory_bytes")]
-    #[schemars(range(min = LEAST_MEMORY, max = MOST_BYTES))]
+    #[schemars(range(min = MIN_MEMORY_BYTES, max = MAX_BYTES))]
     pub memory_bytes: u64,
 }
 
@@ -130,7 +130,7 @@ pub enum SocketRule {
     Deny,
 }
 
-impl Default for Sandbox {
+impl Default for SandboxSettings {
     fn default() -> Self {
         Self {
             level: SandboxLevel::Workspace,
@@ -151,7 +151,7 @@ impl Default for Sandbox {
     }
 }
 
-impl Sandbox {
+impl SandboxSettings {
     /// Whether these settings allow something that `other` does not.
     pub fn is_wider_than(&self, other: &Self) -> bool {
         let loses_the_floor =

@@ -8,106 +8,114 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::render::{self, Piece};
-use super::reply::{After, Delivery, Head, Reply, Torn};
-use super::{Received, Requests, Script, check, socket};
+use super::event_stream::{self, StreamPiece};
+use super::reply::{AfterReply, Disconnect, Reply, ReplyDelivery, ReplyHead};
+use super::{ModelScript, ReceivedRequest, RequestLog, request_check, websocket};
 
 /// The largest request that is read, in bytes.
-pub(super) const LIMIT: usize = 256 * 1024 * 1024;
+pub(super) const MAX_REQUEST_BYTES: usize = 256 * 1024 * 1024;
 
 /// What happens to the connection after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum ConnectionAction {
     /// Another request may follow.
     Listen,
     Close,
 }
 
 /// Answers requests until the client leaves or a fault says otherwise.
-pub async fn run(mut socket: TcpStream, script: Arc<Script>, requests: Arc<Requests>) {
+pub async fn run(mut socket: TcpStream, script: Arc<ModelScript>, requests: Arc<RequestLog>) {
     socket.set_nodelay(true).ok();
     let mut buffer = Vec::new();
     loop {
-        let Ok(Some(request)) = read(&mut socket, &mut buffer).await else { return };
-        if socket::is_wanted(&request) {
+        let Ok(Some(request)) = read_request(&mut socket, &mut buffer).await else { return };
+        if websocket::is_upgrade_request(&request) {
             let number = requests.upgrades.fetch_add(1, Ordering::Relaxed);
             let refusal = script.refusal.as_ref().and_then(|refusal| refusal(number));
             let no_socket = json!({"error": {"message": "no WebSocket here"}}).to_string();
             let refusal = refusal.map(|status| (status, no_socket));
-            let Some((status, body)) = refusal.or_else(|| stranger(&requests, &request)) else {
+            let Some((status, body)) =
+                refusal.or_else(|| authorization_refusal(&requests, &request))
+            else {
                 // The client may leave in the middle of an answer.
-                socket::run(socket, request, &script, &requests).await.ok();
+                websocket::run(socket, request, &script, &requests).await.ok();
                 return;
             };
-            if plain(&mut socket, status, &[], &body).await.is_err() {
+            if write_plain(&mut socket, status, &[], &body).await.is_err() {
                 return;
             }
             continue;
         }
-        match answer(&mut socket, &script, &requests, request).await {
-            Ok(Next::Listen) => {}
+        match handle_request(&mut socket, &script, &requests, request).await {
+            Ok(ConnectionAction::Listen) => {}
             // The client may leave in the middle of an answer.
-            Ok(Next::Close) | Err(_) => return,
+            Ok(ConnectionAction::Close) | Err(_) => return,
         }
     }
 }
 
-async fn answer(
+async fn handle_request(
     socket: &mut TcpStream,
-    script: &Script,
-    requests: &Requests,
-    request: Received,
-) -> std::io::Result<Next> {
+    script: &ModelScript,
+    requests: &RequestLog,
+    request: ReceivedRequest,
+) -> std::io::Result<ConnectionAction> {
     if request.method == "GET" && request.path.split('?').next().is_some_and(is_listing) {
-        requests.keep_listing(request);
-        return plain(socket, 200, &[], &script.models.to_string()).await;
+        requests.record_listing(request);
+        return write_plain(socket, 200, &[], &script.models.to_string()).await;
     }
     if request.method != "POST" || !request.path.ends_with("/responses") {
         let message = format!("Invalid URL ({} {})", request.method, request.path);
-        return plain(socket, 404, &[], &json!({"error": {"message": message}}).to_string()).await;
+        return write_plain(socket, 404, &[], &json!({"error": {"message": message}}).to_string())
+            .await;
     }
-    let refusal = refusal(requests, &request, &request.body);
+    let refusal = route_refusal(requests, &request, &request.body);
     let serial = request.input().len();
-    let number = requests.keep(request.clone(), refusal.is_none());
+    let number = requests.record(request.clone(), refusal.is_none());
     if let Some((status, body)) = refusal {
-        return plain(socket, status, &[], &body).await;
+        return write_plain(socket, status, &[], &body).await;
     }
-    let reply = script.reply(number, &request);
+    let reply = script.reply_to(number, &request);
     match &reply.head {
-        Head::Plain { status, body } => plain(socket, *status, &reply.headers, body).await,
-        Head::Stream => stream(socket, &reply, &request.body["model"], serial).await,
+        ReplyHead::Plain { status, body } => {
+            write_plain(socket, *status, &reply.headers, body).await
+        }
+        ReplyHead::Stream => write_stream(socket, &reply, &request.body["model"], serial).await,
     }
 }
 
 /// The refusal by the route of a request, if any.
-pub(super) fn refusal(
-    requests: &Requests,
-    request: &Received,
+pub(super) fn route_refusal(
+    requests: &RequestLog,
+    request: &ReceivedRequest,
     body: &Value,
 ) -> Option<(u16, String)> {
     if is_chatgpt(request) {
-        if let Some(refusal) = stranger(requests, request) {
+        if let Some(refusal) = authorization_refusal(requests, request) {
             return Some(refusal);
         }
-        if let Some(detail) = check::chatgpt_detail(body) {
+        if let Some(detail) = request_check::chatgpt_refusal(body) {
             return Some((400, json!({ "detail": detail }).to_string()));
         }
     }
     if request.path.starts_with("/portable/")
-        && let Some(refusal) = check::portable_refusal(body)
+        && let Some(refusal) = request_check::portable_refusal(body)
     {
         return Some((400, refusal));
     }
-    Some((400, check::refusal(body)?))
+    Some((400, request_check::refusal(body)?))
 }
 
 /// The refusal of an unauthorized request to the subscription route.
-pub(super) fn stranger(requests: &Requests, request: &Received) -> Option<(u16, String)> {
-    let book = requests.book.as_ref().filter(|_| is_chatgpt(request))?;
+pub(super) fn authorization_refusal(
+    requests: &RequestLog,
+    request: &ReceivedRequest,
+) -> Option<(u16, String)> {
+    let book = requests.issuer.as_ref().filter(|_| is_chatgpt(request))?;
     book.refusal(request)
 }
 
-fn is_chatgpt(request: &Received) -> bool {
+fn is_chatgpt(request: &ReceivedRequest) -> bool {
     request.path.starts_with("/backend-api/codex/")
 }
 
@@ -115,12 +123,12 @@ fn is_listing(path: &str) -> bool {
     path.ends_with("/models")
 }
 
-pub(super) async fn plain(
+pub(super) async fn write_plain(
     socket: &mut TcpStream,
     status: u16,
     headers: &[(String, String)],
     body: &str,
-) -> std::io::Result<Next> {
+) -> std::io::Result<ConnectionAction> {
     let kind = if body.starts_with('{') { "application/json" } else { "text/html" };
     let mut head = format!(
         "HTTP/1.1 {status} Scripted\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n",
@@ -130,15 +138,15 @@ pub(super) async fn plain(
         head.extend([name, ": ", value, "\r\n"]);
     }
     socket.write_all(format!("{head}\r\n{body}").as_bytes()).await?;
-    Ok(Next::Listen)
+    Ok(ConnectionAction::Listen)
 }
 
-async fn stream(
+async fn write_stream(
     socket: &mut TcpStream,
     reply: &Reply,
     model: &Value,
     serial: usize,
-) -> std::io::Result<Next> {
+) -> std::io::Result<ConnectionAction> {
     let mut head =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
             .to_owned();
@@ -147,23 +155,23 @@ async fn stream(
     }
     head.push_str("\r\n");
     let mut packet = head.into_bytes();
-    let mut left = reply.cut.unwrap_or(usize::MAX);
-    for piece in render::pieces(reply, model, serial) {
+    let mut left = reply.cut_after.unwrap_or(usize::MAX);
+    for piece in event_stream::stream_pieces(reply, model, serial) {
         match piece {
-            Piece::Pause(time) => {
+            StreamPiece::Pause(time) => {
                 socket.write_all(&std::mem::take(&mut packet)).await?;
                 tokio::time::sleep(time).await;
             }
             // A step that exists only on a WebSocket ends the connection here.
-            Piece::Binary | Piece::Close(_) => left = 0,
-            Piece::Bytes(bytes) => {
+            StreamPiece::Binary | StreamPiece::Close(_) => left = 0,
+            StreamPiece::Bytes(bytes) => {
                 let kept = &bytes[..bytes.len().min(left)];
                 left -= kept.len();
                 match reply.delivery {
-                    Delivery::AsOne => chunk(&mut packet, kept),
-                    Delivery::ByteByByte => {
+                    ReplyDelivery::AsOne => push_chunk(&mut packet, kept),
+                    ReplyDelivery::ByteByByte => {
                         for byte in kept {
-                            chunk(&mut packet, std::slice::from_ref(byte));
+                            push_chunk(&mut packet, std::slice::from_ref(byte));
                             socket.write_all(&std::mem::take(&mut packet)).await?;
                         }
                     }
@@ -176,32 +184,35 @@ async fn stream(
     }
     socket.write_all(&packet).await?;
     if left == 0 {
-        tear(socket, reply.torn).await?;
-        return Ok(Next::Close);
+        abort_connection(socket, reply.disconnect).await?;
+        return Ok(ConnectionAction::Close);
     }
-    if reply.after == After::HoldOpen {
+    if reply.after == AfterReply::HoldOpen {
         // Reading notices when the client disconnects.
         socket.read_u8().await?;
-        return Ok(Next::Close);
+        return Ok(ConnectionAction::Close);
     }
     socket.write_all(b"0\r\n\r\n").await?;
-    Ok(Next::Listen)
+    Ok(ConnectionAction::Listen)
 }
 
 /// Ends a connection in the middle of an answer.
-pub(super) async fn tear(socket: &mut TcpStream, torn: Torn) -> std::io::Result<()> {
+pub(super) async fn abort_connection(
+    socket: &mut TcpStream,
+    torn: Disconnect,
+) -> std::io::Result<()> {
     match torn {
-        Torn::Closed => socket.shutdown().await,
-        Torn::Reset => socket.set_zero_linger(),
+        Disconnect::Closed => socket.shutdown().await,
+        Disconnect::Reset => socket.set_zero_linger(),
     }
 }
 
 /// The input items of a body.
-pub fn items(body: &Value) -> Vec<Value> {
+pub fn input_items(body: &Value) -> Vec<Value> {
     body["input"].as_array().cloned().unwrap_or_default()
 }
 
-fn chunk(packet: &mut Vec<u8>, bytes: &[u8]) {
+fn push_chunk(packet: &mut Vec<u8>, bytes: &[u8]) {
     // An empty chunk would end the body.
     if !bytes.is_empty() {
         packet.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
@@ -211,16 +222,16 @@ fn chunk(packet: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Reads one request; bytes after it stay in the buffer. `None` when the client has disconnected.
-pub(super) async fn read(
+pub(super) async fn read_request(
     socket: &mut TcpStream,
     buffer: &mut Vec<u8>,
-) -> std::io::Result<Option<Received>> {
+) -> std::io::Result<Option<ReceivedRequest>> {
     let mut arrived = None;
     let head_end = loop {
         if let Some(end) = memchr::memmem::find(buffer, b"\r\n\r\n") {
             break end + 4;
         }
-        if buffer.len() > LIMIT || socket.read_buf(buffer).await? == 0 {
+        if buffer.len() > MAX_REQUEST_BYTES || socket.read_buf(buffer).await? == 0 {
             return Ok(None);
         }
         arrived = arrived.or_else(|| Some(Instant::now()));
@@ -236,7 +247,7 @@ pub(super) async fn read(
         .collect();
     let length = headers.iter().find(|(name, _)| name == "content-length");
     let length = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
-    let Some(end) = head_end.checked_add(length).filter(|end| *end <= LIMIT) else {
+    let Some(end) = head_end.checked_add(length).filter(|end| *end <= MAX_REQUEST_BYTES) else {
         return Ok(None);
     };
     while buffer.len() < end {
@@ -247,7 +258,16 @@ pub(super) async fn read(
     let body_text = String::from_utf8_lossy(&buffer[head_end..end]).into_owned();
     buffer.drain(..end);
     let body = serde_json::from_str(&body_text).unwrap_or_default();
-    let context = items(&body);
+    let context = input_items(&body);
     let transport = "sse";
-    Ok(Some(Received { method, path, headers, body, body_text, transport, context, arrived }))
+    Ok(Some(ReceivedRequest {
+        method,
+        path,
+        headers,
+        body,
+        body_text,
+        transport,
+        context,
+        arrived,
+    }))
 }

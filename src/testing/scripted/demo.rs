@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 
-use super::players::play;
-use super::{Received, Reply, Script};
+use super::demo_workflows::play_workflow_step;
+use super::{ModelScript, ReceivedRequest, Reply};
 
 /// The name of the embedded model.
 pub const DEMO_MODEL: &str = "pixir-demo";
@@ -27,32 +27,32 @@ pub const FIX: &str = "total=$((total + number))";
 pub const PASSED: &str = "all 4 checks passed";
 
 /// The script of the embedded model.
-pub fn demo_model() -> Script {
-    Script::answering(demo_answer)
+pub fn demo_model() -> ModelScript {
+    ModelScript::answering(demo_answer)
 }
 
 /// The demo model's reply to a request.
-pub fn demo_answer(request: &Received) -> Reply {
+pub fn demo_answer(request: &ReceivedRequest) -> Reply {
     let seen = request.body_text.len() as u64 / 4;
-    let reply = play(request).unwrap_or_else(|| answer(request));
+    let reply = play_workflow_step(request).unwrap_or_else(|| answer(request));
     reply.usage(seen, seen / 2, 60)
 }
 
-fn answer(request: &Received) -> Reply {
+fn answer(request: &ReceivedRequest) -> Reply {
     let users = request.user_texts();
     let outputs = request.outputs();
     if users.last().copied() != Some(DEMO_PROMPT) {
-        return introduce(users.len().saturating_sub(1));
+        return introduction(users.len().saturating_sub(1));
     }
     // Steps are counted by outputs, so that a failed tool does not repeat a step for ever.
     match outputs.as_slice() {
         [.., last] if outputs.len() > 3 => Reply::says(&summary(last)),
-        steps => mend(steps.len(), &request.body["tools"]),
+        steps => repair_step(steps.len(), &request.body["tools"]),
     }
 }
 
 /// The steps of the repair, from 0: run the failing test, read, change one line, test again.
-pub fn mend(step: usize, tools: &Value) -> Reply {
+pub fn repair_step(step: usize, tools: &Value) -> Reply {
     match step {
         0 => Reply::new()
             .commentary("First I'll see the test fail.")
@@ -88,7 +88,7 @@ fn summary(test: &str) -> String {
     )
 }
 
-fn introduce(earlier_turns: usize) -> Reply {
+fn introduction(earlier_turns: usize) -> Reply {
     let turns = match earlier_turns {
         0 => "no earlier turn".to_owned(),
         1 => "1 earlier turn".to_owned(),
@@ -121,9 +121,9 @@ fn edit_arguments(tools: &Value) -> Value {
 mod tests {
     use super::*;
 
-    fn request(input: &Value, edit_schema: &Value) -> Received {
+    fn request(input: &Value, edit_schema: &Value) -> ReceivedRequest {
         let body = json!({"input": input, "tools": [{"name": "edit", "parameters": edit_schema}]});
-        Received {
+        ReceivedRequest {
             method: "POST".to_owned(),
             path: "/v1/responses".to_owned(),
             headers: Vec::new(),

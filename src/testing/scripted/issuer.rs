@@ -16,15 +16,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use url::Url;
 
-use super::connection::{plain, read};
-use super::{Received, serve};
+use super::connection::{read_request, write_plain};
+use super::{ReceivedRequest, serve_connections};
 
 /// The account of every token, unless a test says otherwise.
 const ACCOUNT: &str = "account-of-the-story";
 
 /// An endpoint of the issuer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Endpoint {
+pub enum IssuerEndpoint {
     /// The sign-in page.
     Authorize,
     /// Trades a code for tokens.
@@ -41,14 +41,14 @@ pub enum Endpoint {
 
 /// A fault of one answer.
 #[derive(Debug, Clone)]
-pub enum Fault {
+pub enum IssuerFault {
     /// An answer with this status and body; no token is issued.
     Answer(u16, String),
     /// The normal answer after a delay.
     Slow(Duration),
 }
 
-impl Fault {
+impl IssuerFault {
     /// An error answer with a code, in the issuer's format.
     pub fn code(status: u16, code: &str) -> Self {
         let message = format!("the issuer says {code}");
@@ -58,7 +58,7 @@ impl Fault {
 
 /// Counters of requests and of successful answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct IssuerCounts {
     /// Codes traded for tokens.
     pub exchanges: usize,
     /// Refresh tokens traded for tokens.
@@ -75,156 +75,163 @@ pub struct Counts {
 
 /// A running issuer; dropping it closes the port and every connection.
 #[derive(Debug)]
-pub struct Issuer {
-    book: Arc<Book>,
+pub struct ScriptedIssuer {
+    handler: Arc<IssuerHandler>,
     task: JoinHandle<()>,
 }
 
 /// Answers requests to the issuer. A leaf lock, never held across an await.
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct IssuerHandler {
     address: SocketAddr,
-    pages: Mutex<Pages>,
+    state: Mutex<IssuerState>,
 }
 
 #[derive(Debug, Default)]
-struct Pages {
+struct IssuerState {
     account: String,
     /// Lifetime of a new access token, in seconds.
-    life: i64,
-    counts: Counts,
-    faults: HashMap<Endpoint, VecDeque<Fault>>,
+    token_lifetime: i64,
+    counts: IssuerCounts,
+    faults: HashMap<IssuerEndpoint, VecDeque<IssuerFault>>,
     /// Challenge and redirect of each unused code.
     codes: HashMap<String, (String, String)>,
-    device: HashMap<String, String>,
-    fresh: HashSet<String>,
-    spent: HashSet<String>,
-    live: HashSet<String>,
+    device_codes: HashMap<String, String>,
+    unused_refresh_tokens: HashSet<String>,
+    used_refresh_tokens: HashSet<String>,
+    valid_access_tokens: HashSet<String>,
     handed_out: Vec<String>,
 }
 
-impl Issuer {
+impl ScriptedIssuer {
     /// Listens on a free port of 127.0.0.1.
     pub async fn start() -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let pages = Pages { account: ACCOUNT.to_owned(), life: 3600, ..Pages::default() };
-        let book = Arc::new(Book { address: listener.local_addr()?, pages: Mutex::new(pages) });
-        let own = Arc::clone(&book);
-        let task = tokio::spawn(serve(listener, move |socket| converse(socket, Arc::clone(&own))));
-        Ok(Self { book, task })
+        let state = IssuerState {
+            account: ACCOUNT.to_owned(),
+            token_lifetime: 3600,
+            ..IssuerState::default()
+        };
+        let handler =
+            Arc::new(IssuerHandler { address: listener.local_addr()?, state: Mutex::new(state) });
+        let own = Arc::clone(&handler);
+        let task = tokio::spawn(serve_connections(listener, move |socket| {
+            serve_client(socket, Arc::clone(&own))
+        }));
+        Ok(Self { handler, task })
     }
 
     /// The value for `PIXIR_AUTH_ISSUER`.
     pub fn base_url(&self) -> String {
-        self.book.base_url()
+        self.handler.base_url()
     }
 
     /// The counters so far.
-    pub fn counts(&self) -> Counts {
-        self.book.pages().counts
+    pub fn counts(&self) -> IssuerCounts {
+        self.handler.state().counts
     }
 
     /// Queues a fault for the next answer of this endpoint.
-    pub fn fail(&self, endpoint: Endpoint, fault: Fault) {
-        self.book.pages().faults.entry(endpoint).or_default().push_back(fault);
+    pub fn fail(&self, endpoint: IssuerEndpoint, fault: IssuerFault) {
+        self.handler.state().faults.entry(endpoint).or_default().push_back(fault);
     }
 
     /// Issues new tokens for this account.
     pub fn switch_account(&self, account: &str) {
-        account.clone_into(&mut self.book.pages().account);
+        account.clone_into(&mut self.handler.state().account);
     }
 
     /// Sets the lifetime of new access tokens, in seconds.
-    pub fn set_life(&self, seconds: i64) {
-        self.book.pages().life = seconds;
+    pub fn set_token_lifetime(&self, seconds: i64) {
+        self.handler.state().token_lifetime = seconds;
     }
 
     /// Invalidates every access token that was issued so far.
     pub fn forget_access_tokens(&self) {
-        self.book.pages().live.clear();
+        self.handler.state().valid_access_tokens.clear();
     }
 
     /// Issues tokens and returns the credential that Pixir stores; the access token is valid for so many seconds.
-    pub fn signed_in(&self, seconds: i64) -> Value {
-        let mut pages = self.book.pages();
-        let tokens = pages.issue(seconds);
+    pub fn sign_in(&self, seconds: i64) -> Value {
+        let mut state = self.handler.state();
+        let tokens = state.issue_tokens(seconds);
         json!({
             "kind": "subscription",
             "access_token": tokens["access_token"],
             "refresh_token": tokens["refresh_token"],
             "id_token": tokens["id_token"],
-            "account_id": pages.account,
-            "obtained_at": now() * 1000,
+            "account_id": state.account,
+            "obtained_at": unix_seconds() * 1000,
         })
     }
 
     /// Every secret that was issued: tokens, codes, verifiers.
     pub fn handed_out(&self) -> Vec<String> {
-        self.book.pages().handed_out.clone()
+        self.handler.state().handed_out.clone()
     }
 
-    pub(super) fn book(&self) -> Arc<Book> {
-        Arc::clone(&self.book)
+    pub(super) fn handler(&self) -> Arc<IssuerHandler> {
+        Arc::clone(&self.handler)
     }
 }
 
-impl Drop for Issuer {
+impl Drop for ScriptedIssuer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Book {
+impl IssuerHandler {
     fn base_url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, IssuerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The subscription backend's refusal of an unauthorized request.
-    pub(super) fn refusal(&self, request: &Received) -> Option<(u16, String)> {
-        let pages = self.pages();
+    pub(super) fn refusal(&self, request: &ReceivedRequest) -> Option<(u16, String)> {
+        let state = self.state();
         let bearer = request.header("authorization").and_then(|text| text.strip_prefix("Bearer "));
-        if !bearer.is_some_and(|bearer| pages.live.contains(bearer)) {
+        if !bearer.is_some_and(|bearer| state.valid_access_tokens.contains(bearer)) {
             return Some((401, json!({"detail": "Unauthorized"}).to_string()));
         }
-        if request.header("chatgpt-account-id") != Some(&pages.account) {
+        if request.header("chatgpt-account-id") != Some(&state.account) {
             return Some((403, json!({"detail": "Forbidden"}).to_string()));
         }
         None
     }
 
-    fn answer(&self, request: &Received) -> (u16, Vec<(String, String)>, String) {
-        let mut pages = self.pages();
-        let form = form(request);
+    fn answer_request(&self, request: &ReceivedRequest) -> (u16, Vec<(String, String)>, String) {
+        let mut state = self.state();
+        let form = form_fields(request);
         let said = |name: &str| form.get(name).cloned().unwrap_or_default();
-        let (status, body) = match endpoint(request) {
-            Some(Endpoint::Authorize) => {
-                let code = pages.keep(format!("code-{}", word()));
-                pages.codes.insert(code.clone(), (said("code_challenge"), said("redirect_uri")));
+        let (status, body) = match endpoint_of(request) {
+            Some(IssuerEndpoint::Authorize) => {
+                let code = state.record_secret(format!("code-{}", random_word()));
+                state.codes.insert(code.clone(), (said("code_challenge"), said("redirect_uri")));
                 let back = [("code", code.as_str()), ("state", &said("state"))];
                 let back = Url::parse_with_params(&said("redirect_uri"), back);
                 let Ok(back) = back else { return (400, Vec::new(), "no redirect".to_owned()) };
                 return (302, vec![("location".to_owned(), back.into())], String::new());
             }
-            Some(Endpoint::Exchange) => pages.exchange(&said),
-            Some(Endpoint::Refresh) => pages.refresh(&said("refresh_token")),
-            Some(Endpoint::UserCode) => {
-                let (id, user_code) = (word(), word()[..8].to_uppercase());
-                pages.device.insert(id.clone(), user_code.clone());
+            Some(IssuerEndpoint::Exchange) => state.exchange(&said),
+            Some(IssuerEndpoint::Refresh) => state.refresh(&said("refresh_token")),
+            Some(IssuerEndpoint::UserCode) => {
+                let (id, user_code) = (random_word(), random_word()[..8].to_uppercase());
+                state.device_codes.insert(id.clone(), user_code.clone());
                 let interval = "0";
                 (200, json!({"device_auth_id": id, "user_code": user_code, "interval": interval}))
             }
-            Some(Endpoint::Poll) => {
+            Some(IssuerEndpoint::Poll) => {
                 let redirect = format!("{}/deviceauth/callback", self.base_url());
-                pages.approve(&said("device_auth_id"), &said("user_code"), redirect)
+                state.approve(&said("device_auth_id"), &said("user_code"), redirect)
             }
-            Some(Endpoint::Revoke) => {
-                pages.counts.revokes += 1;
+            Some(IssuerEndpoint::Revoke) => {
+                state.counts.revokes += 1;
                 let token = said("token");
-                pages.fresh.remove(&token);
+                state.unused_refresh_tokens.remove(&token);
                 (200, json!({}))
             }
             None => (404, json!({"error": "not_found"})),
@@ -233,26 +240,28 @@ impl Book {
     }
 }
 
-impl Pages {
-    fn keep(&mut self, secret: String) -> String {
+impl IssuerState {
+    fn record_secret(&mut self, secret: String) -> String {
         self.handed_out.push(secret.clone());
         secret
     }
 
-    fn issue(&mut self, seconds: i64) -> Value {
+    fn issue_tokens(&mut self, seconds: i64) -> Value {
         let claims = json!({
-            "exp": now() + seconds,
-            "jti": word(),
+            "exp": unix_seconds() + seconds,
+            "jti": random_word(),
             "https://api.openai.com/profile": {"email": "story@example.org"},
             "https://api.openai.com/auth": {
                 "chatgpt_account_id": self.account, "chatgpt_plan_type": "plus",
             },
         });
-        let access = self.keep(jwt(&claims));
-        let id = self.keep(jwt(&json!({"email": "story@example.org", "jti": word()})));
-        let refresh = self.keep(format!("refresh-{}{}", word(), word()));
-        self.live.insert(access.clone());
-        self.fresh.insert(refresh.clone());
+        let access = self.record_secret(unsigned_jwt(&claims));
+        let id = self.record_secret(unsigned_jwt(
+            &json!({"email": "story@example.org", "jti": random_word()}),
+        ));
+        let refresh = self.record_secret(format!("refresh-{}{}", random_word(), random_word()));
+        self.valid_access_tokens.insert(access.clone());
+        self.unused_refresh_tokens.insert(refresh.clone());
         json!({
             "access_token": access,
             "refresh_token": refresh,
@@ -267,7 +276,7 @@ impl Pages {
         let Some((challenge, redirect)) = self.codes.remove(&said("code")) else {
             return refuse("this code is unknown, or has been used");
         };
-        let verifier = self.keep(said("code_verifier"));
+        let verifier = self.record_secret(said("code_verifier"));
         if URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes())) != challenge {
             return refuse("the verifier does not fit the challenge");
         }
@@ -275,34 +284,34 @@ impl Pages {
             return refuse("the redirect is not the one of before");
         }
         self.counts.exchanges += 1;
-        (200, self.issue(self.life))
+        (200, self.issue_tokens(self.token_lifetime))
     }
 
     fn refresh(&mut self, token: &str) -> (u16, Value) {
-        if self.spent.contains(token) {
+        if self.used_refresh_tokens.contains(token) {
             self.counts.reuses += 1;
             let message = "this refresh token has already been used";
             return (401, json!({"error": {"code": "refresh_token_reused", "message": message}}));
         }
-        if !self.fresh.remove(token) {
+        if !self.unused_refresh_tokens.remove(token) {
             let message = "this refresh token is unknown";
             return (
                 401,
                 json!({"error": {"code": "refresh_token_invalidated", "message": message}}),
             );
         }
-        self.spent.insert(token.to_owned());
+        self.used_refresh_tokens.insert(token.to_owned());
         self.counts.refreshes += 1;
-        (200, self.issue(self.life))
+        (200, self.issue_tokens(self.token_lifetime))
     }
 
     fn approve(&mut self, id: &str, user_code: &str, redirect: String) -> (u16, Value) {
-        if self.device.get(id).is_none_or(|own| own != user_code) {
+        if self.device_codes.get(id).is_none_or(|own| own != user_code) {
             return (400, json!({"error": {"code": "invalid_device"}}));
         }
-        let verifier = self.keep(format!("{}{}", word(), word()));
+        let verifier = self.record_secret(format!("{}{}", random_word(), random_word()));
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
-        let code = self.keep(format!("code-{}", word()));
+        let code = self.record_secret(format!("code-{}", random_word()));
         self.codes.insert(code.clone(), (challenge.clone(), redirect));
         let answer = json!({
             "authorization_code": code, "code_challenge": challenge, "code_verifier": verifier,
@@ -311,47 +320,48 @@ impl Pages {
     }
 }
 
-async fn converse(mut socket: TcpStream, book: Arc<Book>) {
+async fn serve_client(mut socket: TcpStream, handler: Arc<IssuerHandler>) {
     let mut buffer = Vec::new();
-    while let Ok(Some(request)) = read(&mut socket, &mut buffer).await {
+    while let Ok(Some(request)) = read_request(&mut socket, &mut buffer).await {
         let fault = {
-            let mut pages = book.pages();
-            pages.counts.requests += 1;
-            let endpoint = endpoint(&request);
-            pages.counts.polls += usize::from(endpoint == Some(Endpoint::Poll));
-            endpoint.and_then(|endpoint| pages.faults.get_mut(&endpoint)?.pop_front())
+            let mut state = handler.state();
+            state.counts.requests += 1;
+            let endpoint = endpoint_of(&request);
+            state.counts.polls += usize::from(endpoint == Some(IssuerEndpoint::Poll));
+            endpoint.and_then(|endpoint| state.faults.get_mut(&endpoint)?.pop_front())
         };
         let (status, headers, body) = match fault {
-            Some(Fault::Answer(status, body)) => (status, Vec::new(), body),
-            Some(Fault::Slow(time)) => {
+            Some(IssuerFault::Answer(status, body)) => (status, Vec::new(), body),
+            Some(IssuerFault::Slow(time)) => {
                 tokio::time::sleep(time).await;
-                book.answer(&request)
+                handler.answer_request(&request)
             }
-            None => book.answer(&request),
+            None => handler.answer_request(&request),
         };
-        if plain(&mut socket, status, &headers, &body).await.is_err() {
+        if write_plain(&mut socket, status, &headers, &body).await.is_err() {
             return;
         }
     }
 }
 
-fn endpoint(request: &Received) -> Option<Endpoint> {
+fn endpoint_of(request: &ReceivedRequest) -> Option<IssuerEndpoint> {
     let path = request.path.split('?').next().unwrap_or_default();
     match (request.method.as_str(), path) {
-        ("GET", "/oauth/authorize") => Some(Endpoint::Authorize),
+        ("GET", "/oauth/authorize") => Some(IssuerEndpoint::Authorize),
         ("POST", "/oauth/token") => {
-            let is_refresh = form(request).get("grant_type").is_some_and(|g| g == "refresh_token");
-            Some(if is_refresh { Endpoint::Refresh } else { Endpoint::Exchange })
+            let is_refresh =
+                form_fields(request).get("grant_type").is_some_and(|g| g == "refresh_token");
+            Some(if is_refresh { IssuerEndpoint::Refresh } else { IssuerEndpoint::Exchange })
         }
-        ("POST", "/api/accounts/deviceauth/usercode") => Some(Endpoint::UserCode),
-        ("POST", "/api/accounts/deviceauth/token") => Some(Endpoint::Poll),
-        ("POST", "/oauth/revoke") => Some(Endpoint::Revoke),
+        ("POST", "/api/accounts/deviceauth/usercode") => Some(IssuerEndpoint::UserCode),
+        ("POST", "/api/accounts/deviceauth/token") => Some(IssuerEndpoint::Poll),
+        ("POST", "/oauth/revoke") => Some(IssuerEndpoint::Revoke),
         _ => None,
     }
 }
 
 /// The fields of a request: JSON, form body or query.
-fn form(request: &Received) -> HashMap<String, String> {
+fn form_fields(request: &ReceivedRequest) -> HashMap<String, String> {
     if let Some(fields) = request.body.as_object() {
         let text = fields.iter().filter_map(|(name, value)| Some((name, value.as_str()?)));
         return text.map(|(name, value)| (name.clone(), value.to_owned())).collect();
@@ -364,16 +374,16 @@ fn form(request: &Received) -> HashMap<String, String> {
     url.query_pairs().into_owned().collect()
 }
 
-fn jwt(claims: &Value) -> String {
+fn unsigned_jwt(claims: &Value) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    format!("{}.{}.{}", part(&json!({"alg": "RS256", "typ": "JWT"})), part(claims), word())
+    format!("{}.{}.{}", part(&json!({"alg": "RS256", "typ": "JWT"})), part(claims), random_word())
 }
 
-fn word() -> String {
+fn random_word() -> String {
     format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
 }
 
-fn now() -> i64 {
+fn unix_seconds() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }

@@ -4,16 +4,16 @@
 //! same sockets as to a real Provider. It keeps every request for assertions, refuses what the
 //! real service refuses, and produces faults on command.
 
-mod check;
 mod connection;
 mod demo;
+mod demo_workflows;
+mod event_stream;
 mod issuer;
-mod players;
-mod render;
 mod reply;
-mod socket;
+mod request_check;
 #[cfg(test)]
 mod tests;
+mod websocket;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,36 +24,36 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-use issuer::Book;
+use issuer::IssuerHandler;
 
 pub use demo::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, demo_answer, demo_model};
-pub use issuer::{Counts, Endpoint, Fault, Issuer};
-pub use players::{EXAMPLES, Example};
+pub use demo_workflows::{EXAMPLE_WORKFLOWS, ExampleWorkflow};
+pub use issuer::{IssuerCounts, IssuerEndpoint, IssuerFault, ScriptedIssuer};
 pub use reply::Reply;
 
 /// The replies of the scripted model, request by request.
-pub struct Script {
-    source: Source,
+pub struct ModelScript {
+    source: ReplySource,
     /// The status with which the n-th WebSocket upgrade, from 0, is refused.
     refusal: Option<Box<dyn Fn(usize) -> Option<u16> + Send + Sync>>,
     /// The answer of `/models`.
     models: Value,
 }
 
-enum Source {
+enum ReplySource {
     Listed(Vec<Reply>),
-    Answering(Box<dyn Fn(&Received) -> Reply + Send + Sync>),
+    Answering(Box<dyn Fn(&ReceivedRequest) -> Reply + Send + Sync>),
 }
 
-impl Script {
+impl ModelScript {
     /// The n-th request gets the n-th reply; further requests get an HTTP 500 that says so.
     pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
-        Self::of(Source::Listed(replies.into_iter().collect()))
+        Self::with_source(ReplySource::Listed(replies.into_iter().collect()))
     }
 
     /// A script that computes the reply from the request.
-    pub fn answering(answer: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
-        Self::of(Source::Answering(Box::new(answer)))
+    pub fn answering(answer: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> Self {
+        Self::with_source(ReplySource::Answering(Box::new(answer)))
     }
 
     /// Sets the answer of `/models`.
@@ -73,15 +73,15 @@ impl Script {
         self
     }
 
-    fn of(source: Source) -> Self {
+    fn with_source(source: ReplySource) -> Self {
         let models = json!({"object": "list", "data": [{"id": "gpt-5.5", "object": "model"}]});
         Self { source, refusal: None, models }
     }
 
-    fn reply(&self, number: usize, request: &Received) -> Reply {
+    fn reply_to(&self, number: usize, request: &ReceivedRequest) -> Reply {
         match &self.source {
-            Source::Answering(answer) => answer(request),
-            Source::Listed(replies) => replies.get(number).cloned().unwrap_or_else(|| {
+            ReplySource::Answering(answer) => answer(request),
+            ReplySource::Listed(replies) => replies.get(number).cloned().unwrap_or_else(|| {
                 let message = format!(
                     "the script has {} replies and this is request {}",
                     replies.len(),
@@ -98,7 +98,7 @@ impl Script {
 
 /// A request that the server received.
 #[derive(Debug, Clone)]
-pub struct Received {
+pub struct ReceivedRequest {
     /// Such as `POST`.
     pub method: String,
     /// Such as `/responses`.
@@ -117,7 +117,7 @@ pub struct Received {
     pub arrived: Instant,
 }
 
-impl Received {
+impl ReceivedRequest {
     /// The first header of that name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
@@ -160,7 +160,7 @@ impl Received {
 
     /// The images that the model sees, as data URLs, first to last.
     pub fn images(&self) -> Vec<&str> {
-        let parts = self.input().iter().flat_map(check::parts);
+        let parts = self.input().iter().flat_map(request_check::parts);
         let images = parts.filter(|part| part["type"] == "input_image");
         images.filter_map(|part| part["image_url"].as_str()).collect()
     }
@@ -168,30 +168,36 @@ impl Received {
 
 /// A running server; dropping it closes the port and every connection.
 #[derive(Debug)]
-pub struct Server {
+pub struct ScriptedServer {
     address: SocketAddr,
-    requests: Arc<Requests>,
+    requests: Arc<RequestLog>,
     task: JoinHandle<()>,
 }
 
-impl Server {
+impl ScriptedServer {
     /// Listens on a free port of 127.0.0.1.
-    pub async fn start(script: Script) -> std::io::Result<Self> {
-        Self::start_with(script, None).await
+    pub async fn start(script: ModelScript) -> std::io::Result<Self> {
+        Self::start_inner(script, None).await
     }
 
     /// Starts a server whose subscription route requires tokens of this issuer.
-    pub async fn start_for(script: Script, issuer: &Issuer) -> std::io::Result<Self> {
-        Self::start_with(script, Some(issuer.book())).await
+    pub async fn start_with_issuer(
+        script: ModelScript,
+        issuer: &ScriptedIssuer,
+    ) -> std::io::Result<Self> {
+        Self::start_inner(script, Some(issuer.handler())).await
     }
 
-    async fn start_with(script: Script, book: Option<Arc<Book>>) -> std::io::Result<Self> {
+    async fn start_inner(
+        script: ModelScript,
+        issuer_state: Option<Arc<IssuerHandler>>,
+    ) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let requests = Arc::new(Requests { book, ..Requests::default() });
+        let requests = Arc::new(RequestLog { issuer: issuer_state, ..RequestLog::default() });
         let script = Arc::new(script);
         let own = Arc::clone(&requests);
-        let task = tokio::spawn(serve(listener, move |socket| {
+        let task = tokio::spawn(serve_connections(listener, move |socket| {
             own.connections.fetch_add(1, Ordering::Relaxed);
             connection::run(socket, Arc::clone(&script), Arc::clone(&own))
         }));
@@ -209,7 +215,7 @@ impl Server {
     }
 
     /// Every request for the list of models so far.
-    pub fn listings(&self) -> Vec<Received> {
+    pub fn listings(&self) -> Vec<ReceivedRequest> {
         self.requests.listings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -229,17 +235,17 @@ impl Server {
     }
 
     /// Takes the requests since the last call, so that a long run does not keep them all.
-    pub fn take_requests(&self) -> Vec<Received> {
+    pub fn take_requests(&self) -> Vec<ReceivedRequest> {
         std::mem::take(&mut *self.requests.lock())
     }
 
     /// Every request so far, in order of arrival.
-    pub fn requests(&self) -> Vec<Received> {
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.requests.lock().clone()
     }
 }
 
-impl Drop for Server {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -247,35 +253,35 @@ impl Drop for Server {
 
 /// Received requests and counters. A leaf lock, never held across an await.
 #[derive(Debug, Default)]
-struct Requests {
-    received: Mutex<Vec<Received>>,
-    listings: Mutex<Vec<Received>>,
+struct RequestLog {
+    received: Mutex<Vec<ReceivedRequest>>,
+    listings: Mutex<Vec<ReceivedRequest>>,
     connections: AtomicUsize,
     upgrades: AtomicUsize,
     replies: AtomicUsize,
     /// The issuer whose tokens the subscription route accepts.
-    book: Option<Arc<Book>>,
+    issuer: Option<Arc<IssuerHandler>>,
 }
 
-impl Requests {
-    fn lock(&self) -> MutexGuard<'_, Vec<Received>> {
+impl RequestLog {
+    fn lock(&self) -> MutexGuard<'_, Vec<ReceivedRequest>> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a request for the list of models.
-    fn keep_listing(&self, request: Received) {
+    fn record_listing(&self, request: ReceivedRequest) {
         self.listings.lock().unwrap_or_else(PoisonError::into_inner).push(request);
     }
 
     /// Records a request and returns its number among those that get a reply, from 0.
-    fn keep(&self, request: Received, gets_reply: bool) -> usize {
+    fn record(&self, request: ReceivedRequest, gets_reply: bool) -> usize {
         self.lock().push(request);
         self.replies.fetch_add(usize::from(gets_reply), Ordering::Relaxed)
     }
 }
 
 /// Accepts connections until it is dropped; that also ends the connections.
-async fn serve<F>(listener: TcpListener, converse: impl Fn(TcpStream) -> F)
+async fn serve_connections<F>(listener: TcpListener, converse: impl Fn(TcpStream) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {

@@ -8,23 +8,23 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Reply {
-    pub(super) head: Head,
+    pub(super) head: ReplyHead,
     pub(super) headers: Vec<(String, String)>,
-    pub(super) steps: Vec<Step>,
-    pub(super) ending: Ending,
+    pub(super) steps: Vec<ReplyStep>,
+    pub(super) ending: ReplyEnding,
     pub(super) usage: Value,
-    pub(super) delivery: Delivery,
-    pub(super) after: After,
+    pub(super) delivery: ReplyDelivery,
+    pub(super) after: AfterReply,
     /// How many bytes of the body are sent before the connection is closed.
-    pub(super) cut: Option<usize>,
-    pub(super) torn: Torn,
+    pub(super) cut_after: Option<usize>,
+    pub(super) disconnect: Disconnect,
     /// The index of an event that is sent twice.
-    pub(super) twice: Option<usize>,
+    pub(super) duplicate_event: Option<usize>,
 }
 
 /// The kind of answer: an event stream, or a status with a body.
 #[derive(Debug, Clone)]
-pub(super) enum Head {
+pub(super) enum ReplyHead {
     /// 200 and a stream of events.
     Stream,
     /// Any status with a plain body.
@@ -32,7 +32,7 @@ pub(super) enum Head {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Step {
+pub(super) enum ReplyStep {
     Text {
         chunks: Vec<String>,
         phase: Option<&'static str>,
@@ -47,7 +47,7 @@ pub(super) enum Step {
     Refusal(String),
     Reasoning {
         summary: String,
-        encrypted: Encrypted,
+        encrypted: EncryptedContent,
     },
     /// `arguments` is sent as it is, JSON or not.
     Call {
@@ -64,7 +64,7 @@ pub(super) enum Step {
 
 /// Where the encrypted content of a reasoning item is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encrypted {
+pub(super) enum EncryptedContent {
     WithItem,
     /// Only in the output list of the last event, as some gateways do.
     AtTheEnd,
@@ -72,7 +72,7 @@ pub(super) enum Encrypted {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Ending {
+pub(super) enum ReplyEnding {
     Completed,
     Incomplete(String),
     Failed {
@@ -91,7 +91,7 @@ pub(super) enum Ending {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Delivery {
+pub(super) enum ReplyDelivery {
     AsOne,
     /// Every byte is a separate chunk and packet.
     ByteByByte,
@@ -99,7 +99,7 @@ pub(super) enum Delivery {
 
 /// How the connection is closed in the middle of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Torn {
+pub(super) enum Disconnect {
     /// An orderly close, as when the server process ends.
     Closed,
     /// A reset, as when the machine has lost the connection.
@@ -107,7 +107,7 @@ pub(super) enum Torn {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum AfterReply {
     /// The body ends and the connection can be used again.
     End,
     /// The body never ends; the socket is held open in silence.
@@ -118,16 +118,16 @@ impl Reply {
     /// An answer without content, to which steps are added.
     pub fn new() -> Self {
         Self {
-            head: Head::Stream,
+            head: ReplyHead::Stream,
             headers: Vec::new(),
             steps: Vec::new(),
-            ending: Ending::Completed,
+            ending: ReplyEnding::Completed,
             usage: usage(100, 0, 20),
-            delivery: Delivery::AsOne,
-            after: After::End,
-            cut: None,
-            torn: Torn::Closed,
-            twice: None,
+            delivery: ReplyDelivery::AsOne,
+            after: AfterReply::End,
+            cut_after: None,
+            disconnect: Disconnect::Closed,
+            duplicate_event: None,
         }
     }
 
@@ -143,7 +143,7 @@ impl Reply {
 
     /// An HTTP answer without a stream.
     pub fn status(status: u16, body: impl Into<String>) -> Self {
-        Self { head: Head::Plain { status, body: body.into() }, ..Self::new() }
+        Self { head: ReplyHead::Plain { status, body: body.into() }, ..Self::new() }
     }
 
     /// Adds a header; over a WebSocket only an error has any.
@@ -159,7 +159,7 @@ impl Reply {
 
     /// A message, streamed in the given pieces.
     pub fn text_in<'a>(self, chunks: impl IntoIterator<Item = &'a str>) -> Self {
-        self.step(Step::Text {
+        self.step(ReplyStep::Text {
             chunks: chunks.into_iter().map(str::to_owned).collect(),
             phase: None,
             cites: Vec::new(),
@@ -171,45 +171,54 @@ impl Reply {
         let chunks = text.split_inclusive(' ').map(str::to_owned).collect();
         let cites =
             pages.iter().map(|(url, title)| ((*url).to_owned(), (*title).to_owned())).collect();
-        self.step(Step::Text { chunks, phase: None, cites })
+        self.step(ReplyStep::Text { chunks, phase: None, cites })
     }
 
     /// A web search by the Provider, with the addresses it found.
     pub fn web_search(self, query: &str, sources: &[&str]) -> Self {
         let sources = sources.iter().map(|url| (*url).to_owned()).collect();
-        self.step(Step::WebSearch { query: query.to_owned(), sources })
+        self.step(ReplyStep::WebSearch { query: query.to_owned(), sources })
     }
 
     /// A message that repeats one delta.
     pub fn deltas(self, count: usize, piece: &str) -> Self {
         let chunks = vec![piece.to_owned(); count];
-        self.step(Step::Text { chunks, phase: None, cites: Vec::new() })
+        self.step(ReplyStep::Text { chunks, phase: None, cites: Vec::new() })
     }
 
     /// A message that the server marks as commentary.
     pub fn commentary(self, text: &str) -> Self {
         let chunks = text.split_inclusive(' ').map(str::to_owned).collect();
-        self.step(Step::Text { chunks, phase: Some("commentary"), cites: Vec::new() })
+        self.step(ReplyStep::Text { chunks, phase: Some("commentary"), cites: Vec::new() })
     }
 
     /// A message that only refuses.
     pub fn refusal(self, text: &str) -> Self {
-        self.step(Step::Refusal(text.to_owned()))
+        self.step(ReplyStep::Refusal(text.to_owned()))
     }
 
     /// A reasoning item with its summary and encrypted content.
     pub fn reasoning(self, summary: &str) -> Self {
-        self.step(Step::Reasoning { summary: summary.to_owned(), encrypted: Encrypted::WithItem })
+        self.step(ReplyStep::Reasoning {
+            summary: summary.to_owned(),
+            encrypted: EncryptedContent::WithItem,
+        })
     }
 
     /// A reasoning item whose encrypted content comes with the last event.
     pub fn reasoning_sealed_late(self, summary: &str) -> Self {
-        self.step(Step::Reasoning { summary: summary.to_owned(), encrypted: Encrypted::AtTheEnd })
+        self.step(ReplyStep::Reasoning {
+            summary: summary.to_owned(),
+            encrypted: EncryptedContent::AtTheEnd,
+        })
     }
 
     /// A reasoning item that cannot be replayed.
     pub fn reasoning_unsealed(self, summary: &str) -> Self {
-        self.step(Step::Reasoning { summary: summary.to_owned(), encrypted: Encrypted::Nowhere })
+        self.step(ReplyStep::Reasoning {
+            summary: summary.to_owned(),
+            encrypted: EncryptedContent::Nowhere,
+        })
     }
 
     /// A tool call.
@@ -221,7 +230,11 @@ impl Reply {
     /// A tool call with a given id and with arguments that need not be JSON.
     pub fn call_as(self, call_id: Option<&str>, name: &str, arguments: &str) -> Self {
         let call_id = call_id.map(str::to_owned);
-        self.step(Step::Call { call_id, name: name.to_owned(), arguments: arguments.to_owned() })
+        self.step(ReplyStep::Call {
+            call_id,
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        })
     }
 
     /// Sets the reported usage.
@@ -238,59 +251,59 @@ impl Reply {
 
     /// A pause.
     pub fn pause(self, time: Duration) -> Self {
-        self.step(Step::Pause(time))
+        self.step(ReplyStep::Pause(time))
     }
 
     /// A comment line, as servers send it to keep a connection alive.
     pub fn comment(self, text: &str) -> Self {
-        self.step(Step::Raw(format!(": {text}\n\n")))
+        self.step(ReplyStep::Raw(format!(": {text}\n\n")))
     }
 
     /// Any event, known or not.
     pub fn event(self, name: &str, data: &Value) -> Self {
-        self.step(Step::Raw(format!("event: {name}\ndata: {data}\n\n")))
+        self.step(ReplyStep::Raw(format!("event: {name}\ndata: {data}\n\n")))
     }
 
     /// Bytes that are not an event.
     pub fn garbage(self, text: &str) -> Self {
-        self.step(Step::Raw(text.to_owned()))
+        self.step(ReplyStep::Raw(text.to_owned()))
     }
 
     /// Ends as incomplete, for a reason.
     pub fn incomplete(mut self, reason: &str) -> Self {
-        self.ending = Ending::Incomplete(reason.to_owned());
+        self.ending = ReplyEnding::Incomplete(reason.to_owned());
         self
     }
 
     /// Ends with `response.failed`.
     pub fn fails(mut self, code: &str, message: &str) -> Self {
         let (code, message) = (code.to_owned(), message.to_owned());
-        self.ending = Ending::Failed { code, message, billed: false };
+        self.ending = ReplyEnding::Failed { code, message, billed: false };
         self
     }
 
     /// Ends with `response.failed` that has usage.
     pub fn fails_billed(mut self, code: &str, message: &str) -> Self {
         let (code, message) = (code.to_owned(), message.to_owned());
-        self.ending = Ending::Failed { code, message, billed: true };
+        self.ending = ReplyEnding::Failed { code, message, billed: true };
         self
     }
 
     /// Ends with a top-level `error` event.
     pub fn errors(mut self, code: &str, message: &str) -> Self {
-        self.ending = Ending::Error { code: code.to_owned(), message: message.to_owned() };
+        self.ending = ReplyEnding::Error { code: code.to_owned(), message: message.to_owned() };
         self
     }
 
     /// Ends the body without a final event.
     pub fn ends_silently(mut self) -> Self {
-        self.ending = Ending::Nothing;
+        self.ending = ReplyEnding::Nothing;
         self
     }
 
     /// Holds the socket open in silence after the last byte.
     pub fn left_open(mut self) -> Self {
-        self.after = After::HoldOpen;
+        self.after = AfterReply::HoldOpen;
         self
     }
 
@@ -301,39 +314,39 @@ impl Reply {
 
     /// Closes the connection after so many bytes of the body.
     pub fn cut_at(mut self, bytes: usize) -> Self {
-        self.cut = Some(bytes);
+        self.cut_after = Some(bytes);
         self
     }
 
     /// Resets the connection after so many bytes of the body.
     pub fn reset_at(mut self, bytes: usize) -> Self {
-        self.torn = Torn::Reset;
+        self.disconnect = Disconnect::Reset;
         self.cut_at(bytes)
     }
 
     /// Sends the event at this index, from 0, twice.
     pub fn twice(mut self, place: usize) -> Self {
-        self.twice = Some(place);
+        self.duplicate_event = Some(place);
         self
     }
 
     /// Sends a binary frame; over SSE, closes the connection.
     pub fn binary(self) -> Self {
-        self.step(Step::Binary)
+        self.step(ReplyStep::Binary)
     }
 
     /// Closes the WebSocket with a code; over SSE, the end of the connection.
     pub fn closes(self, code: u16) -> Self {
-        self.step(Step::Close(code))
+        self.step(ReplyStep::Close(code))
     }
 
     /// Sends every byte separately.
     pub fn byte_by_byte(mut self) -> Self {
-        self.delivery = Delivery::ByteByByte;
+        self.delivery = ReplyDelivery::ByteByByte;
         self
     }
 
-    fn step(mut self, step: Step) -> Self {
+    fn step(mut self, step: ReplyStep) -> Self {
         self.steps.push(step);
         self
     }

@@ -8,14 +8,17 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::base::id::{CallId, EventId, SessionId};
 use crate::model::credential::Credential;
-use crate::model::provider::{Item, ModelEvent, Provider, Request, Responses, Travel, Wishes};
+use crate::model::provider::{
+    ModelEvent, ModelRequest, OutputItem, Provider, ResponseOptions, ResponsesProvider,
+    TransportOptions,
+};
 use crate::record::event::{
-    AssistantMessage, Canonical, Event, Extra, Reasoning, Sequenced, Timestamp, ToolCall,
+    AssistantMessage, Canonical, CanonicalParts, Event, Extra, Reasoning, Timestamp, ToolCall,
     ToolResult, UserMessage,
 };
 use crate::record::history::History;
-use crate::record::resource::Contents;
-use crate::settings::config::Stream;
+use crate::record::resource::ResourceContents;
+use crate::settings::config::StreamTimeouts;
 
 fn post(body: &Value) -> String {
     let body = body.to_string();
@@ -29,7 +32,7 @@ fn good_body() -> Value {
     json!({"model": "m", "stream": true, "store": false, "input": [{"role": "user"}]})
 }
 
-async fn connect(server: &Server) -> TcpStream {
+async fn connect(server: &ScriptedServer) -> TcpStream {
     TcpStream::connect(server.address).await.unwrap()
 }
 
@@ -49,8 +52,9 @@ async fn read_until(socket: &mut TcpStream, mark: &str, times: usize) -> String 
 
 #[tokio::test]
 async fn one_connection_serves_several_requests_in_order() {
-    let server =
-        Server::start(Script::new([Reply::says("one"), Reply::says("two")])).await.unwrap();
+    let server = ScriptedServer::start(ModelScript::new([Reply::says("one"), Reply::says("two")]))
+        .await
+        .unwrap();
     let mut socket = connect(&server).await;
     socket.write_all((post(&good_body()) + &post(&good_body())).as_bytes()).await.unwrap();
     let text = read_until(&mut socket, "\r\n0\r\n\r\n", 2).await;
@@ -64,7 +68,7 @@ async fn one_connection_serves_several_requests_in_order() {
 async fn the_events_come_in_the_order_of_the_real_service() {
     let reply =
         Reply::new().reasoning("why").text("hi there").call("bash", json!({"command": "ls"}));
-    let server = Server::start(Script::new([reply])).await.unwrap();
+    let server = ScriptedServer::start(ModelScript::new([reply])).await.unwrap();
     let mut socket = connect(&server).await;
     socket.write_all(post(&good_body()).as_bytes()).await.unwrap();
     let text = read_until(&mut socket, "\r\n0\r\n\r\n", 1).await;
@@ -95,7 +99,7 @@ async fn the_events_come_in_the_order_of_the_real_service() {
 
 #[tokio::test]
 async fn a_script_that_is_over_says_so() {
-    let server = Server::start(Script::new([])).await.unwrap();
+    let server = ScriptedServer::start(ModelScript::new([])).await.unwrap();
     let mut socket = connect(&server).await;
     socket.write_all(post(&good_body()).as_bytes()).await.unwrap();
     let text = read_until(&mut socket, "script_is_over", 1).await;
@@ -104,7 +108,7 @@ async fn a_script_that_is_over_says_so() {
 
 #[tokio::test]
 async fn a_bad_request_is_kept_and_refused() {
-    let server = Server::start(Script::new([Reply::says("never")])).await.unwrap();
+    let server = ScriptedServer::start(ModelScript::new([Reply::says("never")])).await.unwrap();
     let mut socket = connect(&server).await;
     let mut body = good_body();
     body["store"] = true.into();
@@ -115,7 +119,7 @@ async fn a_bad_request_is_kept_and_refused() {
 
 #[tokio::test]
 async fn other_paths_are_not_found_and_closed_servers_are_gone() {
-    let server = Server::start(Script::new([])).await.unwrap();
+    let server = ScriptedServer::start(ModelScript::new([])).await.unwrap();
     let mut socket = connect(&server).await;
     socket.write_all(b"GET /v1/nothing HTTP/1.1\r\n\r\n").await.unwrap();
     assert!(read_until(&mut socket, "nothing)\"}}", 1).await.starts_with("HTTP/1.1 404 "));
@@ -127,7 +131,7 @@ async fn other_paths_are_not_found_and_closed_servers_are_gone() {
 
 /// Records what a Session would, without one.
 fn record(history: &mut History, fact: impl Into<Canonical>) {
-    history.push(Arc::new(Event::sequenced(Sequenced {
+    history.push(Arc::new(Event::new_canonical(CanonicalParts {
         id: EventId::mint(),
         session_id: SessionId::parse("s").unwrap(),
         seq: Some(history.len() as u64),
@@ -152,39 +156,40 @@ fn result_of(call_id: &str, tool: &str) -> ToolResult {
 
 #[tokio::test]
 async fn the_demo_plays_to_its_end_over_the_real_wire() {
-    let server = Server::start(demo_model()).await.unwrap();
+    let server = ScriptedServer::start(demo_model()).await.unwrap();
     let credential = Credential::new(None, &server.base_url()).unwrap();
-    let provider = Responses::new(credential, Stream::default(), Travel::default());
+    let provider =
+        ResponsesProvider::new(credential, StreamTimeouts::default(), TransportOptions::default());
     let mut history = History::default();
     record(&mut history, UserMessage { text: DEMO_PROMPT.to_owned(), ..UserMessage::default() });
     let mut story = Vec::new();
     for _ in 0..10 {
-        let mut call = provider.stream(Request {
+        let mut call = provider.stream(ModelRequest {
             model: DEMO_MODEL.to_owned(),
             effort: None,
             instructions: "Be good.".into(),
             project: None,
             tools: Arc::from([]),
             history: history.clone(),
-            contents: Contents::default(),
+            contents: ResourceContents::default(),
             cache_key: "k".to_owned(),
             session: SessionId::parse("s").unwrap(),
             resends: 0,
-            wishes: Wishes::default(),
+            response_options: ResponseOptions::default(),
         });
         let mut wants_more = false;
         while let Some(event) = call.next().await {
             let ModelEvent::Item(item) = event.unwrap() else { continue };
             match item {
-                Item::Reasoning { item } => {
+                OutputItem::Reasoning { item } => {
                     let model = DEMO_MODEL.to_owned();
                     record(&mut history, Reasoning { item, model, extra: Extra::new() });
                 }
-                Item::Message { text, .. } => {
+                OutputItem::Message { text, .. } => {
                     story.push(text.clone());
                     record(&mut history, AssistantMessage { text, ..AssistantMessage::default() });
                 }
-                Item::Call(call) => {
+                OutputItem::Call(call) => {
                     wants_more = true;
                     story.push(call.name.clone());
                     let args = serde_json::from_str(&call.arguments).unwrap();
@@ -196,7 +201,7 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
                     );
                     record(&mut history, result_of(&call.call_id, &call.name));
                 }
-                item @ (Item::WebSearch(_) | Item::Other { .. }) => panic!("{item:?}"),
+                item @ (OutputItem::WebSearch(_) | OutputItem::Other { .. }) => panic!("{item:?}"),
             }
         }
         if !wants_more {
@@ -243,9 +248,20 @@ fn each_route_refuses_exactly_what_its_field_policy_leaves_out() {
     ] {
         let mut body = good_body();
         body["instructions"] = json!("x");
-        assert_eq!((check::chatgpt_detail(&body), check::portable_refusal(&body)), (None, None));
+        assert_eq!(
+            (request_check::chatgpt_refusal(&body), request_check::portable_refusal(&body)),
+            (None, None)
+        );
         body[field] = json!("x");
-        assert_eq!(check::chatgpt_detail(&body).is_none(), ChatGpt.accepts(field), "{field}");
-        assert_eq!(check::portable_refusal(&body).is_none(), Portable.accepts(field), "{field}");
+        assert_eq!(
+            request_check::chatgpt_refusal(&body).is_none(),
+            ChatGpt.accepts(field),
+            "{field}"
+        );
+        assert_eq!(
+            request_check::portable_refusal(&body).is_none(),
+            Portable.accepts(field),
+            "{field}"
+        );
     }
 }

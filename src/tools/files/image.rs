@@ -8,49 +8,56 @@ use serde_json::json;
 use crate::base::error::Kind;
 use crate::base::tool_error::ToolError;
 use crate::host::workspace::{OpenFile, WorkspaceError};
-use crate::record::event::Descriptor;
+use crate::record::event::ResourceDescriptor;
 use crate::record::resource::{
-    Flaw, IMAGES_SUM, LARGEST_IMAGE, MOST_IMAGES, Nature, Shelf, Showing, is_image, look,
-    plain_name,
+    AttachmentProblem, ContentKind, MAX_IMAGE_BYTES, MAX_TURN_IMAGE_BYTES, MAX_TURN_IMAGES,
+    Resources, ShowResult, detect_content, display_name, is_image,
 };
-use crate::tools::files::read_tracker::{Print, Seen};
+use crate::tools::files::read_tracker::{ReadFingerprint, ReadTracker};
 use crate::tools::tool::ToolOutput;
 
 /// How many bytes are read to detect an image.
-const HEAD: usize = 16;
+const SNIFF_BYTES: usize = 16;
 
 /// Shows a file that is an image; `None` if it is none, and then the file position is unchanged.
-pub fn read(
+pub fn read_image(
     opened: &OpenFile,
-    shelf: &Shelf,
-    seen: &Seen,
+    resources: &Resources,
+    read_tracker: &ReadTracker,
 ) -> Result<Option<ToolOutput>, ToolError> {
-    let mut head = [0; HEAD];
+    let mut head = [0; SNIFF_BYTES];
     let count = opened.file.read_at(&mut head, 0).unwrap_or_default();
     if !is_image(&head[..count]) {
         return Ok(None);
     }
     let path = &opened.path;
-    let refused = |flaw: Flaw| {
+    let refused = |flaw: AttachmentProblem| {
         let message = format!("{} cannot be shown: {flaw}", path.display());
-        ToolError::new(Kind::BinaryFile, message).next(flaw.next_action())
+        ToolError::new(Kind::BinaryFile, message).with_next_action(flaw.next_action())
     };
     let size = u64::try_from(opened.stat.st_size).unwrap_or_default();
-    if size > LARGEST_IMAGE {
+    if size > MAX_IMAGE_BYTES {
         let what = "an image";
-        return Err(refused(Flaw::TooLarge { bytes: size, limit: LARGEST_IMAGE, what }));
+        return Err(refused(AttachmentProblem::TooLarge {
+            bytes: size,
+            limit: MAX_IMAGE_BYTES,
+            what,
+        }));
     }
     let mut bytes = Vec::new();
     (&opened.file)
-        .take(LARGEST_IMAGE + 1)
+        .take(MAX_IMAGE_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(|source| ToolError::from(WorkspaceError::Read { path: path.clone(), source }))?;
-    let Nature::Image(image) = look(&bytes).map_err(refused)? else { return Ok(None) };
-    let descriptor = shelf.keep_image(&plain_name(path), &bytes, image).map_err(|error| {
-        ToolError::new(Kind::WriteFailed, format!("the image cannot be stored: {error}"))
-    })?;
-    seen.note(path, Print::of(&bytes, &opened.stat));
-    let mut output = show(shelf, &descriptor)?;
+    let ContentKind::Image(image) = detect_content(&bytes).map_err(refused)? else {
+        return Ok(None);
+    };
+    let descriptor =
+        resources.store_image(&display_name(path), &bytes, image).map_err(|error| {
+            ToolError::new(Kind::WriteFailed, format!("the image cannot be stored: {error}"))
+        })?;
+    read_tracker.record_file(path, ReadFingerprint::new(&bytes, &opened.stat));
+    let mut output = show_image(resources, &descriptor)?;
     output.details["path"] = path.to_string_lossy().into();
     output.details["sha256"] = descriptor.sha256.into();
     Ok(Some(output))
@@ -58,23 +65,27 @@ pub fn read(
 
 /// Shows a stored image for the rest of the Turn. The requests of the Turn carry the images that are
 /// named in `details`.
-pub fn show(shelf: &Shelf, image: &Descriptor) -> Result<ToolOutput, ToolError> {
+pub fn show_image(
+    resources: &Resources,
+    image: &ResourceDescriptor,
+) -> Result<ToolOutput, ToolError> {
     let (id, summary) = (&image.id, image.summary());
-    match shelf.show(image) {
-        Showing::Now => {
+    match resources.try_show_image(image) {
+        ShowResult::Now => {
             let text = format!("image {summary}, resource {id}");
             Ok(ToolOutput::new(true, text, json!({ "resource": image })))
         }
-        Showing::Already => {
+        ShowResult::Already => {
             let text = format!("image {summary}, resource {id}: it is already shown in this Turn");
             Ok(ToolOutput::new(true, text, json!({})))
         }
-        Showing::Full => {
+        ShowResult::Full => {
             let message = format!(
-                "{summary} is not shown: a Turn shows at most {MOST_IMAGES} images and {IMAGES_SUM} \
+                "{summary} is not shown: a Turn shows at most {MAX_TURN_IMAGES} images and {MAX_TURN_IMAGE_BYTES} \
                  bytes of them"
             );
-            Err(ToolError::invalid(message).next("go on with what you have seen, or answer"))
+            Err(ToolError::invalid_args(message)
+                .with_next_action("go on with what you have seen, or answer"))
         }
     }
 }

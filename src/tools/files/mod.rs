@@ -1,10 +1,9 @@
 //! Tools that read and change files.
 
-mod difference;
+mod diff;
 mod edit;
-mod hint;
+mod file_page;
 mod image;
-mod page;
 mod patch;
 mod read;
 mod read_tracker;
@@ -12,14 +11,15 @@ mod redaction;
 mod replace;
 mod resource_view;
 mod rewrite;
+mod similar_line;
 mod write;
 
-pub use difference::{Difference, Versions};
-pub use edit::Edit;
-pub use image::show as show_image;
-pub use patch::ApplyPatch;
-pub use read::{Read, suggest_near};
-pub use read_tracker::Seen;
-pub use resource_view::ResourceView;
-pub use rewrite::{Rewriter, on_disk};
-pub use write::Write;
+pub use diff::{FileDiff, FileVersions};
+pub use edit::EditTool;
+pub use image::show_image;
+pub use patch::ApplyPatchTool;
+pub use read::{ReadTool, suggest_similar_names};
+pub use read_tracker::ReadTracker;
+pub use resource_view::ResourceViewTool;
+pub use rewrite::{FileRewriter, run_file_work};
+pub use write::WriteTool;

@@ -7,42 +7,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::Stat;
 
 use crate::base::id::sha256;
-use crate::record::event::{Canonical, FileFact};
+use crate::record::event::{Canonical, FileResult};
 use crate::record::history::History;
 
 /// Files up to this size are compared by a hash of their content.
-pub const HASHED_SIZE: u64 = 16 << 20;
+pub const MAX_HASHED_BYTES: u64 = 16 << 20;
 
 /// The files this Session has read or written, by their real path.
 #[derive(Debug, Clone, Default)]
-pub struct Seen(Arc<Mutex<HashMap<PathBuf, Print>>>);
+pub struct ReadTracker(Arc<Mutex<HashMap<PathBuf, ReadFingerprint>>>);
 
 /// The state of a file when it was read or written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Print {
+pub enum ReadFingerprint {
     /// The SHA-256 of the content, in hex.
     Content(String),
     /// For large files: size, modification time (seconds, nanoseconds) and inode.
     Stat(i64, i64, u64, u64),
 }
 
-impl Print {
+impl ReadFingerprint {
     /// The fingerprint of a file with this content.
-    pub fn of(content: &[u8], stat: &Stat) -> Self {
-        if content.len() as u64 <= HASHED_SIZE {
-            Self::of_text(content)
+    pub fn new(content: &[u8], stat: &Stat) -> Self {
+        if content.len() as u64 <= MAX_HASHED_BYTES {
+            Self::from_content(content)
         } else {
-            Self::of_large(stat)
+            Self::from_stat(stat)
         }
     }
 
     /// The fingerprint of a content, on disk or in an editor.
-    pub fn of_text(content: &[u8]) -> Self {
+    pub fn from_content(content: &[u8]) -> Self {
         Self::Content(sha256(content))
     }
 
     /// The fingerprint of a file that is too large to be hashed.
-    pub fn of_large(stat: &Stat) -> Self {
+    pub fn from_stat(stat: &Stat) -> Self {
         Self::Stat(stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ino)
     }
 
@@ -60,50 +60,50 @@ impl Print {
     }
 }
 
-impl Seen {
+impl ReadTracker {
     /// The tracker of a resumed Session, from the tool results in its History.
     pub fn from_history(history: &History) -> Self {
-        let seen = Self::default();
+        let tracker = Self::default();
         // Results of rewound Turns do not count.
         let live: Vec<&Canonical> = history.live_backwards().map(|(_, fact)| fact).collect();
         for fact in live.into_iter().rev() {
             let Canonical::ToolResult(result) = fact else { continue };
-            result.files().for_each(|file| seen.learn(file));
+            result.files().for_each(|file| tracker.apply_fact(file));
         }
-        seen
+        tracker
     }
 
     /// Applies the fact about one file in a result; a deleted file has no hash.
-    fn learn(&self, file: FileFact<'_>) {
+    fn apply_fact(&self, file: FileResult<'_>) {
         let path = Path::new(file.path);
-        if let Some(print) = file.sha256.and_then(Print::from_sha256) {
-            self.note(path, print);
+        if let Some(fingerprint) = file.sha256.and_then(ReadFingerprint::from_sha256) {
+            self.record_file(path, fingerprint);
         } else if file.is_deleted {
-            self.forget(path);
+            self.forget_file(path);
         }
     }
 
     /// Records the current state of a file.
-    pub fn note(&self, path: &Path, print: Print) {
-        self.files().insert(path.to_owned(), print);
+    pub fn record_file(&self, path: &Path, fingerprint: ReadFingerprint) {
+        self.lock_files().insert(path.to_owned(), fingerprint);
     }
 
     /// Removes a file whose absence the model knows.
-    pub fn forget(&self, path: &Path) {
-        self.files().remove(path);
+    pub fn forget_file(&self, path: &Path) {
+        self.lock_files().remove(path);
     }
 
     /// Whether the file was recorded with another state; an unknown file is never stale.
-    pub fn is_stale(&self, path: &Path, now: &Print) -> bool {
-        self.files().get(path).is_some_and(|then| then != now)
+    pub fn is_stale(&self, path: &Path, now: &ReadFingerprint) -> bool {
+        self.lock_files().get(path).is_some_and(|then| then != now)
     }
 
     /// Whether the file was recorded.
-    pub fn knows(&self, path: &Path) -> bool {
-        self.files().contains_key(path)
+    pub fn contains(&self, path: &Path) -> bool {
+        self.lock_files().contains_key(path)
     }
 
-    fn files(&self) -> MutexGuard<'_, HashMap<PathBuf, Print>> {
+    fn lock_files(&self) -> MutexGuard<'_, HashMap<PathBuf, ReadFingerprint>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

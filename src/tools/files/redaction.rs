@@ -12,7 +12,7 @@ use serde_json::json;
 use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
 
 use crate::base::error::Kind;
-use crate::base::secret::{SecretSpan, Secrets, markers};
+use crate::base::secret::{SecretSpan, Secrets, find_markers};
 use crate::base::tool_error::ToolError;
 
 /// How long two contents are compared before the comparison becomes coarse.
@@ -39,7 +39,7 @@ struct FileMarker {
 
 /// Parts of a new text, and the markers of the old one that it may repeat.
 #[derive(Debug, Default)]
-pub struct Correspondence {
+pub struct TextCorrespondence {
     /// The parts of the new text.
     pub new: Vec<Range<usize>>,
     /// The ranges of the masked text whose markers the new parts may repeat.
@@ -48,9 +48,9 @@ pub struct Correspondence {
     pub nearby: Vec<Range<usize>>,
 }
 
-impl Correspondence {
+impl TextCorrespondence {
     /// One part of the new text for one part of the old text.
-    pub fn between(old: Range<usize>, new: Range<usize>) -> Self {
+    pub fn one_to_one(old: Range<usize>, new: Range<usize>) -> Self {
         Self { new: vec![new], old: vec![old], nearby: Vec::new() }
     }
 }
@@ -58,7 +58,7 @@ impl Correspondence {
 impl<'f> MaskedFile<'f> {
     /// Replaces the known Secrets of a file.
     pub fn new(original: &'f [u8], secrets: &Secrets) -> Self {
-        let spans = secrets.find(original);
+        let spans = secrets.find_spans(original);
         let mut text = Vec::with_capacity(original.len());
         let mut hidden = Vec::with_capacity(spans.len());
         let mut done = 0;
@@ -73,7 +73,7 @@ impl<'f> MaskedFile<'f> {
             hidden.push(FileMarker { text: marker, line_ends, original: span.range });
         }
         text.extend_from_slice(&original[done..]);
-        let markers = with_literals(&text, hidden);
+        let markers = add_literal_markers(&text, hidden);
         Self { original, text, markers }
     }
 
@@ -83,7 +83,7 @@ impl<'f> MaskedFile<'f> {
     }
 
     /// Restores the values in a new text for the whole file, aligned with the old text line by line.
-    pub fn fill(&self, new: &[u8]) -> Result<Vec<u8>, ToolError> {
+    pub fn restore_values(&self, new: &[u8]) -> Result<Vec<u8>, ToolError> {
         let old_lines = line_ranges(&self.text);
         let new_lines = line_ranges(new);
         let olds: Vec<&[u8]> = old_lines.iter().map(|line| &self.text[line.clone()]).collect();
@@ -91,13 +91,13 @@ impl<'f> MaskedFile<'f> {
         let deadline = Instant::now() + COMPARE_TIME;
         let ops = capture_diff_slices_deadline(Algorithm::Myers, &olds, &news, Some(deadline));
         let mut pairs = Vec::new();
-        let mut changed: Option<Correspondence> = None;
+        let mut changed: Option<TextCorrespondence> = None;
         for op in ops {
             if let DiffOp::Equal { old_index, new_index, len } = op {
                 pairs.extend(changed.take());
                 let lines = (0..len).map(|at| (old_index + at, new_index + at));
                 pairs.extend(lines.map(|(old, new)| {
-                    Correspondence::between(old_lines[old].clone(), new_lines[new].clone())
+                    TextCorrespondence::one_to_one(old_lines[old].clone(), new_lines[new].clone())
                 }));
             } else {
                 let region = changed.get_or_insert_default();
@@ -106,22 +106,26 @@ impl<'f> MaskedFile<'f> {
             }
         }
         pairs.extend(changed);
-        self.fill_parts(new, &pairs)
+        self.restore_values_in_parts(new, &pairs)
     }
 
     /// Restores the values in a new text whose parts correspond to parts of the old text. A marker that its
     /// corresponding part does not have is refused.
-    pub fn fill_parts(&self, new: &[u8], parts: &[Correspondence]) -> Result<Vec<u8>, ToolError> {
-        let found = markers(new);
+    pub fn restore_values_in_parts(
+        &self,
+        new: &[u8],
+        parts: &[TextCorrespondence],
+    ) -> Result<Vec<u8>, ToolError> {
+        let found = find_markers(new);
         let mut sources: Vec<Option<usize>> = vec![None; found.len()];
         for part in parts {
-            let wanted = part.new.iter().flat_map(|range| within(&found, range)).collect();
-            self.assign(new, &found, wanted, part, &mut sources);
+            let wanted = part.new.iter().flat_map(|range| markers_within(&found, range)).collect();
+            self.assign_sources(new, &found, wanted, part, &mut sources);
         }
         let mut filled = Vec::with_capacity(new.len());
         let mut done = 0;
         for (marker, source) in found.iter().zip(sources) {
-            let Some(source) = source else { return Err(refused(new, marker)) };
+            let Some(source) = source else { return Err(misplaced_marker_error(new, marker)) };
             let source = &self.markers[source];
             filled.extend_from_slice(&new[done..marker.start]);
             filled.extend_from_slice(&self.original[source.original.clone()]);
@@ -133,12 +137,12 @@ impl<'f> MaskedFile<'f> {
 
     /// Finds the value of each marker in a part. Several markers of one name must have one value, or be as
     /// many as in the old part.
-    fn assign(
+    fn assign_sources(
         &self,
         new: &[u8],
         found: &[Range<usize>],
         wanted: Vec<usize>,
-        part: &Correspondence,
+        part: &TextCorrespondence,
         sources: &mut [Option<usize>],
     ) {
         let mut by_text: HashMap<&[u8], Vec<usize>> = HashMap::new();
@@ -147,9 +151,9 @@ impl<'f> MaskedFile<'f> {
         }
         let bytes = |marker: usize| &self.original[self.markers[marker].original.clone()];
         for (text, repeated) in by_text {
-            let mut known = self.known(&part.old, text);
+            let mut known = self.matching_markers(&part.old, text);
             if known.is_empty() {
-                known = self.known(&part.nearby, text);
+                known = self.matching_markers(&part.nearby, text);
             }
             let is_one_value = known.windows(2).all(|two| bytes(two[0]) == bytes(two[1]));
             for (nth, at) in repeated.iter().enumerate() {
@@ -163,7 +167,7 @@ impl<'f> MaskedFile<'f> {
     }
 
     /// The markers with this text in parts of the masked file.
-    fn known(&self, parts: &[Range<usize>], text: &[u8]) -> Vec<usize> {
+    fn matching_markers(&self, parts: &[Range<usize>], text: &[u8]) -> Vec<usize> {
         let has_text = |at: &usize| &self.text[self.markers[*at].text.clone()] == text;
         parts.iter().flat_map(|part| self.markers_in(part)).filter(has_text).collect()
     }
@@ -176,7 +180,7 @@ impl<'f> MaskedFile<'f> {
 
     /// Whether a part of the masked text begins or ends inside a marker, or begins among the line ends
     /// that belong to one.
-    pub fn cuts_a_marker(&self, part: &Range<usize>) -> bool {
+    pub fn cuts_marker(&self, part: &Range<usize>) -> bool {
         let before = |at: usize| {
             let next = self.markers.partition_point(|marker| marker.text.start < at);
             next.checked_sub(1).map(|last| &self.markers[last])
@@ -204,12 +208,12 @@ impl<'f> MaskedFile<'f> {
 /// a model writes it when it does not repeat the marker exactly. Lines that the file already had may
 /// contain such text, at any place.
 pub fn refuse_near_markers(old: &[u8], new: &[u8], secrets: &Secrets) -> Result<(), ToolError> {
-    if near_marker_in(new).is_none() || !secrets.is_in(old) {
+    if find_near_marker(new).is_none() || !secrets.matches_bytes(old) {
         return Ok(());
     }
-    let before = secrets.find(old);
+    let before = secrets.find_spans(old);
     let mut counts: HashMap<&[u8], usize> = HashMap::new();
-    for span in secrets.find(new) {
+    for span in secrets.find_spans(new) {
         *counts.entry(&new[span.range]).or_default() += 1;
     }
     let is_lost = |span: &&SecretSpan| !take_one(&mut counts, &old[span.range.clone()]);
@@ -219,10 +223,10 @@ pub fn refuse_near_markers(old: &[u8], new: &[u8], secrets: &Secrets) -> Result<
         *known.entry(&old[line]).or_default() += 1;
     }
     for line in line_ranges(new) {
-        if let Some(at) = near_marker_in(&new[line.clone()])
+        if let Some(at) = find_near_marker(&new[line.clone()])
             && !take_one(&mut known, &new[line.clone()])
         {
-            return Err(near_marker(new, line.start + at, &lost.marker));
+            return Err(near_marker_error(new, line.start + at, &lost.marker));
         }
     }
     Ok(())
@@ -240,35 +244,37 @@ fn take_one(counts: &mut HashMap<&[u8], usize>, what: &[u8]) -> bool {
 }
 
 /// The offset of the word `redacted`, in any case.
-fn near_marker_in(text: &[u8]) -> Option<usize> {
+fn find_near_marker(text: &[u8]) -> Option<usize> {
     const WORD: &[u8] = b"redacted";
     memchr::memchr2_iter(b'r', b'R', text).find(|at| {
         text.get(*at..at + WORD.len()).is_some_and(|found| found.eq_ignore_ascii_case(WORD))
     })
 }
 
-fn near_marker(new: &[u8], at: usize, marker: &str) -> ToolError {
+fn near_marker_error(new: &[u8], at: usize, marker: &str) -> ToolError {
     let line = memchr::memchr_iter(b'\n', &new[..at]).count() + 1;
     let message = format!(
         "line {line} of the new text says that a value is redacted, and a hidden value of the file would be gone, \
          so nothing was written"
     );
     ToolError::new(Kind::RedactionMarker, message)
-        .details(json!({ "marker": marker, "line": line }))
-        .next(format!("write {marker} exactly so, where it stood, to keep the hidden value"))
-        .next("or remove the value first, with an edit that says nothing in its place")
+        .with_details(json!({ "marker": marker, "line": line }))
+        .with_next_action(format!(
+            "write {marker} exactly so, where it stood, to keep the hidden value"
+        ))
+        .with_next_action("or remove the value first, with an edit that says nothing in its place")
 }
 
 /// Refuses markers in a new file, which has no hidden values.
 pub fn refuse_markers(new: &[u8]) -> Result<(), ToolError> {
-    match markers(new).first() {
+    match find_markers(new).first() {
         None => Ok(()),
-        Some(marker) => Err(refused(new, marker)),
+        Some(marker) => Err(misplaced_marker_error(new, marker)),
     }
 }
 
 /// The error for a marker that stands for no value at its place.
-pub fn refused(new: &[u8], marker: &Range<usize>) -> ToolError {
+pub fn misplaced_marker_error(new: &[u8], marker: &Range<usize>) -> ToolError {
     let text = String::from_utf8_lossy(&new[marker.clone()]);
     let line = memchr::memchr_iter(b'\n', &new[..marker.start]).count() + 1;
     let message = format!(
@@ -276,29 +282,30 @@ pub fn refused(new: &[u8], marker: &Range<usize>) -> ToolError {
          text), so nothing was written"
     );
     ToolError::new(Kind::RedactionMarker, message)
-        .details(json!({ "marker": text, "line": line }))
-        .next("keep the line as it is in the file, and where it is")
-        .next("or use an edit that does not touch it")
-        .next(
+        .with_details(json!({ "marker": text, "line": line }))
+        .with_next_action("keep the line as it is in the file, and where it is")
+        .with_next_action("or use an edit that does not touch it")
+        .with_next_action(
             "read the file again if it may have changed; hidden values cannot be copied elsewhere",
         )
 }
 
 /// The error for an old text that begins or ends inside a marker.
-pub fn half_a_marker() -> ToolError {
+pub fn cut_marker_error() -> ToolError {
     let message = "the text to replace begins or ends inside a redaction marker";
-    ToolError::new(Kind::RedactionMarker, message)
-        .next("keep the line as it is, or name the whole marker with the text around it")
+    ToolError::new(Kind::RedactionMarker, message).with_next_action(
+        "keep the line as it is, or name the whole marker with the text around it",
+    )
 }
 
 /// Adds markers for text that looks like a marker and stands for itself.
-fn with_literals(text: &[u8], hidden: Vec<FileMarker>) -> Vec<FileMarker> {
+fn add_literal_markers(text: &[u8], hidden: Vec<FileMarker>) -> Vec<FileMarker> {
     let mut hidden = hidden.into_iter().peekable();
     let mut all = Vec::new();
     // How much longer the masked text is than the original so far.
     let mut moved_to = 0_usize;
     let mut moved_from = 0_usize;
-    for found in markers(text) {
+    for found in find_markers(text) {
         while let Some(before) = hidden.next_if(|hidden| hidden.text.start <= found.start) {
             moved_to = before.text.end + before.line_ends;
             moved_from = before.original.end;
@@ -314,7 +321,7 @@ fn with_literals(text: &[u8], hidden: Vec<FileMarker>) -> Vec<FileMarker> {
 }
 
 /// The markers inside a part of a text.
-fn within(found: &[Range<usize>], part: &Range<usize>) -> Range<usize> {
+fn markers_within(found: &[Range<usize>], part: &Range<usize>) -> Range<usize> {
     let first = found.partition_point(|marker| marker.start < part.start);
     let end = found.partition_point(|marker| marker.end <= part.end);
     first..end.max(first)
@@ -365,7 +372,7 @@ mod tests {
     /// The file after a model has written this text; `None` if it is refused.
     fn filled(old: &str, new: &str) -> Option<String> {
         let secrets = secrets();
-        match MaskedFile::new(old.as_bytes(), &secrets).fill(new.as_bytes()) {
+        match MaskedFile::new(old.as_bytes(), &secrets).restore_values(new.as_bytes()) {
             Ok(bytes) => Some(String::from_utf8(bytes).unwrap()),
             Err(error) => {
                 assert_eq!(error.kind, Kind::RedactionMarker);
@@ -446,7 +453,7 @@ mod tests {
             (31..35, true),
             (34..37, false),
         ] {
-            assert_eq!(masked.cuts_a_marker(&part), expected, "{part:?}");
+            assert_eq!(masked.cuts_marker(&part), expected, "{part:?}");
         }
     }
 
@@ -463,10 +470,10 @@ mod tests {
             let old = pieces.concat();
             let secrets = secrets();
             let masked = MaskedFile::new(old.as_bytes(), &secrets);
-            prop_assert_eq!(masked.fill(masked.text()).unwrap(), old.as_bytes());
+            prop_assert_eq!(masked.restore_values(masked.text()).unwrap(), old.as_bytes());
             // And a line before it changes nothing about that.
             let more = [format!("{line}-\n").as_bytes(), masked.text()].concat();
-            if let Ok(filled) = masked.fill(&more) {
+            if let Ok(filled) = masked.restore_values(&more) {
                 prop_assert_eq!(filled, [format!("{line}-\n").as_bytes(), old.as_bytes()].concat());
             }
         }

@@ -4,22 +4,22 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::rewrite::on_disk;
+use super::rewrite::run_file_work;
 use crate::base::error::Kind;
 use crate::base::tool_error::ToolError;
-use crate::record::event::Descriptor;
-use crate::record::resource::{Lost, Shelf, head, visible};
+use crate::record::event::ResourceDescriptor;
+use crate::record::resource::{ResourceReadError, Resources, escape_controls, fitting_prefix};
 use crate::tools::files::image;
-use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput};
+use crate::tools::tool::{CallEffect, CallPlan, Tool, ToolContext, ToolOutput};
 
 /// Bytes of the output limit reserved for the note after a page.
-const NOTE_ROOM: usize = 256;
+const NOTE_RESERVE: usize = 256;
 /// How many ids are suggested.
-const SUGGESTED: usize = 10;
+const MAX_SUGGESTED: usize = 10;
 
 /// The `resource_view` tool.
 #[derive(Debug)]
-pub struct ResourceView(pub Shelf);
+pub struct ResourceViewTool(pub Resources);
 
 /// The arguments of `resource_view`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -31,28 +31,29 @@ pub struct Args {
     pub offset: Option<u64>,
 }
 
-impl Tool for ResourceView {
+impl Tool for ResourceViewTool {
     type Args = Args;
     const NAME: &'static str = "resource_view";
-    const MANUAL: &'static str =
+    const DESCRIPTION: &'static str =
         "Shows an attached or earlier shown resource again: an image, or a page of a text.";
 
-    fn plan(&self, args: &Args, _context: &ToolContext) -> Result<Plan, ToolError> {
-        let summary = format!("view {}", crate::base::text::first_chars(&args.id, 40));
-        Ok(Plan::new(Effect::Read, summary))
+    fn plan(&self, args: &Args, _context: &ToolContext) -> Result<CallPlan, ToolError> {
+        let summary = format!("view {}", crate::base::text::truncate_chars(&args.id, 40));
+        Ok(CallPlan::new(CallEffect::Read, summary))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let resources = self.0.clone();
-        on_disk(move || {
-            let found = resources.find(&args.id).ok_or_else(|| unknown(&resources, &args.id))?;
-            let bytes = resources.bytes(&found).map_err(|reason| lost(&found, &reason))?;
+        run_file_work(move || {
+            let found =
+                resources.find(&args.id).ok_or_else(|| unknown_resource(&resources, &args.id))?;
+            let bytes = resources.bytes(&found).map_err(|reason| lost_resource(&found, &reason))?;
             if found.is_image() {
-                return image::show(&resources, &found);
+                return image::show_image(&resources, &found);
             }
             if found.is_text() {
-                let room = context.output_limit.saturating_sub(NOTE_ROOM);
-                return page(&found, &bytes, args.offset.unwrap_or_default(), room);
+                let room = context.output_limit.saturating_sub(NOTE_RESERVE);
+                return show_page(&found, &bytes, args.offset.unwrap_or_default(), room);
             }
             let path = resources.path(&found);
             let path = path.strip_prefix(context.workspace.root()).unwrap_or(&path);
@@ -67,8 +68,8 @@ impl Tool for ResourceView {
     }
 }
 
-fn page(
-    found: &Descriptor,
+fn show_page(
+    found: &ResourceDescriptor,
     bytes: &[u8],
     offset: u64,
     room: usize,
@@ -78,12 +79,12 @@ fn page(
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
     if start >= total {
         let message = format!("{} has only {total} bytes", found.name);
-        return Err(ToolError::invalid(message).details(json!({ "bytes": total })));
+        return Err(ToolError::invalid_args(message).with_details(json!({ "bytes": total })));
     }
     let start = text.floor_char_boundary(start);
-    let end = start + head(&text[start..], room).max(1);
+    let end = start + fitting_prefix(&text[start..], room).max(1);
     let end = text.ceil_char_boundary(end);
-    let shown = visible(&text[start..end]);
+    let shown = escape_controls(&text[start..end]);
     let gap = if shown.ends_with('\n') { "" } else { "\n" };
     let next = if end < total { format!("next: offset {end}") } else { "the end".to_owned() };
     let shown = format!("{shown}{gap}[bytes {start}-{end} of {total}; {next}]");
@@ -91,22 +92,22 @@ fn page(
     Ok(ToolOutput::new(true, shown, details))
 }
 
-fn unknown(shelf: &Shelf, id: &str) -> ToolError {
-    let ids: Vec<String> = shelf.ids().into_iter().take(SUGGESTED).collect();
+fn unknown_resource(resources: &Resources, id: &str) -> ToolError {
+    let ids: Vec<String> = resources.ids().into_iter().take(MAX_SUGGESTED).collect();
     let error = ToolError::new(Kind::NotFound, format!("this Session has no resource {id}"));
-    error.next(if ids.is_empty() {
+    error.with_next_action(if ids.is_empty() {
         "nothing is attached to this Session; use read for files".to_owned()
     } else {
         format!("use one of: {}", ids.join(", "))
     })
 }
 
-fn lost(found: &Descriptor, reason: &Lost) -> ToolError {
+fn lost_resource(found: &ResourceDescriptor, reason: &ResourceReadError) -> ToolError {
     let kind = match reason {
-        Lost::Missing => Kind::NotFound,
-        Lost::Changed => Kind::FileChanged,
-        Lost::Unreadable(_) => Kind::ReadFailed,
+        ResourceReadError::Missing => Kind::NotFound,
+        ResourceReadError::Changed => Kind::FileChanged,
+        ResourceReadError::Unreadable(_) => Kind::ReadFailed,
     };
     ToolError::new(kind, format!("{} cannot be shown: {reason}", found.name))
-        .next("ask the user to attach it again")
+        .with_next_action("ask the user to attach it again")
 }

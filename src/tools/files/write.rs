@@ -8,15 +8,15 @@ use serde::Deserialize;
 
 use super::redaction::{MaskedFile, refuse_markers, refuse_near_markers};
 use super::replace::is_wide;
-use super::rewrite::{Rewriter, on_disk};
+use super::rewrite::{FileRewriter, run_file_work};
 use crate::base::secret::{Secrets, has_marker};
 use crate::base::tool_error::ToolError;
-use crate::tools::tool::spelling::Aliases;
-use crate::tools::tool::{Plan, Tool, ToolContext, ToolOutput};
+use crate::tools::tool::arg_aliases::ArgAliases;
+use crate::tools::tool::{CallPlan, Tool, ToolContext, ToolOutput};
 
 /// The `write` tool.
 #[derive(Debug)]
-pub struct Write(pub Rewriter);
+pub struct WriteTool(pub FileRewriter);
 
 /// The arguments of `write`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -28,29 +28,30 @@ pub struct Args {
     content: String,
 }
 
-impl Tool for Write {
+impl Tool for WriteTool {
     type Args = Args;
     const NAME: &'static str = "write";
-    const ALIASES: Aliases = &[("file_path", "path")];
-    const MANUAL: &'static str = "Creates or overwrites a file, making parent folders. To change \
+    const ARG_ALIASES: ArgAliases = &[("file_path", "path")];
+    const DESCRIPTION: &'static str = "Creates or overwrites a file, making parent folders. To change \
         parts of a file use edit.";
 
-    fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
-        let change = |old: Option<&[u8]>| restored(old, &args.content, &context.secrets);
+    fn plan(&self, args: &Args, context: &ToolContext) -> Result<CallPlan, ToolError> {
+        let change = |old: Option<&[u8]>| content_to_write(old, &args.content, &context.secrets);
         self.0.plan(context, &args.path, 1, &change)
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let rewriter = self.0.clone();
-        on_disk(move || {
-            let change = |old: Option<&[u8]>| restored(old, &args.content, &context.secrets);
+        run_file_work(move || {
+            let change =
+                |old: Option<&[u8]>| content_to_write(old, &args.content, &context.secrets);
             let (mut done, notes) = rewriter.run(&context, &args.path, &change)?;
             done.notes.splice(0..0, notes);
             let verb = if done.is_new { "created" } else { "wrote" };
-            let counts = done.difference.counts();
-            let (shown, bytes, notes) = (done.path.display(), done.bytes, done.told_notes());
+            let counts = done.difference.change_counts();
+            let (shown, bytes, notes) = (done.path.display(), done.bytes, done.notes_suffix());
             let text = format!("{verb} {shown}, {bytes} bytes{counts}{notes}");
-            Ok(ToolOutput::new(true, text, done.facts()))
+            Ok(ToolOutput::new(true, text, done.details()))
         })
         .await
     }
@@ -58,17 +59,17 @@ impl Tool for Write {
 
 /// The bytes to write for a content, and notes: with line endings and byte order mark of the old file,
 /// and with hidden values in place of redaction markers.
-pub fn restored(
+pub fn content_to_write(
     old: Option<&[u8]>,
     content: &str,
     secrets: &Secrets,
 ) -> Result<(Vec<u8>, Vec<String>), ToolError> {
-    let (mut bytes, notes) = in_style_of(old, content);
+    let (mut bytes, notes) = match_style(old, content);
     match old {
         None => refuse_markers(&bytes)?,
         Some(old) => {
             if has_marker(content) {
-                bytes = MaskedFile::new(old, secrets).fill(&bytes)?;
+                bytes = MaskedFile::new(old, secrets).restore_values(&bytes)?;
             }
             refuse_near_markers(old, &bytes, secrets)?;
         }
@@ -78,7 +79,7 @@ pub fn restored(
 
 /// Keeps the old file's line endings and BOM if the new content does not determine them; a script
 /// gets neither, because the kernel would not find its interpreter. The final newline is not adapted.
-fn in_style_of(old: Option<&[u8]>, content: &str) -> (Vec<u8>, Vec<String>) {
+fn match_style(old: Option<&[u8]>, content: &str) -> (Vec<u8>, Vec<String>) {
     let mut bytes = content.as_bytes().to_vec();
     let mut notes = Vec::new();
     let Some(old) = old else { return (bytes, notes) };

@@ -15,102 +15,113 @@ use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig
 use serde_json::Value;
 
 use super::McpError;
-use super::handler::Handler;
-use super::http_transport::{McpHttpClient, headers_of};
-use super::pipes::{Delivery, Errors, Flaw, LONGEST_MESSAGE, Pipes};
-use super::wording;
+use super::handler::McpClientHandler;
+use super::http_transport::{McpHttpClient, parse_headers};
+use super::sanitize_text;
+use super::stdio_transport::{
+    CallDelivery, LONGEST_MESSAGE, SharedFailure, StderrTail, StdioTransport,
+};
 use crate::base::secret::Secrets;
 use crate::host::http::HttpSettings;
-use crate::host::process::{Commands, Program};
-use crate::settings::config::{Mcp, McpFolder, McpOrigin, McpServer, McpTransport};
+use crate::host::process::{CommandRunner, ServiceProgram};
+use crate::settings::config::{McpFolder, McpOrigin, McpServer, McpSettings, McpTransport};
 
 /// How many tools of one server are read, and in how many pages they may come.
 const MOST_LISTED: usize = 10_000;
 const MOST_PAGES: usize = 100;
 
 /// How long to wait for the exit of a program that closed its pipes.
-const END_PATIENCE: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What connections need: how to start programs, HTTP settings, folders, secrets and limits.
 #[derive(Clone)]
-pub struct Ground {
-    pub commands: Commands,
+pub struct McpContext {
+    pub commands: CommandRunner,
     pub http: HttpSettings,
     pub workspace: PathBuf,
     /// The user's home folder, where programs run by default.
     pub home: PathBuf,
     pub secrets: Arc<Secrets>,
-    pub limits: Mcp,
+    pub limits: McpSettings,
 }
 
 /// An initialized connection, with the tools of its server.
-pub struct Live {
-    pub running: RunningService<RoleClient, Handler>,
-    pub handler: Handler,
-    pub tools: Listed,
-    pub flaw: Flaw,
-    pub errors: Errors,
+pub struct McpConnection {
+    pub running: RunningService<RoleClient, McpClientHandler>,
+    pub handler: McpClientHandler,
+    pub tools: ListedTools,
+    pub failure: SharedFailure,
+    pub errors: StderrTail,
     /// Tracks which calls reached the server, if the transport can tell.
-    pub delivery: Option<Delivery>,
+    pub call_delivery: Option<CallDelivery>,
 }
 
 /// Connects, within the time limit of the settings.
-pub async fn connect(server: &McpServer, ground: &Ground) -> Result<Live, McpError> {
-    let (flaw, errors) = (Flaw::default(), Errors::default());
-    let after = ground.limits.connect;
-    let attempt = attempt(server, ground, flaw.clone(), errors.clone());
+pub async fn connect(server: &McpServer, context: &McpContext) -> Result<McpConnection, McpError> {
+    let (failure, errors) = (SharedFailure::default(), StderrTail::default());
+    let after = context.limits.connect;
+    let attempt = try_connect(server, context, failure.clone(), errors.clone());
     let outcome = match tokio::time::timeout(after, attempt).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(McpError::Silent { after, errors: String::new() }),
+        Err(_) => Err(McpError::TimedOut { after, errors: String::new() }),
     };
-    outcome.map_err(|error| error.with_errors(errors.tail(&ground.secrets)))
+    outcome.map_err(|error| error.with_errors(errors.tail(&context.secrets)))
 }
 
-async fn attempt(
+async fn try_connect(
     server: &McpServer,
-    ground: &Ground,
-    flaw: Flaw,
-    errors: Errors,
-) -> Result<Live, McpError> {
-    let handler = Handler::new(&server.name, &ground.workspace, Arc::clone(&ground.secrets));
+    context: &McpContext,
+    failure: SharedFailure,
+    errors: StderrTail,
+) -> Result<McpConnection, McpError> {
+    let handler =
+        McpClientHandler::new(&server.name, &context.workspace, Arc::clone(&context.secrets));
     let greet = ClientLifecycleMode::Initialize;
     let mut delivery = None;
     let greeted = match &server.transport {
         McpTransport::Stdio { command, args, env, folder } => {
-            let program = Program {
-                command: command_of(server, command, ground)?,
+            let program = ServiceProgram {
+                command: resolve_command(server, command, context)?,
                 args: args.clone(),
-                directory: folder_of(folder, ground)?,
+                directory: resolve_folder(folder, context)?,
                 environment: env.clone(),
             };
-            let started = ground.commands.serve(&program).await;
+            let started = context.commands.start_service(&program).await;
             let started = started.map_err(|error| McpError::from(&error))?;
-            let secrets = Arc::clone(&ground.secrets);
-            let pipes = Pipes::to(started, &server.name, flaw.clone(), errors.clone(), secrets);
+            let secrets = Arc::clone(&context.secrets);
+            let pipes = StdioTransport::new(
+                started,
+                &server.name,
+                failure.clone(),
+                errors.clone(),
+                secrets,
+            );
             delivery = Some(pipes.delivery());
             handler.clone().serve_with_lifecycle(pipes, greet).await
         }
         McpTransport::Http { url, headers } => {
-            let client = McpHttpClient::new(&ground.http, url, flaw.clone());
+            let client = McpHttpClient::new(&context.http, url, failure.clone());
             let settings = StreamableHttpClientTransportConfig::with_uri(url.as_str())
-                .custom_headers(headers_of(url, headers)?)
+                .custom_headers(parse_headers(url, headers)?)
                 .max_sse_event_size(LONGEST_MESSAGE);
             let transport = StreamableHttpClientTransport::with_client(client, settings);
             handler.clone().serve_with_lifecycle(transport, greet).await
         }
         McpTransport::Broken { key, problem } => {
-            return Err(McpError::Setting(format!("`{key}`: {problem}")));
+            return Err(McpError::InvalidSetting(format!("`{key}`: {problem}")));
         }
     };
-    let running = greeted.map_err(|error| explained(&flaw, &error))?;
-    match list(running.peer()).await {
-        Ok(tools) => Ok(Live { running, handler, tools, flaw, errors, delivery }),
+    let running = greeted.map_err(|error| initialize_error(&failure, &error))?;
+    match list_tools(running.peer()).await {
+        Ok(tools) => {
+            Ok(McpConnection { running, handler, tools, failure, errors, call_delivery: delivery })
+        }
         Err(error) => {
             if delivery.is_some() && is_cut(&error) {
                 // The exit code of a program that ended is about to be known.
-                tokio::time::timeout(END_PATIENCE, running.waiting()).await.ok();
+                tokio::time::timeout(EXIT_TIMEOUT, running.waiting()).await.ok();
             }
-            Err(failed(&flaw, &error))
+            Err(request_error(&failure, &error))
         }
     }
 }
@@ -122,42 +133,49 @@ fn is_cut(error: &ServiceError) -> bool {
 
 /// A command is a name or an absolute path; only trusted settings of a Workspace may use a relative
 /// one, because that leads to a program of the repository.
-fn command_of(server: &McpServer, command: &str, ground: &Ground) -> Result<String, McpError> {
+fn resolve_command(
+    server: &McpServer,
+    command: &str,
+    context: &McpContext,
+) -> Result<String, McpError> {
     if let Some(rest) = command.strip_prefix("~/") {
-        return Ok(ground.home.join(rest).to_string_lossy().into_owned());
+        return Ok(context.home.join(rest).to_string_lossy().into_owned());
     }
     let is_relative = command.contains('/') && !command.starts_with('/');
     if is_relative && server.origin != McpOrigin::Workspace {
         let reason = format!("its command {command:?} is neither a name nor an absolute path");
-        return Err(McpError::Setting(reason));
+        return Err(McpError::InvalidSetting(reason));
     }
     Ok(command.to_owned())
 }
 
-fn folder_of(folder: &McpFolder, ground: &Ground) -> Result<PathBuf, McpError> {
+fn resolve_folder(folder: &McpFolder, context: &McpContext) -> Result<PathBuf, McpError> {
     let path = match folder {
-        McpFolder::Home if !ground.home.is_dir() => return Ok(PathBuf::from("/")),
-        McpFolder::Home => &ground.home,
-        McpFolder::Workspace => &ground.workspace,
+        McpFolder::Home if !context.home.is_dir() => return Ok(PathBuf::from("/")),
+        McpFolder::Home => &context.home,
+        McpFolder::Workspace => &context.workspace,
         McpFolder::At(path) => path,
     };
     if !path.is_dir() {
-        return Err(McpError::Setting(format!("its folder {} does not exist", path.display())));
+        return Err(McpError::InvalidSetting(format!(
+            "its folder {} does not exist",
+            path.display()
+        )));
     }
     Ok(path.clone())
 }
 
 /// The tools that a server lists.
 #[derive(Default)]
-pub struct Listed {
+pub struct ListedTools {
     pub tools: Vec<Tool>,
     /// How many entries could not be read.
     pub unreadable: usize,
 }
 
-impl Listed {
+impl ListedTools {
     /// Adds a page, and returns the cursor of the next.
-    fn take(&mut self, page: ServerResult) -> Result<Option<String>, ServiceError> {
+    fn add_page(&mut self, page: ServerResult) -> Result<Option<String>, ServiceError> {
         let page = match page {
             ServerResult::ListToolsResult(page) => {
                 self.tools.extend(page.tools);
@@ -180,8 +198,8 @@ impl Listed {
 }
 
 /// Lists every tool of a server, page by page.
-pub async fn list(peer: &Peer<RoleClient>) -> Result<Listed, ServiceError> {
-    let mut listed = Listed::default();
+pub async fn list_tools(peer: &Peer<RoleClient>) -> Result<ListedTools, ServiceError> {
+    let mut listed = ListedTools::default();
     let offers_tools = peer.peer_info().is_some_and(|info| info.capabilities.tools.is_some());
     if !offers_tools {
         return Ok(listed);
@@ -190,7 +208,7 @@ pub async fn list(peer: &Peer<RoleClient>) -> Result<Listed, ServiceError> {
     for _ in 0..MOST_PAGES {
         let request = ListToolsRequest::with_param(asked.clone());
         let page = peer.send_request(ClientRequest::ListToolsRequest(request)).await?;
-        asked.cursor = listed.take(page)?;
+        asked.cursor = listed.add_page(page)?;
         if asked.cursor.is_none() || listed.tools.len() >= MOST_LISTED {
             break;
         }
@@ -200,15 +218,17 @@ pub async fn list(peer: &Peer<RoleClient>) -> Result<Listed, ServiceError> {
 }
 
 /// Why initialization failed: the transport's reason counts more than the SDK's.
-fn explained(flaw: &Flaw, error: &ClientInitializeError) -> McpError {
-    flaw.take().unwrap_or_else(|| McpError::odd(wording::line(&error.to_string(), 300)))
+fn initialize_error(failure: &SharedFailure, error: &ClientInitializeError) -> McpError {
+    failure
+        .take()
+        .unwrap_or_else(|| McpError::protocol(sanitize_text::clean_line(&error.to_string(), 300)))
 }
 
 /// Why a request failed: the transport's reason counts more than the SDK's.
-pub fn failed(flaw: &Flaw, error: &ServiceError) -> McpError {
-    match (flaw.take(), error) {
+pub fn request_error(failure: &SharedFailure, error: &ServiceError) -> McpError {
+    match (failure.take(), error) {
         (Some(known), _) => known,
         (None, ServiceError::TransportClosed) => McpError::Closed,
-        (None, error) => McpError::odd(wording::line(&error.to_string(), 300)),
+        (None, error) => McpError::protocol(sanitize_text::clean_line(&error.to_string(), 300)),
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::base::error::{Explain, Kind};
 use crate::host::http::HttpError;
-use crate::host::process::{CommandError, End};
+use crate::host::process::{CommandError, CommandExit};
 
 /// Why a server cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -21,23 +21,23 @@ pub enum McpError {
     #[error("its program ended or closed its pipes{}", last_line(.errors))]
     PipesClosed { errors: String },
     /// It does not answer.
-    #[error("it did not answer within {}{}", seconds(.after), last_line(.errors))]
-    Silent { after: Duration, errors: String },
+    #[error("it did not answer within {}{}", format_duration(.after), last_line(.errors))]
+    TimedOut { after: Duration, errors: String },
     /// It sends messages that are not valid MCP.
     #[error("it does not speak MCP as it should: {reason}")]
-    Odd { reason: String, errors: String },
+    Protocol { reason: String, errors: String },
     /// It requires authentication.
     #[error("it refused the request: HTTP {status}")]
     Unauthorized { status: u16 },
     /// It answers with an error.
-    #[error("it answered with HTTP {status}{}", redirect(*.status))]
+    #[error("it answered with HTTP {status}{}", redirect_note(*.status))]
     Http { status: u16 },
     /// It cannot be reached.
     #[error("it cannot be reached: {reason}")]
     Network { kind: Kind, reason: String },
     /// Its entry in the settings is invalid.
     #[error("{0}")]
-    Setting(String),
+    InvalidSetting(String),
     /// Its headers would be sent unencrypted.
     #[error("its address is not protected: headers would be sent over plain http to {0}")]
     Insecure(String),
@@ -51,13 +51,13 @@ impl McpError {
     pub fn is_final(&self) -> bool {
         match self {
             Self::Start { kind, .. } => matches!(kind, Kind::NotFound | Kind::InvalidArgs),
-            Self::Unauthorized { .. } | Self::Setting(_) | Self::Insecure(_) => true,
+            Self::Unauthorized { .. } | Self::InvalidSetting(_) | Self::Insecure(_) => true,
             Self::Network { kind, .. } => *kind == Kind::InvalidConfig,
             Self::Http { status } => is_redirect(*status),
             Self::Ended { .. }
             | Self::PipesClosed { .. }
-            | Self::Silent { .. }
-            | Self::Odd { .. }
+            | Self::TimedOut { .. }
+            | Self::Protocol { .. }
             | Self::Closed => false,
         }
     }
@@ -67,8 +67,8 @@ impl McpError {
     pub fn with_errors(mut self, said: String) -> Self {
         if let Self::Ended { errors, .. }
         | Self::PipesClosed { errors }
-        | Self::Silent { errors, .. }
-        | Self::Odd { errors, .. } = &mut self
+        | Self::TimedOut { errors, .. }
+        | Self::Protocol { errors, .. } = &mut self
         {
             *errors = said;
         }
@@ -76,19 +76,19 @@ impl McpError {
     }
 
     /// The error for a program that has ended, or did not start.
-    pub fn of_ending(ending: Result<End, CommandError>) -> Self {
+    pub fn from_exit(ending: Result<CommandExit, CommandError>) -> Self {
         let end = match ending {
-            Ok(End::Code(code)) => format!("with exit code {code}"),
-            Ok(End::Signal(signal)) => format!("by signal {signal}"),
-            Ok(End::Unknown) => "for an unknown reason".to_owned(),
+            Ok(CommandExit::Code(code)) => format!("with exit code {code}"),
+            Ok(CommandExit::Signal(signal)) => format!("by signal {signal}"),
+            Ok(CommandExit::Unknown) => "for an unknown reason".to_owned(),
             Err(error) => return Self::from(&error),
         };
         Self::Ended { end, errors: String::new() }
     }
 
     /// The error for an invalid message.
-    pub fn odd(reason: impl Into<String>) -> Self {
-        Self::Odd { reason: reason.into(), errors: String::new() }
+    pub fn protocol(reason: impl Into<String>) -> Self {
+        Self::Protocol { reason: reason.into(), errors: String::new() }
     }
 }
 
@@ -111,12 +111,12 @@ impl Explain for McpError {
             Self::Start { kind, .. } | Self::Network { kind, .. } => *kind,
             Self::Ended { .. }
             | Self::PipesClosed { .. }
-            | Self::Odd { .. }
+            | Self::Protocol { .. }
             | Self::Http { .. }
             | Self::Closed => Kind::McpServerFailed,
-            Self::Silent { .. } => Kind::Timeout,
+            Self::TimedOut { .. } => Kind::Timeout,
             Self::Unauthorized { .. } => Kind::AuthRefused,
-            Self::Setting(_) => Kind::InvalidConfig,
+            Self::InvalidSetting(_) => Kind::InvalidConfig,
             Self::Insecure(_) => Kind::InsecureTransport,
         }
     }
@@ -125,8 +125,8 @@ impl Explain for McpError {
         match self {
             Self::Ended { errors, .. }
             | Self::PipesClosed { errors }
-            | Self::Silent { errors, .. }
-            | Self::Odd { errors, .. }
+            | Self::TimedOut { errors, .. }
+            | Self::Protocol { errors, .. }
                 if !errors.is_empty() =>
             {
                 json!({ "stderr": errors })
@@ -143,10 +143,10 @@ impl Explain for McpError {
             Self::Ended { .. } | Self::PipesClosed { .. } => {
                 one("start its command by hand, and read what it says")
             }
-            Self::Silent { .. } => {
+            Self::TimedOut { .. } => {
                 one("start its command by hand, or raise `mcp.connect_ms` if it is slow")
             }
-            Self::Odd { .. } => one("check that the command or address is an MCP server"),
+            Self::Protocol { .. } => one("check that the command or address is an MCP server"),
             Self::Unauthorized { .. } => {
                 one("give it an `Authorization` header in `headers`; `${NAME}` takes it from the \
                      environment")
@@ -156,7 +156,7 @@ impl Explain for McpError {
             }
             Self::Http { .. } => one("check its `url`, and what the server says about it"),
             Self::Network { .. } => one("check its `url`, and that the server runs"),
-            Self::Setting(_) => one("correct its entry in `mcp_servers`"),
+            Self::InvalidSetting(_) => one("correct its entry in `mcp_servers`"),
             Self::Insecure(_) => one("use https, or a server on this machine"),
             Self::Closed => Vec::new(),
         }
@@ -167,11 +167,11 @@ fn is_redirect(status: u16) -> bool {
     (300..400).contains(&status)
 }
 
-fn redirect(status: u16) -> &'static str {
+fn redirect_note(status: u16) -> &'static str {
     if is_redirect(status) { ", a redirect, which is not followed" } else { "" }
 }
 
-fn seconds(span: &Duration) -> String {
+fn format_duration(span: &Duration) -> String {
     if span.as_millis() < 1000 {
         return format!("{} ms", span.as_millis());
     }
@@ -181,5 +181,6 @@ fn seconds(span: &Duration) -> String {
 /// The last line that is not empty.
 fn last_line(errors: &str) -> String {
     let last = errors.lines().rev().map(str::trim).find(|line| !line.is_empty());
-    last.map(|line| format!(": {}", crate::base::text::first_chars(line, 200))).unwrap_or_default()
+    last.map(|line| format!(": {}", crate::base::text::truncate_chars(line, 200)))
+        .unwrap_or_default()
 }

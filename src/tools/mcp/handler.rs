@@ -20,10 +20,10 @@ use rmcp::service::{NotificationContext, RequestContext, RoleClient};
 use tokio::sync::Notify;
 use url::Url;
 
-use super::wording;
+use super::sanitize_text;
 use crate::base::id::CallId;
 use crate::base::secret::Secrets;
-use crate::record::event::Signals;
+use crate::record::event::ToolEvents;
 
 /// The interval of progress updates; those in between are skipped.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -32,33 +32,33 @@ const LONGEST_PROGRESS: usize = 200;
 
 /// Pixir's side of a connection; cheap to clone.
 #[derive(Clone)]
-pub struct Handler(Arc<Shared>);
+pub struct McpClientHandler(Arc<HandlerShared>);
 
-struct Shared {
+struct HandlerShared {
     server: String,
     root: Option<String>,
     secrets: Arc<Secrets>,
     changed: Notify,
-    calls: Mutex<HashMap<ProgressToken, Listener>>,
+    calls: Mutex<HashMap<ProgressToken, ProgressListener>>,
 }
 
 /// Receiver of the progress of one call.
-struct Listener {
+struct ProgressListener {
     call_id: CallId,
-    signals: Signals,
-    told: Option<Instant>,
+    signals: ToolEvents,
+    last_report: Option<Instant>,
 }
 
 /// A subscription to the progress of a call; ends on drop.
-pub struct Listening {
-    handler: Handler,
+pub struct ProgressSubscription {
+    handler: McpClientHandler,
     token: ProgressToken,
 }
 
-impl Handler {
+impl McpClientHandler {
     pub fn new(server: &str, workspace: &Path, secrets: Arc<Secrets>) -> Self {
         let root = Url::from_directory_path(workspace).ok().map(String::from);
-        Self(Arc::new(Shared {
+        Self(Arc::new(HandlerShared {
             server: server.to_owned(),
             root,
             secrets,
@@ -68,42 +68,48 @@ impl Handler {
     }
 
     /// Waits until the server says that its tools changed.
-    pub async fn changed(&self) {
+    pub async fn tools_changed(&self) {
         self.0.changed.notified().await;
     }
 
     /// Forwards the progress of a call until the subscription is dropped.
-    pub fn listen(&self, token: ProgressToken, call_id: CallId, signals: Signals) -> Listening {
-        self.calls().insert(token.clone(), Listener { call_id, signals, told: None });
-        Listening { handler: self.clone(), token }
+    pub fn subscribe_progress(
+        &self,
+        token: ProgressToken,
+        call_id: CallId,
+        signals: ToolEvents,
+    ) -> ProgressSubscription {
+        self.calls()
+            .insert(token.clone(), ProgressListener { call_id, signals, last_report: None });
+        ProgressSubscription { handler: self.clone(), token }
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<ProgressToken, Listener>> {
+    fn calls(&self) -> MutexGuard<'_, HashMap<ProgressToken, ProgressListener>> {
         self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn progress(&self, params: &ProgressNotificationParam) {
+    fn report_progress(&self, params: &ProgressNotificationParam) {
         let mut calls = self.calls();
         let Some(listener) = calls.get_mut(&params.progress_token) else { return };
-        if listener.told.is_some_and(|told| told.elapsed() < PROGRESS_EVERY) {
+        if listener.last_report.is_some_and(|told| told.elapsed() < PROGRESS_EVERY) {
             return;
         }
-        listener.told = Some(Instant::now());
+        listener.last_report = Some(Instant::now());
         let total = params.total.map(|total| format!("/{total}")).unwrap_or_default();
-        let words = self.0.secrets.clean(params.message.as_deref().unwrap_or_default());
-        let words = wording::line(&words, LONGEST_PROGRESS);
+        let words = self.0.secrets.redact(params.message.as_deref().unwrap_or_default());
+        let words = sanitize_text::clean_line(&words, LONGEST_PROGRESS);
         let line = format!("{}{total} {words}", params.progress);
-        listener.signals.output(&listener.call_id, format!("{}\n", line.trim_end()));
+        listener.signals.emit_output(&listener.call_id, format!("{}\n", line.trim_end()));
     }
 }
 
-impl Drop for Listening {
+impl Drop for ProgressSubscription {
     fn drop(&mut self) {
         self.handler.calls().remove(&self.token);
     }
 }
 
-impl ClientHandler for Handler {
+impl ClientHandler for McpClientHandler {
     async fn list_roots(
         &self,
         _context: RequestContext<RoleClient>,
@@ -116,7 +122,7 @@ impl ClientHandler for Handler {
         params: ProgressNotificationParam,
         _context: NotificationContext<RoleClient>,
     ) {
-        self.progress(&params);
+        self.report_progress(&params);
     }
 
     async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
@@ -128,8 +134,12 @@ impl ClientHandler for Handler {
         params: LoggingMessageNotificationParam,
         _context: NotificationContext<RoleClient>,
     ) {
-        let said = self.0.secrets.clean(&params.data.to_string()).into_owned();
-        tracing::debug!(server = self.0.server, said = wording::line(&said, 500), "a server says");
+        let said = self.0.secrets.redact(&params.data.to_string()).into_owned();
+        tracing::debug!(
+            server = self.0.server,
+            said = sanitize_text::clean_line(&said, 500),
+            "a server says"
+        );
     }
 
     fn get_info(&self) -> ClientConfig {

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::McpError;
-use super::pipes::{Flaw, LONGEST_MESSAGE, answered, unreadable};
+use super::stdio_transport::{LONGEST_MESSAGE, SharedFailure, answered_request, unreadable_answer};
 use crate::host::http::{
     EventLines, HttpClient, HttpError, HttpResponse, HttpSettings, is_loopback,
 };
@@ -46,29 +46,29 @@ const RESERVED: [&str; 9] = [
 ];
 
 /// Limit for opening a connection.
-const CONNECT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The shortest time between two requests for a stream.
 const LISTEN_EVERY: Duration = Duration::from_secs(1);
 
-type Failure = StreamableHttpError<reqwest::Error>;
+type McpHttpError = StreamableHttpError<reqwest::Error>;
 
 /// The address of an MCP server; cheap to clone.
 #[derive(Clone)]
 pub struct McpHttpClient {
     client: Arc<HttpClient>,
     /// Why the last request failed.
-    flaw: Flaw,
+    failure: SharedFailure,
     /// When a stream may be requested again.
     listen_at: Arc<Mutex<Option<Instant>>>,
 }
 
 /// The headers of an entry, which rmcp adds to every request. An unencrypted address outside this
 /// machine may have none.
-pub fn headers_of(
+pub fn parse_headers(
     url: &str,
     headers: &[(String, String)],
 ) -> Result<HashMap<HeaderName, HeaderValue>, McpError> {
-    let setting = |reason: &str| McpError::Setting(reason.to_owned());
+    let setting = |reason: &str| McpError::InvalidSetting(reason.to_owned());
     let url = Url::parse(url).map_err(|_| setting("its `url` is not a URL"))?;
     let host = url.host().ok_or_else(|| setting("its `url` has no host"))?;
     match url.scheme() {
@@ -79,7 +79,7 @@ pub fn headers_of(
     }
     let mut sent = HashMap::new();
     for (name, value) in headers {
-        let odd = || McpError::Setting(format!("its header `{name}` cannot be sent"));
+        let odd = || McpError::InvalidSetting(format!("its header `{name}` cannot be sent"));
         if RESERVED.iter().any(|own| name.eq_ignore_ascii_case(own)) {
             return Err(odd());
         }
@@ -95,30 +95,30 @@ pub fn headers_of(
 
 impl McpHttpClient {
     /// A client of a server; connects to nothing yet.
-    pub fn new(http: &HttpSettings, url: &str, flaw: Flaw) -> Self {
+    pub fn new(http: &HttpSettings, url: &str, failure: SharedFailure) -> Self {
         let base_url = url.split('#').next().unwrap_or(url).to_owned();
-        let client = Arc::new(http.clone().client(base_url, CONNECT));
-        Self { client, flaw, listen_at: Arc::default() }
+        let client = Arc::new(http.clone().client(base_url, CONNECT_TIMEOUT));
+        Self { client, failure: failure, listen_at: Arc::default() }
     }
 
     /// The reqwest client for a request that rmcp makes.
-    fn reqwest(&self) -> Result<&reqwest::Client, Failure> {
-        self.client.reqwest().map_err(|error| self.failed(McpError::from(&error)))
+    fn reqwest(&self) -> Result<&reqwest::Client, McpHttpError> {
+        self.client.reqwest().map_err(|error| self.record_failure(McpError::from(&error)))
     }
 
     /// Notes why a request failed. The SDK carries its text only.
-    fn failed(&self, error: McpError) -> Failure {
+    fn record_failure(&self, error: McpError) -> McpHttpError {
         let message = Cow::from(error.to_string());
-        self.flaw.note(error);
+        self.failure.set(error);
         StreamableHttpError::UnexpectedServerResponse(message)
     }
 
-    fn refused(&self, response: &HttpResponse) -> Option<Failure> {
+    fn auth_refusal(&self, response: &HttpResponse) -> Option<McpHttpError> {
         let status = response.status();
         if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             return None;
         }
-        self.flaw.note(McpError::Unauthorized { status: status.as_u16() });
+        self.failure.set(McpError::Unauthorized { status: status.as_u16() });
         let challenge = response.header(WWW_AUTHENTICATE.as_str()).unwrap_or_default().to_owned();
         Some(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)))
     }
@@ -128,7 +128,7 @@ impl McpHttpClient {
         message: ClientJsonRpcMessage,
         session: Option<Arc<str>>,
         headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
+    ) -> Result<StreamableHttpPostResponse, McpHttpError> {
         let mut headers: HeaderMap = headers.into_iter().collect();
         let both = "application/json, text/event-stream";
         headers.insert(ACCEPT, HeaderValue::from_static(both));
@@ -140,9 +140,9 @@ impl McpHttpClient {
         }
         let body = Bytes::from(serde_json::to_vec(&message)?);
         let sent = self.client.post("", headers, body).await;
-        let response = sent.map_err(|error| self.failed(McpError::from(&error)))?;
+        let response = sent.map_err(|error| self.record_failure(McpError::from(&error)))?;
         let status = response.status();
-        if let Some(refused) = self.refused(&response) {
+        if let Some(refused) = self.auth_refusal(&response) {
             return Err(refused);
         }
         if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
@@ -155,11 +155,12 @@ impl McpHttpClient {
         let session = response.header(HEADER_SESSION_ID).map(str::to_owned);
         let kind = response.header(CONTENT_TYPE.as_str()).unwrap_or_default().to_owned();
         if status.is_success() && kind.starts_with(EVENT_STREAM_MIME_TYPE) {
-            return Ok(StreamableHttpPostResponse::Sse(events(response), session));
+            return Ok(StreamableHttpPostResponse::Sse(parse_events(response), session));
         }
-        let body = response.whole(LONGEST_MESSAGE).await;
-        let body = body.map_err(|error| self.failed(McpError::from(&error)))?;
-        let body = body.ok_or_else(|| self.failed(McpError::odd("its answer is too large")))?;
+        let body = response.read_body(LONGEST_MESSAGE).await;
+        let body = body.map_err(|error| self.record_failure(McpError::from(&error)))?;
+        let body =
+            body.ok_or_else(|| self.record_failure(McpError::protocol("its answer is too large")))?;
         match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
             Ok(answer @ JsonRpcMessage::Error(_)) => {
                 Ok(StreamableHttpPostResponse::Json(answer, session))
@@ -168,15 +169,17 @@ impl McpHttpClient {
                 Ok(StreamableHttpPostResponse::Json(answer, session))
             }
             _ if !status.is_success() => {
-                Err(self.failed(McpError::Http { status: status.as_u16() }))
+                Err(self.record_failure(McpError::Http { status: status.as_u16() }))
             }
             _ if !wants_answer => Ok(StreamableHttpPostResponse::Accepted),
-            _ => Err(self.failed(McpError::odd("its address does not answer with MCP"))),
+            _ => {
+                Err(self.record_failure(McpError::protocol("its address does not answer with MCP")))
+            }
         }
     }
 
     /// Waits, so that a server that closes its stream at once does not get a flood of requests.
-    async fn pause(&self) {
+    async fn wait_to_listen(&self) {
         let now = Instant::now();
         let at = {
             let mut next = self.listen_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,7 +201,7 @@ impl StreamableHttpClient for McpHttpClient {
         session_id: Option<Arc<str>>,
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
+    ) -> Result<StreamableHttpPostResponse, McpHttpError> {
         self.post(message, session_id, custom_headers).await
     }
 
@@ -208,7 +211,7 @@ impl StreamableHttpClient for McpHttpClient {
         session_id: Arc<str>,
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), McpHttpError> {
         self.reqwest()?.delete_session(uri, session_id, auth_header, custom_headers).await
     }
 
@@ -219,8 +222,8 @@ impl StreamableHttpClient for McpHttpClient {
         last_event_id: Option<String>,
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
-        self.pause().await;
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, McpHttpError> {
+        self.wait_to_listen().await;
         let opened = self
             .reqwest()?
             .get_stream_with_max_sse_event_size(
@@ -233,7 +236,7 @@ impl StreamableHttpClient for McpHttpClient {
             )
             .await;
         match opened {
-            Ok(events) => Ok(events.map(|event| event.map(readable)).boxed()),
+            Ok(events) => Ok(events.map(|event| event.map(replace_unreadable)).boxed()),
             Err(error @ StreamableHttpError::Client(_)) => Err(error),
             // A server need not offer this stream. One that answers otherwise is not asked again.
             Err(_) => Err(StreamableHttpError::ServerDoesNotSupportSse),
@@ -242,11 +245,11 @@ impl StreamableHttpClient for McpHttpClient {
 }
 
 /// The events of a posted message's answer, none longer than a message may be.
-fn events(response: HttpResponse) -> BoxStream<'static, Result<Sse, SseError>> {
+fn parse_events(response: HttpResponse) -> BoxStream<'static, Result<Sse, SseError>> {
     let state = (response, EventLines::new(LONGEST_MESSAGE));
     let lines = stream::try_unfold(state, |(mut response, mut lines)| async {
         loop {
-            if let Some(line) = lines.take()? {
+            if let Some(line) = lines.next_line()? {
                 return Ok::<_, HttpError>(Some((line, (response, lines))));
             }
             match response.chunk().await? {
@@ -255,15 +258,15 @@ fn events(response: HttpResponse) -> BoxStream<'static, Result<Sse, SseError>> {
             }
         }
     });
-    SseStream::from_bytes_stream(lines.boxed()).map(|event| event.map(readable)).boxed()
+    SseStream::from_bytes_stream(lines.boxed()).map(|event| event.map(replace_unreadable)).boxed()
 }
 
 /// Replaces an unreadable answer by an error, so that its caller does not wait for it.
-fn readable(mut event: Sse) -> Sse {
+fn replace_unreadable(mut event: Sse) -> Sse {
     let Some(data) = &event.data else { return event };
     let Err(error) = serde_json::from_str::<ServerJsonRpcMessage>(data) else { return event };
-    if let Some(id) = answered(data.as_bytes()) {
-        let odd = ErrorData::internal_error(unreadable(&error), None);
+    if let Some(id) = answered_request(data.as_bytes()) {
+        let odd = ErrorData::internal_error(unreadable_answer(&error), None);
         let answer = ServerJsonRpcMessage::error(odd, Some(id));
         event.data = serde_json::to_string(&answer).ok();
     }
@@ -279,7 +282,7 @@ mod tests {
         headers: &[(&str, &str)],
     ) -> Result<HashMap<HeaderName, HeaderValue>, McpError> {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        headers_of(url, &headers.iter().map(own).collect::<Vec<_>>())
+        parse_headers(url, &headers.iter().map(own).collect::<Vec<_>>())
     }
 
     #[test]
@@ -296,7 +299,7 @@ mod tests {
             ("https://x", &[("a b", "1")]),
             ("https://x", &[("A", "1\r\nB: 2")]),
         ] {
-            assert!(matches!(web(url, headers), Err(McpError::Setting(_))), "{url}");
+            assert!(matches!(web(url, headers), Err(McpError::InvalidSetting(_))), "{url}");
         }
     }
 }

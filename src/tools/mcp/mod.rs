@@ -5,19 +5,19 @@
 //! tools: their calls are recorded, judged, bounded and redacted like all others, and their effect
 //! counts as running a program.
 
-mod answer;
+mod call_result;
 mod connect;
 mod error;
 mod handler;
 mod http_transport;
-mod name;
-mod offer;
-mod pipes;
-mod private;
-mod remote;
-mod schema;
+mod offered_tool;
+mod remote_tool;
+mod sanitize_schema;
+mod sanitize_text;
 mod server;
-mod wording;
+mod server_secrets;
+mod stdio_transport;
+mod tool_name;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,18 +26,18 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-pub use connect::Ground;
+pub use connect::McpContext;
 pub use error::McpError;
-pub use private::{secrets_of, shown};
+pub use server_secrets::{display_address, server_secrets};
 
 use crate::base::error::Kind;
 use crate::base::tool_error::ToolError;
-use crate::record::event::{guest, still_starting};
-use crate::record::resource::Shelf;
+use crate::record::event::{split_mcp_name, starting_servers_text};
+use crate::record::resource::Resources;
 use crate::settings::config::McpServer;
-use crate::tools::tool::{AnyTool, Effect};
-use remote::RemoteTool;
-use server::{Notices, Remote, State, slugs};
+use crate::tools::tool::{AnyTool, CallEffect};
+use remote_tool::RemoteTool;
+use server::{McpNotices, McpServerHandle, McpServerState, server_slugs};
 
 /// A wait of a Turn is announced after this time.
 const NOTICEABLE: Duration = Duration::from_millis(500);
@@ -47,61 +47,63 @@ const ALL_INSTRUCTIONS: usize = 4096;
 
 /// The MCP servers of one Session; cheap to clone, and disconnected with the last clone.
 #[derive(Clone, Default)]
-pub struct Connections(Option<Arc<Inner>>);
+pub struct McpServers(Option<Arc<McpServersInner>>);
 
 /// A weak reference to the MCP servers of a Session.
 #[derive(Clone)]
-pub struct WeakConnections(Weak<Inner>);
+pub struct WeakMcpServers(Weak<McpServersInner>);
 
-struct Inner {
-    remotes: Vec<Remote>,
-    notices: Notices,
-    ground: Ground,
-    began: Instant,
+struct McpServersInner {
+    remotes: Vec<McpServerHandle>,
+    notices: McpNotices,
+    context: McpContext,
+    started: Instant,
     /// Whether the servers that missed the first Turn were reported.
-    is_told: AtomicBool,
+    is_late_reported: AtomicBool,
 }
 
-impl Connections {
+impl McpServers {
     /// Starts to connect, and returns at once. Without servers nothing is started.
-    pub fn start(servers: Vec<McpServer>, ground: Ground) -> Self {
+    pub fn start(servers: Vec<McpServer>, context: McpContext) -> Self {
         if servers.is_empty() {
             return Self::default();
         }
         for server in &servers {
-            ground.secrets.learn(secrets_of(server));
+            context.secrets.add_values(server_secrets(server));
         }
-        let notices = Notices::default();
-        let slugs = slugs(&servers);
-        let start = |(server, slug)| Remote::start(server, slug, ground.clone(), notices.clone());
+        let notices = McpNotices::default();
+        let slugs = server_slugs(&servers);
+        let start =
+            |(server, slug)| McpServerHandle::start(server, slug, context.clone(), notices.clone());
         let remotes = servers.into_iter().zip(slugs).map(start).collect();
-        Self(Some(Arc::new(Inner {
+        Self(Some(Arc::new(McpServersInner {
             remotes,
             notices,
-            ground,
-            began: Instant::now(),
-            is_told: AtomicBool::new(false),
+            context,
+            started: Instant::now(),
+            is_late_reported: AtomicBool::new(false),
         })))
     }
 
     /// A weak reference; `None` without servers.
-    pub fn downgrade(&self) -> Option<WeakConnections> {
-        self.0.as_ref().map(|inner| WeakConnections(Arc::downgrade(inner)))
+    pub fn downgrade(&self) -> Option<WeakMcpServers> {
+        self.0.as_ref().map(|inner| WeakMcpServers(Arc::downgrade(inner)))
     }
 
     /// Whether it consists of exactly these servers.
-    pub fn are(&self, servers: &[McpServer]) -> bool {
+    pub fn has_servers(&self, servers: &[McpServer]) -> bool {
         let own = self.0.iter().flat_map(|inner| inner.remotes.iter().map(|one| &one.server));
         own.eq(servers)
     }
 
     /// Waits for starting servers, as long as the first Turn of a Session may; calls `tell` with
     /// their names as soon as the wait is noticeable.
-    pub async fn settled(&self, tell: impl FnOnce(Vec<String>)) {
+    pub async fn wait_for_start(&self, tell: impl FnOnce(Vec<String>)) {
         let Some(inner) = &self.0 else { return };
-        let patience = inner.ground.limits.wait.saturating_sub(inner.began.elapsed());
+        let patience = inner.context.limits.wait.saturating_sub(inner.started.elapsed());
         let quiet = patience.min(NOTICEABLE);
-        let mut all = std::pin::pin!(join_all(inner.remotes.iter().map(Remote::settled)));
+        let mut all =
+            std::pin::pin!(join_all(inner.remotes.iter().map(McpServerHandle::wait_for_start)));
         if tokio::time::timeout(quiet, &mut all).await.is_ok() {
             return;
         }
@@ -112,14 +114,14 @@ impl Connections {
             }
         }
         let late = inner.starting();
-        if !late.is_empty() && !inner.is_told.swap(true, Ordering::Relaxed) {
-            let words = still_starting(&late);
-            inner.notices.say(format!("{words}: what it offers joins at a later Turn"));
+        if !late.is_empty() && !inner.is_late_reported.swap(true, Ordering::Relaxed) {
+            let words = starting_servers_text(&late);
+            inner.notices.add(format!("{words}: what it offers joins at a later Turn"));
         }
     }
 
     /// The current tools of all servers, by name.
-    pub fn tools(&self, resources: &Shelf, wanted: Wanted) -> Vec<Arc<dyn AnyTool>> {
+    pub fn tools(&self, resources: &Resources, wanted: McpToolFilter) -> Vec<Arc<dyn AnyTool>> {
         let mut tools: Vec<Arc<RemoteTool>> = Vec::new();
         for remote in self.0.iter().flat_map(|inner| &inner.remotes) {
             let state = remote.state();
@@ -130,11 +132,11 @@ impl Connections {
                     offer,
                     state: state.clone(),
                     resources: resources.clone(),
-                    limit: self.limit(),
+                    limit: self.call_timeout(),
                 })
             }));
         }
-        tools.retain(|tool| wanted == Wanted::All || tool.offer.effect == Effect::Read);
+        tools.retain(|tool| wanted == McpToolFilter::All || tool.offer.effect == CallEffect::Read);
         tools.sort_by(|one, other| one.offer.name.cmp(&other.offer.name));
         // A Provider refuses a list in which a name stands twice.
         tools.dedup_by(|later, earlier| later.offer.name == earlier.offer.name);
@@ -143,21 +145,22 @@ impl Connections {
 
     /// The error for a tool that this Turn does not have, if one of these servers is the reason: it
     /// is still starting, has started meanwhile, or does not run.
-    pub fn absent(&self, tool: &str, wanted: Wanted) -> Option<ToolError> {
+    pub fn explain_missing_tool(&self, tool: &str, wanted: McpToolFilter) -> Option<ToolError> {
         let remotes = self.0.iter().flat_map(|inner| &inner.remotes);
-        let (server, _) = guest(tool)?;
+        let (server, _) = split_mcp_name(tool)?;
         let remote = remotes.into_iter().find(|remote| remote.slug == server)?;
-        let name = wording::line(&remote.server.name, 64);
+        let name = sanitize_text::clean_line(&remote.server.name, 64);
         let state = remote.state();
         let (kind, message, next) = match &*state.borrow() {
-            State::Starting => (
+            McpServerState::Starting => (
                 Kind::McpServerFailed,
                 format!("MCP server `{name}` is still starting, so `{tool}` cannot be called yet"),
                 "go on with something else; its tools join with the next prompt of the user",
             ),
-            State::Ready(ready) => {
-                let is_offered = |offer: &Arc<offer::Offer>| {
-                    offer.name == tool && (wanted == Wanted::All || offer.effect == Effect::Read)
+            McpServerState::Ready(ready) => {
+                let is_offered = |offer: &Arc<offered_tool::OfferedTool>| {
+                    offer.name == tool
+                        && (wanted == McpToolFilter::All || offer.effect == CallEffect::Read)
                 };
                 ready.offers.iter().find(|offer| is_offered(offer))?;
                 (
@@ -166,22 +169,22 @@ impl Connections {
                     "go on with something else; it can be called after the next prompt of the user",
                 )
             }
-            State::Down(down) if down.is_final => (
+            McpServerState::Down(down) if down.is_final => (
                 Kind::McpServerFailed,
                 format!("MCP server `{name}` does not run: {}", down.error),
                 "go on without it",
             ),
-            State::Down(down) => (
+            McpServerState::Down(down) => (
                 Kind::McpServerFailed,
                 format!("MCP server `{name}` is started again: {}", down.error),
                 "go on with something else; its tools join with the next prompt of the user",
             ),
         };
-        Some(ToolError::new(kind, message).next(next))
+        Some(ToolError::new(kind, message).with_next_action(next))
     }
 
-    fn limit(&self) -> Duration {
-        self.0.as_ref().map(|inner| inner.ground.limits.call).unwrap_or_default()
+    fn call_timeout(&self) -> Duration {
+        self.0.as_ref().map(|inner| inner.context.limits.call).unwrap_or_default()
     }
 
     /// Instructions of the servers, for the late context.
@@ -190,15 +193,15 @@ impl Connections {
         for remote in self.0.iter().flat_map(|inner| &inner.remotes) {
             let state = remote.state();
             let said = state.borrow().instructions().map(|said| {
-                let said = remote_words(said, self.0.as_deref());
-                format!("\n{}: {said}", wording::line(&remote.server.name, 64))
+                let said = clean_instructions(said, self.0.as_deref());
+                format!("\n{}: {said}", sanitize_text::clean_line(&remote.server.name, 64))
             });
             text.push_str(said.as_deref().unwrap_or_default());
         }
         if text.is_empty() {
             return None;
         }
-        let text = wording::clean(&text, ALL_INSTRUCTIONS);
+        let text = sanitize_text::clean_text(&text, ALL_INSTRUCTIONS);
         Some(format!("What MCP servers say about their tools, in their own words:\n{text}"))
     }
 
@@ -208,35 +211,35 @@ impl Connections {
     }
 }
 
-impl Inner {
+impl McpServersInner {
     /// The names of servers whose first attempt is under way.
     fn starting(&self) -> Vec<String> {
         let starting = self.remotes.iter().filter(|remote| remote.is_starting());
-        starting.map(|remote| wording::line(&remote.server.name, 64)).collect()
+        starting.map(|remote| sanitize_text::clean_line(&remote.server.name, 64)).collect()
     }
 }
 
 /// A filter of MCP tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum McpToolFilter {
     All,
     /// Only those that are known to change nothing.
-    Reading,
+    ReadOnly,
 }
 
-fn remote_words(said: &str, inner: Option<&Inner>) -> String {
-    let said = inner.map_or(said.into(), |inner| inner.ground.secrets.clean(said));
-    wording::clean(&said, LONGEST_INSTRUCTIONS)
+fn clean_instructions(said: &str, inner: Option<&McpServersInner>) -> String {
+    let said = inner.map_or(said.into(), |inner| inner.context.secrets.redact(said));
+    sanitize_text::clean_text(&said, LONGEST_INSTRUCTIONS)
 }
 
-impl WeakConnections {
+impl WeakMcpServers {
     /// The servers, if they are still in use.
-    pub fn upgrade(&self) -> Option<Connections> {
-        self.0.upgrade().map(|inner| Connections(Some(inner)))
+    pub fn upgrade(&self) -> Option<McpServers> {
+        self.0.upgrade().map(|inner| McpServers(Some(inner)))
     }
 }
 
-impl fmt::Debug for Connections {
+impl fmt::Debug for McpServers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names =
             self.0.iter().flat_map(|inner| inner.remotes.iter().map(|one| &one.server.name));
@@ -246,7 +249,7 @@ impl fmt::Debug for Connections {
 
 /// The result of a test connection to a server.
 #[derive(Debug, Clone)]
-pub struct Probe {
+pub struct McpProbe {
     pub name: Option<String>,
     pub version: Option<String>,
     pub protocol: String,
@@ -266,26 +269,27 @@ pub struct ProbedTool {
 }
 
 /// Connects to a server, lists its tools, and disconnects.
-pub async fn probe(server: &McpServer, ground: &Ground) -> Result<Probe, McpError> {
-    ground.secrets.learn(secrets_of(server));
-    let live = connect::connect(server, ground).await?;
+pub async fn probe_server(server: &McpServer, context: &McpContext) -> Result<McpProbe, McpError> {
+    context.secrets.add_values(server_secrets(server));
+    let live = connect::connect(server, context).await?;
     let info = live.running.peer().peer_info();
-    let slug = slugs(std::slice::from_ref(server)).pop().unwrap_or_default();
-    let connect::Listed { tools, unreadable } = live.tools;
-    let (offers, left_out) = offer::Offer::all(server, &slug, tools);
+    let slug = server_slugs(std::slice::from_ref(server)).pop().unwrap_or_default();
+    let connect::ListedTools { tools, unreadable } = live.tools;
+    let (offers, left_out) = offered_tool::OfferedTool::from_tools(server, &slug, tools);
     let left_out = left_out + unreadable;
     let tools = offers.iter().map(|offer| ProbedTool {
         name: offer.name.clone(),
-        description: offer.manual.clone(),
-        is_reading: offer.effect == Effect::Read,
+        description: offer.description.clone(),
+        is_reading: offer.effect == CallEffect::Read,
     });
     let own = info.as_ref().and_then(|info| info.server_info.as_ref());
     let instructions = info.as_ref().and_then(|info| info.instructions.as_deref());
-    Ok(Probe {
-        name: own.map(|own| wording::line(&own.name, 100)),
-        version: own.map(|own| wording::line(&own.version, 100)),
+    Ok(McpProbe {
+        name: own.map(|own| sanitize_text::clean_line(&own.name, 100)),
+        version: own.map(|own| sanitize_text::clean_line(&own.version, 100)),
         protocol: info.as_ref().map(|info| info.protocol_version.to_string()).unwrap_or_default(),
-        instructions: instructions.map(|said| wording::clean(said, LONGEST_INSTRUCTIONS)),
+        instructions: instructions
+            .map(|said| sanitize_text::clean_text(said, LONGEST_INSTRUCTIONS)),
         tools: tools.collect(),
         left_out,
     })

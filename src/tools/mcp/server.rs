@@ -14,11 +14,11 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::McpError;
-use super::connect::{Ground, Listed, Live, connect, failed, list};
-use super::handler::Handler;
-use super::offer::Offer;
-use super::pipes::{Delivery, Flaw};
-use super::wording;
+use super::connect::{ListedTools, McpConnection, McpContext, connect, list_tools, request_error};
+use super::handler::McpClientHandler;
+use super::offered_tool::OfferedTool;
+use super::sanitize_text;
+use super::stdio_transport::{CallDelivery, SharedFailure};
 use crate::base::error::counted;
 use crate::settings::config::McpServer;
 
@@ -28,9 +28,9 @@ const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// How often in a row a server may fail before it is given up.
 const MOST_FAILURES: u32 = 6;
 /// A connection that lasted this long resets the count of failures.
-const GOOD: Duration = Duration::from_mins(1);
+const STABLE_AFTER: Duration = Duration::from_mins(1);
 /// Timeout of a new list of tools.
-const LIST_PATIENCE: Duration = Duration::from_secs(30);
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two lists of tools, for a server that announces changes all the time.
 const LIST_PAUSE: Duration = Duration::from_millis(250);
 /// How many unread notices are kept.
@@ -38,10 +38,10 @@ const MOST_NOTICES: usize = 50;
 
 /// Unread notices about servers, for the user; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Notices(Arc<Mutex<Vec<String>>>);
+pub struct McpNotices(Arc<Mutex<Vec<String>>>);
 
-impl Notices {
-    pub fn say(&self, words: String) {
+impl McpNotices {
+    pub fn add(&self, words: String) {
         tracing::info!(words, "of an MCP server");
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() < MOST_NOTICES && !all.contains(&words) {
@@ -56,101 +56,106 @@ impl Notices {
 }
 
 /// Handle of the task of one server.
-pub struct Remote {
+pub struct McpServerHandle {
     pub server: McpServer,
     /// Its part in the names of its tools.
     pub slug: String,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<McpServerState>,
     /// Dropped with the Session, and the connection with it.
     _task: AbortOnDropHandle<()>,
 }
 
 /// The state of the connection to a server.
 #[derive(Clone)]
-pub enum State {
+pub enum McpServerState {
     /// Its first attempt is under way.
     Starting,
-    Ready(Arc<Ready>),
+    Ready(Arc<ReadyServer>),
     /// Not connected; keeps the tools it had last.
-    Down(Arc<Down>),
+    Down(Arc<DownServer>),
 }
 
 /// A server that can be used.
 #[derive(Clone)]
-pub struct Ready {
+pub struct ReadyServer {
     pub peer: Peer<RoleClient>,
-    pub handler: Handler,
-    pub offers: Vec<Arc<Offer>>,
+    pub handler: McpClientHandler,
+    pub offers: Vec<Arc<OfferedTool>>,
     pub instructions: Option<String>,
-    pub flaw: Flaw,
+    pub failure: SharedFailure,
     /// Tracks which calls reached the server, if the transport can tell.
-    pub delivery: Option<Delivery>,
+    pub call_delivery: Option<CallDelivery>,
 }
 
 /// A server that cannot be used.
-pub struct Down {
+pub struct DownServer {
     pub error: McpError,
-    pub offers: Vec<Arc<Offer>>,
+    pub offers: Vec<Arc<OfferedTool>>,
     pub instructions: Option<String>,
     /// Whether it is not retried.
     pub is_final: bool,
 }
 
-impl State {
+impl McpServerState {
     /// The tools that are offered to the model.
-    pub fn offers(&self) -> &[Arc<Offer>] {
+    pub fn offers(&self) -> &[Arc<OfferedTool>] {
         match self {
-            State::Starting => &[],
-            State::Ready(ready) => &ready.offers,
-            State::Down(down) if down.is_final => &[],
-            State::Down(down) => &down.offers,
+            McpServerState::Starting => &[],
+            McpServerState::Ready(ready) => &ready.offers,
+            McpServerState::Down(down) if down.is_final => &[],
+            McpServerState::Down(down) => &down.offers,
         }
     }
 
     /// The server's instructions.
     pub fn instructions(&self) -> Option<&str> {
         match self {
-            State::Starting => None,
-            State::Ready(ready) => ready.instructions.as_deref(),
-            State::Down(down) if down.is_final => None,
-            State::Down(down) => down.instructions.as_deref(),
+            McpServerState::Starting => None,
+            McpServerState::Ready(ready) => ready.instructions.as_deref(),
+            McpServerState::Down(down) if down.is_final => None,
+            McpServerState::Down(down) => down.instructions.as_deref(),
         }
     }
 }
 
-impl Remote {
+impl McpServerHandle {
     /// Starts the task, which ends with this handle.
-    pub fn start(server: McpServer, slug: String, ground: Ground, notices: Notices) -> Self {
-        let (publish, state) = watch::channel(State::Starting);
+    pub fn start(
+        server: McpServer,
+        slug: String,
+        context: McpContext,
+        notices: McpNotices,
+    ) -> Self {
+        let (publish, state) = watch::channel(McpServerState::Starting);
         let (own, own_slug) = (server.clone(), slug.clone());
-        let actor = Actor { server: own, slug: own_slug, ground, notices, publish };
+        let actor = Actor { server: own, slug: own_slug, context, notices, publish };
         let task = AbortOnDropHandle::new(tokio::spawn(actor.run()));
         Self { server, slug, state, _task: task }
     }
 
     /// The current state, and its changes.
-    pub fn state(&self) -> watch::Receiver<State> {
+    pub fn state(&self) -> watch::Receiver<McpServerState> {
         self.state.clone()
     }
 
     /// Whether its first attempt is under way.
     pub fn is_starting(&self) -> bool {
-        matches!(*self.state.borrow(), State::Starting)
+        matches!(*self.state.borrow(), McpServerState::Starting)
     }
 
     /// Waits until its first attempt is over, either way.
-    pub async fn settled(&self) {
+    pub async fn wait_for_start(&self) {
         let mut state = self.state.clone();
-        state.wait_for(|state| !matches!(state, State::Starting)).await.ok();
+        state.wait_for(|state| !matches!(state, McpServerState::Starting)).await.ok();
     }
 }
 
 struct Actor {
     server: McpServer,
     slug: String,
-    ground: Ground,
-    notices: Notices,
-    publish: watch::Sender<State>,
+    context: McpContext,
+    notices: McpNotices,
+    publish: watch::Sender<McpServerState>,
 }
 
 impl Actor {
@@ -159,110 +164,111 @@ impl Actor {
         let mut was_told = false;
         loop {
             let began = Instant::now();
-            let error = match connect(&self.server, &self.ground).await {
+            let error = match connect(&self.server, &self.context).await {
                 Ok(live) => {
                     if was_told {
-                        self.notices.say(format!("MCP server `{}` is back", self.server.name));
+                        self.notices.add(format!("MCP server `{}` is back", self.server.name));
                     }
-                    self.attend(live).await
+                    self.serve_connection(live).await
                 }
                 Err(error) => error,
             };
-            failures = if began.elapsed() > GOOD { 1 } else { failures + 1 };
+            failures = if began.elapsed() > STABLE_AFTER { 1 } else { failures + 1 };
             let is_final = error.is_final() || failures >= MOST_FAILURES;
             let outlook = if is_final { "it is not tried again" } else { "it is tried again" };
             // Repeated failures are reported twice: the first and the final one.
             if !was_told || is_final {
                 let words = format!("MCP server `{}`: {error}; {outlook}", self.server.name);
-                self.notices.say(wording::line(&words, 600));
+                self.notices.add(sanitize_text::clean_line(&words, 600));
             }
             was_told = true;
-            self.fell(error, is_final);
+            self.publish_down(error, is_final);
             if is_final {
                 return;
             }
-            tokio::time::sleep(wait(failures)).await;
+            tokio::time::sleep(retry_delay(failures)).await;
         }
     }
 
     /// Publishes the tools of a connection until it ends, and returns why it did.
-    async fn attend(&self, live: Live) -> McpError {
-        let Live { running, handler, tools, flaw, errors, delivery } = live;
+    async fn serve_connection(&self, live: McpConnection) -> McpError {
+        let McpConnection { running, handler, tools, failure, errors, call_delivery: delivery } =
+            live;
         let peer = running.peer().clone();
         let instructions = peer.peer_info().and_then(|info| info.instructions.clone());
-        let (own, reason) = (handler.clone(), flaw.clone());
-        let ready = Ready {
+        let (own, reason) = (handler.clone(), failure.clone());
+        let ready = ReadyServer {
             peer: peer.clone(),
             handler: own,
             offers: Vec::new(),
             instructions,
-            flaw: reason,
-            delivery,
+            failure: reason,
+            call_delivery: delivery,
         };
-        self.rise(&ready, tools);
+        self.publish_ready(&ready, tools);
         let mut ended = std::pin::pin!(running.waiting());
         loop {
             tokio::select! {
                 _ = &mut ended => break,
-                () = handler.changed() => {}
+                () = handler.tools_changed() => {}
             }
-            match tokio::time::timeout(LIST_PATIENCE, list(&peer)).await {
-                Ok(Ok(tools)) => self.rise(&ready, tools),
+            match tokio::time::timeout(LIST_TIMEOUT, list_tools(&peer)).await {
+                Ok(Ok(tools)) => self.publish_ready(&ready, tools),
                 Ok(Err(error)) => {
-                    let error = failed(&flaw, &error);
+                    let error = request_error(&failure, &error);
                     tracing::warn!(server = self.server.name, %error, "no new list of tools");
                 }
                 Err(_) => tracing::warn!(server = self.server.name, "no new list of tools in time"),
             }
             tokio::time::sleep(LIST_PAUSE).await;
         }
-        let error = flaw.seen().unwrap_or(McpError::Closed);
-        error.with_errors(errors.tail(&self.ground.secrets))
+        let error = failure.peek().unwrap_or(McpError::Closed);
+        error.with_errors(errors.tail(&self.context.secrets))
     }
 
     /// Publishes a connection with the tools that it has now.
-    fn rise(&self, ready: &Ready, tools: Listed) {
-        let ready = Ready { offers: self.offers(tools), ..ready.clone() };
-        self.publish.send_replace(State::Ready(Arc::new(ready)));
+    fn publish_ready(&self, ready: &ReadyServer, tools: ListedTools) {
+        let ready = ReadyServer { offers: self.offered_tools(tools), ..ready.clone() };
+        self.publish.send_replace(McpServerState::Ready(Arc::new(ready)));
     }
 
-    fn offers(&self, listed: Listed) -> Vec<Arc<Offer>> {
-        let Listed { tools, unreadable } = listed;
+    fn offered_tools(&self, listed: ListedTools) -> Vec<Arc<OfferedTool>> {
+        let ListedTools { tools, unreadable } = listed;
         if unreadable > 0 {
             let name = &self.server.name;
             let tools = counted(unreadable, "tool");
-            self.notices.say(format!("MCP server `{name}`: {tools} cannot be read"));
+            self.notices.add(format!("MCP server `{name}`: {tools} cannot be read"));
         }
-        let (offers, left_out) = Offer::all(&self.server, &self.slug, tools);
+        let (offers, left_out) = OfferedTool::from_tools(&self.server, &self.slug, tools);
         if left_out > 0 {
             let (name, count) = (&self.server.name, offers.len());
             let tools = counted(left_out, "tool");
-            self.notices.say(format!("MCP server `{name}`: left out: {tools} beyond {count}"));
+            self.notices.add(format!("MCP server `{name}`: left out: {tools} beyond {count}"));
         }
         offers
     }
 
-    fn fell(&self, error: McpError, is_final: bool) {
+    fn publish_down(&self, error: McpError, is_final: bool) {
         let (offers, instructions) = {
             let before = self.publish.borrow();
             (before.offers().to_vec(), before.instructions().map(str::to_owned))
         };
-        let down = Down { error, offers, instructions, is_final };
-        self.publish.send_replace(State::Down(Arc::new(down)));
+        let down = DownServer { error, offers, instructions, is_final };
+        self.publish.send_replace(McpServerState::Down(Arc::new(down)));
     }
 }
 
 /// The delay before the next attempt, after this many failures.
-fn wait(failures: u32) -> Duration {
+fn retry_delay(failures: u32) -> Duration {
     let doubled = FIRST_WAIT.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(LONGEST_WAIT)
 }
 
 /// The parts of tool names for servers, all distinct.
-pub fn slugs(servers: &[McpServer]) -> Vec<String> {
+pub fn server_slugs(servers: &[McpServer]) -> Vec<String> {
     let mut taken = HashSet::new();
     let slug = |server: &McpServer| {
-        let slug = super::name::of_server(&server.name, &taken);
+        let slug = super::tool_name::server_slug(&server.name, &taken);
         taken.insert(slug.clone());
         slug
     };
@@ -275,22 +281,22 @@ mod tests {
 
     #[test]
     fn the_wait_doubles_and_has_an_end() {
-        let waits: Vec<u128> = (1..=9).map(|failures| wait(failures).as_millis()).collect();
+        let waits: Vec<u128> = (1..=9).map(|failures| retry_delay(failures).as_millis()).collect();
         assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
     }
 
     #[test]
     fn two_servers_never_share_a_slug() {
         let server = |name: &str| McpServer::http(name, "http://x", Vec::new());
-        let slugs = slugs(&[server("a b"), server("a.b"), server("c")]);
+        let slugs = server_slugs(&[server("a b"), server("a.b"), server("c")]);
         assert_eq!((slugs[0].as_str(), slugs[2].as_str()), ("a_b", "c"));
         assert!(slugs[1].starts_with("a_b_"), "{slugs:?}");
     }
 
     #[test]
     fn notices_are_read_once_and_never_too_many() {
-        let notices = Notices::default();
-        (0..100).for_each(|number| notices.say(format!("news {number}")));
+        let notices = McpNotices::default();
+        (0..100).for_each(|number| notices.add(format!("news {number}")));
         assert_eq!(notices.take().len(), MOST_NOTICES);
         assert!(notices.take().is_empty());
     }

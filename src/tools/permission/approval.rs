@@ -14,17 +14,17 @@ use serde_json::{Value, json};
 
 use super::prefix;
 use crate::base::id::{SessionId, sha256};
-use crate::base::locked_file::{Ledger, LedgerError};
+use crate::base::locked_file::{LockedFile, LockedFileError};
 use crate::base::paths::Home;
-use crate::record::event::Answer;
-use crate::tools::tool::Plan;
+use crate::record::event::PermissionAnswer;
+use crate::tools::tool::CallPlan;
 
 /// How much of a summary is kept for the list.
 const SUMMARY_LIMIT: usize = 200;
 
 /// The properties of a call that approvals are matched against.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
+pub struct ApprovalSubject {
     pub tool: String,
     /// Digest of tool, arguments, resolved paths and directory.
     pub digest: String,
@@ -35,7 +35,7 @@ pub struct Subject {
     /// Whether it asks for the network.
     pub network: bool,
     /// Whether it is a command that would run without a sandbox.
-    pub is_unheld: bool,
+    pub is_unsandboxed: bool,
     /// Whether what it runs is known beforehand, so that an answer may last.
     pub may_last: bool,
     /// The kind of calls that it belongs to, where one can be allowed for a Session.
@@ -53,35 +53,35 @@ pub enum CallKind {
 
 impl CallKind {
     /// The kind of a call by its plan; commands and everything else have none.
-    pub fn of(tool: &str, plan: &Plan) -> Option<Self> {
+    pub fn for_call(tool: &str, plan: &CallPlan) -> Option<Self> {
         match &plan.agent {
             Some(identity) => {
                 Some(Self::McpTool { name: tool.to_owned(), identity: identity.clone() })
             }
-            None => plan.is_edit.then_some(Self::Edits),
+            None => plan.is_file_edit.then_some(Self::Edits),
         }
     }
 
     /// The answer that allows it.
-    pub fn answer(&self) -> Answer {
+    pub fn answer(&self) -> PermissionAnswer {
         match self {
-            Self::McpTool { .. } => Answer::SessionTool,
-            Self::Edits => Answer::SessionEdits,
+            Self::McpTool { .. } => PermissionAnswer::SessionTool,
+            Self::Edits => PermissionAnswer::SessionEdits,
         }
     }
 }
 
-impl Subject {
+impl ApprovalSubject {
     /// The prefix that may be offered for it.
     pub fn prefix(&self) -> Option<Vec<String>> {
-        self.command.as_deref().filter(|_| self.may_last).and_then(prefix::offered)
+        self.command.as_deref().filter(|_| self.may_last).and_then(prefix::offer_prefix)
     }
 }
 
 /// The SHA-256 of what an approval is bound to, over sorted keys.
-pub fn digest(tool: &str, args: &Value, paths: &[String], directory: &str) -> String {
+pub fn approval_digest(tool: &str, args: &Value, paths: &[String], directory: &str) -> String {
     let bound = json!({ "args": args, "directory": directory, "paths": paths, "tool": tool });
-    sha256(sorted(&bound).to_string().as_bytes())
+    sha256(sort_keys(&bound).to_string().as_bytes())
 }
 
 /// An approval for a project.
@@ -93,7 +93,7 @@ pub struct Approval {
     pub tool: String,
     pub summary: String,
     #[serde(flatten)]
-    pub scope: Scope,
+    pub scope: ApprovalScope,
     /// Whether it was given to a call that asked for the network.
     #[serde(default)]
     pub network: bool,
@@ -106,7 +106,7 @@ pub struct Approval {
 /// What an approval covers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum ApprovalScope {
     /// Exactly one call.
     Digest(String),
     /// Simple commands that begin with these words.
@@ -114,14 +114,14 @@ pub enum Scope {
 }
 
 impl Approval {
-    fn new(project: &Path, subject: &Subject, scope: Scope) -> Self {
+    fn new(project: &Path, subject: &ApprovalSubject, scope: ApprovalScope) -> Self {
         let network = subject.network;
         let mut named =
             json!({ "network": network, "project": project, "scope": scope, "tool": subject.tool });
-        if subject.is_unheld {
+        if subject.is_unsandboxed {
             named["is_unheld"] = true.into();
         }
-        let mut id = sha256(sorted(&named).to_string().as_bytes());
+        let mut id = sha256(sort_keys(&named).to_string().as_bytes());
         id.truncate(12);
         Self {
             id,
@@ -130,25 +130,25 @@ impl Approval {
             summary: subject.summary.chars().take(SUMMARY_LIMIT).collect(),
             scope,
             network,
-            is_unheld: subject.is_unheld,
+            is_unheld: subject.is_unsandboxed,
             granted_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }
     }
 
-    fn covers(&self, project: &Path, subject: &Subject) -> bool {
+    fn covers(&self, project: &Path, subject: &ApprovalSubject) -> bool {
         self.project == project
             && self.tool == subject.tool
             // An approval for a sandbox does not cover a command without one.
-            && (self.is_unheld || !subject.is_unheld)
+            && (self.is_unheld || !subject.is_unsandboxed)
             && match &self.scope {
-                Scope::Digest(digest) => *digest == subject.digest,
-                Scope::Prefix(words) => {
+                ApprovalScope::Digest(digest) => *digest == subject.digest,
+                ApprovalScope::Prefix(words) => {
                     // An approval without network does not cover a command with it.
                     (self.network || !subject.network)
                         && subject
                             .command
                             .as_deref()
-                            .is_some_and(|text| prefix::covers(words, text))
+                            .is_some_and(|text| prefix::prefix_covers(words, text))
                 }
             }
     }
@@ -156,7 +156,7 @@ impl Approval {
 
 /// The kind of approval that covers a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Memory {
+pub enum ApprovalSource {
     Session,
     SessionTool,
     SessionEdits,
@@ -164,23 +164,23 @@ pub enum Memory {
     Prefix,
 }
 
-impl Memory {
+impl ApprovalSource {
     /// The word in the Log.
     pub fn name(self) -> &'static str {
         match self {
-            Memory::Session => "session",
-            Memory::SessionTool => "session_tool",
-            Memory::SessionEdits => "session_edits",
-            Memory::Project => "project",
-            Memory::Prefix => "prefix",
+            ApprovalSource::Session => "session",
+            ApprovalSource::SessionTool => "session_tool",
+            ApprovalSource::SessionEdits => "session_edits",
+            ApprovalSource::Project => "project",
+            ApprovalSource::Prefix => "prefix",
         }
     }
 }
 
 /// Everything that was allowed beyond a single call; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Approvals {
-    ledger: Ledger<Approval>,
+pub struct ApprovalStore {
+    file: LockedFile<Approval>,
     /// A leaf lock: nothing is awaited while it is held.
     sessions: Arc<Mutex<HashMap<SessionId, SessionApprovals>>>,
 }
@@ -194,26 +194,31 @@ struct SessionApprovals {
 }
 
 impl SessionApprovals {
-    fn find(&self, subject: &Subject) -> Option<Memory> {
+    fn find(&self, subject: &ApprovalSubject) -> Option<ApprovalSource> {
         if self.calls.contains(&subject.digest) {
-            return Some(Memory::Session);
+            return Some(ApprovalSource::Session);
         }
         let kind = subject.kind.as_ref().filter(|kind| self.kinds.contains(kind))?;
         Some(match kind {
-            CallKind::McpTool { .. } => Memory::SessionTool,
-            CallKind::Edits => Memory::SessionEdits,
+            CallKind::McpTool { .. } => ApprovalSource::SessionTool,
+            CallKind::Edits => ApprovalSource::SessionEdits,
         })
     }
 }
 
-impl Approvals {
+impl ApprovalStore {
     /// The approvals of this user.
     pub fn new(home: &Home) -> Self {
-        Self { ledger: Ledger::at(home.permissions()), sessions: Arc::default() }
+        Self { file: LockedFile::new(home.permissions_file()), sessions: Arc::default() }
     }
 
     /// The approval that covers a call, if there is one. A file that cannot be read allows nothing.
-    pub fn find(&self, session: &SessionId, project: &Path, subject: &Subject) -> Option<Memory> {
+    pub fn find(
+        &self,
+        session: &SessionId,
+        project: &Path,
+        subject: &ApprovalSubject,
+    ) -> Option<ApprovalSource> {
         if !subject.may_last {
             return None;
         }
@@ -222,14 +227,14 @@ impl Approvals {
             return found;
         }
         let all = self
-            .ledger
+            .file
             .read()
             .inspect_err(|error| tracing::warn!(%error, "approvals are not used"))
             .ok()?;
         let found = all.iter().find(|approval| approval.covers(project, subject))?;
         Some(match found.scope {
-            Scope::Digest(_) => Memory::Project,
-            Scope::Prefix(_) => Memory::Prefix,
+            ApprovalScope::Digest(_) => ApprovalSource::Project,
+            ApprovalScope::Prefix(_) => ApprovalSource::Prefix,
         })
     }
 
@@ -238,31 +243,38 @@ impl Approvals {
         &self,
         session: &SessionId,
         project: &Path,
-        subject: &Subject,
-        answer: Answer,
-    ) -> Result<(), LedgerError> {
+        subject: &ApprovalSubject,
+        answer: PermissionAnswer,
+    ) -> Result<(), LockedFileError> {
         let scope = match answer {
-            Answer::Once | Answer::No => return Ok(()),
+            PermissionAnswer::Once | PermissionAnswer::No => return Ok(()),
             _ if !subject.may_last => return Ok(()),
-            Answer::Session | Answer::SessionTool | Answer::SessionEdits => {
+            PermissionAnswer::Session
+            | PermissionAnswer::SessionTool
+            | PermissionAnswer::SessionEdits => {
                 self.remember_in_session(session, subject, answer);
                 return Ok(());
             }
-            Answer::Project => Scope::Digest(subject.digest.clone()),
-            Answer::Prefix => match subject.prefix() {
-                Some(words) => Scope::Prefix(words),
-                None => Scope::Digest(subject.digest.clone()),
+            PermissionAnswer::Project => ApprovalScope::Digest(subject.digest.clone()),
+            PermissionAnswer::Prefix => match subject.prefix() {
+                Some(words) => ApprovalScope::Prefix(words),
+                None => ApprovalScope::Digest(subject.digest.clone()),
             },
         };
         let approval = Approval::new(project, subject, scope);
-        let kept = self.keep(approval);
+        let kept = self.store(approval);
         // Even if the file cannot be written, this Session does not ask again.
-        kept.inspect_err(|_| self.remember_in_session(session, subject, Answer::Session))
+        kept.inspect_err(|_| self.remember_in_session(session, subject, PermissionAnswer::Session))
     }
 
     /// Stores an answer while the Session is open. An answer for a kind to which the call does not
     /// belong allows exactly this call.
-    fn remember_in_session(&self, session: &SessionId, subject: &Subject, answer: Answer) {
+    fn remember_in_session(
+        &self,
+        session: &SessionId,
+        subject: &ApprovalSubject,
+        answer: PermissionAnswer,
+    ) {
         let mut sessions = self.sessions();
         let known = sessions.entry(session.clone()).or_default();
         match subject.kind.as_ref().filter(|kind| kind.answer() == answer) {
@@ -276,8 +288,8 @@ impl Approvals {
     }
 
     /// Stored approvals, oldest first; of one project, or of all.
-    pub fn list(&self, project: Option<&Path>) -> Result<Vec<Approval>, LedgerError> {
-        let mut all = self.ledger.read()?;
+    pub fn list(&self, project: Option<&Path>) -> Result<Vec<Approval>, LockedFileError> {
+        let mut all = self.file.read()?;
         all.retain(|approval| project.is_none_or(|project| approval.project == project));
         Ok(all)
     }
@@ -289,44 +301,44 @@ impl Approvals {
         project: &Path,
         words: &[String],
         network: bool,
-    ) -> Result<Option<Approval>, LedgerError> {
+    ) -> Result<Option<Approval>, LockedFileError> {
         let command = words.join(" ");
-        let is_exact = prefix::offered(&command).is_some_and(|offered| offered == words);
+        let is_exact = prefix::offer_prefix(&command).is_some_and(|offered| offered == words);
         if !is_exact {
             return Ok(None);
         }
-        let subject = Subject {
+        let subject = ApprovalSubject {
             tool: "bash".to_owned(),
             digest: String::new(),
             summary: format!("run {command} …"),
             command: Some(command),
             network,
-            is_unheld: false,
+            is_unsandboxed: false,
             may_last: true,
             kind: None,
         };
-        let approval = Approval::new(project, &subject, Scope::Prefix(words.to_vec()));
-        self.keep(approval.clone())?;
+        let approval = Approval::new(project, &subject, ApprovalScope::Prefix(words.to_vec()));
+        self.store(approval.clone())?;
         Ok(Some(approval))
     }
 
     /// Stores an approval, replacing the one with its id.
-    fn keep(&self, approval: Approval) -> Result<(), LedgerError> {
-        self.ledger.change(|all| {
+    fn store(&self, approval: Approval) -> Result<(), LockedFileError> {
+        self.file.update(|all| {
             all.retain(|other| other.id != approval.id);
             all.push(approval);
         })
     }
 
     /// Removes the approvals that match, and returns them.
-    pub fn forget(
+    pub fn remove(
         &self,
         mut is_meant: impl FnMut(&Approval) -> bool,
-    ) -> Result<Vec<Approval>, LedgerError> {
-        if self.ledger.read()?.is_empty() {
+    ) -> Result<Vec<Approval>, LockedFileError> {
+        if self.file.read()?.is_empty() {
             return Ok(Vec::new());
         }
-        self.ledger.change(|all| {
+        self.file.update(|all| {
             let (gone, kept) = std::mem::take(all).into_iter().partition(|one| is_meant(one));
             *all = kept;
             gone
@@ -335,7 +347,7 @@ impl Approvals {
 }
 
 /// A value whose objects have sorted keys, so that equal values have equal bytes.
-pub fn sorted(value: &Value) -> Value {
+pub fn sort_keys(value: &Value) -> Value {
     let mut sorted = value.clone();
     sorted.sort_all_objects();
     sorted

@@ -6,17 +6,17 @@
 //! left out: too many of their options name programs.
 
 /// What a prefix covers for some programs.
-struct Covered {
+struct CoveredPrograms {
     /// Names, separated by blanks.
     programs: &'static str,
     /// Subcommands such as `log` or `stash list`, separated by commas; `*` is any name. Empty for
     /// programs without subcommands.
     commands: &'static str,
-    options: Options,
+    options: CoveredOptions,
 }
 
 /// Options by name, separated by blanks. A letter with `=` takes a value.
-enum Options {
+enum CoveredOptions {
     All,
     /// Only these; others are not known to be harmless.
     Only(&'static str),
@@ -27,19 +27,23 @@ enum Options {
     Tasks(&'static str),
 }
 
-use Options::{All, Only, Operands, Tasks};
+use CoveredOptions::{All, Only, Operands, Tasks};
 
-const fn of(programs: &'static str, options: Options) -> Covered {
-    Covered { programs, commands: "", options }
+const fn any_command(programs: &'static str, options: CoveredOptions) -> CoveredPrograms {
+    CoveredPrograms { programs, commands: "", options }
 }
 
-const fn with(programs: &'static str, commands: &'static str, options: Options) -> Covered {
-    Covered { programs, commands, options }
+const fn these_commands(
+    programs: &'static str,
+    commands: &'static str,
+    options: CoveredOptions,
+) -> CoveredPrograms {
+    CoveredPrograms { programs, commands, options }
 }
 
-const COVERED: &[Covered] = &[
+const COVERED: &[CoveredPrograms] = &[
     // Read-only with any option.
-    of(
+    any_command(
         "base32 base64 basename cat cksum cmp column comm cut df diff dirname du echo egrep expand expr \
          false fgrep fmt fold grep head hexdump id join jq ls md5sum nl nproc numfmt od paste pgrep ps \
          pwd readelf readlink realpath rev seq sha1sum sha224sum sha256sum sha384sum sha512sum \
@@ -48,105 +52,131 @@ const COVERED: &[Covered] = &[
         All,
     ),
     // They change the files that are their operands, as their names say.
-    of(
+    any_command(
         "bunzip2 bzip2 chmod chown cp csplit gunzip gzip kill ln mkdir mktemp mv pkill rm rmdir touch \
          truncate unxz unzip xz zstd",
         All,
     ),
-    of("date", Only(DATE)),
-    of("fd fdfind", Only(FD)),
-    of("file", Only("-0 -L -N -b -h -i -k -n -r --brief --mime --mime-encoding --mime-type")),
-    of("iconv", Only("-c -f= -l -s -t= --from-code --list --silent --to-code")),
-    of("rg", Only(RG)),
-    of(
+    any_command("date", Only(DATE)),
+    any_command("fd fdfind", Only(FD)),
+    any_command(
+        "file",
+        Only("-0 -L -N -b -h -i -k -n -r --brief --mime --mime-encoding --mime-type"),
+    ),
+    any_command("iconv", Only("-c -f= -l -s -t= --from-code --list --silent --to-code")),
+    any_command("rg", Only(RG)),
+    any_command(
         "shuf",
         Only("-e -i= -n= -r -z --echo --head-count --input-range --repeat --zero-terminated"),
     ),
-    of("sort", Only(SORT)),
-    of("split", Only(SPLIT)),
-    of("tree", Only(TREE)),
-    of("uniq", Operands(1, UNIQ)),
-    of("xxd", Operands(1, "-a -b -c= -d -e -g= -i -l= -n= -o= -p -r -s= -u")),
-    of("curl", Only(CURL)),
-    of("wget", Only(WGET)),
+    any_command("sort", Only(SORT)),
+    any_command("split", Only(SPLIT)),
+    any_command("tree", Only(TREE)),
+    any_command("uniq", Operands(1, UNIQ)),
+    any_command("xxd", Operands(1, "-a -b -c= -d -e -g= -i -l= -n= -o= -p -r -s= -u")),
+    any_command("curl", Only(CURL)),
+    any_command("wget", Only(WGET)),
     // Formatters and test runners.
-    of("ctest", Only(CTEST)),
-    of("pytest py.test", Only(PYTEST)),
-    of("clang-format gofmt goimports shfmt", Only("-d -e -i -l -n -s -w --dry-run --Werror")),
-    of(
+    any_command("ctest", Only(CTEST)),
+    any_command("pytest py.test", Only(PYTEST)),
+    any_command(
+        "clang-format gofmt goimports shfmt",
+        Only("-d -e -i -l -n -s -w --dry-run --Werror"),
+    ),
+    any_command(
         "biome black eslint flake8 golangci-lint isort jest mocha mypy phpunit prettier pylint pyright \
          rspec rubocop ruff rustfmt stylelint tsc vitest",
         Only(RUNNER),
     ),
-    with("ruff biome golangci-lint", "check, format, lint, run", Only(RUNNER)),
+    these_commands("ruff biome golangci-lint", "check, format, lint, run", Only(RUNNER)),
     // Programs with subcommands.
-    with(
+    these_commands(
         "apt apt-get",
         "install, list, remove, search, show, update, upgrade",
         Only("-q -s -y --assume-yes --dry-run --no-install-recommends --quiet --simulate --yes"),
     ),
-    with("brew", "info, list, outdated, search, update, upgrade", Only(USUAL)),
-    with("bundle", "check, install, list, outdated, show, update", Only(USUAL)),
-    with(
+    these_commands("brew", "info, list, outdated, search, update, upgrade", Only(USUAL)),
+    these_commands("bundle", "check, install, list, outdated, show, update", Only(USUAL)),
+    these_commands(
         "cargo",
         "add, b, bench, build, c, check, clean, clippy, doc, fetch, fmt, metadata, nextest list, \
          nextest run, r, remove, run, search, t, test, tree, update, version",
         Only(CARGO),
     ),
-    with("composer", "check, install, outdated, run *, show, test, update, validate", Only(USUAL)),
-    with("dotnet", "build, clean, format, restore, test", Only(DOTNET)),
-    with(
+    these_commands(
+        "composer",
+        "check, install, outdated, run *, show, test, update, validate",
+        Only(USUAL),
+    ),
+    these_commands("dotnet", "build, clean, format, restore, test", Only(DOTNET)),
+    these_commands(
         "gh",
         "issue list, issue status, issue view, pr checks, pr diff, pr list, pr status, pr view, \
          release list, release view, repo view, run list, run view, workflow list, workflow view",
         Only("-L= -R= -c -q= -s= --comments --json --jq --limit --log --log-failed --repo --state"),
     ),
-    with("git", GIT_LOOKS, Only(GIT_LOG)),
-    with("git", "grep", Only(GIT_GREP)),
-    with("git", "branch, tag", Only(GIT_LIST)),
-    with("git", "bundle list-heads, bundle verify, stash list, worktree list", Only(GIT_LOG)),
-    with("git", "remote", Operands(0, "-v --verbose")),
-    with("git", "remote get-url, remote show", Only("-n --all --push")),
-    with("git", "archive", Only("-l -v --format --list --prefix --verbose")),
-    with("git", "format-patch", Only("-N -k -n -s --cover-letter --numbered --signoff --stdout")),
-    with("git", "clone, fetch, ls-remote, pull", Only(GIT_REMOTE)),
-    with("git", "push", Only(GIT_PUSH)),
-    with("git", "cherry-pick, merge, revert", Only(GIT_MERGE)),
-    with(
+    these_commands("git", GIT_READ_ONLY, Only(GIT_LOG)),
+    these_commands("git", "grep", Only(GIT_GREP)),
+    these_commands("git", "branch, tag", Only(GIT_LIST)),
+    these_commands(
+        "git",
+        "bundle list-heads, bundle verify, stash list, worktree list",
+        Only(GIT_LOG),
+    ),
+    these_commands("git", "remote", Operands(0, "-v --verbose")),
+    these_commands("git", "remote get-url, remote show", Only("-n --all --push")),
+    these_commands("git", "archive", Only("-l -v --format --list --prefix --verbose")),
+    these_commands(
+        "git",
+        "format-patch",
+        Only("-N -k -n -s --cover-letter --numbered --signoff --stdout"),
+    ),
+    these_commands("git", "clone, fetch, ls-remote, pull", Only(GIT_REMOTE)),
+    these_commands("git", "push", Only(GIT_PUSH)),
+    these_commands("git", "cherry-pick, merge, revert", Only(GIT_MERGE)),
+    these_commands(
         "git",
         "add, apply, checkout, commit, init, mv, reset, restore, rm, switch",
         Only(GIT_CHANGE),
     ),
-    with("go", "build, fix, fmt, get, install, list, test, version, vet", Only(GO)),
-    with("go", "doc", Only("-all -c -cmd -short -src -u")),
-    with("go", "env", Only("-json -changed")),
-    with("go", "mod download, mod graph, mod tidy, mod verify, mod why", Only("-e -json -m -v -x")),
-    with(
+    these_commands("go", "build, fix, fmt, get, install, list, test, version, vet", Only(GO)),
+    these_commands("go", "doc", Only("-all -c -cmd -short -src -u")),
+    these_commands("go", "env", Only("-json -changed")),
+    these_commands(
+        "go",
+        "mod download, mod graph, mod tidy, mod verify, mod why",
+        Only("-e -json -m -v -x"),
+    ),
+    these_commands(
         "gradle",
         "assemble, build, check, classes, clean, dependencies, jar, projects, tasks, test",
         Tasks(GRADLE),
     ),
-    with("helm", "get, lint, list, search, show, status, template, version", Only(USUAL)),
-    with("hg", "annotate, branches, diff, heads, log, status, summary, tags", Only(HG)),
-    with("jj", "diff, log, show, st, status", Only(JJ)),
-    with("just rake", "*", Operands(0, "-n -q -v --dry-run --quiet --verbose")),
-    with("mix", "compile, deps.get, format, test", Only(MIX)),
-    with("mvn", "clean, compile, install, package, test, validate, verify", Tasks(MVN)),
-    with("npm pnpm yarn", NPM_COMMANDS, Only(NPM)),
-    with("pip pip3", "check, freeze, install, list, show", Only(PIP)),
-    with("poetry", "add, build, check, install, lock, remove, show, update", Only(POETRY)),
-    with("rails", "about, db:migrate, db:status, routes, stats", Operands(0, "-v")),
-    with("rails", "test", Only("-b -f -n= -s= -v")),
-    with("rustup", "check, show, update", Only(USUAL)),
-    with(
+    these_commands("helm", "get, lint, list, search, show, status, template, version", Only(USUAL)),
+    these_commands("hg", "annotate, branches, diff, heads, log, status, summary, tags", Only(HG)),
+    these_commands("jj", "diff, log, show, st, status", Only(JJ)),
+    these_commands("just rake", "*", Operands(0, "-n -q -v --dry-run --quiet --verbose")),
+    these_commands("mix", "compile, deps.get, format, test", Only(MIX)),
+    these_commands("mvn", "clean, compile, install, package, test, validate, verify", Tasks(MVN)),
+    these_commands("npm pnpm yarn", NPM_COMMANDS, Only(NPM)),
+    these_commands("pip pip3", "check, freeze, install, list, show", Only(PIP)),
+    these_commands(
+        "poetry",
+        "add, build, check, install, lock, remove, show, update",
+        Only(POETRY),
+    ),
+    these_commands("rails", "about, db:migrate, db:status, routes, stats", Operands(0, "-v")),
+    these_commands("rails", "test", Only("-b -f -n= -s= -v")),
+    these_commands("rustup", "check, show, update", Only(USUAL)),
+    these_commands(
         "swift",
         "build, test",
         Only("-c= -v --configuration --filter --parallel --skip --verbose"),
     ),
-    with("terraform", "fmt, plan, show, validate, version", Only(TERRAFORM)),
-    with("uv", "add, lock, remove, sync, tree, version", Only(UV)),
-    with("zig", "build", Operands(0, "--summary")),
-    with("zig", "fmt, test", Only("--check")),
+    these_commands("terraform", "fmt, plan, show, validate, version", Only(TERRAFORM)),
+    these_commands("uv", "add, lock, remove, sync, tree, version", Only(UV)),
+    these_commands("zig", "build", Operands(0, "--summary")),
+    these_commands("zig", "fmt, test", Only("--check")),
 ];
 
 /// Programs whose long options have one dash, so that letters are not combined.
@@ -159,7 +189,7 @@ const WITHOUT_FILES_BEHIND_AT: &str = "fd fdfind git jj npm pnpm rg yarn";
 const GIT_WITH_ADDRESS: &str = "archive clone fetch ls-remote pull push remote";
 
 /// Read-only commands of git, which share most options. `reflog` is read-only with `show` only.
-const GIT_LOOKS: &str = "blame, cat-file, describe, diff, diff-files, diff-index, diff-tree, log, ls-files, \
+const GIT_READ_ONLY: &str = "blame, cat-file, describe, diff, diff-files, diff-index, diff-tree, log, ls-files, \
     ls-tree, merge-base, name-rev, range-diff, reflog show, rev-list, rev-parse, shortlog, show, \
     show-branch, show-ref, status, whatchanged";
 
@@ -334,13 +364,15 @@ const GIT_GREP: &str = "-A= -B= -C= -E -F -G -H -I -L -P -W -a -c -e= -h -i -l -
 
 /// How many words, the program included, name the covered command; `None` if a word is not covered.
 pub fn covered_words(program: &str, words: &[String]) -> Option<usize> {
-    let mut length: Option<(usize, &str, &Options)> = None;
+    let mut length: Option<(usize, &str, &CoveredOptions)> = None;
     for covered in COVERED {
         if !is_one_of(program, covered.programs) {
             continue;
         }
         let commands = covered.commands.split(',').map(str::trim);
-        let Some(own) = commands.filter_map(|one| matched(one, words)).max() else { continue };
+        let Some(own) = commands.filter_map(|one| matched_words(one, words)).max() else {
+            continue;
+        };
         // The most specific row counts.
         if length.is_none_or(|(known, ..)| known < own) {
             length = Some((own, covered.commands, &covered.options));
@@ -353,7 +385,7 @@ pub fn covered_words(program: &str, words: &[String]) -> Option<usize> {
 }
 
 /// How many words a command has, if these words begin with it.
-fn matched(command: &str, words: &[String]) -> Option<usize> {
+fn matched_words(command: &str, words: &[String]) -> Option<usize> {
     let own: Vec<&str> = command.split(' ').filter(|word| !word.is_empty()).collect();
     let is_same = |(own, word): (&&str, &String)| *own == word || (*own == "*" && is_name(word));
     (own.len() <= words.len() && own.iter().zip(words).all(is_same)).then_some(own.len())
@@ -377,7 +409,7 @@ fn names_program(words: &[String]) -> bool {
     takes_address && words.iter().any(|word| word.contains("::"))
 }
 
-fn are_covered(program: &str, words: &[String], commands: &str, options: &Options) -> bool {
+fn are_covered(program: &str, words: &[String], commands: &str, options: &CoveredOptions) -> bool {
     let has_letters = !is_one_of(program, LONG_WITH_ONE_DASH);
     let are_known = |options: &str| {
         // For `dotnet`, `/name` is an option, and options after `--` are for the test host.

@@ -4,11 +4,11 @@
 //! what they are given.
 
 use super::options;
-use super::shell::Script;
+use super::shell::ShellScript;
 
 /// The prefix that could be offered as a lasting approval of this command.
-pub fn offered(command: &str) -> Option<Vec<String>> {
-    let mut words = Script::parse(command)?.simple_words()?;
+pub fn offer_prefix(command: &str) -> Option<Vec<String>> {
+    let mut words = ShellScript::parse(command)?.simple_words()?;
     let (program, rest) = words.split_first()?;
     let length = options::covered_words(program, rest)?;
     words.truncate(length);
@@ -16,12 +16,12 @@ pub fn offered(command: &str) -> Option<Vec<String>> {
 }
 
 /// Whether a command is simple and begins with these words.
-pub fn covers(prefix: &[String], command: &str) -> bool {
+pub fn prefix_covers(prefix: &[String], command: &str) -> bool {
     // What would not be offered is not covered either, whatever a file says.
-    if prefix.is_empty() || offered(command).is_none() {
+    if prefix.is_empty() || offer_prefix(command).is_none() {
         return false;
     }
-    let words = Script::parse(command).and_then(|script| script.simple_words());
+    let words = ShellScript::parse(command).and_then(|script| script.simple_words());
     words.is_some_and(|words| words.starts_with(prefix))
 }
 
@@ -31,7 +31,11 @@ mod tests {
 
     #[track_caller]
     fn check(command: &str, expected: Option<&str>) {
-        assert_eq!(offered(command).map(|words| words.join(" ")).as_deref(), expected, "{command}");
+        assert_eq!(
+            offer_prefix(command).map(|words| words.join(" ")).as_deref(),
+            expected,
+            "{command}"
+        );
     }
 
     #[test]
@@ -147,8 +151,8 @@ mod tests {
     #[test]
     fn a_prefix_covers_whole_words_of_simple_commands() {
         let prefix = ["cargo".to_owned(), "test".to_owned()];
-        assert!(covers(&prefix, "cargo test"));
-        assert!(covers(&prefix, "cargo 'test' -- --nocapture"));
+        assert!(prefix_covers(&prefix, "cargo test"));
+        assert!(prefix_covers(&prefix, "cargo 'test' -- --nocapture"));
         for command in [
             "cargo testing",
             "cargo build",
@@ -158,16 +162,19 @@ mod tests {
             "cargo test `x`",
             "cargo test --config x",
         ] {
-            assert!(!covers(&prefix, command), "{command}");
+            assert!(!prefix_covers(&prefix, command), "{command}");
         }
         let log = ["git".to_owned(), "log".to_owned()];
-        assert!(covers(&log, "git log --oneline -5"));
+        assert!(prefix_covers(&log, "git log --oneline -5"));
         for command in
             ["git log --output=x", "git log --outp x", "git log -p --ext-diff", "git log --new"]
         {
-            assert!(!covers(&log, command), "{command}");
+            assert!(!prefix_covers(&log, command), "{command}");
         }
-        assert!(!covers(&[], "cargo test"));
-        assert!(!covers(&["bash".to_owned()], "bash x"), "a planted entry allows nothing more");
+        assert!(!prefix_covers(&[], "cargo test"));
+        assert!(
+            !prefix_covers(&["bash".to_owned()], "bash x"),
+            "a planted entry allows nothing more"
+        );
     }
 }

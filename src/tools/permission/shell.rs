@@ -12,12 +12,12 @@ const LONGEST: usize = 64 * 1024;
 const MOST_PARTS: usize = 200;
 
 /// A shell text and its syntax tree.
-pub struct Script<'a> {
+pub struct ShellScript<'a> {
     text: &'a str,
     tree: Tree,
 }
 
-impl<'a> Script<'a> {
+impl<'a> ShellScript<'a> {
     /// Parses a shell text; `None` unless all of it is understood.
     pub fn parse(text: &'a str) -> Option<Self> {
         // The grammar splits words at blanks that a shell takes for letters.
@@ -52,9 +52,9 @@ impl<'a> Script<'a> {
             let is_setting = node.kind() == "variable_assignment"
                 && node.parent().is_none_or(|parent| parent.kind() != "command");
             if is_part || is_setting {
-                parts.push(self.of(node).to_owned());
+                parts.push(self.node_text(node).to_owned());
             } else if node.kind() == "heredoc_redirect" {
-                let first = self.of(node).lines().next().unwrap_or_default();
+                let first = self.node_text(node).lines().next().unwrap_or_default();
                 parts.push(first.to_owned());
             }
             let mut cursor = node.walk();
@@ -78,7 +78,7 @@ impl<'a> Script<'a> {
         if children.next().is_some() || root.child_count() != 1 {
             return None;
         }
-        if self.of(only) != self.text.trim() {
+        if self.node_text(only) != self.text.trim() {
             return None;
         }
         if only.kind() != "command" {
@@ -91,7 +91,7 @@ impl<'a> Script<'a> {
 
     /// The commands of a script that is made of nothing but plain commands, pipes and lists, whose
     /// words are all known beforehand, and which redirects to nowhere but `/dev/null`.
-    pub fn plain_commands(&self) -> Option<Vec<Vec<Word>>> {
+    pub fn plain_commands(&self) -> Option<Vec<Vec<ShellWord>>> {
         let script = self.plain_script()?;
         let is_plain =
             |command: &PlainCommand| command.variables.is_empty() && !command.has_joined_lines;
@@ -137,7 +137,7 @@ impl<'a> Script<'a> {
                 "command" => script.commands.push(self.plain_command(node, pipeline.is_some())?),
                 "file_redirect" => {
                     script.has_other_redirect |= !self.is_harmless_redirect(node);
-                    self.redirect(node, &mut script)?;
+                    self.parse_redirect(node, &mut script)?;
                 }
                 "comment" => {}
                 _ => return None,
@@ -153,33 +153,33 @@ impl<'a> Script<'a> {
         let mut cursor = node.walk();
         for child in node.children(&mut cursor) {
             match child.kind() {
-                "variable_assignment" => command.variables.push(self.assignment(child)?),
-                "command_name" => command.words.push(self.word(child.named_child(0)?)?),
-                _ => command.words.push(self.word(child)?),
+                "variable_assignment" => command.variables.push(self.parse_assignment(child)?),
+                "command_name" => command.words.push(self.parse_word(child.named_child(0)?)?),
+                _ => command.words.push(self.parse_word(child)?),
             }
         }
         Some(command)
     }
 
-    fn assignment(&self, node: Node<'_>) -> Option<(String, String)> {
-        let (name, value) = self.of(node).split_once('=')?;
+    fn parse_assignment(&self, node: Node<'_>) -> Option<(String, String)> {
+        let (name, value) = self.node_text(node).split_once('=')?;
         // Neither `+=` nor an index, which is computed.
         let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let value = match node.child_by_field_name("value") {
-            Some(value) => self.word(value)?.text,
+            Some(value) => self.parse_word(value)?.text,
             None => value.is_empty().then(String::new)?,
         };
         is_name.then(|| (name.to_owned(), value))
     }
 
-    fn redirect(&self, node: Node<'_>, script: &mut PlainScript) -> Option<()> {
+    fn parse_redirect(&self, node: Node<'_>, script: &mut PlainScript) -> Option<()> {
         let mut cursor = node.walk();
         let children: Vec<Node<'_>> = node.children(&mut cursor).collect();
         let operator = children.iter().find(|child| !child.is_named())?.kind();
         // The grammar takes further words for files, which are words of the command.
         let mut files =
             children.iter().filter(|child| child.is_named() && child.kind() != "file_descriptor");
-        let file = self.word(*files.next()?).filter(|word| !word.has_pattern)?.text;
+        let file = self.parse_word(*files.next()?).filter(|word| !word.has_pattern)?.text;
         if files.next().is_some() {
             return None;
         }
@@ -214,34 +214,34 @@ impl<'a> Script<'a> {
 
     /// Whether a redirection leads to `/dev/null` or from one stream to another.
     fn is_harmless_redirect(&self, node: Node<'_>) -> bool {
-        let text: String = self.of(node).chars().filter(|c| !c.is_whitespace()).collect();
+        let text: String = self.node_text(node).chars().filter(|c| !c.is_whitespace()).collect();
         let text = text.trim_start_matches(|c: char| c.is_ascii_digit());
         matches!(text, ">/dev/null" | ">>/dev/null" | "&>/dev/null" | "</dev/null" | ">&1" | ">&2")
     }
 
-    fn word(&self, node: Node<'_>) -> Option<Word> {
-        let text = self.of(node);
+    fn parse_word(&self, node: Node<'_>) -> Option<ShellWord> {
+        let text = self.node_text(node);
         match node.kind() {
             "word" | "number" => {
                 let has_pattern = text.contains(['*', '?', '[', ']', '{', '}', '~']);
                 // What a backslash hides is not plain.
                 (!text.contains(['\\', '$', '`']))
-                    .then(|| Word { text: text.to_owned(), has_pattern })
+                    .then(|| ShellWord { text: text.to_owned(), has_pattern })
             }
             "raw_string" => {
                 let inner = text.strip_prefix('\'')?.strip_suffix('\'')?;
-                Some(Word { text: inner.to_owned(), has_pattern: false })
+                Some(ShellWord { text: inner.to_owned(), has_pattern: false })
             }
             "string" => {
                 let inner = text.strip_prefix('"')?.strip_suffix('"')?;
                 (!inner.contains(['\\', '$', '`', '"']))
-                    .then(|| Word { text: inner.to_owned(), has_pattern: false })
+                    .then(|| ShellWord { text: inner.to_owned(), has_pattern: false })
             }
             "concatenation" => {
                 let mut cursor = node.walk();
-                let mut whole = Word { text: String::new(), has_pattern: false };
+                let mut whole = ShellWord { text: String::new(), has_pattern: false };
                 for child in node.children(&mut cursor) {
-                    let part = self.word(child)?;
+                    let part = self.parse_word(child)?;
                     whole.text.push_str(&part.text);
                     whole.has_pattern |= part.has_pattern;
                 }
@@ -251,7 +251,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    fn of(&self, node: Node<'_>) -> &'a str {
+    fn node_text(&self, node: Node<'_>) -> &'a str {
         self.text.get(node.byte_range()).unwrap_or_default()
     }
 }
@@ -276,7 +276,7 @@ pub struct PlainScript {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PlainCommand {
     pub variables: Vec<(String, String)>,
-    pub words: Vec<Word>,
+    pub words: Vec<ShellWord>,
     pub is_in_pipeline: bool,
     /// Whether its words stand on several lines, which backslashes join.
     pub has_joined_lines: bool,
@@ -284,7 +284,7 @@ pub struct PlainCommand {
 
 /// A word of a command, as the program will see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Word {
+pub struct ShellWord {
     pub text: String,
     /// Whether the shell may expand it to other words.
     pub has_pattern: bool,
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     fn parts(command: &str) -> Vec<String> {
-        Script::parse(command).map(|script| script.parts()).unwrap_or_default()
+        ShellScript::parse(command).map(|script| script.parts()).unwrap_or_default()
     }
 
     #[test]
@@ -318,14 +318,14 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_not_taken_apart() {
         for command in ["echo 'open", "a | | b", "(", "$(", "if x", "echo \"a"] {
-            assert!(Script::parse(command).is_none(), "{command}");
+            assert!(ShellScript::parse(command).is_none(), "{command}");
         }
     }
 
     #[test]
     fn simple_means_one_command_of_known_words() {
         let simple =
-            |command: &str| Script::parse(command).and_then(|script| script.simple_words());
+            |command: &str| ShellScript::parse(command).and_then(|script| script.simple_words());
         assert_eq!(
             simple("cargo test --all"),
             Some(vec!["cargo".into(), "test".into(), "--all".into()])
@@ -368,7 +368,7 @@ mod tests {
         /// Any text is parsed or rejected, in bounded time and without a crash.
         #[test]
         fn nothing_breaks_the_parser(command in r#"[a-z0-9 \n'"$(){}\[\]|&;<>`\\=*~!#-]{0,80}"#) {
-            if let Some(script) = Script::parse(&command) {
+            if let Some(script) = ShellScript::parse(&command) {
                 script.parts();
                 script.plain_commands();
                 script.plain_script();
@@ -387,7 +387,7 @@ mod tests {
         for opener in ["(", "$(", "{ ", "if a; then ", "[[ ( ", "`", "! "] {
             let text = opener.repeat(20_000);
             let cut = &text[..text.floor_char_boundary(LONGEST.min(text.len()))];
-            if let Some(script) = Script::parse(cut) {
+            if let Some(script) = ShellScript::parse(cut) {
                 script.parts();
                 script.plain_script();
             }

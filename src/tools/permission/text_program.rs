@@ -72,7 +72,7 @@ fn sed_command(text: &str) -> Option<&str> {
             if mark == '\\' {
                 return None;
             }
-            let replaced = behind(behind(&rest[1..], mark)?, mark)?;
+            let replaced = text_after_mark(text_after_mark(&rest[1..], mark)?, mark)?;
             Some(replaced.trim_start_matches(|c: char| "gpIi".contains(c) || c.is_ascii_digit()))
         }
         _ => None,
@@ -85,14 +85,14 @@ fn sed_address(text: &str) -> Option<&str> {
         return Some(rest);
     }
     if let Some(rest) = text.strip_prefix('/') {
-        return behind(rest, '/');
+        return text_after_mark(rest, '/');
     }
     Some(text.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
 /// What follows the next mark that no backslash stands before. Brackets, in which some programs
 /// take a mark for a letter, must not hold one.
-fn behind(text: &str, mark: char) -> Option<&str> {
+fn text_after_mark(text: &str, mark: char) -> Option<&str> {
     let mut is_escaped = false;
     let mut is_in_brackets = false;
     for (at, c) in text.char_indices() {

@@ -7,12 +7,12 @@ use serde::Deserialize;
 
 use crate::base::tool_error::ToolError;
 use crate::tools::search;
-use crate::tools::search::{NameSearch, Sort, Stop, visible, while_wanted};
-use crate::tools::tool::{Plan, Tool, ToolContext, ToolOutput};
+use crate::tools::search::{NameSearch, WalkEntryKind, WalkStop, printable, run_search};
+use crate::tools::tool::{CallPlan, Tool, ToolContext, ToolOutput};
 
 /// The `glob` tool.
 #[derive(Debug)]
-pub struct Glob;
+pub struct GlobTool;
 
 /// The arguments of `glob`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -32,28 +32,33 @@ pub struct Args {
     limit: Option<u64>,
 }
 
-impl Tool for Glob {
+impl Tool for GlobTool {
     type Args = Args;
     const NAME: &'static str = "glob";
-    const MANUAL: &'static str = "Finds files by name. Skips hidden and git-ignored files.";
+    const DESCRIPTION: &'static str = "Finds files by name. Skips hidden and git-ignored files.";
 
-    fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
+    fn plan(&self, args: &Args, context: &ToolContext) -> Result<CallPlan, ToolError> {
         let path = search::shown_path(context, args.path.as_deref());
-        let pattern = crate::base::text::first_chars(&args.pattern.replace('\n', " "), 100);
+        let pattern = crate::base::text::truncate_chars(&args.pattern.replace('\n', " "), 100);
         let summary = format!("glob {pattern} in {}", path.display());
-        Ok(Plan::read(summary, path))
+        Ok(CallPlan::for_read(summary, path))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        while_wanted(context, move |context, stop| find(&args, context, stop)).await
+        run_search(context, move |context, stop| find_files(&args, context, stop)).await
     }
 }
 
-fn find(args: &Args, context: &ToolContext, stop: &Stop) -> Result<ToolOutput, ToolError> {
+fn find_files(
+    args: &Args,
+    context: &ToolContext,
+    stop: &WalkStop,
+) -> Result<ToolOutput, ToolError> {
     if args.pattern.trim_start_matches(['!', '/']).is_empty() {
-        return Err(ToolError::invalid("the pattern is empty").next("use list to see everything"));
+        return Err(ToolError::invalid_args("the pattern is empty")
+            .with_next_action("use list to see everything"));
     }
-    let globs = search::globs([args.pattern.as_str()])?;
+    let globs = search::compile_globs([args.pattern.as_str()])?;
     let search = NameSearch {
         context,
         stop,
@@ -63,9 +68,9 @@ fn find(args: &Args, context: &ToolContext, stop: &Stop) -> Result<ToolOutput, T
         depth: usize::MAX,
         offset: args.offset,
         limit: args.limit,
-        what: "files",
-        none: "no files",
+        noun: "files",
+        none_text: "no files",
         shows_everything: false,
     };
-    search.run(|sort| sort != Sort::Folder, |first| visible(&first.path))
+    search.run(|sort| sort != WalkEntryKind::Folder, |first| printable(&first.path))
 }

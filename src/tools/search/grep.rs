@@ -20,27 +20,27 @@ use serde_json::json;
 use crate::base::error::counted;
 use crate::base::secret::Secrets;
 use crate::base::tool_error::ToolError;
-use crate::host::workspace::{OpenFile, Place, Wanted, Workspace};
+use crate::host::workspace::{OpenFile, OpenKind, ResolvedPath, Workspace};
 use crate::tools::search;
 use crate::tools::search::{
-    Firsts, Hits, InFile, Interest, NOTES_ROOM, Names, Page, Sort, Stop, Tally, Walk, Window,
-    visible, walk, while_wanted,
+    FileMatches, FirstResults, MatchCollector, MatchInterest, MatchPage, NOTES_RESERVE, NamePage,
+    ResultWindow, WalkEntryKind, WalkOptions, WalkStop, WalkSummary, printable, run_search, walk,
 };
-use crate::tools::tool::open_spilled;
-use crate::tools::tool::{Plan, Tool, ToolContext, ToolOutput};
+use crate::tools::tool::open_spilled_output;
+use crate::tools::tool::{CallPlan, Tool, ToolContext, ToolOutput};
 
 /// Results per page by default.
 const DEFAULT_RESULTS: u64 = 100;
 /// The maximum number of context lines around a match.
-const MOST_CONTEXT: u64 = 10;
+const MAX_CONTEXT: u64 = 10;
 /// The longest line that can be searched, in bytes; the search of a file stops at a longer one.
-const LONGEST_LINE: usize = 16 << 20;
+const MAX_LINE_BYTES: usize = 16 << 20;
 /// How many binary files are named.
-const NAMED: usize = 3;
+const MAX_NAMED_FILES: usize = 3;
 
 /// The `grep` tool.
 #[derive(Debug)]
-pub struct Grep;
+pub struct GrepTool;
 
 /// The arguments of `grep`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -59,7 +59,7 @@ pub struct Args {
     ignore_case: bool,
     /// Default lines.
     #[serde(default)]
-    show: Show,
+    show: GrepShow,
     /// Lines around a match.
     #[schemars(with = "Option<i64>")]
     context: Option<u64>,
@@ -77,44 +77,44 @@ pub struct Args {
 /// What is shown of the files that match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Show {
+enum GrepShow {
     #[default]
     Lines,
     Files,
     Counts,
 }
 
-impl Tool for Grep {
+impl Tool for GrepTool {
     type Args = Args;
     const NAME: &'static str = "grep";
-    const MANUAL: &'static str = "Searches files line by line: a path, then `number: line` for \
+    const DESCRIPTION: &'static str = "Searches files line by line: a path, then `number: line` for \
         each match. Skips hidden, git-ignored and binary files.";
 
-    fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
+    fn plan(&self, args: &Args, context: &ToolContext) -> Result<CallPlan, ToolError> {
         let path = search::shown_path(context, args.path.as_deref());
-        let pattern = crate::base::text::first_chars(&args.pattern.replace('\n', " "), 100);
+        let pattern = crate::base::text::truncate_chars(&args.pattern.replace('\n', " "), 100);
         let summary = format!("grep {pattern:?} in {}", path.display());
-        Ok(Plan::read(summary, path))
+        Ok(CallPlan::for_read(summary, path))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        while_wanted(context, move |context, stop| Search::new(&args, context)?.run(stop)).await
+        run_search(context, move |context, stop| GrepSearch::new(&args, context)?.run(stop)).await
     }
 }
 
 /// The file or folder to search.
-enum Start {
-    Workspace(Place),
+enum GrepStart {
+    Workspace(ResolvedPath),
     /// The full output of a command.
     SpilledOutput(OpenFile),
 }
 
-impl Start {
+impl GrepStart {
     fn new(context: &ToolContext, path: Option<&Path>) -> Result<Self, ToolError> {
-        if let Some(output) = path.and_then(|path| open_spilled(context, path)) {
+        if let Some(output) = path.and_then(|path| open_spilled_output(context, path)) {
             return Ok(Self::SpilledOutput(output));
         }
-        search::start(&context.workspace, path).map(Self::Workspace)
+        search::locate_start(&context.workspace, path).map(Self::Workspace)
     }
 
     fn path(&self) -> &Path {
@@ -126,85 +126,85 @@ impl Start {
 }
 
 /// One search: the pattern, the start and the page.
-struct Search<'c> {
+struct GrepSearch<'c> {
     context: &'c ToolContext,
     matcher: RegexMatcher,
-    start: Start,
+    start: GrepStart,
     globs: Override,
     all: bool,
-    show: Show,
-    around: u64,
-    window: Window,
+    show: GrepShow,
+    context_lines: u64,
+    window: ResultWindow,
 }
 
 /// The results of one thread.
-struct Findings<'s> {
+struct GrepFindings<'s> {
     searcher: Searcher,
     matcher: RegexMatcher,
     secrets: Option<&'s Secrets>,
-    files: Firsts<InFile>,
+    files: FirstResults<FileMatches>,
     binary: u64,
     /// The first binary files by path.
     first_binary: Vec<Box<[u8]>>,
 }
 
-impl<'c> Search<'c> {
+impl<'c> GrepSearch<'c> {
     fn new(args: &Args, context: &'c ToolContext) -> Result<Self, ToolError> {
         Ok(Self {
             context,
-            matcher: matcher(args)?,
-            start: Start::new(context, args.path.as_deref())?,
-            globs: search::globs(args.globs.iter().flatten().map(String::as_str))?,
+            matcher: build_matcher(args)?,
+            start: GrepStart::new(context, args.path.as_deref())?,
+            globs: search::compile_globs(args.globs.iter().flatten().map(String::as_str))?,
             all: args.all,
             show: args.show,
-            around: args.context.unwrap_or(0).min(MOST_CONTEXT),
-            window: Window::new(args.offset, args.limit, DEFAULT_RESULTS)?,
+            context_lines: args.context.unwrap_or(0).min(MAX_CONTEXT),
+            window: ResultWindow::new(args.offset, args.limit, DEFAULT_RESULTS)?,
         })
     }
 
-    fn run(&self, stop: &Stop) -> Result<ToolOutput, ToolError> {
-        let (findings, tally) = self.findings(stop)?;
+    fn run(&self, stop: &WalkStop) -> Result<ToolOutput, ToolError> {
+        let (findings, tally) = self.collect_findings(stop)?;
         let (mut binary, mut first_binary) = (0, Vec::new());
         let mut total = 0;
-        let files = Firsts::merged(findings.into_iter().map(|found| {
+        let files = FirstResults::merge(findings.into_iter().map(|found| {
             binary += found.binary;
             first_binary.extend(found.first_binary);
             total += found.files.total;
             found.files
         }));
-        let what = if self.show == Show::Lines { "matches" } else { "files" };
+        let what = if self.show == GrepShow::Lines { "matches" } else { "files" };
         // Paths after the page were not searched, so their matches and binary files are unknown.
         let is_all = total <= self.window.end();
-        let mut notes = search::notes(&tally, self.context)?;
+        let mut notes = search::search_notes(&tally, self.context)?;
         if is_all {
-            self.window.check(total, what)?;
+            self.window.check_total(total, what)?;
             notes.extend(binary_note(binary, first_binary));
         } else {
             notes.truncate(usize::from(tally.stopped.is_some()));
         }
-        let room = self.context.output_limit.saturating_sub(NOTES_ROOM);
+        let room = self.context.output_limit.saturating_sub(NOTES_RESERVE);
         let (mut text, shown) = match self.show {
-            Show::Lines => {
-                let page = Page::of(&files, self.window, self.around, room);
+            GrepShow::Lines => {
+                let page = MatchPage::new(&files, self.window, self.context_lines, room);
                 (page.text, page.shown)
             }
-            Show::Files => {
-                let names = Names::of(&files, self.window, room, |file| visible(&file.path));
+            GrepShow::Files => {
+                let names = NamePage::new(&files, self.window, room, |file| printable(&file.path));
                 (names.text, names.shown)
             }
-            Show::Counts => {
-                let names = Names::of(&files, self.window, room, |file| {
-                    format!("{}: {}", visible(&file.path), file.value.count)
+            GrepShow::Counts => {
+                let names = NamePage::new(&files, self.window, room, |file| {
+                    format!("{}: {}", printable(&file.path), file.value.count)
                 });
                 (names.text, names.shown)
             }
         };
         if total == 0 {
             text.push_str("no matches\n");
-            notes.extend(search::left_out(&tally));
+            notes.extend(search::left_out_note(&tally));
         }
         let known = is_all.then_some(total);
-        notes.splice(0..0, self.window.note(shown, known, what));
+        notes.splice(0..0, self.window.page_note(shown, known, what));
         for note in notes {
             writeln!(text, "[{note}]").ok();
         }
@@ -221,14 +221,17 @@ impl<'c> Search<'c> {
     }
 
     /// The results of all threads.
-    fn findings(&self, stop: &Stop) -> Result<(Vec<Findings<'c>>, Tally), ToolError> {
+    fn collect_findings(
+        &self,
+        stop: &WalkStop,
+    ) -> Result<(Vec<GrepFindings<'c>>, WalkSummary), ToolError> {
         let workspace = &self.context.workspace;
         let place = match &self.start {
-            Start::Workspace(place) if place.is_folder() => place,
-            Start::Workspace(place) => return self.in_file(place, stop),
-            Start::SpilledOutput(output) => return Ok(self.in_output(output, stop)),
+            GrepStart::Workspace(place) if place.is_folder() => place,
+            GrepStart::Workspace(place) => return self.search_one_file(place, stop),
+            GrepStart::SpilledOutput(output) => return Ok(self.search_output(output, stop)),
         };
-        let plan = Walk {
+        let plan = WalkOptions {
             workspace,
             stop,
             start: &place.path,
@@ -240,110 +243,120 @@ impl<'c> Search<'c> {
         };
         Ok(walk(
             &plan,
-            || self.nothing_yet(),
-            |found, tally, entry| match entry.sort {
-                Sort::Folder => !found.files.is_too_late(entry.path),
-                Sort::File => {
-                    self.look_into(found, tally, workspace, entry.path, stop);
+            || self.new_findings(),
+            |found, tally, entry| match entry.kind {
+                WalkEntryKind::Folder => !found.files.is_past_last(entry.path),
+                WalkEntryKind::File => {
+                    self.open_and_search(found, tally, workspace, entry.path, stop);
                     true
                 }
-                Sort::Link | Sort::Other => true,
+                WalkEntryKind::Link | WalkEntryKind::Other => true,
             },
         ))
     }
 
     /// Searches a file that the call names, even if it is hidden or ignored.
-    fn in_file(&self, place: &Place, stop: &Stop) -> Result<(Vec<Findings<'c>>, Tally), ToolError> {
+    fn search_one_file(
+        &self,
+        place: &ResolvedPath,
+        stop: &WalkStop,
+    ) -> Result<(Vec<GrepFindings<'c>>, WalkSummary), ToolError> {
         let path = place.path.as_os_str().as_encoded_bytes();
-        if let Some(what) = place.irregular() {
-            let message = format!("{} is {what}, not a file or folder", visible(path));
-            return Err(ToolError::invalid(message));
+        if let Some(what) = place.irregular_kind() {
+            let message = format!("{} is {what}, not a file or folder", printable(path));
+            return Err(ToolError::invalid_args(message));
         }
-        let (mut found, mut tally) = (self.nothing_yet(), Tally::default());
-        self.look_into(&mut found, &mut tally, &self.context.workspace, path, stop);
+        let (mut found, mut tally) = (self.new_findings(), WalkSummary::default());
+        self.open_and_search(&mut found, &mut tally, &self.context.workspace, path, stop);
         tally.stopped = stop.reason();
         Ok((vec![found], tally))
     }
 
-    fn in_output(&self, output: &OpenFile, stop: &Stop) -> (Vec<Findings<'c>>, Tally) {
+    fn search_output(
+        &self,
+        output: &OpenFile,
+        stop: &WalkStop,
+    ) -> (Vec<GrepFindings<'c>>, WalkSummary) {
         let path = output.path.as_os_str().as_encoded_bytes();
-        let (mut found, mut tally) = (self.nothing_yet(), Tally::default());
+        let (mut found, mut tally) = (self.new_findings(), WalkSummary::default());
         match output.file.try_clone() {
             Ok(file) => self.search_file(&mut found, &mut tally, file, path, stop),
-            Err(error) => tally.note_unreadable(path, errno_of(&error)),
+            Err(error) => tally.add_unreadable(path, errno_of(&error)),
         }
         tally.stopped = stop.reason();
         (vec![found], tally)
     }
 
-    fn nothing_yet(&self) -> Findings<'c> {
-        let around = usize::try_from(if self.show == Show::Lines { self.around } else { 0 });
+    fn new_findings(&self) -> GrepFindings<'c> {
+        let around =
+            usize::try_from(if self.show == GrepShow::Lines { self.context_lines } else { 0 });
         let around = around.unwrap_or_default();
         let searcher = SearcherBuilder::new()
             .line_terminator(LineTerminator::crlf())
-            .line_number(self.show == Show::Lines)
+            .line_number(self.show == GrepShow::Lines)
             .binary_detection(BinaryDetection::quit(0))
-            .heap_limit(Some(LONGEST_LINE))
+            .heap_limit(Some(MAX_LINE_BYTES))
             .before_context(around)
             .after_context(around)
             .build();
         let secrets = &*self.context.secrets;
-        Findings {
+        GrepFindings {
             searcher,
             matcher: self.matcher.clone(),
             secrets: (!secrets.is_empty()).then_some(secrets),
-            files: Firsts::new(self.window.end()),
+            files: FirstResults::new(self.window.end()),
             binary: 0,
             first_binary: Vec::new(),
         }
     }
 
-    fn look_into(
+    fn open_and_search(
         &self,
-        found: &mut Findings<'_>,
-        tally: &mut Tally,
+        found: &mut GrepFindings<'_>,
+        tally: &mut WalkSummary,
         workspace: &Workspace,
         path: &[u8],
-        stop: &Stop,
+        stop: &WalkStop,
     ) {
-        if found.files.is_too_late(path) {
+        if found.files.is_past_last(path) {
             return;
         }
-        match workspace.open_exact(path, Wanted::File) {
+        match workspace.open_no_follow(path, OpenKind::File) {
             Ok(descriptor) => self.search_file(found, tally, File::from(descriptor), path, stop),
-            Err(errno) => tally.note_unreadable(path, errno),
+            Err(errno) => tally.add_unreadable(path, errno),
         }
     }
 
     fn search_file(
         &self,
-        found: &mut Findings<'_>,
-        tally: &mut Tally,
+        found: &mut GrepFindings<'_>,
+        tally: &mut WalkSummary,
         file: File,
         path: &[u8],
-        stop: &Stop,
+        stop: &WalkStop,
     ) {
         let interest = match self.show {
-            Show::Lines => Interest::Lines(self.window.end() + 1),
-            Show::Files => Interest::Any,
-            Show::Counts => Interest::Count,
+            GrepShow::Lines => MatchInterest::Lines(self.window.end() + 1),
+            GrepShow::Files => MatchInterest::Any,
+            GrepShow::Counts => MatchInterest::Count,
         };
-        let mut hits = Hits::new(&found.matcher, found.secrets, interest);
-        let searched = found.searcher.search_reader(&found.matcher, stop.reader(file), &mut hits);
+        let mut hits = MatchCollector::new(&found.matcher, found.secrets, interest);
+        let searched =
+            found.searcher.search_reader(&found.matcher, stop.stoppable_reader(file), &mut hits);
         match searched {
             Ok(()) if hits.is_binary => {
                 found.binary += 1;
-                search::keep_first(&mut found.first_binary, path, NAMED);
+                search::insert_first(&mut found.first_binary, path, MAX_NAMED_FILES);
             }
             Ok(()) => {}
             // Results from before the search was stopped are still valid.
             Err(_) if stop.is_set() => {}
-            Err(error) => return tally.note_unreadable(path, errno_of(&error)),
+            Err(error) => return tally.add_unreadable(path, errno_of(&error)),
         }
         if hits.count > 0 && !hits.is_binary {
             // The results are lines, or files.
-            let count = if self.show == Show::Lines { hits.count } else { 1 };
-            found.files.push(path, count, hits.found());
+            let count = if self.show == GrepShow::Lines { hits.count } else { 1 };
+            found.files.push(path, count, hits.into_matches());
         }
     }
 }
@@ -353,19 +366,20 @@ fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::FBIG)
 }
 
-fn matcher(args: &Args) -> Result<RegexMatcher, ToolError> {
+fn build_matcher(args: &Args) -> Result<RegexMatcher, ToolError> {
     if args.pattern.is_empty() {
-        return Err(ToolError::invalid("the pattern is empty").next("use glob or list for names"));
+        return Err(ToolError::invalid_args("the pattern is empty")
+            .with_next_action("use glob or list for names"));
     }
     let unusable = |error: &dyn std::fmt::Display| {
-        ToolError::invalid(format!("this pattern cannot be used: {error}"))
+        ToolError::invalid_args(format!("this pattern cannot be used: {error}"))
     };
     // The builder wraps the pattern, and its error would show the wrong position.
     if !args.literal
         && let Err(error) = regex_syntax::parse(&args.pattern)
     {
         let next = "correct it, or set literal: true to search for it as plain text";
-        return Err(unusable(&error).next(next));
+        return Err(unusable(&error).with_next_action(next));
     }
     let mut builder = RegexMatcherBuilder::new();
     builder
@@ -381,13 +395,14 @@ fn matcher(args: &Args) -> Result<RegexMatcher, ToolError> {
             }
             _ => "make it simpler",
         };
-        unusable(&error).next(next)
+        unusable(&error).with_next_action(next)
     })
 }
 
 fn binary_note(count: u64, mut first: Vec<Box<[u8]>>) -> Option<String> {
     first.sort_unstable();
-    let named: Vec<String> = first.iter().take(NAMED).map(|path| visible(path)).collect();
+    let named: Vec<String> =
+        first.iter().take(MAX_NAMED_FILES).map(|path| printable(path)).collect();
     let more = if count > named.len() as u64 { ", …" } else { "" };
     let files = counted(count, "binary file");
     (count > 0).then(|| format!("{files} skipped: {}{more}", named.join(", ")))

@@ -8,12 +8,14 @@ use serde::Deserialize;
 
 use crate::base::tool_error::ToolError;
 use crate::tools::search;
-use crate::tools::search::{First, NameSearch, Sort, Stop, visible, while_wanted};
-use crate::tools::tool::{Plan, Tool, ToolContext, ToolOutput};
+use crate::tools::search::{
+    NameSearch, PathResult, WalkEntryKind, WalkStop, printable, run_search,
+};
+use crate::tools::tool::{CallPlan, Tool, ToolContext, ToolOutput};
 
 /// The `list` tool.
 #[derive(Debug)]
-pub struct List;
+pub struct ListTool;
 
 /// The arguments of `list`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -34,24 +36,28 @@ pub struct Args {
     limit: Option<u64>,
 }
 
-impl Tool for List {
+impl Tool for ListTool {
     type Args = Args;
     const NAME: &'static str = "list";
-    const MANUAL: &'static str = "Lists a folder; folders end in /, links in @. Skips hidden and \
+    const DESCRIPTION: &'static str = "Lists a folder; folders end in /, links in @. Skips hidden and \
         git-ignored names.";
 
-    fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
+    fn plan(&self, args: &Args, context: &ToolContext) -> Result<CallPlan, ToolError> {
         let path = search::shown_path(context, args.path.as_deref());
         let summary = format!("list {}", path.display());
-        Ok(Plan::read(summary, path))
+        Ok(CallPlan::for_read(summary, path))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        while_wanted(context, move |context, stop| list(&args, context, stop)).await
+        run_search(context, move |context, stop| list_folder(&args, context, stop)).await
     }
 }
 
-fn list(args: &Args, context: &ToolContext, stop: &Stop) -> Result<ToolOutput, ToolError> {
+fn list_folder(
+    args: &Args,
+    context: &ToolContext,
+    stop: &WalkStop,
+) -> Result<ToolOutput, ToolError> {
     let search = NameSearch {
         context,
         stop,
@@ -61,19 +67,19 @@ fn list(args: &Args, context: &ToolContext, stop: &Stop) -> Result<ToolOutput, T
         depth: usize::try_from(args.depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX),
         offset: args.offset,
         limit: args.limit,
-        what: "entries",
-        none: "(empty)",
+        noun: "entries",
+        none_text: "(empty)",
         shows_everything: true,
     };
-    search.run(|_| true, line)
+    search.run(|_| true, entry_line)
 }
 
-fn line(entry: &First<Sort>) -> String {
+fn entry_line(entry: &PathResult<WalkEntryKind>) -> String {
     let mark = match entry.value {
-        Sort::File => "",
-        Sort::Folder => "/",
-        Sort::Link => "@",
-        Sort::Other => " (no file)",
+        WalkEntryKind::File => "",
+        WalkEntryKind::Folder => "/",
+        WalkEntryKind::Link => "@",
+        WalkEntryKind::Other => " (no file)",
     };
-    visible(&entry.path) + mark
+    printable(&entry.path) + mark
 }

@@ -11,152 +11,165 @@ use std::time::Duration;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::handle::Handle;
+use super::background_command::BackgroundCommand;
 use crate::base::blocking;
 use crate::base::error::Kind;
 use crate::base::tool_error::ToolError;
-use crate::host::process::{CommandError, Confined, Ending, Job, Needs, Output, Stdin, Telling};
+use crate::host::process::{
+    CommandError, CommandPipes, CommandRequest, ExitReport, ExitReportContext, OutputCollector,
+    SandboxNeeds, SandboxedCommands,
+};
 use crate::host::sandbox::Profile;
-use crate::host::snapshot::{RunningCommand, Tracker};
+use crate::host::snapshot::{RunningCommand, TurnTracker};
 use crate::record::event::Canonical;
-use crate::record::event::Signals;
+use crate::record::event::ToolEvents;
 use crate::record::history::History;
 use crate::tools::tool::{ToolContext, ToolOutput};
 
 /// How many ended commands are kept with their output.
-const REMEMBERED: usize = 16;
+const MAX_ENDED: usize = 16;
 /// How many ids are listed when an unknown one was asked for.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
 /// The background commands of one Session; cheap to clone. Dropping the last clone kills them.
 #[derive(Debug, Clone)]
-pub struct Background(Arc<Table>);
+pub struct BackgroundCommands(Arc<BackgroundTable>);
 
 /// A weak handle of [`BackgroundCommands`].
 #[derive(Debug, Clone)]
-pub struct WeakBackground(Weak<Table>);
+pub struct WeakBackgroundCommands(Weak<BackgroundTable>);
 
-impl WeakBackground {
+impl WeakBackgroundCommands {
     /// The commands, if their Session still exists.
-    pub fn upgrade(&self) -> Option<Background> {
-        self.0.upgrade().map(Background)
+    pub fn upgrade(&self) -> Option<BackgroundCommands> {
+        self.0.upgrade().map(BackgroundCommands)
     }
 }
 
 #[derive(Debug)]
-struct Table {
-    most: usize,
-    known: Mutex<Known>,
+struct BackgroundTable {
+    max_running: usize,
+    state: Mutex<BackgroundState>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct BackgroundState {
     /// The last number that was assigned.
-    last: u64,
-    commands: BTreeMap<u64, Attended>,
+    last_number: u64,
+    commands: BTreeMap<u64, BackgroundEntry>,
     /// How the commands ended whose output was discarded, by id.
-    past: HashMap<String, String>,
+    ended: HashMap<String, String>,
 }
 
 #[derive(Debug)]
-struct Attended {
-    handle: Arc<Handle>,
+struct BackgroundEntry {
+    command: Arc<BackgroundCommand>,
     /// Aborted when the table is dropped, which kills the command.
     _task: AbortOnDropHandle<()>,
 }
 
 /// The result of looking up an id.
 #[derive(Debug)]
-pub enum Found {
-    Here(Arc<Handle>),
+pub enum BackgroundLookup {
+    Retained(Arc<BackgroundCommand>),
     /// The command has ended and its output was discarded; the text says how it ended.
-    Past(String),
+    Discarded(String),
 }
 
 /// A command to run in the background.
 #[derive(Debug)]
-pub struct Errand {
-    pub commands: Confined,
+pub struct BackgroundRequest {
+    pub commands: SandboxedCommands,
     pub command: String,
     /// `None` when it may run as long as the Session does.
     pub timeout: Option<Duration>,
-    pub needs: Needs,
+    pub needs: SandboxNeeds,
 }
 
-impl Background {
+impl BackgroundCommands {
     /// At most `most` run at once. Commands of earlier processes are listed from `history` as ended.
     pub fn new(most: usize, history: &History) -> Self {
-        let past = past_of(history);
-        let last = past.keys().filter_map(|id| number_of(id)).max().unwrap_or(0);
-        let known = Known { last, commands: BTreeMap::new(), past };
-        Self(Arc::new(Table { most, known: Mutex::new(known) }))
+        let past = ended_in_history(history);
+        let last = past.keys().filter_map(|id| parse_id(id)).max().unwrap_or(0);
+        let known = BackgroundState { last_number: last, commands: BTreeMap::new(), ended: past };
+        Self(Arc::new(BackgroundTable { max_running: most, state: Mutex::new(known) }))
     }
 
     /// A handle that does not keep the commands alive.
-    pub fn downgrade(&self) -> WeakBackground {
-        WeakBackground(Arc::downgrade(&self.0))
+    pub fn downgrade(&self) -> WeakBackgroundCommands {
+        WeakBackgroundCommands(Arc::downgrade(&self.0))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, BackgroundState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a command, unless too many are running.
-    pub fn start(&self, errand: Errand, context: ToolContext) -> Result<Arc<Handle>, ToolError> {
-        let mut known = self.known();
-        known.refuse_more_than(self.0.most)?;
-        let (sender, stdin) =
-            Stdin::piped().map_err(|error| ToolError::from(CommandError::Start(error)))?;
-        known.last += 1;
-        let (number, id) = (known.last, format!("b{}", known.last));
-        let handle = Arc::new(Handle::new(id, &errand, context.cancel.child_token(), sender));
+    pub fn start(
+        &self,
+        request: BackgroundRequest,
+        context: ToolContext,
+    ) -> Result<Arc<BackgroundCommand>, ToolError> {
+        let mut known = self.lock_state();
+        known.check_limit(self.0.max_running)?;
+        let (sender, stdin) = CommandPipes::with_stdin()
+            .map_err(|error| ToolError::from(CommandError::StartSupervisor(error)))?;
+        known.last_number += 1;
+        let (number, id) = (known.last_number, format!("b{}", known.last_number));
+        let handle =
+            Arc::new(BackgroundCommand::new(id, &request, context.cancel.child_token(), sender));
         let tracker = context.tracker.as_ref();
-        let tracker = tracker.filter(|_| context.confinement != Profile::ReadOnly);
-        let running = tracker.map(Tracker::command_started);
-        let task = tokio::spawn(attend(errand, context, stdin, Arc::clone(&handle), running));
-        let attended =
-            Attended { handle: Arc::clone(&handle), _task: AbortOnDropHandle::new(task) };
-        known.commands.insert(number, attended);
-        known.forget_the_oldest();
+        let tracker = tracker.filter(|_| context.sandbox_profile != Profile::ReadOnly);
+        let running = tracker.map(TurnTracker::command_started);
+        let task = tokio::spawn(run_to_end(request, context, stdin, Arc::clone(&handle), running));
+        let entry =
+            BackgroundEntry { command: Arc::clone(&handle), _task: AbortOnDropHandle::new(task) };
+        known.commands.insert(number, entry);
+        known.evict_oldest();
         Ok(handle)
     }
 
     /// Looks up a command by id.
-    pub fn find(&self, id: &str) -> Result<Found, ToolError> {
-        let known = self.known();
-        let here = number_of(id).and_then(|number| known.commands.get(&number));
-        if let Some(attended) = here {
-            return Ok(Found::Here(Arc::clone(&attended.handle)));
+    pub fn find(&self, id: &str) -> Result<BackgroundLookup, ToolError> {
+        let known = self.lock_state();
+        let here = parse_id(id).and_then(|number| known.commands.get(&number));
+        if let Some(entry) = here {
+            return Ok(BackgroundLookup::Retained(Arc::clone(&entry.command)));
         }
-        if let Some(end) = known.past.get(id) {
-            return Ok(Found::Past(end.clone()));
+        if let Some(end) = known.ended.get(id) {
+            return Ok(BackgroundLookup::Discarded(end.clone()));
         }
         let message = format!("there is no background command `{id}`");
-        let names: Vec<&str> =
-            known.commands.values().rev().take(NAMED).map(|one| one.handle.id.as_str()).collect();
+        let names: Vec<&str> = known
+            .commands
+            .values()
+            .rev()
+            .take(MAX_NAMED)
+            .map(|one| one.command.id.as_str())
+            .collect();
         let error = ToolError::new(Kind::NotFound, message);
         Err(if names.is_empty() {
-            error.next("start one with bash and background: true")
+            error.with_next_action("start one with bash and background: true")
         } else {
-            error.next(format!("use one of: {}", names.join(", ")))
+            error.with_next_action(format!("use one of: {}", names.join(", ")))
         })
     }
 
     /// Waits until all commands that are being stopped have ended.
-    pub async fn settle(&self) {
-        let leaving: Vec<Arc<Handle>> = {
-            let known = self.known();
-            let handles = known.commands.values().map(|attended| &attended.handle);
+    pub async fn wait_stopping(&self) {
+        let leaving: Vec<Arc<BackgroundCommand>> = {
+            let known = self.lock_state();
+            let handles = known.commands.values().map(|entry| &entry.command);
             handles.filter(|handle| handle.cancel.is_cancelled()).cloned().collect()
         };
         for handle in leaving {
-            handle.ring.ended().await;
+            handle.output.wait_ended().await;
         }
     }
 }
 
 /// The tool output for a command whose output was discarded.
-pub fn show_past(id: &str, end: &str) -> ToolOutput {
+pub fn show_discarded(id: &str, end: &str) -> ToolOutput {
     ToolOutput::new(
         true,
         format!("(its output is no longer kept)\n[{end}]"),
@@ -164,64 +177,68 @@ pub fn show_past(id: &str, end: &str) -> ToolOutput {
     )
 }
 
-impl Known {
-    fn refuse_more_than(&self, most: usize) -> Result<(), ToolError> {
-        let running = self.commands.values().filter(|attended| !attended.handle.ring.is_over());
-        let names: Vec<&str> = running.map(|attended| attended.handle.id.as_str()).collect();
+impl BackgroundState {
+    fn check_limit(&self, most: usize) -> Result<(), ToolError> {
+        let running = self.commands.values().filter(|entry| !entry.command.output.has_ended());
+        let names: Vec<&str> = running.map(|entry| entry.command.id.as_str()).collect();
         if names.len() < most {
             return Ok(());
         }
         let message =
             format!("{} background commands are running, which is the maximum", names.len());
         Err(ToolError::new(Kind::CommandFailed, message)
-            .details(json!({ "running": names }))
-            .next(format!("stop one with bash_stop: {}", names.join(", "))))
+            .with_details(json!({ "running": names }))
+            .with_next_action(format!("stop one with bash_stop: {}", names.join(", "))))
     }
 
-    fn forget_the_oldest(&mut self) {
-        let ended = |attended: &Attended| attended.handle.ring.is_over();
-        while self.commands.values().filter(|attended| ended(attended)).count() > REMEMBERED {
-            let oldest = self.commands.iter().find(|(_, attended)| ended(attended));
+    fn evict_oldest(&mut self) {
+        let ended = |entry: &BackgroundEntry| entry.command.output.has_ended();
+        while self.commands.values().filter(|entry| ended(entry)).count() > MAX_ENDED {
+            let oldest = self.commands.iter().find(|(_, entry)| ended(entry));
             let Some(number) = oldest.map(|(number, _)| *number) else { return };
             if let Some(gone) = self.commands.remove(&number) {
-                let id = gone.handle.id.clone();
-                self.past.insert(id.clone(), format!("{id} ended long ago"));
+                let id = gone.command.id.clone();
+                self.ended.insert(id.clone(), format!("{id} ended long ago"));
             }
         }
     }
 }
 
 /// Runs a command to its end and stores how it ended.
-async fn attend(
-    errand: Errand,
+async fn run_to_end(
+    request: BackgroundRequest,
     context: ToolContext,
-    stdin: Stdin,
-    handle: Arc<Handle>,
+    stdin: CommandPipes,
+    handle: Arc<BackgroundCommand>,
     running: Option<RunningCommand>,
 ) {
-    let farewell = Farewell(handle);
-    let handle = &farewell.0;
+    let end_guard = EndOnDrop(handle);
+    let handle = &end_guard.0;
     // The call ends soon; a task that holds the Bus would keep its listeners waiting.
-    let context = ToolContext { signals: Signals::nowhere(), ..context };
+    let context = ToolContext { events: ToolEvents::discard(), ..context };
     let secrets = Arc::clone(&context.secrets);
-    let mut output =
-        Output::tapped(context.output_target(), &secrets, context.output_limit, &handle.ring);
-    let job = Job {
-        command: &errand.command,
+    let mut output = OutputCollector::with_buffer(
+        context.output_target(),
+        &secrets,
+        context.output_limit,
+        &handle.output,
+    );
+    let job = CommandRequest {
+        command: &request.command,
         directory: context.workspace.root(),
-        further: context.workspace.further(),
-        timeout: errand.timeout,
+        extra_roots: context.workspace.extra_roots(),
+        timeout: request.timeout,
         cancel: &handle.cancel,
         stdin: Some(&stdin),
         bounds: context.workspace.bounds(),
         spec: None,
-        witness: None,
+        exit_watch: None,
     };
     let ran = {
-        let mut running = pin!(errand.commands.run(job, errand.needs, &mut output));
+        let mut running = pin!(request.commands.run(job, request.needs, &mut output));
         tokio::select! {
             ran = &mut running => ran,
-            () = errand.commands.closing() => {
+            () = request.commands.wait_closing() => {
                 handle.cancel.cancel();
                 running.await
             }
@@ -230,7 +247,7 @@ async fn attend(
     let collected = output.finish().await;
     handle.close_stdin().await;
     if let (Some(tracker), Some(running)) = (context.tracker.clone(), running)
-        && let Ok(Err(error)) = blocking::work(move || {
+        && let Ok(Err(error)) = blocking::run_blocking(move || {
             drop(running);
             tracker.after_command()
         })
@@ -238,37 +255,37 @@ async fn attend(
     {
         tracing::warn!(%error, "cannot snapshot files after a background command");
     }
-    handle.ring.end(match ran {
+    handle.output.set_exit(match ran {
         Ok(ran) => {
-            let telling = Telling {
+            let telling = ExitReportContext {
                 directory: context.workspace.root(),
-                timeout: errand.timeout,
-                needs: errand.needs,
+                timeout: request.timeout,
+                needs: request.needs,
                 prefix: &format!("{} ended: ", handle.id),
-                stopped: handle.stopped(),
+                stop_reason: handle.stop_reason(),
             };
-            Ok(Ending::of(&ran, &collected, &errand.commands, &telling))
+            Ok(ExitReport::new(&ran, &collected, &request.commands, &telling))
         }
         Err(error) => Err(ToolError::from(error)),
     });
 }
 
 /// Marks a command as ended when its task is dropped, so that waiting for it always finishes.
-struct Farewell(Arc<Handle>);
+struct EndOnDrop(Arc<BackgroundCommand>);
 
-impl Drop for Farewell {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
-        self.0.ring.end(Err(ToolError::from(CommandError::Lost)));
+        self.0.output.set_exit(Err(ToolError::from(CommandError::SupervisorLost)));
     }
 }
 
-fn number_of(id: &str) -> Option<u64> {
+fn parse_id(id: &str) -> Option<u64> {
     let digits = id.strip_prefix('b').filter(|digits| !digits.starts_with(['0', '+']))?;
     digits.parse().ok()
 }
 
 /// The background commands in a History, and how each of them ended.
-fn past_of(history: &History) -> HashMap<String, String> {
+fn ended_in_history(history: &History) -> HashMap<String, String> {
     let mut past = HashMap::new();
     for fact in history.facts() {
         let Canonical::ToolResult(result) = fact else { continue };

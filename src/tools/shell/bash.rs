@@ -6,26 +6,29 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::background::{Background, Errand};
+use super::background::{BackgroundCommands, BackgroundRequest};
 use super::git_notes::{self, GitNotes};
 use crate::base::error::Kind;
 use crate::base::tool_error::ToolError;
-use crate::host::process::{Commands, Confined, Ending, Job, Needs, Output, Part, Slot, Telling};
+use crate::host::process::{
+    CommandRequest, CommandRunner, CommandSlot, ExitReport, ExitReportContext, OutputCollector,
+    OutputPart, SandboxNeeds, SandboxedCommands,
+};
 use crate::host::sandbox::Profile;
-use crate::record::event::Status;
+use crate::record::event::SessionStatus;
 use crate::settings::config;
-use crate::tools::tool::spelling::Aliases;
-use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput};
+use crate::tools::tool::arg_aliases::ArgAliases;
+use crate::tools::tool::{CallEffect, CallPlan, Tool, ToolContext, ToolOutput};
 
 /// Bytes of the output limit reserved for the lines after the output.
-const CLOSING_ROOM: usize = 1024;
+const FOOTER_RESERVE: usize = 1024;
 
 /// The `bash` tool.
 #[derive(Debug)]
-pub struct Bash {
-    commands: Confined,
-    limits: config::Bash,
-    background: Background,
+pub struct BashTool {
+    commands: SandboxedCommands,
+    limits: config::BashLimits,
+    background: BackgroundCommands,
     git_notes: GitNotes,
 }
 
@@ -47,44 +50,57 @@ pub struct Args {
     background: Option<bool>,
 }
 
-impl Bash {
+impl BashTool {
     /// A `bash` that starts its commands through `commands`.
-    pub fn new(commands: Commands, limits: config::Bash, background: Background) -> Self {
+    pub fn new(
+        commands: CommandRunner,
+        limits: config::BashLimits,
+        background: BackgroundCommands,
+    ) -> Self {
         let home = commands.sandbox().user_home().map(Into::into);
         let git_notes = GitNotes::new(home);
-        Self { commands: Confined::new(commands), limits, background, git_notes }
+        Self { commands: SandboxedCommands::new(commands), limits, background, git_notes }
     }
 
     /// A note about git settings that the sandbox hides, once per Session. Hidden paths are only collected
     /// for a failed command, hence `false`.
-    async fn git_note(&self, command: &str, needs: Needs, context: &ToolContext) -> Option<String> {
+    async fn git_note(
+        &self,
+        command: &str,
+        needs: SandboxNeeds,
+        context: &ToolContext,
+    ) -> Option<String> {
         let settings = self.git_notes.take_settings(command);
         if settings.is_empty() {
             return None;
         }
-        let job = job("false", self.limits.timeout, context);
+        let job = command_request("false", self.limits.timeout, context);
         let secrets = context.secrets.clone();
-        let mut output = Output::new(context.output_target(), &secrets, CLOSING_ROOM);
+        let mut output = OutputCollector::new(context.output_target(), &secrets, FOOTER_RESERVE);
         let ran = self.commands.run(job, needs, &mut output).await.ok()?;
-        git_notes::describe(&settings, &ran.hidden)
+        git_notes::describe_hidden(&settings, &ran.hidden)
     }
 
     /// Acquires a slot; if it has to wait, reports that as the status.
-    async fn slot(&self, args: &Args, context: &ToolContext) -> Result<Slot<'_>, ToolError> {
+    async fn acquire_slot(
+        &self,
+        args: &Args,
+        context: &ToolContext,
+    ) -> Result<CommandSlot<'_>, ToolError> {
         let slots = self.commands.slots();
-        if let Some(slot) = slots.take() {
+        if let Some(slot) = slots.try_acquire() {
             return Ok(slot);
         }
         let working = |waiting: Option<String>| {
-            context.signals.status(Status::Working {
+            context.events.emit_status(SessionStatus::Working {
                 call_id: context.call_id.clone(),
                 tool: Self::NAME.to_owned(),
-                summary: context.secrets.clean(&summary(args)).into_owned(),
+                summary: context.secrets.redact(&summary(args)).into_owned(),
                 waiting,
             });
         };
-        working(Some(slots.reason()));
-        let slot = context.cancel.run_until_cancelled(slots.wait()).await.flatten();
+        working(Some(slots.wait_reason()));
+        let slot = context.cancel.run_until_cancelled(slots.acquire()).await.flatten();
         let message = "interrupted while it waited for a free slot; it was not run";
         let slot = slot.ok_or_else(|| ToolError::new(Kind::Interrupted, message))?;
         working(None);
@@ -92,95 +108,101 @@ impl Bash {
     }
 
     /// The sandbox needs of a call.
-    fn needs(&self, args: &Args, context: &ToolContext) -> Needs {
-        let is_declared = args.local_sockets == Some(true) && context.confinement != Profile::Off;
-        Needs {
-            profile: context.confinement,
+    fn sandbox_needs(&self, args: &Args, context: &ToolContext) -> SandboxNeeds {
+        let is_declared =
+            args.local_sockets == Some(true) && context.sandbox_profile != Profile::Off;
+        SandboxNeeds {
+            profile: context.sandbox_profile,
             network: args.network.unwrap_or(false),
             local_sockets: is_declared && self.commands.may_declare_sockets(),
         }
     }
 
     /// Starts a background command and waits for its first output.
-    async fn start(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let errand = Errand {
+    async fn start_background(
+        &self,
+        args: Args,
+        context: ToolContext,
+    ) -> Result<ToolOutput, ToolError> {
+        let request = BackgroundRequest {
             commands: self.commands.clone(),
-            needs: self.needs(&args, &context),
+            needs: self.sandbox_needs(&args, &context),
             command: args.command,
             timeout: args.timeout_ms.map(Duration::from_millis),
         };
         let output_limit = context.output_limit;
-        let handle = self.background.start(errand, context)?;
+        let handle = self.background.start(request, context)?;
         // A call that is dropped or interrupted before it returns the id also stops the command:
         // without the id the model could not stop it.
         let guard = handle.cancel.clone().drop_guard();
         let interrupted = async {
             handle.cancel.cancelled().await;
-            handle.ring.ended().await;
+            handle.output.wait_ended().await;
         };
         tokio::select! {
-            () = handle.listen() => {}
+            () = handle.wait_first_output() => {}
             () = interrupted => {}
         }
-        let shown = handle.show(Part::New, output_limit)?;
+        let shown = handle.show_output(OutputPart::New, output_limit)?;
         guard.disarm();
         Ok(shown)
     }
 }
 
-impl Tool for Bash {
+impl Tool for BashTool {
     type Args = Args;
     const NAME: &'static str = "bash";
-    const ALIASES: Aliases = &[("cmd", "command")];
-    const MANUAL: &'static str = "Runs a shell command in the workspace root. No stdin or \
+    const ARG_ALIASES: ArgAliases = &[("cmd", "command")];
+    const DESCRIPTION: &'static str = "Runs a shell command in the workspace root. No stdin or \
         terminal. Sandboxed: writes only in the workspace and $TMPDIR, no network unless declared. \
         Returns stdout and stderr merged, then the exit code. Everything it started is \
         killed when it ends or after timeout_ms (default 120000, max 600000).";
 
-    fn plan(&self, args: &Args, context: &ToolContext) -> Result<Plan, ToolError> {
+    fn plan(&self, args: &Args, context: &ToolContext) -> Result<CallPlan, ToolError> {
         refuse_empty(args)?;
-        let Needs { network, local_sockets, .. } = self.needs(args, context);
+        let SandboxNeeds { network, local_sockets, .. } = self.sandbox_needs(args, context);
         if network && !self.commands.may_declare_network() {
             let message = "the user's settings give commands no network";
-            return Err(ToolError::new(Kind::PermissionDenied, message)
-                .next("go on without it, or ask the user to change `sandbox.network`"));
+            return Err(ToolError::new(Kind::PermissionDenied, message).with_next_action(
+                "go on without it, or ask the user to change `sandbox.network`",
+            ));
         }
         let command = Some(args.command.clone());
-        let is_held = context.confinement == Profile::ReadOnly;
+        let is_held = context.sandbox_profile == Profile::ReadOnly;
         let local_sockets = local_sockets.then(|| self.commands.socket_rule());
         // A command that reaches other programs may reach the network through them.
         let network = network || local_sockets.is_some();
-        let plan = Plan::new(Effect::Execute, summary(args));
-        Ok(Plan { network, local_sockets, is_held, command, ..plan })
+        let plan = CallPlan::new(CallEffect::Execute, summary(args));
+        Ok(CallPlan { network, local_sockets, is_sandboxed_read_only: is_held, command, ..plan })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         refuse_empty(&args)?;
         if args.background == Some(true) {
-            return self.start(args, context).await;
+            return self.start_background(args, context).await;
         }
-        let _slot = self.slot(&args, &context).await?;
+        let _slot = self.acquire_slot(&args, &context).await?;
         let asked = args.timeout_ms.map_or(self.limits.timeout, Duration::from_millis);
         let timeout = asked.min(self.limits.max_timeout);
         let secrets = context.secrets.clone();
-        let limit = context.output_limit.saturating_sub(CLOSING_ROOM);
-        let mut output = Output::new(context.output_target(), &secrets, limit);
-        let job = job(&args.command, timeout, &context);
-        let needs = self.needs(&args, &context);
+        let limit = context.output_limit.saturating_sub(FOOTER_RESERVE);
+        let mut output = OutputCollector::new(context.output_target(), &secrets, limit);
+        let job = command_request(&args.command, timeout, &context);
+        let needs = self.sandbox_needs(&args, &context);
         let ran = self.commands.run(job, needs, &mut output).await?;
         let collected = output.finish().await;
-        let telling = Telling {
+        let report_context = ExitReportContext {
             directory: context.workspace.root(),
             timeout: Some(timeout),
             needs,
             prefix: "",
-            stopped: "interrupted",
+            stop_reason: "interrupted",
         };
-        let mut ending = Ending::of(&ran, &collected, &self.commands, &telling);
+        let mut ending = ExitReport::new(&ran, &collected, &self.commands, &report_context);
         if let Some(note) = self.git_note(&args.command, needs, &context).await {
             ending.add_note(&note);
         }
-        let Ending { ok, lines, details, programs } = ending;
+        let ExitReport { ok, lines, details, programs } = ending;
         let mut text = collected.bounded.text;
         if text.is_empty() {
             text.push_str("(no output)");
@@ -198,29 +220,33 @@ impl Tool for Bash {
 }
 
 /// A command request of this call, in its Workspace.
-fn job<'a>(command: &'a str, timeout: Duration, context: &'a ToolContext) -> Job<'a> {
-    Job {
+fn command_request<'a>(
+    command: &'a str,
+    timeout: Duration,
+    context: &'a ToolContext,
+) -> CommandRequest<'a> {
+    CommandRequest {
         command,
         directory: context.workspace.root(),
-        further: context.workspace.further(),
+        extra_roots: context.workspace.extra_roots(),
         timeout: Some(timeout),
         cancel: &context.cancel,
         stdin: None,
         bounds: context.workspace.bounds(),
         spec: None,
-        witness: None,
+        exit_watch: None,
     }
 }
 
 fn summary(args: &Args) -> String {
     let line: String = args.command.split_whitespace().collect::<Vec<_>>().join(" ");
     let place = if args.background == Some(true) { " in the background" } else { "" };
-    format!("run{place} {}", crate::base::text::first_chars(&line, 200))
+    format!("run{place} {}", crate::base::text::truncate_chars(&line, 200))
 }
 
 fn refuse_empty(args: &Args) -> Result<(), ToolError> {
     if args.command.trim().is_empty() {
-        return Err(ToolError::invalid("command is empty"));
+        return Err(ToolError::invalid_args("command is empty"));
     }
     Ok(())
 }

@@ -3,16 +3,16 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::background::{Background, Found};
+use super::background::{BackgroundCommands, BackgroundLookup};
 use crate::base::error::Kind;
 use crate::base::tool_error::ToolError;
-use crate::host::process::Part;
+use crate::host::process::OutputPart;
 use crate::host::sandbox::Profile;
-use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput};
+use crate::tools::tool::{CallEffect, CallPlan, Tool, ToolContext, ToolOutput};
 
 /// The `bash_input` tool.
 #[derive(Debug)]
-pub struct BashInput(pub Background);
+pub struct BashInputTool(pub BackgroundCommands);
 
 /// The arguments of `bash_input`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -25,47 +25,54 @@ pub struct Args {
     close: Option<bool>,
 }
 
-impl Tool for BashInput {
+impl Tool for BashInputTool {
     type Args = Args;
     const NAME: &'static str = "bash_input";
-    const MANUAL: &'static str =
+    const DESCRIPTION: &'static str =
         "Writes to the stdin of a background command and returns its new output.";
 
-    fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
+    fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
         if args.text.is_none() && args.close != Some(true) {
-            return Err(ToolError::invalid("neither text nor close: true is given"));
+            return Err(ToolError::invalid_args("neither text nor close: true is given"));
         }
         let text = args.text.as_deref().unwrap_or_default();
-        let id = crate::base::text::first_chars(&args.id, 40);
+        let id = crate::base::text::truncate_chars(&args.id, 40);
         let handle = match self.0.find(&args.id) {
-            Ok(Found::Here(handle)) => Some(handle),
-            Ok(Found::Past(_)) | Err(_) => None,
+            Ok(BackgroundLookup::Retained(handle)) => Some(handle),
+            Ok(BackgroundLookup::Discarded(_)) | Err(_) => None,
         };
         let about = handle.as_ref().map(|handle| handle.command.clone());
         let command =
-            about.as_deref().map(|command| crate::base::text::first_chars(command.trim(), 100));
+            about.as_deref().map(|command| crate::base::text::truncate_chars(command.trim(), 100));
         let command = command.map(|command| format!(" ({command})")).unwrap_or_default();
-        let typed = crate::base::text::first_chars(text.trim_end(), 200);
+        let typed = crate::base::text::truncate_chars(text.trim_end(), 200);
         let summary = format!("type into {id}{command}: {typed}");
         // The input may cause whatever the command may do.
         let needs = handle.map(|handle| handle.needs);
         let is_held = needs.is_none_or(|needs| needs.profile == Profile::ReadOnly);
         let network = needs.is_some_and(|needs| needs.network);
-        Ok(Plan { network, is_held, about, ..Plan::new(Effect::Execute, summary) })
+        Ok(CallPlan {
+            network,
+            is_sandboxed_read_only: is_held,
+            target_command: about,
+            ..CallPlan::new(CallEffect::Execute, summary)
+        })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let handle = match self.0.find(&args.id)? {
-            Found::Here(handle) => handle,
-            Found::Past(end) => return Err(ToolError::new(Kind::CommandFailed, end)),
+            BackgroundLookup::Retained(handle) => handle,
+            BackgroundLookup::Discarded(end) => {
+                return Err(ToolError::new(Kind::CommandFailed, end));
+            }
         };
         let text = args.text.unwrap_or_default();
-        let written = context.cancel.run_until_cancelled(handle.write(text.as_bytes())).await;
+        let written = context.cancel.run_until_cancelled(handle.write_stdin(text.as_bytes())).await;
         written.unwrap_or_else(|| Err(ToolError::new(Kind::Interrupted, "interrupted")))?;
         if args.close == Some(true) {
             handle.close_stdin().await;
         }
-        context.cancel.run_until_cancelled(handle.listen()).await;
-        handle.show(Part::New, context.output_limit)
+        context.cancel.run_until_cancelled(handle.wait_first_output()).await;
+        handle.show_output(OutputPart::New, context.output_limit)
     }
 }

@@ -5,17 +5,17 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::background::{Background, Found, show_past};
+use super::background::{BackgroundCommands, BackgroundLookup, show_discarded};
 use crate::base::tool_error::ToolError;
-use crate::host::process::Part;
-use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput};
+use crate::host::process::OutputPart;
+use crate::tools::tool::{CallEffect, CallPlan, Tool, ToolContext, ToolOutput};
 
 /// The `bash_output` tool.
 #[derive(Debug)]
-pub struct BashOutput {
-    pub background: Background,
+pub struct BashOutputTool {
+    pub background: BackgroundCommands,
     /// The longest time that a call may wait.
-    pub patience: Duration,
+    pub max_wait: Duration,
 }
 
 /// The arguments of `bash_output`.
@@ -29,27 +29,27 @@ pub struct Args {
     all: Option<bool>,
 }
 
-impl Tool for BashOutput {
+impl Tool for BashOutputTool {
     type Args = Args;
     const NAME: &'static str = "bash_output";
-    const MANUAL: &'static str = "New output of a background command, and whether it runs.";
+    const DESCRIPTION: &'static str = "New output of a background command, and whether it runs.";
 
-    fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
-        Ok(Plan::new(
-            Effect::Read,
-            format!("look at {}", crate::base::text::first_chars(&args.id, 40)),
+    fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
+        Ok(CallPlan::new(
+            CallEffect::Read,
+            format!("look at {}", crate::base::text::truncate_chars(&args.id, 40)),
         ))
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let handle = match self.background.find(&args.id)? {
-            Found::Here(handle) => handle,
-            Found::Past(end) => return Ok(show_past(&args.id, &end)),
+            BackgroundLookup::Retained(handle) => handle,
+            BackgroundLookup::Discarded(end) => return Ok(show_discarded(&args.id, &end)),
         };
-        let patience = Duration::from_millis(args.wait_ms.unwrap_or(0)).min(self.patience);
-        context.cancel.run_until_cancelled(handle.wait(patience)).await;
-        let part = if args.all == Some(true) { Part::Kept } else { Part::New };
-        let shown = handle.show(part, context.output_limit)?;
-        Ok(ToolOutput { is_unfinished: !handle.ring.is_over(), ..shown })
+        let patience = Duration::from_millis(args.wait_ms.unwrap_or(0)).min(self.max_wait);
+        context.cancel.run_until_cancelled(handle.wait_output(patience)).await;
+        let part = if args.all == Some(true) { OutputPart::All } else { OutputPart::New };
+        let shown = handle.show_output(part, context.output_limit)?;
+        Ok(ToolOutput { is_unfinished: !handle.output.has_ended(), ..shown })
     }
 }

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::host::sandbox::{HiddenPath, HiddenPaths};
 
 /// The user's git configuration files, relative to the home folder, in the order in which git reads them.
-const FILES: &[&str] = &[".config/git/config", ".gitconfig"];
+const GIT_CONFIG_FILES: &[&str] = &[".config/git/config", ".gitconfig"];
 
 /// The keys of the section `core` that name files.
-const KEYS: &[&str] = &["hooksPath", "excludesFile"];
+const CORE_KEYS: &[&str] = &["hooksPath", "excludesFile"];
 
 /// The largest configuration file that is read, in bytes.
-const LONGEST_FILE: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A setting that names a file or a folder.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,39 +28,40 @@ pub struct GitSetting {
 #[derive(Debug, Default)]
 pub struct GitNotes {
     home: Option<PathBuf>,
-    is_told: AtomicBool,
+    is_reported: AtomicBool,
 }
 
 impl GitNotes {
     /// Reads the settings in this home folder.
     pub fn new(home: Option<PathBuf>) -> Self {
-        Self { home, is_told: AtomicBool::new(false) }
+        Self { home, is_reported: AtomicBool::new(false) }
     }
 
     /// The settings that name files, for the first command of the Session that runs git; then empty.
     pub fn take_settings(&self, command: &str) -> Vec<GitSetting> {
         let mut words = command.split(|c: char| !c.is_alphanumeric() && c != '-' && c != '_');
-        if !words.any(|word| word == "git") || self.is_told.swap(true, Ordering::Relaxed) {
+        if !words.any(|word| word == "git") || self.is_reported.swap(true, Ordering::Relaxed) {
             return Vec::new();
         }
-        let texts = self.texts();
-        let setting = |key: &&'static str| Some(GitSetting { key, value: value_of(&texts, key)? });
-        KEYS.iter().filter_map(setting).collect()
+        let texts = self.read_config_files();
+        let setting =
+            |key: &&'static str| Some(GitSetting { key, value: core_value(&texts, key)? });
+        CORE_KEYS.iter().filter_map(setting).collect()
     }
 
     /// The texts of the configuration files, in the order in which git reads them.
-    fn texts(&self) -> Vec<String> {
+    fn read_config_files(&self) -> Vec<String> {
         let Some(home) = &self.home else { return Vec::new() };
-        let paths = FILES.iter().map(|name| home.join(name));
+        let paths = GIT_CONFIG_FILES.iter().map(|name| home.join(name));
         let is_plain = |path: &PathBuf| {
-            path.metadata().is_ok_and(|found| found.is_file() && found.len() <= LONGEST_FILE)
+            path.metadata().is_ok_and(|found| found.is_file() && found.len() <= MAX_FILE_BYTES)
         };
         paths.filter(is_plain).filter_map(|path| std::fs::read_to_string(path).ok()).collect()
     }
 }
 
 /// A note about the settings that name hidden paths.
-pub fn describe(settings: &[GitSetting], hidden: &HiddenPaths) -> Option<String> {
+pub fn describe_hidden(settings: &[GitSetting], hidden: &HiddenPaths) -> Option<String> {
     let mut found = String::new();
     for GitSetting { key, value } in settings {
         let Some(HiddenPath::Credential(path) | HiddenPath::InHome(path)) = hidden.find(value)
@@ -80,7 +81,7 @@ pub fn describe(settings: &[GitSetting], hidden: &HiddenPaths) -> Option<String>
 }
 
 /// The last value of a key of the section `core`.
-fn value_of(settings: &[String], key: &str) -> Option<String> {
+fn core_value(settings: &[String], key: &str) -> Option<String> {
     let mut found = None;
     for text in settings {
         let mut is_core = false;
@@ -94,7 +95,7 @@ fn value_of(settings: &[String], key: &str) -> Option<String> {
             }
             let Some((name, value)) = rest.split_once('=').filter(|_| is_core) else { continue };
             if name.trim().eq_ignore_ascii_case(key) {
-                found = Some(unquoted(value));
+                found = Some(unquote(value));
             }
         }
     }
@@ -102,7 +103,7 @@ fn value_of(settings: &[String], key: &str) -> Option<String> {
 }
 
 /// A value without quotes and comments.
-fn unquoted(value: &str) -> String {
+fn unquote(value: &str) -> String {
     let mut is_quoted = false;
     let mut plain = String::new();
     for c in value.trim().chars() {
@@ -123,7 +124,7 @@ mod tests {
     fn the_last_value_of_a_key_counts_however_it_is_written() {
         let check = |texts: &[&str], expected: Option<&str>| {
             let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-            assert_eq!(value_of(&texts, "hooksPath").as_deref(), expected, "{texts:?}");
+            assert_eq!(core_value(&texts, "hooksPath").as_deref(), expected, "{texts:?}");
         };
         check(&["[core]\n\thooksPath = ~/hooks\n"], Some("~/hooks"));
         check(&["[Core] HOOKSPATH=\"/a b\" # mine\n"], Some("/a b"));

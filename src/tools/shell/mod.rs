@@ -1,15 +1,15 @@
 //! The `bash` tools, with background commands.
 
 mod background;
+mod background_command;
 mod bash;
 mod bash_input;
 mod bash_output;
 mod bash_stop;
 mod git_notes;
-mod handle;
 
-pub use background::{Background, WeakBackground};
-pub use bash::Bash;
-pub use bash_input::BashInput;
-pub use bash_output::BashOutput;
-pub use bash_stop::BashStop;
+pub use background::{BackgroundCommands, WeakBackgroundCommands};
+pub use bash::BashTool;
+pub use bash_input::BashInputTool;
+pub use bash_output::BashOutputTool;
+pub use bash_stop::BashStopTool;

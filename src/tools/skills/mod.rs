@@ -4,6 +4,6 @@ mod skill_activation;
 mod skill_view;
 mod skills_list;
 
-pub use skill_activation::activation;
-pub use skill_view::SkillView;
-pub use skills_list::SkillsList;
+pub use skill_activation::skill_activation;
+pub use skill_view::SkillViewTool;
+pub use skills_list::SkillsListTool;

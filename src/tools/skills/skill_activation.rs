@@ -4,20 +4,20 @@ use crate::base::secret::Secrets;
 use crate::model::skill::{AllowedTools, Skill};
 use crate::record::event::{Extra, SkillActivation};
 
-use crate::base::text::visible;
+use crate::base::text::strip_invisible;
 
 /// The maximum size of a Skill's text in the context, in bytes.
-const LONGEST: usize = 64 * 1024;
+const MAX_SKILL_BYTES: usize = 64 * 1024;
 
 /// The Event that records a Skill: bounded, without Secrets and without invisible characters.
-pub fn activation(skill: &Skill, activated_by: &str, secrets: &Secrets) -> SkillActivation {
-    let text = visible(&skill.text);
-    let text = secrets.clean(&text);
-    let end = text.floor_char_boundary(LONGEST);
-    let clean = |text: &str| secrets.clean(text).into_owned();
+pub fn skill_activation(skill: &Skill, activated_by: &str, secrets: &Secrets) -> SkillActivation {
+    let text = strip_invisible(&skill.text);
+    let text = secrets.redact(&text);
+    let end = text.floor_char_boundary(MAX_SKILL_BYTES);
+    let clean = |text: &str| secrets.redact(text).into_owned();
     SkillActivation {
         name: skill.name().to_owned(),
-        description: clean(&visible(&skill.front.description)),
+        description: clean(&strip_invisible(&skill.front_matter.description)),
         scope: skill.scope.name().to_owned(),
         path: skill.short_path(),
         folder: skill.folder.to_string_lossy().into_owned(),
@@ -26,7 +26,7 @@ pub fn activation(skill: &Skill, activated_by: &str, secrets: &Secrets) -> Skill
         cut_from: (end < text.len()).then_some(skill.text.len() as u64),
         repeated: false,
         allowed_tools: skill
-            .front
+            .front_matter
             .allowed_tools
             .as_ref()
             .map(AllowedTools::words)

@@ -6,19 +6,19 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::base::text::first_chars;
-use crate::base::text::visible;
+use crate::base::text::strip_invisible;
+use crate::base::text::truncate_chars;
 use crate::base::tool_error::ToolError;
-use crate::model::skill::{Found, Skill, Skills};
-use crate::tools::files::on_disk;
-use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput};
+use crate::model::skill::{FoundSkills, Skill, Skills};
+use crate::tools::files::run_file_work;
+use crate::tools::tool::{CallEffect, CallPlan, Tool, ToolContext, ToolOutput};
 
 /// The longest description in a list, in characters.
-const SHOWN: usize = 300;
+const MAX_DESCRIPTION_CHARS: usize = 300;
 
 /// The `skills_list` tool.
 #[derive(Debug)]
-pub struct SkillsList(pub Skills);
+pub struct SkillsListTool(pub Skills);
 
 /// The arguments of `skills_list`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -28,37 +28,41 @@ pub struct Args {
     filter: Option<String>,
 }
 
-impl Tool for SkillsList {
+impl Tool for SkillsListTool {
     type Args = Args;
     const NAME: &'static str = "skills_list";
-    const MANUAL: &'static str = "Lists all skills by name, also those the user has not trusted.";
+    const DESCRIPTION: &'static str =
+        "Lists all skills by name, also those the user has not trusted.";
 
-    fn plan(&self, _: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
-        Ok(Plan::new(Effect::Read, "list skills".to_owned()))
+    fn plan(&self, _: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
+        Ok(CallPlan::new(CallEffect::Read, "list skills".to_owned()))
     }
 
     async fn run(&self, args: Args, _: ToolContext) -> Result<ToolOutput, ToolError> {
         let skills = self.0.clone();
         let filter = args.filter.unwrap_or_default().to_lowercase();
         let has = move |skill: &Skill| {
-            let front = &skill.front;
+            let front = &skill.front_matter;
             format!("{} {}", front.name, front.description).to_lowercase().contains(&filter)
         };
-        on_disk(move || {
-            let mut found = skills.all();
+        run_file_work(move || {
+            let mut found = skills.read_all();
             found.skills.retain(|skill| has(skill));
-            Ok(told(&found))
+            Ok(list_output(&found))
         })
         .await
     }
 }
 
-fn told(found: &Found) -> ToolOutput {
+fn list_output(found: &FoundSkills) -> ToolOutput {
     let mut text = String::new();
     for skill in &found.skills {
-        let description = first_chars(&visible(&skill.front.description), SHOWN);
+        let description = truncate_chars(
+            &strip_invisible(&skill.front_matter.description),
+            MAX_DESCRIPTION_CHARS,
+        );
         // Writing to a String cannot fail.
-        writeln!(text, "- {}{}: {description}", skill.name(), mark(skill)).ok();
+        writeln!(text, "- {}{}: {description}", skill.name(), trust_mark(skill)).ok();
     }
     for shadow in &found.shadowed {
         writeln!(text, "note: {shadow}").ok();
@@ -86,8 +90,8 @@ fn told(found: &Found) -> ToolOutput {
     ToolOutput::new(true, text.trim_end().to_owned(), details)
 }
 
-fn mark(skill: &Skill) -> &'static str {
-    match (skill.is_trusted, skill.front.is_for_people) {
+fn trust_mark(skill: &Skill) -> &'static str {
+    match (skill.is_trusted, skill.front_matter.is_user_only) {
         (false, _) => " (of the project, not trusted by the user)",
         (true, true) => " (only the user may activate it)",
         (true, false) => "",

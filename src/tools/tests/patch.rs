@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn patch(bench: &Bench, body: &str) -> Result<ToolOutput, ToolError> {
-    bench.call("apply_patch", envelope(body))
+fn patch(env: &ToolTestEnv, body: &str) -> Result<ToolOutput, ToolError> {
+    env.call("apply_patch", envelope(body))
 }
 
 fn envelope(body: &str) -> Value {
@@ -11,9 +11,9 @@ fn envelope(body: &str) -> Value {
 }
 
 /// All paths and contents of the Workspace, to compare before and after.
-fn everything(bench: &Bench) -> Vec<(PathBuf, Vec<u8>)> {
+fn workspace_contents(env: &ToolTestEnv) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
-    let mut waiting = vec![bench.folder.path().to_owned()];
+    let mut waiting = vec![env.folder.path().to_owned()];
     while let Some(folder) = waiting.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -32,21 +32,21 @@ fn everything(bench: &Bench) -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 fn one_patch_adds_updates_moves_and_deletes() {
-    let bench = Bench::new();
-    bench.put("a.py", "class A:\n    def f(self):\n        x = 1\n        return x\n");
-    bench.put("old.txt", "old\n");
-    bench.put("run.sh", "#!/bin/sh\necho 1\n");
-    fs::set_permissions(bench.path("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    let env = ToolTestEnv::new();
+    env.write_file("a.py", "class A:\n    def f(self):\n        x = 1\n        return x\n");
+    env.write_file("old.txt", "old\n");
+    env.write_file("run.sh", "#!/bin/sh\necho 1\n");
+    fs::set_permissions(env.path("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
     let body = "*** Add File: deep/er/new.txt\n+one\n+two\n\
         *** Update File: a.py\n@@ class A:\n@@     def f(self):\n-        x = 1\n+        x = 2\n\
         *** Update File: run.sh\n*** Move to: bin/run.sh\n #!/bin/sh\n-echo 1\n+echo 2\n\
         *** Delete File: old.txt\n";
-    let plan = bench.plan("apply_patch", &envelope(body)).unwrap();
-    assert_eq!((plan.effect, plan.summary.as_str()), (Effect::Write, "patch 4 files (+4 -3)"));
+    let plan = env.plan("apply_patch", &envelope(body)).unwrap();
+    assert_eq!((plan.effect, plan.summary.as_str()), (CallEffect::Write, "patch 4 files (+4 -3)"));
     let names = ["deep/er/new.txt", "a.py", "run.sh", "bin/run.sh", "old.txt"];
     assert_eq!(plan.paths, names.map(PathBuf::from));
-    assert!(!bench.path("deep").exists(), "a plan changes nothing");
-    let output = patch(&bench, body).unwrap();
+    assert!(!env.path("deep").exists(), "a plan changes nothing");
+    let output = patch(&env, body).unwrap();
     assert_eq!(
         output.text,
         "patched 4 files (+4 -3)\nA deep/er/new.txt (+2 -0)\nM a.py (+1 -1)\n\
@@ -56,23 +56,23 @@ fn one_patch_adds_updates_moves_and_deletes() {
     let diff = plan.diff.unwrap();
     assert!(diff.contains("-        x = 1\n+        x = 2\n"), "{diff}");
     assert!(diff.contains("--- a/run.sh\n+++ b/bin/run.sh\n"), "{diff}");
-    assert_eq!(bench.bytes("deep/er/new.txt"), b"one\ntwo\n");
-    assert_eq!(bench.bytes("bin/run.sh"), b"#!/bin/sh\necho 2\n");
-    assert_eq!(fs::metadata(bench.path("bin/run.sh")).unwrap().mode() & 0o7777, 0o755);
-    let left: Vec<_> = everything(&bench).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(env.read_bytes("deep/er/new.txt"), b"one\ntwo\n");
+    assert_eq!(env.read_bytes("bin/run.sh"), b"#!/bin/sh\necho 2\n");
+    assert_eq!(fs::metadata(env.path("bin/run.sh")).unwrap().mode() & 0o7777, 0o755);
+    let left: Vec<_> = workspace_contents(&env).into_iter().map(|(path, _)| path).collect();
     let names = ["a.py", "bin", "bin/run.sh", "deep", "deep/er", "deep/er/new.txt"];
-    assert_eq!(left, names.map(|name| bench.path(name)));
+    assert_eq!(left, names.map(|name| env.path(name)));
 }
 
 #[test]
 fn a_patch_that_does_not_fit_changes_nothing_and_tells_every_file() {
-    let bench = Bench::new();
-    bench.put("a", "one\n");
-    bench.put("b", "x\nx\n");
-    let before = everything(&bench);
+    let env = ToolTestEnv::new();
+    env.write_file("a", "one\n");
+    env.write_file("b", "x\nx\n");
+    let before = workspace_contents(&env);
     let body = "*** Update File: a\n-one\n+two\n*** Add File: new/c\n+c\n*** Update File: b\n-x\n+y\n\
         *** Delete File: missing\n*** Add File: .Pixir/x\n+x\n*** Update File: ../out\n-x\n";
-    let error = patch(&bench, body).unwrap_err();
+    let error = patch(&env, body).unwrap_err();
     assert_eq!(error.kind, Kind::NotUnique);
     assert!(error.message.starts_with("4 of 6 files cannot be patched: b: "), "{}", error.message);
     assert!(error.message.contains("at lines 1, 2"), "{}", error.message);
@@ -91,56 +91,56 @@ fn a_patch_that_does_not_fit_changes_nothing_and_tells_every_file() {
         ("../out", "outside_workspace"),
     ];
     assert_eq!(states, expected);
-    assert_eq!(bench.plan("apply_patch", &envelope(body)).unwrap_err().kind, Kind::NotUnique);
-    assert_eq!(everything(&bench), before);
-    assert_eq!(bench.kind("apply_patch", json!({"patch": "*** Begin Patch"})), Kind::InvalidArgs);
+    assert_eq!(env.plan("apply_patch", &envelope(body)).unwrap_err().kind, Kind::NotUnique);
+    assert_eq!(workspace_contents(&env), before);
+    assert_eq!(env.kind("apply_patch", json!({"patch": "*** Begin Patch"})), Kind::InvalidArgs);
 }
 
 #[test]
 fn sections_of_one_file_follow_each_other() {
-    let bench = Bench::new();
-    bench.put("a", "one\r\n");
+    let env = ToolTestEnv::new();
+    env.write_file("a", "one\r\n");
     let body = "*** Update File: a\n-one\n+two\n*** Update File: ./a\n-two\n+three\n";
-    patch(&bench, body).unwrap();
-    assert_eq!(bench.bytes("a"), b"three\r\n");
+    patch(&env, body).unwrap();
+    assert_eq!(env.read_bytes("a"), b"three\r\n");
     // A file that is deleted and added keeps its style; one that is added and moved is just new.
     let body = "*** Delete File: a\n*** Add File: a\n+x\n+y\n\
         *** Add File: b\n+b\n*** Update File: b\n*** Move to: c\n";
-    let output = patch(&bench, body).unwrap();
-    assert_eq!(bench.bytes("a"), b"x\r\ny\r\n");
-    assert!(!bench.path("b").exists() && bench.bytes("c") == b"b\n", "{}", output.text);
+    let output = patch(&env, body).unwrap();
+    assert_eq!(env.read_bytes("a"), b"x\r\ny\r\n");
+    assert!(!env.path("b").exists() && env.read_bytes("c") == b"b\n", "{}", output.text);
     let undone = "*** Add File: d\n+d\n*** Delete File: d\n";
-    assert_eq!(patch(&bench, undone).unwrap_err().kind, Kind::InvalidArgs);
-    patch(&bench, "*** Update File: c\n*** Move to: ./c\n-b\n+c\n").unwrap();
-    assert_eq!(bench.bytes("c"), b"c\n");
+    assert_eq!(patch(&env, undone).unwrap_err().kind, Kind::InvalidArgs);
+    patch(&env, "*** Update File: c\n*** Move to: ./c\n-b\n+c\n").unwrap();
+    assert_eq!(env.read_bytes("c"), b"c\n");
     let occupied = "*** Update File: a\n*** Move to: c\n";
-    assert_eq!(patch(&bench, occupied).unwrap_err().kind, Kind::AlreadyExists);
-    assert_eq!(patch(&bench, "*** Add File: a\n+a\n").unwrap_err().kind, Kind::AlreadyExists);
-    patch(&bench, "*** Delete File: c\n*** Update File: a\n*** Move to: c\n").unwrap();
-    assert_eq!(bench.bytes("c"), b"x\r\ny\r\n");
+    assert_eq!(patch(&env, occupied).unwrap_err().kind, Kind::AlreadyExists);
+    assert_eq!(patch(&env, "*** Add File: a\n+a\n").unwrap_err().kind, Kind::AlreadyExists);
+    patch(&env, "*** Delete File: c\n*** Update File: a\n*** Move to: c\n").unwrap();
+    assert_eq!(env.read_bytes("c"), b"x\r\ny\r\n");
 }
 
 #[test]
 fn a_move_alone_keeps_the_very_file() {
-    let bench = Bench::new();
-    bench.put("a", b"caf\xe9\0\n");
-    fs::hard_link(bench.path("a"), bench.path("other")).unwrap();
-    fs::set_permissions(bench.path("a"), fs::Permissions::from_mode(0o4750)).unwrap();
-    let inode = fs::metadata(bench.path("a")).unwrap().ino();
-    patch(&bench, "*** Update File: a\n*** Move to: dir/b\n").unwrap();
-    let moved = fs::metadata(bench.path("dir/b")).unwrap();
+    let env = ToolTestEnv::new();
+    env.write_file("a", b"caf\xe9\0\n");
+    fs::hard_link(env.path("a"), env.path("other")).unwrap();
+    fs::set_permissions(env.path("a"), fs::Permissions::from_mode(0o4750)).unwrap();
+    let inode = fs::metadata(env.path("a")).unwrap().ino();
+    patch(&env, "*** Update File: a\n*** Move to: dir/b\n").unwrap();
+    let moved = fs::metadata(env.path("dir/b")).unwrap();
     assert_eq!((moved.ino(), moved.mode() & 0o7777, moved.nlink()), (inode, 0o4750, 2));
-    assert!(!bench.path("a").exists());
+    assert!(!env.path("a").exists());
 }
 
 #[test]
 fn links_and_other_names_are_never_guessed_about() {
-    let bench = Bench::new();
-    bench.put("a", "one\n");
-    symlink("a", bench.path("link")).unwrap();
-    symlink("nowhere", bench.path("dangling")).unwrap();
-    symlink("/etc/hostname", bench.path("out")).unwrap();
-    let before = everything(&bench);
+    let env = ToolTestEnv::new();
+    env.write_file("a", "one\n");
+    symlink("a", env.path("link")).unwrap();
+    symlink("nowhere", env.path("dangling")).unwrap();
+    symlink("/etc/hostname", env.path("out")).unwrap();
+    let before = workspace_contents(&env);
     for (body, kind) in [
         ("*** Delete File: link\n", Kind::InvalidArgs),
         ("*** Update File: link\n*** Move to: b\n-one\n+two\n", Kind::InvalidArgs),
@@ -152,42 +152,42 @@ fn links_and_other_names_are_never_guessed_about() {
         ("*** Update File: a\n*** Move to: .pixir/b\n", Kind::ProtectedPath),
         ("*** Delete File: .\n", Kind::InvalidArgs),
     ] {
-        assert_eq!(patch(&bench, body).unwrap_err().kind, kind, "{body}");
-        assert_eq!(everything(&bench), before, "{body}");
+        assert_eq!(patch(&env, body).unwrap_err().kind, kind, "{body}");
+        assert_eq!(workspace_contents(&env), before, "{body}");
     }
-    patch(&bench, "*** Update File: link\n-one\n+two\n").unwrap();
-    assert!(bench.path("link").is_symlink() && bench.bytes("a") == b"two\n");
-    fs::hard_link(bench.path("a"), bench.path("b")).unwrap();
+    patch(&env, "*** Update File: link\n-one\n+two\n").unwrap();
+    assert!(env.path("link").is_symlink() && env.read_bytes("a") == b"two\n");
+    fs::hard_link(env.path("a"), env.path("b")).unwrap();
     let both = "*** Update File: a\n-two\n+x\n*** Update File: b\n-two\n+y\n";
-    assert!(patch(&bench, both).unwrap_err().message.contains("two names of one file"));
-    let output = patch(&bench, "*** Update File: a\n-two\n+three\n").unwrap();
+    assert!(patch(&env, both).unwrap_err().message.contains("two names of one file"));
+    let output = patch(&env, "*** Update File: a\n-two\n+three\n").unwrap();
     assert!(output.text.ends_with("also changes 1 other name of this file"), "{}", output.text);
-    assert_eq!(bench.bytes("b"), b"three\n");
-    let output = patch(&bench, "*** Delete File: a\n").unwrap();
+    assert_eq!(env.read_bytes("b"), b"three\n");
+    let output = patch(&env, "*** Delete File: a\n").unwrap();
     assert!(output.text.ends_with("1 other name keeps the old file"), "{}", output.text);
-    assert_eq!(bench.bytes("b"), b"three\n");
+    assert_eq!(env.read_bytes("b"), b"three\n");
 }
 
 #[test]
 fn a_patch_knows_what_the_session_has_seen_also_after_a_resume() {
-    let bench = Bench::new();
-    bench.put("a", "one\n");
-    bench.put("b", "one\n");
-    bench.put("gone", "one\n");
+    let env = ToolTestEnv::new();
+    env.write_file("a", "one\n");
+    env.write_file("b", "one\n");
+    env.write_file("gone", "one\n");
     for name in ["a", "b", "gone"] {
-        bench.read(json!({ "path": name }));
+        env.read(json!({ "path": name }));
     }
-    bench.put("a", "theirs\none\n");
+    env.write_file("a", "theirs\none\n");
     for body in ["*** Update File: a\n-one\n", "*** Delete File: a\n"] {
-        assert_eq!(patch(&bench, body).unwrap_err().kind, Kind::FileChanged, "{body}");
+        assert_eq!(patch(&env, body).unwrap_err().kind, Kind::FileChanged, "{body}");
     }
     let body = "*** Update File: b\n-one\n+two\n*** Delete File: gone\n";
-    let output = patch(&bench, body).unwrap();
-    bench.edit("b", "two", "three").unwrap();
-    bench.call("write", json!({"path": "gone", "content": "new\n"})).unwrap();
-    let history = exact::history_of([bench.call("read", json!({"path": "gone"})).unwrap(), output]);
-    fs::remove_file(bench.path("gone")).unwrap();
-    let resumed = Bench { toolbox: toolbox(bench.folder.path(), &history), ..bench };
+    let output = patch(&env, body).unwrap();
+    env.edit("b", "two", "three").unwrap();
+    env.call("write", json!({"path": "gone", "content": "new\n"})).unwrap();
+    let history = exact::history_of([env.call("read", json!({"path": "gone"})).unwrap(), output]);
+    fs::remove_file(env.path("gone")).unwrap();
+    let resumed = ToolTestEnv { toolbox: toolbox(env.folder.path(), &history), ..env };
     // The Log says that this Session deleted it, so it was not removed from outside.
     resumed.call("write", json!({"path": "gone", "content": "again\n"})).unwrap();
     assert_eq!(resumed.edit("b", "three", "four").unwrap_err().kind, Kind::FileChanged);
@@ -197,25 +197,25 @@ fn a_patch_knows_what_the_session_has_seen_also_after_a_resume() {
 #[test]
 fn a_step_that_fails_puts_the_others_back() {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
-    let bench = Bench::new();
-    fs::create_dir(bench.path("stuck")).unwrap();
-    bench.put("stuck/file", "stays\n");
-    bench.put("a", "one\n");
-    bench.put("linked", "one\n");
-    fs::hard_link(bench.path("linked"), bench.path("other")).unwrap();
-    bench.put("moved", "one\n");
-    let before = everything(&bench);
-    let inode = fs::metadata(bench.path("a")).unwrap().ino();
-    let folder = fs::File::open(bench.path("stuck")).unwrap();
+    let env = ToolTestEnv::new();
+    fs::create_dir(env.path("stuck")).unwrap();
+    env.write_file("stuck/file", "stays\n");
+    env.write_file("a", "one\n");
+    env.write_file("linked", "one\n");
+    fs::hard_link(env.path("linked"), env.path("other")).unwrap();
+    env.write_file("moved", "one\n");
+    let before = workspace_contents(&env);
+    let inode = fs::metadata(env.path("a")).unwrap().ino();
+    let folder = fs::File::open(env.path("stuck")).unwrap();
     let flags = ioctl_getflags(&folder).unwrap_or(IFlags::empty());
     let is_root = rustix::process::geteuid().is_root();
     if is_root && ioctl_setflags(&folder, flags | IFlags::APPEND).is_err() {
         std::io::stderr().write_all(b"skipped: no folder can be made append-only\n").unwrap();
         return;
     }
-    fs::set_permissions(bench.path("stuck"), fs::Permissions::from_mode(0o555)).ok();
+    fs::set_permissions(env.path("stuck"), fs::Permissions::from_mode(0o555)).ok();
     let result = patch(
-        &bench,
+        &env,
         "*** Add File: new/deep/file\n+x\n*** Update File: a\n-one\n+two\n\
          *** Update File: linked\n-one\n+two\n*** Update File: moved\n*** Move to: elsewhere\n\
          *** Delete File: stuck/file\n",
@@ -224,7 +224,7 @@ fn a_step_that_fails_puts_the_others_back() {
         ioctl_setflags(&folder, flags).unwrap();
     }
     let error = result.unwrap_err();
-    fs::set_permissions(bench.path("stuck"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(env.path("stuck"), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(error.kind, Kind::WriteFailed);
     assert!(error.message.ends_with("every file is as it was"), "{}", error.message);
     let states: Vec<_> = error.details["files"]
@@ -241,17 +241,17 @@ fn a_step_that_fails_puts_the_others_back() {
         ("stuck/file", "failed"),
     ];
     assert_eq!(states, expected);
-    assert_eq!(everything(&bench), before);
-    assert_eq!(fs::metadata(bench.path("a")).unwrap().ino(), inode);
+    assert_eq!(workspace_contents(&env), before);
+    assert_eq!(fs::metadata(env.path("a")).unwrap().ino(), inode);
 }
 
 #[test]
 fn large_files_get_no_preview_but_are_patched() {
-    let bench = Bench::new();
-    bench.put("large", "line\n".repeat(400_000) + "end\n");
+    let env = ToolTestEnv::new();
+    env.write_file("large", "line\n".repeat(400_000) + "end\n");
     let body = envelope("*** Update File: large\n-end\n+END\n");
-    let plan = bench.plan("apply_patch", &body).unwrap();
+    let plan = env.plan("apply_patch", &body).unwrap();
     assert!(plan.diff.is_none() && plan.summary.contains("too many for a preview"));
-    bench.call("apply_patch", body).unwrap();
-    assert!(bench.bytes("large").ends_with(b"line\nEND\n"));
+    env.call("apply_patch", body).unwrap();
+    assert!(env.read_bytes("large").ends_with(b"line\nEND\n"));
 }

@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use super::ToolContext;
-use crate::host::process::{Collected, FOLDER, Output, OutputTarget, SpillFile};
+use crate::host::process::{
+    CapturedOutput, OUTPUT_FOLDER, OutputCollector, OutputTarget, SpillFile,
+};
 use crate::host::workspace::OpenFile;
 
 impl ToolContext {
     /// The destinations of this call's output.
     pub fn output_target(&self) -> OutputTarget {
         OutputTarget {
-            signals: self.signals.clone(),
+            signals: self.events.clone(),
             call_id: self.call_id.clone(),
             spill: SpillFile::for_call(&self.session_folder, &self.call_id),
         }
@@ -19,8 +21,8 @@ impl ToolContext {
 
 /// Opens the full output of a command by the path that its result names. The path may be outside the Workspace,
 /// as the state folder may be; no other file there is opened.
-pub fn open_spilled(context: &ToolContext, path: &Path) -> Option<OpenFile> {
-    let mut folders = context.output_folders.iter().map(|session| session.join(FOLDER));
+pub fn open_spilled_output(context: &ToolContext, path: &Path) -> Option<OpenFile> {
+    let mut folders = context.output_folders.iter().map(|session| session.join(OUTPUT_FOLDER));
     let folder = folders.find(|folder| path.starts_with(folder.path()))?;
     let name = path.strip_prefix(folder.path()).ok()?;
     let file = folder.open().ok()??.open_file(name).ok()??;
@@ -29,7 +31,7 @@ pub fn open_spilled(context: &ToolContext, path: &Path) -> Option<OpenFile> {
 }
 
 /// Bytes of the output limit reserved for the line that names the file.
-const PATH_ROOM: usize = 1024;
+const PATH_RESERVE: usize = 1024;
 
 /// A bounded text for the model, and the file with the whole text if it was too long.
 #[derive(Debug)]
@@ -47,8 +49,8 @@ pub async fn store_text(context: &ToolContext, text: String) -> StoredText {
     if text.len() <= context.output_limit {
         return StoredText { text, path: None, total_bytes };
     }
-    let limit = context.output_limit.saturating_sub(PATH_ROOM);
-    let mut output = Output::silent(
+    let limit = context.output_limit.saturating_sub(PATH_RESERVE);
+    let mut output = OutputCollector::without_live(
         SpillFile::for_call(&context.session_folder, &context.call_id),
         &context.secrets,
         limit,
@@ -56,7 +58,7 @@ pub async fn store_text(context: &ToolContext, text: String) -> StoredText {
     output.push(text.as_bytes()).await;
     let collected = output.finish().await;
     let notes = collected.file_notes().join("\n");
-    let Collected { bounded, total_bytes, spill, .. } = collected;
+    let CapturedOutput { bounded, total_bytes, spill, .. } = collected;
     let mut text = bounded.text;
     if !notes.is_empty() {
         let gap = if text.ends_with('\n') { "" } else { "\n" };
@@ -72,21 +74,21 @@ mod tests {
     use super::*;
     use crate::base::id::{CallId, SessionId};
     use crate::host::workspace::Workspace;
-    use crate::record::event::Signals;
+    use crate::record::event::ToolEvents;
     use crate::record::state_dir::StateRoot;
 
-    fn context_in(folder: &Path, signals: Signals) -> ToolContext {
+    fn context_in(folder: &Path, signals: ToolEvents) -> ToolContext {
         ToolContext {
-            confinement: crate::host::sandbox::Profile::Workspace,
+            sandbox_profile: crate::host::sandbox::Profile::Workspace,
             call_id: CallId::new("call"),
             workspace: Workspace::open(folder).unwrap(),
             cancel: tokio_util::sync::CancellationToken::new(),
-            signals,
+            events: signals,
             secrets: Arc::default(),
             session_folder: StateRoot::in_workspace(folder).session_folder(&SessionId::mint()),
             output_folders: [].into(),
             output_limit: 16 * 1024,
-            desk: crate::tools::tool::Desk::default(),
+            editor: crate::tools::tool::EditorBridge::default(),
             tracker: None,
         }
     }
@@ -98,7 +100,7 @@ mod tests {
     #[test]
     fn the_file_of_a_long_text_is_named_on_a_line_of_its_own_and_so_is_its_absence() {
         let folder = tempfile::tempdir().unwrap();
-        let context = context_in(folder.path(), Signals::nowhere());
+        let context = context_in(folder.path(), ToolEvents::discard());
         let last_lines = |text: &str| {
             let stored = runtime().block_on(store_text(&context, text.to_owned()));
             let lines: Vec<String> = stored.text.lines().rev().take(2).map(str::to_owned).collect();
@@ -110,7 +112,7 @@ mod tests {
             let start = format!("[full output, {} bytes: ", text.len());
             assert!(last.starts_with(&start) && last.ends_with("call.txt]"), "{last}");
         }
-        let output = context.session_folder.path().join(FOLDER);
+        let output = context.session_folder.path().join(OUTPUT_FOLDER);
         std::fs::remove_dir_all(&output).unwrap();
         std::fs::write(&output, "no folder").unwrap();
         let (before, last) = last_lines(&"x\n".repeat(20_000));

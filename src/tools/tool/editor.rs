@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use crate::base::text::BOM;
 
 /// The largest text that is exchanged with the editor, in bytes.
-const LARGEST: usize = 4 << 20;
+const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// How long the editor may take; it answers without asking the user.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EDITOR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The text buffers of a front-end. Paths are absolute.
 pub trait Editor: Send + Sync + Debug {
@@ -32,28 +32,28 @@ pub trait Editor: Send + Sync + Debug {
         text: String,
     ) -> Option<BoxFuture<'static, Result<(), String>>>;
     /// Called when the editor did not answer in time; it should return `None` from now on.
-    fn fell_silent(&self);
+    fn mark_unresponsive(&self);
 }
 
 /// Access to the editor for one call, if there is an editor.
 #[derive(Debug, Clone, Default)]
-pub struct Desk {
+pub struct EditorBridge {
     editor: Option<Arc<dyn Editor>>,
     cancel: CancellationToken,
 }
 
 /// The result of writing a text through the editor.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Handed {
+pub enum EditorWrite {
     /// The editor took the text.
-    Over,
+    Accepted,
     /// There is no editor, or a buffer would not keep this text byte for byte.
     NotAsked,
     /// The editor refused, with this error message.
     Refused(String),
 }
 
-impl Desk {
+impl EditorBridge {
     /// The bridge for a call that `cancel` ends.
     pub fn new(editor: Option<Arc<dyn Editor>>, cancel: CancellationToken) -> Self {
         Self { editor, cancel }
@@ -61,54 +61,56 @@ impl Desk {
 
     /// Whether a file of this size may be open in the editor.
     pub fn may_hold(&self, size: u64) -> bool {
-        self.editor.is_some() && size <= LARGEST as u64
+        self.editor.is_some() && size <= MAX_TEXT_BYTES as u64
     }
 
     /// The text of the buffer, if it differs from the content on disk.
-    pub fn unsaved(&self, path: &Path, disk: &[u8]) -> Option<String> {
+    pub fn unsaved_text(&self, path: &Path, disk: &[u8]) -> Option<String> {
         let editor = self.editor.as_ref()?;
-        let on_disk = std::str::from_utf8(disk).ok().filter(|disk| disk.len() <= LARGEST)?;
-        let held = match self.wait(editor, editor.read_text(path)?) {
+        let on_disk = std::str::from_utf8(disk).ok().filter(|disk| disk.len() <= MAX_TEXT_BYTES)?;
+        let held = match self.block_on_editor(editor, editor.read_text(path)?) {
             Ok(held) => held,
             Err(reason) => {
                 tracing::debug!(path = %path.display(), %reason, "cannot read the editor's buffer");
                 return None;
             }
         };
-        (held.len() <= LARGEST && !is_alike(&held, on_disk)).then_some(held)
+        (held.len() <= MAX_TEXT_BYTES && !shows_same_text(&held, on_disk)).then_some(held)
     }
 
     /// The editor's text of a file that Pixir does not open itself, or the reason why there is none.
-    pub fn text_of(&self, path: &Path) -> Result<String, String> {
+    pub fn read_buffer(&self, path: &Path) -> Result<String, String> {
         let editor = self.editor.as_ref().ok_or("the editor offers no files")?;
         if self.cancel.is_cancelled() {
             return Err("the editor took too long".to_owned());
         }
         let asking = editor.read_text(path).ok_or("the editor offers no files")?;
-        let text = self.wait(editor, asking);
+        let text = self.block_on_editor(editor, asking);
         let text = text.map_err(|reason| format!("the editor does not show it ({reason})"))?;
-        if text.len() > LARGEST {
-            return Err(format!("it has more than {LARGEST} bytes"));
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(format!("it has more than {MAX_TEXT_BYTES} bytes"));
         }
         Ok(text)
     }
 
     /// Writes `new` in place of `old` through the editor.
-    pub fn hand_over(&self, path: &Path, old: &[u8], new: &[u8]) -> Handed {
-        let Some(editor) = &self.editor else { return Handed::NotAsked };
-        let (Some(_), Some(text)) = (plain(old), plain(new)) else { return Handed::NotAsked };
+    pub fn write_text(&self, path: &Path, old: &[u8], new: &[u8]) -> EditorWrite {
+        let Some(editor) = &self.editor else { return EditorWrite::NotAsked };
+        let (Some(_), Some(text)) = (buffer_safe_text(old), buffer_safe_text(new)) else {
+            return EditorWrite::NotAsked;
+        };
         match editor.write_text(path, text.to_owned()) {
-            None => Handed::NotAsked,
-            Some(writing) => match self.wait(editor, writing) {
-                Ok(()) => Handed::Over,
-                Err(reason) => Handed::Refused(reason),
+            None => EditorWrite::NotAsked,
+            Some(writing) => match self.block_on_editor(editor, writing) {
+                Ok(()) => EditorWrite::Accepted,
+                Err(reason) => EditorWrite::Refused(reason),
             },
         }
     }
 
     /// Blocks on a request to the editor: on a thread that may block, or on a worker that first hands its
     /// tasks to another thread.
-    fn wait<T>(
+    fn block_on_editor<T>(
         &self,
         editor: &Arc<dyn Editor>,
         asking: BoxFuture<'static, Result<T, String>>,
@@ -122,8 +124,8 @@ impl Desk {
         let editor = Arc::clone(editor);
         let asking = async move {
             tokio::select! {
-                answer = tokio::time::timeout(PATIENCE, asking) => answer.unwrap_or_else(|_| {
-                    editor.fell_silent();
+                answer = tokio::time::timeout(EDITOR_TIMEOUT, asking) => answer.unwrap_or_else(|_| {
+                    editor.mark_unresponsive();
                     Err("it did not answer".to_owned())
                 }),
                 () = cancelled.cancelled() => Err("the call was cancelled".to_owned()),
@@ -134,20 +136,20 @@ impl Desk {
 }
 
 /// The bytes as text, if an editor's buffer keeps them byte for byte.
-fn plain(bytes: &[u8]) -> Option<&str> {
-    let is_plain = bytes.len() <= LARGEST
+fn buffer_safe_text(bytes: &[u8]) -> Option<&str> {
+    let is_plain = bytes.len() <= MAX_TEXT_BYTES
         && !bytes.starts_with(BOM)
         && memchr::memchr2(b'\r', 0, bytes).is_none();
     std::str::from_utf8(bytes).ok().filter(|_| is_plain)
 }
 
 /// Whether a buffer shows the content on disk: a buffer may normalise newlines and drop the byte order mark.
-fn is_alike(held: &str, disk: &str) -> bool {
-    held == disk || lines(held).eq(lines(disk))
+fn shows_same_text(held: &str, disk: &str) -> bool {
+    held == disk || lines_with_any_ending(held).eq(lines_with_any_ending(disk))
 }
 
 /// The lines of a text with any line endings; the final newline starts no line.
-fn lines(text: &str) -> impl Iterator<Item = &str> {
+fn lines_with_any_ending(text: &str) -> impl Iterator<Item = &str> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);
@@ -174,7 +176,7 @@ mod tests {
             ("a b\n", "a\nb\n", false),
             ("", "a\n", false),
         ] {
-            assert_eq!(is_alike(held, disk), expected, "{held:?} {disk:?}");
+            assert_eq!(shows_same_text(held, disk), expected, "{held:?} {disk:?}");
         }
     }
 
@@ -190,7 +192,7 @@ mod tests {
             (b"gr\xfcn\n", false),
             (b"a\0b", false),
         ] {
-            assert_eq!(plain(bytes).is_some(), expected, "{bytes:?}");
+            assert_eq!(buffer_safe_text(bytes).is_some(), expected, "{bytes:?}");
         }
     }
 }

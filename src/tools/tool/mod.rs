@@ -4,9 +4,9 @@
 //! permission question and the title in presenters. A tool's failure is an answer that the model
 //! reads; it does not end the Turn.
 
+pub mod arg_aliases;
 mod call_output;
 pub mod editor;
-pub mod spelling;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-pub use call_output::{open_spilled, store_text};
-pub use editor::{Desk, Editor};
-pub use spelling::{Aliases, Arguments};
+pub use arg_aliases::{ArgAliases, ArgMap};
+pub use call_output::{open_spilled_output, store_text};
+pub use editor::{Editor, EditorBridge};
 
 use crate::base::id::CallId;
 use crate::base::secret::Secrets;
 use crate::base::tool_error::ToolError;
 use crate::host::sandbox::Profile;
-use crate::host::snapshot::Tracker;
+use crate::host::snapshot::TurnTracker;
 use crate::host::workspace::Workspace;
 #[cfg(test)]
 use crate::model::tool_spec::draw_schema;
-use crate::model::tool_spec::{Schema, ToolSpec};
-use crate::record::event::Signals;
+use crate::model::tool_spec::{ToolSchema, ToolSpec};
+use crate::record::event::ToolEvents;
 use crate::record::state_dir::SessionFolder;
 use crate::settings::config::SocketRule;
 
@@ -41,18 +41,18 @@ pub trait Tool: Send + Sync + 'static {
     /// The name in the model's calls.
     const NAME: &'static str;
     /// The description of the tool in the request to the model.
-    const MANUAL: &'static str;
+    const DESCRIPTION: &'static str;
 
     /// Argument names that other agents use, each with the name in the schema.
-    const ALIASES: Aliases = &[];
+    const ARG_ALIASES: ArgAliases = &[];
 
     /// Converts argument aliases of other agents to the form of the schema.
-    fn respell(args: &mut Arguments) {
-        spelling::rename_all(args, Self::ALIASES);
+    fn normalize_args(args: &mut ArgMap) {
+        arg_aliases::rename_args(args, Self::ARG_ALIASES);
     }
 
     /// Describes what this call would do; must not change anything.
-    fn plan(&self, args: &Self::Args, context: &ToolContext) -> Result<Plan, ToolError>;
+    fn plan(&self, args: &Self::Args, context: &ToolContext) -> Result<CallPlan, ToolError>;
 
     /// Runs the call. Dropping the future must leave nothing running.
     fn run(
@@ -68,7 +68,7 @@ pub struct ToolContext {
     pub call_id: CallId,
     pub workspace: Workspace,
     pub cancel: CancellationToken,
-    pub signals: Signals,
+    pub events: ToolEvents,
     pub secrets: Arc<Secrets>,
     /// The Session's folder beside its Log, for spilled output; created on first use.
     pub session_folder: SessionFolder,
@@ -78,18 +78,18 @@ pub struct ToolContext {
     /// The maximum size of the text for the model, in bytes.
     pub output_limit: usize,
     /// The sandbox profile for commands of this call.
-    pub confinement: Profile,
+    pub sandbox_profile: Profile,
     /// Access to the buffers of an editor that has files of the Workspace open.
-    pub desk: Desk,
+    pub editor: EditorBridge,
     /// Snapshots files before they change, so that changes can be undone.
-    pub tracker: Option<Tracker>,
+    pub tracker: Option<TurnTracker>,
 }
 
 /// What a call would do: its effect, paths, diff and the rights it needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
-pub struct Plan {
-    pub effect: Effect,
+pub struct CallPlan {
+    pub effect: CallEffect,
     /// One line for the user: what the call does.
     pub summary: String,
     /// Workspace-relative paths that it touches.
@@ -104,49 +104,50 @@ pub struct Plan {
     /// cannot be hidden from it.
     pub local_sockets: Option<SocketRule>,
     /// Whether the sandbox keeps it from changing anything, whatever it runs.
-    pub is_held: bool,
+    pub is_sandboxed_read_only: bool,
     /// Whether it must not run beside other calls, although it only reads.
-    pub is_alone: bool,
+    pub is_exclusive: bool,
     /// Whether it only changes files of the Workspace, as its diff shows.
-    pub is_edit: bool,
+    pub is_file_edit: bool,
     /// The shell text that it would run, verbatim.
     pub command: Option<String>,
     /// The agent that would run it, if that is not Pixir itself; a permission is bound to it.
     pub agent: Option<String>,
     /// The command behind the id that the call names. A permission is bound to it as well, because
     /// another Session gives the same id to another command.
-    pub about: Option<String>,
+    pub target_command: Option<String>,
     /// The SHA-256 of the real bytes before and after, because a diff without Secrets can hide a
     /// difference. The call that runs must have the same digest.
     pub bytes_digest: Option<[u8; 32]>,
 }
 
-impl Plan {
+impl CallPlan {
     /// The plan of a change to these files.
-    pub fn edit(summary: String, paths: Vec<PathBuf>) -> Self {
-        Self { paths, is_edit: true, ..Self::new(Effect::Write, summary) }
+    pub fn for_edit(summary: String, paths: Vec<PathBuf>) -> Self {
+        Self { paths, is_file_edit: true, ..Self::new(CallEffect::Write, summary) }
     }
 
     /// The plan of reading this path.
-    pub fn read(summary: String, path: PathBuf) -> Self {
-        Self { paths: vec![path], ..Self::new(Effect::Read, summary) }
+    pub fn for_read(summary: String, path: PathBuf) -> Self {
+        Self { paths: vec![path], ..Self::new(CallEffect::Read, summary) }
     }
 
     /// The plan of a call with this effect, without network and without a sandbox guarantee.
-    pub fn new(effect: Effect, summary: String) -> Self {
+    pub fn new(effect: CallEffect, summary: String) -> Self {
         Self { effect, summary, ..Self::default() }
     }
 
     /// Whether it may run beside other such calls: it only reads, or the sandbox enforces that.
     pub fn is_shareable(&self) -> bool {
-        let changes_nothing = !self.effect.is_mutating() || (self.is_held && !self.network);
-        changes_nothing && !self.is_alone
+        let changes_nothing =
+            !self.effect.is_mutating() || (self.is_sandboxed_read_only && !self.network);
+        changes_nothing && !self.is_exclusive
     }
 }
 
 /// The strongest effect that a call can have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Effect {
+pub enum CallEffect {
     /// Reads only.
     #[default]
     Read,
@@ -156,10 +157,10 @@ pub enum Effect {
     Execute,
 }
 
-impl Effect {
+impl CallEffect {
     /// Whether the call may change something.
     pub fn is_mutating(self) -> bool {
-        self != Effect::Read
+        self != CallEffect::Read
     }
 }
 
@@ -199,12 +200,12 @@ pub trait AnyTool: Send + Sync {
     fn spec(&self) -> ToolSpec;
     /// The schema generated from the type, for the test that compares it with the stored one.
     #[cfg(test)]
-    fn drawn(&self) -> Value {
+    fn generated_schema(&self) -> Value {
         self.spec().parameters.value()
     }
     /// Converts argument aliases of other agents to the form of the schema.
-    fn respell(&self, _args: &mut Arguments) {}
-    fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError>;
+    fn normalize_args(&self, _args: &mut ArgMap) {}
+    fn plan(&self, args: &Value, context: &ToolContext) -> Result<CallPlan, ToolError>;
     fn run(
         &self,
         args: Value,
@@ -213,30 +214,30 @@ pub trait AnyTool: Send + Sync {
 }
 
 /// The definition of a tool of this type.
-pub fn spec_of<T: Tool>() -> ToolSpec {
+pub fn tool_spec<T: Tool>() -> ToolSpec {
     ToolSpec {
         name: T::NAME.to_owned(),
-        description: T::MANUAL.to_owned(),
-        parameters: Schema::of::<T::Args>(T::NAME),
+        description: T::DESCRIPTION.to_owned(),
+        parameters: ToolSchema::for_args::<T::Args>(T::NAME),
     }
 }
 
 impl<T: Tool> AnyTool for T {
     fn spec(&self) -> ToolSpec {
-        spec_of::<T>()
+        tool_spec::<T>()
     }
 
     #[cfg(test)]
-    fn drawn(&self) -> Value {
+    fn generated_schema(&self) -> Value {
         draw_schema::<T::Args>()
     }
 
-    fn respell(&self, args: &mut Arguments) {
-        T::respell(args);
+    fn normalize_args(&self, args: &mut ArgMap) {
+        T::normalize_args(args);
     }
 
-    fn plan(&self, args: &Value, context: &ToolContext) -> Result<Plan, ToolError> {
-        Tool::plan(self, &decode(args.clone())?, context)
+    fn plan(&self, args: &Value, context: &ToolContext) -> Result<CallPlan, ToolError> {
+        Tool::plan(self, &decode_args(args.clone())?, context)
     }
 
     fn run(
@@ -244,7 +245,7 @@ impl<T: Tool> AnyTool for T {
         args: Value,
         context: ToolContext,
     ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
-        match decode(args) {
+        match decode_args(args) {
             Ok(args) => Box::pin(Tool::run(self, args, context)),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
@@ -252,7 +253,8 @@ impl<T: Tool> AnyTool for T {
 }
 
 /// Parses arguments; serde names the invalid field.
-fn decode<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
-    serde_json::from_value(args)
-        .map_err(|error| ToolError::invalid(format!("these arguments cannot be used: {error}")))
+fn decode_args<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
+    serde_json::from_value(args).map_err(|error| {
+        ToolError::invalid_args(format!("these arguments cannot be used: {error}"))
+    })
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::conformance::actor::{self, play};
+use super::conformance::scripted_model::{self, script_prompt};
 use crate::mcp::server::arguments;
-use crate::support::desk::{Ran, ran};
-use crate::support::house::{DEADLINE, newest_log};
-use crate::support::stage::{Stage, wait_for};
+use crate::support::binary_env::{BinaryEnv, wait_for};
+use crate::support::sign_in_env::{RunOutput, run_command};
+use crate::support::test_env::{DEADLINE, newest_log};
 use crate::support::torture;
 
 /// Where `.ci/run` installs what comes from npm.
@@ -23,7 +23,7 @@ fn modules() -> PathBuf {
 
 /// The `acpx` client, if it is installed on this machine.
 struct Acpx {
-    stage: Stage,
+    env: BinaryEnv,
 }
 
 impl Acpx {
@@ -31,34 +31,34 @@ impl Acpx {
         if !modules().join("acpx").is_dir() || !modules().join("node/bin/node").is_file() {
             let is_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
             assert!(!is_ci, "acpx is not installed; .ci/run does that");
-            torture::say(&format!(
+            torture::print_summary(&format!(
                 "acpx, {story}: skipped, it is not installed (.ci/run does that)"
             ));
             return None;
         }
-        Some(Self { stage: Stage::new(Stage::mark(), actor::script()).await })
+        Some(Self { env: BinaryEnv::new(BinaryEnv::new_mark(), scripted_model::script()).await })
     }
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(modules().join("node/bin/node"));
         command.arg(modules().join("acpx/dist/cli.js"));
-        command.arg("--agent").arg(format!("{} acp", self.stage.program().display()));
-        command.arg("--cwd").arg(self.stage.workspace()).args(["--ttl", "1"]).args(args);
-        self.stage.dress(&mut command);
+        command.arg("--agent").arg(format!("{} acp", self.env.program().display()));
+        command.arg("--cwd").arg(self.env.workspace()).args(["--ttl", "1"]).args(args);
+        self.env.configure_command(&mut command);
         command
     }
 
     #[track_caller]
-    fn run(&self, args: &[&str]) -> Ran {
+    fn run(&self, args: &[&str]) -> RunOutput {
         // Its own process that waits for prompts may be about to leave; then it asks to be called again.
         for _ in 0..20 {
-            let told = ran(&mut self.command(args));
+            let told = run_command(&mut self.command(args));
             if !told.out.contains("is shutting down") {
-                return told.exits(0);
+                return told.assert_exit_code(0);
             }
             std::thread::sleep(std::time::Duration::from_millis(500));
         }
-        ran(&mut self.command(args)).exits(0)
+        run_command(&mut self.command(args)).assert_exit_code(0)
     }
 
     /// Starts it, and lets it run.
@@ -68,7 +68,7 @@ impl Acpx {
     }
 
     fn work(&self) -> PathBuf {
-        self.stage.workspace()
+        self.env.workspace()
     }
 }
 
@@ -85,17 +85,17 @@ fn write(name: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_with_tools_is_allowed_or_denied() {
     let Some(acpx) = Acpx::new("one prompt").await else { return };
-    let prompt = play("go", &[&write("made.txt"), "bash cat made.txt", "echo"]);
+    let prompt = script_prompt("go", &[&write("made.txt"), "bash cat made.txt", "echo"]);
     let told = acpx.run(&["--approve-all", "--format", "json", "--json-strict", "exec", &prompt]);
     assert_eq!(reasons(&told.out), ["end_turn"], "{}", told.out);
     assert!(acpx.work().join("made.txt").exists());
     let told = acpx.run(&["--approve-all", "exec", "hello » say words for acpx"]);
     assert!(told.out.contains("words for acpx"), "{}", told.out);
     // A denial is no failure of ours; the file is not there.
-    let prompt = play("go", &[&write("denied.txt"), "say denied then"]);
-    let denied = ran(&mut acpx.command(&["--deny-all", "exec", &prompt]));
+    let prompt = script_prompt("go", &[&write("denied.txt"), "say denied then"]);
+    let denied = run_command(&mut acpx.command(&["--deny-all", "exec", &prompt]));
     assert!(!acpx.work().join("denied.txt").exists(), "{}", denied.out);
-    acpx.stage.assert_nothing_survives();
+    acpx.env.assert_nothing_survives();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,21 +112,21 @@ async fn a_session_is_made_resumed_listed_and_closed_by_many_processes() {
     let told = acpx.run(&["--approve-all", "prompt", "which word » repeat"]);
     assert!(told.out.contains("rhubarb"), "{}", told.out);
     acpx.run(&["sessions", "close"]);
-    acpx.stage.assert_nothing_survives();
+    acpx.env.assert_nothing_survives();
     // By its id it is taken up again under another name.
     acpx.run(&["sessions", "new", "--name", "again", "--resume-session", &id]);
     let told = acpx.run(&["--approve-all", "prompt", "--session", "again", "which word » repeat"]);
     assert!(told.out.contains("rhubarb"), "{}", told.out);
     acpx.run(&["sessions", "close", "again"]);
-    acpx.stage.assert_nothing_survives();
+    acpx.env.assert_nothing_survives();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_is_cancelled_while_it_runs() {
     let Some(acpx) = Acpx::new("cancel").await else { return };
     acpx.run(&["sessions", "new"]);
-    let command = format!("bash touch begun; sleep 600; echo {}", acpx.stage.mark);
-    let mut prompting = acpx.start(&["--approve-all", "prompt", &play("go", &[&command])]);
+    let command = format!("bash touch begun; sleep 600; echo {}", acpx.env.mark);
+    let mut prompting = acpx.start(&["--approve-all", "prompt", &script_prompt("go", &[&command])]);
     assert!(wait_for(DEADLINE, || acpx.work().join("begun").exists(), |there| *there));
     acpx.run(&["cancel"]);
     let ended = wait_for(DEADLINE, || prompting.try_wait().unwrap(), Option::is_some);
@@ -138,20 +138,20 @@ async fn a_command_is_cancelled_while_it_runs() {
     };
     assert_eq!(wait_for(Duration::from_secs(10), last, |end| end == "interrupted"), "interrupted");
     acpx.run(&["sessions", "close"]);
-    acpx.stage.assert_nothing_survives();
+    acpx.env.assert_nothing_survives();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_of_a_server_that_it_hands_over_is_called() {
     let Some(acpx) = Acpx::new("MCP").await else { return };
-    acpx.stage.configure(&json!({"durability": "none", "mcp": {"wait_ms": 60_000}}));
+    acpx.env.configure(&json!({"durability": "none", "mcp": {"wait_ms": 60_000}}));
     let env = json!([{"name": "STORY_SERVER", "value": "{}"}]);
-    let server = json!({"name": "story", "command": "/bin/sh", "args": arguments(&acpx.stage.mark), "env": env});
+    let server = json!({"name": "story", "command": "/bin/sh", "args": arguments(&acpx.env.mark), "env": env});
     let settings = acpx.work().join("mcp.json");
     std::fs::write(&settings, json!({ "mcpServers": [server] }).to_string()).unwrap();
-    let prompt = play("go", &[r#"call mcp__story__echo {"text":"hello"}"#, "echo"]);
+    let prompt = script_prompt("go", &[r#"call mcp__story__echo {"text":"hello"}"#, "echo"]);
     let settings = settings.to_str().unwrap();
     let told = acpx.run(&["--approve-all", "--mcp-config", settings, "exec", &prompt]);
     assert!(told.out.contains("you said hello"), "{}", told.out);
-    acpx.stage.assert_nothing_survives();
+    acpx.env.assert_nothing_survives();
 }

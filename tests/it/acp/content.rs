@@ -3,16 +3,16 @@
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::{editor, facts, stage};
+use super::{facts, new_binary_env, new_client};
 
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_blocks_reach_the_model_in_order() {
-    let stage = stage([Reply::says("seen"), Reply::says("again")]).await;
-    let (mut editor, id) = editor(&stage, &[], json!({}));
+    let env = new_binary_env([Reply::says("seen"), Reply::says("again")]).await;
+    let (mut editor, id) = new_client(&env, &[], json!({}));
     let file =
-        format!("file://{}", stage.workspace().canonicalize().unwrap().join("src/a.rs").display());
+        format!("file://{}", env.workspace().canonicalize().unwrap().join("src/a.rs").display());
     let prompt = json!([
         {"type": "text", "text": "Compare "},
         {"type": "resource_link", "name": "a.rs", "uri": file},
@@ -24,7 +24,7 @@ async fn all_blocks_reach_the_model_in_order() {
     let params = json!({"sessionId": id, "prompt": prompt, "_meta": {"presenter_context": "Cursor in a.rs, line 3"}});
     let answer = editor.call("session/prompt", params).unwrap();
     assert_eq!(answer["stopReason"], "end_turn");
-    let message = &facts(&stage, "user_message")[0];
+    let message = &facts(&env, "user_message")[0];
     let text = message["text"].as_str().unwrap();
     assert!(
         text.starts_with(
@@ -40,24 +40,24 @@ async fn all_blocks_reach_the_model_in_order() {
             .unwrap()
             .ends_with("Context from the user's editor:\nCursor in a.rs, line 3")
     );
-    let body = stage.server.requests()[0].body_text.clone();
+    let body = env.server.requests()[0].body_text.clone();
     for part in ["fn b() {}", "data:image/png;base64,", "Cursor in a.rs, line 3"] {
         assert!(body.contains(part), "{part}");
     }
     // What the editor says is said again only when it changed.
-    editor.turn(&id, "and?").unwrap();
-    let second = &facts(&stage, "user_message")[1];
+    editor.run_prompt(&id, "and?").unwrap();
+    let second = &facts(&env, "user_message")[1];
     assert!(!second["context"].as_str().unwrap_or_default().contains("Cursor"), "{second}");
-    assert!(editor.end().0.success());
+    assert!(editor.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_show_their_output_as_the_client_likes_it() {
     let command = "echo one; echo two >&2; exit 3";
     let call = || Reply::calls("bash", json!({ "command": command }));
-    let stage = stage([call(), Reply::says("a"), call(), Reply::says("b")]).await;
-    let (mut editor, id) = editor(&stage, &["--auto"], json!({}));
-    editor.turn(&id, "go").unwrap();
+    let env = new_binary_env([call(), Reply::says("a"), call(), Reply::says("b")]).await;
+    let (mut editor, id) = new_client(&env, &["--auto"], json!({}));
+    editor.run_prompt(&id, "go").unwrap();
     let updates = editor.updates();
     let of_call: Vec<&Value> =
         updates.iter().filter(|update| update.get("toolCallId").is_some()).collect();
@@ -69,11 +69,11 @@ async fn commands_show_their_output_as_the_client_likes_it() {
     let text = last["content"][0]["content"]["text"].as_str().unwrap();
     assert!(text.starts_with("```\none\n") && text.contains("exit code 3"), "{text}");
     assert_eq!(last["rawOutput"]["details"]["exit_code"], 3);
-    assert!(editor.end().0.success());
+    assert!(editor.close_and_wait().0.success());
 
     let (mut editor, id) =
-        super::editor(&stage, &["--auto"], json!({"_meta": {"terminal_output": true}}));
-    editor.turn(&id, "go").unwrap();
+        super::new_client(&env, &["--auto"], json!({"_meta": {"terminal_output": true}}));
+    editor.run_prompt(&id, "go").unwrap();
     let updates = editor.updates();
     let of_call: Vec<&Value> =
         updates.iter().filter(|update| update.get("toolCallId").is_some()).collect();
@@ -85,14 +85,14 @@ async fn commands_show_their_output_as_the_client_likes_it() {
         .collect();
     assert!(printed.contains("one\r\n"), "{printed}");
     assert_eq!(of_call.last().unwrap()["_meta"]["terminal_exit"]["exit_code"], 3);
-    assert!(editor.end().0.success());
+    assert!(editor.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_messages_of_one_response_stay_two() {
-    let stage = stage([Reply::new().text("First.").text("Second.")]).await;
-    let (mut editor, id) = editor(&stage, &[], json!({}));
-    editor.turn(&id, "go").unwrap();
+    let env = new_binary_env([Reply::new().text("First.").text("Second.")]).await;
+    let (mut editor, id) = new_client(&env, &[], json!({}));
+    editor.run_prompt(&id, "go").unwrap();
     let updates = editor.updates();
     let chunks: Vec<(&Value, &str)> = updates
         .iter()
@@ -101,5 +101,5 @@ async fn two_messages_of_one_response_stay_two() {
         .collect();
     assert_eq!(chunks.iter().map(|(_, text)| *text).collect::<Vec<_>>(), ["First.", "Second."]);
     assert_ne!(chunks[0].0, chunks[1].0);
-    assert!(editor.end().0.success());
+    assert!(editor.close_and_wait().0.success());
 }

@@ -3,8 +3,8 @@
 use pixir::scripted::Reply;
 use serde_json::json;
 
-use super::{facts, stage};
-use crate::support::editor::Editor;
+use super::{facts, new_binary_env};
+use crate::support::acp_client::AcpClient;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() {
@@ -17,7 +17,7 @@ async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() 
             json!({"command": format!("echo hello > {}", folder.join("by-bash").display())}),
         )
     };
-    let stage = stage([
+    let env = new_binary_env([
         write(&near, "by-tool"),
         Reply::says("one"),
         write(&far, "by-tool"),
@@ -26,40 +26,41 @@ async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() 
         Reply::says("three"),
     ])
     .await;
-    let mut editor = Editor::start(&stage, &["--auto"]);
-    let hello = editor.initialize(json!({}));
+    let mut client = AcpClient::start(&env, &["--auto"]);
+    let hello = client.initialize(json!({}));
     let advertised = &hello["agentCapabilities"]["sessionCapabilities"]["additionalDirectories"];
     assert_eq!(advertised, &json!({}));
-    let params = json!({"cwd": stage.workspace(), "mcpServers": [], "additionalDirectories": [near, "/etc"]});
-    let made = editor.call("session/new", params).unwrap();
+    let params =
+        json!({"cwd": env.workspace(), "mcpServers": [], "additionalDirectories": [near, "/etc"]});
+    let made = client.call("session/new", params).unwrap();
     let id = made["sessionId"].as_str().unwrap().to_owned();
-    let listed = |editor: &mut Editor| {
-        let listed = editor.call("session/list", json!({"cwd": stage.workspace()})).unwrap();
+    let listed = |client: &mut AcpClient| {
+        let listed = client.call("session/list", json!({"cwd": env.workspace()})).unwrap();
         listed["sessions"][0]["additionalDirectories"].clone()
     };
-    assert_eq!(listed(&mut editor), json!([near]), "what is used is listed");
-    editor.turn(&id, "near").unwrap();
-    let told = crate::support::editor::text_of(&editor.updates(), "agent_message_chunk");
+    assert_eq!(listed(&mut client), json!([near]), "what is used is listed");
+    client.run_prompt(&id, "near").unwrap();
+    let told = crate::support::acp_client::joined_text(&client.updates(), "agent_message_chunk");
     assert!(told.contains("/etc cannot be writable"), "what is not used is told: {told}");
     assert_eq!(std::fs::read_to_string(near.join("by-tool")).unwrap(), "written\n");
     assert_eq!(std::fs::read_to_string(near.join("by-bash")).unwrap(), "hello\n");
-    let context = facts(&stage, "user_message")[0]["context"].as_str().unwrap().to_owned();
+    let context = facts(&env, "user_message")[0]["context"].as_str().unwrap().to_owned();
     assert!(context.contains(near.to_str().unwrap()) && !context.contains("/etc"), "{context}");
-    editor.turn(&id, "far").unwrap();
+    client.run_prompt(&id, "far").unwrap();
     assert!(std::fs::read_dir(&far).unwrap().next().is_none(), "nobody gave it that one");
-    let failed = editor.updates().iter().filter(|update| update["status"] == "failed").count();
+    let failed = client.updates().iter().filter(|update| update["status"] == "failed").count();
     assert_eq!(failed, 2);
     // Who opens the Session again says again what belongs to it.
-    editor.call("session/resume", json!({"sessionId": id, "cwd": stage.workspace()})).unwrap();
-    assert_eq!(listed(&mut editor), json!(null));
-    editor.turn(&id, "near again").unwrap();
+    client.call("session/resume", json!({"sessionId": id, "cwd": env.workspace()})).unwrap();
+    assert_eq!(listed(&mut client), json!(null));
+    client.run_prompt(&id, "near again").unwrap();
     assert!(!near.join("again").exists());
     // What is beside the Workspace is not surveyed, so undo leaves it alone, and says so.
-    let told = editor.turn(&id, "/undo 3").unwrap();
+    let told = client.run_prompt(&id, "/undo 3").unwrap();
     assert_eq!(told["stopReason"], "end_turn");
-    let told = crate::support::editor::text_of(&editor.updates(), "agent_message_chunk");
+    let told = crate::support::acp_client::joined_text(&client.updates(), "agent_message_chunk");
     let left = near.join("by-tool");
     assert!(told.contains("3 Turns taken back") && told.contains(left.to_str().unwrap()), "{told}");
     assert!(left.is_file());
-    assert!(editor.end().0.success());
+    assert!(client.close_and_wait().0.success());
 }

@@ -3,23 +3,22 @@
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::{editor, stage};
+use super::{new_binary_env, new_client};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_listed_in_pages_and_newest_first() {
-    let stage = stage([Reply::says("hello")]).await;
-    let (mut editor, first) = editor(&stage, &[], json!({}));
+    let env = new_binary_env([Reply::says("hello")]).await;
+    let (mut editor, first) = new_client(&env, &[], json!({}));
     for _ in 0..60 {
-        editor.session(&stage.workspace());
+        editor.new_session(&env.workspace());
     }
     // The clock of files ticks every few milliseconds; what is written in one tick is equally new.
     std::thread::sleep(std::time::Duration::from_millis(50));
-    editor.turn(&first, "the first one\nagain").unwrap();
+    editor.run_prompt(&first, "the first one\nagain").unwrap();
     let (mut seen, mut cursor) = (Vec::<Value>::new(), Value::Null);
     for _ in 0..5 {
-        let page = editor
-            .call("session/list", json!({"cwd": stage.workspace(), "cursor": cursor}))
-            .unwrap();
+        let page =
+            editor.call("session/list", json!({"cwd": env.workspace(), "cursor": cursor})).unwrap();
         seen.extend(page["sessions"].as_array().unwrap().iter().cloned());
         cursor = page["nextCursor"].clone();
         if cursor.is_null() {
@@ -31,21 +30,21 @@ async fn sessions_are_listed_in_pages_and_newest_first() {
     assert_eq!((seen.len(), ids.len()), (61, 61), "each of them once");
     assert_eq!(seen[0]["sessionId"], first);
     assert_eq!(seen[0]["title"], "the first one again");
-    assert_eq!(seen[0]["cwd"], json!(stage.workspace().canonicalize().unwrap()));
+    assert_eq!(seen[0]["cwd"], json!(env.workspace().canonicalize().unwrap()));
     assert!(seen[0]["updatedAt"].as_str().unwrap().ends_with('Z'));
     let times: Vec<&str> =
         seen.iter().map(|session| session["updatedAt"].as_str().unwrap()).collect();
     assert!(times.windows(2).all(|pair| pair[0] >= pair[1]), "{times:?}");
-    assert!(editor.end().0.success());
+    assert!(editor.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_directory_all_that_were_used_are_listed() {
-    let stage = stage([]).await;
-    let (mut editor, here) = editor(&stage, &[], json!({}));
-    let other = stage.workspace().join("deeper");
+    let env = new_binary_env([]).await;
+    let (mut editor, here) = new_client(&env, &[], json!({}));
+    let other = env.workspace().join("deeper");
     std::fs::create_dir(&other).unwrap();
-    let there = editor.session(&other);
+    let there = editor.new_session(&other);
     let all = editor.call("session/list", json!({})).unwrap().to_string();
     assert!(all.contains(&here) && all.contains(&there), "{all}");
     let some = editor.call("session/list", json!({ "cwd": other })).unwrap().to_string();
@@ -54,5 +53,5 @@ async fn without_a_directory_all_that_were_used_are_listed() {
     assert_eq!(editor.call("session/delete", json!({ "sessionId": there })).unwrap(), json!({}));
     let none = editor.call("session/list", json!({ "cwd": other })).unwrap();
     assert_eq!(none["sessions"], json!([]));
-    assert!(editor.end().0.success());
+    assert!(editor.close_and_wait().0.success());
 }

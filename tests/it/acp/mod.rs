@@ -17,27 +17,27 @@ mod servers;
 mod signing;
 mod turns;
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::Value;
 
-use crate::support::Stage;
-use crate::support::editor::Editor;
+use crate::support::BinaryEnv;
+use crate::support::acp_client::AcpClient;
 
 /// A test environment whose model gives these replies.
-async fn stage(replies: impl IntoIterator<Item = Reply>) -> Stage {
-    Stage::new(Stage::mark(), Script::new(replies)).await
+async fn new_binary_env(replies: impl IntoIterator<Item = Reply>) -> BinaryEnv {
+    BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new(replies)).await
 }
 
 /// An editor with one Session.
-fn editor(stage: &Stage, args: &[&str], capabilities: Value) -> (Editor, String) {
-    let mut editor = Editor::start(stage, args);
+fn new_client(env: &BinaryEnv, args: &[&str], capabilities: Value) -> (AcpClient, String) {
+    let mut editor = AcpClient::start(env, args);
     editor.initialize(capabilities);
-    let id = editor.session(&stage.workspace());
+    let id = editor.new_session(&env.workspace());
     (editor, id)
 }
 
 /// The facts of one type in the Log.
-fn facts(stage: &Stage, type_name: &str) -> Vec<Value> {
-    let events = stage.events().into_iter().filter(|event| event["type"] == type_name);
+fn facts(env: &BinaryEnv, type_name: &str) -> Vec<Value> {
+    let events = env.events().into_iter().filter(|event| event["type"] == type_name);
     events.map(|event| event["data"].clone()).collect()
 }

@@ -3,8 +3,8 @@
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::{editor, stage};
-use crate::support::editor::{Editor, text_of};
+use super::{new_binary_env, new_client};
+use crate::support::acp_client::{AcpClient, joined_text};
 
 fn kinds(updates: &[Value]) -> Vec<&str> {
     updates.iter().map(|update| update["sessionUpdate"].as_str().unwrap()).collect()
@@ -14,7 +14,7 @@ fn kinds(updates: &[Value]) -> Vec<&str> {
 async fn a_session_of_the_terminal_is_loaded_whole_and_goes_on() {
     let plan = json!({"plan": [{"step": "look", "status": "completed"}, {"step": "change", "status": "in_progress"}]});
     let edit = json!({"path": "a.txt", "edits": [{"old_string": "x", "new_string": "y"}]});
-    let stage = stage([
+    let env = new_binary_env([
         Reply::new()
             .reasoning("Hm")
             .commentary("I look first.")
@@ -27,16 +27,16 @@ async fn a_session_of_the_terminal_is_loaded_whole_and_goes_on() {
         Reply::says("Here again."),
     ])
     .await;
-    std::fs::write(stage.workspace().join("a.txt"), "x\n").unwrap();
-    stage.run(&["--json", "please do"]).expect_code(0);
-    let (id, _) = stage.session().unwrap();
-    let mut editor = Editor::greeted(&stage, json!({}));
-    let params = json!({"sessionId": id.to_string(), "cwd": stage.workspace(), "mcpServers": []});
-    let asked = editor.ask("session/load", params);
-    let answer = editor.answer(asked).unwrap();
+    std::fs::write(env.workspace().join("a.txt"), "x\n").unwrap();
+    env.run(&["--json", "please do"]).expect_code(0);
+    let (id, _) = env.session().unwrap();
+    let mut client = AcpClient::initialized(&env, json!({}));
+    let params = json!({"sessionId": id.to_string(), "cwd": env.workspace(), "mcpServers": []});
+    let asked = client.send_request("session/load", params);
+    let answer = client.wait_for_answer(asked).unwrap();
     // Everything that is heard before the answer is the replay.
-    let place = editor.received.iter().position(|line| line["id"] == asked).unwrap();
-    let told: Vec<Value> = editor.received[..place]
+    let place = client.received.iter().position(|line| line["id"] == asked).unwrap();
+    let told: Vec<Value> = client.received[..place]
         .iter()
         .filter(|line| line["method"] == "session/update")
         .map(|line| line["params"]["update"].clone())
@@ -57,8 +57,8 @@ async fn a_session_of_the_terminal_is_loaded_whole_and_goes_on() {
             "available_commands_update",
         ]
     );
-    assert_eq!(text_of(&told, "user_message_chunk"), "please do");
-    assert_eq!(text_of(&told, "agent_message_chunk"), "I look first.All done.");
+    assert_eq!(joined_text(&told, "user_message_chunk"), "please do");
+    assert_eq!(joined_text(&told, "agent_message_chunk"), "I look first.All done.");
     assert_ne!(told[2]["messageId"], told[6]["messageId"]);
     let titles: Vec<&str> = told[3..6].iter().map(|call| call["title"].as_str().unwrap()).collect();
     assert_eq!(titles, ["Read a.txt", "Edit a.txt", "echo hi"]);
@@ -66,29 +66,29 @@ async fn a_session_of_the_terminal_is_loaded_whole_and_goes_on() {
     assert_eq!(told[4]["content"][0]["oldText"], "x\n");
     assert_eq!(told[7]["entries"].as_array().unwrap().len(), 2);
     assert_eq!(answer["modes"]["currentModeId"], "ask", "an editor's user is asked");
-    editor.drain();
-    assert_eq!(editor.turn(&id.to_string(), "and now").unwrap()["stopReason"], "end_turn");
-    assert!(editor.end().0.success());
+    client.drain();
+    assert_eq!(client.run_prompt(&id.to_string(), "and now").unwrap()["stopReason"], "end_turn");
+    assert!(client.close_and_wait().0.success());
     // And the other way round.
-    let listed = stage.run(&["sessions", "--json"]);
+    let listed = env.run(&["sessions", "--json"]);
     assert!(listed.stdout.contains("please do"), "{}", listed.stdout);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_replayed_is_what_was_shown() {
-    let stage = stage([
+    let env = new_binary_env([
         Reply::new().reasoning("Thinking").text("First I look.").call("list", json!({})),
         Reply::says("That is all."),
     ])
     .await;
-    let (mut editor, id) = editor(&stage, &["--auto"], json!({}));
-    editor.turn(&id, "look").unwrap();
-    let live = editor.updates();
-    let params = json!({"sessionId": id, "cwd": stage.workspace(), "mcpServers": []});
-    editor.call("session/load", params).unwrap();
-    let replay = editor.updates();
+    let (mut client, id) = new_client(&env, &["--auto"], json!({}));
+    client.run_prompt(&id, "look").unwrap();
+    let live = client.updates();
+    let params = json!({"sessionId": id, "cwd": env.workspace(), "mcpServers": []});
+    client.call("session/load", params).unwrap();
+    let replay = client.updates();
     for kind in ["agent_message_chunk", "agent_thought_chunk"] {
-        assert_eq!(text_of(&live, kind).trim(), text_of(&replay, kind).trim(), "{kind}");
+        assert_eq!(joined_text(&live, kind).trim(), joined_text(&replay, kind).trim(), "{kind}");
     }
     let call = |updates: &[Value]| {
         let of_call = updates.iter().filter(|update| update.get("toolCallId").is_some());
@@ -101,39 +101,41 @@ async fn what_is_replayed_is_what_was_shown() {
         })
     };
     assert_eq!(call(&live), call(&replay));
-    assert!(editor.end().0.success());
+    assert!(client.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resumed_session_says_nothing_of_the_past() {
-    let stage = stage([Reply::says("one"), Reply::says("two")]).await;
-    stage.run(&["--json", "first"]).expect_code(0);
-    let (id, _) = stage.session().unwrap();
-    let mut editor = Editor::greeted(&stage, json!({}));
+    let env = new_binary_env([Reply::says("one"), Reply::says("two")]).await;
+    env.run(&["--json", "first"]).expect_code(0);
+    let (id, _) = env.session().unwrap();
+    let mut client = AcpClient::initialized(&env, json!({}));
     // Without servers, and with the prompt on its heels.
-    let resume = editor
-        .ask("session/resume", json!({"sessionId": id.to_string(), "cwd": stage.workspace()}));
-    let prompt = editor.prompt(&id.to_string(), "second");
-    assert!(editor.answer(resume).unwrap()["configOptions"].is_array());
-    assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "end_turn");
-    let updates = editor.updates();
-    assert_eq!(text_of(&updates, "agent_message_chunk"), "two");
-    assert_eq!(text_of(&updates, "user_message_chunk"), "");
-    assert!(editor.end().0.success());
+    let resume = client.send_request(
+        "session/resume",
+        json!({"sessionId": id.to_string(), "cwd": env.workspace()}),
+    );
+    let prompt = client.send_prompt(&id.to_string(), "second");
+    assert!(client.wait_for_answer(resume).unwrap()["configOptions"].is_array());
+    assert_eq!(client.wait_for_answer(prompt).unwrap()["stopReason"], "end_turn");
+    let updates = client.updates();
+    assert_eq!(joined_text(&updates, "agent_message_chunk"), "two");
+    assert_eq!(joined_text(&updates, "user_message_chunk"), "");
+    assert!(client.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_taken_back_is_not_told_again() {
-    let stage = stage([Reply::says("one"), Reply::says("two"), Reply::says("three")]).await;
-    stage.run(&["--json", "first"]).expect_code(0);
-    let (id, _) = stage.session().unwrap();
+    let env = new_binary_env([Reply::says("one"), Reply::says("two"), Reply::says("three")]).await;
+    env.run(&["--json", "first"]).expect_code(0);
+    let (id, _) = env.session().unwrap();
     let id = id.to_string();
-    stage.run(&["resume", &id, "--json", "second"]).expect_code(0);
-    stage.run(&["undo", "--yes", &id]).expect_code(0);
-    let mut editor = Editor::greeted(&stage, json!({}));
-    editor.call("session/load", json!({"sessionId": id, "cwd": stage.workspace()})).unwrap();
-    let told = editor.updates();
-    assert_eq!(text_of(&told, "user_message_chunk"), "first");
-    assert_eq!(text_of(&told, "agent_message_chunk"), "one");
-    assert!(editor.end().0.success());
+    env.run(&["resume", &id, "--json", "second"]).expect_code(0);
+    env.run(&["undo", "--yes", &id]).expect_code(0);
+    let mut client = AcpClient::initialized(&env, json!({}));
+    client.call("session/load", json!({"sessionId": id, "cwd": env.workspace()})).unwrap();
+    let told = client.updates();
+    assert_eq!(joined_text(&told, "user_message_chunk"), "first");
+    assert_eq!(joined_text(&told, "agent_message_chunk"), "one");
+    assert!(client.close_and_wait().0.success());
 }

@@ -16,21 +16,21 @@ use agent_client_protocol::v1::schema::{
 };
 use agent_client_protocol::{AcpAgent, AcpAgentConfig, Agent, Client, Error};
 
-use super::conformance::actor::{self, play};
+use super::conformance::scripted_model::{self, script_prompt};
 use crate::mcp::server::arguments;
-use crate::support::Stage;
-use crate::support::house::DEADLINE;
+use crate::support::BinaryEnv;
 use crate::support::leaks;
+use crate::support::test_env::DEADLINE;
 
 /// What the client was told and asked.
 #[derive(Clone, Default)]
-struct Heard {
+struct ClientRecord {
     updates: Arc<Mutex<Vec<SessionUpdate>>>,
     asked: Arc<Mutex<Vec<RequestPermissionRequest>>>,
 }
 
-impl Heard {
-    fn take(&self) -> Vec<SessionUpdate> {
+impl ClientRecord {
+    fn take_updates(&self) -> Vec<SessionUpdate> {
         std::mem::take(&mut self.updates.lock().unwrap())
     }
 
@@ -46,10 +46,10 @@ impl Heard {
 }
 
 /// `pixir acp`, as the SDK starts it.
-fn agent(stage: &Stage) -> AcpAgent {
-    let mut dressed = std::process::Command::new(stage.program());
-    stage.dress(&mut dressed);
-    let mut config = AcpAgentConfig::new(stage.program()).arg("acp");
+fn agent(env: &BinaryEnv) -> AcpAgent {
+    let mut dressed = std::process::Command::new(env.program());
+    env.configure_command(&mut dressed);
+    let mut config = AcpAgentConfig::new(env.program()).arg("acp");
     for (name, value) in dressed.get_envs() {
         let value = value.unwrap_or_default();
         config = config.env(name.to_string_lossy(), value.to_string_lossy());
@@ -58,9 +58,9 @@ fn agent(stage: &Stage) -> AcpAgent {
 }
 
 /// Drives a client through its agent; it says yes once to whatever it is asked.
-async fn drive(
-    stage: &Stage,
-    heard: &Heard,
+async fn run_with_client(
+    env: &BinaryEnv,
+    heard: &ClientRecord,
     story: impl AsyncFnOnce(ConnectionTo<Agent>) -> Result<(), Error>,
 ) {
     let (told, asked) = (heard.clone(), heard.clone());
@@ -86,11 +86,11 @@ async fn drive(
             },
             agent_client_protocol::on_receive_request!(),
         )
-        .connect_with(agent(stage), story);
+        .connect_with(agent(env), story);
     tokio::time::timeout(DEADLINE, driven).await.expect("the story ends").unwrap();
 }
 
-async fn greet(client: &ConnectionTo<Agent>) -> Result<(), Error> {
+async fn initialize(client: &ConnectionTo<Agent>) -> Result<(), Error> {
     let hello = client.send_request(InitializeRequest::new(ProtocolVersion::V1));
     let hello = hello.block_task().await?;
     assert_eq!(hello.protocol_version, ProtocolVersion::V1);
@@ -131,29 +131,29 @@ fn has_diff(updates: &[SessionUpdate]) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
-    let mark = Stage::mark();
+    let mark = BinaryEnv::new_mark();
     let sleeping = format!("bash echo begun; sleep 600; echo {mark}");
-    let stage = Stage::new(mark, actor::script()).await;
-    let work: PathBuf = stage.workspace().canonicalize().unwrap();
-    let heard = Heard::default();
+    let env = BinaryEnv::new(mark, scripted_model::script()).await;
+    let work: PathBuf = env.workspace().canonicalize().unwrap();
+    let heard = ClientRecord::default();
     let made: Arc<Mutex<Option<SessionId>>> = Arc::default();
     let (ears, place, made_here) = (heard.clone(), work.clone(), Arc::clone(&made));
-    drive(&stage, &heard, async move |client: ConnectionTo<Agent>| {
-        greet(&client).await?;
+    run_with_client(&env, &heard, async move |client: ConnectionTo<Agent>| {
+        initialize(&client).await?;
         let opened =
             client.send_request(NewSessionRequest::new(place.clone())).block_task().await?;
         let session = opened.session_id;
         *made_here.lock().unwrap() = Some(session.clone());
         // A prompt with tools, one of which is asked for.
         let write = r#"call write {"path":"made.txt","content":"made\n"}"#;
-        let script = play("go", &[write, "bash cat made.txt", "echo"]);
+        let script = script_prompt("go", &[write, "bash cat made.txt", "echo"]);
         let answer = prompt(&client, &session, &script).await?;
         assert_eq!(answer.stop_reason, StopReason::EndTurn);
-        let told = ears.take();
+        let told = ears.take_updates();
         assert!(has_diff(&told) && text_of(&told).contains("made"), "{told:?}");
         assert_eq!(ears.asked.lock().unwrap().len(), 1);
         // A command that is cancelled while it runs.
-        let script = play("go", &[&sleeping]);
+        let script = script_prompt("go", &[&sleeping]);
         let running = prompt(&client, &session, &script);
         let cancelling = async {
             ears.wait(|update| format!("{update:?}").contains("begun\\n")).await;
@@ -166,53 +166,53 @@ async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
         let listed = client.send_request(ListSessionsRequest::new()).block_task().await?;
         assert!(listed.sessions.iter().any(|one| one.session_id == session));
         client.send_request(CloseSessionRequest::new(session.clone())).block_task().await?;
-        ears.take();
+        ears.take_updates();
         let load = LoadSessionRequest::new(session.clone(), place.clone());
         client.send_request(load).block_task().await?;
-        let told = ears.take();
+        let told = ears.take_updates();
         assert!(told.iter().any(|update| matches!(update, SessionUpdate::UserMessageChunk(_))));
         assert!(text_of(&told).contains("made"));
         client.send_request(CloseSessionRequest::new(session)).block_task().await?;
         Ok(())
     })
     .await;
-    stage.assert_nothing_survives();
+    env.assert_nothing_survives();
     // Another process goes on with it.
     let session = made.lock().unwrap().clone().unwrap();
     let ears = heard.clone();
-    drive(&stage, &heard, async move |client: ConnectionTo<Agent>| {
-        greet(&client).await?;
-        ears.take();
+    run_with_client(&env, &heard, async move |client: ConnectionTo<Agent>| {
+        initialize(&client).await?;
+        ears.take_updates();
         let resume = ResumeSessionRequest::new(session.clone(), work);
         client.send_request(resume).block_task().await?;
         let answer = prompt(&client, &session, "what was said » repeat").await?;
         assert_eq!(answer.stop_reason, StopReason::EndTurn);
-        assert!(text_of(&ears.take()).contains("cat made.txt"));
+        assert!(text_of(&ears.take_updates()).contains("cat made.txt"));
         client.send_request(CloseSessionRequest::new(session)).block_task().await?;
         Ok(())
     })
     .await;
-    stage.assert_nothing_survives();
+    env.assert_nothing_survives();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_official_client_hands_over_a_server_whose_tool_is_called() {
-    let stage = Stage::new(Stage::mark(), actor::script()).await;
-    stage.configure(&serde_json::json!({"durability": "none", "mcp": {"wait_ms": 60_000}}));
-    let work = stage.workspace().canonicalize().unwrap();
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), scripted_model::script()).await;
+    env.configure(&serde_json::json!({"durability": "none", "mcp": {"wait_ms": 60_000}}));
+    let work = env.workspace().canonicalize().unwrap();
     let server = McpServerStdio::new("story", "/bin/sh")
-        .args(arguments(&stage.mark))
+        .args(arguments(&env.mark))
         .env(vec![EnvVariable::new("STORY_SERVER", "{}")]);
-    let heard = Heard::default();
+    let heard = ClientRecord::default();
     let ears = heard.clone();
-    drive(&stage, &heard, async move |client: ConnectionTo<Agent>| {
-        greet(&client).await?;
+    run_with_client(&env, &heard, async move |client: ConnectionTo<Agent>| {
+        initialize(&client).await?;
         let new = NewSessionRequest::new(work).mcp_servers(vec![McpServer::Stdio(server)]);
         let session = client.send_request(new).block_task().await?.session_id;
-        let script = play("go", &[r#"call mcp__story__echo {"text":"hello"}"#, "echo"]);
+        let script = script_prompt("go", &[r#"call mcp__story__echo {"text":"hello"}"#, "echo"]);
         let answer = prompt(&client, &session, &script).await?;
         assert_eq!(answer.stop_reason, StopReason::EndTurn);
-        assert!(text_of(&ears.take()).contains("you said hello"));
+        assert!(text_of(&ears.take_updates()).contains("you said hello"));
         assert_eq!(
             ears.asked.lock().unwrap().len(),
             1,
@@ -222,5 +222,5 @@ async fn the_official_client_hands_over_a_server_whose_tool_is_called() {
         Ok(())
     })
     .await;
-    stage.assert_nothing_survives();
+    env.assert_nothing_survives();
 }

@@ -2,22 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use super::{editor, stage};
-use crate::support::Stage;
-use crate::support::editor::text_of;
+use super::{new_binary_env, new_client};
+use crate::support::BinaryEnv;
+use crate::support::acp_client::joined_text;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_is_told_in_pieces_and_then_the_prompt_is_answered() {
-    let stage = stage([Reply::new().reasoning("Let me think").text("one two three")]).await;
-    let (mut editor, id) = editor(&stage, &[], json!({}));
-    let answer = editor.turn(&id, "count\nto three").unwrap();
+    let env = new_binary_env([Reply::new().reasoning("Let me think").text("one two three")]).await;
+    let (mut editor, id) = new_client(&env, &[], json!({}));
+    let answer = editor.run_prompt(&id, "count\nto three").unwrap();
     assert_eq!(answer, json!({"stopReason": "end_turn"}));
     let updates = editor.updates();
-    assert_eq!(text_of(&updates, "agent_message_chunk"), "one two three");
-    assert_eq!(text_of(&updates, "agent_thought_chunk").trim(), "Let me think");
+    assert_eq!(joined_text(&updates, "agent_message_chunk"), "one two three");
+    assert_eq!(joined_text(&updates, "agent_thought_chunk").trim(), "Let me think");
     let kinds: Vec<&str> =
         updates.iter().map(|update| update["sessionUpdate"].as_str().unwrap()).collect();
     assert_eq!(kinds[0], "available_commands_update", "{kinds:?}");
@@ -31,101 +31,105 @@ async fn an_answer_is_told_in_pieces_and_then_the_prompt_is_answered() {
         .map(|update| &update["messageId"])
         .collect();
     assert!(ids.windows(2).all(|pair| pair[0] == pair[1]) && ids[0].is_string(), "{ids:?}");
-    assert!(editor.end().0.success());
+    assert!(editor.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_turn_says_so_twice() {
     let refused = json!({"error": {"code": "invalid_api_key", "message": "no such key"}});
     let broken = json!({"error": {"code": "bad_request", "message": "that makes no sense"}});
-    let stage =
-        stage([Reply::status(401, refused.to_string()), Reply::status(400, broken.to_string())])
-            .await;
-    let (mut editor, id) = editor(&stage, &[], json!({}));
-    let error = editor.turn(&id, "go").unwrap_err();
+    let env = new_binary_env([
+        Reply::status(401, refused.to_string()),
+        Reply::status(400, broken.to_string()),
+    ])
+    .await;
+    let (mut editor, id) = new_client(&env, &[], json!({}));
+    let error = editor.run_prompt(&id, "go").unwrap_err();
     assert_eq!(error["code"], -32_000, "{error}");
-    let told = text_of(&editor.updates(), "agent_message_chunk");
+    let told = joined_text(&editor.updates(), "agent_message_chunk");
     assert!(told.starts_with('\u{26a0}'), "{told}");
-    let error = editor.turn(&id, "again").unwrap_err();
+    let error = editor.run_prompt(&id, "again").unwrap_err();
     assert_eq!(error["code"], -32_603, "{error}");
     assert!(error["data"]["details"].as_str().unwrap().contains("makes no sense"), "{error}");
-    let told = text_of(&editor.updates(), "agent_message_chunk");
+    let told = joined_text(&editor.updates(), "agent_message_chunk");
     assert!(told.contains("makes no sense"), "{told}");
-    assert!(editor.end().0.success());
+    assert!(editor.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_end_has_its_own_reason() {
     let mut cut = Reply::says("half an");
     cut = cut.incomplete("max_output_tokens");
-    let stage = stage([
+    let env = new_binary_env([
         cut,
         Reply::new().incomplete("max_output_tokens"),
         Reply::new().refusal("I will not"),
         Reply::calls("list", json!({})),
     ])
     .await;
-    let (mut editor, id) = editor(&stage, &["--max-iterations", "1"], json!({}));
+    let (mut editor, id) = new_client(&env, &["--max-iterations", "1"], json!({}));
     for (prompt, reason) in
         [("a", "max_tokens"), ("b", "max_tokens"), ("c", "refusal"), ("d", "max_turn_requests")]
     {
-        let answer = editor.turn(&id, prompt).unwrap();
+        let answer = editor.run_prompt(&id, prompt).unwrap();
         assert_eq!(answer["stopReason"], reason, "{prompt}");
     }
-    assert!(editor.end().0.success());
+    assert!(editor.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_prompt_is_answered_at_once_and_the_next_one_works() {
-    let mark = Stage::mark();
+    let mark = BinaryEnv::new_mark();
     let command = format!("echo begun; sleep 600; echo {mark}");
-    let script =
-        Script::new([Reply::calls("bash", json!({"command": command})), Reply::says("here again")]);
-    let stage = Stage::new(mark, script).await;
-    let (mut editor, id) = editor(&stage, &["--auto"], json!({}));
-    let running = editor.prompt(&id, "go");
-    editor.wait("its output", |message| message.to_string().contains("begun\\n"));
+    let script = ModelScript::new([
+        Reply::calls("bash", json!({"command": command})),
+        Reply::says("here again"),
+    ]);
+    let env = BinaryEnv::new(mark, script).await;
+    let (mut editor, id) = new_client(&env, &["--auto"], json!({}));
+    let running = editor.send_prompt(&id, "go");
+    editor.wait_for_message("its output", |message| message.to_string().contains("begun\\n"));
     // Two more prompts: one that the cancel covers, and one that comes after it.
-    let covered = editor.prompt(&id, "never mind");
+    let covered = editor.send_prompt(&id, "never mind");
     editor.notify("session/cancel", json!({"sessionId": id}));
     let began = Instant::now();
-    let next = editor.prompt(&id, "and now");
-    assert_eq!(editor.answer(running).unwrap()["stopReason"], "cancelled");
+    let next = editor.send_prompt(&id, "and now");
+    assert_eq!(editor.wait_for_answer(running).unwrap()["stopReason"], "cancelled");
     // The promise is a second; a loaded machine gets more.
     assert!(began.elapsed() < Duration::from_secs(10));
-    assert_eq!(editor.answer(covered).unwrap()["stopReason"], "cancelled");
-    assert_eq!(editor.answer(next).unwrap()["stopReason"], "end_turn");
+    assert_eq!(editor.wait_for_answer(covered).unwrap()["stopReason"], "cancelled");
+    assert_eq!(editor.wait_for_answer(next).unwrap()["stopReason"], "end_turn");
     let updates = editor.updates();
-    assert_eq!(text_of(&updates, "agent_message_chunk"), "here again");
+    assert_eq!(joined_text(&updates, "agent_message_chunk"), "here again");
     let failed = updates.iter().filter(|update| update["status"] == "failed").count();
     assert_eq!(failed, 1, "the call was ended: {updates:#?}");
-    assert!(editor.end().0.success());
-    stage.assert_nothing_survives();
+    assert!(editor.close_and_wait().0.success());
+    env.assert_nothing_survives();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_can_be_taken_back_by_its_request() {
     let pause = Reply::new().text("wait").pause(Duration::from_mins(10));
-    let stage = stage([pause, Reply::says("fine")]).await;
-    let (mut editor, id) = editor(&stage, &[], json!({}));
-    let running = editor.prompt(&id, "go");
-    editor.update("agent_message_chunk");
+    let env = new_binary_env([pause, Reply::says("fine")]).await;
+    let (mut editor, id) = new_client(&env, &[], json!({}));
+    let running = editor.send_prompt(&id, "go");
+    editor.wait_for_update("agent_message_chunk");
     editor.notify("$/cancel_request", json!({"requestId": running}));
-    assert_eq!(editor.answer(running).unwrap()["stopReason"], "cancelled");
-    assert_eq!(editor.turn(&id, "next").unwrap()["stopReason"], "end_turn");
-    assert!(editor.end().0.success());
+    assert_eq!(editor.wait_for_answer(running).unwrap()["stopReason"], "cancelled");
+    assert_eq!(editor.run_prompt(&id, "next").unwrap()["stopReason"], "end_turn");
+    assert!(editor.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_is_asked_with_its_diff_and_told_with_its_diff() {
     let edit = json!({"path": "a.txt", "edits": [{"old_string": "two", "new_string": "2"}]});
-    let stage = stage([Reply::calls("edit", edit), Reply::says("done")]).await;
-    std::fs::write(stage.workspace().join("a.txt"), "one\ntwo\nthree\n").unwrap();
-    let (mut editor, id) = editor(&stage, &[], json!({}));
-    let prompt = editor.prompt(&id, "change it");
-    let asked = editor.request("session/request_permission");
+    let env = new_binary_env([Reply::calls("edit", edit), Reply::says("done")]).await;
+    std::fs::write(env.workspace().join("a.txt"), "one\ntwo\nthree\n").unwrap();
+    let (mut editor, id) = new_client(&env, &[], json!({}));
+    let prompt = editor.send_prompt(&id, "change it");
+    let asked = editor.wait_for_request("session/request_permission");
     let call = &asked["params"]["toolCall"];
-    let path = stage.workspace().canonicalize().unwrap().join("a.txt");
+    let path = env.workspace().canonicalize().unwrap().join("a.txt");
     let diff = json!({"type": "diff", "path": path, "oldText": "one\ntwo\nthree\n", "newText": "one\n2\nthree\n"});
     assert_eq!(call["content"], json!([diff]));
     assert_eq!((&call["title"], &call["kind"]), (&json!("Edit a.txt"), &json!("edit")));
@@ -138,10 +142,10 @@ async fn a_change_is_asked_with_its_diff_and_told_with_its_diff() {
         .collect();
     assert_eq!(kinds, ["once", "session_edits", "reject"]);
     editor.choose(&asked, "once");
-    assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "end_turn");
+    assert_eq!(editor.wait_for_answer(prompt).unwrap()["stopReason"], "end_turn");
     let updates = editor.updates();
     let done = updates.iter().find(|update| update["status"] == "completed").unwrap();
     assert_eq!(done["content"], json!([diff]), "the text does not replace the change");
     assert_eq!(std::fs::read_to_string(path).unwrap(), "one\n2\nthree\n");
-    assert!(editor.end().0.success());
+    assert!(editor.close_and_wait().0.success());
 }

@@ -5,28 +5,28 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use pixir::scripted::{Received, Reply, Script};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::{Value, json};
 
 use super::{of_type, tokens, too_long};
-use crate::support::Stage;
-use crate::support::editor::Editor;
-use crate::support::torture::{Size, say};
+use crate::support::BinaryEnv;
+use crate::support::acp_client::AcpClient;
+use crate::support::torture::{SuiteSize, print_summary};
 
 /// Small, but larger than instructions and tools.
 const WINDOW: u64 = 16_000;
 
 /// What was wrong with requests, and how large they were.
 #[derive(Default)]
-struct Seen {
+struct RequestProblems {
     problems: Mutex<Vec<String>>,
     largest: AtomicU64,
     requests: AtomicUsize,
     overflows: AtomicUsize,
 }
 
-impl Seen {
-    fn check(&self, request: &Received, size: u64) {
+impl RequestProblems {
+    fn check(&self, request: &ReceivedRequest, size: u64) {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         self.largest.fetch_max(size, Ordering::Relaxed);
         let mut problems = self.problems.lock().unwrap();
@@ -55,7 +55,7 @@ impl Seen {
     }
 }
 
-fn answer(request: &Received, seen: &Seen) -> Reply {
+fn answer(request: &ReceivedRequest, seen: &RequestProblems) -> Reply {
     let size = tokens(request);
     seen.check(request, size);
     if size > WINDOW {
@@ -113,27 +113,27 @@ fn slope(values: &[f64]) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
-    let turns = Size::asked().of(50, 500);
-    let seen = Arc::new(Seen::default());
+    let turns = SuiteSize::from_environment().choose(50, 500);
+    let seen = Arc::new(RequestProblems::default());
     let watching = Arc::clone(&seen);
-    let script = Script::answering(move |request| answer(request, &watching));
-    let stage = Stage::new(Stage::mark(), script).await;
-    stage.configure(
+    let script = ModelScript::answering(move |request| answer(request, &watching));
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    env.configure(
         &json!({"durability": "none", "context_window": WINDOW, "acp": {"mode": "auto"}}),
     );
     for number in 0..7 {
         let text = format!("line of file {number} with a few words in it\n").repeat(60);
-        fs::write(stage.workspace().join(format!("file{number}.txt")), text).unwrap();
+        fs::write(env.workspace().join(format!("file{number}.txt")), text).unwrap();
     }
     let capabilities = json!({"session": {"notices": {}, "compaction": {}}});
-    let mut editor = Editor::greeted(&stage, capabilities);
-    let id = editor.session(&stage.workspace());
+    let mut client = AcpClient::initialized(&env, capabilities);
+    let id = client.new_session(&env.workspace());
     let mut memory = Vec::new();
     let (mut begun, mut compactions, mut pressures) = (0, 0, 0);
     for turn in 0..turns {
-        let ended = editor.turn(&id, &format!("turn {turn}: look at the next file"));
+        let ended = client.run_prompt(&id, &format!("turn {turn}: look at the next file"));
         assert_eq!(ended, Ok(json!({"stopReason": "end_turn"})), "turn {turn}");
-        for update in editor.updates() {
+        for update in client.updates() {
             if update["sessionUpdate"] == "compaction_update" {
                 begun += usize::from(update["status"] == "in_progress");
                 compactions += usize::from(update["status"] == "completed");
@@ -142,15 +142,15 @@ async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
                 update["title"].as_str().is_some_and(|title| title.contains("window"));
             pressures += usize::from(is_pressure);
         }
-        editor.received.clear();
-        editor.sent.clear();
-        stage.server.take_requests();
-        memory.push(resident(editor.child.id()));
+        client.received.clear();
+        client.sent.clear();
+        env.server.take_requests();
+        memory.push(resident(client.child.id()));
     }
-    let pid_log = stage.session().unwrap().1;
-    assert!(editor.end().0.success());
+    let pid_log = env.session().unwrap().1;
+    assert!(client.close_and_wait().0.success());
     assert_eq!(*seen.problems.lock().unwrap(), Vec::<String>::new());
-    let events = stage.events();
+    let events = env.events();
     let recorded = of_type(&events, "history_compaction");
     assert_eq!((begun, compactions), (recorded.len(), recorded.len()), "each one is told");
     assert!(compactions >= turns / 25, "{compactions}");
@@ -165,14 +165,14 @@ async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
     // What the Session was about is still told.
     let last = recorded.last().unwrap()["data"]["summary"].as_str().unwrap().to_owned();
     assert!(last.contains("turn 0: look at the next file"), "{last}");
-    stage.run(&["verify", &id]).expect_code(0);
+    env.run(&["verify", &id]).expect_code(0);
     // What a checkpoint stands for is not held. A short run has not settled yet, so only a long one
     // can be held to it.
     #[expect(clippy::cast_precision_loss, reason = "counts of a test")]
     let log = fs::metadata(pid_log).unwrap().len() as f64 / 1024.0 / turns as f64;
     let steady = &memory[memory.len() / 3..];
     let slope = slope(steady);
-    say(&format!(
+    print_summary(&format!(
         "{turns} Turns, {} requests, {compactions} compactions, largest request {} of {WINDOW} tokens; \
          memory {:.0} KiB, slope {slope:.1} KiB per Turn where the Log grows by {log:.1}",
         seen.requests.load(Ordering::Relaxed),

@@ -3,11 +3,11 @@
 mod long;
 mod stories;
 
-use pixir::scripted::{Received, Reply};
+use pixir::scripted::{ReceivedRequest, Reply};
 use serde_json::{Value, json};
 
 /// The tokens of everything the model reads in a request, as its tokenizer counts them.
-pub fn tokens(request: &Received) -> u64 {
+pub fn tokens(request: &ReceivedRequest) -> u64 {
     let tokenizer = tiktoken_rs::o200k_base_singleton();
     let mut texts: Vec<String> = Vec::new();
     for item in request.input() {

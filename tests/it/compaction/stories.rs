@@ -3,26 +3,26 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pixir::scripted::{Received, Reply, Script};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::{Value, json};
 
 use super::{of_type, tokens, too_long};
-use crate::support::editor::{Editor, text_of};
-use crate::support::house::say;
-use crate::support::{House, Stage};
+use crate::support::acp_client::{AcpClient, joined_text};
+use crate::support::test_env::send_and_finish;
+use crate::support::{BinaryEnv, TestEnv};
 
 const WINDOW: u64 = 24_000;
 
 /// A test environment whose model gives long answers, and counts tokens correctly.
-async fn talkative(window: u64) -> Stage {
-    let script = Script::answering(|request| {
+async fn long_conversation(window: u64) -> BinaryEnv {
+    let script = ModelScript::answering(|request| {
         let turn = request.user_texts().len();
         let words = format!("Answer {turn}: {}", "and there is more to say ".repeat(500));
         Reply::says(&words).usage(tokens(request), 0, 2_600)
     });
-    let stage = Stage::new(Stage::mark(), script).await;
-    stage.configure(&json!({"durability": "none", "context_window": window}));
-    stage
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    binary_env.configure(&json!({"durability": "none", "context_window": window}));
+    binary_env
 }
 
 fn envelope(text: &str) -> Value {
@@ -31,11 +31,11 @@ fn envelope(text: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tiers_are_told_once_and_room_is_made_at_the_last() {
-    let stage = talkative(WINDOW).await;
+    let binary_env = long_conversation(WINDOW).await;
     let mut told = String::new();
-    told += &stage.run(&["begin"]).stderr;
+    told += &binary_env.run(&["begin"]).stderr;
     for turn in 0..8 {
-        let ended = stage.run(&["resume", "--last", &format!("go on {turn}")]);
+        let ended = binary_env.run(&["resume", "--last", &format!("go on {turn}")]);
         ended.expect_code(0);
         told += &ended.stderr;
     }
@@ -45,7 +45,7 @@ async fn tiers_are_told_once_and_room_is_made_at_the_last() {
     ] {
         assert!(told.contains(words), "{told}");
     }
-    let events = stage.events();
+    let events = binary_env.events();
     let compactions = of_type(&events, "history_compaction");
     assert!(!compactions.is_empty(), "{told}");
     assert_eq!(compactions[0]["data"]["trigger"], "critical_pressure");
@@ -56,7 +56,7 @@ async fn tiers_are_told_once_and_room_is_made_at_the_last() {
         "{told}"
     );
     assert_eq!(told.matches("older conversation is summarised").count(), compactions.len());
-    let requests = stage.server.requests();
+    let requests = binary_env.server.requests();
     let last = requests.last().unwrap();
     assert!(last.user_texts().iter().any(|text| text.contains("What the user said:\n- begin")));
     assert!(requests.iter().all(|request| tokens(request) <= WINDOW));
@@ -64,7 +64,7 @@ async fn tiers_are_told_once_and_room_is_made_at_the_last() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_run_tells_a_tier_once() {
-    let script = Script::answering(|request| {
+    let script = ModelScript::answering(|request| {
         let calls = request.outputs().len();
         let reply = match calls {
             0..12 => Reply::calls("bash", json!({"command": format!("echo {calls}; seq 1 1200")})),
@@ -72,9 +72,9 @@ async fn one_run_tells_a_tier_once() {
         };
         reply.usage(tokens(request), 0, 40)
     });
-    let stage = Stage::new(Stage::mark(), script).await;
-    stage.configure(&json!({"durability": "none", "context_window": WINDOW}));
-    let ended = stage.run(&["--events", "count"]);
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    binary_env.configure(&json!({"durability": "none", "context_window": WINDOW}));
+    let ended = binary_env.run(&["--events", "count"]);
     ended.expect_code(0);
     let events: Vec<Value> =
         ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -90,36 +90,36 @@ async fn one_run_tells_a_tier_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_preview_changes_nothing_and_the_command_keeps_what_it_showed() {
-    let stage = talkative(200_000).await;
-    stage.run(&["build a tower in tower.txt"]).expect_code(0);
+    let binary_env = long_conversation(200_000).await;
+    binary_env.run(&["build a tower in tower.txt"]).expect_code(0);
     for turn in 0..4 {
-        stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
+        binary_env.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
     }
-    let (id, log) = stage.session().unwrap();
+    let (id, log) = binary_env.session().unwrap();
     let id = id.to_string();
     let before = std::fs::read(&log).unwrap();
-    let shown = stage.run(&["compact", "--last", "--dry-run"]);
+    let shown = binary_env.run(&["compact", "--last", "--dry-run"]);
     shown.expect_code(0);
     assert_eq!(std::fs::read(&log).unwrap(), before, "nothing was changed");
     // The number depends on the path of the test environment.
     let (sizes, rest) = shown.stdout.split_once('\n').unwrap();
     assert!(sizes.starts_with(&format!("the conversation of {id} becomes about ")), "{sizes}");
     insta::assert_snapshot!(rest);
-    let as_json = envelope(&stage.run(&["compact", &id, "--dry-run", "--json"]).stdout);
+    let as_json = envelope(&binary_env.run(&["compact", &id, "--dry-run", "--json"]).stdout);
     assert_eq!(
         (&as_json["kind"], &as_json["output"]["compacted"]),
         (&json!("compact"), &json!(false))
     );
 
-    let done = stage.run(&["compact", &id, "--keep-turns", "2", "--json"]);
+    let done = binary_env.run(&["compact", &id, "--keep-turns", "2", "--json"]);
     done.expect_code(0);
     let done = envelope(&done.stdout);
     assert_eq!(done["output"]["compacted"], true);
     assert_eq!(done["output"]["compaction"]["summary"], as_json["output"]["compaction"]["summary"]);
     assert_eq!(done["output"]["compaction"]["turns_compacted"], 3);
-    stage.run(&["verify", &id]).expect_code(0);
-    stage.run(&["resume", "--last", "go on"]).expect_code(0);
-    let requests = stage.server.requests();
+    binary_env.run(&["verify", &id]).expect_code(0);
+    binary_env.run(&["resume", "--last", "go on"]).expect_code(0);
+    let requests = binary_env.server.requests();
     let last = requests.last().unwrap();
     let texts = last.user_texts();
     assert!(texts[0].starts_with("[Checkpoint: events"), "{texts:?}");
@@ -127,9 +127,9 @@ async fn a_preview_changes_nothing_and_the_command_keeps_what_it_showed() {
     assert_eq!(last.input()[0]["role"], "developer", "where it works is still told");
 
     // Where nothing is won, nothing is done.
-    let stage = talkative(200_000).await;
-    stage.run(&["hi"]).expect_code(0);
-    let ended = stage.run(&["compact", "--last"]);
+    let binary_env = long_conversation(200_000).await;
+    binary_env.run(&["hi"]).expect_code(0);
+    let ended = binary_env.run(&["compact", "--last"]);
     ended.expect_code(0);
     assert!(ended.stdout.contains("nothing to compact"), "{}", ended.stdout);
     for (args, code) in [
@@ -137,34 +137,34 @@ async fn a_preview_changes_nothing_and_the_command_keeps_what_it_showed() {
         (vec!["compact", "../../etc/passwd"], 2),
         (vec!["compact", "--last", "--keep-turns", "0"], 2),
     ] {
-        stage.run(&args).expect_code(code);
+        binary_env.run(&args).expect_code(code);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn undo_brings_back_what_was_before_and_a_fork_stays_small() {
-    let stage = talkative(200_000).await;
-    stage.run(&["first wish"]).expect_code(0);
+    let binary_env = long_conversation(200_000).await;
+    binary_env.run(&["first wish"]).expect_code(0);
     for turn in 0..3 {
-        stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
+        binary_env.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
     }
-    let id = stage.session().unwrap().0.to_string();
-    stage.run(&["compact", &id, "--keep-turns", "1"]).expect_code(0);
-    let made = envelope(&stage.run(&["fork", &id, "--json"]).stdout);
+    let id = binary_env.session().unwrap().0.to_string();
+    binary_env.run(&["compact", &id, "--keep-turns", "1"]).expect_code(0);
+    let made = envelope(&binary_env.run(&["fork", &id, "--json"]).stdout);
     let child = made["session_id"].as_str().unwrap().to_owned();
-    stage.run(&["resume", &child, "in the fork"]).expect_code(0);
-    let texts = |stage: &Stage| {
-        let requests = stage.server.requests();
+    binary_env.run(&["resume", &child, "in the fork"]).expect_code(0);
+    let texts = |binary_env: &BinaryEnv| {
+        let requests = binary_env.server.requests();
         let texts = requests.last().unwrap().user_texts();
         texts.iter().map(|text| (*text).to_owned()).collect::<Vec<String>>()
     };
-    let forked = texts(&stage);
+    let forked = texts(&binary_env);
     assert!(forked[0].starts_with("[Checkpoint"), "{forked:?}");
     assert_eq!(&forked[1..], ["step 2", "in the fork"]);
     // Past the compaction: it no longer counts, and everything before it does again.
-    stage.run(&["undo", "--yes", &id]).expect_code(0);
-    stage.run(&["resume", &id, "another way"]).expect_code(0);
-    assert_eq!(texts(&stage), ["first wish", "step 0", "step 1", "another way"]);
+    binary_env.run(&["undo", "--yes", &id]).expect_code(0);
+    binary_env.run(&["resume", &id, "another way"]).expect_code(0);
+    assert_eq!(texts(&binary_env), ["first wish", "step 0", "step 1", "another way"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,7 +173,7 @@ async fn a_request_that_is_refused_as_too_long_is_shortened_and_sent_again_once(
         let refused = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&refused);
         // Nobody told Pixir how small the window really is.
-        let script = Script::answering(move |request: &Received| {
+        let script = ModelScript::answering(move |request: &ReceivedRequest| {
             if request.user_texts().last() == Some(&"go on") && (!fits || tokens(request) > 10_000)
             {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -181,18 +181,18 @@ async fn a_request_that_is_refused_as_too_long_is_shortened_and_sent_again_once(
             }
             Reply::says(&"word ".repeat(3_000)).usage(tokens(request), 0, 3_000)
         });
-        let stage = Stage::new(Stage::mark(), script).await;
-        stage.run(&["begin"]).expect_code(0);
-        stage.run(&["resume", "--last", "more"]).expect_code(0);
-        stage.run(&["resume", "--last", "more"]).expect_code(0);
-        let ended = stage.run(&["resume", "--last", "go on"]);
+        let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+        binary_env.run(&["begin"]).expect_code(0);
+        binary_env.run(&["resume", "--last", "more"]).expect_code(0);
+        binary_env.run(&["resume", "--last", "more"]).expect_code(0);
+        let ended = binary_env.run(&["resume", "--last", "go on"]);
         ended.expect_code(i32::from(!fits));
         assert_eq!(
             refused.load(Ordering::Relaxed),
             if fits { 1 } else { 2 },
             "once more, and no more"
         );
-        let events = stage.events();
+        let events = binary_env.events();
         let compactions = of_type(&events, "history_compaction");
         assert_eq!(compactions.len(), 1);
         assert_eq!(compactions[0]["data"]["trigger"], "overflow_recovery");
@@ -218,17 +218,17 @@ async fn a_request_that_is_refused_as_too_long_is_shortened_and_sent_again_once(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_switched_off_does_not_happen() {
-    let stage = talkative(WINDOW).await;
-    stage.configure(
+    let binary_env = long_conversation(WINDOW).await;
+    binary_env.configure(
         &json!({"durability": "none", "context_window": WINDOW, "compaction": {"auto": false}}),
     );
-    stage.run(&["begin"]).expect_code(0);
+    binary_env.run(&["begin"]).expect_code(0);
     let mut told = String::new();
     for _ in 0..8 {
-        told += &stage.run(&["resume", "--last", "go on"]).stderr;
+        told += &binary_env.run(&["resume", "--last", "go on"]).stderr;
     }
     assert!(told.contains("(critical): make room with `pixir compact 2"), "{told}");
-    assert_eq!(of_type(&stage.events(), "history_compaction"), Vec::<Value>::new());
+    assert_eq!(of_type(&binary_env.events(), "history_compaction"), Vec::<Value>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,7 +241,7 @@ async fn the_sessions_own_model_puts_it_into_words_or_it_is_done_without() {
         (Reply::status(400, "{}"), "deterministic"),
         (Reply::new().text("{\"summ").ends_silently(), "deterministic"),
     ] {
-        let script = Script::answering(move |request| {
+        let script = ModelScript::answering(move |request| {
             let is_asked = request.body["text"]["format"]["name"] == "answer";
             if !is_asked {
                 return Reply::says(&"word ".repeat(2_000)).usage(tokens(request), 0, 2_000);
@@ -251,12 +251,12 @@ async fn the_sessions_own_model_puts_it_into_words_or_it_is_done_without() {
             assert!(request.user_texts()[0].contains("user: build a tower"));
             said.clone().usage(4_321, 0, 99)
         });
-        let stage = Stage::new(Stage::mark(), script).await;
-        stage.run(&["--model", "gpt-6-sol", "build a tower"]).expect_code(0);
+        let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+        binary_env.run(&["--model", "gpt-6-sol", "build a tower"]).expect_code(0);
         for turn in 0..3 {
-            stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
+            binary_env.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
         }
-        let ended = stage.run(&["compact", "--last", "--model-assisted", "--json"]);
+        let ended = binary_env.run(&["compact", "--last", "--model-assisted", "--json"]);
         ended.expect_code(0);
         let made = envelope(&ended.stdout)["output"]["compaction"].clone();
         assert_eq!(made["strategy"], strategy, "{made}");
@@ -267,28 +267,32 @@ async fn the_sessions_own_model_puts_it_into_words_or_it_is_done_without() {
             summary.contains("- build a tower"),
             "the user's words are never the model's: {summary}"
         );
-        let events = stage.events();
+        let events = binary_env.events();
         let bills = of_type(&events, "provider_usage");
         let bill = &bills.last().unwrap()["data"];
         assert_eq!((&bill["purpose"], &bill["model"]), (&json!("compaction"), &json!("gpt-6-sol")));
-        let asked =
-            stage.server.requests().into_iter().find(|request| request.body.get("text").is_some());
+        let asked = binary_env
+            .server
+            .requests()
+            .into_iter()
+            .find(|request| request.body.get("text").is_some());
         assert_eq!(asked.unwrap().body["model"], "gpt-6-sol", "the Session's own model");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_stalls_is_waited_for_no_longer_than_was_said() {
-    let script = Script::answering(|request| match request.body.get("text") {
+    let script = ModelScript::answering(|request| match request.body.get("text") {
         Some(_) => Reply::new().text("{\"summ").stalls(),
         None => Reply::says(&"word ".repeat(2_000)).usage(tokens(request), 0, 2_000),
     });
-    let stage = Stage::new(Stage::mark(), script).await;
-    stage.run(&["build a tower"]).expect_code(0);
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    binary_env.run(&["build a tower"]).expect_code(0);
     for turn in 0..3 {
-        stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
+        binary_env.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
     }
-    let ended = stage.run(&["compact", "--last", "--model-assisted", "--timeout", "4s", "--json"]);
+    let ended =
+        binary_env.run(&["compact", "--last", "--model-assisted", "--timeout", "4s", "--json"]);
     ended.expect_code(0);
     let made = envelope(&ended.stdout)["output"]["compaction"].clone();
     assert_eq!(made["strategy"], "deterministic");
@@ -297,14 +301,14 @@ async fn a_model_that_stalls_is_waited_for_no_longer_than_was_said() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_signed_in_is_no_reason_to_fail() {
-    let stage = talkative(200_000).await;
-    stage.run(&["begin"]).expect_code(0);
+    let binary_env = long_conversation(200_000).await;
+    binary_env.run(&["begin"]).expect_code(0);
     for turn in 0..3 {
-        stage.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
+        binary_env.run(&["resume", "--last", &format!("step {turn}")]).expect_code(0);
     }
-    let mut command = stage.command(&["compact", "--last", "--model-assisted", "--json"]);
+    let mut command = binary_env.command(&["compact", "--last", "--model-assisted", "--json"]);
     command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
-    let ended = crate::support::stage::Running::start(&mut command).end();
+    let ended = crate::support::binary_env::RunningProcess::start(&mut command).end();
     ended.expect_code(0);
     let made = envelope(&ended.stdout)["output"]["compaction"].clone();
     assert_eq!(made["strategy"], "deterministic");
@@ -313,58 +317,63 @@ async fn nobody_signed_in_is_no_reason_to_fail() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_editor_asks_for_room_and_is_told_what_came_of_it() {
-    let stage = talkative(200_000).await;
+    let binary_env = long_conversation(200_000).await;
     let capabilities = json!({"session": {"compaction": {}}});
-    let mut editor = Editor::greeted(&stage, capabilities);
-    let id = editor.session(&stage.workspace());
-    let nothing = editor.turn(&id, "/compact").unwrap();
+    let mut client = AcpClient::initialized(&binary_env, capabilities);
+    let id = client.new_session(&binary_env.workspace());
+    let nothing = client.run_prompt(&id, "/compact").unwrap();
     assert_eq!(nothing["stopReason"], "end_turn");
-    assert!(text_of(&editor.updates(), "agent_message_chunk").contains("nothing to compact yet"));
+    assert!(
+        joined_text(&client.updates(), "agent_message_chunk").contains("nothing to compact yet")
+    );
     for odd in ["all", "0", "-1", "1.5"] {
-        editor.turn(&id, &format!("/compact {odd}")).unwrap();
-        let told = text_of(&editor.updates(), "agent_message_chunk");
+        client.run_prompt(&id, &format!("/compact {odd}")).unwrap();
+        let told = joined_text(&client.updates(), "agent_message_chunk");
         assert!(told.contains("takes the number of Turns to keep"), "{odd}: {told}");
     }
     for turn in 0..4 {
-        editor.turn(&id, &format!("step {turn}")).unwrap();
+        client.run_prompt(&id, &format!("step {turn}")).unwrap();
     }
-    editor.updates();
-    editor.turn(&id, "/compact 1").unwrap();
-    let updates = editor.updates();
+    client.updates();
+    client.run_prompt(&id, "/compact 1").unwrap();
+    let updates = client.updates();
     let told: Vec<&Value> =
         updates.iter().filter(|update| update["sessionUpdate"] == "compaction_update").collect();
     let [begun, update] = told[..] else { panic!("{told:?}") };
     assert_eq!((&begun["status"], &update["status"]), (&json!("in_progress"), &json!("completed")));
     assert_eq!(begun["compactionId"], update["compactionId"]);
     assert!(update["summary"][0]["text"].as_str().unwrap().contains("tokens became"), "{update}");
-    assert!(text_of(&updates, "agent_message_chunk").starts_with("Done: older conversation"));
-    editor.turn(&id, "go on").unwrap();
-    let requests = stage.server.requests();
+    assert!(joined_text(&updates, "agent_message_chunk").starts_with("Done: older conversation"));
+    client.run_prompt(&id, "go on").unwrap();
+    let requests = binary_env.server.requests();
     let texts = requests.last().unwrap().user_texts();
     assert!(texts[0].starts_with("[Checkpoint"), "{texts:?}");
     assert_eq!(&texts[1..], ["step 3", "go on"]);
-    assert!(editor.end().0.success());
-    assert_eq!(of_type(&stage.events(), "history_compaction").len(), 1);
+    assert!(client.close_and_wait().0.success());
+    assert_eq!(of_type(&binary_env.events(), "history_compaction").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_a_socket_everything_is_sent_anew_after_a_compaction() {
-    let script = Script::answering(|request| {
+    let script = ModelScript::answering(|request| {
         Reply::says(&"word ".repeat(1_000)).usage(tokens(request), 0, 1_000)
     });
-    let mut house = House::scripted(script).await;
-    house.config.transport = Some(pixir::Transport::WebSocket);
-    let conversation = house.start().await;
+    let mut env = TestEnv::with_script(script).await;
+    env.config.transport = Some(pixir::TransportSetting::WebSocket);
+    let conversation = env.start().await;
     for turn in 0..3 {
-        assert_eq!(say(&conversation, &format!("step {turn}")).await, pixir::Status::Done);
+        assert_eq!(
+            send_and_finish(&conversation, &format!("step {turn}")).await,
+            pixir::SessionStatus::Done
+        );
     }
     assert!(conversation.compact(Some(1), false).await.unwrap().is_some());
     for text in ["go on", "and on"] {
-        assert_eq!(say(&conversation, text).await, pixir::Status::Done);
+        assert_eq!(send_and_finish(&conversation, text).await, pixir::SessionStatus::Done);
     }
-    let continued: Vec<bool> = house.requests().iter().map(Received::is_continued).collect();
+    let continued: Vec<bool> = env.requests().iter().map(ReceivedRequest::is_continued).collect();
     assert_eq!(continued, [false, true, true, false, true]);
-    let requests = house.requests();
+    let requests = env.requests();
     assert_eq!(&requests[3].user_texts()[1..], ["step 2", "go on"]);
 }
 
@@ -373,7 +382,7 @@ async fn a_single_turn_that_outgrows_the_window_comes_to_its_end() {
     // 40 outputs of some 5,000 tokens: ten times the window, and the message stays.
     let largest = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&largest);
-    let script = Script::answering(move |request| {
+    let script = ModelScript::answering(move |request| {
         let size = tokens(request);
         seen.fetch_max(usize::try_from(size).unwrap(), Ordering::Relaxed);
         if size > WINDOW {
@@ -388,10 +397,10 @@ async fn a_single_turn_that_outgrows_the_window_comes_to_its_end() {
         };
         reply.usage(size, 0, 40)
     });
-    let stage = Stage::new(Stage::mark(), script).await;
-    stage.configure(&json!({"durability": "none", "context_window": WINDOW}));
-    stage.run(&["one enormous task"]).expect_code(0);
-    let events = stage.events();
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    binary_env.configure(&json!({"durability": "none", "context_window": WINDOW}));
+    binary_env.run(&["one enormous task"]).expect_code(0);
+    let events = binary_env.events();
     assert_eq!(of_type(&events, "tool_call").len(), 40);
     let compactions = of_type(&events, "history_compaction");
     assert!(compactions.len() >= 3, "{}", compactions.len());
@@ -404,64 +413,65 @@ async fn a_single_turn_that_outgrows_the_window_comes_to_its_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn room_that_cannot_be_made_is_not_promised() {
     // One message that nearly fills the window: nothing is older, and nothing can be pruned.
-    let script = Script::answering(|request| Reply::says("read").usage(tokens(request), 0, 10));
-    let stage = Stage::new(Stage::mark(), script).await;
-    stage.configure(&json!({"durability": "none", "context_window": WINDOW}));
+    let script =
+        ModelScript::answering(|request| Reply::says("read").usage(tokens(request), 0, 10));
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    binary_env.configure(&json!({"durability": "none", "context_window": WINDOW}));
     let fixed = {
-        stage.run(&["hi"]).expect_code(0);
-        tokens(stage.server.requests().last().unwrap())
+        binary_env.run(&["hi"]).expect_code(0);
+        tokens(binary_env.server.requests().last().unwrap())
     };
     let words = usize::try_from(WINDOW * 94 / 100 - fixed).unwrap();
-    let ended = stage.run(&[&"word ".repeat(words)]);
+    let ended = binary_env.run(&[&"word ".repeat(words)]);
     ended.expect_code(0);
     let told = &ended.stderr;
     assert!(told.contains("(critical): no older Turns are left to compact"), "{told}");
     assert!(!told.contains("compacting now"), "{told}");
-    let events = stage.events();
+    let events = binary_env.events();
     assert_eq!(of_type(&events, "history_compaction"), Vec::<Value>::new());
 }
 
 /// An editor's Session that was compacted at least once, and the words of its Turns.
-fn talked(editor: &mut Editor, id: &str, turns: usize) -> Vec<String> {
+fn talked(client: &mut AcpClient, id: &str, turns: usize) -> Vec<String> {
     let said: Vec<String> = (0..turns).map(|turn| format!("step {turn}")).collect();
     for words in &said {
-        editor.turn(id, words).unwrap();
+        client.run_prompt(id, words).unwrap();
     }
     said
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_open_session_sends_is_what_its_log_says_whatever_it_holds() {
-    let stage = talkative(WINDOW).await;
-    let mut editor = Editor::greeted(&stage, json!({}));
-    let id = editor.session(&stage.workspace());
-    let said = talked(&mut editor, &id, 18);
-    let compactions = of_type(&stage.events(), "history_compaction");
+    let binary_env = long_conversation(WINDOW).await;
+    let mut client = AcpClient::initialized(&binary_env, json!({}));
+    let id = client.new_session(&binary_env.workspace());
+    let said = talked(&mut client, &id, 18);
+    let compactions = of_type(&binary_env.events(), "history_compaction");
     assert!(compactions.len() >= 2, "{}", compactions.len());
-    let check = |editor: &mut Editor, prompt: &str| {
+    let check = |client: &mut AcpClient, prompt: &str| {
         let args = ["inspect-replay", &id, "--prompt", prompt, "--items", "--json"];
-        let shown = envelope(&stage.run(&args).stdout)["output"]["replay"]["request"].clone();
-        editor.turn(&id, prompt).unwrap();
-        let left = stage.server.requests().pop().unwrap();
+        let shown = envelope(&binary_env.run(&args).stdout)["output"]["replay"]["request"].clone();
+        client.run_prompt(&id, prompt).unwrap();
+        let left = binary_env.server.requests().pop().unwrap();
         assert_eq!(shown["input"].to_string(), left.body["input"].to_string(), "{prompt}");
         left.user_texts().iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()
     };
-    let texts = check(&mut editor, "go on");
+    let texts = check(&mut client, "go on");
     assert!(texts[0].starts_with("[Checkpoint"), "{texts:?}");
     // Back to where nothing was told in short: everything is sent as it was said.
-    editor.updates();
-    editor.turn(&id, "/undo 17").unwrap();
-    let told = text_of(&editor.updates(), "agent_message_chunk");
+    client.updates();
+    client.run_prompt(&id, "/undo 17").unwrap();
+    let told = joined_text(&client.updates(), "agent_message_chunk");
     assert!(told.contains("17 Turns taken back"), "{told}");
-    let texts = check(&mut editor, "another way");
+    let texts = check(&mut client, "another way");
     assert_eq!(texts, [&said[..2], &["another way".to_owned()]].concat());
     // Who looks again is told everything that was not taken back.
-    editor.updates();
-    let wish = json!({"sessionId": id, "cwd": stage.workspace(), "mcpServers": []});
-    let loaded = editor.call("session/load", wish);
+    client.updates();
+    let wish = json!({"sessionId": id, "cwd": binary_env.workspace(), "mcpServers": []});
+    let loaded = client.call("session/load", wish);
     assert!(loaded.is_ok(), "{loaded:?}");
-    let shown = text_of(&editor.updates(), "user_message_chunk");
+    let shown = joined_text(&client.updates(), "user_message_chunk");
     assert_eq!(shown, "step 0step 1another way");
-    assert!(editor.end().0.success());
-    stage.run(&["verify", &id]).expect_code(0);
+    assert!(client.close_and_wait().0.success());
+    binary_env.run(&["verify", &id]).expect_code(0);
 }

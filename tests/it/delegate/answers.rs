@@ -8,12 +8,14 @@ use std::time::Duration;
 use pixir::scripted::Reply;
 use serde_json::json;
 
-use super::{billed, hand_over, house, statuses};
-use crate::subagents::cast::agree;
-use crate::support::desk::ran;
-use crate::support::house::logs;
+use super::{billed, hand_over, new_test_env, statuses};
+use crate::subagents::scripted_family::check_family_logs;
+use crate::support::sign_in_env::run_command;
+use crate::support::test_env::log_files;
 use crate::support::torture::seed;
-use crate::workflows::troupe::{decided, facts, kinds, root_log};
+use crate::workflows::scripted_steps::{
+    last_checkpoint, root_log, workflow_fact_kinds, workflow_facts,
+};
 
 /// An order in which so many tasks can end when at most `width` run at once, begun in their order.
 fn some_order(count: usize, width: usize, seed: u64) -> Vec<usize> {
@@ -34,12 +36,12 @@ async fn tasks_are_joined_by_their_index_whatever_order_they_end_in() {
         order.iter().map(|index| format!("checkpoint_decided task_{}", index + 1)).collect();
     // Each one waits until the one before it in that order is over.
     let root: OnceLock<PathBuf> = OnceLock::new();
-    let house = house(move |told| {
+    let env = new_test_env(move |told| {
         let number: usize = told.step()["task_".len()..].parse().unwrap();
         let place = order.iter().position(|index| index + 1 == number).unwrap();
         let log = root.get_or_init(|| root_log(&told.workspace));
         let is_over = |before: usize| {
-            facts(log).iter().any(|fact| {
+            workflow_facts(log).iter().any(|fact| {
                 fact["kind"] == "checkpoint_decided"
                     && fact["step_id"] == format!("task_{}", order[before] + 1)
             })
@@ -54,7 +56,7 @@ async fn tasks_are_joined_by_their_index_whatever_order_they_end_in() {
     .await;
     let tasks: Vec<String> = (0..20).map(|index| format!("question {index}")).collect();
     let spec = json!({"tasks": tasks, "name": "twenty", "limits": {"max_concurrency": 6}});
-    let envelope = hand_over(&house, &spec, &[], 0);
+    let envelope = hand_over(&env, &spec, &[], 0);
     let output = &envelope["output"];
     assert_eq!((&output["status"], &envelope["ok"]), (&json!("completed"), &json!(true)));
     for index in 0..20 {
@@ -67,17 +69,19 @@ async fn tasks_are_joined_by_their_index_whatever_order_they_end_in() {
         let log = std::fs::read_to_string(child["log_path"].as_str().unwrap()).unwrap();
         assert!(log.contains(&format!("question {index}")), "{index}");
     }
-    let log = root_log(&house.workspace());
-    let ends: Vec<String> =
-        kinds(&log).into_iter().filter(|kind| kind.starts_with("checkpoint_decided")).collect();
+    let log = root_log(&env.workspace());
+    let ends: Vec<String> = workflow_fact_kinds(&log)
+        .into_iter()
+        .filter(|kind| kind.starts_with("checkpoint_decided"))
+        .collect();
     assert_eq!(ends, expected, "seed {}", seed());
-    assert_eq!(agree(&house.workspace()), 20);
-    assert_eq!(output["usage"]["total_tokens"], billed(&house.workspace()));
+    assert_eq!(check_family_logs(&env.workspace()), 20);
+    assert_eq!(output["usage"]["total_tokens"], billed(&env.workspace()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_task_ends_as_it_deserves() {
-    let house = house(|told| match (told.step(), told.turn, told.session) {
+    let env = new_test_env(|told| match (told.step(), told.turn, told.session) {
         ("silent", ..) => Reply::says("I looked at everything."),
         ("partly", ..) => Reply::says("Half.\ncheckpoint_status: partial"),
         ("unsure", ..) => Reply::says("Which?\ncheckpoint_status: needs_orchestrator"),
@@ -99,7 +103,7 @@ async fn each_task_ends_as_it_deserves() {
         {"id": "slow", "task": "i", "timeout_ms": 1500},
         {"id": "model", "task": "j", "model": "gpt-5.5-mini", "effort": "low"},
     ]});
-    let envelope = hand_over(&house, &spec, &[], 6);
+    let envelope = hand_over(&env, &spec, &[], 6);
     let output = &envelope["output"];
     assert_eq!((&envelope["ok"], &envelope["status"]), (&json!(false), &json!("incomplete")));
     assert_eq!(envelope["error"]["kind"], "incomplete");
@@ -125,34 +129,34 @@ async fn each_task_ends_as_it_deserves() {
     assert_eq!(output["children"][5]["verification"][1]["exit_code"], 3);
     assert_eq!(output["children"][2]["checkpoint_status"], "needs_orchestrator");
     assert_eq!(output["children"][7]["attempts"], 2);
-    let asked = house.requests();
+    let asked = env.requests();
     let of_model = asked.iter().filter(|request| request.body["model"] == "gpt-5.5-mini");
     assert!(of_model.count() >= 1, "a child's model reaches the Provider");
     // One that was tried twice has two children.
-    assert_eq!(agree(&house.workspace()), 11);
+    assert_eq!(check_family_logs(&env.workspace()), 11);
     assert_eq!(
-        decided(&root_log(&house.workspace()), "silent")["known_limitations"],
+        last_checkpoint(&root_log(&env.workspace()), "silent")["known_limitations"],
         json!(["checkpoint_not_stated"])
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_tasks_are_one_process_and_one_answer() {
-    let house = house(|told| Reply::says(&format!("this is {}", told.step()))).await;
+    let env = new_test_env(|told| Reply::says(&format!("this is {}", told.step()))).await;
     let tasks: Vec<String> = (0..64).map(|index| format!("question {index}")).collect();
-    let output = &hand_over(&house, &json!({"tasks": tasks}), &[], 0)["output"];
+    let output = &hand_over(&env, &json!({"tasks": tasks}), &[], 0)["output"];
     assert_eq!(output["counts"]["completed"], 64);
     for index in 0..64 {
         assert_eq!(output["children"][index]["summary"], format!("this is task_{}", index + 1));
     }
-    assert_eq!(agree(&house.workspace()), 64);
-    assert_eq!(logs(&house.workspace()).len(), 65);
-    assert_eq!(output["usage"]["total_tokens"], billed(&house.workspace()));
+    assert_eq!(check_family_logs(&env.workspace()), 64);
+    assert_eq!(log_files(&env.workspace()).len(), 65);
+    assert_eq!(output["usage"]["total_tokens"], billed(&env.workspace()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_envelope_says_to_type_works() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "made.txt", "content": "made\n"})),
         ("build", _) if !told.task.contains("now") => {
             Reply::says("Half of it.\ncheckpoint_status: partial")
@@ -164,24 +168,25 @@ async fn what_an_envelope_says_to_type_works() {
         "look at it",
         {"id": "build", "task": "make it", "posture": "write", "workspace": "isolated"},
     ]});
-    let output = hand_over(&house, &spec, &[], 6)["output"].clone();
+    let output = hand_over(&env, &spec, &[], 6)["output"].clone();
     for index in [0, 1] {
         let child = &output["children"][index];
         let shell = |command: &str| {
             let mut shell = Command::new("/bin/sh");
-            house.dress(shell.args(["-c", command]));
-            ran(shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+            env.configure_command(shell.args(["-c", command]));
+            run_command(shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
         };
         let command = |key: &str| child[key].as_str().unwrap().to_owned();
         let log = command("log_path");
         let before = std::fs::read(&log).unwrap();
-        let resumed = shell(&format!("{} 'go on now' --json", command("resume_command"))).exits(0);
+        let resumed =
+            shell(&format!("{} 'go on now' --json", command("resume_command"))).assert_exit_code(0);
         assert_eq!(resumed.envelope()["session_id"], child["child_session_id"]);
         let after = std::fs::read(&log).unwrap();
         assert!(after.starts_with(&before) && after.len() > before.len(), "its own Log went on");
-        shell(&command("diagnose_command")).exits(0);
+        shell(&command("diagnose_command")).assert_exit_code(0);
         if index == 1 {
-            let changes = shell(&command("changes_command")).exits(0);
+            let changes = shell(&command("changes_command")).assert_exit_code(0);
             assert!(changes.out.contains("made.txt"), "{}", changes.out);
         } else {
             assert!(child["changes_command"].is_null());
@@ -189,7 +194,7 @@ async fn what_an_envelope_says_to_type_works() {
     }
     let again = output["next_actions"][0].as_str().unwrap().split_once(": ").unwrap().1;
     let mut shell = Command::new("/bin/sh");
-    house.dress(shell.args(["-c", again]));
-    let run = ran(shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    env.configure_command(shell.args(["-c", again]));
+    let run = run_command(shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
     assert!(matches!(run.code, Some(0 | 6)), "{}{}", run.out, run.err);
 }

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use super::{adds_up, fits, hand_over, house, statuses};
-use crate::subagents::cast::agree;
-use crate::support::House;
-use crate::support::desk::{Ran, ran};
-use crate::support::house::logs;
-use crate::workflows::troupe::{facts, root_log};
+use super::{adds_up, fits, hand_over, new_test_env, statuses};
+use crate::subagents::scripted_family::check_family_logs;
+use crate::support::TestEnv;
+use crate::support::sign_in_env::{RunOutput, run_command};
+use crate::support::test_env::log_files;
+use crate::workflows::scripted_steps::{root_log, workflow_facts};
 
 /// Whether a process with this mark in its arguments is alive.
 fn is_alive(mark: &str) -> bool {
@@ -30,9 +30,9 @@ fn is_alive(mark: &str) -> bool {
 const SLEEPERS: [&str; 3] = ["one", "two", "three"];
 
 /// A test environment whose children run a command that never ends, and report that in a file of their folder.
-async fn sleepers(mark: &str) -> House {
+async fn sleepers(mark: &str) -> TestEnv {
     let mark = mark.to_owned();
-    let house = house(move |told| match told.step() {
+    let env = new_test_env(move |told| match told.step() {
         "quick" => Reply::says("Done."),
         step => {
             let command = format!("touch {step}/here; sleep 6{mark} & sleep 6{mark}; wait");
@@ -41,14 +41,14 @@ async fn sleepers(mark: &str) -> House {
     })
     .await;
     for id in SLEEPERS {
-        std::fs::create_dir(house.workspace().join(id)).unwrap();
+        std::fs::create_dir(env.workspace().join(id)).unwrap();
     }
-    house
+    env
 }
 
 /// Whether all of them run their commands.
-fn all_sleep(house: &House) -> bool {
-    SLEEPERS.iter().all(|id| house.workspace().join(id).join("here").exists())
+fn all_sleep(env: &TestEnv) -> bool {
+    SLEEPERS.iter().all(|id| env.workspace().join(id).join("here").exists())
 }
 
 fn sleeping_tasks() -> Value {
@@ -65,9 +65,9 @@ async fn at_the_horizon_everything_is_cancelled_and_recorded() {
     // On a machine that is slow a near horizon comes before the commands do; then a later one is tried.
     for (number, horizon) in [4_000, 12_000, 36_000].into_iter().enumerate() {
         let mark = format!("{}1{number}", std::process::id());
-        let house = sleepers(&mark).await;
+        let env = sleepers(&mark).await;
         let spec = json!({"tasks": sleeping_tasks(), "limits": {"timeout_ms": horizon}});
-        let envelope = hand_over(&house, &spec, &[], 124);
+        let envelope = hand_over(&env, &spec, &[], 124);
         let output = &envelope["output"];
         assert_eq!(
             (&envelope["status"], &envelope["error"]["kind"]),
@@ -75,13 +75,14 @@ async fn at_the_horizon_everything_is_cancelled_and_recorded() {
         );
         assert_eq!(output["reason"], "deadline");
         assert!(!is_alive(&format!("sleep 6{mark}")), "nothing survives");
-        agree(&house.workspace());
-        let log = root_log(&house.workspace());
-        let last = facts(&log).pop().unwrap();
+        check_family_logs(&env.workspace());
+        let log = root_log(&env.workspace());
+        let last = workflow_facts(&log).pop().unwrap();
         assert_eq!((&last["kind"], &last["reason"]), (&json!("finished"), &json!("deadline")));
-        let decided = facts(&log).into_iter().filter(|fact| fact["kind"] == "checkpoint_decided");
+        let decided =
+            workflow_facts(&log).into_iter().filter(|fact| fact["kind"] == "checkpoint_decided");
         assert_eq!(decided.count(), 4, "every child has its end in the Log");
-        if all_sleep(&house) {
+        if all_sleep(&env) {
             assert_eq!(statuses(output)[1..], ["timed_out"; 3]);
             return;
         }
@@ -93,18 +94,17 @@ async fn at_the_horizon_everything_is_cancelled_and_recorded() {
 async fn a_signal_cancels_all_children_and_still_answers() {
     for (number, signal) in [Signal::SIGINT, Signal::SIGTERM].into_iter().enumerate() {
         let mark = format!("{}2{number}", std::process::id());
-        let house = sleepers(&mark).await;
-        house.write("spec.json", json!({"tasks": sleeping_tasks()}).to_string());
-        let mut command =
-            house.command(&["delegate", "--spec", "spec.json", "--json", "--progress"]);
+        let env = sleepers(&mark).await;
+        env.write("spec.json", json!({"tasks": sleeping_tasks()}).to_string());
+        let mut command = env.command(&["delegate", "--spec", "spec.json", "--json", "--progress"]);
         let child = command.spawn().unwrap();
         let deadline = Instant::now() + Duration::from_mins(1);
-        while !all_sleep(&house) {
+        while !all_sleep(&env) {
             assert!(Instant::now() < deadline, "they never started");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
-        let run = Ran::of(child.wait_with_output().unwrap()).exits(130);
+        let run = RunOutput::from_output(child.wait_with_output().unwrap()).assert_exit_code(130);
         let envelope = run.envelope();
         fits("envelope", &envelope);
         let output = &envelope["output"];
@@ -118,25 +118,25 @@ async fn a_signal_cancels_all_children_and_still_answers() {
             fits("progress", &serde_json::from_str(line).expect(line));
         }
         assert!(!is_alive(&format!("sleep 6{mark}")), "nothing survives");
-        agree(&house.workspace());
+        check_family_logs(&env.workspace());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_asked_and_left_pays_for_nothing_more() {
     let mark = format!("{}3", std::process::id());
-    let house = sleepers(&mark).await;
-    house.write("spec.json", json!({"tasks": sleeping_tasks()}).to_string());
-    house.write("flow.json", json!({"id": "w", "steps": sleeping_tasks()}).to_string());
+    let env = sleepers(&mark).await;
+    env.write("spec.json", json!({"tasks": sleeping_tasks()}).to_string());
+    env.write("flow.json", json!({"id": "w", "steps": sleeping_tasks()}).to_string());
     let delegate = ["delegate", "--spec", "spec.json", "--json", "--progress"];
     let workflow = ["workflow", "run", "flow.json"];
     for args in [&delegate[..], &workflow[..]] {
         for id in SLEEPERS {
-            std::fs::remove_file(house.workspace().join(id).join("here")).ok();
+            std::fs::remove_file(env.workspace().join(id).join("here")).ok();
         }
-        let mut child = house.command(args).spawn().unwrap();
+        let mut child = env.command(args).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_mins(1);
-        while !all_sleep(&house) {
+        while !all_sleep(&env) {
             assert!(Instant::now() < deadline, "they never started");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -148,7 +148,7 @@ async fn whoever_asked_and_left_pays_for_nothing_more() {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let run = Ran::of(child.wait_with_output().unwrap()).exits(130);
+        let run = RunOutput::from_output(child.wait_with_output().unwrap()).assert_exit_code(130);
         assert!(!is_alive(&format!("sleep 6{mark}")), "nothing survives");
         assert!(run.err.contains("workflow status wf_"), "{}", run.err);
         if args == delegate {
@@ -159,7 +159,7 @@ async fn whoever_asked_and_left_pays_for_nothing_more() {
                 (&last["type"], &last["error"]["message"]),
                 (&json!("delegate_refused"), &json!("stdout was closed"))
             );
-            let last = facts(&root_log(&house.workspace())).pop().unwrap();
+            let last = workflow_facts(&root_log(&env.workspace())).pop().unwrap();
             assert_eq!((&last["kind"], &last["reason"]), (&json!("finished"), &json!("cancelled")));
         }
     }
@@ -167,89 +167,89 @@ async fn whoever_asked_and_left_pays_for_nothing_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_cannot_be_written_is_said_once_and_can_be_had_again() {
-    let house = house(|_| Reply::says("Done.")).await;
-    house.write("spec.json", r#"{"tasks": ["one"]}"#);
-    let mut command = house.command(&["delegate", "--spec", "spec.json", "--json", "--quiet"]);
+    let env = new_test_env(|_| Reply::says("Done.")).await;
+    env.write("spec.json", r#"{"tasks": ["one"]}"#);
+    let mut command = env.command(&["delegate", "--spec", "spec.json", "--json", "--quiet"]);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let run = ran(command.stdout(full)).exits(1);
+    let run = run_command(command.stdout(full)).assert_exit_code(1);
     assert_eq!(run.err.matches("stdout cannot be written").count(), 1, "{}", run.err);
     let status = run.err.split("workflow status ").nth(1).expect(&run.err).trim();
-    let told = house.pixir(&["workflow", "status", status]).exits(0);
+    let told = env.run_pixir(&["workflow", "status", status]).assert_exit_code(0);
     assert!(told.out.contains("1 of 1 step ready"), "{}", told.out);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_only_read_cannot_have_others_write() {
-    let house = house(|_| Reply::says("never asked")).await;
+    let env = new_test_env(|_| Reply::says("never asked")).await;
     let spec = json!({"tasks": ["look", {"task": "change it", "posture": "write"}]});
     // A role that only reads is as good a reason as a flag.
     for flags in [&["--read-only"][..], &["--role", "plan"]] {
-        let envelope = hand_over(&house, &spec, flags, 3);
+        let envelope = hand_over(&env, &spec, flags, 3);
         assert_eq!(envelope["error"]["kind"], "permission_denied");
         assert_eq!(envelope["error"]["details"]["children"], json!([1]));
     }
-    assert!(house.requests().is_empty() && logs(&house.workspace()).is_empty());
+    assert!(env.requests().is_empty() && log_files(&env.workspace()).is_empty());
     // Reading is no reason to say no.
-    let output = hand_over(&house, &json!({"tasks": ["look"]}), &["--read-only"], 0);
+    let output = hand_over(&env, &json!({"tasks": ["look"]}), &["--read-only"], 0);
     assert_eq!(output["output"]["status"], "completed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_credential_that_is_missing_or_refused_is_told_apart_from_bad_work() {
-    let refusing = Script::answering(|_| {
+    let refusing = ModelScript::answering(|_| {
         Reply::status(401, r#"{"error": {"code": "invalid_api_key", "message": "no"}}"#)
     });
-    let house = House::scripted(refusing).await;
+    let env = TestEnv::with_script(refusing).await;
     let spec = json!({"tasks": ["one", "two"]});
-    let envelope = hand_over(&house, &spec, &[], 4);
+    let envelope = hand_over(&env, &spec, &[], 4);
     assert_eq!(
         (&envelope["status"], &envelope["error"]["kind"]),
         (&json!("error"), &json!("auth_refused"))
     );
     assert_eq!(statuses(&envelope["output"]), ["failed"; 2]);
-    let before = logs(&house.workspace()).len();
-    let mut command = house.command(&["delegate", "--spec", "spec.json", "--json"]);
+    let before = log_files(&env.workspace()).len();
+    let mut command = env.command(&["delegate", "--spec", "spec.json", "--json"]);
     command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
-    let envelope = ran(&mut command).exits(4).envelope();
+    let envelope = run_command(&mut command).assert_exit_code(4).envelope();
     fits("envelope", &envelope);
     assert_eq!(envelope["output"], Value::Null);
-    assert_eq!(logs(&house.workspace()).len(), before, "nothing was started");
+    assert_eq!(log_files(&env.workspace()).len(), before, "nothing was started");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_cannot_be_written_is_its_own_end() {
-    let house = house(|_| Reply::says("never asked")).await;
+    let env = new_test_env(|_| Reply::says("never asked")).await;
     let mut command =
-        house.command(&["delegate", "--cwd", "/proc", "--spec", "-", "--json", "--progress"]);
+        env.command(&["delegate", "--cwd", "/proc", "--spec", "-", "--json", "--progress"]);
     command.env("PIXIR_HOME", "/proc/pixir");
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(br#"{"tasks": ["one"]}"#).unwrap();
-    let run = Ran::of(child.wait_with_output().unwrap()).exits(7);
+    let run = RunOutput::from_output(child.wait_with_output().unwrap()).assert_exit_code(7);
     let envelope = run.envelope();
     fits("envelope", &envelope);
     assert_eq!(envelope["error"]["kind"], "log_write_failed");
     let line: Value = serde_json::from_str(run.err.trim_end()).unwrap();
     fits("progress", &line);
     assert_eq!((&line["type"], &line["exit_code"]), (&json!("delegate_refused"), &json!(7)));
-    assert!(house.requests().is_empty());
+    assert!(env.requests().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_nobody_can_read_is_not_taken_for_a_good_one() {
-    let house = house(|told| {
+    let env = new_test_env(|told| {
         if told.step() == "lost" {
             // Its Log goes away under its feet, right before its last word.
             let is_own = |path: &std::path::PathBuf| {
                 std::fs::read_to_string(path).unwrap().contains("\"text\":\"the lost one")
             };
-            let own = logs(&told.workspace).into_iter().find(is_own).unwrap();
+            let own = log_files(&told.workspace).into_iter().find(is_own).unwrap();
             std::fs::rename(&own, own.with_extension("away")).unwrap();
         }
         Reply::says("It did not work.\ncheckpoint_status: failed")
     })
     .await;
     let spec = json!({"tasks": [{"id": "lost", "task": "the lost one"}]});
-    let output = hand_over(&house, &spec, &[], 6)["output"].clone();
+    let output = hand_over(&env, &spec, &[], 6)["output"].clone();
     assert_eq!(statuses(&output), ["failed"]);
     assert_eq!(output["children"][0]["reason"], "tool_error", "its answer was not recorded");
 }

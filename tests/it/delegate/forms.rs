@@ -7,15 +7,15 @@ use std::process::Stdio;
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::{fits, hand_over, house, statuses};
-use crate::support::House;
-use crate::support::desk::{Ran, ran};
-use crate::support::house::logs;
-use crate::workflows::troupe::{facts, root_log};
+use super::{fits, hand_over, new_test_env, statuses};
+use crate::support::TestEnv;
+use crate::support::sign_in_env::{RunOutput, run_command};
+use crate::support::test_env::log_files;
+use crate::workflows::scripted_steps::{root_log, workflow_facts};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workflow_runs_as_it_is_and_its_steps_are_children() {
-    let house = house(|told| match told.step() {
+    let env = new_test_env(|told| match told.step() {
         "scan" => Reply::says(r#"{"files": ["a"]}"#),
         "quiet" => Reply::says("Nothing to state."),
         _ => Reply::says("Done.\ncheckpoint_status: checkpoint_ready"),
@@ -31,7 +31,7 @@ async fn a_workflow_runs_as_it_is_and_its_steps_are_children() {
         ]},
         "arguments": {"what": "src"},
     });
-    let output = hand_over(&house, &spec, &[], 6)["output"].clone();
+    let output = hand_over(&env, &spec, &[], 6)["output"].clone();
     assert_eq!(statuses(&output), ["completed", "completed", "partial", "held"]);
     assert_eq!(output["children"][0]["output"]["files"], json!(["a"]));
     assert_eq!(output["children"][0]["task"], "scan src");
@@ -59,18 +59,18 @@ fn skill(root: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_is_filled_with_the_arguments_and_runs() {
-    let house = house(|_| Reply::says("Done.\ncheckpoint_status: checkpoint_ready")).await;
-    skill(&house.home());
+    let env = new_test_env(|_| Reply::says("Done.\ncheckpoint_status: checkpoint_ready")).await;
+    skill(&env.home());
     let spec = json!({"template": "look/around", "arguments": {"area": "src", "readers": 1}, "name": "mine"});
-    let output = hand_over(&house, &spec, &[], 0)["output"].clone();
+    let output = hand_over(&env, &spec, &[], 0)["output"].clone();
     assert_eq!(statuses(&output), ["completed", "completed"]);
     assert_eq!(output["children"][0]["task"], "look at src");
     assert_eq!((&output["source"], &output["name"]), (&json!("template"), &json!("mine")));
     assert_eq!(output["limits"]["max_concurrency"], 1);
     assert_eq!(output["waves"], json!([[0], [1]]));
-    let log = root_log(&house.workspace());
-    assert_eq!(facts(&log)[0]["template"], "look/around");
-    let before = logs(&house.workspace()).len();
+    let log = root_log(&env.workspace());
+    assert_eq!(workflow_facts(&log)[0]["template"], "look/around");
+    let before = log_files(&env.workspace()).len();
     for (wrong, place, says) in [
         (json!({"template": "look/arround"}), "/template", "no workflow"),
         (json!({"template": "look/around"}), "/arguments/area", "needs a value"),
@@ -90,35 +90,35 @@ async fn a_template_is_filled_with_the_arguments_and_runs() {
             "in the template at /workflow/limits/max_concurrency",
         ),
     ] {
-        let envelope = hand_over(&house, &wrong, &[], 2);
+        let envelope = hand_over(&env, &wrong, &[], 2);
         let flaw = &envelope["error"]["details"]["flaws"][0];
         assert_eq!(flaw["json_pointer"], place, "{flaw}");
         assert!(flaw["message"].as_str().unwrap().contains(says), "{flaw}");
     }
-    assert_eq!(logs(&house.workspace()).len(), before, "nothing was started");
+    assert_eq!(log_files(&env.workspace()).len(), before, "nothing was started");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_template_of_a_stranger_can_be_looked_at_and_not_run() {
-    let house = house(|_| Reply::says("never asked")).await;
-    skill(&house.workspace());
+    let env = new_test_env(|_| Reply::says("never asked")).await;
+    skill(&env.workspace());
     let spec = json!({"template": "look/around", "arguments": {"area": "src"}});
-    let planned = hand_over(&house, &spec, &["--dry-run"], 0);
+    let planned = hand_over(&env, &spec, &["--dry-run"], 0);
     assert_eq!(planned["output"]["waves"], json!([[0], [1]]));
-    let refused = hand_over(&house, &spec, &[], 3);
+    let refused = hand_over(&env, &spec, &[], 3);
     assert_eq!(refused["error"]["kind"], "permission_denied");
-    assert!(house.requests().is_empty() && logs(&house.workspace()).is_empty());
+    assert!(env.requests().is_empty() && log_files(&env.workspace()).is_empty());
 }
 
-fn with_stdin(house: &House, args: &[&str], text: &str) -> Ran {
-    let mut command = house.command(args);
+fn with_stdin(env: &TestEnv, args: &[&str], text: &str) -> RunOutput {
+    let mut command = env.command(args);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    Ran::of(child.wait_with_output().unwrap())
+    RunOutput::from_output(child.wait_with_output().unwrap())
 }
 
 /// The lines of progress, each as it is published, in order and without a gap.
-fn progress(run: &Ran) -> Vec<Value> {
+fn progress(run: &RunOutput) -> Vec<Value> {
     let lines: Vec<Value> =
         run.err.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
     for (place, line) in lines.iter().enumerate() {
@@ -130,13 +130,13 @@ fn progress(run: &Ran) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_is_lines_of_json_on_stderr_and_nothing_else() {
-    let house = house(|told| match told.step() {
+    let env = new_test_env(|told| match told.step() {
         "task_2" => Reply::says("No.\ncheckpoint_status: failed"),
         _ => Reply::says("Yes."),
     })
     .await;
     let args = ["delegate", "--spec", "-", "--json", "--progress"];
-    let run = with_stdin(&house, &args, r#"{"tasks": ["one", "two", "three"]}"#).exits(6);
+    let run = with_stdin(&env, &args, r#"{"tasks": ["one", "two", "three"]}"#).assert_exit_code(6);
     let envelope = run.envelope();
     fits("envelope", &envelope);
     let lines = progress(&run);
@@ -162,7 +162,7 @@ async fn progress_is_lines_of_json_on_stderr_and_nothing_else() {
         assert_eq!(own, [0, 1, 2], "{kind}");
     }
     // What is refused is told the same way.
-    let refused = with_stdin(&house, &args, r#"{"taskz": []}"#).exits(2);
+    let refused = with_stdin(&env, &args, r#"{"taskz": []}"#).assert_exit_code(2);
     let lines = progress(&refused);
     assert_eq!(lines.len(), 1);
     assert_eq!(
@@ -173,13 +173,13 @@ async fn progress_is_lines_of_json_on_stderr_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_get_text_and_stdout_holds_nothing_else() {
-    let house = house(|told| match told.step() {
+    let env = new_test_env(|told| match told.step() {
         "task_2" => Reply::says("\u{1b}[31mHalf.\ncheckpoint_status: partial"),
         _ => Reply::says("All of it."),
     })
     .await;
-    house.write("spec.json", r#"{"tasks": ["one", "two"]}"#);
-    let run = house.pixir(&["delegate", "--spec", "spec.json"]).exits(6);
+    env.write("spec.json", r#"{"tasks": ["one", "two"]}"#);
+    let run = env.run_pixir(&["delegate", "--spec", "spec.json"]).assert_exit_code(6);
     assert!(
         run.out.starts_with("partial: 1 of 2 completed.\n\n[0] task_1: completed"),
         "{}",
@@ -189,27 +189,29 @@ async fn people_get_text_and_stdout_holds_nothing_else() {
     assert!(
         run.out.contains("pixir workflow resume wf_") || run.out.contains(" workflow resume wf_")
     );
-    let quiet = house.pixir(&["delegate", "--spec", "spec.json", "--quiet", "--json"]).exits(6);
+    let quiet = env
+        .run_pixir(&["delegate", "--spec", "spec.json", "--quiet", "--json"])
+        .assert_exit_code(6);
     assert_eq!(quiet.err, "");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rehearsal_needs_no_credential_no_network_and_leaves_nothing() {
-    let house = house(|_| Reply::status(500, "nobody asks")).await;
+    let env = new_test_env(|_| Reply::status(500, "nobody asks")).await;
     let spec = json!({"tasks": ["a", {"task": "b", "posture": "write", "workspace": "shared"}, "c"],
         "limits": {"max_concurrency": 2}});
-    house.write("spec.json", spec.to_string());
-    let mut command = house.command(&["delegate", "--spec", "spec.json", "--dry-run", "--json"]);
+    env.write("spec.json", spec.to_string());
+    let mut command = env.command(&["delegate", "--spec", "spec.json", "--dry-run", "--json"]);
     command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
-    let envelope = ran(&mut command).exits(0).envelope();
+    let envelope = run_command(&mut command).assert_exit_code(0).envelope();
     fits("envelope", &envelope);
     let output = &envelope["output"];
     assert_eq!((&output["status"], &output["dry_run"]), (&json!("planned"), &json!(true)));
     assert_eq!(statuses(output), ["planned"; 3]);
     assert_eq!(output["waves"], json!([[0, 2], [1]]));
     assert!(envelope.get("session_id").is_none());
-    assert!(house.requests().is_empty());
-    assert!(!house.workspace().join(".pixir").exists());
-    let text = house.pixir(&["delegate", "--spec", "spec.json", "--dry-run"]).exits(0);
+    assert!(env.requests().is_empty());
+    assert!(!env.workspace().join(".pixir").exists());
+    let text = env.run_pixir(&["delegate", "--spec", "spec.json", "--dry-run"]).assert_exit_code(0);
     assert!(text.out.starts_with("3 children would run; nothing was started.\n"), "{}", text.out);
 }

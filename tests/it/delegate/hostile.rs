@@ -6,9 +6,9 @@ use std::process::Stdio;
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::{fits, house};
-use crate::support::desk::Ran;
-use crate::support::house::logs;
+use super::{fits, new_test_env};
+use crate::support::sign_in_env::RunOutput;
+use crate::support::test_env::log_files;
 
 /// A spec, the place of its first flaw, and what its message says.
 fn specs() -> Vec<(Vec<u8>, &'static str, &'static str)> {
@@ -100,12 +100,12 @@ fn specs() -> Vec<(Vec<u8>, &'static str, &'static str)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spec_that_is_wrong_is_refused_with_its_place_and_nothing_starts() {
-    let house = house(|_| Reply::says("never asked")).await;
+    let env = new_test_env(|_| Reply::says("never asked")).await;
     let all = specs();
     assert!(all.len() >= 25);
     for (spec, place, says) in all {
-        house.write("spec.json", &spec);
-        let run: Ran = house.pixir(&["delegate", "--spec", "spec.json", "--json"]);
+        env.write("spec.json", &spec);
+        let run: RunOutput = env.run_pixir(&["delegate", "--spec", "spec.json", "--json"]);
         let short: String = String::from_utf8_lossy(&spec).chars().take(120).collect();
         assert_eq!(run.code, Some(2), "{short}: {}{}", run.out, run.err);
         let envelope = run.envelope();
@@ -119,14 +119,15 @@ async fn a_spec_that_is_wrong_is_refused_with_its_place_and_nothing_starts() {
         );
         assert!(first["message"].as_str().unwrap().contains(says), "{short}: {first}");
     }
-    assert!(house.requests().is_empty() && logs(&house.workspace()).is_empty());
-    let missing = house.pixir(&["delegate", "--spec", "nowhere.json", "--json"]).exits(2);
+    assert!(env.requests().is_empty() && log_files(&env.workspace()).is_empty());
+    let missing =
+        env.run_pixir(&["delegate", "--spec", "nowhere.json", "--json"]).assert_exit_code(2);
     assert!(missing.envelope()["error"]["message"].as_str().unwrap().contains("nowhere.json"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slip_of_the_finger_is_told_with_what_was_meant() {
-    let house = house(|_| Reply::says("never asked")).await;
+    let env = new_test_env(|_| Reply::says("never asked")).await;
     for (spec, meant) in [
         (json!({"taks": ["x"]}), "tasks"),
         (json!({"tasks": [{"task": "x", "roles": "explorer"}]}), "role"),
@@ -136,8 +137,10 @@ async fn a_slip_of_the_finger_is_told_with_what_was_meant() {
         (json!({"tasks": ["x"], "defaults": {"timeout": 3}}), "timeout_ms"),
         (json!({"tasks": [{"task": "x", "role": "explorerr"}]}), "explorer"),
     ] {
-        house.write("spec.json", spec.to_string());
-        let run = house.pixir(&["delegate", "--spec", "spec.json", "--dry-run", "--json"]).exits(2);
+        env.write("spec.json", spec.to_string());
+        let run = env
+            .run_pixir(&["delegate", "--spec", "spec.json", "--dry-run", "--json"])
+            .assert_exit_code(2);
         let envelope = run.envelope();
         let flaws = envelope["error"]["details"]["flaws"].as_array().unwrap();
         let found = flaws.iter().find(|flaw| flaw["did_you_mean"] == meant);
@@ -147,35 +150,35 @@ async fn a_slip_of_the_finger_is_told_with_what_was_meant() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_through_stdin_is_held_to_the_same() {
-    let house = house(|_| Reply::says("never asked")).await;
+    let env = new_test_env(|_| Reply::says("never asked")).await;
     for (spec, says) in [
         (b"".as_slice(), "ends too early"),
         (b"{\"tasks\": [", "ends too early"),
         (b"{\"tasks\": [\"\xc3\x28\"]}", "not UTF-8"),
         (b"x".repeat(3_000_000).as_slice(), "1000000 are allowed"),
     ] {
-        let mut command = house.command(&["delegate", "--spec", "-", "--json"]);
+        let mut command = env.command(&["delegate", "--spec", "-", "--json"]);
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         // It need not read what is too much.
         child.stdin.take().unwrap().write_all(spec).ok();
-        let run = Ran::of(child.wait_with_output().unwrap()).exits(2);
+        let run = RunOutput::from_output(child.wait_with_output().unwrap()).assert_exit_code(2);
         let envelope = run.envelope();
         fits("envelope", &envelope);
         assert_eq!(envelope["error"]["kind"], "invalid_args");
         assert!(envelope["error"]["message"].as_str().unwrap().contains(says), "{envelope}");
     }
     // A folder is no spec, and neither is nothing at all.
-    house.pixir(&["delegate", "--spec", ".", "--json"]).exits(2);
-    house.pixir(&["delegate", "--spec", "", "--json"]).exits(2);
-    house.pixir(&["delegate", "--json"]).exits(2);
+    env.run_pixir(&["delegate", "--spec", ".", "--json"]).assert_exit_code(2);
+    env.run_pixir(&["delegate", "--spec", "", "--json"]).assert_exit_code(2);
+    env.run_pixir(&["delegate", "--json"]).assert_exit_code(2);
     // Flags that nobody would honour are refused.
-    house.write("spec.json", r#"{"tasks": ["x"]}"#);
-    house.write("flow.json", r#"{"id": "w", "steps": [{"id": "a", "task": "x"}]}"#);
+    env.write("spec.json", r#"{"tasks": ["x"]}"#);
+    env.write("flow.json", r#"{"id": "w", "steps": [{"id": "a", "task": "x"}]}"#);
     for args in [["delegate", "--spec", "spec.json"], ["workflow", "run", "flow.json"]] {
         let args = [&args[..], &["--json", "--output-schema", "spec.json"]].concat();
-        let envelope = house.pixir(&args).exits(2).envelope();
+        let envelope = env.run_pixir(&args).assert_exit_code(2).envelope();
         let message = envelope["error"]["message"].as_str().unwrap();
         assert!(message.contains("states its own `output`"), "{message}");
     }
-    assert!(house.requests().is_empty() && logs(&house.workspace()).is_empty());
+    assert!(env.requests().is_empty() && log_files(&env.workspace()).is_empty());
 }

@@ -11,13 +11,13 @@ use std::path::Path;
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use crate::subagents::cast::events;
-use crate::support::House;
-use crate::support::house::logs;
-use crate::workflows::troupe::{Told, troupe};
+use crate::subagents::scripted_family::read_events;
+use crate::support::TestEnv;
+use crate::support::test_env::log_files;
+use crate::workflows::scripted_steps::{StepRequest, scripted_steps};
 
-async fn house(answer: impl Fn(&Told) -> Reply + Send + Sync + 'static) -> House {
-    House::scripted(troupe(answer)).await
+async fn new_test_env(answer: impl Fn(&StepRequest) -> Reply + Send + Sync + 'static) -> TestEnv {
+    TestEnv::with_script(scripted_steps(answer)).await
 }
 
 /// Whether a value is what the published schema says of this name.
@@ -36,11 +36,11 @@ fn fits(name: &str, value: &Value) {
 
 /// Hands a spec over, and gives the envelope, which fits the published schema.
 #[track_caller]
-fn hand_over(house: &House, spec: &Value, flags: &[&str], code: i32) -> Value {
+fn hand_over(env: &TestEnv, spec: &Value, flags: &[&str], code: i32) -> Value {
     fits("delegation", spec);
-    house.write("spec.json", spec.to_string());
+    env.write("spec.json", spec.to_string());
     let args = [&["delegate", "--spec", "spec.json", "--json"], flags].concat();
-    let envelope = house.pixir(&args).exits(code).envelope();
+    let envelope = env.run_pixir(&args).assert_exit_code(code).envelope();
     fits("envelope", &envelope);
     assert_eq!(envelope["kind"], "delegate");
     if !envelope["output"].is_null() {
@@ -87,7 +87,7 @@ fn adds_up(output: &Value) {
 
 /// All tokens that the Logs of a Workspace tell of.
 fn billed(workspace: &Path) -> u64 {
-    let bills = logs(workspace).into_iter().flat_map(|path| events(&path));
+    let bills = log_files(workspace).into_iter().flat_map(|path| read_events(&path));
     let bills = bills.filter(|event| event["type"] == "provider_usage");
     bills.filter_map(|bill| bill["data"]["usage"]["total_tokens"].as_u64()).sum()
 }

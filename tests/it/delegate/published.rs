@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::{fits, hand_over, house};
-use crate::support::house::PIXIR;
+use super::{fits, hand_over, new_test_env};
+use crate::support::test_env::PIXIR;
 
 fn page(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -83,7 +83,7 @@ fn stable(value: &mut Value, workspace: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_envelope_is_as_it_is_published() {
-    let house = house(|told| match told.step() {
+    let env = new_test_env(|told| match told.step() {
         "count" => Reply::says(r#"{"files": 3}"#).usage(20, 0, 5),
         "doubt" => Reply::says("Not all of it.\ncheckpoint_status: partial").usage(20, 0, 5),
         "build" if told.turn == 0 => {
@@ -104,8 +104,8 @@ async fn the_envelope_is_as_it_is_published() {
         "limits": {"max_concurrency": 2, "timeout_ms": 600_000, "child_timeout_ms": 300_000},
         "budget": {"tokens": 1_000_000},
     });
-    let mut envelope = hand_over(&house, &spec, &[], 6);
-    let workspace = house.workspace().canonicalize().unwrap();
+    let mut envelope = hand_over(&env, &spec, &[], 6);
+    let workspace = env.workspace().canonicalize().unwrap();
     // Two run at once: which one ends first is nobody's promise.
     envelope["output"]["waves"] = json!("WAVES");
     stable(&mut envelope, &workspace.to_string_lossy());

@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{house, log_of, state};
-use crate::support::house::PIXIR;
+use super::{log_of, new_test_env, state};
+use crate::support::test_env::PIXIR;
 
 /// Every command that must open a damaged Log.
 const COMMANDS: &[&[&str]] = &[
@@ -15,13 +15,13 @@ const COMMANDS: &[&[&str]] = &[
     &["export", "ID", "--format", "json", "--json"],
 ];
 
-type Harm = fn(&[u8]) -> Vec<u8>;
+type DamageBytes = fn(&[u8]) -> Vec<u8>;
 
 /// A way to put something else where a Log was.
-type Make = fn(&std::path::Path);
+type ReplaceLog = fn(&std::path::Path);
 
 /// What can be wrong with the bytes of a Log.
-const HARMS: &[(&str, Harm)] = &[
+const DAMAGED_LOGS: &[(&str, DamageBytes)] = &[
     ("an empty file", |_| Vec::new()),
     ("one newline", |_| b"\n".to_vec()),
     ("a torn tail", |log| log[..log.len() - 37].to_vec()),
@@ -81,16 +81,16 @@ fn in_the_middle(log: &[u8], piece: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_opens_every_damaged_log_and_changes_nothing() {
-    let (house, id) = house().await;
+    let (house, id) = new_test_env().await;
     let path = log_of(&house, &id);
     let whole = fs::read(&path).unwrap();
-    for (name, harm) in HARMS {
+    for (name, harm) in DAMAGED_LOGS {
         fs::write(&path, harm(&whole)).unwrap();
         let before = state(&house.workspace());
         for command in COMMANDS {
             let args: Vec<&str> =
                 command.iter().map(|word| if *word == "ID" { id.as_str() } else { word }).collect();
-            let run = house.pixir(&args);
+            let run = house.run_pixir(&args);
             assert!(
                 matches!(run.code, Some(0 | 1)),
                 "{name}, {args:?}: {:?} {}",
@@ -110,25 +110,25 @@ async fn every_command_opens_every_damaged_log_and_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_somebody_writes_is_looked_at_without_its_lock() {
-    let (house, id) = house().await;
+    let (house, id) = new_test_env().await;
     let held = fs::File::options().append(true).open(log_of(&house, &id)).unwrap();
     held.lock().unwrap();
     for command in COMMANDS {
         let args: Vec<&str> =
             command.iter().map(|word| if *word == "ID" { id.as_str() } else { word }).collect();
-        let run = house.pixir(&args);
+        let run = house.run_pixir(&args);
         assert!(matches!(run.code, Some(0 | 1)), "{args:?}: {:?} {}", run.code, run.err);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_log_is_refused_in_words() {
-    let (house, id) = house().await;
+    let (house, id) = new_test_env().await;
     let path = log_of(&house, &id);
     fs::remove_file(&path).unwrap();
     let pipe = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(pipe.success());
-    let states: [(&str, Make); 3] = [
+    let states: [(&str, ReplaceLog); 3] = [
         ("a pipe", |_| {}),
         ("a folder", |path| {
             fs::remove_file(path).unwrap();
@@ -144,7 +144,7 @@ async fn what_is_no_log_is_refused_in_words() {
         for command in COMMANDS {
             let args: Vec<&str> =
                 command.iter().map(|word| if *word == "ID" { id.as_str() } else { word }).collect();
-            let run = house.pixir(&args);
+            let run = house.run_pixir(&args);
             assert_eq!(run.code, Some(2), "{name}, {args:?}: {}", run.err);
             assert!(!run.out.contains("root:"), "{name}");
         }

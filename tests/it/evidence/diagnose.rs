@@ -5,11 +5,11 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::{house, log_of};
-use crate::support::House;
+use super::{log_of, new_test_env};
+use crate::support::TestEnv;
 
-fn diagnosed(house: &House, id: &str, more: &[&str]) -> (Option<i32>, Value) {
-    let run = house.pixir(&[&["diagnose", id, "--json"], more].concat());
+fn diagnosed(env: &TestEnv, id: &str, more: &[&str]) -> (Option<i32>, Value) {
+    let run = env.run_pixir(&[&["diagnose", id, "--json"], more].concat());
     (run.code, run.envelope())
 }
 
@@ -20,8 +20,8 @@ fn check<'a>(envelope: &'a Value, id: &str) -> &'a Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sound_session_is_explained_turn_by_turn() {
-    let (house, id) = house().await;
-    let (code, found) = diagnosed(&house, &id, &[]);
+    let (env, id) = new_test_env().await;
+    let (code, found) = diagnosed(&env, &id, &[]);
     let output = &found["output"];
     assert_eq!((code, &found["ok"]), (Some(0), &json!(true)), "{found}");
     let statuses: Vec<&str> = output["turns"]
@@ -39,9 +39,9 @@ async fn a_sound_session_is_explained_turn_by_turn() {
     assert_eq!((&failures["status"], &failures["details"]["past"]), (&json!("passed"), &json!(1)));
     assert_eq!(output["usage"]["calls"], 5);
     assert_eq!(check(&found, "replay")["status"], "passed");
-    let (_, since) = diagnosed(&house, &id, &["--since-success"]);
+    let (_, since) = diagnosed(&env, &id, &["--since-success"]);
     assert_eq!(since["output"]["turns"], json!([]));
-    let words = house.pixir(&["diagnose", &id]).exits(0).out;
+    let words = env.run_pixir(&["diagnose", &id]).assert_exit_code(0).out;
     for expected in ["3 Turns", "provider_error", "ok      replay", "ok      tool_pairing"] {
         assert!(words.contains(expected), "{words}");
     }
@@ -49,9 +49,9 @@ async fn a_sound_session_is_explained_turn_by_turn() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_that_nothing_has_overtaken_says_what_to_do() {
-    let (house, id) = house().await;
-    house.pixir(&["resume", &id, "fail"]).exits(1);
-    let (code, found) = diagnosed(&house, &id, &["--since-success"]);
+    let (env, id) = new_test_env().await;
+    env.run_pixir(&["resume", &id, "fail"]).assert_exit_code(1);
+    let (code, found) = diagnosed(&env, &id, &["--since-success"]);
     assert_eq!(code, Some(0), "nothing is damaged: {found}");
     let failures = check(&found, "failures");
     assert_eq!(failures["status"], "warning");
@@ -62,8 +62,8 @@ async fn a_failure_that_nothing_has_overtaken_says_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_is_named_with_its_place() {
-    let (house, id) = house().await;
-    let path = log_of(&house, &id);
+    let (env, id) = new_test_env().await;
+    let path = log_of(&env, &id);
     let whole = fs::read(&path).unwrap();
     let line_ends: Vec<usize> = whole
         .iter()
@@ -74,7 +74,7 @@ async fn damage_is_named_with_its_place() {
     let at = line_ends[3] + 1;
     let harmed = [&whole[..at], b"{rubbish\n", &whole[at..]].concat();
     fs::write(&path, harmed).unwrap();
-    let (code, found) = diagnosed(&house, &id, &[]);
+    let (code, found) = diagnosed(&env, &id, &[]);
     assert_eq!((code, &found["error"]["kind"]), (Some(1), &json!("log_damaged")));
     let first = &check(&found, "log")["details"]["breaks"][0];
     assert_eq!(
@@ -92,13 +92,13 @@ async fn damage_is_named_with_its_place() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_turn_an_open_lock_and_the_future_are_told_apart() {
-    let (house, id) = house().await;
-    let path = log_of(&house, &id);
+    let (env, id) = new_test_env().await;
+    let path = log_of(&env, &id);
     let whole = fs::read_to_string(&path).unwrap();
     let call = whole.lines().position(|line| line.contains("\"type\":\"tool_call\"")).unwrap();
     let cut: String = whole.split_inclusive('\n').take(call + 1).collect();
     fs::write(&path, &cut).unwrap();
-    let (code, found) = diagnosed(&house, &id, &[]);
+    let (code, found) = diagnosed(&env, &id, &[]);
     assert_eq!(code, Some(0), "{found}");
     assert_eq!(check(&found, "turn_end")["status"], "warning");
     assert_eq!(
@@ -109,24 +109,24 @@ async fn a_cut_turn_an_open_lock_and_the_future_are_told_apart() {
 
     let mut held = fs::File::options().append(true).open(&path).unwrap();
     held.lock().unwrap();
-    let (_, found) = diagnosed(&house, &id, &[]);
+    let (_, found) = diagnosed(&env, &id, &[]);
     assert_eq!(found["output"]["holder_pid"], std::process::id());
     assert_eq!(check(&found, "turn_end")["message"], "Turn 1 is running");
     assert_eq!(check(&found, "tool_pairing")["status"], "passed");
 
     held.write_all(b"{\"id\":\"0\",\"session_id\":\"x\",\"seq\":90,\"ts\":\"x\",\"type\":\"hologram\",\"data\":{}}\n").unwrap();
-    let (_, found) = diagnosed(&house, &id, &[]);
+    let (_, found) = diagnosed(&env, &id, &[]);
     assert_eq!(check(&found, "unknown_events")["details"]["types"], json!({"hologram": 1}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_it_comes_from_and_what_came_of_it() {
-    let (house, id) = house().await;
-    let made = house.pixir(&["fork", &id, "--at", "1", "--json"]).exits(0).envelope();
+    let (env, id) = new_test_env().await;
+    let made = env.run_pixir(&["fork", &id, "--at", "1", "--json"]).assert_exit_code(0).envelope();
     let child = made["session_id"].as_str().unwrap();
-    let (_, parent) = diagnosed(&house, &id, &[]);
+    let (_, parent) = diagnosed(&env, &id, &[]);
     assert_eq!(parent["output"]["lineage"]["forks"], json!([child]));
-    let (_, fork) = diagnosed(&house, child, &[]);
+    let (_, fork) = diagnosed(&env, child, &[]);
     assert_eq!(fork["output"]["lineage"]["parent_session_id"], json!(id));
     assert_eq!(fork["output"]["lineage"]["parent_is_here"], true);
 }

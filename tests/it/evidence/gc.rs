@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::{house, log_of, state};
-use crate::support::House;
-use crate::support::house::logs;
+use super::{log_of, new_test_env, state};
+use crate::support::TestEnv;
 use crate::support::leaks;
-use crate::support::torture::{self, Size};
+use crate::support::test_env::log_files;
+use crate::support::torture::{self, SuiteSize};
 
 const DAY: u64 = 86_400;
 
@@ -20,8 +20,8 @@ fn aged(path: &Path, days: u64) {
     fs::File::open(path).unwrap().set_modified(then).unwrap();
 }
 
-fn gc(house: &House, args: &[&str]) -> Value {
-    let run = house.pixir(&[&["gc", "--json"], args].concat()).exits(0);
+fn gc(env: &TestEnv, args: &[&str]) -> Value {
+    let run = env.run_pixir(&[&["gc", "--json"], args].concat()).assert_exit_code(0);
     run.envelope()["output"].clone()
 }
 
@@ -38,8 +38,8 @@ fn named(output: &Value) -> Vec<(String, String)> {
 }
 
 /// Rubbish of every kind, an hour old or more.
-fn litter(house: &House, id: &str) -> Vec<(String, String)> {
-    let sessions = house.workspace().join(".pixir/sessions");
+fn litter(env: &TestEnv, id: &str) -> Vec<(String, String)> {
+    let sessions = env.workspace().join(".pixir/sessions");
     let own = sessions.join(id);
     let hash = "ab".repeat(32);
     let mut planted = Vec::new();
@@ -53,10 +53,10 @@ fn litter(house: &House, id: &str) -> Vec<(String, String)> {
     plant("leftover", own.join("blobs").join(format!("{hash}.01234567")));
     plant("resource", own.join("resources").join(&hash));
     plant("output", own.join("output/call_nobody.txt"));
-    plant("snapshot", house.workspace().join(".pixir/snapshots/ab").join(&hash));
-    plant("leftover", house.workspace().join(".pixir/snapshots/ab/draft-0123456789abcdef"));
-    plant("leftover", house.workspace().join("deep/down/.0123456789abcdef.pixir-new"));
-    plant("leftover", house.home().join(".pixir/.config.0123456789abcdef"));
+    plant("snapshot", env.workspace().join(".pixir/snapshots/ab").join(&hash));
+    plant("leftover", env.workspace().join(".pixir/snapshots/ab/draft-0123456789abcdef"));
+    plant("leftover", env.workspace().join("deep/down/.0123456789abcdef.pixir-new"));
+    plant("leftover", env.home().join(".pixir/.config.0123456789abcdef"));
     for name in [".fork-20200101T000000-000000", "20200101T000000-000001"] {
         let folder = sessions.join(name);
         fs::create_dir_all(folder.join("inner")).unwrap();
@@ -71,10 +71,10 @@ fn litter(house: &House, id: &str) -> Vec<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rubbish_is_shown_first_and_goes_when_asked_and_nothing_else_does() {
-    let (house, id) = house().await;
+    let (env, id) = new_test_env().await;
     // What is needed, made old, so that only its mention protects it.
     let mut needed = Vec::new();
-    for (path, (mode, ..)) in state(&house.workspace()) {
+    for (path, (mode, ..)) in state(&env.workspace()) {
         if mode & 0o170_000 == 0o100_000 {
             aged(&path, 3);
             needed.push(path);
@@ -84,34 +84,34 @@ async fn rubbish_is_shown_first_and_goes_when_asked_and_nothing_else_does() {
         needed.iter().any(|path| path.to_str().unwrap().contains("/.pixir/snapshots/")),
         "undo keeps contents"
     );
-    assert_eq!(named(&gc(&house, &[])), [], "a Session that was only used leaves nothing behind");
-    let planted = litter(&house, &id);
-    let before = state(&house.workspace());
-    let shown = gc(&house, &[]);
+    assert_eq!(named(&gc(&env, &[])), [], "a Session that was only used leaves nothing behind");
+    let planted = litter(&env, &id);
+    let before = state(&env.workspace());
+    let shown = gc(&env, &[]);
     assert_eq!(named(&shown), planted);
     assert_eq!((&shown["applied"], &shown["removed"]["count"]), (&json!(false), &json!(0)));
-    assert_eq!(state(&house.workspace()), before, "a look changes nothing");
-    let words = house.pixir(&["gc"]).exits(0).out;
+    assert_eq!(state(&env.workspace()), before, "a look changes nothing");
+    let words = env.run_pixir(&["gc"]).assert_exit_code(0).out;
     assert!(words.contains("nothing was removed (add --apply)"), "{words}");
 
-    let done = gc(&house, &["--apply"]);
+    let done = gc(&env, &["--apply"]);
     assert_eq!((&done["removed"]["count"], &done["failed"]), (&json!(planted.len()), &json!([])));
-    assert_eq!(named(&gc(&house, &[])), []);
+    assert_eq!(named(&gc(&env, &[])), []);
     for path in &needed {
         assert!(path.exists(), "{}", path.display());
     }
-    house.pixir(&["verify", &id]).exits(0);
-    house.pixir(&["undo", "--yes", &id, "--turns", "3"]).exits(0);
-    assert_eq!(house.read("poem.txt"), "roses are red\nviolets are blue\n", "undo still can");
+    env.run_pixir(&["verify", &id]).assert_exit_code(0);
+    env.run_pixir(&["undo", "--yes", &id, "--turns", "3"]).assert_exit_code(0);
+    assert_eq!(env.read("poem.txt"), "roses are red\nviolets are blue\n", "undo still can");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_log_that_is_too_large_to_be_read_stays_and_is_not_called_open() {
-    let (house, id) = house().await;
-    let log = log_of(&house, &id);
+    let (env, id) = new_test_env().await;
+    let log = log_of(&env, &id);
     fs::File::options().append(true).open(&log).unwrap().set_len(17 << 30).unwrap();
     aged(&log, 9);
-    let kept = &gc(&house, &["--older-than", "7d"])["plans"][0]["kept"][0];
+    let kept = &gc(&env, &["--older-than", "7d"])["plans"][0]["kept"][0];
     assert_eq!(kept["session_id"], id, "{kept}");
     assert_eq!(kept["reason"], "its Log cannot be read", "{kept}");
     // The search for leaks reads every file that is left.
@@ -120,29 +120,30 @@ async fn an_old_log_that_is_too_large_to_be_read_stays_and_is_not_called_open() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_go_only_when_asked_and_only_those_that_nobody_needs() {
-    let (house, parent) = house().await;
-    let fork = house.pixir(&["fork", &parent, "--json"]).exits(0).envelope()["session_id"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let (env, parent) = new_test_env().await;
+    let fork =
+        env.run_pixir(&["fork", &parent, "--json"]).assert_exit_code(0).envelope()["session_id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
     let others: Vec<String> = (0..4)
         .map(|number| {
-            let run = house.pixir(&["--json", "answer", &number.to_string()]).exits(0);
+            let run = env.run_pixir(&["--json", "answer", &number.to_string()]).assert_exit_code(0);
             run.envelope()["session_id"].as_str().unwrap().to_owned()
         })
         .collect();
     for (place, id) in others.iter().enumerate() {
-        aged(&log_of(&house, id), 100 + place as u64);
+        aged(&log_of(&env, id), 100 + place as u64);
     }
-    aged(&log_of(&house, &parent), 400);
-    assert_eq!(named(&gc(&house, &[])), [], "nobody asked for Sessions");
-    house.pixir(&["gc", "--keep", "2"]).exits(2);
-    house.pixir(&["gc", "--older-than", "soon"]).exits(2);
+    aged(&log_of(&env, &parent), 400);
+    assert_eq!(named(&gc(&env, &[])), [], "nobody asked for Sessions");
+    env.run_pixir(&["gc", "--keep", "2"]).assert_exit_code(2);
+    env.run_pixir(&["gc", "--older-than", "soon"]).assert_exit_code(2);
 
-    let held = fs::File::options().append(true).open(log_of(&house, &others[3])).unwrap();
+    let held = fs::File::options().append(true).open(log_of(&env, &others[3])).unwrap();
     held.lock().unwrap();
     // Of six Sessions the fork is new, and the newest two stay in any case.
-    let plan = gc(&house, &["--older-than", "30d", "--keep", "2"]);
+    let plan = gc(&env, &["--older-than", "30d", "--keep", "2"]);
     let going: Vec<String> = named(&plan).into_iter().map(|(_, name)| name).collect();
     let mut expected: Vec<String> = others[1..3].iter().map(|id| format!("{id}.ndjson")).collect();
     expected.sort();
@@ -151,8 +152,8 @@ async fn sessions_go_only_when_asked_and_only_those_that_nobody_needs() {
     for reason in ["has it open", "among the newest", &format!("Session {fork} names it")] {
         assert!(kept.contains(reason), "{reason}: {kept}");
     }
-    gc(&house, &["--older-than", "30d", "--keep", "2", "--apply"]);
-    let left: Vec<String> = logs(&house.workspace())
+    gc(&env, &["--older-than", "30d", "--keep", "2", "--apply"]);
+    let left: Vec<String> = log_files(&env.workspace())
         .iter()
         .map(|log| log.file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();
@@ -161,27 +162,27 @@ async fn sessions_go_only_when_asked_and_only_those_that_nobody_needs() {
     }
     assert_eq!(left.len(), 4);
     drop(held);
-    house.pixir(&["verify", "--all"]).exits(0);
+    env.run_pixir(&["verify", "--all"]).assert_exit_code(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_link_is_followed_and_a_damaged_log_keeps_everything() {
-    let (house, id) = house().await;
-    let outside = house.home().join("precious");
+    let (env, id) = new_test_env().await;
+    let outside = env.home().join("precious");
     fs::create_dir_all(&outside).unwrap();
     let hash = "cd".repeat(32);
     fs::write(outside.join(&hash), "precious").unwrap();
     aged(&outside.join(&hash), 9);
-    let own = house.workspace().join(".pixir/sessions").join(&id);
+    let own = env.workspace().join(".pixir/sessions").join(&id);
     fs::create_dir_all(&own).unwrap();
     symlink(&outside, own.join("blobs")).unwrap();
     symlink(&outside, own.join("output")).unwrap();
-    let ownerless = house.workspace().join(".pixir/sessions/20200101T000000-000001");
+    let ownerless = env.workspace().join(".pixir/sessions/20200101T000000-000001");
     fs::create_dir(&ownerless).unwrap();
     symlink(&outside, ownerless.join("inner")).unwrap();
     aged(&ownerless, 2);
-    symlink(&outside, house.workspace().join(".pixir/sessions/20200101T000000-000002")).unwrap();
-    let done = gc(&house, &["--apply"]);
+    symlink(&outside, env.workspace().join(".pixir/sessions/20200101T000000-000002")).unwrap();
+    let done = gc(&env, &["--apply"]);
     assert_eq!(named(&done), [("session_folder".to_owned(), "20200101T000000-000001".to_owned())]);
     assert_eq!(fs::read_to_string(outside.join(&hash)).unwrap(), "precious");
     assert!(!ownerless.exists());
@@ -190,20 +191,20 @@ async fn no_link_is_followed_and_a_damaged_log_keeps_everything() {
     fs::create_dir(own.join("blobs")).unwrap();
     fs::write(own.join("blobs").join(&hash), "may be needed").unwrap();
     aged(&own.join("blobs").join(&hash), 2);
-    let log = fs::read(log_of(&house, &id)).unwrap();
-    fs::write(log_of(&house, &id), [&log[..], b"{\"torn"].concat()).unwrap();
-    assert_eq!(named(&gc(&house, &[])), [], "its lost line may have named it");
+    let log = fs::read(log_of(&env, &id)).unwrap();
+    fs::write(log_of(&env, &id), [&log[..], b"{\"torn"].concat()).unwrap();
+    assert_eq!(named(&gc(&env, &[])), [], "its lost line may have named it");
     // State that is a link is not looked into at all.
-    fs::rename(house.workspace().join(".pixir"), house.workspace().join("moved")).unwrap();
-    symlink("moved", house.workspace().join(".pixir")).unwrap();
-    let done = house.pixir(&["gc", "--apply", "--json"]).exits(0).envelope();
+    fs::rename(env.workspace().join(".pixir"), env.workspace().join("moved")).unwrap();
+    symlink("moved", env.workspace().join(".pixir")).unwrap();
+    let done = env.run_pixir(&["gc", "--apply", "--json"]).assert_exit_code(0).envelope();
     assert_eq!(done["output"]["removed"]["count"], 0, "{done}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn copies_of_the_first_pixir_go_by_age_and_their_logs_stay() {
-    let (house, id) = house().await;
-    let state = house.workspace().join(".pixir");
+    let (env, id) = new_test_env().await;
+    let state = env.workspace().join(".pixir");
     let plant = |child: &str, days: u64| {
         let folder = state.join("subagents").join(child);
         let sessions = folder.join("workspace/.pixir/sessions");
@@ -222,10 +223,10 @@ async fn copies_of_the_first_pixir_go_by_age_and_their_logs_stay() {
         }
         folder
     };
-    let log = log_of(&house, &id);
+    let log = log_of(&env, &id);
     let tell = |child: &str, event: &str| {
         let fact = json!({"event": event, "subagent_id": child, "status": event});
-        crate::subagents::cast::append(&log, "subagent_event", &fact);
+        crate::subagents::scripted_family::append(&log, "subagent_event", &fact);
     };
     let (done, lost, new, nobodys) = (
         plant("sub_done", 50),
@@ -238,13 +239,13 @@ async fn copies_of_the_first_pixir_go_by_age_and_their_logs_stay() {
     {
         tell(child, event);
     }
-    assert_eq!(named(&gc(&house, &[])), [], "nobody asked for what is old");
-    let plan = gc(&house, &["--older-than", "30d"]);
+    assert_eq!(named(&gc(&env, &[])), [], "nobody asked for what is old");
+    let plan = gc(&env, &["--older-than", "30d"]);
     let expected =
         ["sub_done", "sub_nobody"].map(|name| ("subagent_folder".to_owned(), name.to_owned()));
     assert_eq!(named(&plan), expected);
     assert!(done.join("workspace/src/a.rs").exists(), "a look changes nothing");
-    let cleared = gc(&house, &["--older-than", "30d", "--apply"]);
+    let cleared = gc(&env, &["--older-than", "30d", "--apply"]);
     assert_eq!((&cleared["removed"]["count"], &cleared["failed"]), (&json!(2), &json!([])));
     for folder in [&done, &nobodys] {
         assert!(
@@ -259,18 +260,18 @@ async fn copies_of_the_first_pixir_go_by_age_and_their_logs_stay() {
     for folder in [&lost, &new] {
         assert!(folder.join("workspace/src/a.rs").exists(), "{}", folder.display());
     }
-    assert_eq!(named(&gc(&house, &["--older-than", "30d"])), []);
+    assert_eq!(named(&gc(&env, &["--older-than", "30d"])), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workspaces_that_are_gone_leave_the_list() {
-    let (house, _) = house().await;
-    let list = house.home().join(".pixir/workspaces.json");
-    let here = house.workspace().canonicalize().unwrap();
+    let (env, _) = new_test_env().await;
+    let list = env.home().join(".pixir/workspaces.json");
+    let here = env.workspace().canonicalize().unwrap();
     fs::write(&list, json!({"version": 1, "workspaces": ["/nowhere/at/all", here]}).to_string())
         .unwrap();
-    assert_eq!(gc(&house, &["--all"])["gone_workspaces"], json!(["/nowhere/at/all"]));
-    gc(&house, &["--all", "--apply"]);
+    assert_eq!(gc(&env, &["--all"])["gone_workspaces"], json!(["/nowhere/at/all"]));
+    gc(&env, &["--all", "--apply"]);
     let left: Value = serde_json::from_slice(&fs::read(&list).unwrap()).unwrap();
     assert_eq!(left["workspaces"], json!([here]));
 }
@@ -278,12 +279,12 @@ async fn workspaces_that_are_gone_leave_the_list() {
 /// Killed at any moment, and two at once: what stays is whole, and the next run ends it.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_in_the_middle_and_run_twice_at_once_it_does_no_harm() {
-    let (house, id) = house().await;
-    let rounds = Size::asked().of(8, 80);
+    let (env, id) = new_test_env().await;
+    let rounds = SuiteSize::from_environment().choose(8, 80);
     let seed = torture::seed();
     let mut random = fastrand::Rng::with_seed(seed);
-    let whole = fs::read(log_of(&house, &id)).unwrap();
-    let sessions = house.workspace().join(".pixir/sessions");
+    let whole = fs::read(log_of(&env, &id)).unwrap();
+    let sessions = env.workspace().join(".pixir/sessions");
     for _ in 0..rounds {
         for number in 0..60 {
             let name = format!("20200101T000000-{number:06x}");
@@ -293,7 +294,7 @@ async fn killed_in_the_middle_and_run_twice_at_once_it_does_no_harm() {
             aged(&sessions.join(format!("{name}.ndjson")), 50);
         }
         let args = ["gc", "--apply", "--older-than", "30d", "--json"];
-        let start = || house.command(&args).spawn().unwrap();
+        let start = || env.command(&args).spawn().unwrap();
         let (mut one, other) = (start(), start());
         std::thread::sleep(Duration::from_micros(random.u64(0..60_000)));
         one.kill().unwrap();
@@ -301,8 +302,8 @@ async fn killed_in_the_middle_and_run_twice_at_once_it_does_no_harm() {
         let other = other.wait_with_output().unwrap();
         leaks::check_stream(&String::from_utf8_lossy(&[other.stdout, other.stderr].concat()));
         assert!(other.status.success());
-        gc(&house, &["--apply", "--older-than", "30d"]);
-        assert_eq!(logs(&house.workspace()).len(), 1, "seed {seed}");
+        gc(&env, &["--apply", "--older-than", "30d"]);
+        assert_eq!(log_files(&env.workspace()).len(), 1, "seed {seed}");
         // Folders whose Log went before the kill are young; an hour later they go.
         for entry in fs::read_dir(&sessions).unwrap() {
             let path = entry.unwrap().path();
@@ -310,11 +311,11 @@ async fn killed_in_the_middle_and_run_twice_at_once_it_does_no_harm() {
                 aged(&path, 1);
             }
         }
-        gc(&house, &["--apply"]);
+        gc(&env, &["--apply"]);
         let left: Vec<_> =
             fs::read_dir(&sessions).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert!(left.len() <= 2, "seed {seed}: {left:?}");
     }
-    house.pixir(&["verify", &id]).exits(0);
-    torture::say(&format!("{rounds} collections killed, seed {seed}"));
+    env.run_pixir(&["verify", &id]).assert_exit_code(0);
+    torture::print_summary(&format!("{rounds} collections killed, seed {seed}"));
 }

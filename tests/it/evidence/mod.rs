@@ -16,24 +16,24 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use pixir::scripted::{Received, Reply, Script};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::json;
 
-use crate::support::House;
-use crate::support::house::newest_log;
+use crate::support::TestEnv;
+use crate::support::test_env::newest_log;
 
 /// A Session of three Turns: one with tools, one that failed, one that was answered.
-async fn house() -> (House, String) {
-    let house = House::scripted(Script::answering(reply)).await;
-    house.write("poem.txt", "roses are red\nviolets are blue\n");
-    house.pixir(&["work on it"]).exits(0);
-    house.pixir(&["resume", "--last", "fail"]).exits(1);
-    house.pixir(&["resume", "--last", "answer"]).exits(0);
-    let id = newest_log(&house.workspace()).file_stem().unwrap().to_str().unwrap().to_owned();
-    (house, id)
+async fn new_test_env() -> (TestEnv, String) {
+    let env = TestEnv::with_script(ModelScript::answering(reply)).await;
+    env.write("poem.txt", "roses are red\nviolets are blue\n");
+    env.run_pixir(&["work on it"]).assert_exit_code(0);
+    env.run_pixir(&["resume", "--last", "fail"]).assert_exit_code(1);
+    env.run_pixir(&["resume", "--last", "answer"]).assert_exit_code(0);
+    let id = newest_log(&env.workspace()).file_stem().unwrap().to_str().unwrap().to_owned();
+    (env, id)
 }
 
-fn reply(request: &Received) -> Reply {
+fn reply(request: &ReceivedRequest) -> Reply {
     let asked = request.user_texts().last().copied().unwrap_or_default().to_owned();
     let outputs = request.outputs().len();
     match (asked.as_str(), outputs) {
@@ -68,6 +68,6 @@ fn state(folder: &Path) -> BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
     found
 }
 
-fn log_of(house: &House, id: &str) -> PathBuf {
-    house.workspace().join(format!(".pixir/sessions/{id}.ndjson"))
+fn log_of(env: &TestEnv, id: &str) -> PathBuf {
+    env.workspace().join(format!(".pixir/sessions/{id}.ndjson"))
 }

@@ -2,20 +2,20 @@
 
 use serde_json::{Value, json};
 
-use super::{house, log_of, state};
+use super::{log_of, new_test_env, state};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_shown_is_what_leaves_byte_for_byte() {
-    let (house, id) = house().await;
-    let before = state(&house.workspace());
-    let sent = house.requests().len();
+    let (env, id) = new_test_env().await;
+    let before = state(&env.workspace());
+    let sent = env.requests().len();
     let args = ["inspect-replay", &id, "--prompt", "and now?", "--items", "--json"];
-    let shown = house.pixir(&args).exits(0).envelope();
-    assert_eq!(state(&house.workspace()), before, "looking changes nothing");
-    assert_eq!(house.requests().len(), sent, "and sends nothing");
+    let shown = env.run_pixir(&args).assert_exit_code(0).envelope();
+    assert_eq!(state(&env.workspace()), before, "looking changes nothing");
+    assert_eq!(env.requests().len(), sent, "and sends nothing");
 
-    house.pixir(&["resume", &id, "and now?"]).exits(0);
-    let left = house.requests().pop().unwrap();
+    env.run_pixir(&["resume", &id, "and now?"]).assert_exit_code(0);
+    let left = env.requests().pop().unwrap();
     let request = &shown["output"]["replay"]["request"];
     assert_eq!(request.to_string(), left.body.to_string());
 
@@ -37,14 +37,14 @@ async fn what_is_shown_is_what_leaves_byte_for_byte() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_earlier_point_shows_what_was_known_there() {
-    let (house, id) = house().await;
+    let (env, id) = new_test_env().await;
     let texts = |args: &[&str]| -> Vec<String> {
-        let run = house.pixir(&[&["inspect-replay", &id, "--items", "--json"], args].concat());
-        let replay = run.exits(0).envelope()["output"]["replay"].clone();
+        let run = env.run_pixir(&[&["inspect-replay", &id, "--items", "--json"], args].concat());
+        let replay = run.assert_exit_code(0).envelope()["output"]["replay"].clone();
         let items = replay["items"].as_array().unwrap().clone();
         items.iter().map(|item| item["excerpt"].as_str().unwrap().to_owned()).collect()
     };
-    let events = std::fs::read_to_string(log_of(&house, &id)).unwrap();
+    let events = std::fs::read_to_string(log_of(&env, &id)).unwrap();
     let call = events.lines().position(|line| line.contains("\"type\":\"tool_call\"")).unwrap();
     let whole = texts(&[]);
     let part = texts(&["--after-seq", &call.to_string()]);
@@ -58,24 +58,24 @@ async fn an_earlier_point_shows_what_was_known_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_sees_the_parts_and_needs_no_credential() {
-    let (house, id) = house().await;
-    let run = house.pixir(&["inspect-replay", &id]).exits(0);
+    let (env, id) = new_test_env().await;
+    let run = env.run_pixir(&["inspect-replay", &id]).assert_exit_code(0);
     for words in
         ["the next request to gpt-5.5", "instructions", "tools", "input", "valid: every call"]
     {
         assert!(run.out.contains(words), "{}", run.out);
     }
-    let run = std::process::Command::new(crate::support::house::PIXIR)
+    let run = std::process::Command::new(crate::support::test_env::PIXIR)
         .args(["inspect-replay", &id, "--json"])
         .env_clear()
-        .env("HOME", house.home())
-        .current_dir(house.workspace())
+        .env("HOME", env.home())
+        .current_dir(env.workspace())
         .output()
         .unwrap();
     let envelope: Value = serde_json::from_slice(&run.stdout).unwrap();
     assert_eq!(envelope["ok"], true, "{envelope}");
     assert!(envelope["output"]["notes"].to_string().contains("as with an API key"), "{envelope}");
     for args in [&["inspect-replay", "../x"][..], &["inspect-replay", "20990101T000000-ffffff"]] {
-        house.pixir(args).exits(2);
+        env.run_pixir(args).assert_exit_code(2);
     }
 }

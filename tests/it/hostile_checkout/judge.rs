@@ -6,15 +6,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memchr::memmem;
-use pixir::scripted::{Received, Server};
+use pixir::scripted::{ReceivedRequest, ScriptedServer};
 use sha2::{Digest, Sha256};
 
-use super::plant::{Kind, STRANGER};
-use super::scene::{CANARY, Ended, Scene, other_endpoint};
+use super::checkout::{CANARY, CommandOutput, HostileCheckout, other_endpoint};
+use super::plant::{PlantKind, STRANGER};
 
 /// What can be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub enum FindingKind {
     /// Something outside the Workspace changed.
     Outside,
     /// The command did not end.
@@ -30,7 +30,7 @@ pub enum Fault {
 /// A finding: what is wrong, and how it shows.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    pub fault: Fault,
+    pub fault: FindingKind,
     pub text: String,
 }
 
@@ -38,21 +38,21 @@ pub struct Finding {
 const LARGEST: u64 = 64 << 20;
 
 /// Mode, owner, time, size and content of a file.
-type Look = (u32, u32, i64, i64, u64, Vec<u8>);
+type FileIdentity = (u32, u32, i64, i64, u64, Vec<u8>);
 
 /// Files before a command has run.
 #[derive(Debug)]
-pub struct Before {
-    outside: BTreeMap<PathBuf, Look>,
-    kept: BTreeMap<PathBuf, Look>,
-    forbidden: BTreeMap<PathBuf, Look>,
+pub struct StateBefore {
+    outside: BTreeMap<PathBuf, FileIdentity>,
+    kept: BTreeMap<PathBuf, FileIdentity>,
+    forbidden: BTreeMap<PathBuf, FileIdentity>,
     /// Other names, outside, of planted files of the Workspace: such a file is changed under all its names
     /// (ADR 0015).
     second_names: BTreeSet<PathBuf>,
 }
 
-impl Before {
-    pub fn of(scene: &Scene, kind: Kind, paths: &[PathBuf]) -> Self {
+impl StateBefore {
+    pub fn capture(scene: &HostileCheckout, kind: PlantKind, paths: &[PathBuf]) -> Self {
         let mut outside = outside(scene);
         let second_names = second_names(scene, kind, paths, &outside);
         outside.retain(|path, _| !second_names.contains(path));
@@ -63,27 +63,27 @@ impl Before {
     /// What is wrong afterwards.
     pub fn findings(
         &self,
-        scene: &Scene,
-        kind: Kind,
+        scene: &HostileCheckout,
+        kind: PlantKind,
         paths: &[PathBuf],
-        ended: &Ended,
-        server: &Server,
+        ended: &CommandOutput,
+        server: &ScriptedServer,
     ) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut add = |fault, text: String| findings.push(Finding { fault, text });
         if ended.is_hung {
-            add(Fault::Hang, "it did not end".to_owned());
+            add(FindingKind::Hang, "it did not end".to_owned());
         } else if !matches!(ended.code, Some(0..=100 | 102..)) {
             let last = ended.output.lines().rev().take(6).collect::<Vec<_>>().join(" / ");
-            add(Fault::Death, format!("it ended with {:?}: {last}", ended.code));
+            add(FindingKind::Death, format!("it ended with {:?}: {last}", ended.code));
         }
         if ["out of memory", "memory allocation"].iter().any(|words| ended.output.contains(words)) {
-            add(Fault::Death, "it read until memory was used up".to_owned());
+            add(FindingKind::Death, "it read until memory was used up".to_owned());
         }
         let mut outside = outside(scene);
         outside.retain(|path, _| !self.second_names.contains(path));
         if let Some(text) = differences(&self.outside, &outside) {
-            add(Fault::Outside, text);
+            add(FindingKind::Outside, text);
         }
         let after = kept(scene, kind, paths);
         let mut before = self.kept.clone();
@@ -95,31 +95,33 @@ impl Before {
                 .is_some_and(|folder| self.kept.contains_key(folder) && after.contains_key(folder))
         };
         before.retain(|path, _| {
-            kind != Kind::OtherOwner || after.contains_key(path) || stays_in_strange_folder(path)
+            kind != PlantKind::OtherOwner
+                || after.contains_key(path)
+                || stays_in_strange_folder(path)
         });
         if let Some(text) = differences(&before, &after) {
-            add(Fault::Believed, format!("state that is not to be used was used: {text}"));
+            add(FindingKind::Believed, format!("state that is not to be used was used: {text}"));
         }
         if let Some(text) = differences(&self.forbidden, &forbidden(scene)) {
-            add(Fault::Believed, format!("without permission, {text}"));
+            add(FindingKind::Believed, format!("without permission, {text}"));
         }
         if other_endpoint().accept().is_ok() {
             add(
-                Fault::Believed,
+                FindingKind::Believed,
                 "another endpoint was called, here or in a cell beside it".to_owned(),
             );
         }
         let requests = server.take_requests();
         let found = leaks(scene, ended, &requests);
         if !found.is_empty() && !kind.shares_content() {
-            add(Fault::Read, format!("content from outside is in {}", shortened(found)));
+            add(FindingKind::Read, format!("content from outside is in {}", shortened(found)));
         }
         findings
     }
 }
 
 /// Which files are at these paths; another one has another identity.
-pub fn identity(scene: &Scene, paths: &[PathBuf]) -> Vec<Option<(u64, u32, u64)>> {
+pub fn identity(scene: &HostileCheckout, paths: &[PathBuf]) -> Vec<Option<(u64, u32, u64)>> {
     let stat = |path: &PathBuf| fs::symlink_metadata(scene.work().join(path)).ok();
     let identity = |stat: fs::Metadata| {
         (stat.ino(), stat.mode(), if stat.is_file() { stat.size() } else { 0 })
@@ -127,7 +129,7 @@ pub fn identity(scene: &Scene, paths: &[PathBuf]) -> Vec<Option<(u64, u32, u64)>
     paths.iter().map(|path| stat(path).map(identity)).collect()
 }
 
-fn look(path: &Path) -> Option<Look> {
+fn read_identity(path: &Path) -> Option<FileIdentity> {
     let stat = fs::symlink_metadata(path).ok()?;
     let content = if stat.is_symlink() {
         fs::read_link(path).map(|to| to.into_os_string().into_encoded_bytes()).unwrap_or_default()
@@ -139,11 +141,15 @@ fn look(path: &Path) -> Option<Look> {
     Some((stat.mode(), stat.uid(), stat.mtime(), stat.mtime_nsec(), stat.size(), content))
 }
 
-fn look_below(path: &Path, seen: &mut BTreeMap<PathBuf, Look>, is_wanted: &impl Fn(&Path) -> bool) {
+fn look_below(
+    path: &Path,
+    seen: &mut BTreeMap<PathBuf, FileIdentity>,
+    is_wanted: &impl Fn(&Path) -> bool,
+) {
     if !is_wanted(path) {
         return;
     }
-    let Some(found) = look(path) else { return };
+    let Some(found) = read_identity(path) else { return };
     seen.insert(path.to_owned(), found);
     if path.symlink_metadata().is_ok_and(|stat| stat.is_dir()) {
         for entry in fs::read_dir(path).into_iter().flatten().flatten() {
@@ -153,7 +159,7 @@ fn look_below(path: &Path, seen: &mut BTreeMap<PathBuf, Look>, is_wanted: &impl 
 }
 
 /// All that is neither the Workspace nor Pixir's own folder, and what git would run.
-fn outside(scene: &Scene) -> BTreeMap<PathBuf, Look> {
+fn outside(scene: &HostileCheckout) -> BTreeMap<PathBuf, FileIdentity> {
     let mut seen = BTreeMap::new();
     let (work, own) = (scene.work(), scene.home().join(".pixir"));
     look_below(&scene.root, &mut seen, &|path| path != work && path != own);
@@ -167,10 +173,10 @@ fn outside(scene: &Scene) -> BTreeMap<PathBuf, Look> {
 
 /// The names outside of files that were planted as hard links among the user's own files, not in state or settings.
 fn second_names(
-    scene: &Scene,
-    kind: Kind,
+    scene: &HostileCheckout,
+    kind: PlantKind,
     paths: &[PathBuf],
-    outside: &BTreeMap<PathBuf, Look>,
+    outside: &BTreeMap<PathBuf, FileIdentity>,
 ) -> BTreeSet<PathBuf> {
     let inode = |path: &Path| fs::symlink_metadata(path).ok().map(|stat| (stat.dev(), stat.ino()));
     let is_users_file = |path: &&PathBuf| !path.as_os_str().as_encoded_bytes().starts_with(b".");
@@ -185,7 +191,7 @@ fn second_names(
 }
 
 /// What the model tries to write where the user did not permit it.
-fn forbidden(scene: &Scene) -> BTreeMap<PathBuf, Look> {
+fn forbidden(scene: &HostileCheckout) -> BTreeMap<PathBuf, FileIdentity> {
     let mut seen = BTreeMap::new();
     for name in ["believed.txt", "believed-too.txt"] {
         look_below(&scene.work().join(name), &mut seen, &|_| true);
@@ -194,14 +200,18 @@ fn forbidden(scene: &Scene) -> BTreeMap<PathBuf, Look> {
 }
 
 /// State that belongs to a stranger or came with the repository; it must stay as it is.
-fn kept(scene: &Scene, kind: Kind, paths: &[PathBuf]) -> BTreeMap<PathBuf, Look> {
+fn kept(
+    scene: &HostileCheckout,
+    kind: PlantKind,
+    paths: &[PathBuf],
+) -> BTreeMap<PathBuf, FileIdentity> {
     let mut seen = BTreeMap::new();
-    if matches!(kind, Kind::OtherOwner | Kind::Tracked) {
+    if matches!(kind, PlantKind::OtherOwner | PlantKind::Tracked) {
         for path in paths.iter().filter(|path| is_state(path)) {
             look_below(&scene.work().join(path), &mut seen, &|_| true);
         }
     }
-    seen.retain(|_, look| kind != Kind::OtherOwner || look.1 == STRANGER);
+    seen.retain(|_, look| kind != PlantKind::OtherOwner || look.1 == STRANGER);
     seen
 }
 
@@ -212,8 +222,8 @@ fn is_state(path: &Path) -> bool {
 
 /// What is different now, in words.
 fn differences(
-    before: &BTreeMap<PathBuf, Look>,
-    after: &BTreeMap<PathBuf, Look>,
+    before: &BTreeMap<PathBuf, FileIdentity>,
+    after: &BTreeMap<PathBuf, FileIdentity>,
 ) -> Option<String> {
     let gone = before.keys().filter(|path| !after.contains_key(*path));
     let made = after.keys().filter(|path| !before.contains_key(*path));
@@ -235,7 +245,11 @@ fn shortened(mut all: Vec<String>) -> String {
 }
 
 /// Where the content of a file outside has come to.
-fn leaks(scene: &Scene, ended: &Ended, requests: &[Received]) -> Vec<String> {
+fn leaks(
+    scene: &HostileCheckout,
+    ended: &CommandOutput,
+    requests: &[ReceivedRequest],
+) -> Vec<String> {
     let mut found = Vec::new();
     if ended.output.contains(CANARY) {
         found.push("what it printed".to_owned());

@@ -4,10 +4,10 @@
 //! The paths come from a record of Pixir's own system calls, so a path that a later version touches is
 //! covered without being listed here.
 
+mod checkout;
 mod judge;
 mod model;
 mod plant;
-mod scene;
 mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,34 +17,34 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pixir::scripted::Server;
+use pixir::scripted::ScriptedServer;
 
-use crate::support::house::PIXIR;
 use crate::support::leaks;
-use crate::support::torture::{self, Size};
-use judge::{Before, Fault, Finding};
-use plant::Kind;
-use scene::{Probe, Scene};
+use crate::support::test_env::PIXIR;
+use crate::support::torture::{self, SuiteSize};
+use checkout::{HostileCheckout, ProbeCommand};
+use judge::{Finding, FindingKind, StateBefore};
+use plant::PlantKind;
 
 /// What one command touched: every pattern with the paths that have it.
-type Touched = BTreeMap<String, BTreeSet<PathBuf>>;
+type TouchedPaths = BTreeMap<String, BTreeSet<PathBuf>>;
 
 /// Something planted at all paths of a pattern, and commands that touch them.
 #[derive(Debug, Clone)]
-struct Cell {
+struct PlantCase {
     pattern: String,
-    kind: Kind,
+    kind: PlantKind,
     probes: Vec<usize>,
 }
 
 /// What is wrong after a command, by its number.
-type Judged = Vec<(usize, Vec<Finding>)>;
+type CaseFindings = Vec<(usize, Vec<Finding>)>;
 
 /// A scene that is copied for every cell, the commands, and what they touch.
-struct Suite {
+struct HostileSuite {
     folder: tempfile::TempDir,
-    template: Scene,
-    probes: Vec<Probe>,
+    template: HostileCheckout,
+    probes: Vec<ProbeCommand>,
     /// For every pattern, the paths at which something can be planted.
     places: BTreeMap<String, BTreeSet<PathBuf>>,
     /// For every command, the patterns that it touches.
@@ -52,14 +52,14 @@ struct Suite {
     copies: AtomicUsize,
 }
 
-impl Suite {
+impl HostileSuite {
     /// Makes the scene and records what every command touches in it.
-    fn record(servers: &[Server]) -> Self {
+    fn record(servers: &[ScriptedServer]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap().join("template");
         fs::create_dir(&root).unwrap();
-        let (template, ids) = Scene::full(root, &servers[0]);
-        let probes = scene::probes(&ids);
+        let (template, ids) = HostileCheckout::full(root, &servers[0]);
+        let probes = checkout::probes(&ids);
         let (places, touched, copies) = (BTreeMap::new(), Vec::new(), AtomicUsize::new(0));
         let mut suite = Self { folder, template, probes, places, touched, copies };
         // Commands that leave the Sessions as they are share a scene.
@@ -74,23 +74,23 @@ impl Suite {
         suite
     }
 
-    fn copy(&self) -> Scene {
+    fn copy(&self) -> HostileCheckout {
         let number = self.copies.fetch_add(1, Ordering::Relaxed);
         self.template
             .copy(self.folder.path().canonicalize().unwrap().join(format!("copy-{number}")))
     }
 
     /// Runs commands where nothing is planted, and gives what they touched.
-    fn trace(&self, server: &Server, numbers: &[usize]) -> Vec<(usize, Touched)> {
+    fn trace(&self, server: &ScriptedServer, numbers: &[usize]) -> Vec<(usize, TouchedPaths)> {
         let scene = self.copy();
         let mut traced = Vec::new();
         for number in numbers {
             let probe = &self.probes[*number];
-            let before = Before::of(&scene, Kind::Garbage, &[]);
+            let before = StateBefore::capture(&scene, PlantKind::Garbage, &[]);
             let records = tempfile::tempdir().unwrap();
             let record = records.path().join("trace");
             let ended = scene.run(&trace::prefix(&record), &probe.words(), server);
-            let wrong = before.findings(&scene, Kind::Garbage, &[], &ended, server);
+            let wrong = before.findings(&scene, PlantKind::Garbage, &[], &ended, server);
             assert!(wrong.is_empty(), "{}, where nothing is planted: {wrong:#?}", probe.name);
             let code = Some(probe.code);
             assert_eq!(
@@ -98,7 +98,7 @@ impl Suite {
                 "{}, where nothing is planted: {}",
                 probe.name, ended.output
             );
-            let mut touched = Touched::new();
+            let mut touched = TouchedPaths::new();
             for path in trace::touched(&record, Path::new(PIXIR), &scene.work()) {
                 touched.entry(trace::pattern(&path)).or_default().insert(path);
             }
@@ -110,9 +110,9 @@ impl Suite {
 
     /// Keeps the paths that can be foreseen: those that are there, those without a variable part, and
     /// contents that more than one command touched.
-    fn keep(&mut self, mut records: Vec<(usize, Touched)>) {
+    fn keep(&mut self, mut records: Vec<(usize, TouchedPaths)>) {
         records.sort_by_key(|(number, _)| *number);
-        let records: Vec<Touched> = records.into_iter().map(|(_, touched)| touched).collect();
+        let records: Vec<TouchedPaths> = records.into_iter().map(|(_, touched)| touched).collect();
         let mut count: BTreeMap<&PathBuf, usize> = BTreeMap::new();
         for path in records.iter().flat_map(BTreeMap::values).flatten() {
             *count.entry(path).or_default() += 1;
@@ -132,7 +132,7 @@ impl Suite {
 
     /// Every pattern with every kind, each with some of the commands that touch it. Which ones differs
     /// from kind to kind, so that all have their turn.
-    fn cells(&self, seed: u64, most: usize) -> Vec<Cell> {
+    fn plant_cases(&self, seed: u64, most: usize) -> Vec<PlantCase> {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut cells = Vec::new();
         for (pattern, _) in self.places.iter().filter(|(_, places)| !places.is_empty()) {
@@ -140,11 +140,11 @@ impl Suite {
             let all = all.filter(|(_, touched)| touched.contains(pattern)).map(|(probe, _)| probe);
             let mut turns: Vec<usize> = all.collect();
             random.shuffle(&mut turns);
-            for kind in Kind::ALL.into_iter().filter(|kind| kind.is_possible()) {
+            for kind in PlantKind::ALL.into_iter().filter(|kind| kind.is_possible()) {
                 let mut probes: Vec<usize> = turns.iter().copied().take(most).collect();
                 // In the order of the list, whose end leaves little for others.
                 probes.sort_unstable();
-                cells.push(Cell { pattern: pattern.clone(), kind, probes });
+                cells.push(PlantCase { pattern: pattern.clone(), kind, probes });
                 let length = turns.len();
                 turns.rotate_left(most % length);
             }
@@ -152,25 +152,25 @@ impl Suite {
         cells
     }
 
-    fn name(&self, cell: &Cell, probe: usize) -> String {
+    fn name(&self, cell: &PlantCase, probe: usize) -> String {
         format!("{}|{:?}|{}", cell.pattern, cell.kind, self.probes[probe].name)
     }
 
     /// Whether the user asked for it: a file that the command line names is read wherever it leads, and a Session
     /// that is deleted goes with all that lies beside it.
-    fn is_asked_for(&self, cell: &Cell, probe: usize, finding: &Finding) -> bool {
+    fn is_asked_for(&self, cell: &PlantCase, probe: usize, finding: &Finding) -> bool {
         let probe = &self.probes[probe];
         match finding.fault {
-            Fault::Read => probe.args.contains(&cell.pattern),
-            Fault::Believed => probe.name == "delete" && cell.kind == Kind::OtherOwner,
+            FindingKind::Read => probe.args.contains(&cell.pattern),
+            FindingKind::Believed => probe.name == "delete" && cell.kind == PlantKind::OtherOwner,
             _ => false,
         }
     }
 
     /// Plants, runs and judges one command after the other.
-    fn judge(&self, cell: &Cell, server: &Server) -> Judged {
+    fn judge(&self, cell: &PlantCase, server: &ScriptedServer) -> CaseFindings {
         let paths: Vec<PathBuf> = self.places[&cell.pattern].iter().cloned().collect();
-        let mut judged = Judged::new();
+        let mut judged = CaseFindings::new();
         let mut waiting = cell.probes.iter().copied().peekable();
         while waiting.peek().is_some() {
             let scene = self.copy();
@@ -179,7 +179,7 @@ impl Suite {
             // A scene is used until a command has taken away what was planted.
             while is_planted && planted == judge::identity(&scene, &paths) {
                 let Some(probe) = waiting.next() else { break };
-                let before = Before::of(&scene, cell.kind, &paths);
+                let before = StateBefore::capture(&scene, cell.kind, &paths);
                 let ended = scene.run(&[], &self.probes[probe].words(), server);
                 let mut findings = before.findings(&scene, cell.kind, &paths, &ended, server);
                 let is_clean = findings.is_empty();
@@ -200,9 +200,9 @@ impl Suite {
 
 /// Does pieces of work on as many threads as there are servers, and gives the results in order.
 fn share<T: Send>(
-    servers: &[Server],
+    servers: &[ScriptedServer],
     count: usize,
-    work: impl Fn(&Server, usize) -> T + Sync,
+    work: impl Fn(&ScriptedServer, usize) -> T + Sync,
 ) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, T)>> = Mutex::default();
@@ -225,11 +225,11 @@ fn share<T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-async fn servers() -> Vec<Server> {
-    leaks::watch();
+async fn servers() -> Vec<ScriptedServer> {
+    leaks::start_process_scan();
     let mut servers = Vec::new();
     for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(4) {
-        servers.push(Server::start(model::script()).await.unwrap());
+        servers.push(ScriptedServer::start(model::script()).await.unwrap());
     }
     servers
 }
@@ -259,14 +259,14 @@ const KNOWN: &[&str] = &[
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_planted_nothing_outside_changes_nothing_hangs_and_nothing_is_believed() {
     if !trace::is_possible() {
-        torture::say("hostile checkout: SKIPPED, strace cannot run here");
+        torture::print_summary("hostile checkout: SKIPPED, strace cannot run here");
         return;
     }
     let servers = servers().await;
     let seed = torture::seed();
     let (summary, problems) =
         tokio::task::spawn_blocking(move || run(&servers, seed)).await.unwrap();
-    torture::say(&summary);
+    torture::print_summary(&summary);
     let shown = problems.join("\n");
     assert!(
         problems.is_empty(),
@@ -276,28 +276,28 @@ async fn whatever_is_planted_nothing_outside_changes_nothing_hangs_and_nothing_i
 }
 
 /// Runs the cells; gives a summary and what is wrong, by cell.
-fn run(servers: &[Server], seed: u64) -> (String, Vec<String>) {
-    let suite = Suite::record(servers);
+fn run(servers: &[ScriptedServer], seed: u64) -> (String, Vec<String>) {
+    let suite = HostileSuite::record(servers);
     for known in KNOWN {
         let is_planted = suite.places.get(*known).is_some_and(|places| !places.is_empty());
         assert!(is_planted, "{known} is not among {:#?}", suite.places.keys());
     }
     assert!(suite.places.len() >= 80, "{:#?}", suite.places.keys());
-    let size = Size::asked();
-    let mut cells = suite.cells(seed, size.of(2, 4));
+    let size = SuiteSize::from_environment();
+    let mut cells = suite.plant_cases(seed, size.choose(2, 4));
     if let Ok(wanted) = std::env::var("PIXIR_CELL") {
-        cells = suite.cells(seed, usize::MAX);
+        cells = suite.plant_cases(seed, usize::MAX);
         for cell in &mut cells {
             let own = cell.clone();
             cell.probes.retain(|probe| suite.name(&own, *probe).contains(&wanted));
         }
     } else {
         fastrand::Rng::with_seed(seed).shuffle(&mut cells);
-        cells.truncate(size.of(40, usize::MAX));
+        cells.truncate(size.choose(40, usize::MAX));
     }
     let judged = share(servers, cells.len(), |server, number| suite.judge(&cells[number], server));
     let judged = cells.iter().zip(&judged);
-    let judged: Vec<(&Cell, usize, &Vec<Finding>)> = judged
+    let judged: Vec<(&PlantCase, usize, &Vec<Finding>)> = judged
         .flat_map(|(cell, all)| all.iter().map(move |(probe, findings)| (cell, *probe, findings)))
         .collect();
     let has = |findings: &[Finding], fault| findings.iter().any(|finding| finding.fault == fault);
@@ -306,10 +306,10 @@ fn run(servers: &[Server], seed: u64) -> (String, Vec<String>) {
         "hostile checkout: {} paths, {} cells, {} effects outside, {} hangs, {} believed, {} deaths, seed={seed}",
         suite.places.len(),
         judged.len(),
-        count(Fault::Outside),
-        count(Fault::Hang),
-        count(Fault::Believed) + count(Fault::Read),
-        count(Fault::Death),
+        count(FindingKind::Outside),
+        count(FindingKind::Hang),
+        count(FindingKind::Believed) + count(FindingKind::Read),
+        count(FindingKind::Death),
     );
     let problems = judged.iter().flat_map(|(cell, probe, findings)| {
         let name = suite.name(cell, *probe);
@@ -321,44 +321,51 @@ fn run(servers: &[Server], seed: u64) -> (String, Vec<String>) {
 /// The judge can accuse: whatever a bad program does through what is planted is found.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_judge_accuses_a_program_that_follows_what_is_planted() {
-    let server = Server::start(model::script()).await.unwrap();
-    let accused = |kind: Kind, path: &str, script: &str| -> Vec<Fault> {
+    let server = ScriptedServer::start(model::script()).await.unwrap();
+    let accused = |kind: PlantKind, path: &str, script: &str| -> Vec<FindingKind> {
         let folder = tempfile::tempdir().unwrap();
-        let scene = Scene::bare(folder.path().canonicalize().unwrap());
+        let scene = HostileCheckout::bare(folder.path().canonicalize().unwrap());
         let paths = [PathBuf::from(path)];
         assert!(plant::plant(&scene, &paths, kind), "{kind:?} at {path}");
-        let before = Before::of(&scene, kind, &paths);
+        let before = StateBefore::capture(&scene, kind, &paths);
         let program = ["sh", "-c", script, "sh"].map(str::to_owned);
         let ended = scene.run_program(&program, &[path], &server, Duration::from_secs(10));
         let findings = before.findings(&scene, kind, &paths, &ended, &server);
-        let mut faults: Vec<Fault> = findings.into_iter().map(|finding| finding.fault).collect();
+        let mut faults: Vec<FindingKind> =
+            findings.into_iter().map(|finding| finding.fault).collect();
         faults.dedup();
         faults
     };
     let last = ".pixir/snapshots/last";
-    assert_eq!(accused(Kind::LinkToFile, last, "true"), []);
-    assert_eq!(accused(Kind::LinkToFile, last, "echo x > $1"), [Fault::Outside]);
-    assert_eq!(accused(Kind::LinkToFile, last, "chmod 600 $1"), [Fault::Outside]);
-    assert_eq!(accused(Kind::LinkToFile, last, "touch $1"), [Fault::Outside]);
-    assert_eq!(accused(Kind::LinkToFile, last, "mv $1 x; echo x > $1"), []);
-    assert_eq!(accused(Kind::LinkToFile, last, "cat $1 > copy"), [Fault::Read]);
-    assert_eq!(accused(Kind::LinkToFile, last, "cat $1"), [Fault::Read]);
-    assert_eq!(accused(Kind::LinkToNothing, last, "echo x > $1"), [Fault::Outside]);
-    assert_eq!(accused(Kind::LinkToFolder, ".pixir/snapshots", "echo x > $1/y"), [Fault::Outside]);
-    assert_eq!(accused(Kind::LinkToOriginal, "src", "rm $1/lib.rs"), [Fault::Outside]);
-    assert_eq!(accused(Kind::LinkToHome, last, "echo x >> $1"), [Fault::Outside]);
-    let hooks = "mkdir -p .git/hooks; echo x > $1";
-    assert_eq!(accused(Kind::LinkToGitHooks, last, hooks), [Fault::Outside]);
-    assert_eq!(accused(Kind::HardLink, last, "echo x >> $1"), [Fault::Outside]);
-    assert_eq!(accused(Kind::HardLink, last, "cat $1; rm $1"), []);
-    assert_eq!(accused(Kind::HardLink, "src/lib.rs", "echo x >> $1"), []);
-    assert_eq!(accused(Kind::HardLink, "src/lib.rs", "echo x > ../elsewhere"), [Fault::Outside]);
-    assert_eq!(accused(Kind::Fifo, last, "cat $1"), [Fault::Hang]);
+    assert_eq!(accused(PlantKind::LinkToFile, last, "true"), []);
+    assert_eq!(accused(PlantKind::LinkToFile, last, "echo x > $1"), [FindingKind::Outside]);
+    assert_eq!(accused(PlantKind::LinkToFile, last, "chmod 600 $1"), [FindingKind::Outside]);
+    assert_eq!(accused(PlantKind::LinkToFile, last, "touch $1"), [FindingKind::Outside]);
+    assert_eq!(accused(PlantKind::LinkToFile, last, "mv $1 x; echo x > $1"), []);
+    assert_eq!(accused(PlantKind::LinkToFile, last, "cat $1 > copy"), [FindingKind::Read]);
+    assert_eq!(accused(PlantKind::LinkToFile, last, "cat $1"), [FindingKind::Read]);
+    assert_eq!(accused(PlantKind::LinkToNothing, last, "echo x > $1"), [FindingKind::Outside]);
     assert_eq!(
-        accused(Kind::Claims, ".pixir/config.json", "touch believed.txt"),
-        [Fault::Believed]
+        accused(PlantKind::LinkToFolder, ".pixir/snapshots", "echo x > $1/y"),
+        [FindingKind::Outside]
     );
-    assert_eq!(accused(Kind::Garbage, last, "kill -ABRT $$"), [Fault::Death]);
-    assert_eq!(accused(Kind::Garbage, last, "exit 101"), [Fault::Death]);
-    assert_eq!(accused(Kind::Swapped, last, "echo x > ../beside"), [Fault::Outside]);
+    assert_eq!(accused(PlantKind::LinkToOriginal, "src", "rm $1/lib.rs"), [FindingKind::Outside]);
+    assert_eq!(accused(PlantKind::LinkToHome, last, "echo x >> $1"), [FindingKind::Outside]);
+    let hooks = "mkdir -p .git/hooks; echo x > $1";
+    assert_eq!(accused(PlantKind::LinkToGitHooks, last, hooks), [FindingKind::Outside]);
+    assert_eq!(accused(PlantKind::HardLink, last, "echo x >> $1"), [FindingKind::Outside]);
+    assert_eq!(accused(PlantKind::HardLink, last, "cat $1; rm $1"), []);
+    assert_eq!(accused(PlantKind::HardLink, "src/lib.rs", "echo x >> $1"), []);
+    assert_eq!(
+        accused(PlantKind::HardLink, "src/lib.rs", "echo x > ../elsewhere"),
+        [FindingKind::Outside]
+    );
+    assert_eq!(accused(PlantKind::Fifo, last, "cat $1"), [FindingKind::Hang]);
+    assert_eq!(
+        accused(PlantKind::Claims, ".pixir/config.json", "touch believed.txt"),
+        [FindingKind::Believed]
+    );
+    assert_eq!(accused(PlantKind::Garbage, last, "kill -ABRT $$"), [FindingKind::Death]);
+    assert_eq!(accused(PlantKind::Garbage, last, "exit 101"), [FindingKind::Death]);
+    assert_eq!(accused(PlantKind::Swapped, last, "echo x > ../beside"), [FindingKind::Outside]);
 }

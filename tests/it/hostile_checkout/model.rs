@@ -1,17 +1,17 @@
 //! The scripted model: it does what the last word of the user says.
 
-use pixir::scripted::{Received, Reply, Script};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::json;
 
 /// What a command tries that a sandbox must not let it do.
 const ESCAPE: &str =
     "touch ../outside/made; echo x >> ../outside/canary.txt; echo x >> ../home/.bashrc";
 
-pub fn script() -> Script {
-    Script::answering(answer)
+pub fn script() -> ModelScript {
+    ModelScript::answering(answer)
 }
 
-fn answer(request: &Received) -> Reply {
+fn answer(request: &ReceivedRequest) -> Reply {
     let texts = request.user_texts();
     let said = texts.iter().rev().find_map(|text| text.rsplit_once("play ")).map(|(_, play)| play);
     let play = said.unwrap_or_default().split_whitespace().next().unwrap_or_default();

@@ -8,15 +8,15 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::scene::{Scene, other_endpoint};
-use crate::annex::git;
+use super::checkout::{HostileCheckout, other_endpoint};
+use crate::child_workspaces::git;
 
 /// The user whom planted files belong to that are not the user's own.
 pub const STRANGER: u32 = 54_321;
 
 /// One kind of thing that is planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum PlantKind {
     LinkToFile,
     LinkToFolder,
     LinkToNothing,
@@ -46,7 +46,7 @@ pub enum Kind {
     Tracked,
 }
 
-impl Kind {
+impl PlantKind {
     pub const ALL: [Self; 20] = [
         Self::LinkToFile,
         Self::LinkToFolder,
@@ -82,46 +82,50 @@ impl Kind {
 }
 
 /// Plants one kind at these paths of the Workspace; `false` when it makes no sense at any.
-pub fn plant(scene: &Scene, paths: &[PathBuf], kind: Kind) -> bool {
+pub fn plant(scene: &HostileCheckout, paths: &[PathBuf], kind: PlantKind) -> bool {
     let mut is_planted = false;
     for (number, path) in paths.iter().enumerate() {
-        is_planted |= Place { scene, path: scene.work().join(path), number }.plant(kind);
+        is_planted |= PlantSite { scene, path: scene.work().join(path), number }.plant(kind);
     }
     is_planted
 }
 
-struct Place<'a> {
-    scene: &'a Scene,
+struct PlantSite<'a> {
+    scene: &'a HostileCheckout,
     path: PathBuf,
     number: usize,
 }
 
-impl Place<'_> {
-    fn plant(&self, kind: Kind) -> bool {
+impl PlantSite<'_> {
+    fn plant(&self, kind: PlantKind) -> bool {
         let outside = self.scene.outside();
         match kind {
-            Kind::LinkToFile => self.link(&outside.join("canary.txt")),
-            Kind::LinkToFolder => self.link(&outside.join("folder")),
-            Kind::LinkToNothing => self.link(&outside.join("made-by-pixir")),
-            Kind::LinkToOriginal => self.link_to_original(),
-            Kind::LinkToHome => self.link(&self.scene.home().join(".bashrc")),
-            Kind::LinkToGitHooks => self.link(&self.scene.work().join(".git/hooks/post-checkout")),
-            Kind::LinkToItself => self.link(&self.path),
-            Kind::Fifo => self.node(FileType::Fifo),
-            Kind::Socket => self.node(FileType::Socket),
-            Kind::Device => self.node(FileType::CharacterDevice),
-            Kind::Swapped => self.swap(),
-            Kind::OtherOwner => self.give_away(),
-            Kind::HardLink => self.hard_link(&outside.join("canary.txt")),
-            Kind::HardLinkToOriginal => self.hard_link_to_original(),
-            Kind::Huge => {
+            PlantKind::LinkToFile => self.link(&outside.join("canary.txt")),
+            PlantKind::LinkToFolder => self.link(&outside.join("folder")),
+            PlantKind::LinkToNothing => self.link(&outside.join("made-by-pixir")),
+            PlantKind::LinkToOriginal => self.link_to_original(),
+            PlantKind::LinkToHome => self.link(&self.scene.home().join(".bashrc")),
+            PlantKind::LinkToGitHooks => {
+                self.link(&self.scene.work().join(".git/hooks/post-checkout"))
+            }
+            PlantKind::LinkToItself => self.link(&self.path),
+            PlantKind::Fifo => self.node(FileType::Fifo),
+            PlantKind::Socket => self.node(FileType::Socket),
+            PlantKind::Device => self.node(FileType::CharacterDevice),
+            PlantKind::Swapped => self.swap(),
+            PlantKind::OtherOwner => self.give_away(),
+            PlantKind::HardLink => self.hard_link(&outside.join("canary.txt")),
+            PlantKind::HardLinkToOriginal => self.hard_link_to_original(),
+            PlantKind::Huge => {
                 self.file(|path| fs::File::create(path).unwrap().set_len(1 << 36).unwrap())
             }
-            Kind::Garbage => self.file(|path| fs::write(path, garbage()).unwrap()),
-            Kind::Claims => self.file(|path| fs::write(path, self.claims()).unwrap()),
-            Kind::AbsolutePaths => self.crafted(outside.join("made-by-pixir").to_str().unwrap()),
-            Kind::RelativePaths => self.crafted("../outside/made-by-pixir"),
-            Kind::Tracked => self.track(),
+            PlantKind::Garbage => self.file(|path| fs::write(path, garbage()).unwrap()),
+            PlantKind::Claims => self.file(|path| fs::write(path, self.claims()).unwrap()),
+            PlantKind::AbsolutePaths => {
+                self.crafted(outside.join("made-by-pixir").to_str().unwrap())
+            }
+            PlantKind::RelativePaths => self.crafted("../outside/made-by-pixir"),
+            PlantKind::Tracked => self.track(),
         }
     }
 

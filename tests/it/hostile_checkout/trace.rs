@@ -108,12 +108,12 @@ fn paths(line: &str, work: &Path) -> Vec<PathBuf> {
 }
 
 /// A text among the arguments of a call, and the folder whose descriptor stands before it.
-struct Text {
+struct TracedPath {
     folder: Option<PathBuf>,
     path: String,
 }
 
-fn texts(arguments: &str) -> Vec<Text> {
+fn texts(arguments: &str) -> Vec<TracedPath> {
     let mut found = Vec::new();
     let mut rest = arguments;
     while let Some(start) = rest.find('"') {
@@ -121,7 +121,7 @@ fn texts(arguments: &str) -> Vec<Text> {
         let folder = before.strip_suffix('>').and_then(|before| before.rsplit_once('<'));
         let folder = folder.map(|(_, path)| path).filter(|path| path.starts_with('/'));
         let (path, length) = unquoted(&rest[start + 1..]);
-        found.push(Text { folder: folder.map(PathBuf::from), path });
+        found.push(TracedPath { folder: folder.map(PathBuf::from), path });
         rest = &rest[start + 1 + length..];
     }
     found

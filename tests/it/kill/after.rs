@@ -3,17 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 
-use pixir::scripted::Received;
-use pixir::verify;
+use pixir::scripted::ReceivedRequest;
+use pixir::verify_log;
 use serde_json::Value;
 
-use super::point::{Death, Point};
-use super::scene::{Before, FILE, GO_ON, WENT_ON, content, read};
-use crate::support::Stage;
+use super::point::{KillPoint, KilledRun};
+use super::scene::{FILE, GO_ON, SessionBeforeTurn, WENT_ON, content, read};
+use crate::support::BinaryEnv;
 
 /// The end of the Log after a kill, for the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum LogEnd {
     /// It was killed before there was a Session.
     NoSession,
     /// The Log ended with a whole line.
@@ -23,46 +23,51 @@ pub enum Found {
 }
 
 /// Checks the state that a kill left.
-pub fn check(stage: &Stage, before: &Before, point: &Point, death: &Death) -> Found {
-    stage.assert_nothing_survives();
-    let Some((_, path)) = stage.session() else {
+pub fn check_state_after_kill(
+    env: &BinaryEnv,
+    before: &SessionBeforeTurn,
+    point: &KillPoint,
+    death: &KilledRun,
+) -> LogEnd {
+    env.assert_nothing_survives();
+    let Some((_, path)) = env.session() else {
         assert!(before.id.is_none(), "{point:?}: the Log is gone");
-        return Found::NoSession;
+        return LogEnd::NoSession;
     };
     let log = fs::read(&path).unwrap();
     for (what, earlier) in [("before the Turn", &before.log), ("before the kill", &death.durable)] {
         assert!(log.starts_with(earlier), "{point:?}: what was recorded {what} is not there");
     }
-    let found = check_honesty(stage, point, &log);
+    let found = check_honesty(env, point, &log);
     check_published(point, death, &log);
-    check_file(stage, point, &log);
+    check_file(env, point, &log);
     found
 }
 
 /// Resumes, and checks that everything is well again.
-pub fn resume(stage: &Stage, point: &Point, found: Found) {
-    let (id, path) = stage.session().unwrap();
+pub fn resume(env: &BinaryEnv, point: &KillPoint, found: LogEnd) {
+    let (id, path) = env.session().unwrap();
     let log = fs::read(&path).unwrap();
-    let ended = stage.run(&["resume", id.as_str(), GO_ON]);
+    let ended = env.run(&["resume", id.as_str(), GO_ON]);
     assert_eq!(ended.status.code(), Some(0), "{point:?}: {ended:?}");
     assert_eq!(ended.stdout, format!("{WENT_ON}\n"), "{point:?}");
     let is_told = ended.stderr.contains("the Log's last line was torn");
-    assert_eq!(is_told, found == Found::Torn, "{point:?}: {}", ended.stderr);
+    assert_eq!(is_told, found == LogEnd::Torn, "{point:?}: {}", ended.stderr);
     let resumed = fs::read(&path).unwrap();
     assert!(resumed.starts_with(&log), "{point:?}: resuming only appends");
     check_turns(point, &events(&resumed));
-    check_pairs(point, stage.server.requests().last().unwrap());
-    let verified = stage.run(&["verify", id.as_str(), "--json"]);
+    check_pairs(point, env.server.requests().last().unwrap());
+    let verified = env.run(&["verify", id.as_str(), "--json"]);
     assert_eq!(verified.status.code(), Some(0), "{point:?}: {verified:?}");
     let envelope: Value = serde_json::from_str(&verified.stdout).unwrap();
     assert_eq!(envelope["output"]["ok"], true, "{point:?}: {envelope}");
-    stage.assert_nothing_survives();
+    env.assert_nothing_survives();
 }
 
 /// `verify` says exactly what is there: which lines stop short, and nothing else.
-fn check_honesty(stage: &Stage, point: &Point, log: &[u8]) -> Found {
-    let (id, _) = stage.session().unwrap();
-    let seen = verify(&stage.workspace(), &id).unwrap();
+fn check_honesty(env: &BinaryEnv, point: &KillPoint, log: &[u8]) -> LogEnd {
+    let (id, _) = env.session().unwrap();
+    let seen = verify_log(&env.workspace(), &id).unwrap();
     let told: Vec<_> = seen.breaks.iter().map(|b| (b.line, b.offset, b.length)).collect();
     let accounted: Vec<u64> = events(log)
         .iter()
@@ -78,11 +83,11 @@ fn check_honesty(stage: &Stage, point: &Point, log: &[u8]) -> Found {
         offset += line.len() as u64;
     }
     assert_eq!((seen.ok, told), (expected.is_empty(), expected), "{point:?}: {:?}", seen.breaks);
-    if log.is_empty() || log.ends_with(b"\n") { Found::Whole } else { Found::Torn }
+    if log.is_empty() || log.ends_with(b"\n") { LogEnd::Whole } else { LogEnd::Torn }
 }
 
 /// What was published was in the Log first.
-fn check_published(point: &Point, death: &Death, log: &[u8]) {
+fn check_published(point: &KillPoint, death: &KilledRun, log: &[u8]) {
     if !point.events {
         return;
     }
@@ -96,9 +101,9 @@ fn check_published(point: &Point, death: &Death, log: &[u8]) {
 }
 
 /// The file is old or new, never half; new only if it was called for, and if the result says so.
-fn check_file(stage: &Stage, point: &Point, log: &[u8]) {
+fn check_file(env: &BinaryEnv, point: &KillPoint, log: &[u8]) {
     let (old, new) = (point.turn, point.turn + 1);
-    let version = match read(&stage.workspace()) {
+    let version = match read(&env.workspace()) {
         None => 0,
         Some(text) => {
             let version = [old, new].into_iter().find(|version| content(*version) == text);
@@ -126,7 +131,7 @@ fn check_file(stage: &Stage, point: &Point, log: &[u8]) {
 }
 
 /// Every Turn has one end, and only those that died were interrupted.
-fn check_turns(point: &Point, events: &[Value]) {
+fn check_turns(point: &KillPoint, events: &[Value]) {
     let mut open = false;
     let mut interrupted = 0;
     for event in events {
@@ -154,7 +159,7 @@ fn check_turns(point: &Point, events: &[Value]) {
 }
 
 /// Every call has one output behind it, in what the model saw last.
-fn check_pairs(point: &Point, request: &Received) {
+fn check_pairs(point: &KillPoint, request: &ReceivedRequest) {
     let mut open: HashMap<&str, usize> = HashMap::new();
     for item in request.input() {
         let call_id = item["call_id"].as_str().unwrap_or_default();

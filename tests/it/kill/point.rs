@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::scene::{self, Before, Habit, TURNS, count_lines};
-use crate::support::Stage;
-use crate::support::house::DEADLINE;
-use crate::support::stage::{Ended, Strike};
+use super::scene::{self, ModelBehaviour, SessionBeforeTurn, TURNS, count_lines};
+use crate::support::BinaryEnv;
+use crate::support::binary_env::{AtSizeLimit, ProcessOutput};
+use crate::support::test_env::DEADLINE;
 use crate::support::torture;
 
 /// One kill.
 #[derive(Debug, Clone)]
-pub struct Point {
+pub struct KillPoint {
     /// From 0.
     pub turn: usize,
-    pub when: When,
+    pub when: KillMoment,
     /// The run that resumes is killed too, where this says.
-    pub again: Option<Again>,
+    pub again: Option<SecondKill>,
     pub durability: &'static str,
     /// Whether the run prints its Events, so that what was published can be compared.
     pub events: bool,
@@ -28,7 +28,7 @@ pub struct Point {
 
 /// The moment of a kill.
 #[derive(Debug, Clone, Copy)]
-pub enum When {
+pub enum KillMoment {
     /// When the Turn's n-th line has appeared, and a little later.
     Line { number: usize, later: Duration },
     /// When the Log would grow beyond this offset: in the middle of the append. Needs `strace`.
@@ -45,7 +45,7 @@ pub enum When {
 
 /// The moment of a second kill, while a resume recovers from the first.
 #[derive(Debug, Clone, Copy)]
-pub enum Again {
+pub enum SecondKill {
     /// As `When::Line`.
     Line(usize),
     /// As `When::Offset`, counted from where the Log ended.
@@ -54,13 +54,13 @@ pub enum Again {
     Delay(Duration),
 }
 
-impl Again {
+impl SecondKill {
     /// The moment in a Log that is so long by now.
-    pub fn when(self, length: u64) -> When {
+    pub fn when(self, length: u64) -> KillMoment {
         match self {
-            Self::Line(number) => When::Line { number, later: Duration::ZERO },
-            Self::Offset(offset) => When::Offset(length + offset),
-            Self::Delay(delay) => When::Delay(delay),
+            Self::Line(number) => KillMoment::Line { number, later: Duration::ZERO },
+            Self::Offset(offset) => KillMoment::Offset(length + offset),
+            Self::Delay(delay) => KillMoment::Delay(delay),
         }
     }
 
@@ -74,35 +74,35 @@ impl Again {
     }
 }
 
-impl Point {
-    pub fn habit(&self) -> Habit {
+impl KillPoint {
+    pub fn model_behaviour(&self) -> ModelBehaviour {
         match self.when {
-            When::Request { number, stalls: true, .. } => Habit::StallAt(number),
-            When::Command { .. } => Habit::Hang,
-            _ => Habit::Normal,
+            KillMoment::Request { number, stalls: true, .. } => ModelBehaviour::StallAt(number),
+            KillMoment::Command { .. } => ModelBehaviour::Hang,
+            _ => ModelBehaviour::Normal,
         }
     }
 }
 
 /// Every point of a run: each append `rounds` times, and as many of the others as asked for.
-pub fn choose(
-    states: &[Before],
+pub fn choose_kill_points(
+    states: &[SessionBeforeTurn],
     rounds: usize,
     others: usize,
     random: &mut fastrand::Rng,
-) -> Vec<Point> {
+) -> Vec<KillPoint> {
     let mut points = Vec::new();
-    let add = |points: &mut Vec<Point>, random: &mut fastrand::Rng, turn, when| {
+    let add = |points: &mut Vec<KillPoint>, random: &mut fastrand::Rng, turn, when| {
         let durability = ["none", "none", "turn", "event"][random.usize(0..4)];
-        let (again, events) = (Again::choose(random), random.u8(0..3) == 0);
-        points.push(Point { turn, when, again, durability, events });
+        let (again, events) = (SecondKill::choose(random), random.u8(0..3) == 0);
+        points.push(KillPoint { turn, when, again, durability, events });
     };
     let soon = |random: &mut fastrand::Rng| Duration::from_micros(random.u64(0..4000));
     for (turn, state) in states.iter().enumerate() {
         for number in 1..=state.lines {
             for round in 0..rounds {
                 let later = if round == 0 { Duration::ZERO } else { soon(random) };
-                add(&mut points, random, turn, When::Line { number, later });
+                add(&mut points, random, turn, KillMoment::Line { number, later });
             }
         }
     }
@@ -110,17 +110,17 @@ pub fn choose(
         let turn = random.usize(0..TURNS);
         let state = &states[turn];
         let when = match round % 5 {
-            0 if has_strace() => When::Offset(random.u64(state.log.len() as u64..state.end)),
-            1 => When::Delay(state.took.mul_f64(random.f64() * 1.1)),
+            0 if has_strace() => KillMoment::Offset(random.u64(state.log.len() as u64..state.end)),
+            1 => KillMoment::Delay(state.took.mul_f64(random.f64() * 1.1)),
             // Half of them at once: what is half done at that moment is soon whole.
-            2 => When::Change {
+            2 => KillMoment::Change {
                 later: Duration::from_micros(random.u64(0..3000)) * u32::from(random.bool()),
             },
             // The last Turn runs no command.
             3 if turn + 1 < TURNS => {
-                When::Command { processes: random.usize(1..=3), later: soon(random) }
+                KillMoment::Command { processes: random.usize(1..=3), later: soon(random) }
             }
-            _ => When::Request {
+            _ => KillMoment::Request {
                 number: random.usize(1..=state.requests),
                 later: soon(random),
                 stalls: random.bool(),
@@ -137,39 +137,46 @@ fn has_strace() -> bool {
     *FOUND.get_or_init(|| {
         let found = Command::new("strace").arg("-V").output().is_ok();
         if !found {
-            torture::say("skipped: deaths in the middle of an append, because there is no strace");
+            torture::print_summary(
+                "skipped: deaths in the middle of an append, because there is no strace",
+            );
         }
         found
     })
 }
 
 /// A killed run, and what was durable before.
-pub struct Death {
-    pub ended: Ended,
+pub struct KilledRun {
+    pub ended: ProcessOutput,
     /// Every whole line that was in the Log before the strike.
     pub durable: Vec<u8>,
 }
 
 /// Starts the Turn and kills the process at the point.
-pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUsize>) -> Death {
+pub fn kill_at(
+    env: &BinaryEnv,
+    when: KillMoment,
+    words: &[&str],
+    requests: &Arc<AtomicUsize>,
+) -> KilledRun {
     let mut running = match when {
-        When::Offset(limit) => stage.start_limited(words, limit, Strike::Kill),
-        _ => stage.start(words),
+        KillMoment::Offset(limit) => env.start_limited(words, limit, AtSizeLimit::Kill),
+        _ => env.start(words),
     };
     let began = Instant::now();
-    let mut watch = Watch::new(stage);
-    let (before, untouched) = (watch.lines, scene::traces(&stage.workspace()));
+    let mut watch = LogWatch::new(env);
+    let (before, untouched) = (watch.lines, scene::traces(&env.workspace()));
     loop {
-        watch.look(stage);
+        watch.read_log(env);
         let strikes = match when {
-            When::Line { number, .. } => watch.lines >= before + number,
-            When::Offset(_) => false,
-            When::Delay(delay) => began.elapsed() >= delay,
-            When::Change { .. } => scene::traces(&stage.workspace()) != untouched,
-            When::Command { processes, .. } => {
-                stage.survivors().iter().filter(|line| line.ends_with(" 300 ")).count() >= processes
+            KillMoment::Line { number, .. } => watch.lines >= before + number,
+            KillMoment::Offset(_) => false,
+            KillMoment::Delay(delay) => began.elapsed() >= delay,
+            KillMoment::Change { .. } => scene::traces(&env.workspace()) != untouched,
+            KillMoment::Command { processes, .. } => {
+                env.survivors().iter().filter(|line| line.ends_with(" 300 ")).count() >= processes
             }
-            When::Request { number, .. } => requests.load(Ordering::SeqCst) >= number,
+            KillMoment::Request { number, .. } => requests.load(Ordering::SeqCst) >= number,
         };
         if strikes || running.child.try_wait().unwrap().is_some() {
             break;
@@ -178,34 +185,34 @@ pub fn strike(stage: &Stage, when: When, words: &[&str], requests: &Arc<AtomicUs
         std::thread::sleep(Duration::from_micros(60));
     }
     match when {
-        When::Line { later, .. }
-        | When::Change { later }
-        | When::Command { later, .. }
-        | When::Request { later, .. } => std::thread::sleep(later),
-        When::Offset(_) | When::Delay(_) => {}
+        KillMoment::Line { later, .. }
+        | KillMoment::Change { later }
+        | KillMoment::Command { later, .. }
+        | KillMoment::Request { later, .. } => std::thread::sleep(later),
+        KillMoment::Offset(_) | KillMoment::Delay(_) => {}
     }
-    watch.look(stage);
+    watch.read_log(env);
     running.child.kill().ok();
-    Death { ended: running.end(), durable: watch.whole_lines() }
+    KilledRun { ended: running.end(), durable: watch.whole_lines() }
 }
 
 /// The Log as it grows.
-struct Watch {
+struct LogWatch {
     file: Option<File>,
     bytes: Vec<u8>,
     lines: usize,
 }
 
-impl Watch {
-    fn new(stage: &Stage) -> Self {
+impl LogWatch {
+    fn new(env: &BinaryEnv) -> Self {
         let mut watch = Self { file: None, bytes: Vec::new(), lines: 0 };
-        watch.look(stage);
+        watch.read_log(env);
         watch
     }
 
-    fn look(&mut self, stage: &Stage) {
+    fn read_log(&mut self, env: &BinaryEnv) {
         if self.file.is_none() {
-            self.file = stage.session().and_then(|(_, path)| File::open(path).ok());
+            self.file = env.session().and_then(|(_, path)| File::open(path).ok());
         }
         let Some(file) = &mut self.file else { return };
         let known = self.bytes.len();

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pixir::SessionId;
-use pixir::scripted::{Received, Reply, Script};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::json;
 
-use crate::support::Stage;
-use crate::support::stage::copy_tree;
+use crate::support::BinaryEnv;
+use crate::support::binary_env::copy_tree;
 
 /// How many Turns the Session has.
 pub const TURNS: usize = 3;
@@ -43,7 +43,7 @@ pub fn content(version: usize) -> String {
 
 /// What the model does when a request of the killed Turn arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Habit {
+pub enum ModelBehaviour {
     Normal,
     /// Says half a word at this request, from 1, and nothing more.
     StallAt(usize),
@@ -56,15 +56,15 @@ const HANG: &str =
     "setsid bash -c 'exec -a MARK sleep 300' & (exec -a MARK sleep 300) & exec -a MARK sleep 300";
 
 /// The model of the scene; it counts the requests it sees.
-pub fn script(mark: &str, habit: Habit, seen: Arc<AtomicUsize>) -> Script {
+pub fn script(mark: &str, habit: ModelBehaviour, seen: Arc<AtomicUsize>) -> ModelScript {
     let mark = mark.to_owned();
-    Script::answering(move |request| {
+    ModelScript::answering(move |request| {
         let number = seen.fetch_add(1, Ordering::SeqCst) + 1;
         let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
-        if said != GO_ON && habit == Habit::StallAt(number) {
+        if said != GO_ON && habit == ModelBehaviour::StallAt(number) {
             return Reply::new().reasoning("Hm.").text("Half an ans").stalls();
         }
-        let hangs = said != GO_ON && habit == Habit::Hang;
+        let hangs = said != GO_ON && habit == ModelBehaviour::Hang;
         reply(request, &said, &|command| {
             let command = if hangs { HANG } else { command };
             ("bash", json!({"command": command.replace("MARK", &mark)}))
@@ -73,7 +73,7 @@ pub fn script(mark: &str, habit: Habit, seen: Arc<AtomicUsize>) -> Script {
 }
 
 fn reply(
-    request: &Received,
+    request: &ReceivedRequest,
     said: &str,
     run: &dyn Fn(&str) -> (&'static str, serde_json::Value),
 ) -> Reply {
@@ -114,7 +114,7 @@ fn reply(
 }
 
 /// The Session before a Turn and what that Turn usually does, as seen when nobody killed it.
-pub struct Before {
+pub struct SessionBeforeTurn {
     pub folder: tempfile::TempDir,
     /// None before the first Turn.
     pub id: Option<SessionId>,
@@ -128,23 +128,24 @@ pub struct Before {
 }
 
 /// Plays the three Turns once, undisturbed, and keeps the states between.
-pub async fn rehearse() -> Vec<Before> {
-    let (mark, seen) = (Stage::mark(), Arc::new(AtomicUsize::new(0)));
-    let stage = Stage::new(mark.clone(), script(&mark, Habit::Normal, seen.clone())).await;
+pub async fn record_undisturbed_turns() -> Vec<SessionBeforeTurn> {
+    let (mark, seen) = (BinaryEnv::new_mark(), Arc::new(AtomicUsize::new(0)));
+    let env =
+        BinaryEnv::new(mark.clone(), script(&mark, ModelBehaviour::Normal, seen.clone())).await;
     let mut states = Vec::new();
     for (turn, answer) in ANSWERS.into_iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
-        copy_tree(&stage.workspace(), folder.path());
-        let session = stage.session();
+        copy_tree(&env.workspace(), folder.path());
+        let session = env.session();
         let log = session.as_ref().map(|(_, path)| fs::read(path).unwrap()).unwrap_or_default();
         let id = session.map(|(id, _)| id);
         let (began, asked) = (Instant::now(), seen.load(Ordering::SeqCst));
-        let ended = stage.run(&words(id.as_ref(), turn));
+        let ended = env.run(&words(id.as_ref(), turn));
         let took = began.elapsed();
         ended.expect_code(0);
         assert_eq!(ended.stdout.trim_end(), answer);
-        let after = fs::read(stage.session().unwrap().1).unwrap();
-        states.push(Before {
+        let after = fs::read(env.session().unwrap().1).unwrap();
+        states.push(SessionBeforeTurn {
             folder,
             id,
             end: after.len() as u64,
@@ -154,8 +155,8 @@ pub async fn rehearse() -> Vec<Before> {
             took,
         });
     }
-    assert_eq!(read(&stage.workspace()).as_deref(), Some(content(TURNS).as_str()));
-    stage.assert_nothing_survives();
+    assert_eq!(read(&env.workspace()).as_deref(), Some(content(TURNS).as_str()));
+    env.assert_nothing_survives();
     states
 }
 

@@ -1,14 +1,16 @@
 //! Answers that the server cut: kept, shown and never a success.
 
-use pixir::Status;
-use pixir::scripted::{Reply, Script};
+use pixir::SessionStatus;
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::json;
 
 use super::envelope;
-use crate::subagents::cast::{GO, agree, cast, lives, says, spawns, waits};
-use crate::support::editor::{Editor, text_of};
-use crate::support::{House, Stage};
-use crate::workflows::troupe::{troupe, workflow};
+use crate::subagents::scripted_family::{
+    GO, check_family_logs, scripted_family, spawn_reply, subagent_events, text_reply, wait_reply,
+};
+use crate::support::acp_client::{AcpClient, joined_text};
+use crate::support::{BinaryEnv, TestEnv};
+use crate::workflows::scripted_steps::{scripted_steps, workflow_spec};
 
 const HALF: &str = "The first half";
 
@@ -40,18 +42,18 @@ async fn a_cut_answer_is_printed_and_ends_without_success() {
         (cut_without_reason(), "unknown"),
         (cut_in_details(), "max_output_tokens"),
     ] {
-        let stage = Stage::new(
-            Stage::mark(),
-            Script::new([reply.clone(), reply.clone(), Reply::says("The second half.")]),
+        let binary_env = BinaryEnv::new(
+            BinaryEnv::new_mark(),
+            ModelScript::new([reply.clone(), reply.clone(), Reply::says("The second half.")]),
         )
         .await;
-        let ended = stage.run(&["hi"]);
+        let ended = binary_env.run(&["hi"]);
         ended.expect_code(6);
         assert_eq!(ended.stdout, format!("{HALF}\n"));
         assert!(ended.stderr.contains("the answer was cut"), "{}", ended.stderr);
         assert!(ended.stderr.contains("pixir resume"), "{}", ended.stderr);
-        assert_eq!(stage.server.requests().len(), 1, "it is not tried again");
-        let events = stage.events();
+        assert_eq!(binary_env.server.requests().len(), 1, "it is not tried again");
+        let events = binary_env.events();
         let ends: Vec<&str> =
             events.iter().rev().take(2).map(|event| event["type"].as_str().unwrap()).collect();
         assert_eq!(ends, ["turn_failed", "assistant_message"]);
@@ -59,14 +61,14 @@ async fn a_cut_answer_is_printed_and_ends_without_success() {
         assert_eq!(failed["terminal_status"], "incomplete");
         assert_eq!(failed["details"]["reason"], reason);
 
-        let ended = stage.run(&["--json", "resume", "--last", "again"]);
+        let ended = binary_env.run(&["--json", "resume", "--last", "again"]);
         ended.expect_code(6);
         let said = envelope(&ended.stdout);
         assert_eq!((&said["ok"], &said["status"]), (&json!(false), &json!("incomplete")));
         assert_eq!(said["output"], HALF);
         assert_eq!(said["error"]["kind"], "incomplete");
-        stage.run(&["resume", "--last", "go on"]).expect_code(0);
-        let last = stage.server.requests().pop().unwrap();
+        binary_env.run(&["resume", "--last", "go on"]).expect_code(0);
+        let last = binary_env.server.requests().pop().unwrap();
         let seen = serde_json::to_string(last.input()).unwrap();
         assert_eq!(seen.matches(HALF).count(), 2, "the model reads what it wrote: {seen}");
     }
@@ -74,14 +76,16 @@ async fn a_cut_answer_is_printed_and_ends_without_success() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_editor_is_told_that_the_answer_was_cut() {
-    let stage = Stage::new(Stage::mark(), Script::new([cut(), cut_without_reason()])).await;
+    let binary_env =
+        BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([cut(), cut_without_reason()]))
+            .await;
     tokio::task::block_in_place(|| {
-        let mut editor = Editor::greeted(&stage, json!({}));
-        let id = editor.session(&stage.workspace());
+        let mut client = AcpClient::initialized(&binary_env, json!({}));
+        let id = client.new_session(&binary_env.workspace());
         for _ in 0..2 {
-            let answer = editor.turn(&id, "hi").unwrap();
+            let answer = client.run_prompt(&id, "hi").unwrap();
             assert_eq!(answer["stopReason"], "max_tokens");
-            let text = text_of(&editor.updates(), "agent_message_chunk");
+            let text = joined_text(&client.updates(), "agent_message_chunk");
             assert!(text.contains(HALF) && text.contains("the answer was cut"), "{text}");
         }
     });
@@ -89,26 +93,31 @@ async fn an_editor_is_told_that_the_answer_was_cut() {
 
 #[tokio::test]
 async fn a_child_whose_answer_was_cut_has_not_completed() {
-    let script = cast([spawns(&["look"], "explorer"), waits(), says("ok")], |_, _| cut());
-    let house = House::scripted(script).await;
-    let (conversation, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
-    let life = lives(conversation.log_path()).pop().unwrap();
+    let script = scripted_family(
+        [spawn_reply(&["look"], "explorer"), wait_reply(), text_reply("ok")],
+        |_, _| cut(),
+    );
+    let env = TestEnv::with_script(script).await;
+    let (conversation, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
+    let life = subagent_events(conversation.log_path()).pop().unwrap();
     assert_eq!((&life["event"], &life["reason"]), (&json!("failed"), &json!("incomplete")));
     assert!(life["summary"].as_str().unwrap().contains(HALF), "{life}");
-    agree(&house.workspace());
+    check_family_logs(&env.workspace());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_whose_answer_was_cut_is_not_ready() {
-    let script = troupe(|_| {
+    let script = scripted_steps(|_| {
         Reply::says("checkpoint_status: checkpoint_ready").incomplete("max_output_tokens")
     });
-    let house = House::scripted(script).await;
-    let graph = workflow(json!([{"id": "one", "task": "one", "role": "explorer", "retries": 2}]));
-    house.write("flow.json", graph.to_string());
-    let said = house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(6).envelope();
+    let env = TestEnv::with_script(script).await;
+    let graph =
+        workflow_spec(json!([{"id": "one", "task": "one", "role": "explorer", "retries": 2}]));
+    env.write("flow.json", graph.to_string());
+    let said =
+        env.run_pixir(&["workflow", "run", "flow.json", "--json"]).assert_exit_code(6).envelope();
     assert_eq!(said["output"]["failed_steps"], json!(["one"]));
     assert_eq!(said["output"]["steps"][0]["reason"], "incomplete");
-    assert_eq!(house.requests().len(), 1, "the same request would be cut again");
+    assert_eq!(env.requests().len(), 1, "the same request would be cut again");
 }

@@ -1,20 +1,22 @@
 //! Models that repeat themselves: cycles of calls with unchanged results are refused, and then ended.
 
-use pixir::Status;
-use pixir::scripted::{Reply, Script};
+use pixir::SessionStatus;
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
 use super::envelope;
-use crate::support::{House, Stage};
+use crate::support::{BinaryEnv, TestEnv};
 
 fn echo(word: &str) -> Value {
     json!({"command": format!("echo {word}")})
 }
 
 /// A model that never stops: its n-th response calls what the function says.
-fn endless(calls: impl Fn(usize) -> Vec<(&'static str, Value)> + Send + Sync + 'static) -> Script {
+fn endless_calls(
+    calls: impl Fn(usize) -> Vec<(&'static str, Value)> + Send + Sync + 'static,
+) -> ModelScript {
     let next = std::sync::atomic::AtomicUsize::new(0);
-    Script::answering(move |_| {
+    ModelScript::answering(move |_| {
         let number = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let calls = calls(number);
         calls.into_iter().fold(Reply::new(), |reply, (name, args)| reply.call(name, args))
@@ -24,23 +26,23 @@ fn endless(calls: impl Fn(usize) -> Vec<(&'static str, Value)> + Send + Sync + '
 #[tokio::test]
 async fn calls_in_rotation_are_refused_in_their_fourth_round_and_then_ended() {
     for length in [1, 2, 3, 8] {
-        let house = House::scripted(endless(move |number| {
+        let env = TestEnv::with_script(endless_calls(move |number| {
             vec![("bash", echo(&format!("{}", number % length)))]
         }))
         .await;
-        let (conversation, status) = house.turn("go").await;
-        let Status::Error { terminal_status, error } = status else { panic!("{status:?}") };
+        let (conversation, status) = env.run_turn("go").await;
+        let SessionStatus::Error { terminal_status, error } = status else { panic!("{status:?}") };
         assert_eq!(terminal_status, "doom_loop", "a cycle of {length}");
         assert!(error.next_actions().concat().contains("pixir resume"), "{error:?}");
-        assert_eq!(house.requests().len(), 3 * length + 3, "a cycle of {length}");
-        let transcript = house.transcript(&conversation);
+        assert_eq!(env.requests().len(), 3 * length + 3, "a cycle of {length}");
+        let transcript = env.transcript(&conversation);
         assert_eq!(transcript.matches("error doom_loop").count(), 3, "{transcript}");
     }
 }
 
 #[tokio::test]
 async fn the_order_of_parallel_calls_does_not_hide_a_cycle() {
-    let house = House::scripted(endless(|number| {
+    let env = TestEnv::with_script(endless_calls(|number| {
         let mut calls = vec![
             ("read", json!({"path": "a"})),
             ("read", json!({"path": "b"})),
@@ -54,22 +56,24 @@ async fn the_order_of_parallel_calls_does_not_hide_a_cycle() {
     }))
     .await;
     for name in ["a", "b", "c"] {
-        house.write(name, name);
+        env.write(name, name);
     }
-    let (conversation, status) = house.turn("go").await;
-    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    let (conversation, status) = env.run_turn("go").await;
+    let SessionStatus::Error { terminal_status, .. } = status else { panic!("{status:?}") };
     assert_eq!(terminal_status, "doom_loop");
-    assert_eq!(house.requests().len(), 6, "three rounds, two refusals, the end");
-    let transcript = house.transcript(&conversation);
+    assert_eq!(env.requests().len(), 6, "three rounds, two refusals, the end");
+    let transcript = env.transcript(&conversation);
     assert_eq!(transcript.matches("tool_result ok=true").count(), 9, "{transcript}");
 }
 
 #[tokio::test]
 async fn the_file_of_a_long_output_does_not_hide_a_cycle() {
-    let house = House::scripted(endless(|_| vec![("bash", json!({"command": "seq 30000"}))])).await;
-    let (_, status) = house.turn("go").await;
-    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
-    let requests = house.requests();
+    let env =
+        TestEnv::with_script(endless_calls(|_| vec![("bash", json!({"command": "seq 30000"}))]))
+            .await;
+    let (_, status) = env.run_turn("go").await;
+    let SessionStatus::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    let requests = env.requests();
     assert_eq!(terminal_status, "doom_loop");
     let output = requests[1].outputs()[0].to_owned();
     assert!(output.contains("[full output"), "{output}");
@@ -78,46 +82,51 @@ async fn the_file_of_a_long_output_does_not_hide_a_cycle() {
 
 #[tokio::test]
 async fn a_rotation_whose_results_change_is_work() {
-    let house = House::scripted(Script::answering(|request| match request.outputs().len() {
-        20 => Reply::says("ok"),
-        count if count % 2 == 0 => {
-            Reply::calls("bash", json!({"command": "echo x >> f; wc -c < f"}))
-        }
-        _ => Reply::calls("bash", echo("same")),
-    }))
-    .await;
-    let (_, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
+    let env =
+        TestEnv::with_script(ModelScript::answering(|request| match request.outputs().len() {
+            20 => Reply::says("ok"),
+            count if count % 2 == 0 => {
+                Reply::calls("bash", json!({"command": "echo x >> f; wc -c < f"}))
+            }
+            _ => Reply::calls("bash", echo("same")),
+        }))
+        .await;
+    let (_, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
 }
 
 #[tokio::test]
 async fn to_look_at_what_still_runs_is_no_cycle() {
-    let house = House::scripted(Script::answering(|request| match request.outputs().len() {
-        0 => Reply::calls("bash", json!({"command": "sleep 600", "background": true})),
-        15 => Reply::says("ok"),
-        count if count % 2 == 0 => Reply::calls("bash", echo("tick")),
-        _ => Reply::calls("bash_output", json!({"id": "b1"})),
-    }))
-    .await;
-    let (conversation, status) = house.turn("go").await;
-    let transcript = house.transcript(&conversation);
-    assert_eq!(status, Status::Done, "{transcript}");
+    let env =
+        TestEnv::with_script(ModelScript::answering(|request| match request.outputs().len() {
+            0 => Reply::calls("bash", json!({"command": "sleep 600", "background": true})),
+            15 => Reply::says("ok"),
+            count if count % 2 == 0 => Reply::calls("bash", echo("tick")),
+            _ => Reply::calls("bash_output", json!({"id": "b1"})),
+        }))
+        .await;
+    let (conversation, status) = env.run_turn("go").await;
+    let transcript = env.transcript(&conversation);
+    assert_eq!(status, SessionStatus::Done, "{transcript}");
     assert_eq!(transcript.matches("[b1 runs]").count(), 8, "{transcript}");
 }
 
 #[tokio::test]
 async fn to_write_the_same_to_what_still_runs_is_a_cycle() {
-    let house = House::scripted(Script::answering(|request| match request.outputs().len() {
-        0 => Reply::calls("bash", json!({"command": "sleep 600", "background": true})),
-        10 => Reply::says("ok"),
-        _ => Reply::calls("bash_input", json!({"id": "b1", "text": "y\n"})),
-    }))
-    .await;
-    let (conversation, status) = house.turn("go").await;
-    let transcript = house.transcript(&conversation);
-    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}: {transcript}") };
+    let env =
+        TestEnv::with_script(ModelScript::answering(|request| match request.outputs().len() {
+            0 => Reply::calls("bash", json!({"command": "sleep 600", "background": true})),
+            10 => Reply::says("ok"),
+            _ => Reply::calls("bash_input", json!({"id": "b1", "text": "y\n"})),
+        }))
+        .await;
+    let (conversation, status) = env.run_turn("go").await;
+    let transcript = env.transcript(&conversation);
+    let SessionStatus::Error { terminal_status, .. } = status else {
+        panic!("{status:?}: {transcript}")
+    };
     assert_eq!(terminal_status, "doom_loop");
-    assert_eq!(house.requests().len(), 7, "the start, three rounds, two refusals, the end");
+    assert_eq!(env.requests().len(), 7, "the start, three rounds, two refusals, the end");
 }
 
 #[tokio::test]
@@ -128,36 +137,39 @@ async fn to_look_again_and_again_at_what_is_over_or_never_was_is_a_cycle() {
         ("wait_agent", json!({})),
     ];
     for (tool, args) in looks {
-        let house = House::scripted(endless(move |_| vec![(tool, args.clone())])).await;
-        let (_, status) = house.turn("go").await;
-        let Status::Error { terminal_status, .. } = status else { panic!("{tool}: {status:?}") };
+        let env = TestEnv::with_script(endless_calls(move |_| vec![(tool, args.clone())])).await;
+        let (_, status) = env.run_turn("go").await;
+        let SessionStatus::Error { terminal_status, .. } = status else {
+            panic!("{tool}: {status:?}")
+        };
         assert_eq!(terminal_status, "doom_loop", "{tool}");
-        assert_eq!(house.requests().len(), 6, "{tool}: three rounds, two refusals, the end");
+        assert_eq!(env.requests().len(), 6, "{tool}: three rounds, two refusals, the end");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_has_five_hundred_calls_of_the_model_unless_somebody_says_otherwise() {
-    let script = endless(|number| vec![("bash_output", json!({"id": format!("none-{number}")}))]);
-    let stage = Stage::new(Stage::mark(), script).await;
-    let told = stage.run(&["config", "get", "max_iterations"]);
+    let script =
+        endless_calls(|number| vec![("bash_output", json!({"id": format!("none-{number}")}))]);
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    let told = binary_env.run(&["config", "get", "max_iterations"]);
     assert!(told.expect_code(0).stdout.contains("500"), "{told:?}");
-    let told = stage.run(&["config", "get", "max_iterations", "--max-iterations", "0"]);
+    let told = binary_env.run(&["config", "get", "max_iterations", "--max-iterations", "0"]);
     assert_eq!(told.expect_code(0).stdout.split_whitespace().next_back(), Some("0"), "{told:?}");
-    let ended = stage.run(&["--json", "--max-iterations", "3", "go on"]);
+    let ended = binary_env.run(&["--json", "--max-iterations", "3", "go on"]);
     ended.expect_code(6);
     let said = envelope(&ended.stdout);
     assert_eq!(said["error"]["kind"], "iteration_cap");
     assert!(ended.stderr.contains("--max-iterations"), "{}", ended.stderr);
-    assert_eq!(stage.server.requests().len(), 3);
+    assert_eq!(binary_env.server.requests().len(), 3);
     // A Workspace may lower the limit, and not raise it.
-    std::fs::create_dir_all(stage.workspace().join(".pixir")).unwrap();
-    let config = stage.workspace().join(".pixir/config.json");
+    std::fs::create_dir_all(binary_env.workspace().join(".pixir")).unwrap();
+    let config = binary_env.workspace().join(".pixir/config.json");
     std::fs::write(&config, json!({"max_iterations": 0}).to_string()).unwrap();
-    let told = stage.run(&["config", "get", "max_iterations"]);
+    let told = binary_env.run(&["config", "get", "max_iterations"]);
     assert!(told.expect_code(0).stdout.contains("500"), "{told:?}");
     assert!(told.stderr.contains("would raise the limit"), "{told:?}");
     std::fs::write(&config, json!({"max_iterations": 7}).to_string()).unwrap();
-    let told = stage.run(&["config", "get", "max_iterations"]);
+    let told = binary_env.run(&["config", "get", "max_iterations"]);
     assert!(told.expect_code(0).stdout.contains('7'), "{told:?}");
 }

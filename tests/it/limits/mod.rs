@@ -8,21 +8,21 @@ mod loops;
 mod waiting;
 mod window;
 
-use pixir::scripted::Script;
+use pixir::scripted::ModelScript;
 use serde_json::{Value, json};
 
-use crate::support::Stage;
+use crate::support::BinaryEnv;
 
 /// A test environment whose model has a price: ten dollars per million tokens of any kind.
-async fn priced(script: Script, more: &Value) -> Stage {
-    let stage = Stage::new(Stage::mark(), script).await;
+async fn priced(script: ModelScript, more: &Value) -> BinaryEnv {
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     let prices = json!({"gpt-5.5": {"input": 10, "output": 10}});
     let mut settings = json!({"durability": "none", "prices": prices});
     for (name, value) in more.as_object().unwrap() {
         settings[name] = value.clone();
     }
-    stage.configure(&settings);
-    stage
+    env.configure(&settings);
+    env
 }
 
 fn envelope(text: &str) -> Value {
@@ -30,6 +30,6 @@ fn envelope(text: &str) -> Value {
 }
 
 /// What all Sessions of the Workspace spent, as `pixir usage` sums it up.
-fn usage(stage: &Stage) -> Value {
-    envelope(&stage.run(&["usage", "--json"]).expect_code(0).stdout)["output"]["total"].clone()
+fn usage(env: &BinaryEnv) -> Value {
+    envelope(&env.run(&["usage", "--json"]).expect_code(0).stdout)["output"]["total"].clone()
 }

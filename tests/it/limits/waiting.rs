@@ -8,9 +8,11 @@ use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
 use super::{envelope, priced};
-use crate::subagents::cast::{self, GO, agree, cast};
-use crate::support::house::logs;
-use crate::workflows::troupe::{decided, kinds, root_log, troupe, workflow};
+use crate::subagents::scripted_family::{self, GO, check_family_logs, scripted_family};
+use crate::support::test_env::log_files;
+use crate::workflows::scripted_steps::{
+    last_checkpoint, root_log, scripted_steps, workflow_fact_kinds, workflow_spec,
+};
 
 /// Room for one request at a time: each is expected to have at least 2,000 tokens of output.
 const ROOM_FOR_ONE: &str = "9000";
@@ -19,8 +21,8 @@ fn until(file: &str) -> Value {
     json!({"command": format!("until [ -e {file} ]; do sleep 0.05; done")})
 }
 
-fn line(reply: Reply) -> cast::Line {
-    cast::line(reply.usage(10, 0, 1))
+fn line(reply: Reply) -> scripted_family::ParentReply {
+    scripted_family::always(reply.usage(10, 0, 1))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,19 +38,19 @@ async fn a_compaction_that_waits_for_the_budget_says_so() {
     lines.push(spawn.call("bash", until("asked")).usage(23_000, 0, 40));
     lines.push(Reply::says(&notes.to_string()).usage(100, 0, 10));
     lines.push(Reply::says("ok").usage(10, 0, 1));
-    let script = cast(lines.into_iter().map(cast::line), move |_, _| {
+    let script = scripted_family(lines.into_iter().map(scripted_family::always), move |_, _| {
         std::fs::write(workspace.get().unwrap().join("asked"), "").unwrap();
         Reply::new().pause(Duration::from_secs(3)).text("done").usage(10, 0, 1)
     });
     let more = json!({"context_window": 24_000, "compaction": {"model_assisted": true}});
-    let stage = priced(script, &more).await;
-    place.set(stage.workspace()).unwrap();
-    stage.run(&["build a tower"]).expect_code(0);
+    let env = priced(script, &more).await;
+    place.set(env.workspace()).unwrap();
+    env.run(&["build a tower"]).expect_code(0);
     for _ in 0..4 {
-        stage.run(&["resume", "--last", "go on"]).expect_code(0);
+        env.run(&["resume", "--last", "go on"]).expect_code(0);
     }
     // 61,040 tokens are spent when the compaction asks: there is room for one request.
-    let ended = stage.run(&["resume", "--last", "--events", "--max-tokens-total", "72000", GO]);
+    let ended = env.run(&["resume", "--last", "--events", "--max-tokens-total", "72000", GO]);
     ended.expect_code(0);
     let statuses: Vec<Value> = ended
         .stdout
@@ -71,7 +73,7 @@ async fn to_wait_for_the_budget_before_another_attempt_is_no_time_of_the_model()
     let first = spawn("a").call("bash", until("failed"));
     let second = spawn("b").call("bash", until("asked"));
     let lines = [first, second, Reply::calls("wait_agent", json!({})), Reply::says("ok")];
-    let script = cast(lines.map(line), move |task, _| {
+    let script = scripted_family(lines.map(line), move |task, _| {
         let workspace = workspace.get().unwrap();
         if task == "a" && !workspace.join("failed").exists() {
             std::fs::write(workspace.join("failed"), "").unwrap();
@@ -85,18 +87,20 @@ async fn to_wait_for_the_budget_before_another_attempt_is_no_time_of_the_model()
         }
         Reply::says("done").usage(10, 0, 1)
     });
-    let stage = priced(script, &json!({})).await;
-    place.set(stage.workspace()).unwrap();
-    stage.run(&["--max-tokens-total", ROOM_FOR_ONE, GO]).expect_code(0);
-    let requests = stage.server.requests();
+    let env = priced(script, &json!({})).await;
+    place.set(env.workspace()).unwrap();
+    env.run(&["--max-tokens-total", ROOM_FOR_ONE, GO]).expect_code(0);
+    let requests = env.server.requests();
     let arrived = |place: usize, wished: &str| {
-        let own = requests.iter().filter(|own| cast::task(own).as_deref() == Some(wished));
+        let own = requests
+            .iter()
+            .filter(|own| scripted_family::last_task(own).as_deref() == Some(wished));
         own.map(|own| own.arrived).nth(place).unwrap()
     };
     assert!(arrived(1, "a") - arrived(0, "b") >= Duration::from_secs(7), "it waited for b");
-    let bill = logs(&stage.workspace())
+    let bill = log_files(&env.workspace())
         .iter()
-        .flat_map(|log| cast::events(log))
+        .flat_map(|log| scripted_family::read_events(log))
         .find(|event| event["type"] == "provider_usage" && event["data"]["retries"] == 1);
     let lasted = bill.unwrap()["data"]["duration_ms"].as_u64().unwrap();
     assert!((3_000..6_500).contains(&lasted), "{lasted} ms");
@@ -108,40 +112,42 @@ async fn what_a_failed_attempt_was_billed_for_is_not_spent_by_others() {
     let workspace = Arc::clone(&place);
     let spawn = Reply::calls("spawn_agent", json!({"task": "a", "role": "explorer"}));
     let lines = [spawn.call("bash", until("failed")), Reply::says("ok")];
-    let script = cast(lines.map(line), move |_, _| {
+    let script = scripted_family(lines.map(line), move |_, _| {
         std::fs::write(workspace.get().unwrap().join("failed"), "").unwrap();
         Reply::new().usage(9_000, 0, 100).fails_billed("server_error", "try again in 5s")
     });
-    let stage = priced(script, &json!({})).await;
-    place.set(stage.workspace()).unwrap();
-    let ended = stage.run(&["--json", "--max-tokens-total", ROOM_FOR_ONE, GO]);
+    let env = priced(script, &json!({})).await;
+    place.set(env.workspace()).unwrap();
+    let ended = env.run(&["--json", "--max-tokens-total", ROOM_FOR_ONE, GO]);
     ended.expect_code(6);
     assert_eq!(envelope(&ended.stdout)["error"]["kind"], "budget_exceeded");
-    assert_eq!(stage.server.requests().len(), 2, "the limit is reached, and nobody asks again");
+    assert_eq!(env.server.requests().len(), 2, "the limit is reached, and nobody asks again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_for_which_no_subagent_is_left_is_not_tried_again() {
-    let script = troupe(|told| match (told.step(), told.session) {
+    let script = scripted_steps(|told| match (told.step(), told.session) {
         ("one", 0) => Reply::says("checkpoint_status: failed"),
         _ => Reply::says("checkpoint_status: checkpoint_ready"),
     });
-    let stage = priced(script, &json!({"subagents": {"max_per_run": 2}})).await;
-    let graph = workflow(json!([
+    let env = priced(script, &json!({"subagents": {"max_per_run": 2}})).await;
+    let graph = workflow_spec(json!([
         {"id": "one", "task": "one", "role": "explorer", "retries": 2},
         {"id": "two", "task": "two", "role": "explorer", "depends_on": "one", "optional": true, "retries": 3},
     ]));
-    std::fs::write(stage.workspace().join("flow.json"), graph.to_string()).unwrap();
-    let ended = stage.run(&["workflow", "run", "flow.json", "--json"]);
+    std::fs::write(env.workspace().join("flow.json"), graph.to_string()).unwrap();
+    let ended = env.run(&["workflow", "run", "flow.json", "--json"]);
     ended.expect_code(6);
     let said = envelope(&ended.stdout);
     assert_eq!(said["output"]["status"], "partial", "an optional step is missing: {said}");
-    let log = root_log(&stage.workspace());
-    let two = decided(&log, "two");
+    let log = root_log(&env.workspace());
+    let two = last_checkpoint(&log, "two");
     assert_eq!((&two["reason"], &two["attempts"]), (&json!("subagent_limit_reached"), &json!(1)));
     assert!(two["summary"].as_str().unwrap().contains("subagents.max_per_run"), "{two}");
-    let retried: Vec<String> =
-        kinds(&log).into_iter().filter(|kind| kind.starts_with("step_retrying")).collect();
+    let retried: Vec<String> = workflow_fact_kinds(&log)
+        .into_iter()
+        .filter(|kind| kind.starts_with("step_retrying"))
+        .collect();
     assert_eq!(retried, ["step_retrying one"]);
-    agree(&stage.workspace());
+    check_family_logs(&env.workspace());
 }

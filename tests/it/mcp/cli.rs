@@ -1,40 +1,40 @@
 //! `pixir mcp`, and servers that a Workspace brings.
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::of_server;
 use super::server::{arguments, entry};
-use super::web::{KEY, Web};
-use crate::support::House;
-use crate::support::house::DEADLINE;
-use crate::support::stage::{Stage, wait_for};
-use crate::support::terminal::Terminal;
+use super::web::{HttpMcpServer, KEY};
+use crate::support::TestEnv;
+use crate::support::binary_env::{BinaryEnv, wait_for};
+use crate::support::terminal::TestTerminal;
+use crate::support::test_env::DEADLINE;
 
-async fn house(servers: &Value) -> House {
-    let house = House::scripted(Script::answering(|_| Reply::says("all done"))).await;
-    std::fs::create_dir_all(house.home().join(".pixir")).unwrap();
+async fn new_test_env(servers: &Value) -> TestEnv {
+    let env = TestEnv::with_script(ModelScript::answering(|_| Reply::says("all done"))).await;
+    std::fs::create_dir_all(env.home().join(".pixir")).unwrap();
     let config = json!({"mcp_servers": servers, "mcp": {"wait_ms": 60_000, "connect_ms": 3000}});
-    std::fs::write(house.home().join(".pixir/config.json"), config.to_string()).unwrap();
-    house
+    std::fs::write(env.home().join(".pixir/config.json"), config.to_string()).unwrap();
+    env
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_list_shows_servers_and_no_secret() {
     let token = "tok_0123456789abcdef";
-    let house = house(&json!({
+    let env = new_test_env(&json!({
         "files": {"command": "npx", "args": ["-y", "server", token], "env": {"API_KEY": token}},
         "web": {"url": format!("https://x.example/mcp?key={token}"), "trusted": true,
             "headers": {"Authorization": format!("Bearer {token}")}},
     }))
     .await;
-    let shown = house.pixir(&["mcp"]).exits(0).out;
+    let shown = env.run_pixir(&["mcp"]).assert_exit_code(0).out;
     assert_eq!(
         shown,
         "files  stdio  npx -y server …  (user)\nweb    http  https://x.example/mcp?…  (user, trusted)\n"
     );
-    let listed = house.pixir(&["mcp", "list", "--json"]).exits(0);
+    let listed = env.run_pixir(&["mcp", "list", "--json"]).assert_exit_code(0);
     assert!(!listed.out.contains(token), "{}", listed.out);
     let output = &listed.envelope()["output"];
     let files = json!({"name": "files", "transport": "stdio", "place": "npx -y server …",
@@ -42,25 +42,25 @@ async fn the_list_shows_servers_and_no_secret() {
     let web = json!({"name": "web", "transport": "http", "place": "https://x.example/mcp?…",
         "origin": "user", "trusted": true, "headers": ["Authorization"]});
     assert_eq!(*output, json!([files, web]), "the whole shape");
-    let odd = house.pixir(&["mcp", "test", "nobody", "--json"]).exits(2).envelope();
+    let odd = env.run_pixir(&["mcp", "test", "nobody", "--json"]).assert_exit_code(2).envelope();
     assert_eq!(odd["error"]["details"]["next_actions"][0], "use one of: files, web");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_test_says_what_a_server_offers() {
-    let web = Web::start();
-    let house = house(&json!({
+    let web = HttpMcpServer::start();
+    let env = new_test_env(&json!({
         "story": entry(&json!({"instructions": "Be kind."}), "plain-"),
         "web": {"url": web.url, "headers": {"Authorization": format!("Bearer ${{THE_KEY:-{KEY}}}")}},
     }))
     .await;
-    let told = house.pixir(&["mcp", "test", "story"]).exits(0).out;
+    let told = env.run_pixir(&["mcp", "test", "story"]).assert_exit_code(0).out;
     assert!(told.starts_with("story: story-server 1.2.3, MCP 2025-11-25, 13 tools, "), "{told}");
     assert!(
         told.contains("\n  mcp__story__echo  [MCP server story] Does what echo does.\n"),
         "{told}"
     );
-    let output = house.pixir(&["mcp", "test", "story", "--json"]).exits(0).envelope();
+    let output = env.run_pixir(&["mcp", "test", "story", "--json"]).assert_exit_code(0).envelope();
     let mut shape = output["output"].clone();
     assert!(shape["took_ms"].is_u64());
     shape["took_ms"] = json!(0);
@@ -74,17 +74,17 @@ async fn a_test_says_what_a_server_offers() {
             "tools": [echo], "tools_left_out": 0}),
         "the whole shape"
     );
-    let output = house.pixir(&["mcp", "test", "web", "--json"]).exits(0).envelope();
+    let output = env.run_pixir(&["mcp", "test", "web", "--json"]).assert_exit_code(0).envelope();
     assert_eq!(output["output"]["tools"][0]["name"], "mcp__web__add");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_test_that_fails_says_why_and_what_to_do() {
-    let web = Web::start();
+    let web = HttpMcpServer::start();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nowhere = format!("http://{}/mcp", closed.local_addr().unwrap());
     drop(closed);
-    let house = house(&json!({
+    let env = new_test_env(&json!({
         "absent": {"command": "no-such-program-anywhere"},
         "relative": {"command": "./server"},
         "exits": entry(&json!({"mode": "exit"}), "plain-"),
@@ -105,26 +105,27 @@ async fn a_test_that_fails_says_why_and_what_to_do() {
         ("nowhere", 1, "network", "cannot be reached"),
         ("open", 2, "insecure_transport", "not protected"),
     ] {
-        let failed = house.pixir(&["mcp", "test", name, "--json"]).exits(code).envelope();
+        let failed =
+            env.run_pixir(&["mcp", "test", name, "--json"]).assert_exit_code(code).envelope();
         let error = &failed["error"];
         assert_eq!(error["kind"], kind, "{error}");
         assert!(error["message"].as_str().unwrap().contains(words), "{error}");
         assert!(error["details"]["next_actions"][0].is_string(), "{error}");
     }
-    let failed = house.pixir(&["mcp", "test", "exits", "--json"]).exits(1).envelope();
+    let failed = env.run_pixir(&["mcp", "test", "exits", "--json"]).assert_exit_code(1).envelope();
     assert!(failed["error"]["details"]["stderr"].as_str().unwrap().starts_with("no database"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_entry_is_told_by_its_name_and_the_others_work() {
-    let house = house(&json!({
+    let env = new_test_env(&json!({
         "typo": {"comand": "npx"},
         "lost": {"url": "https://x.example/${NO_SUCH_VARIABLE}"},
         "story": entry(&json!({}), "plain-"),
     }))
     .await;
     let typo = "`comand` is none of type, command, args";
-    let listed = house.pixir(&["mcp", "list", "--json"]).exits(0);
+    let listed = env.run_pixir(&["mcp", "list", "--json"]).assert_exit_code(0);
     let all = listed.envelope()["output"].clone();
     let names: Vec<&str> =
         all.as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
@@ -134,37 +135,37 @@ async fn a_broken_entry_is_told_by_its_name_and_the_others_work() {
         (&json!("broken"), &json!("mcp_servers.typo"))
     );
     assert!(all[2]["problem"].as_str().unwrap().starts_with(typo), "{all}");
-    let shown = house.pixir(&["mcp"]).exits(0);
+    let shown = env.run_pixir(&["mcp"]).assert_exit_code(0);
     assert!(
         shown.out.contains(&format!("typo   broken  mcp_servers.typo: {typo}")),
         "{}",
         shown.out
     );
     for (name, words) in [("typo", typo), ("lost", "the variable NO_SUCH_VARIABLE is not set")] {
-        let failed = house.pixir(&["mcp", "test", name, "--json"]).exits(2).envelope();
+        let failed = env.run_pixir(&["mcp", "test", name, "--json"]).assert_exit_code(2).envelope();
         assert_eq!(failed["error"]["kind"], "invalid_config", "{failed}");
         let message = failed["error"]["message"].as_str().unwrap();
         let place = format!("MCP server `{name}`: `mcp_servers.{name}`: {words}");
         assert!(message.starts_with(&place), "{message}");
         assert!(failed["error"]["details"]["next_actions"][0].is_string(), "{failed}");
     }
-    house.pixir(&["mcp", "test", "story"]).exits(0);
-    let run = house.pixir(&["hi"]).exits(0);
+    env.run_pixir(&["mcp", "test", "story"]).assert_exit_code(0);
+    let run = env.run_pixir(&["hi"]).assert_exit_code(0);
     assert!(
         run.err.contains("MCP server `typo` cannot be used: `mcp_servers.typo`"),
         "{}",
         run.err
     );
-    let offered = of_server(house.requests().last().unwrap());
+    let offered = of_server(env.requests().last().unwrap());
     assert!(offered.contains(&"mcp__story__echo".to_owned()), "{offered:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_test_takes_as_long_as_it_is_given_and_can_be_stopped() {
-    let stage = Stage::new(Stage::mark(), Script::new([])).await;
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([])).await;
     let mute = json!({"mode": "mute"});
-    stage.configure(&json!({"mcp_servers": {"mute": entry(&mute, &stage.mark)}}));
-    let ended = stage.run(&["mcp", "test", "mute", "--json", "--timeout", "1s"]);
+    binary_env.configure(&json!({"mcp_servers": {"mute": entry(&mute, &binary_env.mark)}}));
+    let ended = binary_env.run(&["mcp", "test", "mute", "--json", "--timeout", "1s"]);
     ended.expect_code(124);
     let failed: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(failed["error"]["kind"], "timeout", "{failed}");
@@ -172,49 +173,49 @@ async fn a_test_takes_as_long_as_it_is_given_and_can_be_stopped() {
     assert!(message.contains("MCP server `mute`: it did not answer within 1 s"), "{message}");
     let next = failed["error"]["details"]["next_actions"].to_string();
     assert!(next.contains("by hand") && next.contains("--timeout"), "{next}");
-    stage.assert_nothing_survives();
+    binary_env.assert_nothing_survives();
 
-    let running = stage.start(&["mcp", "test", "mute", "--timeout", "10m"]);
+    let running = binary_env.start(&["mcp", "test", "mute", "--timeout", "10m"]);
     let is_there = |left: &Vec<String>| left.iter().any(|line| line.contains("when_asked"));
-    assert!(is_there(&wait_for(DEADLINE, || stage.survivors(), is_there)), "it runs");
+    assert!(is_there(&wait_for(DEADLINE, || binary_env.survivors(), is_there)), "it runs");
     running.signal(Signal::INT);
     running.end().expect_code(130);
-    stage.assert_nothing_survives();
+    binary_env.assert_nothing_survives();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_servers_of_a_workspace_start_when_it_is_trusted_and_not_before() {
-    let house = house(&json!({})).await;
-    let witness = house.workspace().join("started");
+    let env = new_test_env(&json!({})).await;
+    let witness = env.workspace().join("started");
     let entry = |log: &str| {
-        let script = json!({"log": house.workspace().join(log)}).to_string();
+        let script = json!({"log": env.workspace().join(log)}).to_string();
         json!({"mcpServers": {"story": {"command": "/bin/sh", "args": arguments("plain-"),
             "env": {"STORY_SERVER": script}}}})
     };
-    house.write(".mcp.json", entry("started").to_string());
-    let untrusted = house.pixir(&["hi"]).exits(0);
+    env.write(".mcp.json", entry("started").to_string());
+    let untrusted = env.run_pixir(&["hi"]).assert_exit_code(0);
     assert!(untrusted.err.contains("its MCP servers are ignored"), "{}", untrusted.err);
-    assert!(house.pixir(&["mcp"]).exits(0).out.is_empty());
+    assert!(env.run_pixir(&["mcp"]).assert_exit_code(0).out.is_empty());
     assert!(!witness.exists(), "nothing was started");
-    assert_eq!(of_server(&house.requests()[0]), Vec::<String>::new());
+    assert_eq!(of_server(&env.requests()[0]), Vec::<String>::new());
 
-    let mut terminal = Terminal::run(&house, &["trust"], &[]);
-    terminal.shows("mcpServers.story = ");
-    terminal.types("y\n");
-    assert_eq!(terminal.ends(), Some(0));
-    house.pixir(&["hi"]).exits(0);
+    let mut terminal = TestTerminal::run(&env, &["trust"], &[]);
+    terminal.wait_for_text("mcpServers.story = ");
+    terminal.type_keys("y\n");
+    assert_eq!(terminal.wait_for_exit(), Some(0));
+    env.run_pixir(&["hi"]).assert_exit_code(0);
     assert!(witness.exists(), "it was started");
-    assert!(of_server(house.requests().last().unwrap()).contains(&"mcp__story__echo".to_owned()));
-    assert!(house.pixir(&["mcp"]).exits(0).out.contains("(workspace)"));
+    assert!(of_server(env.requests().last().unwrap()).contains(&"mcp__story__echo".to_owned()));
+    assert!(env.run_pixir(&["mcp"]).assert_exit_code(0).out.contains("(workspace)"));
 
     // Another content is another file.
-    house.write(".mcp.json", entry("changed").to_string());
-    assert!(house.pixir(&["hi"]).exits(0).err.contains("not trusted"));
-    assert!(!house.workspace().join("changed").exists());
-    house.write(".mcp.json", entry("started").to_string());
-    let back = house.pixir(&["untrust", "--json"]).exits(0).envelope();
+    env.write(".mcp.json", entry("changed").to_string());
+    assert!(env.run_pixir(&["hi"]).assert_exit_code(0).err.contains("not trusted"));
+    assert!(!env.workspace().join("changed").exists());
+    env.write(".mcp.json", entry("started").to_string());
+    let back = env.run_pixir(&["untrust", "--json"]).assert_exit_code(0).envelope();
     assert_eq!(back["output"]["was_trusted"], true);
-    assert!(house.pixir(&["hi"]).exits(0).err.contains("not trusted"));
+    assert!(env.run_pixir(&["hi"]).assert_exit_code(0).err.contains("not trusted"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -225,10 +226,10 @@ async fn arguments_are_filled_from_the_own_variables_of_an_entry() {
     own["env"]["LAUNCH"] = sentence;
     let mut absent = own.clone();
     absent["env"].as_object_mut().unwrap().remove("LAUNCH");
-    let house = house(&json!({"own": own, "absent": absent})).await;
-    let told = house.pixir(&["mcp", "test", "own"]).exits(0).out;
+    let env = new_test_env(&json!({"own": own, "absent": absent})).await;
+    let told = env.run_pixir(&["mcp", "test", "own"]).assert_exit_code(0).out;
     assert!(told.contains("mcp__own__echo"), "{told}");
-    let failed = house.pixir(&["mcp", "test", "absent", "--json"]).exits(2).envelope();
+    let failed = env.run_pixir(&["mcp", "test", "absent", "--json"]).assert_exit_code(2).envelope();
     let message = failed["error"]["message"].as_str().unwrap();
     assert!(message.contains("the variable LAUNCH is not set"), "{message}");
 }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use pixir::scripted::Reply;
-use pixir::{McpServer, Status};
+use pixir::{McpServer, SessionStatus};
 use serde_json::json;
 
 use super::of_server;
-use crate::support::house::DEADLINE;
-use crate::support::stage::wait_for;
-use crate::support::{House, torture};
+use crate::support::binary_env::wait_for;
+use crate::support::test_env::DEADLINE;
+use crate::support::{TestEnv, torture};
 
 /// Where `.ci/run` puts it.
 const PLACE: &str = "target/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js";
@@ -23,7 +23,7 @@ fn program() -> Option<PathBuf> {
         return Some(program);
     }
     assert!(std::env::var_os("CI").is_none(), "{} is not installed", program.display());
-    torture::say("the server of somebody else: SKIPPED, npm has not installed it here");
+    torture::print_summary("the server of somebody else: SKIPPED, npm has not installed it here");
     None
 }
 
@@ -36,15 +36,15 @@ async fn a_server_of_somebody_else_is_driven() {
         Reply::calls("mcp__everything__get-tiny-image", json!({})),
         Reply::says("It works."),
     ];
-    let mut house = House::with(replies).await;
-    house.config.mcp.wait = DEADLINE;
+    let mut env = TestEnv::with_replies(replies).await;
+    env.config.mcp.wait = DEADLINE;
     let args = vec![program.to_string_lossy().into_owned(), "stdio".to_owned()];
-    house.mcp_servers = vec![McpServer::stdio("everything", "node", args, Vec::new())];
-    let (conversation, status) = house.turn("use everything").await;
-    assert_eq!(status, Status::Done, "{:?}", conversation.take_notices());
-    assert!(of_server(&house.requests()[0]).len() >= 5, "{:?}", conversation.take_notices());
-    assert_eq!(house.requests().last().unwrap().images().len(), 1);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    env.mcp_servers = vec![McpServer::stdio("everything", "node", args, Vec::new())];
+    let (conversation, status) = env.run_turn("use everything").await;
+    assert_eq!(status, SessionStatus::Done, "{:?}", conversation.take_notices());
+    assert!(of_server(&env.requests()[0]).len() >= 5, "{:?}", conversation.take_notices());
+    assert_eq!(env.requests().last().unwrap().images().len(), 1);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "use everything"
     2 provider_usage completed retries=0
@@ -62,9 +62,9 @@ async fn a_server_of_somebody_else_is_driven() {
 }
 
 /// A process that ends with the test.
-struct Child(std::process::Child);
+struct KilledOnDrop(std::process::Child);
 
-impl Drop for Child {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
@@ -84,7 +84,7 @@ async fn the_same_server_is_driven_over_http() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let _child = Child(child);
+    let _child = KilledOnDrop(child);
     let is_up = wait_for(DEADLINE, || TcpStream::connect(free).is_ok(), |is_up| *is_up);
     assert!(is_up, "it listens");
     let replies = [
@@ -95,13 +95,13 @@ async fn the_same_server_is_driven_over_http() {
         ),
         Reply::says("It works."),
     ];
-    let mut house = House::with(replies).await;
-    house.config.mcp.wait = DEADLINE;
+    let mut env = TestEnv::with_replies(replies).await;
+    env.config.mcp.wait = DEADLINE;
     let url = format!("http://{free}/mcp");
-    house.mcp_servers = vec![McpServer::http("everything", url, Vec::new())];
-    let (conversation, status) = house.turn("use everything").await;
-    assert_eq!(status, Status::Done);
-    let log = house.transcript(&conversation);
+    env.mcp_servers = vec![McpServer::http("everything", url, Vec::new())];
+    let (conversation, status) = env.run_turn("use everything").await;
+    assert_eq!(status, SessionStatus::Done);
+    let log = env.transcript(&conversation);
     assert!(log.contains("The sum of 2 and 40 is 42."), "{log} {:?}", conversation.take_notices());
     assert!(log.contains("Long running operation completed"), "{log}");
 }

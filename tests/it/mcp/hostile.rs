@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use pixir::Status;
+use pixir::SessionStatus;
 use pixir::scripted::Reply;
 use serde_json::json;
 
-use super::{house, of_server, story};
-use crate::support::House;
-use crate::support::house::{DEADLINE, say};
+use super::{new_test_env, of_server, story};
+use crate::support::TestEnv;
+use crate::support::test_env::{DEADLINE, send_and_finish};
 
 /// A Turn beside a server that cannot be used; gives what is told about it.
 async fn told_of(mode: &str) -> String {
-    let mut house = House::with([Reply::says("Fine without it.")]).await;
-    house.config.mcp.wait = DEADLINE;
-    house.config.mcp.connect = Duration::from_secs(20);
-    house.mcp_servers = vec![story(&json!({"mode": mode}))];
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
-    assert_eq!(of_server(&house.requests()[0]), Vec::<String>::new());
+    let mut env = TestEnv::with_replies([Reply::says("Fine without it.")]).await;
+    env.config.mcp.wait = DEADLINE;
+    env.config.mcp.connect = Duration::from_secs(20);
+    env.mcp_servers = vec![story(&json!({"mode": mode}))];
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert_eq!(of_server(&env.requests()[0]), Vec::<String>::new());
     conversation.take_notices().join("\n")
 }
 
@@ -60,10 +60,10 @@ async fn a_program_that_is_no_server_is_found_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_asks_and_does_not_listen_is_left() {
     let replies = [Reply::calls("mcp__story__pester", json!({})), Reply::says("Fine.")];
-    let house = house(&json!({}), replies).await;
-    let (conversation, status) = house.turn("ask me").await;
-    assert_eq!(status, Status::Done);
-    assert!(house.transcript(&conversation).contains("tool_result error mcp_server_failed"));
+    let env = new_test_env(&json!({}), replies).await;
+    let (conversation, status) = env.run_turn("ask me").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert!(env.transcript(&conversation).contains("tool_result error mcp_server_failed"));
     // The news of the server's end may be behind that of the Turn's.
     let (mut told, deadline) = (String::new(), std::time::Instant::now() + DEADLINE);
     while !told.contains("without reading the answers") {
@@ -82,12 +82,12 @@ async fn an_answer_that_nobody_can_read_is_an_answer() {
 #[tokio::test]
 async fn an_answer_that_is_no_result_is_told_with_server_tool_and_flaw() {
     let replies = [Reply::calls("mcp__story__babble", json!({})), Reply::says("Fine.")];
-    let house = house(&json!({"more": ["babble"]}), replies).await;
-    let (conversation, status) = house.turn("babble").await;
-    assert_eq!(status, Status::Done);
-    let log = house.transcript(&conversation);
+    let env = new_test_env(&json!({"more": ["babble"]}), replies).await;
+    let (conversation, status) = env.run_turn("babble").await;
+    assert_eq!(status, SessionStatus::Done);
+    let log = env.transcript(&conversation);
     assert!(log.contains("tool_result error mcp_server_failed"), "{log}");
-    let told = house.requests().pop().unwrap().outputs().last().unwrap().to_string();
+    let told = env.requests().pop().unwrap().outputs().last().unwrap().to_string();
     for words in ["MCP server `story`", "the call of `babble`", "`content` is a text, not a list"] {
         assert!(told.contains(words), "{words}: {told}");
     }
@@ -95,20 +95,20 @@ async fn an_answer_that_is_no_result_is_told_with_server_tool_and_flaw() {
 
 #[tokio::test]
 async fn a_server_that_never_answers_is_not_waited_for() {
-    let mut house = house(&json!({"mode": "mute"}), [Reply::says("Fine.")]).await;
-    house.config.mcp.wait = Duration::from_millis(100);
-    let (_, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
+    let mut env = new_test_env(&json!({"mode": "mute"}), [Reply::says("Fine.")]).await;
+    env.config.mcp.wait = Duration::from_millis(100);
+    let (_, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
 }
 
 #[tokio::test]
 async fn a_call_that_is_never_answered_ends_in_time() {
     let replies = [Reply::calls("mcp__story__wait", json!({})), Reply::says("Fine.")];
-    let mut house = house(&json!({}), replies).await;
-    house.config.mcp.call = Duration::from_millis(300);
-    let (conversation, status) = house.turn("wait").await;
-    assert_eq!(status, Status::Done);
-    assert!(house.transcript(&conversation).contains("tool_result error timeout"));
+    let mut env = new_test_env(&json!({}), replies).await;
+    env.config.mcp.call = Duration::from_millis(300);
+    let (conversation, status) = env.run_turn("wait").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert!(env.transcript(&conversation).contains("tool_result error timeout"));
 }
 
 #[tokio::test]
@@ -118,15 +118,15 @@ async fn bad_lines_are_skipped_and_bad_answers_are_errors() {
         Reply::calls("mcp__story__endless", json!({})),
         Reply::says("Fine."),
     ];
-    let house = house(&json!({"mode": "garbage"}), replies).await;
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
-    let log = house.transcript(&conversation);
+    let env = new_test_env(&json!({"mode": "garbage"}), replies).await;
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
+    let log = env.transcript(&conversation);
     assert!(log.contains(r#"tool_result ok=true "you said x""#), "{log}");
-    let last = house.requests().pop().unwrap();
+    let last = env.requests().pop().unwrap();
     let endless = last.outputs().last().unwrap().to_string();
     assert!(
-        endless.len() <= house.config.output_limit && endless.contains("omitted"),
+        endless.len() <= env.config.output_limit && endless.contains("omitted"),
         "{}",
         endless.len()
     );
@@ -136,21 +136,21 @@ async fn bad_lines_are_skipped_and_bad_answers_are_errors() {
 #[tokio::test]
 async fn ten_thousand_tools_are_too_many() {
     let replies = [Reply::calls("mcp__story__t00001", json!({"text": "x"})), Reply::says("Ok.")];
-    let house = house(&json!({"mode": "many"}), replies).await;
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
-    assert_eq!(of_server(&house.requests()[0]).len(), 128);
+    let env = new_test_env(&json!({"mode": "many"}), replies).await;
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert_eq!(of_server(&env.requests()[0]).len(), 128);
     let told = conversation.take_notices().join("\n");
     assert!(told.contains("left out: 9872 tools beyond 128"), "{told}");
-    assert!(house.transcript(&conversation).contains(r#"ok=true "you said x""#));
+    assert!(env.transcript(&conversation).contains(r#"ok=true "you said x""#));
 }
 
 #[tokio::test]
 async fn a_huge_schema_and_hidden_words_do_not_reach_the_model() {
-    let house = house(&json!({"mode": "huge"}), [Reply::says("Ok.")]).await;
-    let (_, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
-    let request = house.requests().remove(0);
+    let env = new_test_env(&json!({"mode": "huge"}), [Reply::says("Ok.")]).await;
+    let (_, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
+    let request = env.requests().remove(0);
     let names = of_server(&request);
     assert_eq!(names.len(), 3, "{names:?}");
     assert!(names.iter().all(|name| {
@@ -166,11 +166,11 @@ async fn a_huge_schema_and_hidden_words_do_not_reach_the_model() {
 async fn called(tool: &str) -> (String, String) {
     let call = Reply::calls(format!("mcp__story__{tool}").as_str(), json!({}));
     let replies = [call, Reply::says("Fine."), Reply::says("Still fine.")];
-    let house = house(&json!({"more": [tool]}), replies).await;
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    let told = house.requests().pop().unwrap().outputs().last().unwrap().to_string();
-    assert_eq!(say(&conversation, "and now").await, Status::Done);
+    let env = new_test_env(&json!({"more": [tool]}), replies).await;
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    let told = env.requests().pop().unwrap().outputs().last().unwrap().to_string();
+    assert_eq!(send_and_finish(&conversation, "and now").await, SessionStatus::Done);
     (told, conversation.take_notices().join("\n"))
 }
 
@@ -228,10 +228,10 @@ async fn words_that_act_on_a_terminal_do_not_reach_the_model() {
 #[tokio::test]
 async fn tools_that_cannot_be_read_are_left_out_and_schemas_are_mended() {
     let replies = [Reply::calls("mcp__story__echo", json!({"text": "x"})), Reply::says("Ok.")];
-    let house = house(&json!({"mode": "odd"}), replies).await;
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
-    let request = house.requests().remove(0);
+    let env = new_test_env(&json!({"mode": "odd"}), replies).await;
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
+    let request = env.requests().remove(0);
     assert_eq!(of_server(&request), ["mcp__story__echo", "mcp__story__one", "mcp__story__two"]);
     let tools = request.body["tools"].as_array().unwrap();
     let open = json!({"type": "object", "properties": {}});
@@ -240,22 +240,22 @@ async fn tools_that_cannot_be_read_are_left_out_and_schemas_are_mended() {
     assert_eq!(tools[tools.len() - 1]["parameters"]["properties"], mended);
     let told = conversation.take_notices().join("\n");
     assert!(told.contains("MCP server `story`: 3 tools cannot be read"), "{told}");
-    assert!(house.transcript(&conversation).contains(r#"ok=true "you said x""#));
+    assert!(env.transcript(&conversation).contains(r#"ok=true "you said x""#));
 }
 
 #[tokio::test]
 async fn names_that_would_be_one_are_told_apart_across_servers() {
-    let mut house = House::with([Reply::says("Ok.")]).await;
-    house.config.mcp.wait = DEADLINE;
+    let mut env = TestEnv::with_replies([Reply::says("Ok.")]).await;
+    env.config.mcp.wait = DEADLINE;
     let with = |name: &str, tool: &str| {
         let mut server = story(&json!({"more": [tool]}));
         server.name = name.to_owned();
         server
     };
-    house.mcp_servers = vec![with("a", "b__c"), with("a__b", "c"), with("a_", "_d")];
-    let (_, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
-    let names = of_server(&house.requests()[0]);
+    env.mcp_servers = vec![with("a", "b__c"), with("a__b", "c"), with("a_", "_d")];
+    let (_, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
+    let names = of_server(&env.requests()[0]);
     let apart: std::collections::HashSet<&String> = names.iter().collect();
     assert_eq!(apart.len(), names.len(), "{names:?}");
     assert_eq!(names.len(), 3 * 14);

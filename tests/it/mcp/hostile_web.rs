@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pixir::scripted::Reply;
-use pixir::{McpServer, Status};
+use pixir::{McpServer, SessionStatus};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::DEADLINE;
+use crate::support::TestEnv;
+use crate::support::test_env::DEADLINE;
 
 /// A request, as far as stories need it.
-struct Asked {
+struct McpHttpRequest {
     verb: String,
     method: String,
     session: String,
@@ -22,27 +22,29 @@ struct Asked {
 }
 
 /// What is written back; `true` when the connection is good for another request.
-type Behaviour = dyn Fn(&Asked, &mut TcpStream) -> bool + Send + Sync;
+type ServerBehaviour = dyn Fn(&McpHttpRequest, &mut TcpStream) -> bool + Send + Sync;
 
 /// A server that behaves as it is told, and notes what it heard.
-struct Web {
+struct HostileMcpServer {
     url: String,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
-impl Web {
-    fn start(behaviour: impl Fn(&Asked, &mut TcpStream) -> bool + Send + Sync + 'static) -> Self {
+impl HostileMcpServer {
+    fn start(
+        behaviour: impl Fn(&McpHttpRequest, &mut TcpStream) -> bool + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
         let heard = Arc::new(Mutex::new(Vec::new()));
-        let behaviour: Arc<Behaviour> = Arc::new(behaviour);
+        let behaviour: Arc<ServerBehaviour> = Arc::new(behaviour);
         let list = Arc::clone(&heard);
         std::thread::spawn(move || {
             for mut wire in listener.incoming().flatten() {
                 let (list, behaviour) = (Arc::clone(&list), Arc::clone(&behaviour));
                 std::thread::spawn(move || {
-                    while let Some(asked) = hear(&wire) {
-                        let Asked { verb, method, session, .. } = &asked;
+                    while let Some(asked) = read_request(&wire) {
+                        let McpHttpRequest { verb, method, session, .. } = &asked;
                         let line = format!("{verb} {method} {session}");
                         list.lock().unwrap().push(line.trim().to_owned());
                         if !behaviour(&asked, &mut wire) {
@@ -55,7 +57,7 @@ impl Web {
         Self { url, heard }
     }
 
-    fn heard(&self, what: &str) -> usize {
+    fn count_received(&self, what: &str) -> usize {
         self.heard.lock().unwrap().iter().filter(|line| line.starts_with(what)).count()
     }
 
@@ -65,7 +67,7 @@ impl Web {
     }
 }
 
-fn hear(wire: &TcpStream) -> Option<Asked> {
+fn read_request(wire: &TcpStream) -> Option<McpHttpRequest> {
     // Nothing is sent ahead of an answer, so nothing is lost with the reader.
     let mut reader = BufReader::new(wire.try_clone().ok()?);
     let mut head = Vec::new();
@@ -87,7 +89,7 @@ fn hear(wire: &TcpStream) -> Option<Asked> {
     let mut body = vec![0; header("content-length").parse().unwrap_or(0)];
     reader.read_exact(&mut body).ok()?;
     let message: Value = serde_json::from_slice(&body).unwrap_or_default();
-    Some(Asked {
+    Some(McpHttpRequest {
         verb: head.first()?.split(' ').next()?.to_owned(),
         method: message["method"].as_str().unwrap_or_default().to_owned(),
         session: header("mcp-session-id"),
@@ -101,7 +103,7 @@ fn plain(wire: &mut TcpStream, status: u16, more: &str, body: &str) -> bool {
     wire.write_all(text.as_bytes()).is_ok()
 }
 
-fn json_of(wire: &mut TcpStream, session: &str, asked: &Asked, result: &Value) -> bool {
+fn json_of(wire: &mut TcpStream, session: &str, asked: &McpHttpRequest, result: &Value) -> bool {
     let body = json!({"jsonrpc": "2.0", "id": asked.message["id"], "result": result}).to_string();
     let more = format!("Content-Type: application/json\r\nMcp-Session-Id: {session}\r\n");
     plain(wire, 200, &more, &body)
@@ -114,7 +116,7 @@ fn stream(wire: &mut TcpStream) {
 }
 
 /// Behaves as servers do, with one tool, `add`.
-fn well(asked: &Asked, wire: &mut TcpStream, session: &str) -> bool {
+fn answer_correctly(asked: &McpHttpRequest, wire: &mut TcpStream, session: &str) -> bool {
     match (asked.verb.as_str(), asked.method.as_str()) {
         ("GET", _) => plain(wire, 405, "", ""),
         ("DELETE", _) => plain(wire, 200, "", ""),
@@ -137,18 +139,18 @@ fn well(asked: &Asked, wire: &mut TcpStream, session: &str) -> bool {
     }
 }
 
-async fn house(web: &Web, replies: impl IntoIterator<Item = Reply>) -> House {
-    let mut house = House::with(replies).await;
-    house.config.mcp.wait = DEADLINE;
-    house.mcp_servers = vec![web.server()];
-    house
+async fn new_test_env(web: &HostileMcpServer, replies: impl IntoIterator<Item = Reply>) -> TestEnv {
+    let mut env = TestEnv::with_replies(replies).await;
+    env.config.mcp.wait = DEADLINE;
+    env.mcp_servers = vec![web.server()];
+    env
 }
 
 /// A Turn that calls `add`; gives what the model is told.
-async fn called(house: &House) -> String {
-    let (_, status) = house.turn("add").await;
-    assert_eq!(status, Status::Done);
-    house.requests().pop().unwrap().outputs().last().unwrap().to_string()
+async fn called(env: &TestEnv) -> String {
+    let (_, status) = env.run_turn("add").await;
+    assert_eq!(status, SessionStatus::Done);
+    env.requests().pop().unwrap().outputs().last().unwrap().to_string()
 }
 
 fn adding() -> [Reply; 2] {
@@ -156,28 +158,31 @@ fn adding() -> [Reply; 2] {
 }
 
 /// A Turn beside a server that cannot be used; gives what is told about it.
-async fn told_of(web: &Web) -> String {
-    let mut house = house(web, [Reply::says("Fine.")]).await;
-    house.config.mcp.connect = Duration::from_secs(2);
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
+async fn told_of(web: &HostileMcpServer) -> String {
+    let mut env = new_test_env(web, [Reply::says("Fine.")]).await;
+    env.config.mcp.connect = Duration::from_secs(2);
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
     conversation.take_notices().join("\n")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redirect_is_not_followed_and_takes_no_key_along() {
-    let thief = Web::start(|asked, wire| well(asked, wire, "s-1"));
+    let thief = HostileMcpServer::start(|asked, wire| answer_correctly(asked, wire, "s-1"));
     let place = thief.url.clone();
-    let web = Web::start(move |_, wire| plain(wire, 307, &format!("Location: {place}\r\n"), ""));
+    let web = HostileMcpServer::start(move |_, wire| {
+        plain(wire, 307, &format!("Location: {place}\r\n"), "")
+    });
     let told = told_of(&web).await;
     assert!(told.contains("HTTP 307") && told.contains("redirect"), "{told}");
-    assert_eq!(thief.heard(""), 0, "nobody went there");
+    assert_eq!(thief.count_received(""), 0, "nobody went there");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_refusal_has_its_status() {
     for (status, outlook) in [(403, "not tried"), (404, "tried again"), (500, "tried again")] {
-        let web = Web::start(move |_, wire| plain(wire, status, "", "<html>no</html>"));
+        let web =
+            HostileMcpServer::start(move |_, wire| plain(wire, status, "", "<html>no</html>"));
         let told = told_of(&web).await;
         assert!(told.contains(&format!("HTTP {status}")) && told.contains(outlook), "{told}");
     }
@@ -190,7 +195,7 @@ async fn a_greeting_that_never_ends_is_given_up() {
         ("data: x", "did not answer within 2 s"),
         ("event: message\ndata: {\"x\":1}\n\n", "does not speak MCP as it should"),
     ] {
-        let web = Web::start(move |_, wire| {
+        let web = HostileMcpServer::start(move |_, wire| {
             stream(wire);
             while wire.write_all(piece.as_bytes()).is_ok() {
                 std::thread::sleep(Duration::from_millis(1));
@@ -204,16 +209,16 @@ async fn a_greeting_that_never_ends_is_given_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_without_an_end_is_not_kept() {
-    let web = Web::start(|_, wire| {
+    let web = HostileMcpServer::start(|_, wire| {
         let head = "HTTP/1.1 200 X\r\nContent-Type: application/json\r\n\r\n";
         wire.write_all(head.as_bytes()).ok();
         while wire.write_all(&[b' '; 8192]).is_ok() {}
         false
     });
-    let mut house = house(&web, [Reply::says("Fine.")]).await;
-    house.config.mcp.connect = DEADLINE;
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
+    let mut env = new_test_env(&web, [Reply::says("Fine.")]).await;
+    env.config.mcp.connect = DEADLINE;
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
     let told = conversation.take_notices().join("\n");
     assert!(told.contains("is too large"), "{told}");
 }
@@ -221,7 +226,7 @@ async fn a_body_without_an_end_is_not_kept() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_the_server_forgot_is_begun_anew() {
     let count = AtomicUsize::new(1);
-    let web = Web::start(move |asked, wire| {
+    let web = HostileMcpServer::start(move |asked, wire| {
         let is_old = asked.session == "s-1" && asked.method == "tools/call";
         if is_old {
             return plain(wire, 404, "", "who?");
@@ -231,20 +236,20 @@ async fn a_session_that_the_server_forgot_is_begun_anew() {
             "" => format!("s-{}", count.fetch_add(1, Ordering::Relaxed)),
             known => known.to_owned(),
         };
-        well(asked, wire, &session)
+        answer_correctly(asked, wire, &session)
     });
-    let house = house(&web, adding()).await;
-    let told = called(&house).await;
+    let env = new_test_env(&web, adding()).await;
+    let told = called(&env).await;
     assert!(told.contains("added"), "{told}");
-    assert_eq!(web.heard("POST initialize"), 2);
-    assert_eq!(web.heard("POST tools/call s-1"), 1);
+    assert_eq!(web.count_received("POST initialize"), 2);
+    assert_eq!(web.count_received("POST tools/call s-1"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_on_a_stream_that_nobody_can_read_is_an_answer() {
-    let web = Web::start(|asked, wire| {
+    let web = HostileMcpServer::start(|asked, wire| {
         if asked.method != "tools/call" {
-            return well(asked, wire, "s-1");
+            return answer_correctly(asked, wire, "s-1");
         }
         stream(wire);
         let answer = json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": "nonsense"});
@@ -253,30 +258,30 @@ async fn an_answer_on_a_stream_that_nobody_can_read_is_an_answer() {
         std::thread::sleep(DEADLINE * 2);
         false
     });
-    let told = called(&house(&web, adding()).await).await;
+    let told = called(&new_test_env(&web, adding()).await).await;
     assert!(told.contains("its answer cannot be read"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_ends_without_an_answer_ends_the_call() {
-    let web = Web::start(|asked, wire| {
+    let web = HostileMcpServer::start(|asked, wire| {
         if asked.method != "tools/call" {
-            return well(asked, wire, "s-1");
+            return answer_correctly(asked, wire, "s-1");
         }
         stream(wire);
         wire.write_all(b": nothing to say\n\n").ok();
         false
     });
-    let told = called(&house(&web, adding()).await).await;
+    let told = called(&new_test_env(&web, adding()).await).await;
     assert!(told.contains("MCP server `web`") && told.contains("`add`"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_hangs_up_on_listeners_is_not_stormed() {
     for farewell in ["retry: 0\ndata: x\n\n", ""] {
-        let web = Web::start(move |asked, wire| {
+        let web = HostileMcpServer::start(move |asked, wire| {
             if asked.verb != "GET" {
-                return well(asked, wire, "s-1");
+                return answer_correctly(asked, wire, "s-1");
             }
             if farewell.is_empty() {
                 // Broken off in the middle of a chunk.
@@ -289,13 +294,13 @@ async fn a_server_that_hangs_up_on_listeners_is_not_stormed() {
             wire.write_all(farewell.as_bytes()).ok();
             false
         });
-        let house = house(&web, adding()).await;
-        let conversation = house.start().await;
-        let status = crate::support::house::say(&conversation, "add").await;
-        assert_eq!(status, Status::Done);
+        let env = new_test_env(&web, adding()).await;
+        let conversation = env.start().await;
+        let status = crate::support::test_env::send_and_finish(&conversation, "add").await;
+        assert_eq!(status, SessionStatus::Done);
         // Nothing is waited for here: it is the storm that would show.
         tokio::time::sleep(Duration::from_secs(2)).await;
-        let listened = web.heard("GET");
+        let listened = web.count_received("GET");
         assert!((1..10).contains(&listened), "{farewell:?}: {listened} times");
     }
 }

@@ -3,67 +3,70 @@
 use std::time::Duration;
 
 use pixir::McpServer;
-use pixir::Status;
-use pixir::scripted::{Reply, Script};
-use pixir::workbench::{Setup, Workbench};
+use pixir::SessionStatus;
+use pixir::scripted::{ModelScript, Reply};
+use pixir::workbench::{Workbench, WorkbenchSetup};
 use rustix::process::Signal;
 use serde_json::json;
 
 use super::server::{arguments, entry};
-use crate::support::House;
-use crate::support::house::{DEADLINE, PIXIR, say};
-use crate::support::marked::{gone, marked, new_mark};
-use crate::support::stage::{Stage, wait_for};
+use crate::support::TestEnv;
+use crate::support::binary_env::{BinaryEnv, wait_for};
+use crate::support::marked_processes::{find_marked_processes, new_mark, wait_until_gone};
+use crate::support::test_env::{DEADLINE, PIXIR, send_and_finish};
 
-async fn stage(script: Script) -> Stage {
-    let mark = Stage::mark();
-    let stage = Stage::new(mark.clone(), script).await;
+async fn new_binary_env(script: ModelScript) -> BinaryEnv {
+    let mark = BinaryEnv::new_mark();
+    let binary_env = BinaryEnv::new(mark.clone(), script).await;
     let servers = json!({"story": entry(&json!({"daemon": mark}), &mark)});
-    stage.configure(
+    binary_env.configure(
         &json!({"durability": "none", "mcp_servers": servers, "mcp": {"wait_ms": 60_000}}),
     );
-    stage
+    binary_env
 }
 
-fn is_served(stage: &Stage) -> bool {
-    stage.survivors().iter().any(|line| line.contains("a_server_when_asked"))
+fn is_served(binary_env: &BinaryEnv) -> bool {
+    binary_env.survivors().iter().any(|line| line.contains("a_server_when_asked"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_ends_with_the_run() {
-    let stage = stage(Script::answering(|_| Reply::says("Done."))).await;
-    stage.run(&["hi"]).expect_code(0);
-    stage.assert_nothing_survives();
+    let binary_env = new_binary_env(ModelScript::answering(|_| Reply::says("Done."))).await;
+    binary_env.run(&["hi"]).expect_code(0);
+    binary_env.assert_nothing_survives();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_pixir_leaves_no_server() {
     for signal in [Signal::KILL, Signal::TERM] {
         let call = Reply::calls("mcp__story__wait", json!({}));
-        let stage = stage(Script::new([call])).await;
-        let running = stage.start(&["wait for it"]);
-        let called = || stage.session().is_some() && stage.events().len() >= 4;
+        let binary_env = new_binary_env(ModelScript::new([call])).await;
+        let running = binary_env.start(&["wait for it"]);
+        let called = || binary_env.session().is_some() && binary_env.events().len() >= 4;
         assert!(wait_for(Duration::from_mins(1), called, |called| *called), "the call is made");
-        assert!(is_served(&stage));
-        assert!(stage.survivors().iter().any(|line| line.contains("sleep 1000")), "with a daemon");
+        assert!(is_served(&binary_env));
+        assert!(
+            binary_env.survivors().iter().any(|line| line.contains("sleep 1000")),
+            "with a daemon"
+        );
         running.signal(signal);
         running.end();
-        stage.assert_nothing_survives();
+        binary_env.assert_nothing_survives();
     }
 }
 
 #[tokio::test]
 async fn a_session_that_ends_takes_its_servers_along_while_pixir_lives() {
     let mark = new_mark();
-    let mut house = House::with([Reply::says("Hello."), Reply::says("Hello.")]).await;
-    house.config.mcp.wait = DEADLINE;
+    let mut test_env = TestEnv::with_replies([Reply::says("Hello."), Reply::says("Hello.")]).await;
+    test_env.config.mcp.wait = DEADLINE;
     let env = vec![("STORY_SERVER".to_owned(), "{}".to_owned())];
-    house.mcp_servers = vec![McpServer::stdio("story", "/bin/sh", arguments(&mark), env)];
-    let conversation = house.start().await;
-    assert_eq!(say(&conversation, "hi").await, Status::Done);
-    assert!(!marked(&mark).is_empty(), "it runs");
+    test_env.mcp_servers = vec![McpServer::stdio("story", "/bin/sh", arguments(&mark), env)];
+    let conversation = test_env.start().await;
+    assert_eq!(send_and_finish(&conversation, "hi").await, SessionStatus::Done);
+    assert!(!find_marked_processes(&mark).is_empty(), "it runs");
     drop(conversation);
-    gone(&mark, "the Session is over").await;
+    wait_until_gone(&mark, "the Session is over").await;
 }
 
 #[tokio::test]
@@ -71,7 +74,7 @@ async fn a_service_is_heard_and_held_with_and_without_namespaces() {
     for subreaper in [false, true] {
         let mark = new_mark();
         let folder = tempfile::tempdir().unwrap();
-        let bench = Workbench::new(Setup {
+        let bench = Workbench::new(WorkbenchSetup {
             own_binary: PIXIR.into(),
             folder: folder.path(),
             environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
@@ -84,10 +87,11 @@ async fn a_service_is_heard_and_held_with_and_without_namespaces() {
             "read -r word; echo heard $word; echo aside >&2; \
              setsid sh -c 'sleep 1000; : {mark}' & sh -c 'sleep 1000; : {mark}'"
         );
-        let (said, aside) = bench.converse(&script, "hello\n").await.unwrap();
+        let (said, aside) = bench.exchange_with_service(&script, "hello\n").await.unwrap();
         assert_eq!((said.as_str(), aside.as_str()), ("heard hello\n", "aside\n"));
-        gone(&mark, "nothing of a service stays").await;
-        let over = bench.converse("read -r word; exit 7", "hello\n").await.unwrap_err();
+        wait_until_gone(&mark, "nothing of a service stays").await;
+        let over =
+            bench.exchange_with_service("read -r word; exit 7", "hello\n").await.unwrap_err();
         assert!(over.message.contains("Code(7)"), "{over:?}");
     }
 }

@@ -19,35 +19,37 @@ pub mod web;
 
 use std::time::{Duration, Instant};
 
-use pixir::scripted::{Received, Reply};
-use pixir::{Conversation, Ephemeral, EventKind, Input, Status};
+use pixir::scripted::{ReceivedRequest, Reply};
+use pixir::{Conversation, Ephemeral, EventKind, SessionStatus, UserInput};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::{DEADLINE, finish, listen, listen_until, say};
+use crate::support::TestEnv;
+use crate::support::test_env::{
+    DEADLINE, listen_until, send_and_finish, subscribe_from_now, wait_for_turn_end,
+};
 use server::story;
 
 /// A test environment with one MCP server, passed as an editor would pass it.
-async fn house(script: &Value, replies: impl IntoIterator<Item = Reply>) -> House {
-    let mut house = House::with(replies).await;
-    house.config.mcp.wait = DEADLINE;
-    house.mcp_servers = vec![story(script)];
-    house
+async fn new_test_env(script: &Value, replies: impl IntoIterator<Item = Reply>) -> TestEnv {
+    let mut env = TestEnv::with_replies(replies).await;
+    env.config.mcp.wait = DEADLINE;
+    env.mcp_servers = vec![story(script)];
+    env
 }
 
 /// The names of the tools that a request offers, in their order.
-fn offered(request: &Received) -> Vec<String> {
+fn offered(request: &ReceivedRequest) -> Vec<String> {
     let tools = request.body["tools"].as_array().unwrap();
     tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
-fn of_server(request: &Received) -> Vec<String> {
+fn of_server(request: &ReceivedRequest) -> Vec<String> {
     offered(request).into_iter().filter(|name| name.starts_with("mcp__")).collect()
 }
 
 #[tokio::test]
 async fn a_tool_of_a_server_is_called_and_its_answer_is_in_the_log() {
-    let house = house(
+    let env = new_test_env(
         &json!({"instructions": "Say \u{202e}please."}),
         [
             Reply::calls("mcp__story__echo", json!({"text": "hello"})),
@@ -60,9 +62,9 @@ async fn a_tool_of_a_server_is_called_and_its_answer_is_in_the_log() {
         ],
     )
     .await;
-    let (conversation, status) = house.turn("use the server").await;
-    assert_eq!(status, Status::Done);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    let (conversation, status) = env.run_turn("use the server").await;
+    assert_eq!(status, SessionStatus::Done);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "use the server"
     2 provider_usage completed retries=0
@@ -83,8 +85,8 @@ async fn a_tool_of_a_server_is_called_and_its_answer_is_in_the_log() {
     17 provider_usage completed retries=0
     18 assistant_message final "Done."
     "#);
-    assert_eq!(say(&conversation, "and now").await, Status::Done);
-    let requests = house.requests();
+    assert_eq!(send_and_finish(&conversation, "and now").await, SessionStatus::Done);
+    let requests = env.requests();
     let names = offered(&requests[0]);
     let own = names.iter().take_while(|name| !name.starts_with("mcp__")).count();
     assert!(own >= 13 && names[own..].iter().all(|name| name.starts_with("mcp__")), "{names:?}");
@@ -98,11 +100,11 @@ async fn a_tool_of_a_server_is_called_and_its_answer_is_in_the_log() {
 #[tokio::test]
 async fn an_image_of_a_server_is_shown_to_the_model() {
     let replies = [Reply::calls("mcp__story__picture", json!({})), Reply::says("Red.")];
-    let house = house(&json!({}), replies).await;
-    let (conversation, status) = house.turn("what colour?").await;
-    assert_eq!(status, Status::Done);
+    let env = new_test_env(&json!({}), replies).await;
+    let (conversation, status) = env.run_turn("what colour?").await;
+    assert_eq!(status, SessionStatus::Done);
     let images: Vec<String> =
-        house.requests().last().unwrap().images().into_iter().map(str::to_owned).collect();
+        env.requests().last().unwrap().images().into_iter().map(str::to_owned).collect();
     assert_eq!(images, [format!("data:image/png;base64,{}", server::PIXEL)]);
     let log = std::fs::read_to_string(conversation.log_path()).unwrap();
     assert!(!log.contains(server::PIXEL) && log.contains("image/png"), "no bytes in the Log");
@@ -111,12 +113,12 @@ async fn an_image_of_a_server_is_shown_to_the_model() {
 #[tokio::test]
 async fn progress_is_told_while_a_call_runs() {
     let replies = [Reply::calls("mcp__story__slow", json!({})), Reply::says("Done.")];
-    let house = house(&json!({}), replies).await;
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "go".into() }).await.unwrap();
+    let env = new_test_env(&json!({}), replies).await;
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
     let heard = listen_until(&mut listener, |event| {
-        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Done)))
+        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Done)))
     })
     .await;
     let pieces: Vec<String> = heard
@@ -138,22 +140,25 @@ async fn an_interrupt_reaches_the_server_and_the_server_lives_on() {
         Reply::calls("mcp__story__echo", json!({"text": "still here?"})),
         Reply::says("Yes."),
     ];
-    let house = house(&json!({"log": log}), replies).await;
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "wait".into() }).await.unwrap();
+    let env = new_test_env(&json!({"log": log}), replies).await;
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "wait".into() }).await.unwrap();
     listen_until(&mut listener, |event| {
-        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Working { .. })))
+        matches!(
+            event.kind(),
+            EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Working { .. }))
+        )
     })
     .await;
     heard(&log, "tools/call");
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
     let cancelled = heard(&log, "notifications/cancelled");
     let asked = heard(&log, "tools/call");
     assert_eq!(cancelled["params"]["requestId"], asked["id"]);
-    assert_eq!(say(&conversation, "go on").await, Status::Done);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    assert_eq!(send_and_finish(&conversation, "go on").await, SessionStatus::Done);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "wait"
     2 provider_usage completed retries=0
@@ -191,21 +196,21 @@ async fn tools_that_are_new_join_at_the_next_turn() {
         Reply::says("Later."),
     ];
     let replies = replies.into_iter().chain((0..500).map(|_| Reply::says("Ok.")));
-    let house = house(&json!({}), replies).await;
-    let (conversation, status) = house.turn("grow").await;
-    assert_eq!(status, Status::Done);
-    let requests = house.requests();
+    let env = new_test_env(&json!({}), replies).await;
+    let (conversation, status) = env.run_turn("grow").await;
+    assert_eq!(status, SessionStatus::Done);
+    let requests = env.requests();
     assert!(requests.iter().all(|one| !offered(one).contains(&"mcp__story__grown".to_owned())));
-    assert!(house.transcript(&conversation).contains("tool_result error unknown_tool"));
-    until_offered(&house, &conversation, "mcp__story__grown").await;
+    assert!(env.transcript(&conversation).contains("tool_result error unknown_tool"));
+    until_offered(&env, &conversation, "mcp__story__grown").await;
 }
 
 /// Takes Turns until a tool is offered.
-async fn until_offered(house: &House, conversation: &Conversation, name: &str) {
+async fn until_offered(env: &TestEnv, conversation: &Conversation, name: &str) {
     let start = Instant::now();
     loop {
-        assert_eq!(say(conversation, "look").await, Status::Done);
-        if offered(house.requests().last().unwrap()).contains(&name.to_owned()) {
+        assert_eq!(send_and_finish(conversation, "look").await, SessionStatus::Done);
+        if offered(env.requests().last().unwrap()).contains(&name.to_owned()) {
             return;
         }
         assert!(start.elapsed() < DEADLINE, "{name} was never offered");
@@ -215,41 +220,45 @@ async fn until_offered(house: &House, conversation: &Conversation, name: &str) {
 
 #[tokio::test]
 async fn a_slow_server_holds_up_nobody_and_joins_later() {
-    let mut house = house(&json!({"delay_ms": 300}), (0..500).map(|_| Reply::says("Ok."))).await;
-    house.config.mcp.wait = Duration::from_millis(1);
-    let conversation = house.start().await;
-    assert_eq!(say(&conversation, "hi").await, Status::Done);
-    assert_eq!(of_server(&house.requests()[0]), Vec::<String>::new());
-    until_offered(&house, &conversation, "mcp__story__echo").await;
+    let mut env =
+        new_test_env(&json!({"delay_ms": 300}), (0..500).map(|_| Reply::says("Ok."))).await;
+    env.config.mcp.wait = Duration::from_millis(1);
+    let conversation = env.start().await;
+    assert_eq!(send_and_finish(&conversation, "hi").await, SessionStatus::Done);
+    assert_eq!(of_server(&env.requests()[0]), Vec::<String>::new());
+    until_offered(&env, &conversation, "mcp__story__echo").await;
 }
 
 #[tokio::test]
 async fn a_wait_that_is_noticed_is_explained() {
-    let house = house(&json!({"mode": "mute"}), [Reply::says("Fine.")]).await;
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "hi".into() }).await.unwrap();
+    let env = new_test_env(&json!({"mode": "mute"}), [Reply::says("Fine.")]).await;
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "hi".into() }).await.unwrap();
     let heard = listen_until(&mut listener, |event| {
-        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Starting { .. })))
+        matches!(
+            event.kind(),
+            EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Starting { .. }))
+        )
     })
     .await;
     let told = serde_json::to_value(&**heard.last().unwrap()).unwrap();
     assert_eq!(told["data"], json!({"status": "starting", "servers": ["story"]}));
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
-    assert!(house.requests().is_empty(), "nobody asked the model yet");
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
+    assert!(env.requests().is_empty(), "nobody asked the model yet");
 }
 
 #[tokio::test]
 async fn a_turn_that_goes_on_without_a_server_says_so_once() {
-    let mut house =
-        house(&json!({"mode": "mute"}), [Reply::says("Fine."), Reply::says("Again.")]).await;
-    house.config.mcp.wait = Duration::from_millis(50);
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
+    let mut env =
+        new_test_env(&json!({"mode": "mute"}), [Reply::says("Fine."), Reply::says("Again.")]).await;
+    env.config.mcp.wait = Duration::from_millis(50);
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
     let words = "MCP server `story` is still starting: what it offers joins at a later Turn";
     assert_eq!(conversation.take_notices(), [words]);
-    assert_eq!(say(&conversation, "again").await, Status::Done);
+    assert_eq!(send_and_finish(&conversation, "again").await, SessionStatus::Done);
     assert!(conversation.take_notices().is_empty());
 }
 
@@ -260,10 +269,10 @@ async fn a_server_that_dies_is_started_again_and_told_of() {
         Reply::calls("mcp__story__echo", json!({"text": "back?"})),
         Reply::says("It is back."),
     ];
-    let house = house(&json!({}), replies).await;
-    let (conversation, status) = house.turn("kill it").await;
-    assert_eq!(status, Status::Done);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    let env = new_test_env(&json!({}), replies).await;
+    let (conversation, status) = env.run_turn("kill it").await;
+    assert_eq!(status, SessionStatus::Done);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "kill it"
     2 provider_usage completed retries=0
@@ -291,10 +300,10 @@ async fn a_call_after_a_crash_is_made_again_and_not_blamed() {
             .call("mcp__story__echo", json!({"text": "anybody?"})),
         Reply::says("Fine."),
     ];
-    let house = house(&json!({"log": log, "more": ["leave"]}), replies).await;
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    let told = house.transcript(&conversation);
+    let env = new_test_env(&json!({"log": log, "more": ["leave"]}), replies).await;
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    let told = env.transcript(&conversation);
     assert!(told.contains(r#"tool_result ok=true "leaving""#), "{told}");
     assert!(told.contains(r#"tool_result ok=true "you said anybody?""#), "{told}");
     let text = std::fs::read_to_string(&log).unwrap();
@@ -316,14 +325,14 @@ async fn a_tool_of_a_server_that_is_starting_or_gone_says_so() {
             Reply::calls("mcp__other__echo", json!({"text": "x"})),
             Reply::says("Later."),
         ];
-        let mut house = house(&json!({ "mode": mode }), replies).await;
-        house.config.mcp.wait = match mode {
+        let mut env = new_test_env(&json!({ "mode": mode }), replies).await;
+        env.config.mcp.wait = match mode {
             "mute" => Duration::from_millis(1),
             _ => DEADLINE,
         };
-        let (_, status) = house.turn("go").await;
-        assert_eq!(status, Status::Done);
-        let requests = house.requests();
+        let (_, status) = env.run_turn("go").await;
+        assert_eq!(status, SessionStatus::Done);
+        let requests = env.requests();
         let told = requests[2].outputs();
         assert!(told[0].contains(words) && !told[0].contains("there is no tool"), "{told:?}");
         assert!(told[1].contains("there is no tool `mcp__other__echo`"), "{told:?}");
@@ -332,7 +341,7 @@ async fn a_tool_of_a_server_that_is_starting_or_gone_says_so() {
 
 #[tokio::test]
 async fn a_long_answer_is_bounded_and_the_rest_is_read_by_its_path() {
-    let answer = |request: &Received| match request.outputs().as_slice() {
+    let answer = |request: &ReceivedRequest| match request.outputs().as_slice() {
         [] => Reply::calls("mcp__story__long", json!({})),
         [long] => {
             let path = long.rsplit_once("bytes: ").unwrap().1.split(']').next().unwrap();
@@ -344,19 +353,19 @@ async fn a_long_answer_is_bounded_and_the_rest_is_read_by_its_path() {
         }
         _ => Reply::says("Done."),
     };
-    let mut house = House::scripted(pixir::scripted::Script::answering(answer)).await;
-    house.config.mcp.wait = DEADLINE;
+    let mut env = TestEnv::with_script(pixir::scripted::ModelScript::answering(answer)).await;
+    env.config.mcp.wait = DEADLINE;
     let mut server = story(&json!({"more": ["long"]}));
     if let pixir::McpTransport::Stdio { env, .. } = &mut server.transport {
         env.push(("SERVER_TOKEN".to_owned(), "sk-planted-key".to_owned()));
     }
-    house.mcp_servers = vec![server];
-    let (conversation, status) = house.turn("go").await;
-    assert_eq!(status, Status::Done);
-    let last = house.requests().pop().unwrap();
+    env.mcp_servers = vec![server];
+    let (conversation, status) = env.run_turn("go").await;
+    assert_eq!(status, SessionStatus::Done);
+    let last = env.requests().pop().unwrap();
     let told = last.outputs();
     let shown = told[0];
-    assert!(shown.len() <= house.config.output_limit, "{}", shown.len());
+    assert!(shown.len() <= env.config.output_limit, "{}", shown.len());
     assert!(shown.starts_with("row 0: ") && shown.contains("row 4999: "), "head and tail: {shown}");
     assert!(shown.contains("lines omitted") && !shown.contains("row 2500: "), "{shown}");
     assert!(told[1].contains("row 2499: [redacted:SERVER_TOKEN]"), "{}", told[1]);
@@ -372,18 +381,18 @@ async fn a_long_answer_is_bounded_and_the_rest_is_read_by_its_path() {
 async fn a_reattached_conversation_shares_the_servers_of_its_session() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("heard");
-    let house = house(&json!({"log": log}), (0..4).map(|_| Reply::says("Ok."))).await;
-    let harness = house.harness();
-    let start = |session| pixir::Start {
-        workspace: house.workspace(),
+    let env = new_test_env(&json!({"log": log}), (0..4).map(|_| Reply::says("Ok."))).await;
+    let harness = env.harness();
+    let start = |session| pixir::StartOptions {
+        workspace: env.workspace(),
         session,
         can_ask: false,
-        mcp_servers: house.mcp_servers.clone(),
+        mcp_servers: env.mcp_servers.clone(),
     };
-    let one = harness.start(start(pixir::Which::New)).await.unwrap();
-    assert_eq!(say(&one, "hi").await, Status::Done);
-    let two = harness.start(start(pixir::Which::Resume(one.id().clone()))).await.unwrap();
-    assert_eq!(say(&two, "hi").await, Status::Done);
+    let one = harness.start(start(pixir::SessionTarget::New)).await.unwrap();
+    assert_eq!(send_and_finish(&one, "hi").await, SessionStatus::Done);
+    let two = harness.start(start(pixir::SessionTarget::Resume(one.id().clone()))).await.unwrap();
+    assert_eq!(send_and_finish(&two, "hi").await, SessionStatus::Done);
     let text = std::fs::read_to_string(&log).unwrap();
     assert_eq!(text.matches("\"initialize\"").count(), 1, "{text}");
 }

@@ -2,20 +2,22 @@
 
 use pixir::scripted::Reply;
 use pixir::{
-    Answer, CallId, Conversation, Ephemeral, EventKind, Input, PermissionMode, PermissionRequest,
-    Role, Status, WriteGlobs,
+    CallId, Conversation, Ephemeral, EventKind, PermissionAnswer, PermissionMode,
+    PermissionRequest, Role, SessionStatus, UserInput, WriteGlobs,
 };
 use serde_json::json;
 
 use super::server::{of_user, story};
-use super::{house, of_server};
+use super::{new_test_env, of_server};
 use crate::permissions::turn_with;
-use crate::support::House;
-use crate::support::house::{DEADLINE, finish, listen, listen_until, say};
+use crate::support::TestEnv;
+use crate::support::test_env::{
+    DEADLINE, listen_until, send_and_finish, subscribe_from_now, wait_for_turn_end,
+};
 
 async fn asked(conversation: &Conversation, text: &str) -> PermissionRequest {
-    let mut listener = listen(conversation);
-    conversation.send(Input { text: text.to_owned() }).await.unwrap();
+    let mut listener = subscribe_from_now(conversation);
+    conversation.send(UserInput { text: text.to_owned() }).await.unwrap();
     let heard = listen_until(&mut listener, |event| {
         matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionRequest(_)))
     })
@@ -31,18 +33,18 @@ async fn a_question_shows_server_tool_and_arguments() {
     let call = || Reply::calls("mcp__story__look", json!({"text": "x"}));
     let replies =
         [call(), Reply::says("One."), call(), Reply::says("Two."), call(), Reply::says("No.")];
-    let house = house(&json!({}), replies).await.ask_mode();
-    let conversation = house.start().await;
+    let env = new_test_env(&json!({}), replies).await.in_ask_mode();
+    let conversation = env.start().await;
     let question = asked(&conversation, "look").await;
     assert_eq!(question.tool, "mcp__story__look");
     assert_eq!(question.summary, r#"story: look (text: "x")"#);
     assert_eq!(question.args, json!({"text": "x"}));
     let call_id = CallId::new(question.call_id.to_string());
-    conversation.answer(&call_id, Answer::Session).await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Done);
+    conversation.answer(&call_id, PermissionAnswer::Session).await.unwrap();
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
     // The very same call is not asked about again in this Session.
-    assert_eq!(say(&conversation, "again").await, Status::Done);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    assert_eq!(send_and_finish(&conversation, "again").await, SessionStatus::Done);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build ask
     1 user_message "look"
     2 provider_usage completed retries=0
@@ -65,22 +67,22 @@ async fn a_question_shows_server_tool_and_arguments() {
 async fn an_answer_is_bound_to_the_server_behind_the_name() {
     let call = || Reply::calls("mcp__story__look", json!({}));
     let replies = [call(), Reply::says("One."), call(), Reply::says("Two.")];
-    let mut house = house(&json!({}), replies).await.ask_mode();
-    let conversation = house.start().await;
+    let mut env = new_test_env(&json!({}), replies).await.in_ask_mode();
+    let conversation = env.start().await;
     let question = asked(&conversation, "look").await;
-    conversation.answer(&question.call_id, Answer::Project).await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Done);
+    conversation.answer(&question.call_id, PermissionAnswer::Project).await.unwrap();
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
     // Another program under the same name is another matter.
     let mut other = story(&json!({}));
     if let pixir::McpTransport::Stdio { args, .. } = &mut other.transport {
         args.push("more".to_owned());
     }
-    house.mcp_servers = vec![other];
-    let conversation = house.start().await;
+    env.mcp_servers = vec![other];
+    let conversation = env.start().await;
     let again = asked(&conversation, "look").await;
     assert_ne!(again.digest, question.digest);
-    conversation.answer(&again.call_id, Answer::No).await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Done);
+    conversation.answer(&again.call_id, PermissionAnswer::No).await.unwrap();
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
 }
 
 #[tokio::test]
@@ -92,13 +94,13 @@ async fn where_nothing_may_change_only_a_trusted_server_is_believed() {
                 .call("mcp__story__echo", json!({"text": "x"})),
             Reply::says("Done."),
         ];
-        let mut house = House::with(replies).await;
-        house.config.mcp.wait = DEADLINE;
-        house.config.mcp.servers = vec![of_user(&json!({}), is_trusted)];
-        house.config.permission_mode = PermissionMode::ReadOnly;
-        let (conversation, status) = house.turn("look").await;
-        assert_eq!(status, Status::Done);
-        let log = house.transcript(&conversation);
+        let mut env = TestEnv::with_replies(replies).await;
+        env.config.mcp.wait = DEADLINE;
+        env.config.mcp.servers = vec![of_user(&json!({}), is_trusted)];
+        env.config.permission_mode = PermissionMode::ReadOnly;
+        let (conversation, status) = env.run_turn("look").await;
+        assert_eq!(status, SessionStatus::Done);
+        let log = env.transcript(&conversation);
         let looked = log.contains(r#"tool_result ok=true "seen""#);
         assert_eq!(looked, is_trusted, "{log}");
         assert_eq!(log.matches("error permission_denied").count(), if is_trusted { 1 } else { 2 });
@@ -107,23 +109,23 @@ async fn where_nothing_may_change_only_a_trusted_server_is_believed() {
 
 #[tokio::test]
 async fn a_role_that_changes_nothing_is_offered_what_reads() {
-    let mut house = House::with([Reply::says("A plan.")]).await;
-    house.config.mcp.wait = DEADLINE;
-    house.config.mcp.servers = vec![of_user(&json!({}), true)];
-    house.config.role = Role::find("plan");
-    let (_, status) = house.turn("plan").await;
-    assert_eq!(status, Status::Done);
-    assert_eq!(of_server(&house.requests()[0]), ["mcp__story__look"]);
+    let mut env = TestEnv::with_replies([Reply::says("A plan.")]).await;
+    env.config.mcp.wait = DEADLINE;
+    env.config.mcp.servers = vec![of_user(&json!({}), true)];
+    env.config.role = Role::find("plan");
+    let (_, status) = env.run_turn("plan").await;
+    assert_eq!(status, SessionStatus::Done);
+    assert_eq!(of_server(&env.requests()[0]), ["mcp__story__look"]);
 }
 
 #[tokio::test]
 async fn write_bounds_keep_other_programs_out() {
     let replies = [Reply::calls("mcp__story__echo", json!({"text": "x"})), Reply::says("Ok.")];
-    let mut house = house(&json!({}), replies).await;
-    house.config.writes = WriteGlobs { allow: vec!["src/**".into()], deny: Vec::new() };
-    let (conversation, status) = house.turn("try").await;
-    assert_eq!(status, Status::Done);
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    let mut env = new_test_env(&json!({}), replies).await;
+    env.config.writes = WriteGlobs { allow: vec!["src/**".into()], deny: Vec::new() };
+    let (conversation, status) = env.run_turn("try").await;
+    assert_eq!(status, SessionStatus::Done);
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "try"
     2 provider_usage completed retries=0
@@ -138,15 +140,15 @@ async fn write_bounds_keep_other_programs_out() {
 #[tokio::test]
 async fn secrets_of_an_entry_are_seen_by_nobody() {
     let replies = [Reply::calls("mcp__story__leak", json!({})), Reply::says("Ok.")];
-    let mut house = house(&json!({}), replies).await;
-    if let pixir::McpTransport::Stdio { env, .. } = &mut house.mcp_servers[0].transport {
+    let mut env = new_test_env(&json!({}), replies).await;
+    if let pixir::McpTransport::Stdio { env, .. } = &mut env.mcp_servers[0].transport {
         env.push(("SERVER_TOKEN".to_owned(), "sk-planted-key".to_owned()));
     }
-    let (conversation, status) = house.turn("leak").await;
-    assert_eq!(status, Status::Done);
-    let log = house.transcript(&conversation);
+    let (conversation, status) = env.run_turn("leak").await;
+    assert_eq!(status, SessionStatus::Done);
+    let log = env.transcript(&conversation);
     assert!(log.contains("[redacted:SERVER_TOKEN]"), "{log}");
-    let sent = house.requests().pop().unwrap().body_text;
+    let sent = env.requests().pop().unwrap().body_text;
     assert!(!sent.contains("sk-planted-key"));
 }
 
@@ -158,16 +160,16 @@ async fn a_tool_of_a_server_is_allowed_for_a_session_whatever_its_arguments() {
         Reply::calls("mcp__story__look", json!({})),
         Reply::says("Done."),
     ];
-    let house = house(&json!({}), replies).await.ask_mode();
-    let conversation = house.start().await;
+    let env = new_test_env(&json!({}), replies).await.in_ask_mode();
+    let conversation = env.start().await;
     let questions = turn_with(&conversation, "go", |request| match request.tool.as_str() {
-        "mcp__story__echo" => Answer::SessionTool.into(),
-        _ => Answer::No.into(),
+        "mcp__story__echo" => PermissionAnswer::SessionTool.into(),
+        _ => PermissionAnswer::No.into(),
     })
     .await;
     let tools: Vec<&str> = questions.iter().map(|asked| asked.tool.as_str()).collect();
     assert_eq!(tools, ["mcp__story__echo", "mcp__story__look"], "another tool is asked about");
-    let log = house.transcript(&conversation);
+    let log = env.transcript(&conversation);
     assert!(log.contains("permission_decision allow ask by session_tool"), "{log}");
     assert!(log.contains(r#"tool_result ok=true "you said two""#), "{log}");
 }

@@ -54,10 +54,10 @@ fn a_server_when_asked() {
     let Ok(script) = std::env::var(VARIABLE) else { return };
     let wire = OpenOptions::new().write(true).open("/proc/self/fd/3").unwrap();
     let script = serde_json::from_str(&script).unwrap();
-    Scripted { script, wire, grown: false, asking: None, replies: Vec::new() }.serve();
+    ScriptedMcpServer { script, wire, grown: false, asking: None, replies: Vec::new() }.serve();
 }
 
-struct Scripted {
+struct ScriptedMcpServer {
     script: Value,
     wire: File,
     grown: bool,
@@ -66,7 +66,7 @@ struct Scripted {
     replies: Vec<Value>,
 }
 
-impl Scripted {
+impl ScriptedMcpServer {
     fn serve(mut self) -> ! {
         if let Some(delay) = self.script["delay_ms"].as_u64() {
             std::thread::sleep(Duration::from_millis(delay));
@@ -110,33 +110,33 @@ impl Scripted {
         }
         for line in std::io::stdin().lock().lines() {
             let Ok(line) = line else { break };
-            self.note(&line);
+            self.record_line(&line);
             let message: Value = serde_json::from_str(&line).unwrap();
-            self.heed(&message);
+            self.handle_message(&message);
         }
-        self.note("the end of input");
+        self.record_line("the end of input");
         exit(0);
     }
 
     /// Keeps what came, for the story to look at.
-    fn note(&self, line: &str) {
+    fn record_line(&self, line: &str) {
         let Some(path) = self.script["log"].as_str() else { return };
         let mut log = OpenOptions::new().create(true).append(true).open(path).unwrap();
         writeln!(log, "{line}").unwrap();
     }
 
-    fn say(&mut self, message: &Value) {
+    fn send_message(&mut self, message: &Value) {
         // Nobody may be there any more.
         writeln!(self.wire, "{message}").ok();
     }
 
     fn answer(&mut self, id: &Value, result: &Value) {
-        self.say(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+        self.send_message(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
-    fn heed(&mut self, message: &Value) {
+    fn handle_message(&mut self, message: &Value) {
         if message.get("method").is_none() {
-            return self.take(message);
+            return self.take_answer(message);
         }
         let (id, params) = (&message["id"], &message["params"]);
         match message["method"].as_str().unwrap_or_default() {
@@ -173,7 +173,7 @@ impl Scripted {
             _ if id.is_null() => {}
             _ => {
                 let error = json!({"code": -32601, "message": "no such method"});
-                self.say(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
+                self.send_message(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
             }
         }
     }
@@ -187,7 +187,7 @@ impl Scripted {
     }
 
     /// An answer of the client; the last one lets the call that asked go on.
-    fn take(&mut self, message: &Value) {
+    fn take_answer(&mut self, message: &Value) {
         self.replies.push(message.clone());
         if self.replies.len() == ASKED.len()
             && let Some(id) = self.asking.take()
@@ -301,20 +301,24 @@ impl Scripted {
                     let token = &params["_meta"]["progressToken"];
                     let params = json!({"progressToken": token, "progress": step, "total": 3,
                         "message": format!("step\u{1b}[2J {step}")});
-                    self.say(&json!({"jsonrpc": "2.0", "method": "notifications/progress",
-                        "params": params}));
+                    self.send_message(
+                        &json!({"jsonrpc": "2.0", "method": "notifications/progress",
+                        "params": params}),
+                    );
                     std::thread::sleep(Duration::from_millis(150));
                 }
                 text("slowly done")
             }
             "grow" => {
                 self.grown = true;
-                self.say(&json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
+                self.send_message(
+                    &json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}),
+                );
                 text("there is more now")
             }
             "refuse" => {
                 let error = json!({"code": -32602, "message": "not like \u{1b}[1mthis"});
-                return self.say(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
+                return self.send_message(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
             }
             "wait" => return,
             "twice" => {
@@ -328,7 +332,7 @@ impl Scripted {
                 for (number, method) in ASKED.iter().enumerate() {
                     let params = json!({"messages": [], "maxTokens": 1, "message": "who are you?",
                         "requestedSchema": {"type": "object", "properties": {}}});
-                    self.say(&json!({"jsonrpc": "2.0", "id": number, "method": method,
+                    self.send_message(&json!({"jsonrpc": "2.0", "id": number, "method": method,
                         "params": params}));
                 }
                 return;
@@ -348,10 +352,12 @@ impl Scripted {
                 for step in 0..20_000 {
                     let params = json!({"progressToken": token, "progress": step,
                         "message": "x".repeat(500)});
-                    self.say(&json!({"jsonrpc": "2.0", "method": "notifications/progress",
-                        "params": params}));
+                    self.send_message(
+                        &json!({"jsonrpc": "2.0", "method": "notifications/progress",
+                        "params": params}),
+                    );
                     if step % 10 == 0 {
-                        self.say(&changed);
+                        self.send_message(&changed);
                     }
                 }
                 text("calm again")

@@ -6,22 +6,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pixir::scripted::Reply;
-use pixir::{Ephemeral, EventKind, Input, McpServer, Status};
+use pixir::{Ephemeral, EventKind, McpServer, SessionStatus, UserInput};
 use serde_json::{Value, json};
 
-use crate::support::House;
-use crate::support::house::{DEADLINE, listen, listen_until};
+use crate::support::TestEnv;
+use crate::support::test_env::{DEADLINE, listen_until, subscribe_from_now};
 
 /// What a request must carry.
 pub const KEY: &str = "key-of-the-web-story";
 
 /// A server that hears requests until the test is over.
-pub struct Web {
+pub struct HttpMcpServer {
     pub url: String,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
-impl Web {
+impl HttpMcpServer {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
@@ -30,7 +30,7 @@ impl Web {
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let list = Arc::clone(&list);
-                std::thread::spawn(move || converse(connection, &list));
+                std::thread::spawn(move || serve_connection(connection, &list));
             }
         });
         Self { url, heard }
@@ -41,13 +41,13 @@ impl Web {
         McpServer::http("web", self.url.clone(), headers)
     }
 
-    fn heard(&self) -> Vec<String> {
+    fn received_calls(&self) -> Vec<String> {
         self.heard.lock().unwrap().clone()
     }
 }
 
 /// Answers the requests of one connection.
-fn converse(connection: TcpStream, calls: &Mutex<Vec<String>>) {
+fn serve_connection(connection: TcpStream, calls: &Mutex<Vec<String>>) {
     let mut reader = BufReader::new(connection.try_clone().unwrap());
     let mut wire = connection;
     loop {
@@ -137,16 +137,16 @@ fn events(messages: &[String]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_behind_an_address_is_used_like_any_other() {
-    let web = Web::start();
+    let web = HttpMcpServer::start();
     let replies = [Reply::calls("mcp__web__add", json!({"a": 2, "b": 40})), Reply::says("42.")];
-    let mut house = House::with(replies).await;
-    house.config.mcp.wait = DEADLINE;
-    house.mcp_servers = vec![web.server(KEY)];
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: "add".into() }).await.unwrap();
+    let mut env = TestEnv::with_replies(replies).await;
+    env.config.mcp.wait = DEADLINE;
+    env.mcp_servers = vec![web.server(KEY)];
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: "add".into() }).await.unwrap();
     let heard = listen_until(&mut listener, |event| {
-        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(Status::Done)))
+        matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Done)))
     })
     .await;
     let progress = heard.iter().any(|event| {
@@ -154,7 +154,7 @@ async fn a_server_behind_an_address_is_used_like_any_other() {
             if chunk == "1 adding\n")
     });
     assert!(progress, "progress is told");
-    insta::assert_snapshot!(house.transcript(&conversation), @r#"
+    insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "add"
     2 provider_usage completed retries=0
@@ -163,19 +163,19 @@ async fn a_server_behind_an_address_is_used_like_any_other() {
     5 provider_usage completed retries=0
     6 assistant_message final "42."
     "#);
-    let calls = web.heard();
+    let calls = web.received_calls();
     assert!(calls.contains(&"POST initialize".to_owned()), "{calls:?}");
     assert!(calls.contains(&"POST tools/call s-1".to_owned()), "{calls:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_wants_another_key_is_told_of_and_not_tried_again() {
-    let web = Web::start();
-    let mut house = House::with([Reply::says("Fine.")]).await;
-    house.config.mcp.wait = DEADLINE;
-    house.mcp_servers = vec![web.server("wrong-key-of-the-story")];
-    let (conversation, status) = house.turn("hi").await;
-    assert_eq!(status, Status::Done);
+    let web = HttpMcpServer::start();
+    let mut env = TestEnv::with_replies([Reply::says("Fine.")]).await;
+    env.config.mcp.wait = DEADLINE;
+    env.mcp_servers = vec![web.server("wrong-key-of-the-story")];
+    let (conversation, status) = env.run_turn("hi").await;
+    assert_eq!(status, SessionStatus::Done);
     let told = conversation.take_notices().join("\n");
     assert!(told.contains("HTTP 401; it is not tried again"), "{told}");
 }

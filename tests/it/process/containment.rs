@@ -32,50 +32,50 @@ const MUTINIES: &[(&str, &str)] = &[
 ];
 
 /// Finds the outer supervisor: the parent of the shell's parent.
-fn mutiny(command: &str) -> String {
+fn escape_script(command: &str) -> String {
     format!("OUTER=$(cut -d' ' -f4 /proc/$PPID/stat); [ $OUTER -gt 1 ] || exit 9; {command}")
 }
 
 #[test]
 fn a_command_that_rids_itself_of_its_supervisor_gains_nothing() {
     for (what, command) in MUTINIES {
-        let house = House::new(Mode::Subreaper);
+        let env = ProcessEnv::new(ContainmentMode::Subreaper);
         let began = Instant::now();
         run(async {
-            let answer = house.bash_within(&mutiny(command), 1000).await;
+            let answer = env.bash_within(&escape_script(command), 1000).await;
             assert!(!answer.ok, "{what}: {}", answer.text);
             assert_eq!(answer.details["survivors"], json!([]), "{what}");
         });
         assert!(began.elapsed() < PATIENCE, "{what}");
-        let left = wait_for(|| survivors(&house.mark), Vec::is_empty);
+        let left = wait_for(|| survivors(&env.mark), Vec::is_empty);
         assert_eq!(left, Vec::<String>::new(), "{what}");
     }
 }
 
 #[test]
 fn a_dropped_call_ends_even_under_stopped_supervisors() {
-    let house = House::new(Mode::Subreaper);
+    let env = ProcessEnv::new(ContainmentMode::Subreaper);
     run(async {
-        let command = mutiny("kill -STOP $OUTER $PPID; exec -a MARK sleep 300");
+        let command = escape_script("kill -STOP $OUTER $PPID; exec -a MARK sleep 300");
         let look = async {
-            while sleepers(&house.mark) < 1 {
+            while sleepers(&env.mark) < 1 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::select! {
-            answer = house.bash(&command) => panic!("ended: {answer:?}"),
+            answer = env.bash(&command) => panic!("ended: {answer:?}"),
             () = look => {}
         }
     });
-    house.assert_nothing_survives();
+    env.assert_nothing_survives();
 }
 
 #[test]
 fn a_command_has_its_own_group_and_no_descriptor_but_three() {
     for mode in MODES {
-        let house = House::new(mode);
+        let env = ProcessEnv::new(mode);
         run(async {
-            let answer = house.bash("cut -d' ' -f5 /proc/$$/stat; echo $$").await;
+            let answer = env.bash("cut -d' ' -f5 /proc/$$/stat; echo $$").await;
             let words: Vec<&str> = answer.text.lines().collect();
             assert_eq!(words[0], words[1], "{}", answer.text);
         });
@@ -101,19 +101,19 @@ fn many_calls_leave_no_descriptor_and_no_zombie() {
 #[test]
 fn eight_commands_run_side_by_side_and_leave_nothing() {
     for mode in MODES {
-        let house = House::new(mode);
+        let env = ProcessEnv::new(mode);
         run(async {
             let calls = (0..8).map(|number| {
                 let command = format!("(exec -a MARK sleep 300) & echo {number}; sleep 0.2");
-                let house = &house;
-                async move { house.bash(&command).await.text }
+                let env = &env;
+                async move { env.bash(&command).await.text }
             });
             let texts = futures_util::future::join_all(calls).await;
             for (number, text) in texts.iter().enumerate() {
                 assert!(text.starts_with(&format!("{number}\n")), "{text}");
             }
         });
-        house.assert_nothing_survives();
+        env.assert_nothing_survives();
     }
 }
 
@@ -134,7 +134,7 @@ fn killing_pixir_with_an_idle_spare_leaves_nothing() {
         let mut driver = driver.env(READY, &ready).spawn().unwrap();
         assert!(wait_for(|| ready.exists(), |ready| *ready), "{mode}");
         let id = driver.id();
-        let own = || beneath(id).into_iter().filter(|(_, line)| line.contains("__supervise"));
+        let own = || descendants(id).into_iter().filter(|(_, line)| line.contains("__supervise"));
         // Only one in a namespace of its own can serve another command.
         let expected = if mode == "namespace" { 2 } else { 0 };
         let spare = wait_for(|| own().collect::<Vec<_>>(), |spare| spare.len() == expected);
@@ -151,7 +151,7 @@ fn killing_pixir_with_an_idle_spare_leaves_nothing() {
 }
 
 /// The processes beneath another one, with their command lines.
-fn beneath(pid: u32) -> Vec<(u32, String)> {
+fn descendants(pid: u32) -> Vec<(u32, String)> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     let lists =
         threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
@@ -160,7 +160,7 @@ fn beneath(pid: u32) -> Vec<(u32, String)> {
     let with_line = |pid: u32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let own = (pid, String::from_utf8_lossy(&line).replace('\0', " "));
-        std::iter::once(own).chain(beneath(pid)).collect::<Vec<_>>()
+        std::iter::once(own).chain(descendants(pid)).collect::<Vec<_>>()
     };
     children.into_iter().flat_map(with_line).collect()
 }
@@ -240,43 +240,44 @@ fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
     let drive = drive.into_string().unwrap();
     let (what, mode) = drive.split_once(' ').unwrap();
-    let mode = if mode == "subreaper" { Mode::Subreaper } else { Mode::Namespace };
-    let house = House::new(mode);
+    let mode =
+        if mode == "subreaper" { ContainmentMode::Subreaper } else { ContainmentMode::Namespace };
+    let env = ProcessEnv::new(mode);
     run(async {
         match what {
             "descriptors" => {
                 assert!(Path::new("/proc/self/fd/7").exists(), "Pixir itself has one more");
-                let answer = house.bash("ls /proc/self/fd | tr '\\n' ' '").await;
+                let answer = env.bash("ls /proc/self/fd | tr '\\n' ' '").await;
                 assert_eq!(answer.text, "0 1 2 3 \n[exit code 0]", "3 is the listing's own");
             }
-            "many" => many_calls(&house).await,
-            "outer" => kill_outer(&house).await,
+            "many" => many_calls(&env).await,
+            "outer" => kill_outer(&env).await,
             "idle" => {
-                house.bash("true").await;
+                env.bash("true").await;
                 fs::write(std::env::var_os(READY).unwrap(), "").unwrap();
                 std::thread::sleep(PATIENCE);
             }
-            "ordinary" => ordinary_user(&house, mode).await,
-            _ => full_disk(&house).await,
+            "ordinary" => ordinary_user(&env, mode).await,
+            _ => full_disk(&env).await,
         }
     });
 }
 
-async fn many_calls(house: &House) {
+async fn many_calls(env: &ProcessEnv) {
     let descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
     for _ in 0..5 {
-        house.bash("true").await;
+        env.bash("true").await;
     }
     let (before, family) = (descriptors(), children().len());
     for _ in 0..200 {
-        assert!(house.bash("true").await.ok);
+        assert!(env.bash("true").await.ok);
     }
     assert_eq!((descriptors(), children().len()), (before, family));
 }
 
-async fn kill_outer(house: &House) {
+async fn kill_outer(env: &ProcessEnv) {
     let look = async {
-        while sleepers(&house.mark) < 2 {
+        while sleepers(&env.mark) < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         for outer in children() {
@@ -284,35 +285,38 @@ async fn kill_outer(house: &House) {
         }
     };
     let command = "setsid bash -c 'exec -a MARK sleep 300' & exec -a MARK sleep 300";
-    let (answer, ()) = tokio::join!(house.bash(command), look);
+    let (answer, ()) = tokio::join!(env.bash(command), look);
     assert!(!answer.ok, "{}", answer.text);
-    house.assert_nothing_survives();
+    env.assert_nothing_survives();
     // Of an idle pair Pixir watches neither; the inner one must go with the outer one by itself.
-    house.bash("true").await;
+    env.bash("true").await;
     let pair: Vec<i32> =
-        beneath(std::process::id()).into_iter().map(|(pid, _)| pid.cast_signed()).collect();
+        descendants(std::process::id()).into_iter().map(|(pid, _)| pid.cast_signed()).collect();
     let [outer, inner] = pair[..] else { panic!("{pair:?}") };
     kill_process(rustix::process::Pid::from_raw(outer).unwrap(), Signal::KILL).unwrap();
     let is_there = || Path::new(&format!("/proc/{inner}/exe")).read_link().is_ok();
     assert!(!wait_for(is_there, |is_there| !is_there), "the inner process is left");
 }
 
-async fn ordinary_user(house: &House, mode: Mode) {
+async fn ordinary_user(env: &ProcessEnv, mode: ContainmentMode) {
     for (what, command) in ZOO {
-        let answer = house.bash(command).await;
+        let answer = env.bash(command).await;
         assert!(answer.ok && answer.text.starts_with("left\n"), "{what}: {}", answer.text);
         assert!(answer.text.contains("background processes were killed"), "{what}");
-        house.assert_nothing_survives();
+        env.assert_nothing_survives();
     }
-    let expected =
-        if mode == Mode::Namespace && has_namespaces() { "namespace" } else { "subreaper" };
-    let answer = house.bash("readlink /proc/$PPID/exe || echo hidden").await;
+    let expected = if mode == ContainmentMode::Namespace && has_namespaces() {
+        "namespace"
+    } else {
+        "subreaper"
+    };
+    let answer = env.bash("readlink /proc/$PPID/exe || echo hidden").await;
     assert!(answer.text.contains("hidden"), "the supervisor cannot be inspected: {}", answer.text);
     assert_eq!(answer.details["containment"], expected);
-    let answer = house.bash("grep CapEff /proc/self/status").await;
+    let answer = env.bash("grep CapEff /proc/self/status").await;
     assert!(answer.text.contains("0000000000000000"), "{}", answer.text);
     assert!(!rustix::process::geteuid().is_root());
-    if mode == Mode::Subreaper {
+    if mode == ContainmentMode::Subreaper {
         keeps_no_foreign_owner().await;
     }
 }
@@ -320,7 +324,7 @@ async fn ordinary_user(house: &House, mode: Mode) {
 /// A file of somebody else, in a folder of ours: its new owner is told.
 async fn keeps_no_foreign_owner() {
     let folder = std::env::current_dir().unwrap();
-    let bench = Workbench::new(Setup {
+    let bench = Workbench::new(WorkbenchSetup {
         own_binary: env!("CARGO_BIN_EXE_pixir").into(),
         folder: &folder,
         environment: Vec::new(),
@@ -334,21 +338,21 @@ async fn keeps_no_foreign_owner() {
     assert_eq!(fs::metadata("roots").unwrap().uid(), NOBODY);
 }
 
-async fn full_disk(house: &House) {
-    let path = house.folder.path().join("a");
+async fn full_disk(env: &ProcessEnv) {
+    let path = env.folder.path().join("a");
     let old = "x".repeat(50_000);
     fs::write(&path, &old).unwrap();
-    fs::hard_link(&path, house.folder.path().join("b")).unwrap();
-    fs::write(house.folder.path().join("ballast"), vec![0; 31 * 4096]).unwrap();
+    fs::hard_link(&path, env.folder.path().join("b")).unwrap();
+    fs::write(env.folder.path().join("ballast"), vec![0; 31 * 4096]).unwrap();
     // First there is no room for the copy, then none for the file itself.
     for size in [200_000, 100_000] {
         let write = json!({"path": "a", "content": "y".repeat(size)});
-        let error = house.bench.call("write", write).await.unwrap_err();
+        let error = env.bench.call("write", write).await.unwrap_err();
         assert_eq!(error.kind, "write_failed");
         assert_eq!(fs::read_to_string(&path).unwrap(), old, "{size}");
     }
     let write = json!({"path": "a", "content": "y".repeat(30_000)});
-    house.bench.call("write", write).await.unwrap();
-    let names = fs::read_dir(house.folder.path()).unwrap().count();
+    env.bench.call("write", write).await.unwrap();
+    let names = fs::read_dir(env.folder.path()).unwrap().count();
     assert_eq!(names, 3, "no copy is left");
 }

@@ -14,14 +14,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use pixir::SandboxLevel;
-use pixir::workbench::{Setup, Workbench};
+use pixir::workbench::{Workbench, WorkbenchSetup};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// What must never be read; it stands in files, in another process and in the environment.
 pub const SECRET: &str = "s3cr3t-of-the-arena";
 
 /// The environment that attempts try to escape from.
-pub struct Arena {
+pub struct EscapeEnv {
     _folder: tempfile::TempDir,
     root: PathBuf,
     pub id: String,
@@ -32,19 +32,19 @@ pub struct Arena {
     datagrams: UnixDatagram,
     /// The other end of a terminal that the user has open, and its name.
     terminal: (OwnedFd, String),
-    before: Sight,
+    before: ObservedState,
     profile: SandboxLevel,
 }
 
 /// What can be seen from outside: a name, and how it is.
-type Sight = BTreeMap<String, String>;
+type ObservedState = BTreeMap<String, String>;
 
-impl Arena {
+impl EscapeEnv {
     pub fn new(profile: SandboxLevel) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         let id = format!("{:08x}", fastrand::u32(..));
-        furnish(&root);
+        create_escape_env(&root);
         let listen = |name: &str| {
             let listener = UnixListener::bind(root.join(name)).unwrap();
             // Anybody could connect, if only they could get there.
@@ -77,7 +77,7 @@ impl Arena {
             listeners,
             datagrams,
             terminal: terminal(),
-            before: Sight::new(),
+            before: ObservedState::new(),
             profile,
         };
         arena.tcp.set_nonblocking(true).unwrap();
@@ -86,7 +86,7 @@ impl Arena {
         for listener in &arena.listeners {
             listener.set_nonblocking(true).unwrap();
         }
-        arena.before = arena.look();
+        arena.before = arena.observe();
         arena
     }
 
@@ -103,7 +103,7 @@ impl Arena {
             ("SSH_AUTH_SOCK", home.join("agent.sock").into()),
             ("TMPDIR", self.root.join("temp").into()),
         ];
-        let setup = Setup {
+        let setup = WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder: &self.root.join("work"),
             environment: environment.map(|(name, value)| (name.into(), value)).into(),
@@ -111,7 +111,7 @@ impl Arena {
             drain: Duration::from_millis(20),
             grace: Duration::from_millis(50),
         };
-        Workbench::adjusted(setup, |config| {
+        Workbench::with_config(setup, |config| {
             config.home = pixir::Home::new(home.join(".pixir"));
             config.sandbox.level = self.profile;
         })
@@ -119,7 +119,7 @@ impl Arena {
     }
 
     /// An attempt with the names of this arena, as a command.
-    pub fn dressed(&self, attempt: &str) -> String {
+    pub fn fill_placeholders(&self, attempt: &str) -> String {
         let place = |name: &str| self.root.join(name).to_string_lossy().into_owned();
         let tcp = self.tcp.local_addr().unwrap().port();
         let udp = self.udp.local_addr().unwrap().port();
@@ -146,7 +146,7 @@ impl Arena {
     }
 
     /// What is different from before, as seen from outside.
-    pub fn effects(&mut self, output: &str) -> Vec<String> {
+    pub fn observed_effects(&mut self, output: &str) -> Vec<String> {
         let mut effects: Vec<String> = Vec::new();
         if output.contains(SECRET) {
             effects.push("a secret was read".to_owned());
@@ -154,7 +154,7 @@ impl Arena {
         if output.contains(&format!("LEAK-{}", self.id)) {
             effects.push("it got through".to_owned());
         }
-        let after = self.look();
+        let after = self.observe();
         for (name, was) in &self.before {
             match after.get(name) {
                 Some(is) if is == was => {}
@@ -168,8 +168,8 @@ impl Arena {
     }
 
     /// Everything that must not change.
-    fn look(&mut self) -> Sight {
-        let mut sight = Sight::new();
+    fn observe(&mut self) -> ObservedState {
+        let mut sight = ObservedState::new();
         for name in ["outside", "home", "beside", "work_evil", "moved", "temp/nothing"] {
             self.look_at(&self.root.join(name), &mut sight);
         }
@@ -203,7 +203,7 @@ impl Arena {
         sight
     }
 
-    fn look_at(&self, path: &Path, sight: &mut Sight) {
+    fn look_at(&self, path: &Path, sight: &mut ObservedState) {
         let Ok(found) = fs::symlink_metadata(path) else { return };
         // Pixir spills long output, and keeps what commands wrote over caches in its own home.
         if path.ends_with("work/.session") || path.ends_with("home/.pixir/caches") {
@@ -289,7 +289,7 @@ impl Arena {
     }
 }
 
-impl Drop for Arena {
+impl Drop for EscapeEnv {
     fn drop(&mut self) {
         self.victim.kill().ok();
         self.victim.wait().ok();
@@ -317,7 +317,7 @@ fn terminal() -> (OwnedFd, String) {
     (master, name)
 }
 
-fn furnish(root: &Path) {
+fn create_escape_env(root: &Path) {
     let files = [
         ("outside/v.txt", "victim\n"),
         ("outside/empty/.keep", ""),

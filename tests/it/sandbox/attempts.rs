@@ -8,10 +8,10 @@
 use super::cache_attempts::CACHES;
 
 /// One attempt: what it tries, and the command.
-pub type Attempt = (&'static str, &'static str);
+pub type EscapeAttempt = (&'static str, &'static str);
 
 /// A part of the table, under what its attempts have in common.
-pub type Part = (&'static str, &'static [Attempt]);
+pub type EscapeGroup = (&'static str, &'static [EscapeAttempt]);
 
 /// Attempts whose effect only namespaces prevent; at level `partial` they are known and told.
 pub const ONLY_FULL: &[&str] = &[
@@ -39,7 +39,7 @@ pub const ONLY_FULL: &[&str] = &[
 pub const ONLY_FULL_READ_ONLY: &[&str] =
     &["nice of another process", "affinity of another process"];
 
-pub const TABLE: &[Part] = &[
+pub const TABLE: &[EscapeGroup] = &[
     ("paths", PATHS),
     ("tools with output flags", OUTPUTS),
     ("tools that run others", RUNNERS),
@@ -61,7 +61,7 @@ pub const TABLE: &[Part] = &[
     ("daemons", DAEMONS),
 ];
 
-const PATHS: &[Attempt] = &[
+const PATHS: &[EscapeAttempt] = &[
     ("overwrite", "echo x > @OUT/v.txt"),
     ("append", "echo x >> @OUT/v.txt"),
     ("overwrite by ..", "echo x > ../outside/v.txt"),
@@ -102,7 +102,7 @@ const PATHS: &[Attempt] = &[
     ("system programs", "cp /bin/true /usr/local/bin/esc-@ID"),
 ];
 
-const OUTPUTS: &[Attempt] = &[
+const OUTPUTS: &[EscapeAttempt] = &[
     ("cp", "cp /bin/true @OUT/v.txt"),
     ("cp of all", "cp -a . @OUT/copy"),
     ("tee", "echo x | tee @OUT/v.txt"),
@@ -144,7 +144,7 @@ const OUTPUTS: &[Attempt] = &[
     ("shred", "shred -u @OUT/v.txt"),
 ];
 
-const RUNNERS: &[Attempt] = &[
+const RUNNERS: &[EscapeAttempt] = &[
     ("find -exec", "find @OUT -type f -exec sh -c 'echo x > \"$1\"' _ {} \\;"),
     ("find -delete", "find @OUT -delete"),
     ("xargs", "echo @OUT/v.txt | xargs rm -f"),
@@ -168,7 +168,7 @@ const RUNNERS: &[Attempt] = &[
     ),
 ];
 
-const LINKS: &[Attempt] = &[
+const LINKS: &[EscapeAttempt] = &[
     ("a link to a file", "ln -sfn @OUT/v.txt l1 && echo x > l1"),
     ("a link to a folder", "ln -sfn @OUT l2 && echo x > l2/v.txt"),
     ("a link to the root", "ln -sfn / l3 && echo x > l3@OUT/v.txt"),
@@ -200,7 +200,7 @@ const LINKS: &[Attempt] = &[
     ("move a writable root", "mv @HOME/.cache @HOME/moved"),
 ];
 
-const HOME: &[Attempt] = &[
+const HOME: &[EscapeAttempt] = &[
     ("shell start-up", "echo evil >> @HOME/.bashrc"),
     ("profile", "echo evil >> @HOME/.profile"),
     ("keys of ssh", "mkdir -p @HOME/.ssh; echo evil >> @HOME/.ssh/authorized_keys"),
@@ -226,7 +226,7 @@ const HOME: &[Attempt] = &[
     ("a table of cron", "echo '* * * * * true' | crontab -"),
 ];
 
-const STATE: &[Attempt] = &[
+const STATE: &[EscapeAttempt] = &[
     ("its settings", "echo '{}' > .pixir/config.json"),
     ("its settings by case", "echo '{}' > .PIXIR/config.json"),
     ("a new file", "touch .pixir/evil"),
@@ -249,7 +249,7 @@ const STATE: &[Attempt] = &[
     ("unmount it", "umount .pixir; umount -l .pixir; echo '{}' > .pixir/config.json"),
 ];
 
-const GIT: &[Attempt] = &[
+const GIT: &[EscapeAttempt] = &[
     ("a hook", "echo evil > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit"),
     ("a hook by link", "ln -s ../../evil .git/hooks/post-checkout"),
     ("a hook by move", "echo evil > h && mv h .git/hooks/pre-push"),
@@ -299,7 +299,7 @@ const GIT: &[Attempt] = &[
     ),
 ];
 
-const MODES: &[Attempt] = &[
+const MODES: &[EscapeAttempt] = &[
     ("mode by chmod", "chmod 777 @OUT/v.txt"),
     (
         "mode by fchmodat",
@@ -329,7 +329,7 @@ const MODES: &[Attempt] = &[
     ("immutable", "chattr +i @OUT/v.txt && sleep 0.1 && chattr -i @OUT/v.txt && echo LEAK-@ID"),
 ];
 
-const CREDENTIALS: &[Attempt] = &[
+const CREDENTIALS: &[EscapeAttempt] = &[
     ("a key", "cat @HOME/.ssh/id"),
     ("a key by tilde", "cat ~/.ssh/id"),
     ("tokens", "cat @HOME/.pixir/auth.json"),
@@ -352,7 +352,7 @@ const CREDENTIALS: &[Attempt] = &[
     ("a browser", "cat @HOME/.mozilla/cookies"),
 ];
 
-const PROCESSES: &[Attempt] = &[
+const PROCESSES: &[EscapeAttempt] = &[
     ("environment of another", "tr '\\0' '\\n' < /proc/@PID/environ"),
     ("environment by ps", "ps eww -p @PID"),
     ("memory of another", "py:f=open('/proc/@PID/mem','rb',0)\nprint('LEAK-@ID')"),
@@ -383,7 +383,7 @@ const PROCESSES: &[Attempt] = &[
     ("name of another", "echo evil > /proc/@PID/comm"),
 ];
 
-const DESCRIPTORS: &[Attempt] = &[
+const DESCRIPTORS: &[EscapeAttempt] = &[
     ("inherited ones", "for i in 3 4 5 6 7 8 9 10 11 12; do echo x >&$i; done"),
     ("all there are", "ls /proc/self/fd | grep -vE '^[0-3]$' && echo LEAK-@ID"),
     ("the status of the supervisor", "echo 'exit 0' > /proc/$PPID/fd/2 && echo LEAK-@ID"),
@@ -395,7 +395,7 @@ const DESCRIPTORS: &[Attempt] = &[
     ("typing", "py:import fcntl,termios\nfcntl.ioctl(1,termios.TIOCSTI,b'x')\nprint('LEAK-@ID')"),
 ];
 
-const NETWORK: &[Attempt] = &[
+const NETWORK: &[EscapeAttempt] = &[
     ("tcp", "py:import socket\nsocket.create_connection(('127.0.0.1',@TCP),2).send(b'x')"),
     ("tcp by the shell", "echo x > /dev/tcp/127.0.0.1/@TCP"),
     ("tcp by curl", "curl -s -m 2 http://127.0.0.1:@TCP/"),
@@ -437,7 +437,7 @@ const NETWORK: &[Attempt] = &[
 ];
 
 /// Tried with and without the network.
-pub const SOCKETS: &[Attempt] = &[
+pub const SOCKETS: &[EscapeAttempt] = &[
     ("by name", "py:import socket\ns=socket.socket(1)\ns.connect('@SOCK')\ns.send(b'x')"),
     ("by a link", "ln -sfn @SOCK k1; py3 k1"),
     ("by a link to its folder", "ln -sfn @OUT k2; py3 k2/s.sock"),
@@ -457,7 +457,7 @@ pub const SOCKETS: &[Attempt] = &[
     ("by copying its folder", "cp -r @OUT k5; py3 k5/s.sock"),
 ];
 
-const MOUNTS: &[Attempt] = &[
+const MOUNTS: &[EscapeAttempt] = &[
     ("bind", "mkdir -p b && mount --bind @OUT b && echo x > b/v.txt"),
     ("remount", "mount -o remount,rw /; echo x > @OUT/v.txt"),
     ("remount the bind", "mount -o remount,rw,bind @OUT; echo x > @OUT/v.txt"),
@@ -495,7 +495,7 @@ const MOUNTS: &[Attempt] = &[
     ("a loop", "truncate -s 1M img && losetup -f img && echo LEAK-@ID"),
 ];
 
-const RIGHTS: &[Attempt] = &[
+const RIGHTS: &[EscapeAttempt] = &[
     ("sudo", "sudo -n sh -c 'echo x > @OUT/v.txt'"),
     ("su", "su root -c 'echo x > @OUT/v.txt' < /dev/null"),
     ("a program of root", "cp /bin/sh rs && chmod u+s rs && ./rs -p -c 'echo x > @OUT/v.txt'"),
@@ -507,7 +507,7 @@ const RIGHTS: &[Attempt] = &[
     ("no filter", "grep -q 'Seccomp:.*0' /proc/self/status && echo LEAK-@ID"),
 ];
 
-const DEVICES: &[Attempt] = &[
+const DEVICES: &[EscapeAttempt] = &[
     (
         "the disk",
         "for d in /dev/[svn][dv][a-z]* /dev/nvme*; do head -c 1 $d > /dev/null && echo LEAK-@ID; done",
@@ -545,7 +545,7 @@ const DEVICES: &[Attempt] = &[
     ("a semaphore of System V", "py:import ctypes\nctypes.CDLL(None).semget(0x@ID,1,0o1600)"),
 ];
 
-const TEMP: &[Attempt] = &[
+const TEMP: &[EscapeAttempt] = &[
     ("a file", "touch /tmp/esc-@ID"),
     ("a file of long life", "touch /var/tmp/esc-@ID"),
     ("shared memory", "touch /dev/shm/esc-@ID"),
@@ -557,7 +557,7 @@ const TEMP: &[Attempt] = &[
     ("what hides", "chmod 777 \"$TMPDIR/../empty\"; echo x > \"$TMPDIR/../empty/esc-@ID\""),
 ];
 
-const DAEMONS: &[Attempt] = &[
+const DAEMONS: &[EscapeAttempt] = &[
     ("in the background", "(exec -a esc-@ID sleep 60; echo x > @OUT/v.txt) & echo"),
     ("without a terminal", "nohup sh -c 'sleep 0.3; echo x > @OUT/v.txt' >/dev/null 2>&1 & echo"),
     ("in another session", "setsid bash -c 'exec -a esc-@ID sleep 60' >/dev/null 2>&1 & echo"),

@@ -1,9 +1,9 @@
 //! What is tried with package caches: to plant what the user's programs run later, and to reach the layers.
 
-use super::attempts::Attempt;
+use super::attempts::EscapeAttempt;
 
 /// Attempts; names as in the table of all.
-pub const CACHES: &[Attempt] = &[
+pub const CACHES: &[EscapeAttempt] = &[
     ("a crate's build script", "echo evil > @HOME/.cargo/registry/src/i/dep-1/build.rs"),
     (
         "a new crate",

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pixir::SandboxLevel;
-use pixir::workbench::{Answer, Setup, Workbench};
+use pixir::workbench::{ToolAnswer, Workbench, WorkbenchSetup};
 use rustix::fs::FlockOperation;
 use serde_json::json;
 
@@ -28,15 +28,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const CACHES: &[&str] = &[".cache", ".cargo", ".npm"];
 
 /// A home with caches, and a Workspace.
-struct Place {
+struct CacheEnv {
     root: PathBuf,
     _folder: Option<tempfile::TempDir>,
 }
 
-impl Place {
+impl CacheEnv {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self { root: furnished(folder.path()), _folder: Some(folder) }
+        Self { root: create_cache_env(folder.path()), _folder: Some(folder) }
     }
 
     fn bench(&self, subreaper: bool) -> Workbench {
@@ -45,7 +45,7 @@ impl Place {
 
     fn bench_with(&self, subreaper: bool, adjust: impl FnOnce(&mut pixir::Config)) -> Workbench {
         let home = self.root.join("home");
-        let setup = Setup {
+        let setup = WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder: &self.root.join("work"),
             environment: vec![
@@ -57,7 +57,7 @@ impl Place {
             drain: Duration::from_millis(50),
             grace: Duration::from_millis(100),
         };
-        Workbench::adjusted(setup, |config| {
+        Workbench::with_config(setup, |config| {
             config.home = pixir::Home::new(home.join(".pixir"));
             adjust(config);
         })
@@ -68,7 +68,7 @@ impl Place {
     fn caches(&self) -> BTreeMap<PathBuf, String> {
         let mut seen = BTreeMap::new();
         for name in CACHES {
-            look(&self.root.join("home").join(name), &mut seen);
+            read_tree(&self.root.join("home").join(name), &mut seen);
         }
         seen
     }
@@ -100,7 +100,7 @@ fn has_work_folders(slot: &Path) -> bool {
     fs::read_dir(slot).unwrap().any(|cache| cache.unwrap().path().join("work").exists())
 }
 
-fn furnished(folder: &Path) -> PathBuf {
+fn create_cache_env(folder: &Path) -> PathBuf {
     let root = folder.canonicalize().unwrap();
     for (name, text) in [
         ("home/.cache/tool/old", "old\n"),
@@ -119,7 +119,7 @@ fn furnished(folder: &Path) -> PathBuf {
     root
 }
 
-fn look(path: &Path, seen: &mut BTreeMap<PathBuf, String>) {
+fn read_tree(path: &Path, seen: &mut BTreeMap<PathBuf, String>) {
     let found = fs::symlink_metadata(path).unwrap();
     let content = if found.is_file() { fs::read_to_string(path).unwrap() } else { String::new() };
     let times = (found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec());
@@ -127,12 +127,12 @@ fn look(path: &Path, seen: &mut BTreeMap<PathBuf, String>) {
     seen.insert(path.to_owned(), state);
     if found.is_dir() {
         for entry in fs::read_dir(path).unwrap() {
-            look(&entry.unwrap().path(), seen);
+            read_tree(&entry.unwrap().path(), seen);
         }
     }
 }
 
-async fn bash(bench: &Workbench, command: &str) -> Answer {
+async fn bash(bench: &Workbench, command: &str) -> ToolAnswer {
     bench.call("bash", json!({ "command": command, "timeout_ms": 30_000 })).await.unwrap()
 }
 
@@ -170,7 +170,7 @@ stat -c %a .cache/closed | grep -qx 0";
 
 /// The same for every user, with the level that is expected.
 fn tell_story_of_layers() {
-    let place = Place::new();
+    let place = CacheEnv::new();
     let before = place.caches();
     run(async {
         let bench = place.bench(false);
@@ -248,7 +248,7 @@ fn the_same_holds_for_an_ordinary_user() {
 }
 
 fn tell_story_of_private_folders() {
-    let place = Place::new();
+    let place = CacheEnv::new();
     let before = place.caches();
     run(async {
         let bench = place.bench(true);
@@ -292,7 +292,7 @@ fn without_namespaces_variables_lead_to_private_folders_and_it_is_told() {
 /// Pixir's home is on a file system that no upper layer can be on.
 fn tell_story_of_replaced_caches() {
     let root = PathBuf::from(std::env::var_os(FOLDER).unwrap());
-    let place = Place { root: furnished(&root), _folder: None };
+    let place = CacheEnv { root: create_cache_env(&root), _folder: None };
     let before = place.caches();
     run(async {
         let bench = place.bench(false);
@@ -331,7 +331,7 @@ fn without_an_overlay_private_folders_take_the_place_of_caches() {
 }
 
 fn tell_story_of_two_at_once() {
-    let place = Place::new();
+    let place = CacheEnv::new();
     run(async {
         let bench = place.bench(false);
         let command = |own: &str, other: &str| {
@@ -358,7 +358,7 @@ fn commands_at_the_same_time_do_not_see_what_the_others_write() {
 
 #[test]
 fn what_is_added_to_a_cache_outside_is_seen_by_the_next_command() {
-    let place = Place::new();
+    let place = CacheEnv::new();
     run(async {
         let bench = place.bench(false);
         let missed = bash(&bench, "ls -R ~/.cache ~/.cargo/registry; cat ~/.cache/tool/new").await;
@@ -380,7 +380,7 @@ fn what_is_added_to_a_cache_outside_is_seen_by_the_next_command() {
 /// Runs a command that never ends, in a process that will be killed.
 fn write_until_killed() {
     let root = PathBuf::from(std::env::var_os(FOLDER).unwrap());
-    let place = Place { root, _folder: None };
+    let place = CacheEnv { root, _folder: None };
     run(async {
         let bench = place.bench(false);
         bash(&bench, "echo kept > ~/.cache/kept; touch ready; sleep 1000").await;
@@ -389,7 +389,7 @@ fn write_until_killed() {
 
 #[test]
 fn after_pixir_was_killed_its_slot_is_free_and_used_again() {
-    let place = Place::new();
+    let place = CacheEnv::new();
     let mut driver = driver_of("killed", &place.root);
     let mut driver = driver.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let end = Instant::now() + PATIENCE;
@@ -418,7 +418,7 @@ fn after_pixir_was_killed_its_slot_is_free_and_used_again() {
 
 #[test]
 fn a_slot_that_is_not_a_folder_of_the_users_own_is_not_used() {
-    let place = Place::new();
+    let place = CacheEnv::new();
     let caches = place.root.join("home/.pixir/caches");
     fs::create_dir_all(&caches).unwrap();
     fs::create_dir_all(place.root.join("elsewhere/private")).unwrap();
@@ -466,7 +466,7 @@ fn a_slot_that_is_not_a_folder_of_the_users_own_is_not_used() {
 
 #[test]
 fn what_the_user_lets_commands_write_is_written_and_read_only_writes_nothing() {
-    let place = Place::new();
+    let place = CacheEnv::new();
     run(async {
         for subreaper in [false, true] {
             let bench = place.bench_with(subreaper, |config| {
@@ -488,7 +488,7 @@ fn what_the_user_lets_commands_write_is_written_and_read_only_writes_nothing() {
 
 #[test]
 fn caches_that_are_missing_or_links_have_layers_too() {
-    let place = Place::new();
+    let place = CacheEnv::new();
     let home = place.root.join("home");
     fs::remove_dir_all(home.join(".npm")).unwrap();
     fs::create_dir(place.root.join("data")).unwrap();
@@ -509,7 +509,7 @@ fn caches_that_are_missing_or_links_have_layers_too() {
 /// A slot whose supervisor died has mounts that nobody took away.
 #[test]
 fn a_slot_that_was_not_unmounted_is_not_used_again_and_old_ones_are_removed() {
-    let place = Place::new();
+    let place = CacheEnv::new();
     run(async {
         let bench = place.bench(false);
         assert!(
@@ -534,7 +534,7 @@ fn a_slot_that_was_not_unmounted_is_not_used_again_and_old_ones_are_removed() {
 
 #[test]
 fn gc_removes_slots_that_no_command_uses() {
-    let place = Place::new();
+    let place = CacheEnv::new();
     let gc = |args: &[&str]| {
         let mut gc = Command::new(env!("CARGO_BIN_EXE_pixir"));
         gc.arg("gc").args(args).arg("--json").current_dir(place.root.join("work"));

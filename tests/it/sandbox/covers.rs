@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pixir::workbench::{Answer, Setup, Workbench};
+use pixir::workbench::{ToolAnswer, Workbench, WorkbenchSetup};
 use serde_json::json;
 
-use super::escape::{skip, tell};
-use crate::support::house::DEADLINE;
+use super::escape::{print_note, skip};
+use crate::support::test_env::DEADLINE;
 
 /// The variable that makes a test process a driver, and says how commands are held.
 const DRIVE: &str = "PIXIR_TEST_COVERS";
@@ -24,13 +24,13 @@ const SECRET: &str = "s3cr3t-of-the-covers";
 const EVIL: &str = "[core]\n\tfsmonitor = evil\n";
 
 /// A home, a Workspace with a repository, and its tools.
-struct Place {
+struct CoverEnv {
     _folder: tempfile::TempDir,
     root: PathBuf,
     bench: Workbench,
 }
 
-impl Place {
+impl CoverEnv {
     fn new(subreaper: bool) -> Self {
         Self::made_in(tempfile::tempdir().unwrap(), subreaper, "work", "home")
     }
@@ -68,7 +68,7 @@ impl Place {
             fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
             fs::write(root.join(name), text).unwrap();
         }
-        let setup = Setup {
+        let setup = WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder: &root.join(workspace),
             environment: vec![
@@ -87,7 +87,7 @@ impl Place {
             config.sandbox.read = vec!["~".into()];
             adjust(config);
         };
-        let bench = Workbench::adjusted(setup, adjust).unwrap();
+        let bench = Workbench::with_config(setup, adjust).unwrap();
         Self { _folder: folder, root, bench }
     }
 
@@ -113,12 +113,12 @@ impl Place {
         fs::write(self.path(name).join(file), text).unwrap();
     }
 
-    async fn run(&self, command: &str) -> Answer {
+    async fn run(&self, command: &str) -> ToolAnswer {
         self.bench.call("bash", json!({ "command": command })).await.unwrap()
     }
 
     /// Runs a command that says when it is ready, and then does something outside.
-    async fn run_meanwhile(&self, command: &str, act: impl FnOnce()) -> Answer {
+    async fn run_meanwhile(&self, command: &str, act: impl FnOnce()) -> ToolAnswer {
         let ready = async {
             until("the command is ready", || self.path("work/ready").exists()).await;
             act();
@@ -139,12 +139,12 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn is_full(answer: &Answer) -> bool {
+fn is_full(answer: &ToolAnswer) -> bool {
     answer.details["sandbox"] == "full"
 }
 
 #[track_caller]
-fn was_stopped(answer: &Answer, path: &Path) {
+fn was_stopped(answer: &ToolAnswer, path: &Path) {
     assert!(!answer.ok, "{}", answer.text);
     assert_eq!(answer.details["timed_out"], false, "{}", answer.text);
     assert_eq!(answer.details["uncovered"], json!([path]), "{}", answer.text);
@@ -155,7 +155,7 @@ fn was_stopped(answer: &Answer, path: &Path) {
 }
 
 /// The user's `git config`, in the middle of a command that waits for it.
-async fn settings_replaced_in_the_middle(place: &Place) {
+async fn settings_replaced_in_the_middle(place: &CoverEnv) {
     let evil = "while [ ! -e go ]; do printf '[core]\\n\\tfsmonitor = evil\\n' >> .git/config; \
         sleep 0.01; done 2> /dev/null";
     let mine = "[core]\n\trepositoryformatversion = 0\n[user]\n\tname = Ada\n";
@@ -177,7 +177,7 @@ async fn settings_replaced_in_the_middle(place: &Place) {
 
 /// A credential that is rotated by rename, in the middle of a command that waits to read it: what lies
 /// outside the Workspace is covered by name, so the command goes on and reads nothing.
-async fn credential_rotated_in_the_middle(place: &Place) {
+async fn credential_rotated_in_the_middle(place: &CoverEnv) {
     let read = "while [ ! -e go ]; do sleep 0.01; done; cat $HOME/.netrc";
     let answer = place
         .run_meanwhile(read, || {
@@ -190,7 +190,7 @@ async fn credential_rotated_in_the_middle(place: &Place) {
 }
 
 /// A folder of credentials that is moved aside and made again, in the middle of a command.
-async fn folder_made_again_in_the_middle(place: &Place) {
+async fn folder_made_again_in_the_middle(place: &CoverEnv) {
     let read = "while [ ! -e go ]; do sleep 0.01; done; cat $HOME/.aws/credentials";
     let answer = place
         .run_meanwhile(read, || {
@@ -204,7 +204,7 @@ async fn folder_made_again_in_the_middle(place: &Place) {
 }
 
 /// Credentials that were not there when the command began, one of them in a folder that was not.
-async fn credentials_made_in_the_middle(place: &Place) {
+async fn credentials_made_in_the_middle(place: &CoverEnv) {
     let names = [".pgpass", ".kube/config", ".config/gh/hosts.yml", ".claude/.credentials.json"];
     let read = format!(
         "while [ ! -e go ]; do sleep 0.01; done; cd $HOME; cat {}; ls -laR . ; echo went on",
@@ -233,7 +233,7 @@ async fn credentials_made_in_the_middle(place: &Place) {
 }
 
 /// A link to credentials, in whose place something else is put while a command runs.
-async fn link_replaced_in_the_middle(place: &Place) {
+async fn link_replaced_in_the_middle(place: &CoverEnv) {
     fs::create_dir(place.path("home/keys")).unwrap();
     fs::write(place.path("home/keys/id"), SECRET).unwrap();
     symlink("keys", place.path("home/.ssh")).unwrap();
@@ -259,7 +259,7 @@ async fn link_replaced_in_the_middle(place: &Place) {
 }
 
 /// A command that looks all the time while a folder is moved aside and made again.
-async fn folder_made_again_under_the_eyes(place: &Place) {
+async fn folder_made_again_under_the_eyes(place: &CoverEnv) {
     let read = "end=50; while [ $end -gt 0 ]; do [ -e go ] && end=$((end-1)); ls -la $HOME > /dev/null; \
         cat $HOME/.aws/credentials; done 2> /dev/null; echo went on";
     let answer = place
@@ -274,14 +274,14 @@ async fn folder_made_again_under_the_eyes(place: &Place) {
     fs::remove_dir_all(place.path("home/.aws.old")).unwrap();
 }
 
-async fn hidden_by_name(place: &Place) {
+async fn hidden_by_name(place: &CoverEnv) {
     credentials_made_in_the_middle(place).await;
     link_replaced_in_the_middle(place).await;
     folder_made_again_under_the_eyes(place).await;
 }
 
 /// The same between two commands.
-async fn folders_made_again_between_commands(place: &Place) {
+async fn folders_made_again_between_commands(place: &CoverEnv) {
     assert!(place.run("true").await.ok);
     place.make_again("home/.aws", "credentials", SECRET);
     let answer = place.run("cat $HOME/.aws/credentials").await;
@@ -304,7 +304,7 @@ async fn folders_made_again_between_commands(place: &Place) {
 }
 
 /// A file that is replaced between two commands is covered for the next one, and nothing is stopped.
-async fn files_replaced_between_commands(place: &Place) {
+async fn files_replaced_between_commands(place: &CoverEnv) {
     place.replace("home/.netrc", SECRET);
     place.replace("work/.git/config", EVIL);
     let answer = place.run("cat $HOME/.netrc; echo '[x]' >> .git/config; echo went on").await;
@@ -316,7 +316,7 @@ async fn files_replaced_between_commands(place: &Place) {
 }
 
 /// A file of the Workspace that the user's own settings include, replaced in the middle of a command.
-async fn included_settings_replaced_in_the_middle(place: &Place) {
+async fn included_settings_replaced_in_the_middle(place: &CoverEnv) {
     let include = format!("[include]\n\tpath = {}\n", place.path("work/team.cfg").display());
     fs::write(place.path("home/.gitconfig"), include).unwrap();
     fs::write(place.path("work/team.cfg"), "[user]\n").unwrap();
@@ -340,7 +340,7 @@ async fn included_settings_replaced_in_the_middle(place: &Place) {
 }
 
 /// A link on the way to credentials that is pointed elsewhere, as programs do that rotate them.
-async fn link_on_the_way_pointed_elsewhere(place: &Place) {
+async fn link_on_the_way_pointed_elsewhere(place: &CoverEnv) {
     for version in ["..v1", "..v2"] {
         fs::create_dir_all(place.path("home/data").join(version)).unwrap();
         fs::write(place.path("home/data").join(version).join("pass"), SECRET).unwrap();
@@ -363,14 +363,14 @@ async fn link_on_the_way_pointed_elsewhere(place: &Place) {
     fs::remove_dir_all(place.path("home/data")).unwrap();
 }
 
-impl Place {
+impl CoverEnv {
     fn bench_is_partial(&self) -> bool {
         self.path("partial").exists()
     }
 }
 
 async fn everything(subreaper: bool) {
-    let place = Place::new(subreaper);
+    let place = CoverEnv::new(subreaper);
     if subreaper || !is_full(&place.run("true").await) {
         fs::write(place.path("partial"), "").unwrap();
     }
@@ -396,7 +396,7 @@ async fn what_is_replaced_outside_stays_covered_without_namespaces() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_background_command_is_stopped_when_its_cover_falls_off() {
-    let place = Place::new(false);
+    let place = CoverEnv::new(false);
     let args = json!({"command": "touch ready; sleep 600", "background": true});
     let answer = place.bench.call("bash", args).await.unwrap();
     let id = answer.details["background"].clone();
@@ -414,7 +414,7 @@ async fn a_background_command_is_stopped_when_its_cover_falls_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hidden_file_that_goes_away_stops_nothing() {
-    let place = Place::new(false);
+    let place = CoverEnv::new(false);
     let wait = "while [ ! -e go ]; do sleep 0.01; done; sleep 1; echo went on";
     let gone = || {
         fs::remove_file(place.path("home/.netrc")).unwrap();
@@ -427,7 +427,7 @@ async fn a_hidden_file_that_goes_away_stops_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn folders_that_are_replaced_outside_the_temp_folders_are_noticed() {
-    let place = Place::outside_temp("work");
+    let place = CoverEnv::outside_temp("work");
     assert!(place.run("true").await.ok);
     place.make_again("home/.aws", "credentials", SECRET);
     let answer = place.run("ls -la $HOME > /dev/null; cat $HOME/.aws/credentials").await;
@@ -441,12 +441,12 @@ async fn folders_that_are_replaced_outside_the_temp_folders_are_noticed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_are_hidden_by_name_outside_the_temp_folders() {
-    hidden_by_name(&Place::outside_temp("work")).await;
+    hidden_by_name(&CoverEnv::outside_temp("work")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn links_on_the_way_to_credentials_are_watched_outside_the_temp_folders() {
-    link_on_the_way_pointed_elsewhere(&Place::outside_temp("work")).await;
+    link_on_the_way_pointed_elsewhere(&CoverEnv::outside_temp("work")).await;
 }
 
 /// Where nothing can be written, the Workspace is seen as it is, and so is a home inside it.
@@ -455,7 +455,7 @@ async fn credentials_made_in_a_home_inside_a_read_only_workspace_stop_the_comman
     for subreaper in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().canonicalize().unwrap().join("work/home");
-        let place = Place::with_settings(folder, subreaper, "work", &home, |config| {
+        let place = CoverEnv::with_settings(folder, subreaper, "work", &home, |config| {
             config.sandbox.level = pixir::SandboxLevel::ReadOnly;
         });
         fs::create_dir_all(place.path("work/home/.config")).unwrap();
@@ -482,7 +482,7 @@ async fn a_home_behind_a_link_in_a_temp_folder_is_there() {
     let home = links.path().canonicalize().unwrap().join("deep/home");
     fs::create_dir(home.parent().unwrap()).unwrap();
     symlink(folder.path().join("home"), &home).unwrap();
-    let place = Place::with_settings(folder, false, "work", &home, |_| {});
+    let place = CoverEnv::with_settings(folder, false, "work", &home, |_| {});
     fs::write(place.path("home/plain"), "plain\n").unwrap();
     let answer = place.run("cd && cat plain $HOME/plain && readlink $HOME; cat .netrc").await;
     assert_eq!(answer.text.matches("plain\n").count(), 2, "{}", answer.text);
@@ -495,7 +495,7 @@ async fn a_home_behind_a_link_in_a_temp_folder_is_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn folders_with_hidden_names_keep_their_times_and_modes() {
-    for place in [Place::new(false), Place::outside_temp("work")] {
+    for place in [CoverEnv::new(false), CoverEnv::outside_temp("work")] {
         fs::create_dir_all(place.path("home/.config/gh")).unwrap();
         // Folders that are missing would be made in the home.
         for cache in [".cache", ".cargo/git", ".cargo/registry", ".npm/_cacache", ".pixir/caches"] {
@@ -514,7 +514,7 @@ async fn folders_with_hidden_names_keep_their_times_and_modes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn git_finds_the_repository_around_a_workspace() {
-    let place = Place::outside_temp("work/part");
+    let place = CoverEnv::outside_temp("work/part");
     let answer = place.run("git rev-parse --show-toplevel").await;
     assert!(answer.ok && answer.text.contains("work"), "{}", answer.text);
 }
@@ -526,7 +526,7 @@ fn driver() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(everything(drive == "partial"));
-    tell("covers: an ordinary user");
+    print_note("covers: an ordinary user");
 }
 
 #[test]

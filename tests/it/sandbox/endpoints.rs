@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pixir::SandboxLevel;
-use pixir::workbench::{Setup, Workbench};
+use pixir::workbench::{Workbench, WorkbenchSetup};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ pub fn parent() -> PathBuf {
     if usual.as_os_str().len() < 40 { usual } else { std::env::temp_dir() }
 }
 
-enum Listener {
+enum SocketListener {
     Stream(UnixListener),
     Datagram(UnixDatagram),
     Sequenced(OwnedFd),
@@ -66,14 +66,14 @@ enum Listener {
 }
 
 /// A Workspace with endpoints around it.
-pub struct Surroundings {
+pub struct EndpointEnv {
     _folder: tempfile::TempDir,
     root: PathBuf,
-    listeners: Vec<Listener>,
+    listeners: Vec<SocketListener>,
     attempts: Vec<Value>,
 }
 
-impl Surroundings {
+impl EndpointEnv {
     pub fn below(parent: &Path) -> Self {
         let folder = tempfile::tempdir_in(parent).unwrap();
         let root = folder.path().canonicalize().unwrap();
@@ -102,8 +102,8 @@ impl Surroundings {
             let socket = UnixDatagram::bind(&path).unwrap();
             socket.set_nonblocking(true).unwrap();
             open_to_all(&path);
-            self.listeners.push(Listener::Datagram(socket));
-            self.spell(name, place, "datagram");
+            self.listeners.push(SocketListener::Datagram(socket));
+            self.attempt_all_spellings(name, place, "datagram");
             self.attempt(name, "a pair", place, "datagram");
             self.attempt(name, "a connected pair", place, "datagram");
             self.attempt(name, "a raw pair", place, "datagram");
@@ -116,15 +116,15 @@ impl Surroundings {
             rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
             rustix::net::listen(&socket, 64).unwrap();
             open_to_all(&path);
-            self.listeners.push(Listener::Sequenced(socket));
-            self.spell(name, place, "sequenced");
+            self.listeners.push(SocketListener::Sequenced(socket));
+            self.attempt_all_spellings(name, place, "sequenced");
         }
     }
 
     /// A listener of streams, and all attempts to reach it.
     pub fn stream(&mut self, name: &str, place: &str) {
         self.bind(place);
-        self.spell(name, place, "stream");
+        self.attempt_all_spellings(name, place, "stream");
     }
 
     /// A listener of streams.
@@ -133,7 +133,7 @@ impl Surroundings {
         let listener = UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
         open_to_all(&path);
-        self.listeners.push(Listener::Stream(listener));
+        self.listeners.push(SocketListener::Stream(listener));
     }
 
     fn disguise(&mut self) {
@@ -153,7 +153,7 @@ impl Surroundings {
                     let listener = UnixListener::bind(name).unwrap();
                     listener.set_nonblocking(true).unwrap();
                     open_to_all(&self.root.join(&place));
-                    self.listeners.push(Listener::Stream(listener));
+                    self.listeners.push(SocketListener::Stream(listener));
                 }
                 "hard-linked" => {
                     self.bind("outside/first.sock");
@@ -165,7 +165,7 @@ impl Surroundings {
                     symlink("target.sock", self.root.join(&place)).unwrap();
                 }
             }
-            self.spell(name, &place, "stream");
+            self.attempt_all_spellings(name, &place, "stream");
         }
         // Each of these takes its socket away, so it is the last.
         for (name, spelling) in
@@ -183,7 +183,7 @@ impl Surroundings {
             let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
             let listener = UnixListener::bind_addr(&address).unwrap();
             listener.set_nonblocking(true).unwrap();
-            self.listeners.push(Listener::Stream(listener));
+            self.listeners.push(SocketListener::Stream(listener));
             self.attempts.push(json!({
                 "name": format!("{name}: abstract"), "spelling": "abstract",
                 "path": abstract_name, "kind": "stream"
@@ -193,7 +193,7 @@ impl Surroundings {
         let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
         let socket = UnixDatagram::bind_addr(&address).unwrap();
         socket.set_nonblocking(true).unwrap();
-        self.listeners.push(Listener::Datagram(socket));
+        self.listeners.push(SocketListener::Datagram(socket));
         for spelling in ["abstract", "abstract from a pair"] {
             self.attempts.push(json!({
                 "name": format!("journald: {spelling}"), "spelling": spelling,
@@ -209,7 +209,7 @@ impl Surroundings {
             open_to_all(&path);
             let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let pipe = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
-            self.listeners.push(Listener::Pipe(pipe.into()));
+            self.listeners.push(SocketListener::Pipe(pipe.into()));
             for spelling in ["pipe", "pipe for both", "pipe through a link"] {
                 self.attempt(name, spelling, place, "pipe");
             }
@@ -237,7 +237,7 @@ impl Surroundings {
         path
     }
 
-    fn spell(&mut self, name: &str, place: &str, kind: &str) {
+    fn attempt_all_spellings(&mut self, name: &str, place: &str, kind: &str) {
         for spelling in SPELLINGS {
             self.attempt(name, spelling, place, kind);
         }
@@ -262,10 +262,10 @@ impl Surroundings {
     }
 
     /// The words that reached anybody since the last time.
-    pub fn heard(&self) -> BTreeSet<String> {
+    pub fn connected_endpoints(&self) -> BTreeSet<String> {
         let mut heard = BTreeSet::new();
         for listener in &self.listeners {
-            heard.extend(hear(listener));
+            heard.extend(read_listener(listener));
         }
         heard
     }
@@ -278,7 +278,7 @@ impl Surroundings {
             ("SSH_AUTH_SOCK", home.join(".local/share/ssh/agent.sock").into_os_string()),
             ("TMPDIR", self.root.join("temp").into_os_string()),
         ];
-        let setup = Setup {
+        let setup = WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder: &self.root.join("work"),
             environment: environment.map(|(name, value)| (name.into(), value)).into(),
@@ -286,7 +286,7 @@ impl Surroundings {
             drain: Duration::from_millis(20),
             grace: Duration::from_millis(50),
         };
-        Workbench::adjusted(setup, |config| {
+        Workbench::with_config(setup, |config| {
             config.home = pixir::Home::new(home.join(".pixir"));
             config.sandbox.level = profile;
         })
@@ -300,12 +300,12 @@ fn open_to_all(path: &Path) {
 }
 
 /// Everything that waits at one listener. Words end with a line break.
-fn hear(listener: &Listener) -> Vec<String> {
+fn read_listener(listener: &SocketListener) -> Vec<String> {
     let mut words = Vec::new();
     let mut buffer = [0; 512];
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match listener {
-        Listener::Stream(socket) => {
+        SocketListener::Stream(socket) => {
             while let Ok((mut stream, _)) = socket.accept() {
                 stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
                 let mut said = Vec::new();
@@ -313,18 +313,18 @@ fn hear(listener: &Listener) -> Vec<String> {
                 words.push(text(&said));
             }
         }
-        Listener::Datagram(socket) => {
+        SocketListener::Datagram(socket) => {
             while let Ok(count) = socket.recv(&mut buffer) {
                 words.push(text(&buffer[..count]));
             }
         }
-        Listener::Sequenced(socket) => {
+        SocketListener::Sequenced(socket) => {
             while let Ok(stream) = rustix::net::accept(socket) {
                 let count = rustix::io::read(&stream, &mut buffer).unwrap_or(0);
                 words.push(text(&buffer[..count]));
             }
         }
-        Listener::Pipe(pipe) => {
+        SocketListener::Pipe(pipe) => {
             let mut said = Vec::new();
             let mut pipe = pipe;
             pipe.read_to_end(&mut said).ok();

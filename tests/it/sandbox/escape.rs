@@ -13,9 +13,9 @@ use pixir::SandboxLevel;
 use pixir::workbench::Workbench;
 use serde_json::json;
 
-use super::arena::Arena;
-use super::attempts::{Attempt, ONLY_FULL, ONLY_FULL_READ_ONLY, SOCKETS, TABLE};
-use crate::support::torture::{Size, seed};
+use super::arena::EscapeEnv;
+use super::attempts::{EscapeAttempt, ONLY_FULL, ONLY_FULL_READ_ONLY, SOCKETS, TABLE};
+use crate::support::torture::{SuiteSize, seed};
 
 /// The variable that makes a test process a driver, and says how commands are held.
 const DRIVE: &str = "PIXIR_TEST_ESCAPE";
@@ -26,27 +26,27 @@ const PATIENCE_MS: u64 = 10_000;
 
 /// How commands are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hold {
+struct Containment {
     profile: SandboxLevel,
     without_namespaces: bool,
 }
 
 /// Says something past the capture of test output.
-pub fn tell(what: &str) {
+pub fn print_note(what: &str) {
     std::io::stderr().write_all(format!("\n{what}\n").as_bytes()).unwrap();
 }
 
 /// Says that a promise could not be tested here.
 pub fn skip(why: &str) {
-    tell(&format!("skipped: {why}"));
+    print_note(&format!("skipped: {why}"));
 }
 
 /// One in so many attempts is made when only a sample is asked for.
 const SAMPLE: usize = 8;
 
 /// Every attempt there is: the table, and sockets once more with the network.
-fn all_attempts() -> Vec<(String, Attempt, bool)> {
-    let named = |part: &str, attempt: &Attempt| format!("{part}: {}", attempt.0);
+fn all_attempts() -> Vec<(String, EscapeAttempt, bool)> {
+    let named = |part: &str, attempt: &EscapeAttempt| format!("{part}: {}", attempt.0);
     let table = TABLE.iter().flat_map(|(part, attempts)| {
         attempts.iter().map(move |attempt| (named(part, attempt), *attempt, false))
     });
@@ -55,12 +55,12 @@ fn all_attempts() -> Vec<(String, Attempt, bool)> {
 }
 
 /// What is tried now: everything, or a seeded sample that differs from hold to hold.
-fn attempts(hold: Hold) -> Vec<(String, Attempt, bool)> {
+fn attempts(hold: Containment) -> Vec<(String, EscapeAttempt, bool)> {
     let mut attempts = all_attempts();
-    if Size::asked() == Size::Full {
+    if SuiteSize::from_environment() == SuiteSize::Full {
         return attempts;
     }
-    let place = holds().iter().position(|(_, other)| *other == hold).unwrap_or(0);
+    let place = containments().iter().position(|(_, other)| *other == hold).unwrap_or(0);
     fastrand::Rng::with_seed(seed() + place as u64).shuffle(&mut attempts);
     attempts.truncate(attempts.len() / SAMPLE);
     attempts
@@ -68,29 +68,33 @@ fn attempts(hold: Hold) -> Vec<(String, Attempt, bool)> {
 
 /// What came of all attempts.
 #[derive(Default)]
-struct Tally {
+struct EscapeTotals {
     tried: usize,
     /// Attempts with an effect, and the effect.
     effects: Vec<(String, &'static str, Vec<String>)>,
     level: BTreeSet<String>,
 }
 
-async fn attempt_all(hold: Hold, attempts: Vec<(String, Attempt, bool)>) -> Tally {
-    let mut tally = Tally::default();
-    let mut arena = Arena::new(hold.profile);
+async fn attempt_all(
+    hold: Containment,
+    attempts: Vec<(String, EscapeAttempt, bool)>,
+) -> EscapeTotals {
+    let mut tally = EscapeTotals::default();
+    let mut arena = EscapeEnv::new(hold.profile);
     let mut bench = arena.bench(hold.without_namespaces);
     for (name, (what, command), network) in attempts {
-        let output = attempt(&bench, &arena.dressed(command), network, &mut tally.level).await;
+        let output =
+            attempt(&bench, &arena.fill_placeholders(command), network, &mut tally.level).await;
         tally.tried += 1;
-        let effects = arena.effects(&output);
+        let effects = arena.observed_effects(&output);
         if !effects.is_empty() {
             tally.effects.push((name.clone(), what, effects));
         }
         // An attempt may spoil its own Workspace; the next one gets a good one.
         let had_effect = tally.effects.last().is_some_and(|(last, ..)| *last == name);
-        if had_effect || spoils(&name) {
+        if had_effect || spoils_env(&name) {
             drop(bench);
-            arena = Arena::new(hold.profile);
+            arena = EscapeEnv::new(hold.profile);
             bench = arena.bench(hold.without_namespaces);
         }
         let left = arena.survivors();
@@ -100,7 +104,7 @@ async fn attempt_all(hold: Hold, attempts: Vec<(String, Attempt, bool)>) -> Tall
 }
 
 /// Whether the Workspace may be of no use afterwards.
-fn spoils(name: &str) -> bool {
+fn spoils_env(name: &str) -> bool {
     name.starts_with("git:") || name.starts_with("Pixir's state:")
 }
 
@@ -121,7 +125,7 @@ async fn attempt(
 }
 
 /// Tries everything and judges: no effect, but for those that are known to need namespaces.
-fn judge(hold: Hold, who: &str) {
+fn judge(hold: Containment, who: &str) {
     let began = Instant::now();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -134,7 +138,7 @@ fn judge(hold: Hold, who: &str) {
     let names = |list: &[&(String, &str, Vec<String>)]| {
         list.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>().join("; ")
     };
-    tell(&format!(
+    print_note(&format!(
         "escape: {who}, {:?}, level {:?}: {} attempts, {} effects outside, {} that only `full` stops{}{} (seed={}, {:.1} s)",
         hold.profile,
         tally.level,
@@ -151,8 +155,8 @@ fn judge(hold: Hold, who: &str) {
     assert!(told.is_empty(), "{who}: {told:#?}");
 }
 
-fn holds() -> [(&'static str, Hold); 4] {
-    let hold = |profile, without_namespaces| Hold { profile, without_namespaces };
+fn containments() -> [(&'static str, Containment); 4] {
+    let hold = |profile, without_namespaces| Containment { profile, without_namespaces };
     [
         ("full", hold(SandboxLevel::Workspace, false)),
         ("full-read-only", hold(SandboxLevel::ReadOnly, false)),
@@ -179,44 +183,47 @@ const HARMLESS: &[&str] =
 /// The control: without a sandbox the same commands do have effects, so the arena sees them.
 #[test]
 fn the_arena_sees_what_gets_out_when_nothing_holds_it() {
-    let hold = Hold { profile: SandboxLevel::Off, without_namespaces: false };
+    let hold = Containment { profile: SandboxLevel::Off, without_namespaces: false };
     let is_harmless = |name: &str| HARMLESS.iter().any(|part| name.starts_with(part));
     let mut chosen: Vec<_> =
         all_attempts().into_iter().filter(|(name, ..)| is_harmless(name)).collect();
     fastrand::Rng::with_seed(seed()).shuffle(&mut chosen);
-    chosen.truncate(Size::asked().of(20, chosen.len()));
+    chosen.truncate(SuiteSize::from_environment().choose(20, chosen.len()));
     let tried = chosen.len();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let tally = runtime.block_on(attempt_all(hold, chosen));
-    tell(&format!("escape: without a sandbox {} of {tried} have an effect", tally.effects.len()));
+    print_note(&format!(
+        "escape: without a sandbox {} of {tried} have an effect",
+        tally.effects.len()
+    ));
     assert!(tally.effects.len() * 2 > tried, "{} of {tried}", tally.effects.len());
 }
 
 #[test]
 fn nothing_gets_out() {
-    judge(holds()[0].1, "own user");
+    judge(containments()[0].1, "own user");
 }
 
 #[test]
 fn nothing_gets_out_of_read_only_and_nothing_changes_inside() {
-    judge(holds()[1].1, "own user");
+    judge(containments()[1].1, "own user");
 }
 
 #[test]
 fn what_gets_out_without_namespaces_is_known() {
-    judge(holds()[2].1, "own user");
+    judge(containments()[2].1, "own user");
 }
 
 #[test]
 fn what_gets_out_of_read_only_without_namespaces_is_known() {
-    judge(holds()[3].1, "own user");
+    judge(containments()[3].1, "own user");
 }
 
 /// Not a test of its own: the process that the next test starts as another user.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
-    let hold = holds().into_iter().find(|(name, _)| drive == *name).unwrap();
+    let hold = containments().into_iter().find(|(name, _)| drive == *name).unwrap();
     judge(hold.1, "an ordinary user");
 }
 
@@ -233,7 +240,7 @@ fn nothing_gets_out_for_an_ordinary_user() {
         skip("another user cannot run the program where it was built");
         return;
     }
-    for (name, _) in holds() {
+    for (name, _) in containments() {
         let mut driver = Command::new(std::env::current_exe().unwrap());
         driver.args(["--exact", "sandbox::escape::driver", "--nocapture"]).env(DRIVE, name);
         driver.env("TMPDIR", folder.path()).env("HOME", folder.path());
@@ -242,6 +249,6 @@ fn nothing_gets_out_for_an_ordinary_user() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{name}: {said}");
         let line = said.lines().find(|line| line.starts_with("escape:")).unwrap_or_default();
-        tell(line);
+        print_note(line);
     }
 }

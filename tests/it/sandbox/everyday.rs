@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use pixir::workbench::{Setup, Workbench};
+use pixir::workbench::{Workbench, WorkbenchSetup};
 use serde_json::json;
 
 /// The variable that makes a test process a driver, and says without what it drives.
@@ -146,7 +146,7 @@ const FULL_WORK: &[(&str, &str, &str)] = &[
 
 fn bench(folder: &Path, subreaper: bool) -> Workbench {
     let variable = |name: &str| std::env::var_os(name).map(|value| (OsString::from(name), value));
-    let setup = Setup {
+    let setup = WorkbenchSetup {
         own_binary: env!("CARGO_BIN_EXE_pixir").into(),
         folder,
         environment: ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME", "PYENV_ROOT"]
@@ -159,7 +159,7 @@ fn bench(folder: &Path, subreaper: bool) -> Workbench {
     };
     // Beside the Workspace, so that caches have private layers.
     let home = pixir::Home::new(folder.with_extension("pixir"));
-    Workbench::adjusted(setup, |config| config.home = home).unwrap()
+    Workbench::with_config(setup, |config| config.home = home).unwrap()
 }
 
 fn has(program: &str) -> bool {

@@ -3,13 +3,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use pixir::scripted::{Reply, Script};
-use pixir::workbench::Answer;
+use pixir::scripted::{ModelScript, Reply};
+use pixir::workbench::ToolAnswer;
 use serde_json::json;
 
-use super::home::{Options, UserHome, run, write};
-use crate::support::Stage;
-use crate::support::editor::Editor;
+use super::home::{HomeEnv, HomeEnvOptions, run, write};
+use crate::support::BinaryEnv;
+use crate::support::acp_client::AcpClient;
 
 /// Says what ssh says without a key, and fails.
 const NO_KEY: &str = "echo 'git@host.example: Permission denied (publickey).' >&2; false";
@@ -18,7 +18,7 @@ const NO_KEY: &str = "echo 'git@host.example: Permission denied (publickey).' >&
 fn relative_paths_and_links_to_hidden_files_are_explained() {
     run(async {
         for subreaper in [false, true] {
-            let home = UserHome::new(&Options { subreaper, ..Options::default() });
+            let home = HomeEnv::new(&HomeEnvOptions { subreaper, ..HomeEnvOptions::default() });
             write(&home.path("projects/beside/data"), "private\n");
             symlink(home.path("documents"), home.path("projects/work").join("docs")).unwrap();
             symlink("../../documents/letter", home.path("projects/work").join("letter")).unwrap();
@@ -46,7 +46,7 @@ fn relative_paths_and_links_to_hidden_files_are_explained() {
 #[test]
 fn ssh_keys_are_named_when_ssh_finds_none() {
     run(async {
-        let home = UserHome::new(&Options::default());
+        let home = HomeEnv::new(&HomeEnvOptions::default());
         let answer = home.run(NO_KEY).await;
         for words in [".ssh is hidden from commands", "sandbox.read", "id_ed25519", "known_hosts"] {
             assert!(answer.text.contains(words), "{words}: {}", answer.text);
@@ -64,14 +64,14 @@ fn ssh_keys_are_named_when_ssh_finds_none() {
     });
 }
 
-fn speaks_of_git(answer: &Answer) -> bool {
+fn speaks_of_git(answer: &ToolAnswer) -> bool {
     answer.details["notice"].as_str().is_some_and(|notice| notice.contains("git settings"))
 }
 
 #[test]
 fn git_settings_that_name_hidden_files_are_told_once() {
     run(async {
-        let home = UserHome::new(&Options::default());
+        let home = HomeEnv::new(&HomeEnvOptions::default());
         write(&home.path("hooks/pre-commit"), "#!/bin/sh\nexit 1\n");
         write(&home.path("lists/ignore"), "*.o\n");
         write(
@@ -93,7 +93,7 @@ fn git_settings_that_name_hidden_files_are_told_once() {
         assert!(!speaks_of_git(&again), "once: {}", again.details);
         // What is shown has its effect.
         let read = &["~/hooks", "~/lists"];
-        let home = UserHome::new(&Options { read, ..Options::default() });
+        let home = HomeEnv::new(&HomeEnvOptions { read, ..HomeEnvOptions::default() });
         write(&home.path("hooks/pre-commit"), "#!/bin/sh\nexit 1\n");
         write(&home.path(".gitconfig"), "[core]\n\thooksPath = ~/hooks\n");
         let told = home.run("git init -q . && git status").await;
@@ -104,7 +104,7 @@ fn git_settings_that_name_hidden_files_are_told_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_user_sees_how_to_show_a_hidden_file() {
     let call = || Reply::calls("bash", json!({"command": "cat ~/letter.txt"}));
-    let script = Script::new([
+    let script = ModelScript::new([
         call(),
         Reply::says("hidden"),
         call(),
@@ -112,24 +112,24 @@ async fn the_user_sees_how_to_show_a_hidden_file() {
         call(),
         Reply::says("hidden"),
     ]);
-    let stage = Stage::new(Stage::mark(), script).await;
-    let home = stage.home();
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    let home = env.home();
     fs::write(home.join("letter.txt"), "private\n").unwrap();
     let line = format!("{} is hidden from commands", home.join("letter.txt").display());
     tokio::task::block_in_place(|| {
-        let ended = stage.run(&["read my letter"]);
+        let ended = env.run(&["read my letter"]);
         assert!(ended.stderr.contains(&line), "{}", ended.stderr);
         assert!(ended.stderr.contains("sandbox.read"), "{}", ended.stderr);
         for capabilities in [json!({}), json!({"_meta": {"terminal_output": true}})] {
-            let mut editor = Editor::start(&stage, &["--auto"]);
-            editor.initialize(capabilities);
-            let id = editor.session(&stage.workspace());
-            editor.turn(&id, "read my letter").unwrap();
-            let updates = editor.updates();
+            let mut client = AcpClient::start(&env, &["--auto"]);
+            client.initialize(capabilities);
+            let id = client.new_session(&env.workspace());
+            client.run_prompt(&id, "read my letter").unwrap();
+            let updates = client.updates();
             let end = updates.iter().rfind(|update| update["status"] == "failed").unwrap();
             let shown = end["content"].to_string();
             assert!(shown.contains(&line) && shown.contains("sandbox.read"), "{end}");
-            assert!(editor.end().0.success());
+            assert!(client.close_and_wait().0.success());
         }
     });
 }

@@ -9,12 +9,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pixir::SandboxLevel;
-use pixir::workbench::{Answer, CREDENTIALS, CredentialPlace, Setup, Workbench};
+use pixir::workbench::{CREDENTIALS, CredentialPlace, ToolAnswer, Workbench, WorkbenchSetup};
 use serde_json::json;
 
-use super::escape::{skip, tell};
-use super::home_attempts::WAYS;
-use crate::support::house::DEADLINE;
+use super::escape::{print_note, skip};
+use super::home_attempts::READ_ATTEMPTS;
+use crate::support::test_env::DEADLINE;
 
 /// The variable that makes a test process a driver, and says how commands are held.
 const DRIVE: &str = "PIXIR_TEST_HOME";
@@ -28,14 +28,14 @@ const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
 const SAMPLE: usize = 12;
 
 /// A home with credentials, a Workspace, and its tools.
-pub struct UserHome {
+pub struct HomeEnv {
     _folder: tempfile::TempDir,
     root: PathBuf,
     bench: Workbench,
 }
 
 /// How a `UserHome` differs from the usual one.
-pub struct Options<'a> {
+pub struct HomeEnvOptions<'a> {
     pub subreaper: bool,
     pub level: SandboxLevel,
     /// Relative to the folder of the test.
@@ -44,7 +44,7 @@ pub struct Options<'a> {
     pub write: &'a [&'a str],
 }
 
-impl Default for Options<'_> {
+impl Default for HomeEnvOptions<'_> {
     fn default() -> Self {
         let level = SandboxLevel::Workspace;
         Self { subreaper: false, level, workspace: "home/projects/work", read: &[], write: &[] }
@@ -61,8 +61,8 @@ pub fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-impl UserHome {
-    pub fn new(options: &Options<'_>) -> Self {
+impl HomeEnv {
+    pub fn new(options: &HomeEnvOptions<'_>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         let home = root.join("home");
@@ -95,7 +95,7 @@ impl UserHome {
         let mut path = home.join(".local/bin").into_os_string();
         path.push(":");
         path.push(PROGRAMS);
-        let setup = Setup {
+        let setup = WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder: &workspace,
             environment: vec![
@@ -107,7 +107,7 @@ impl UserHome {
             drain: Duration::from_millis(20),
             grace: Duration::from_millis(50),
         };
-        let bench = Workbench::adjusted(setup, |config| {
+        let bench = Workbench::with_config(setup, |config| {
             config.home = pixir::Home::new(home.join(".pixir"));
             config.sandbox.level = options.level;
             config.sandbox.read = options.read.iter().map(PathBuf::from).collect();
@@ -120,7 +120,7 @@ impl UserHome {
         self.root.join("home").join(name)
     }
 
-    pub async fn run(&self, command: &str) -> Answer {
+    pub async fn run(&self, command: &str) -> ToolAnswer {
         let args = json!({ "command": command, "timeout_ms": 120_000 });
         self.bench.call("bash", args).await.unwrap()
     }
@@ -160,7 +160,7 @@ pub fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Whether the level here is the one that a test asks for.
-fn is_level(answer: &Answer, subreaper: bool) -> bool {
+fn is_level(answer: &ToolAnswer, subreaper: bool) -> bool {
     let expected = if subreaper { "partial" } else { "full" };
     let level = answer.details["sandbox"].as_str().unwrap();
     if level != expected {
@@ -178,14 +178,15 @@ fn the_table_has_more_than_103_places_and_each_stands_once() {
         let is_relative = Path::new(place.path).is_relative() && !place.path.ends_with('/');
         assert!(is_relative && !place.source.is_empty(), "{place:?}");
     }
-    assert!(WAYS.len() >= 20, "{}", WAYS.len());
+    assert!(READ_ATTEMPTS.len() >= 20, "{}", READ_ATTEMPTS.len());
 }
 
 /// The control: without a sandbox every file of the table can be read.
 #[test]
 fn without_a_sandbox_all_credentials_are_read() {
     run(async {
-        let home = UserHome::new(&Options { level: SandboxLevel::Off, ..Options::default() });
+        let home =
+            HomeEnv::new(&HomeEnvOptions { level: SandboxLevel::Off, ..HomeEnvOptions::default() });
         let read = home.secrets("home/projects/work", READ_ALL).await;
         assert_eq!(read.len(), CREDENTIALS.len());
     });
@@ -193,7 +194,7 @@ fn without_a_sandbox_all_credentials_are_read() {
 
 async fn no_credential_is_read(subreaper: bool) {
     for level in [SandboxLevel::Workspace, SandboxLevel::ReadOnly] {
-        let home = UserHome::new(&Options { subreaper, level, ..Options::default() });
+        let home = HomeEnv::new(&HomeEnvOptions { subreaper, level, ..HomeEnvOptions::default() });
         // Read-only commands write no file.
         let all = match level {
             SandboxLevel::ReadOnly => {
@@ -203,7 +204,9 @@ async fn no_credential_is_read(subreaper: bool) {
         };
         let read = home.secrets("home/projects/work", all).await;
         let (count, of) = (read.len(), CREDENTIALS.len());
-        tell(&format!("home: {level:?}, subreaper {subreaper}: {count} of {of} credentials read"));
+        print_note(&format!(
+            "home: {level:?}, subreaper {subreaper}: {count} of {of} credentials read"
+        ));
         assert_eq!(named(&read), Vec::<&str>::new(), "{level:?}");
         let answer = home.run("cat $HOME/documents/letter").await;
         assert!(!answer.ok && !answer.text.contains("private"), "{}", answer.text);
@@ -218,8 +221,8 @@ async fn no_credential_is_read(subreaper: bool) {
 }
 
 async fn no_way_leads_there(subreaper: bool) {
-    let home = UserHome::new(&Options { subreaper, ..Options::default() });
-    for (name, command) in WAYS {
+    let home = HomeEnv::new(&HomeEnvOptions { subreaper, ..HomeEnvOptions::default() });
+    for (name, command) in READ_ATTEMPTS {
         let read = home.secrets("home/projects/work", command).await;
         assert_eq!(named(&read), Vec::<&str>::new(), "{name}");
     }
@@ -254,8 +257,9 @@ fn a_home_that_is_seen_whole_shows_no_credentials() {
     run(async {
         for subreaper in [false, true] {
             for (workspace, read) in [("home", &[][..]), ("home/projects/work", &["~"][..])] {
-                let options = Options { subreaper, workspace, read, ..Options::default() };
-                let home = UserHome::new(&options);
+                let options =
+                    HomeEnvOptions { subreaper, workspace, read, ..HomeEnvOptions::default() };
+                let home = HomeEnv::new(&options);
                 let found = home.secrets(workspace, READ_ALL).await;
                 assert_eq!(named(&found), Vec::<&str>::new(), "{workspace}, {subreaper}");
                 let answer = home.run("cat ~/documents/letter").await;
@@ -266,7 +270,7 @@ fn a_home_that_is_seen_whole_shows_no_credentials() {
 }
 
 async fn what_comes_later_is_hidden(subreaper: bool) {
-    let home = UserHome::new(&Options { subreaper, ..Options::default() });
+    let home = HomeEnv::new(&HomeEnvOptions { subreaper, ..HomeEnvOptions::default() });
     let read = "cat ~/.npmrc ~/later ~/.newtool/token ~/.cargo/credentials.toml; echo went on";
     fs::remove_file(home.path(".npmrc")).unwrap();
     let answer = home.run(read).await;
@@ -309,7 +313,7 @@ fn what_comes_to_be_in_the_home_later_is_hidden_without_namespaces() {
 fn settings_that_are_replaced_or_made_are_seen_by_the_next_command() {
     run(async {
         for subreaper in [false, true] {
-            let home = UserHome::new(&Options { subreaper, ..Options::default() });
+            let home = HomeEnv::new(&HomeEnvOptions { subreaper, ..HomeEnvOptions::default() });
             assert!(home.run("git config user.name").await.text.contains("Ada"));
             write(&home.path("new"), "[user]\n\tname = Grace\n[include]\n\tpath = ~/work.cfg\n");
             fs::rename(home.path("new"), home.path(".gitconfig")).unwrap();
@@ -328,7 +332,7 @@ fn settings_that_are_replaced_or_made_are_seen_by_the_next_command() {
 fn links_of_dot_files_work_and_show_nothing_else() {
     run(async {
         for subreaper in [false, true] {
-            let home = UserHome::new(&Options { subreaper, ..Options::default() });
+            let home = HomeEnv::new(&HomeEnvOptions { subreaper, ..HomeEnvOptions::default() });
             write(&home.path("dotfiles/gitconfig"), "[user]\n\tname = Linked\n");
             write(&home.path("dotfiles/token"), &format!("{SECRET}0.\n"));
             write(&home.path("dotfiles/config/git/ignore"), "*.o\n");
@@ -357,8 +361,12 @@ fn a_link_that_a_command_made_widens_nothing() {
         for subreaper in [false, true] {
             let read = &["~/.cache/made", "~/.cache/deep/made"];
             let writable = &["~/.cache"];
-            let home =
-                UserHome::new(&Options { subreaper, read, write: writable, ..Options::default() });
+            let home = HomeEnv::new(&HomeEnvOptions {
+                subreaper,
+                read,
+                write: writable,
+                ..HomeEnvOptions::default()
+            });
             let made = home.run("ln -s ~/documents ~/.cache/made && ln -s ~ ~/.cache/deep").await;
             assert!(made.ok, "{}", made.text);
             write(&home.path("made/letter"), "private\n");
@@ -377,7 +385,8 @@ fn sandbox_read_shows_a_folder_without_the_credentials_in_it() {
         for subreaper in [false, true] {
             let read =
                 &["~/.config", "~/documents", "~/.m2/settings.xml", "~/.ssh/config", "~/.pixir"];
-            let home = UserHome::new(&Options { subreaper, read, ..Options::default() });
+            let home =
+                HomeEnv::new(&HomeEnvOptions { subreaper, read, ..HomeEnvOptions::default() });
             write(&home.path(".config/tool/settings"), "plain\n");
             write(&home.path(".ssh/config"), "Host example\n");
             write(&home.path(".pixir/auth.json"), &format!("{SECRET}0.\n"));
@@ -398,7 +407,8 @@ fn the_repository_around_the_workspace_can_be_read() {
     run(async {
         for subreaper in [false, true] {
             let workspace = "home/mono/crates/a";
-            let home = UserHome::new(&Options { subreaper, workspace, ..Options::default() });
+            let home =
+                HomeEnv::new(&HomeEnvOptions { subreaper, workspace, ..HomeEnvOptions::default() });
             write(&home.path("mono/Cargo.toml"), "[workspace]\n");
             write(&home.path("beside/secret"), "private\n");
             assert!(!home.run("cat ../../Cargo.toml").await.ok, "not a repository yet");
@@ -422,7 +432,7 @@ fn the_repository_around_the_workspace_can_be_read() {
 fn a_refused_path_is_told_with_what_would_show_it() {
     run(async {
         for subreaper in [false, true] {
-            let home = UserHome::new(&Options { subreaper, ..Options::default() });
+            let home = HomeEnv::new(&HomeEnvOptions { subreaper, ..HomeEnvOptions::default() });
             let line = |path: &str, why: &str| {
                 format!("[sandbox: {} is hidden from commands{why}]", home.path(path).display())
             };
@@ -445,7 +455,7 @@ fn a_refused_path_is_told_with_what_would_show_it() {
 #[test]
 fn homes_of_other_users_are_hidden() {
     run(async {
-        let home = UserHome::new(&Options::default());
+        let home = HomeEnv::new(&HomeEnvOptions::default());
         let answer = home.run("ls -A /root /home 2>/dev/null | grep -v ':$' | grep .").await;
         if is_level(&answer, false) && !std::env::temp_dir().starts_with("/home") {
             assert!(!answer.ok, "{}", answer.text);
@@ -486,6 +496,6 @@ fn an_ordinary_users_home_is_hidden_as_well() {
         let output = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{level}: {said}");
-        said.lines().filter(|line| line.starts_with("home:")).for_each(tell);
+        said.lines().filter(|line| line.starts_with("home:")).for_each(print_note);
     }
 }

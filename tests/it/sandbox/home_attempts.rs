@@ -1,9 +1,9 @@
 //! Attempts to read credentials of the home. `sample` lists files below it; what is read goes to `got`.
 
 /// What it is, and the command.
-pub type Way = (&'static str, &'static str);
+pub type ReadAttempt = (&'static str, &'static str);
 
-pub const WAYS: &[Way] = &[
+pub const READ_ATTEMPTS: &[ReadAttempt] = &[
     ("each by name", "while read -r f; do cat \"$HOME/$f\"; done < sample >> got 2>&1"),
     (
         "by the shell itself",

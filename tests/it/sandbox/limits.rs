@@ -7,17 +7,17 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use pixir::SandboxLevel;
-use pixir::scripted::{Reply, Script};
-use pixir::workbench::{Setup, Workbench};
+use pixir::scripted::{ModelScript, Reply};
+use pixir::workbench::{Workbench, WorkbenchSetup};
 use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
 use serde_json::{Value, json};
 
-use super::escape::{skip, tell};
+use super::escape::{print_note, skip};
 use super::resource_attempts::{DEADLY, FURTHER, ResourceAttempt, Takes};
-use crate::support::Stage;
-use crate::support::cage::MemoryCage;
-use crate::support::stage::wait_for;
-use crate::support::torture::{Size, seed};
+use crate::support::BinaryEnv;
+use crate::support::binary_env::wait_for;
+use crate::support::memory_cgroup::MemoryCgroup;
+use crate::support::torture::{SuiteSize, seed};
 
 /// The memory of a cage.
 const MEMORY: u64 = 700 << 20;
@@ -28,14 +28,14 @@ const SAMPLE: usize = 4;
 
 /// How commands are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hold {
+enum ContainmentLevel {
     Full,
     Partial,
     Off,
 }
 
-fn cage() -> Option<MemoryCage> {
-    let cage = MemoryCage::new(MEMORY);
+fn memory_cgroup() -> Option<MemoryCgroup> {
+    let cage = MemoryCgroup::new(MEMORY);
     if cage.is_none() {
         skip("no control group with a limit on memory can be made here");
     }
@@ -61,12 +61,16 @@ fn lose_namespaces() {
 }
 
 /// What the tool said, when Pixir lived through an attempt in a cage.
-fn survived(stage: &Stage, hold: Hold, attempt: &ResourceAttempt) -> Result<String, String> {
-    let Some(cage) = MemoryCage::new(MEMORY) else { return Err("no cage".to_owned()) };
-    let sandbox: &[&str] = if hold == Hold::Off { &["--sandbox", "off"] } else { &[] };
+fn survived(
+    env: &BinaryEnv,
+    hold: ContainmentLevel,
+    attempt: &ResourceAttempt,
+) -> Result<String, String> {
+    let Some(cage) = MemoryCgroup::new(MEMORY) else { return Err("no cage".to_owned()) };
+    let sandbox: &[&str] = if hold == ContainmentLevel::Off { &["--sandbox", "off"] } else { &[] };
     let args: Vec<&str> = sandbox.iter().copied().chain(["use it up"]).collect();
-    let start = || stage.start_prepared(&args, &[], |running| cage.hold(running.child.id()));
-    let running = if hold == Hold::Partial {
+    let start = || env.start_prepared(&args, &[], |running| cage.add_process(running.child.id()));
+    let running = if hold == ContainmentLevel::Partial {
         let in_thread = || {
             lose_namespaces();
             start()
@@ -76,20 +80,20 @@ fn survived(stage: &Stage, hold: Hold, attempt: &ResourceAttempt) -> Result<Stri
         start()
     };
     let ended = running.end();
-    let kills = cage.kills();
+    let kills = cage.oom_kills();
     if ended.status.code() != Some(0) || ended.stdout != "done\n" {
         return Err(format!("Pixir ended with {:?} after {kills} kills", ended.status));
     }
-    stage.assert_nothing_survives();
+    env.assert_nothing_survives();
     let left = wait_for(Duration::from_secs(10), || cage.processes(), Vec::is_empty);
     if !left.is_empty() {
         return Err(format!("{left:?} are left"));
     }
     let results: Vec<Value> =
-        stage.events().into_iter().filter(|event| event["type"] == "tool_result").collect();
+        env.events().into_iter().filter(|event| event["type"] == "tool_result").collect();
     let said = results.first().and_then(|result| result["data"]["output"].as_str());
     let said = format!("\n{}", said.unwrap_or_default());
-    if attempt.told.iter().any(|words| said.contains(words)) {
+    if attempt.expected_result.iter().any(|words| said.contains(words)) {
         Ok(said)
     } else {
         Err(format!("not told ({kills} kills): {said}"))
@@ -97,20 +101,26 @@ fn survived(stage: &Stage, hold: Hold, attempt: &ResourceAttempt) -> Result<Stri
 }
 
 /// Makes an attempt in a Pixir of its own.
-async fn try_one(hold: Hold, attempt: &'static ResourceAttempt) -> Result<String, String> {
-    let mark = Stage::mark();
+async fn try_one(
+    hold: ContainmentLevel,
+    attempt: &'static ResourceAttempt,
+) -> Result<String, String> {
+    let mark = BinaryEnv::new_mark();
     let command = format!(": {mark}\n{}", dressed(attempt.command));
     let call = json!({"command": command, "timeout_ms": PATIENCE_MS});
-    let script = Script::new([Reply::calls("bash", call), Reply::says("done")]);
-    let stage = Stage::new(mark, script).await;
+    let script = ModelScript::new([Reply::calls("bash", call), Reply::says("done")]);
+    let env = BinaryEnv::new(mark, script).await;
     let limits =
         json!({"max_processes": 600, "max_file_bytes": 3_u64 << 30, "max_open_files": 4096});
-    stage.configure(&json!({"durability": "none", "sandbox": limits}));
-    tokio::task::spawn_blocking(move || survived(&stage, hold, attempt)).await.unwrap()
+    env.configure(&json!({"durability": "none", "sandbox": limits}));
+    tokio::task::spawn_blocking(move || survived(&env, hold, attempt)).await.unwrap()
 }
 
-async fn try_all(hold: Hold, attempts: impl IntoIterator<Item = &'static ResourceAttempt>) {
-    if cage().is_none() {
+async fn try_all(
+    hold: ContainmentLevel,
+    attempts: impl IntoIterator<Item = &'static ResourceAttempt>,
+) {
+    if memory_cgroup().is_none() {
         return;
     }
     let mut failed = Vec::new();
@@ -121,7 +131,7 @@ async fn try_all(hold: Hold, attempts: impl IntoIterator<Item = &'static Resourc
             failed.push(format!("{}: {why}", attempt.name));
         }
     }
-    tell(&format!(
+    print_note(&format!(
         "limits: {hold:?}: {tried} attempts, {} not held (seed={})",
         failed.len(),
         seed()
@@ -131,28 +141,28 @@ async fn try_all(hold: Hold, attempts: impl IntoIterator<Item = &'static Resourc
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_uses_up_memory_dies_and_pixir_lives() {
-    try_all(Hold::Full, DEADLY).await;
+    try_all(ContainmentLevel::Full, DEADLY).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_holds_without_namespaces_and_without_a_sandbox() {
     let of_memory = || DEADLY.iter().filter(|attempt| attempt.takes == Takes::Memory);
-    try_all(Hold::Partial, of_memory()).await;
-    try_all(Hold::Off, of_memory()).await;
+    try_all(ContainmentLevel::Partial, of_memory()).await;
+    try_all(ContainmentLevel::Off, of_memory()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_ways_to_use_things_up_end_at_a_limit() {
     let mut attempts: Vec<&ResourceAttempt> = FURTHER.iter().collect();
-    if Size::asked() != Size::Full {
+    if SuiteSize::from_environment() != SuiteSize::Full {
         fastrand::Rng::with_seed(seed()).shuffle(&mut attempts);
         attempts.truncate(SAMPLE);
     }
-    try_all(Hold::Full, attempts).await;
+    try_all(ContainmentLevel::Full, attempts).await;
 }
 
 fn bench(folder: &Path, subreaper: bool, adjust: impl FnOnce(&mut pixir::Config)) -> Workbench {
-    let setup = Setup {
+    let setup = WorkbenchSetup {
         own_binary: env!("CARGO_BIN_EXE_pixir").into(),
         folder,
         environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
@@ -160,7 +170,7 @@ fn bench(folder: &Path, subreaper: bool, adjust: impl FnOnce(&mut pixir::Config)
         drain: Duration::from_millis(100),
         grace: Duration::from_millis(300),
     };
-    Workbench::adjusted(setup, adjust).unwrap()
+    Workbench::with_config(setup, adjust).unwrap()
 }
 
 async fn said(bench: &Workbench, command: &str) -> String {
@@ -246,13 +256,13 @@ async fn programs_that_reserve_much_memory_start() {
 /// The control: with no limit but the memory of the control group, each of them uses that up.
 #[test]
 fn without_limits_the_kernel_has_to_kill() {
-    let Some(cage) = cage() else { return };
+    let Some(cage) = memory_cgroup() else { return };
     let can_mount = Command::new("unshare").args(["-mpif", "true"]).status();
     if !can_mount.is_ok_and(|status| status.success()) {
         return skip("`unshare` cannot make namespaces here");
     }
     for attempt in DEADLY.iter().filter(|attempt| attempt.takes != Takes::Other) {
-        let before = cage.kills();
+        let before = cage.oom_kills();
         let inside = r#"read go && mount -t tmpfs tmpfs /dev/shm && bash -c "$0"; exit 0"#;
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("unshare");
@@ -261,16 +271,17 @@ fn without_limits_the_kernel_has_to_kill() {
         command.arg(dressed(attempt.command)).stdin(Stdio::piped());
         let command = command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        cage.hold(child.id());
+        cage.add_process(child.id());
         // `unshare` has forked by now, or will; both are to be inside.
         let inner = || {
             let path = format!("/proc/{0}/task/{0}/children", child.id());
             std::fs::read_to_string(path).unwrap_or_default().trim().parse::<u32>().ok()
         };
         let inner = wait_for(Duration::from_secs(10), inner, Option::is_some).unwrap();
-        cage.hold(inner);
+        cage.add_process(inner);
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"go\n").unwrap();
-        let killed = wait_for(Duration::from_secs(30), || cage.kills(), |kills| *kills > before);
+        let killed =
+            wait_for(Duration::from_secs(30), || cage.oom_kills(), |kills| *kills > before);
         child.kill().ok();
         child.wait().unwrap();
         wait_for(Duration::from_secs(10), || cage.processes(), Vec::is_empty);

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pixir::workbench::{Answer, Setup, Workbench};
+use pixir::workbench::{ToolAnswer, Workbench, WorkbenchSetup};
 use serde_json::json;
 
 use super::escape::skip;
@@ -30,16 +30,16 @@ const MOUNT_DEVICES: &str = "mount -t tmpfs none dev; mkdir dev/pts dev/shm
 for name in null zero full random urandom tty; do cp -a /dev/$name dev/$name; done
 mount --bind dev /dev; mount -t devpts -o newinstance,ptmxmode=0666 none /dev/pts";
 
-struct Machine {
+struct MountedEnv {
     root: PathBuf,
     bench: Workbench,
     /// One for all commands, so that a supervisor can serve several.
     runtime: tokio::runtime::Runtime,
 }
 
-impl Machine {
+impl MountedEnv {
     fn new(root: &Path) -> Self {
-        let setup = Setup {
+        let setup = WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder: &root.join("work"),
             environment: vec![
@@ -57,7 +57,7 @@ impl Machine {
             // Seen whole, with the mounts in it.
             config.sandbox.read = vec!["~".into()];
         };
-        let bench = Workbench::adjusted(setup, adjust).unwrap();
+        let bench = Workbench::with_config(setup, adjust).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { root: root.to_owned(), bench, runtime }
     }
@@ -70,7 +70,7 @@ impl Machine {
         fs::rename(path.with_extension("new"), path).unwrap();
     }
 
-    fn run(&self, command: &str) -> Answer {
+    fn run(&self, command: &str) -> ToolAnswer {
         let args = json!({"command": command, "timeout_ms": 60_000});
         let answer = self.runtime.block_on(self.bench.call("bash", args)).unwrap();
         assert_eq!(answer.details["sandbox"], "full", "{}", answer.text);
@@ -79,7 +79,7 @@ impl Machine {
 }
 
 /// What the user adds, replaces and removes in the home folder is seen by the next command.
-fn home_changes(machine: &Machine) {
+fn home_changes(machine: &MountedEnv) {
     machine.write("home/settings", "old\n");
     machine.write("home/mnt/inside", "on a mount\n");
     machine.write("home/folder/file", "one\n");
@@ -105,7 +105,7 @@ fn home_changes(machine: &Machine) {
 }
 
 /// A folder in which others add entries all the time stops no command.
-fn busy_folder(machine: &Machine) {
+fn busy_folder(machine: &MountedEnv) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -117,14 +117,15 @@ fn busy_folder(machine: &Machine) {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let answers: Vec<Answer> = (0..4).map(|_| machine.run("cat ~/mnt/../.profile")).collect();
+        let answers: Vec<ToolAnswer> =
+            (0..4).map(|_| machine.run("cat ~/mnt/../.profile")).collect();
         is_over.store(true, Ordering::Relaxed);
         assert!(answers.iter().all(|answer| answer.text.contains("No such file")));
     });
 }
 
 /// A program that listens in the folder of devices is not reached, and devices work.
-fn devices(machine: &Machine) {
+fn devices(machine: &MountedEnv) {
     let log = UnixDatagram::bind("/dev/log").unwrap();
     log.set_nonblocking(true).unwrap();
     fs::create_dir("/dev/deep").unwrap();
@@ -157,7 +158,7 @@ python3 -c 'import pty, os; a, b = pty.openpty(); os.write(b, b\"typed\"); print
 }
 
 /// Where sockets cannot be covered they are refused, and the user is told once.
-fn crowd(machine: &Machine) {
+fn crowd(machine: &MountedEnv) {
     for number in 0..MANY {
         fs::write(machine.root.join(format!("home/{number}")), "").unwrap();
     }
@@ -174,7 +175,7 @@ fn crowd(machine: &Machine) {
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
-    let machine = Machine::new(&std::env::current_dir().unwrap());
+    let machine = MountedEnv::new(&std::env::current_dir().unwrap());
     match drive.to_str().unwrap() {
         "home" => home_changes(&machine),
         "busy" => busy_folder(&machine),

@@ -6,9 +6,9 @@
 pub const THEN: &str = "\n---\n";
 
 /// One attempt: what it tries, the commands, and what the user runs afterwards.
-pub type Attempt = (&'static str, &'static str, &'static str);
+pub type NestedAttempt = (&'static str, &'static str, &'static str);
 
-pub const SETTINGS: &[Attempt] = &[
+pub const SETTINGS: &[NestedAttempt] = &[
     (
         "a monitor by git",
         "git init -q lib; git -C lib config core.fsmonitor @EVIL",
@@ -134,7 +134,7 @@ pub const SETTINGS: &[Attempt] = &[
     ),
 ];
 
-pub const HOOKS: &[Attempt] = &[
+pub const HOOKS: &[NestedAttempt] = &[
     (
         "a hook",
         "git init -q lib; mkdir -p lib/.git/hooks; cp @EVIL lib/.git/hooks/pre-commit",
@@ -183,7 +183,7 @@ pub const HOOKS: &[Attempt] = &[
     ),
 ];
 
-pub const PLACES: &[Attempt] = &[
+pub const PLACES: &[NestedAttempt] = &[
     (
         "a folder in place of a submodule",
         "rm -rf sub; git init -q sub; git -C sub config core.fsmonitor @EVIL",
@@ -375,7 +375,7 @@ pub const PLACES: &[Attempt] = &[
     ),
 ];
 
-pub const INCLUDED: &[Attempt] = &[
+pub const INCLUDED: &[NestedAttempt] = &[
     (
         "a file of the work tree that settings include",
         "printf '[core]\\n\\tfsmonitor = @EVIL\\n' >> .gitconfig",
@@ -414,7 +414,7 @@ pub const INCLUDED: &[Attempt] = &[
 ];
 
 /// Settings behind links. A command that begins with `user: ` is run by the user, outside the sandbox.
-pub const LINKED: &[Attempt] = &[
+pub const LINKED: &[NestedAttempt] = &[
     (
         "settings that are a link",
         "user: mv .git/config dot.cfg; ln -s ../dot.cfg .git/config\n---\n\

@@ -13,13 +13,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use pixir::SandboxLevel;
-use pixir::workbench::{Setup, Workbench};
+use pixir::workbench::{Workbench, WorkbenchSetup};
 use serde_json::json;
 
-use super::escape::{skip, tell};
-use super::nested_attempts::{Attempt, HOOKS, INCLUDED, LINKED, PLACES, SETTINGS, THEN};
+use super::escape::{print_note, skip};
+use super::nested_attempts::{HOOKS, INCLUDED, LINKED, NestedAttempt, PLACES, SETTINGS, THEN};
 use super::user_attempts::OF_THE_USER;
-use crate::support::torture::{Size, seed};
+use crate::support::torture::{SuiteSize, seed};
 
 /// The variable that makes a test process a driver, and says how commands are held.
 const DRIVE: &str = "PIXIR_TEST_NESTED";
@@ -31,7 +31,7 @@ const SAMPLE: usize = 8;
 const PATIENCE_MS: u64 = 60_000;
 
 /// A Workspace with repositories in it, and a place outside for the canary.
-struct GitArena {
+struct NestedGitEnv {
     _folder: tempfile::TempDir,
     root: PathBuf,
 }
@@ -54,7 +54,7 @@ git config --add include.path ../.gitconfig.local
 git add evil && git commit -qm first
 ";
 
-impl GitArena {
+impl NestedGitEnv {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
@@ -92,7 +92,7 @@ impl GitArena {
 
     fn bench(&self, profile: SandboxLevel, subreaper: bool) -> Workbench {
         let home = self.root.join("home");
-        let setup = Setup {
+        let setup = WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder: &self.root.join("work"),
             environment: vec![
@@ -108,7 +108,7 @@ impl GitArena {
             config.home = pixir::Home::new(home.join(".pixir"));
             config.sandbox.level = profile;
         };
-        Workbench::adjusted(setup, adjust).unwrap()
+        Workbench::with_config(setup, adjust).unwrap()
     }
 
     fn has_canary(&self) -> bool {
@@ -117,9 +117,9 @@ impl GitArena {
 }
 
 /// Makes one attempt and lets the user run the probe; gives whether a program was started outside.
-async fn escapes(attempt: &Attempt, profile: SandboxLevel, subreaper: bool) -> bool {
+async fn escapes(attempt: &NestedAttempt, profile: SandboxLevel, subreaper: bool) -> bool {
     let (_, commands, probe) = attempt;
-    let arena = GitArena::new();
+    let arena = NestedGitEnv::new();
     let bench = arena.bench(profile, subreaper);
     for command in commands.split(THEN) {
         if let Some(script) = command.strip_prefix("user: ") {
@@ -139,13 +139,13 @@ async fn escapes(attempt: &Attempt, profile: SandboxLevel, subreaper: bool) -> b
     arena.has_canary()
 }
 
-fn all_attempts() -> Vec<Attempt> {
+fn all_attempts() -> Vec<NestedAttempt> {
     [SETTINGS, HOOKS, PLACES, INCLUDED, LINKED, OF_THE_USER].concat()
 }
 
-fn chosen(salt: u64) -> Vec<Attempt> {
+fn chosen(salt: u64) -> Vec<NestedAttempt> {
     let mut attempts = all_attempts();
-    if Size::asked() != Size::Full {
+    if SuiteSize::from_environment() != SuiteSize::Full {
         fastrand::Rng::with_seed(seed() + salt).shuffle(&mut attempts);
         attempts.truncate(SAMPLE);
     }
@@ -157,7 +157,7 @@ fn judge(profile: SandboxLevel, subreaper: bool, who: &str) -> Vec<&'static str>
 }
 
 fn judge_each(
-    attempts: &[Attempt],
+    attempts: &[NestedAttempt],
     profile: SandboxLevel,
     subreaper: bool,
     who: &str,
@@ -170,7 +170,7 @@ fn judge_each(
             escaped.push(attempt.0);
         }
     }
-    tell(&format!(
+    print_note(&format!(
         "nested git: {who}, {profile:?}, without namespaces {subreaper}: {} attempts, {} started a program \
          outside (seed={})",
         attempts.len(),
@@ -261,7 +261,7 @@ fn git_starts_nothing_that_a_command_of_an_ordinary_user_named() {
         let output = driver.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{name}: {said}");
-        tell(said.lines().find(|line| line.starts_with("nested git:")).unwrap_or_default());
+        print_note(said.lines().find(|line| line.starts_with("nested git:")).unwrap_or_default());
     }
 }
 
@@ -269,7 +269,7 @@ fn git_starts_nothing_that_a_command_of_an_ordinary_user_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_git_makes_itself_stays_as_it_is() {
     for subreaper in [false, true] {
-        let arena = GitArena::new();
+        let arena = NestedGitEnv::new();
         let bench = arena.bench(SandboxLevel::Workspace, subreaper);
         for command in [
             "git init -q lib",
@@ -314,7 +314,7 @@ fn find_aside(folder: &Path) -> Vec<PathBuf> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_users_own_settings_and_hooks_of_a_nested_repository_stay() {
     for subreaper in [false, true] {
-        let arena = GitArena::new();
+        let arena = NestedGitEnv::new();
         let (ok, said) =
             arena.user("work/vendor", "git config core.pager less; git config alias.st '!true'");
         assert!(ok, "{said}");

@@ -3,11 +3,11 @@
 
 use std::fs;
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use crate::support::editor::Editor;
-use crate::support::{House, Stage, house};
+use crate::support::acp_client::AcpClient;
+use crate::support::{BinaryEnv, TestEnv, test_env};
 
 /// What the model does: commands and a file tool, then an answer.
 fn replies() -> Vec<Reply> {
@@ -24,16 +24,16 @@ fn replies() -> Vec<Reply> {
     ]
 }
 
-async fn house() -> House {
-    let house = House::with(replies()).await;
-    fs::create_dir_all(house.workspace().join(".idea")).unwrap();
-    house.write(".idea/workspace.xml", "<xml/>\n");
-    house.write(".idea/other.xml", "<xml/>\n");
-    house
+async fn new_test_env() -> TestEnv {
+    let env = TestEnv::with_replies(replies()).await;
+    fs::create_dir_all(env.workspace().join(".idea")).unwrap();
+    env.write(".idea/workspace.xml", "<xml/>\n");
+    env.write(".idea/other.xml", "<xml/>\n");
+    env
 }
 
-fn events(house: &House, kind: &str) -> Vec<Value> {
-    let text = fs::read_to_string(house::newest_log(&house.workspace())).unwrap();
+fn events(env: &TestEnv, kind: &str) -> Vec<Value> {
+    let text = fs::read_to_string(test_env::newest_log(&env.workspace())).unwrap();
     let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     all.filter(|event| event["type"] == kind).map(|event| event["data"].clone()).collect()
 }
@@ -43,59 +43,59 @@ const NAMED: &str =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_turn_names_what_commands_wrote_and_other_programs_run() {
-    let house = house().await;
-    let ran = house.pixir(&["serve it"]).exits(0);
+    let env = new_test_env().await;
+    let ran = env.run_pixir(&["serve it"]).assert_exit_code(0);
     assert_eq!(ran.out, "done\n");
     assert!(ran.err.contains(NAMED), "{}", ran.err);
     assert_eq!(ran.err.matches("programs outside the sandbox run").count(), 1, "{}", ran.err);
-    let said = events(&house, "assistant_message");
+    let said = events(&env, "assistant_message");
     let notice = said.last().unwrap()["metadata"]["notice"].as_str().unwrap().to_owned();
     assert!(notice.ends_with(NAMED), "{notice}");
     // They are ordinary work: nothing was altered.
-    assert_eq!(house.read(".envrc"), "export A=1\n");
-    assert_eq!(house.read(".husky/pre-commit"), "x\n");
+    assert_eq!(env.read(".envrc"), "export A=1\n");
+    assert_eq!(env.read(".husky/pre-commit"), "x\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_without_such_files_says_nothing() {
     let command = json!({"command": "echo x > src.rs; cat .envrc"});
-    let house = House::with([Reply::calls("bash", command), Reply::says("done")]).await;
-    house.write(".envrc", "export A=1\n");
-    let ran = house.pixir(&["serve it"]).exits(0);
+    let env = TestEnv::with_replies([Reply::calls("bash", command), Reply::says("done")]).await;
+    env.write(".envrc", "export A=1\n");
+    let ran = env.run_pixir(&["serve it"]).assert_exit_code(0);
     assert!(!ran.err.contains("outside the sandbox"), "{}", ran.err);
-    let said = events(&house, "assistant_message");
+    let said = events(&env, "assistant_message");
     assert_eq!(said.last().unwrap().get("metadata"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_fails_names_them_too() {
     let command = json!({"command": "echo x > .envrc"});
-    let house = House::with([Reply::calls("bash", command)]).await;
-    let ran = house.pixir(&["--max-iterations", "1", "serve it"]);
+    let env = TestEnv::with_replies([Reply::calls("bash", command)]).await;
+    let ran = env.run_pixir(&["--max-iterations", "1", "serve it"]);
     assert_ne!(ran.code, Some(0));
     assert!(ran.err.contains("look at them first: .envrc"), "{}", ran.err);
-    let failed = events(&house, "turn_failed");
+    let failed = events(&env, "turn_failed");
     assert!(failed[0]["notice"].as_str().unwrap().contains("first: .envrc"), "{failed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_editor_is_told_by_a_notice_or_by_words() {
     for takes_notices in [true, false] {
-        let script = Script::new([
+        let script = ModelScript::new([
             Reply::calls("bash", json!({"command": "echo x > .envrc"})),
             Reply::says("done"),
         ]);
-        let stage = Stage::new(Stage::mark(), script).await;
-        let mut editor = Editor::start(&stage, &["--auto"]);
-        editor.initialize(if takes_notices {
+        let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+        let mut client = AcpClient::start(&binary_env, &["--auto"]);
+        client.initialize(if takes_notices {
             json!({"session": {"notices": {}}})
         } else {
             json!({})
         });
-        let id = editor.session(&stage.workspace());
-        editor.turn(&id, "go").unwrap();
+        let id = client.new_session(&binary_env.workspace());
+        client.run_prompt(&id, "go").unwrap();
         let kind = if takes_notices { "notice" } else { "agent_message_chunk" };
-        let updates = editor.updates();
+        let updates = client.updates();
         let told: Vec<String> = updates
             .iter()
             .filter(|update| update["sessionUpdate"] == kind)
@@ -103,6 +103,6 @@ async fn an_editor_is_told_by_a_notice_or_by_words() {
             .filter(|update| update.contains("look at them first: .envrc"))
             .collect();
         assert_eq!(told.len(), 1, "{updates:?}");
-        assert!(editor.end().0.success());
+        assert!(client.close_and_wait().0.success());
     }
 }

@@ -11,11 +11,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use pixir::SandboxLevel;
-use pixir::workbench::{Answer, Workbench};
+use pixir::workbench::{ToolAnswer, Workbench};
 use serde_json::json;
 
-use super::endpoints::{AGAIN, Surroundings, parent};
-use super::escape::{skip, tell};
+use super::endpoints::{AGAIN, EndpointEnv, parent};
+use super::escape::{print_note, skip};
 
 /// The variable that makes a test process a driver, and says where.
 const DRIVE: &str = "PIXIR_TEST_REACH";
@@ -29,14 +29,14 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     })
 }
 
-async fn bash(bench: &Workbench, command: &str, network: bool) -> Answer {
+async fn bash(bench: &Workbench, command: &str, network: bool) -> ToolAnswer {
     let args = json!({"command": command, "timeout_ms": 60_000, "network": network});
     bench.call("bash", args).await.unwrap()
 }
 
 /// What is heard outside when a command tries everything; the level comes along.
 fn heard(
-    around: &Surroundings,
+    around: &EndpointEnv,
     profile: SandboxLevel,
     partial: bool,
     network: bool,
@@ -50,11 +50,11 @@ fn heard(
             // Who sends datagrams waits when many of them have not been heard.
             tokio::select! {
                 answer = &mut call => break answer,
-                () = tokio::time::sleep(Duration::from_millis(20)) => heard.extend(around.heard()),
+                () = tokio::time::sleep(Duration::from_millis(20)) => heard.extend(around.connected_endpoints()),
             }
         }
     });
-    heard.extend(around.heard());
+    heard.extend(around.connected_endpoints());
     let all = format!("made {} attempts", around.names().len());
     assert!(answer.text.contains(&all), "{}", answer.text);
     let level = answer.details["sandbox"].as_str().unwrap().to_owned();
@@ -63,7 +63,7 @@ fn heard(
 
 /// Every way of holding a command, with the network declared and not.
 fn try_everything(below: &Path) {
-    let around = Surroundings::below(below);
+    let around = EndpointEnv::below(below);
     let mut tried = 0;
     for partial in [false, true] {
         for profile in [SandboxLevel::Workspace, SandboxLevel::ReadOnly] {
@@ -78,12 +78,12 @@ fn try_everything(below: &Path) {
             }
         }
     }
-    tell(&format!("reach: {tried} attempts, 0 effects outside"));
+    print_note(&format!("reach: {tried} attempts, 0 effects outside"));
 }
 
 #[test]
 fn there_are_more_than_120_attempts_and_without_a_sandbox_each_reaches_somebody() {
-    let around = Surroundings::below(&parent());
+    let around = EndpointEnv::below(&parent());
     assert!(around.names().len() >= 120, "{}", around.names().len());
     let (heard, level) = heard(&around, SandboxLevel::Off, false, false);
     assert_eq!(level, "off");
@@ -115,7 +115,7 @@ fn drive(mut driver: Command, below: &Path) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
     let line = said.lines().find(|line| line.starts_with("reach:"));
-    tell(line.expect("it says what it did"));
+    print_note(line.expect("it says what it did"));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn is_full(bench: &Workbench) -> bool {
 
 #[test]
 fn a_socket_that_appears_while_a_command_runs_is_not_reached() {
-    let mut around = Surroundings::below(&parent());
+    let mut around = EndpointEnv::below(&parent());
     let bench = around.bench(SandboxLevel::Workspace, false);
     let work = around.root().join("work");
     let program = "import os, socket, time
@@ -195,7 +195,7 @@ for name in ['../outside/late.sock', '../home/late.sock']:
         };
         tokio::join!(bash(&bench, &command, true), appear).0
     });
-    assert_eq!(around.heard(), BTreeSet::new(), "{}", answer.text);
+    assert_eq!(around.connected_endpoints(), BTreeSet::new(), "{}", answer.text);
     // The same supervisor, and a socket that is there by now.
     let again = run(bash(
         &bench,
@@ -203,12 +203,12 @@ for name in ['../outside/late.sock', '../home/late.sock']:
         true,
     ));
     assert!(!again.ok, "{}", again.text);
-    assert_eq!(around.heard(), BTreeSet::new(), "{}", again.text);
+    assert_eq!(around.connected_endpoints(), BTreeSet::new(), "{}", again.text);
 }
 
 #[test]
 fn sockets_and_pipes_in_the_workspace_and_the_temp_folder_work() {
-    let mut around = Surroundings::below(&parent());
+    let mut around = EndpointEnv::below(&parent());
     let bench = around.bench(SandboxLevel::Workspace, false);
     if !is_full(&bench) {
         return;
@@ -227,14 +227,14 @@ os.mkfifo('pipe'); fd = os.open('pipe', os.O_RDWR); os.write(fd, b'x'); os.read(
         let command = format!("rm -f own.sock pipe $TMPDIR/*.sock; python3 - <<'P'\n{program}\nP");
         let answer = run(bash(&bench, &command, network));
         assert!(answer.ok, "{}", answer.text);
-        assert_eq!(around.heard(), BTreeSet::from(["server".to_owned()]));
+        assert_eq!(around.connected_endpoints(), BTreeSet::from(["server".to_owned()]));
     }
 }
 
 /// Node, Python and Rust's own library start programs with such pairs.
 #[test]
 fn connected_pairs_work_where_sockets_with_names_are_refused_and_reach_no_name() {
-    let around = Surroundings::below(&parent());
+    let around = EndpointEnv::below(&parent());
     let bench = around.bench(SandboxLevel::Workspace, true);
     let program = "import socket, multiprocessing
 for kind in [socket.SOCK_STREAM, socket.SOCK_SEQPACKET]:
@@ -252,7 +252,7 @@ for kind in [socket.SOCK_DGRAM, socket.SOCK_RAW]:
 a, b = multiprocessing.Pipe(); a.send('x'); print('and', b.recv())";
     let answer = run(bash(&bench, &format!("python3 - <<'P'\n{program}\nP"), false));
     assert!(answer.ok && answer.text.contains("and x"), "{}", answer.text);
-    assert_eq!(around.heard(), BTreeSet::new(), "{}", answer.text);
+    assert_eq!(around.connected_endpoints(), BTreeSet::new(), "{}", answer.text);
     let refused = answer.text.matches("refused\n").count();
     // A kernel with newer rules looks at names itself.
     assert!(refused == 2 || refused == 0, "{}", answer.text);
@@ -261,7 +261,7 @@ a, b = multiprocessing.Pipe(); a.send('x'); print('and', b.recv())";
 /// A call can declare Unix sockets where those of others cannot be hidden; elsewhere that changes nothing.
 #[test]
 fn sockets_work_for_a_call_that_declares_them_where_they_are_refused() {
-    let mut around = Surroundings::below(&parent());
+    let mut around = EndpointEnv::below(&parent());
     around.bind("outside/declared.sock");
     let program = "import socket, os
 s = socket.socket(socket.AF_UNIX); s.bind(os.environ['TMPDIR'] + '/own.sock'); print('bound')
@@ -289,21 +289,21 @@ c = socket.socket(socket.AF_UNIX); c.connect('../outside/declared.sock'); c.send
             "{}",
             declared.text
         );
-        let heard = around.heard();
+        let heard = around.connected_endpoints();
         assert_eq!(heard.contains("declared"), is_writing, "{heard:?}");
     }
     let full = around.bench(SandboxLevel::Workspace, false);
     if is_full(&full) {
         let answer = call(&full, true);
         assert!(answer.text.contains("bound\npaired") && !answer.ok, "{}", answer.text);
-        assert_eq!(around.heard(), BTreeSet::new(), "{}", answer.text);
+        assert_eq!(around.connected_endpoints(), BTreeSet::new(), "{}", answer.text);
     }
 }
 
 /// The kernel lists it nowhere that Pixir could look.
 #[test]
 fn a_socket_of_another_network_namespace_is_not_reached() {
-    let around = Surroundings::below(&parent());
+    let around = EndpointEnv::below(&parent());
     let user = if rustix::process::geteuid().is_root() { "-n" } else { "-rn" };
     let program = "import socket, sys
 s = socket.socket(socket.AF_UNIX); s.bind('outside/far.sock'); s.listen(); print('ready', flush=True)
@@ -348,7 +348,7 @@ while word != b'stop':
 /// Reading takes what was meant for another program.
 #[test]
 fn a_named_pipe_outside_is_not_read() {
-    let around = Surroundings::below(&parent());
+    let around = EndpointEnv::below(&parent());
     let pipe = around.root().join("home/initctl");
     let read = "python3 -c 'import os; print(os.read(os.open(\"../home/initctl\", os.O_RDONLY|os.O_NONBLOCK), 99))'";
     fs::OpenOptions::new().write(true).open(pipe).unwrap().write_all(b"for-another").unwrap();
@@ -374,7 +374,7 @@ queue = libc.mq_open(name, 0o4102 if sys.argv[1] == 'count' else 0o4001, 0o666, 
 if queue < 0: sys.exit('there is none')
 if sys.argv[1] == 'send': sys.exit(libc.mq_send(queue, b'x', 1, 0) != 0)
 attributes = (ctypes.c_long * 8)(); libc.mq_getattr(queue, attributes); print(attributes[3])";
-    let around = Surroundings::below(&parent());
+    let around = EndpointEnv::below(&parent());
     let name = format!("/pixir-{:08x}", fastrand::u32(..));
     let outside = |what: &str| {
         let output = Command::new("python3").args(["-c", QUEUE, what, &name]).output().unwrap();
@@ -400,7 +400,7 @@ attributes = (ctypes.c_long * 8)(); libc.mq_getattr(queue, attributes); print(at
 /// Overlays remember what they found; what the user changes between two commands is seen.
 #[test]
 fn what_changed_outside_is_seen_by_the_next_command() {
-    let around = Surroundings::below(&parent());
+    let around = EndpointEnv::below(&parent());
     let bench = around.bench(SandboxLevel::Workspace, false);
     let outside = |name: &str| -> PathBuf { around.root().join("outside").join(name) };
     fs::write(outside("settings"), "old\n").unwrap();
@@ -420,7 +420,7 @@ fn what_changed_outside_is_seen_by_the_next_command() {
 /// Programs, libraries and caches outside the Workspace are used as before.
 #[test]
 fn programs_outside_are_run_and_read_as_before() {
-    let around = Surroundings::below(&parent());
+    let around = EndpointEnv::below(&parent());
     let bench = around.bench(SandboxLevel::Workspace, false);
     let bin = around.root().join("outside/bin");
     fs::create_dir(&bin).unwrap();

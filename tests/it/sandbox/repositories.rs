@@ -8,19 +8,19 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pixir::scripted::Reply;
-use pixir::workbench::{Answer, Setup, Workbench};
+use pixir::workbench::{ToolAnswer, Workbench, WorkbenchSetup};
 use serde_json::json;
 
-use crate::support::House;
-use crate::support::house::DEADLINE;
+use crate::support::TestEnv;
+use crate::support::test_env::DEADLINE;
 
 /// A Workspace in a folder of its own, and its tools.
-struct Place {
+struct RepositoryEnv {
     folder: tempfile::TempDir,
     subreaper: bool,
 }
 
-impl Place {
+impl RepositoryEnv {
     fn new(subreaper: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("work")).unwrap();
@@ -41,7 +41,7 @@ impl Place {
     }
 
     fn bench(&self) -> Workbench {
-        let setup = Setup {
+        let setup = WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder: &self.path(""),
             environment: vec![
@@ -55,7 +55,7 @@ impl Place {
         Workbench::new(setup).unwrap()
     }
 
-    async fn run(&self, command: &str) -> Answer {
+    async fn run(&self, command: &str) -> ToolAnswer {
         self.bench().call("bash", json!({ "command": command })).await.unwrap()
     }
 }
@@ -64,7 +64,7 @@ impl Place {
 const EVIL: &str = "[core]\n\tfsmonitor = touch evil; false\n";
 
 /// Commands that plant it, in a shell.
-fn plant(git: &str) -> String {
+fn plant_command(git: &str) -> String {
     format!(
         "mkdir -p {git}/hooks; printf '[core]\\n\\tfsmonitor = evil\\n' >> {git}/config; \
          echo evil > {git}/hooks/pre-commit; chmod +x {git}/hooks/pre-commit"
@@ -89,7 +89,7 @@ async fn a_repository_may_come_to_be_and_starts_nothing() {
         return;
     }
     for subreaper in [false, true] {
-        let place = Place::new(subreaper);
+        let place = RepositoryEnv::new(subreaper);
         let commit = "git init -q . && git config user.name A && git config user.email a@b.c && \
             echo x > f && git add f && git commit -qm one && git log --oneline";
         let answer = place.run(commit).await;
@@ -97,7 +97,7 @@ async fn a_repository_may_come_to_be_and_starts_nothing() {
         assert!(!answer.text.contains("were restored"), "{}", answer.text);
         assert!(place.read(".git/config").contains("email = a@b.c"));
         // From now on it is kept like any other.
-        place.run(&plant(".git")).await;
+        place.run(&plant_command(".git")).await;
         holds_nothing_evil(&place.path(".git"));
         let again = place.run("echo y > f && git commit -qam two && git log --oneline").await;
         assert!(again.text.contains(" two\n"), "{}", again.text);
@@ -107,25 +107,25 @@ async fn a_repository_may_come_to_be_and_starts_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planted_repository_is_tamed_and_that_is_told() {
     for subreaper in [false, true] {
-        let place = Place::new(subreaper);
+        let place = RepositoryEnv::new(subreaper);
         // The Workspace lies below the top of a repository.
         fs::create_dir_all(place.folder.path().join(".git/hooks")).unwrap();
-        let answer = place.run(&plant(".git")).await;
+        let answer = place.run(&plant_command(".git")).await;
         assert!(answer.text.contains("which were restored"), "{}", answer.text);
         assert!(answer.text.contains(".git/config") && answer.text.contains("pre-commit"));
         holds_nothing_evil(&place.path(".git"));
-        let place = Place::new(subreaper);
-        let answer = place.run(&format!("{}; echo 'gitdir: g' > .git", plant("g"))).await;
+        let place = RepositoryEnv::new(subreaper);
+        let answer = place.run(&format!("{}; echo 'gitdir: g' > .git", plant_command("g"))).await;
         assert!(answer.text.contains("which were restored"), "{}", answer.text);
         assert!(!place.path(".git").exists());
         let answer = place.run("ln -s g .git").await;
         assert!(answer.text.contains("which were restored"), "{}", answer.text);
         assert!(place.path(".git").symlink_metadata().is_err());
-        let bare = format!("mkdir -p objects refs && touch HEAD && {}", plant("."));
+        let bare = format!("mkdir -p objects refs && touch HEAD && {}", plant_command("."));
         place.run(&bare).await;
         holds_nothing_evil(&place.path(""));
         // And it stays tame.
-        place.run(&plant(".")).await;
+        place.run(&plant_command(".")).await;
         holds_nothing_evil(&place.path(""));
     }
 }
@@ -134,13 +134,13 @@ async fn a_planted_repository_is_tamed_and_that_is_told() {
 async fn a_link_for_a_repository_keeps_what_it_leads_to() {
     for subreaper in [false, true] {
         for attempt in [
-            plant(".git"),
-            plant("repo"),
-            format!("mv repo other; mkdir repo; {}", plant("repo")),
-            format!("rm .git; {}", plant(".git")),
-            format!("{}; ln -sfn evil .git", plant("evil")),
+            plant_command(".git"),
+            plant_command("repo"),
+            format!("mv repo other; mkdir repo; {}", plant_command("repo")),
+            format!("rm .git; {}", plant_command(".git")),
+            format!("{}; ln -sfn evil .git", plant_command("evil")),
         ] {
-            let place = Place::new(subreaper);
+            let place = RepositoryEnv::new(subreaper);
             place.write("repo/HEAD", "ref: refs/heads/main\n");
             place.write("repo/config", "[core]\n\tbare = false\n");
             place.write("repo/hooks/x.sample", "true\n");
@@ -156,12 +156,12 @@ async fn a_link_for_a_repository_keeps_what_it_leads_to() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repository_behind_a_link_is_not_moved_aside_with_its_folder() {
     for subreaper in [false, true] {
-        let place = Place::new(subreaper);
+        let place = RepositoryEnv::new(subreaper);
         place.write("a/b/repo/HEAD", "ref: refs/heads/main\n");
         place.write("a/b/repo/config", "[core]\n\tbare = false\n");
         symlink("a/b/repo", place.path(".git")).unwrap();
         for way in ["a", "a/b", "a/b/repo"] {
-            place.run(&format!("mv {way} aside; {}", plant("a/b/repo"))).await;
+            place.run(&format!("mv {way} aside; {}", plant_command("a/b/repo"))).await;
             holds_nothing_evil(&place.path("a/b/repo"));
             holds_nothing_evil(&place.path(".git"));
             place.run(&format!("rm -rf {way}; mv aside {way}")).await;
@@ -172,13 +172,13 @@ async fn a_repository_behind_a_link_is_not_moved_aside_with_its_folder() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_to_a_repository_outside_is_not_written_through() {
     for subreaper in [false, true] {
-        let place = Place::new(subreaper);
+        let place = RepositoryEnv::new(subreaper);
         let outside = place.folder.path().join("outside");
         fs::create_dir_all(outside.join("hooks")).unwrap();
         fs::write(outside.join("config"), "").unwrap();
         symlink("../outside", place.path(".git")).unwrap();
-        place.run(&plant(".git")).await;
-        place.run(&format!("rm -rf .git; {}", plant(".git"))).await;
+        place.run(&plant_command(".git")).await;
+        place.run(&format!("rm -rf .git; {}", plant_command(".git"))).await;
         assert_eq!(fs::read_link(place.path(".git")).unwrap(), Path::new("../outside"));
         holds_nothing_evil(&outside);
     }
@@ -196,12 +196,12 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_is_abandoned_is_looked_at_all_the_same() {
     for subreaper in [false, true] {
-        let place = Place::new(subreaper);
+        let place = RepositoryEnv::new(subreaper);
         place.write(".git/HEAD", "");
         place.write(".git/config", "one");
         let plant = format!(
             "trap '' TERM; {}; echo ../evil > .git/commondir; touch ready; sleep 600",
-            plant(".git")
+            plant_command(".git")
         );
         let bench = place.bench();
         {
@@ -229,22 +229,22 @@ async fn a_command_that_is_abandoned_is_looked_at_all_the_same() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_background_command_planted_is_gone_when_the_run_ends() {
     let plant = "echo ../evil > .git/commondir; touch ready; sleep 600";
-    let house = House::with([
+    let env = TestEnv::with_replies([
         Reply::calls("bash", json!({ "command": plant, "background": true })),
         Reply::calls("bash", json!({"command": "while [ ! -e ready ]; do sleep 0.01; done"})),
         Reply::says("done"),
     ])
     .await;
-    fs::create_dir_all(house.workspace().join(".git/hooks")).unwrap();
-    house.write(".git/config", "one");
-    house.pixir(&["serve it"]).exits(0);
-    assert!(house.workspace().join("ready").exists());
-    assert!(!house.workspace().join(".git/commondir").exists());
+    fs::create_dir_all(env.workspace().join(".git/hooks")).unwrap();
+    env.write(".git/config", "one");
+    env.run_pixir(&["serve it"]).assert_exit_code(0);
+    assert!(env.workspace().join("ready").exists());
+    assert!(!env.workspace().join(".git/commondir").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_background_command_cannot_pass_its_change_off_as_the_users() {
-    let place = Place::new(true);
+    let place = RepositoryEnv::new(true);
     place.write(".git/HEAD", "");
     place.write(".git/config", "one");
     let bench = place.bench();

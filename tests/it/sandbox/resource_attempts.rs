@@ -6,7 +6,7 @@ pub struct ResourceAttempt {
     /// A line that begins with `py:` is a program.
     pub command: &'static str,
     /// The result says one of these.
-    pub told: &'static [&'static str],
+    pub expected_result: &'static [&'static str],
     /// What it can use up where nothing limits it but the memory of its control group.
     pub takes: Takes,
 }
@@ -34,7 +34,7 @@ const fn attempt(
     told: &'static [&'static str],
     takes: Takes,
 ) -> ResourceAttempt {
-    ResourceAttempt { name, command, told, takes }
+    ResourceAttempt { name, command, expected_result: told, takes }
 }
 
 /// Attempts that killed Pixir itself when nothing was limited.

@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use pixir::scripted::Reply;
-use pixir::workbench::{Setup, Workbench};
+use pixir::workbench::{Workbench, WorkbenchSetup};
 use pixir::{NetworkRule, PermissionMode, SandboxLevel, SocketRule};
 use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
 use serde_json::{Value, json};
 
-use crate::support::House;
+use crate::support::TestEnv;
 
 /// The variable that makes a test process a driver, and says what its kernel lacks.
 const DRIVE: &str = "PIXIR_TEST_KERNEL";
@@ -19,7 +19,7 @@ const DRIVE: &str = "PIXIR_TEST_KERNEL";
 const LANDLOCK: i64 = 444;
 
 /// A test environment whose model runs these commands, one after the other.
-async fn house(commands: &[(&str, bool)]) -> House {
+async fn new_test_env(commands: &[(&str, bool)]) -> TestEnv {
     let calls = commands.iter().map(|(command, network)| {
         let mut args = json!({ "command": command });
         if *network {
@@ -27,33 +27,33 @@ async fn house(commands: &[(&str, bool)]) -> House {
         }
         Reply::calls("bash", args)
     });
-    House::with(calls.chain([Reply::says("done")])).await
+    TestEnv::with_replies(calls.chain([Reply::says("done")])).await
 }
 
 /// The Events of the only Session.
-fn events(house: &House, kind: &str) -> Vec<Value> {
-    let logs = crate::support::house::logs(&house.workspace());
+fn events(env: &TestEnv, kind: &str) -> Vec<Value> {
+    let logs = crate::support::test_env::log_files(&env.workspace());
     let text = fs::read_to_string(&logs[0]).unwrap();
     let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     all.filter(|event| event["type"] == kind).map(|event| event["data"].clone()).collect()
 }
 
-fn outputs(house: &House) -> Vec<String> {
+fn outputs(env: &TestEnv) -> Vec<String> {
     let text = |result: Value| result["output"].as_str().unwrap_or_default().to_owned();
-    events(house, "tool_result").into_iter().map(text).collect()
+    events(env, "tool_result").into_iter().map(text).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_network_is_there_for_a_call_that_declares_it_and_that_is_recorded() {
-    let house = house(&[("echo x > /dev/tcp/192.0.2.1/80", false), ("true", true)]).await;
-    house.turn("go").await;
-    let outputs = outputs(&house);
+    let env = new_test_env(&[("echo x > /dev/tcp/192.0.2.1/80", false), ("true", true)]).await;
+    env.run_turn("go").await;
+    let outputs = outputs(&env);
     assert!(
         outputs[0].contains("did not declare it; repeat it with network: true"),
         "{}",
         outputs[0]
     );
-    let decisions = events(&house, "permission_decision");
+    let decisions = events(&env, "permission_decision");
     assert_eq!(decisions.len(), 1, "{decisions:?}");
     assert_eq!(
         (&decisions[0]["decision"], &decisions[0]["rule"]),
@@ -72,11 +72,11 @@ async fn declared_sockets_are_permitted_like_the_network() {
         (PermissionMode::ReadOnly, Some("read_only"), SocketRule::Ask),
         (PermissionMode::Auto, None, SocketRule::Deny),
     ] {
-        let mut house = House::with([call(), call(), Reply::says("done")]).await;
-        house.config.permission_mode = mode.clone();
-        house.config.sandbox.local_sockets = socket_rule;
-        house.turn("go").await;
-        let decisions = events(&house, "permission_decision");
+        let mut env = TestEnv::with_replies([call(), call(), Reply::says("done")]).await;
+        env.config.permission_mode = mode.clone();
+        env.config.sandbox.local_sockets = socket_rule;
+        env.run_turn("go").await;
+        let decisions = events(&env, "permission_decision");
         let first = decisions.first().and_then(|decision| decision["rule"].as_str());
         assert_eq!(first, rule, "{mode:?} {decisions:?}");
         // Also where no socket outside can be reached: what was asked for must not depend on the moment.
@@ -90,48 +90,49 @@ async fn a_declared_network_reaches_the_machine() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let reach = format!("exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached");
-    let house = house(&[(&reach, false), (&reach, true)]).await;
-    house.turn("go").await;
-    let outputs = outputs(&house);
+    let env = new_test_env(&[(&reach, false), (&reach, true)]).await;
+    env.run_turn("go").await;
+    let outputs = outputs(&env);
     assert!(!outputs[0].contains("reached"), "{}", outputs[0]);
     assert!(outputs[1].contains("reached"), "{}", outputs[1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_that_the_user_denies_is_denied() {
-    let mut house = house(&[("true", true)]).await;
-    house.config.sandbox.network = NetworkRule::Deny;
-    house.turn("go").await;
-    let results = events(&house, "tool_result");
+    let mut env = new_test_env(&[("true", true)]).await;
+    env.config.sandbox.network = NetworkRule::Deny;
+    env.run_turn("go").await;
+    let results = events(&env, "tool_result");
     assert_eq!(results[0]["error"]["kind"], "permission_denied", "{results:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_session_runs_commands_that_change_nothing() {
-    let mut house =
-        house(&[("cat f", false), ("echo x > f; echo x > new", false), ("true", true)]).await;
-    house.config.permission_mode = PermissionMode::ReadOnly;
-    house.write("f", "mine\n");
-    house.turn("go").await;
-    let outputs = outputs(&house);
+    let mut env =
+        new_test_env(&[("cat f", false), ("echo x > f; echo x > new", false), ("true", true)])
+            .await;
+    env.config.permission_mode = PermissionMode::ReadOnly;
+    env.write("f", "mine\n");
+    env.run_turn("go").await;
+    let outputs = outputs(&env);
     assert!(outputs[0].starts_with("mine\n"), "{}", outputs[0]);
     assert!(outputs[1].contains("because this Session is read-only"), "{}", outputs[1]);
-    assert_eq!(house.read("f"), "mine\n");
-    assert!(!house.workspace().join("new").exists());
-    let decisions = events(&house, "permission_decision");
+    assert_eq!(env.read("f"), "mine\n");
+    assert!(!env.workspace().join("new").exists());
+    let decisions = events(&env, "permission_decision");
     let rules: Vec<&str> = decisions.iter().filter_map(|one| one["rule"].as_str()).collect();
     assert_eq!(rules, ["read_only_sandbox", "read_only_sandbox", "read_only"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_sandbox_it_is_said_and_read_only_runs_nothing() {
-    let mut house = house(&[("true", false)]).await;
-    house.config.sandbox.level = SandboxLevel::Off;
-    house.config.permission_mode = PermissionMode::ReadOnly;
-    let (conversation, _) = house.turn("go").await;
+    let mut env = new_test_env(&[("true", false)]).await;
+    env.config.sandbox.level = SandboxLevel::Off;
+    env.config.permission_mode = PermissionMode::ReadOnly;
+    let (conversation, _) = env.run_turn("go").await;
     assert!(conversation.notices().iter().any(|notice| notice.contains("the sandbox is off")));
-    assert_eq!(events(&house, "session_started")[0]["sandbox_mode"], "off");
-    assert_eq!(events(&house, "tool_result")[0]["error"]["kind"], "permission_denied");
+    assert_eq!(events(&env, "session_started")[0]["sandbox_mode"], "off");
+    assert_eq!(events(&env, "tool_result")[0]["error"]["kind"], "permission_denied");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,42 +140,42 @@ async fn temporary_files_stay_for_the_session_and_nobody_else_sees_them() {
     let name = format!("story-{:08x}", fastrand::u32(..));
     let write = format!("echo kept > \"$TMPDIR/{name}\"");
     let read = format!("cat \"$TMPDIR/{name}\"");
-    let house = house(&[(&write, false), (&read, true)]).await;
-    let (conversation, _) = house.turn("go").await;
-    assert!(outputs(&house)[1].starts_with("kept\n"), "{:?}", outputs(&house));
+    let env = new_test_env(&[(&write, false), (&read, true)]).await;
+    let (conversation, _) = env.run_turn("go").await;
+    assert!(outputs(&env)[1].starts_with("kept\n"), "{:?}", outputs(&env));
     assert!(!Path::new("/tmp").join(&name).exists());
-    assert_eq!(events(&house, "session_started")[0]["sandbox_mode"], "workspace");
+    assert_eq!(events(&env, "session_started")[0]["sandbox_mode"], "workspace");
     drop(conversation);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_denied_access_is_explained_in_one_line() {
-    let mut house = house(&[
+    let mut env = new_test_env(&[
         ("echo x > ~/outside", false),
         ("cat ~/.ssh/id", false),
         ("head -c 300000 /dev/zero > big", false),
     ])
     .await;
-    house.config.sandbox.file_bytes = 100_000;
-    fs::create_dir_all(house.home().join(".ssh")).unwrap();
-    fs::write(house.home().join(".ssh/id"), "planted-key").unwrap();
-    house.turn("go").await;
-    let outputs = outputs(&house);
+    env.config.sandbox.file_bytes = 100_000;
+    fs::create_dir_all(env.home().join(".ssh")).unwrap();
+    fs::write(env.home().join(".ssh/id"), "planted-key").unwrap();
+    env.run_turn("go").await;
+    let outputs = outputs(&env);
     assert!(outputs[0].contains("[sandbox: if this was a refused access"), "{}", outputs[0]);
     assert!(outputs[1].contains(".ssh/id is hidden from commands"), "{}", outputs[1]);
     assert!(!outputs[1].contains("planted-key"), "{}", outputs[1]);
-    assert_eq!(fs::metadata(house.workspace().join("big")).unwrap().len(), 100_000);
-    assert!(!house.home().join("outside").exists());
+    assert_eq!(fs::metadata(env.workspace().join("big")).unwrap().len(), 100_000);
+    assert!(!env.home().join("outside").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_processes_ends_at_the_limit() {
     let storm = "python3 -c '\nimport os,time\nn=0\nwhile n<3000:\n  try:\n    if os.fork()==0:\n      \
         time.sleep(20); os._exit(0)\n  except OSError: break\n  n+=1\nprint(\"forks\", n)'";
-    let mut house = house(&[(storm, false)]).await;
-    house.config.sandbox.processes = 600;
-    house.turn("go").await;
-    let output = outputs(&house).remove(0);
+    let mut env = new_test_env(&[(storm, false)]).await;
+    env.config.sandbox.processes = 600;
+    env.run_turn("go").await;
+    let output = outputs(&env).remove(0);
     let forks = output.lines().next().unwrap().rsplit(' ').next().unwrap().parse::<u32>();
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     if rustix::process::geteuid().is_root() && release.starts_with("5.") {
@@ -186,17 +187,17 @@ async fn a_storm_of_processes_ends_at_the_limit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_would_redirect_git_is_taken_away_and_told() {
-    let house = house(&[("mkdir -p evil && echo ../evil > .git/commondir", false)]).await;
-    fs::create_dir_all(house.workspace().join(".git/hooks")).unwrap();
-    house.write(".git/config", "");
-    house.turn("go").await;
-    let outputs = outputs(&house);
+    let env = new_test_env(&[("mkdir -p evil && echo ../evil > .git/commondir", false)]).await;
+    fs::create_dir_all(env.workspace().join(".git/hooks")).unwrap();
+    env.write(".git/config", "");
+    env.run_turn("go").await;
+    let outputs = outputs(&env);
     assert!(outputs[0].contains("which were restored") && outputs[0].contains("commondir"));
-    assert!(!house.workspace().join(".git/commondir").exists());
+    assert!(!env.workspace().join(".git/commondir").exists());
 }
 
 fn bench(folder: &Path, level: SandboxLevel) -> Workbench {
-    let setup = Setup {
+    let setup = WorkbenchSetup {
         own_binary: env!("CARGO_BIN_EXE_pixir").into(),
         folder,
         environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
@@ -204,7 +205,7 @@ fn bench(folder: &Path, level: SandboxLevel) -> Workbench {
         drain: Duration::from_millis(100),
         grace: Duration::from_millis(300),
     };
-    Workbench::adjusted(setup, |config| config.sandbox.level = level).unwrap()
+    Workbench::with_config(setup, |config| config.sandbox.level = level).unwrap()
 }
 
 /// Takes a system call from this process and all it will start.
@@ -271,7 +272,7 @@ fn without_namespaces_the_sandbox_is_partial_told_once_and_mends() {
 
 /// Tools that do without namespaces, or with.
 fn plain_bench(folder: &Path, subreaper: bool) -> Workbench {
-    let setup = Setup {
+    let setup = WorkbenchSetup {
         own_binary: env!("CARGO_BIN_EXE_pixir").into(),
         folder,
         environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],

@@ -1,9 +1,9 @@
 //! Attempts through settings of git that lie outside of every repository, and of which something is in
 //! the Workspace. Words as in `nested_attempts`.
 
-use super::nested_attempts::Attempt;
+use super::nested_attempts::NestedAttempt;
 
-pub const OF_THE_USER: &[Attempt] = &[
+pub const OF_THE_USER: &[NestedAttempt] = &[
     (
         "a file that the user's own settings include",
         "user: printf '[user]\\n' > team.cfg; git config --global include.path @WORK/team.cfg\n---\n\

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pixir::workbench::{Answer, Setup, Workbench};
+use pixir::workbench::{ToolAnswer, Workbench, WorkbenchSetup};
 use serde_json::json;
 
 const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -15,12 +15,12 @@ const SECRET: &str = "private letter";
 const DEADLINE: Duration = Duration::from_mins(1);
 
 /// A home with a private file, a temp folder, and Workspaces beside each other, where commands can see them.
-struct Place {
+struct WidenedEnv {
     root: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Place {
+impl WidenedEnv {
     fn new() -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let root = folder.path().canonicalize().unwrap();
@@ -48,7 +48,7 @@ impl Place {
             environment.push(("PATH".into(), PROGRAMS.into()));
         }
         environment.extend(variables.iter().map(|(name, path)| (name.into(), path.clone().into())));
-        let setup = Setup {
+        let setup = WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
             folder: &self.path(workspace),
             environment,
@@ -57,11 +57,11 @@ impl Place {
             grace: Duration::from_millis(50),
         };
         let home = pixir::Home::new(home.join(".pixir"));
-        Workbench::adjusted(setup, |config| config.home = home).unwrap()
+        Workbench::with_config(setup, |config| config.home = home).unwrap()
     }
 }
 
-async fn bash(bench: &Workbench, command: &str) -> Answer {
+async fn bash(bench: &Workbench, command: &str) -> ToolAnswer {
     bench.call("bash", json!({ "command": command, "timeout_ms": 30_000 })).await.unwrap()
 }
 
@@ -82,7 +82,7 @@ fn path_with(folder: &Path) -> PathBuf {
 #[test]
 fn a_link_in_place_of_a_folder_that_the_environment_names_shows_nothing() {
     for subreaper in [false, true] {
-        let place = Place::new();
+        let place = WidenedEnv::new();
         let bin = place.path("projects/one/node_modules/.bin");
         let venv = place.path("projects/one/.venv");
         fs::create_dir_all(&bin).unwrap();
@@ -107,7 +107,7 @@ fn a_link_in_place_of_a_folder_that_the_environment_names_shows_nothing() {
 
 #[test]
 fn a_socket_that_the_environment_names_is_not_shown() {
-    let place = Place::new();
+    let place = WidenedEnv::new();
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().canonicalize().unwrap().join("daemon.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
@@ -129,7 +129,7 @@ fn a_socket_that_the_environment_names_is_not_shown() {
 #[test]
 fn a_cache_behind_a_link_of_the_workspace_shows_nothing() {
     for subreaper in [false, true] {
-        let place = Place::new();
+        let place = WidenedEnv::new();
         fs::create_dir_all(place.path("projects/one/.cargo-home")).unwrap();
         symlink(place.path("documents"), place.path("projects/one/xdg")).unwrap();
         let variables = [
@@ -152,7 +152,7 @@ fn a_cache_behind_a_link_of_the_workspace_shows_nothing() {
 
 #[test]
 fn what_a_command_puts_in_the_way_of_a_cover_costs_no_namespaces() {
-    let place = Place::new();
+    let place = WidenedEnv::new();
     run(async {
         let bench = place.bench("projects/one", false, &[]);
         let planted = bash(&bench, "echo x > ~/.cache/huggingface").await;
@@ -177,7 +177,7 @@ fn what_a_command_puts_in_the_way_of_a_cover_costs_no_namespaces() {
 #[test]
 fn workspaces_share_no_private_layers() {
     for subreaper in [false, true] {
-        let place = Place::new();
+        let place = WidenedEnv::new();
         run(async {
             // Variables lead to private folders where nothing can be mounted.
             let cache = "${XDG_CACHE_HOME:-$HOME/.cache}";
@@ -197,7 +197,7 @@ fn workspaces_share_no_private_layers() {
 
 #[test]
 fn a_link_to_a_credential_that_leads_back_hides_both_ends() {
-    let place = Place::new();
+    let place = WidenedEnv::new();
     let outside = place.root.join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("first"), SECRET).unwrap();
@@ -227,7 +227,7 @@ fn a_link_to_a_credential_that_leads_back_hides_both_ends() {
 #[test]
 fn a_workspace_that_the_user_moves_meanwhile_stays_where_it_was_put() {
     for subreaper in [false, true] {
-        let place = Place::new();
+        let place = WidenedEnv::new();
         let work = place.path("projects/one");
         fs::create_dir_all(work.join(".git/hooks")).unwrap();
         fs::create_dir_all(work.join(".pixir")).unwrap();

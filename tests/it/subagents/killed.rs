@@ -5,20 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::json;
 
-use super::cast::{self, GO, agree, events, lives, task};
-use crate::support::Stage;
-use crate::support::house::logs;
-use crate::support::torture::{self, Size};
+use super::scripted_family::{
+    self, GO, check_family_logs, last_task, read_events, subagent_events,
+};
+use crate::support::BinaryEnv;
+use crate::support::test_env::log_files;
+use crate::support::torture::{self, SuiteSize};
 
 /// A parent with three children, one of which has a child; all of them write, and one runs a command.
-fn script(mark: &str, requests: Arc<AtomicUsize>) -> Script {
+fn script(mark: &str, requests: Arc<AtomicUsize>) -> ModelScript {
     let mark = mark.to_owned();
-    Script::answering(move |request| {
+    ModelScript::answering(move |request| {
         requests.fetch_add(1, Ordering::SeqCst);
-        let (task, step) = (task(request), request.outputs().len());
+        let (task, step) = (last_task(request), request.outputs().len());
         let spawn = |task: &str| json!({"task": task});
         match (task.as_deref(), step) {
             (None, 0) if request.user_texts().contains(&"go on") => Reply::says("I went on."),
@@ -43,23 +45,23 @@ fn script(mark: &str, requests: Arc<AtomicUsize>) -> Script {
 }
 
 /// The parent of all.
-fn root(stage: &Stage) -> Option<std::path::PathBuf> {
-    logs(&stage.workspace()).into_iter().find(|path| {
-        let first = events(path).into_iter().next();
+fn root(env: &BinaryEnv) -> Option<std::path::PathBuf> {
+    log_files(&env.workspace()).into_iter().find(|path| {
+        let first = read_events(path).into_iter().next();
         first.is_some_and(|first| first["data"]["parent_session_id"].is_null())
     })
 }
 
 async fn die(seed: u64) -> bool {
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mark, requests) = (Stage::mark(), Arc::new(AtomicUsize::new(0)));
-    let stage = Stage::new(mark.clone(), script(&mark, requests.clone())).await;
+    let (mark, requests) = (BinaryEnv::new_mark(), Arc::new(AtomicUsize::new(0)));
+    let env = BinaryEnv::new(mark.clone(), script(&mark, requests.clone())).await;
     let until = random.usize(0..13);
     let later = Duration::from_micros(random.u64(0..60_000));
     tokio::task::block_in_place(|| {
-        let mut running = stage.start(&[GO]);
+        let mut running = env.start(&[GO]);
         let is_there = || requests.load(Ordering::SeqCst) >= until;
-        let over = |running: &mut crate::support::stage::Running| {
+        let over = |running: &mut crate::support::binary_env::RunningProcess| {
             running.child.try_wait().unwrap().is_some()
         };
         while !is_there() && !over(&mut running) {
@@ -71,41 +73,45 @@ async fn die(seed: u64) -> bool {
             running.signal(rustix::process::Signal::KILL);
         }
         running.end();
-        stage.assert_nothing_survives();
-        let Some(path) = root(&stage) else { return was_killed };
+        env.assert_nothing_survives();
+        let Some(path) = root(&env) else { return was_killed };
         let id = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let status = stage.run(&["agents", "status", &id, "--json"]);
+        let status = env.run(&["agents", "status", &id, "--json"]);
         assert_eq!(status.status.code(), Some(0), "seed {seed}: {status:?}");
-        let resumed = stage.run(&["resume", &id, "go on"]);
+        let resumed = env.run(&["resume", &id, "go on"]);
         assert_eq!(resumed.status.code(), Some(0), "seed {seed}: {resumed:?}");
         // Who is detached goes on by its own command, and so does whoever it left.
         for _ in 0..2 {
-            for log in logs(&stage.workspace()) {
-                for life in lives(&log).iter().filter(|life| life["event"] == "detached") {
+            for log in log_files(&env.workspace()) {
+                for life in subagent_events(&log).iter().filter(|life| life["event"] == "detached")
+                {
                     if let Some(child) = life["child_session_id"].as_str() {
                         let told = life["next_actions"].to_string();
                         assert!(told.contains(&format!("pixir resume {child}")), "{told}");
-                        let again = stage.run(&["resume", child, "more"]);
+                        let again = env.run(&["resume", child, "more"]);
                         assert_eq!(again.status.code(), Some(0), "seed {seed}: {again:?}");
                     }
                 }
             }
         }
-        agree(&stage.workspace());
+        check_family_logs(&env.workspace());
         for name in ["flat", "grandchild"] {
-            let text = std::fs::read_to_string(stage.workspace().join(format!("{name}.txt")));
+            let text = std::fs::read_to_string(env.workspace().join(format!("{name}.txt")));
             assert!(text.is_err() || text.unwrap() == format!("{name} was here\n"), "seed {seed}");
         }
-        let queued = cast::lives(&path).iter().filter(|life| life["event"] == "queued").count();
+        let queued = scripted_family::subagent_events(&path)
+            .iter()
+            .filter(|life| life["event"] == "queued")
+            .count();
         assert!(queued <= 3, "seed {seed}: {queued}");
-        stage.assert_nothing_survives();
+        env.assert_nothing_survives();
         was_killed
     })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_process_that_is_killed_with_its_children_loses_nobody() {
-    let (count, seed) = (Size::asked().of(10, 100), torture::seed());
+    let (count, seed) = (SuiteSize::from_environment().choose(10, 100), torture::seed());
     let mut killed = 0;
     for pair in (seed..seed + count as u64).collect::<Vec<_>>().chunks(2) {
         let dying = pair.iter().map(|seed| tokio::spawn(die(*seed)));
@@ -114,5 +120,7 @@ async fn a_process_that_is_killed_with_its_children_loses_nobody() {
         }
     }
     assert!(killed * 2 > count, "{killed} of {count} were killed in time");
-    torture::say(&format!("{count} deaths with children from seed {seed}, {killed} in time"));
+    torture::print_summary(&format!(
+        "{count} deaths with children from seed {seed}, {killed} in time"
+    ));
 }

@@ -2,60 +2,69 @@
 
 use std::time::Duration;
 
-use pixir::Status;
-use pixir::scripted::{Reply, Script};
+use pixir::SessionStatus;
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::json;
 
-use super::cast::{self, Crowd, GO, agree, cast, count, first_id, lives, says, spawns, waits};
-use crate::support::editor::Editor;
-use crate::support::house::logs;
-use crate::support::{House, Stage};
+use super::scripted_family::{
+    self, ConcurrencyGauge, GO, check_family_logs, count_subagent_events, first_id,
+    scripted_family, spawn_reply, subagent_events, text_reply, wait_reply,
+};
+use crate::support::acp_client::AcpClient;
+use crate::support::test_env::log_files;
+use crate::support::{BinaryEnv, TestEnv};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_children_take_turns_and_all_of_them_answer() {
     let names: Vec<String> = (0..50).map(|n| format!("task {n}")).collect();
     let tasks: Vec<&str> = names.iter().map(String::as_str).collect();
-    let crowd = Crowd::default();
+    let crowd = ConcurrencyGauge::default();
     let seen = crowd.clone();
-    let script = cast([spawns(&tasks, "worker"), waits(), says("ok")], move |task, step| {
-        let file = task.replace(' ', "_");
-        if step == 0 {
-            seen.enter();
-            let args = json!({"path": format!("{file}.txt"), "content": task});
-            return Reply::new().pause(Duration::from_millis(20)).call("write", args);
-        }
-        seen.leave();
-        Reply::says(&format!("wrote {file}.txt"))
-    });
-    let house = House::scripted(script).await;
-    let (conversation, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
-    assert_eq!(count(conversation.log_path(), "finished"), 50);
+    let script = scripted_family(
+        [spawn_reply(&tasks, "worker"), wait_reply(), text_reply("ok")],
+        move |task, step| {
+            let file = task.replace(' ', "_");
+            if step == 0 {
+                seen.enter();
+                let args = json!({"path": format!("{file}.txt"), "content": task});
+                return Reply::new().pause(Duration::from_millis(20)).call("write", args);
+            }
+            seen.leave();
+            Reply::says(&format!("wrote {file}.txt"))
+        },
+    );
+    let env = TestEnv::with_script(script).await;
+    let (conversation, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
+    assert_eq!(count_subagent_events(conversation.log_path(), "finished"), 50);
     assert!(crowd.most() <= 8, "{} at once", crowd.most());
     assert!(crowd.most() >= 2, "they work at the same time");
     for name in &names {
-        assert_eq!(house.read(&format!("{}.txt", name.replace(' ', "_"))), *name);
+        assert_eq!(env.read(&format!("{}.txt", name.replace(' ', "_"))), *name);
     }
-    let requests = house.requests();
-    let last = requests.iter().rfind(|request| cast::task(request).is_none()).unwrap();
+    let requests = env.requests();
+    let last =
+        requests.iter().rfind(|request| scripted_family::last_task(request).is_none()).unwrap();
     let told = last.outputs().last().copied().unwrap();
     assert!(names.iter().all(|name| told.contains(&format!("wrote {}", name.replace(' ', "_")))));
-    assert_eq!(agree(&house.workspace()), 50);
+    assert_eq!(check_family_logs(&env.workspace()), 50);
 }
 
 #[tokio::test]
 async fn whoever_has_no_room_in_an_answer_is_told_by_the_next_wait() {
     let tasks: Vec<String> = (0..12).map(|place| format!("job {place}.")).collect();
     let names: Vec<&str> = tasks.iter().map(String::as_str).collect();
-    let mut lines = vec![spawns(&names, "explorer")];
-    lines.extend((0..6).map(|_| waits()));
-    lines.push(says("ok"));
-    let script = cast(lines, |task, _| Reply::says(&format!("found {task} {}", "x".repeat(3000))));
-    let mut house = House::scripted(script).await;
-    house.config.output_limit = 2048;
-    let (conversation, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
-    let results: Vec<String> = cast::events(conversation.log_path())
+    let mut lines = vec![spawn_reply(&names, "explorer")];
+    lines.extend((0..6).map(|_| wait_reply()));
+    lines.push(text_reply("ok"));
+    let script = scripted_family(lines, |task, _| {
+        Reply::says(&format!("found {task} {}", "x".repeat(3000)))
+    });
+    let mut env = TestEnv::with_script(script).await;
+    env.config.output_limit = 2048;
+    let (conversation, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
+    let results: Vec<String> = scripted_family::read_events(conversation.log_path())
         .iter()
         .filter(|event| {
             event["type"] == "tool_result" && !event["data"]["details"]["told"].is_null()
@@ -69,144 +78,165 @@ async fn whoever_has_no_room_in_an_answer_is_told_by_the_next_wait() {
     }
     assert!(results.iter().all(|text| text.len() <= 2048));
     assert!(results.last().unwrap().contains("no Subagent to wait for"), "{results:?}");
-    agree(&house.workspace());
+    check_family_logs(&env.workspace());
 }
 
 #[tokio::test]
 async fn children_may_have_children_until_it_is_deep_enough() {
-    let script = cast([spawns(&["child"], "worker"), waits(), says("ok")], |task, step| {
-        match (task, step) {
+    let script = scripted_family(
+        [spawn_reply(&["child"], "worker"), wait_reply(), text_reply("ok")],
+        |task, step| match (task, step) {
             ("child", 0) => Reply::calls("spawn_agent", json!({"task": "grandchild"})),
             ("child", 1) => Reply::calls("wait_agent", json!({})),
             (task, _) => Reply::says(&format!("{task} is done")),
-        }
-    });
-    let mut house = House::scripted(script).await;
+        },
+    );
+    let mut env = TestEnv::with_script(script).await;
     // With one place in the whole process, a child that waits leaves it to its own child.
-    house.config.subagents.max_in_process = 1;
-    let (_, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
-    let requests = house.requests();
-    let deepest =
-        requests.iter().find(|request| cast::task(request).as_deref() == Some("grandchild"));
+    env.config.subagents.max_in_process = 1;
+    let (_, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
+    let requests = env.requests();
+    let deepest = requests
+        .iter()
+        .find(|request| scripted_family::last_task(request).as_deref() == Some("grandchild"));
     let tools = deepest.unwrap().body["tools"].to_string();
     assert!(!tools.contains("spawn_agent") && !tools.contains("wait_agent"), "{tools}");
-    assert_eq!(agree(&house.workspace()), 2);
+    assert_eq!(check_family_logs(&env.workspace()), 2);
 }
 
 #[tokio::test]
 async fn who_has_answered_and_waits_for_its_own_children_holds_no_place() {
     // The child answers at once; with one place in the process its own child needs that very place.
-    let script = cast([spawns(&["child"], "worker"), waits(), says("ok")], |task, step| {
-        match (task, step) {
+    let script = scripted_family(
+        [spawn_reply(&["child"], "worker"), wait_reply(), text_reply("ok")],
+        |task, step| match (task, step) {
             ("child", 0) => Reply::calls("spawn_agent", json!({"task": "grandchild"})),
             (task, _) => Reply::says(&format!("{task} is done")),
-        }
-    });
-    let mut house = House::scripted(script).await;
-    house.config.subagents.max_in_process = 1;
-    let (conversation, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
-    assert_eq!(count(conversation.log_path(), "finished"), 1);
-    let asked = house.requests();
-    let asked = asked.iter().filter_map(cast::task).filter(|task| task == "grandchild").count();
+        },
+    );
+    let mut env = TestEnv::with_script(script).await;
+    env.config.subagents.max_in_process = 1;
+    let (conversation, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
+    assert_eq!(count_subagent_events(conversation.log_path(), "finished"), 1);
+    let asked = env.requests();
+    let asked = asked
+        .iter()
+        .filter_map(scripted_family::last_task)
+        .filter(|task| task == "grandchild")
+        .count();
     assert_eq!(asked, 1, "it had its turn");
-    assert_eq!(agree(&house.workspace()), 2);
+    assert_eq!(check_family_logs(&env.workspace()), 2);
 }
 
 #[tokio::test]
 async fn each_child_has_its_own_time() {
-    let script = cast(
+    let script = scripted_family(
         [
-            cast::line(
+            scripted_family::always(
                 Reply::new()
                     .call("spawn_agent", json!({"task": "slow", "timeout_ms": 300}))
                     .call("spawn_agent", json!({"task": "quick"})),
             ),
-            waits(),
-            says("ok"),
+            wait_reply(),
+            text_reply("ok"),
         ],
         |task, _| match task {
             "slow" => Reply::new().stalls(),
             _ => Reply::says("quick is done"),
         },
     );
-    let house = House::scripted(script).await;
-    let (conversation, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
+    let env = TestEnv::with_script(script).await;
+    let (conversation, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
     let path = conversation.log_path();
-    assert_eq!((count(path, "timed_out"), count(path, "finished")), (1, 1));
-    let late = lives(path).into_iter().find(|life| life["event"] == "timed_out").unwrap();
+    assert_eq!(
+        (count_subagent_events(path, "timed_out"), count_subagent_events(path, "finished")),
+        (1, 1)
+    );
+    let late = subagent_events(path).into_iter().find(|life| life["event"] == "timed_out").unwrap();
     assert_eq!((&late["status"], &late["reason"]), (&json!("timed_out"), &json!("timeout")));
-    let requests = house.requests();
-    let last = requests.iter().rfind(|request| cast::task(request).is_none()).unwrap();
+    let requests = env.requests();
+    let last =
+        requests.iter().rfind(|request| scripted_family::last_task(request).is_none()).unwrap();
     assert!(last.outputs().last().unwrap().contains("but not all completed"));
-    agree(&house.workspace());
+    check_family_logs(&env.workspace());
 }
 
 /// Three seconds of work each, five to do it in, and six until the second one is through.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_the_commands_of_others_does_not_work() {
     let spawn = |task: &str| json!({"task": task, "timeout_ms": 5_000});
-    let script = cast(
+    let script = scripted_family(
         [
-            cast::line(
+            scripted_family::always(
                 Reply::new().call("spawn_agent", spawn("a")).call("spawn_agent", spawn("b")),
             ),
-            waits(),
-            says("ok"),
+            wait_reply(),
+            text_reply("ok"),
         ],
         |_, step| match step {
             0 => Reply::calls("bash", json!({"command": "sleep 3"})),
             _ => Reply::says("slept"),
         },
     );
-    let mut house = House::scripted(script).await;
-    house.config.bash.max_commands = 1;
-    let (conversation, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
+    let mut env = TestEnv::with_script(script).await;
+    env.config.bash.max_commands = 1;
+    let (conversation, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
     let path = conversation.log_path();
-    assert_eq!((count(path, "timed_out"), count(path, "finished")), (0, 2));
-    agree(&house.workspace());
+    assert_eq!(
+        (count_subagent_events(path, "timed_out"), count_subagent_events(path, "finished")),
+        (0, 2)
+    );
+    check_family_logs(&env.workspace());
 }
 
 #[tokio::test]
 async fn what_children_spend_is_spent_from_the_same_purse() {
-    let script = cast([spawns(&["a"], "explorer"), waits(), says("never")], |_, step| match step {
-        0 => Reply::calls("list", json!({})).usage(900, 0, 100),
-        _ => Reply::says("done").usage(900, 0, 100),
-    });
-    let mut house = House::scripted(script).await;
-    house.config.budget.max_tokens_total = Some(1200);
-    let (conversation, status) = house.turn(GO).await;
-    let Status::Error { terminal_status, error } = status else { panic!("{status:?}") };
+    let script = scripted_family(
+        [spawn_reply(&["a"], "explorer"), wait_reply(), text_reply("never")],
+        |_, step| match step {
+            0 => Reply::calls("list", json!({})).usage(900, 0, 100),
+            _ => Reply::says("done").usage(900, 0, 100),
+        },
+    );
+    let mut env = TestEnv::with_script(script).await;
+    env.config.budget.max_tokens_total = Some(1200);
+    let (conversation, status) = env.run_turn(GO).await;
+    let SessionStatus::Error { terminal_status, error } = status else { panic!("{status:?}") };
     assert_eq!(terminal_status, "budget_exceeded");
     assert!(error.message.contains("of 1200"), "{}", error.message);
-    let life = lives(conversation.log_path()).pop().unwrap();
+    let life = subagent_events(conversation.log_path()).pop().unwrap();
     assert_eq!((&life["event"], &life["reason"]), (&json!("failed"), &json!("budget_exceeded")));
     assert_eq!(life["usage"]["total_tokens"], 1000);
-    agree(&house.workspace());
+    check_family_logs(&env.workspace());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_child_spent_before_a_death_is_still_spent() {
-    let script = cast([spawns(&["a"], "worker"), waits(), says("never")], |_, _| {
-        Reply::calls("bash", json!({"command": "touch here; sleep 60"})).usage(900, 0, 100)
-    });
-    let mut house = House::scripted(script).await;
-    let (workspace, mark) = (house.workspace(), house.workspace().join("here"));
+    let script = scripted_family(
+        [spawn_reply(&["a"], "worker"), wait_reply(), text_reply("never")],
+        |_, _| Reply::calls("bash", json!({"command": "touch here; sleep 60"})).usage(900, 0, 100),
+    );
+    let mut env = TestEnv::with_script(script).await;
+    let (workspace, mark) = (env.workspace(), env.workspace().join("here"));
     let path = || {
-        let all = crate::support::house::logs(&workspace).into_iter();
-        all.clone().find(|path| cast::events(path)[0]["data"]["parent_session_id"].is_null())
+        let all = crate::support::test_env::log_files(&workspace).into_iter();
+        all.clone().find(|path| {
+            scripted_family::read_events(path)[0]["data"]["parent_session_id"].is_null()
+        })
     };
     let looked = std::sync::OnceLock::new();
-    house.pixir_killed_when(&[GO], || {
+    env.run_pixir_until_killed(&[GO], || {
         if !mark.exists() {
             return false;
         }
         // Another process sees how it is while it works.
         let id = path().unwrap().file_stem().unwrap().to_string_lossy().into_owned();
-        let seen = house.pixir(&["agents", "status", &id, "--json"]).exits(0).envelope();
+        let seen =
+            env.run_pixir(&["agents", "status", &id, "--json"]).assert_exit_code(0).envelope();
         let child = seen["output"]["subagents"][0].clone();
         let is_later = child["elapsed_ms"].as_u64() > Some(0);
         is_later && looked.set(child).is_ok()
@@ -215,36 +245,41 @@ async fn what_a_child_spent_before_a_death_is_still_spent() {
     assert_eq!((&looked["status"], &looked["usage"]["calls"]), (&json!("running"), &json!(1)));
     let path = path().unwrap();
     let id = pixir::SessionId::parse(&path.file_stem().unwrap().to_string_lossy()).unwrap();
-    house.config.budget.max_tokens_total = Some(1_000);
-    let again = house.resume(&id).await;
-    let life = lives(&path).pop().unwrap();
+    env.config.budget.max_tokens_total = Some(1_000);
+    let again = env.resume(&id).await;
+    let life = subagent_events(&path).pop().unwrap();
     assert_eq!(
         (&life["event"], &life["usage"]["total_tokens"]),
         (&json!("detached"), &json!(1000))
     );
-    let status = crate::support::house::say(&again, "go on").await;
-    let Status::Error { terminal_status, .. } = status else { panic!("{status:?}") };
+    let status = crate::support::test_env::send_and_finish(&again, "go on").await;
+    let SessionStatus::Error { terminal_status, .. } = status else { panic!("{status:?}") };
     assert_eq!(terminal_status, "budget_exceeded", "a death is no way to a new budget");
-    agree(&house.workspace());
+    check_family_logs(&env.workspace());
 }
 
 #[tokio::test]
 async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
     let tries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let seen = tries.clone();
-    let script = cast(
-        [spawns(&["look"], "explorer"), spawns(&["do"], "worker"), waits(), says("ok")],
+    let script = scripted_family(
+        [
+            spawn_reply(&["look"], "explorer"),
+            spawn_reply(&["do"], "worker"),
+            wait_reply(),
+            text_reply("ok"),
+        ],
         move |task, _| match (task, seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst)) {
             ("look", 0) | ("do", _) => Reply::status(503, "try later"),
             _ => Reply::says("found"),
         },
     );
-    let mut house = House::scripted(script).await;
-    house.config.retry.max_attempts = 1;
-    house.config.subagents.max_running = 1;
-    let (conversation, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
-    let told: Vec<_> = lives(conversation.log_path())
+    let mut env = TestEnv::with_script(script).await;
+    env.config.retry.max_attempts = 1;
+    env.config.subagents.max_running = 1;
+    let (conversation, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
+    let told: Vec<_> = subagent_events(conversation.log_path())
         .iter()
         .map(|life| {
             format!("{} {}", life["agent"].as_str().unwrap(), life["event"].as_str().unwrap())
@@ -259,54 +294,62 @@ async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
          explorer starting, explorer started, explorer finished"
     );
     assert_eq!(of("worker"), "worker queued, worker starting, worker started, worker failed");
-    assert_eq!(crate::support::house::logs(&house.workspace()).len(), 4, "each try has its Log");
-    agree(&house.workspace());
+    assert_eq!(
+        crate::support::test_env::log_files(&env.workspace()).len(),
+        4,
+        "each try has its Log"
+    );
+    check_family_logs(&env.workspace());
 }
 
 #[tokio::test]
 async fn a_child_that_goes_on_is_not_started_anew_because_it_would_know_nothing() {
-    let script = cast(
+    let script = scripted_family(
         [
-            spawns(&["first"], "explorer"),
-            waits(),
+            spawn_reply(&["first"], "explorer"),
+            wait_reply(),
             Box::new(|request| {
                 Reply::calls("send_input", json!({"id": first_id(request), "text": "second"}))
             }),
-            waits(),
+            wait_reply(),
             Box::new(|request| {
                 Reply::calls("send_input", json!({"id": first_id(request), "text": "third"}))
             }),
-            waits(),
-            says("ok"),
+            wait_reply(),
+            text_reply("ok"),
         ],
         |task, _| match task {
             "second" => Reply::status(503, "try later"),
             task => Reply::says(&format!("saw {task}")),
         },
     );
-    let mut house = House::scripted(script).await;
-    house.config.retry.max_attempts = 1;
-    let (conversation, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
+    let mut env = TestEnv::with_script(script).await;
+    env.config.retry.max_attempts = 1;
+    let (conversation, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
     let path = conversation.log_path();
-    assert_eq!((count(path, "retrying"), count(path, "failed")), (0, 1));
-    assert_eq!(count(path, "finished"), 2);
-    assert_eq!(crate::support::house::logs(&house.workspace()).len(), 2, "it is one child");
-    let requests = house.requests();
-    let last = requests.iter().rfind(|request| cast::task(request).is_some()).unwrap();
+    assert_eq!(
+        (count_subagent_events(path, "retrying"), count_subagent_events(path, "failed")),
+        (0, 1)
+    );
+    assert_eq!(count_subagent_events(path, "finished"), 2);
+    assert_eq!(crate::support::test_env::log_files(&env.workspace()).len(), 2, "it is one child");
+    let requests = env.requests();
+    let last =
+        requests.iter().rfind(|request| scripted_family::last_task(request).is_some()).unwrap();
     assert_eq!(last.user_texts().first(), Some(&"first"), "it still knows what it did");
-    agree(&house.workspace());
+    check_family_logs(&env.workspace());
 }
 
 /// An editor with two folders open has one process, and one limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn children_of_two_workspaces_share_the_places_of_the_process() {
-    let crowd = Crowd::default();
+    let crowd = ConcurrencyGauge::default();
     let seen = crowd.clone();
-    let script = Script::answering(move |request| {
-        match (cast::task(request).is_some(), request.outputs().len()) {
-            (false, 0) => spawns(&["a", "b"], "explorer")(request),
-            (false, 2) => waits()(request),
+    let script = ModelScript::answering(move |request| {
+        match (scripted_family::last_task(request).is_some(), request.outputs().len()) {
+            (false, 0) => spawn_reply(&["a", "b"], "explorer")(request),
+            (false, 2) => wait_reply()(request),
             (false, _) => Reply::says("ok"),
             (true, 0) => {
                 seen.enter();
@@ -318,25 +361,25 @@ async fn children_of_two_workspaces_share_the_places_of_the_process() {
             }
         }
     });
-    let stage = Stage::new(Stage::mark(), script).await;
-    stage.configure(&json!({"durability": "none", "subagents": {"max_in_process": 1}}));
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    binary_env.configure(&json!({"durability": "none", "subagents": {"max_in_process": 1}}));
     tokio::task::block_in_place(|| {
-        let other = stage.workspace().join("other");
+        let other = binary_env.workspace().join("other");
         std::fs::create_dir(&other).unwrap();
-        let mut editor = Editor::start(&stage, &["--auto"]);
-        editor.initialize(json!({}));
-        let prompts = [stage.workspace(), other].map(|folder| {
-            let id = editor.session(&folder);
-            editor.prompt(&id, GO)
+        let mut client = AcpClient::start(&binary_env, &["--auto"]);
+        client.initialize(json!({}));
+        let prompts = [binary_env.workspace(), other].map(|folder| {
+            let id = client.new_session(&folder);
+            client.send_prompt(&id, GO)
         });
         for prompt in prompts {
-            assert_eq!(editor.answer(prompt).unwrap()["stopReason"], "end_turn");
+            assert_eq!(client.wait_for_answer(prompt).unwrap()["stopReason"], "end_turn");
         }
     });
     assert_eq!(crowd.most(), 1);
     let finished = |folder: &std::path::Path| {
-        logs(folder).iter().map(|path| count(path, "finished")).sum::<usize>()
+        log_files(folder).iter().map(|path| count_subagent_events(path, "finished")).sum::<usize>()
     };
-    assert_eq!(finished(&stage.workspace()), 2);
-    assert_eq!(finished(&stage.workspace().join("other")), 2);
+    assert_eq!(finished(&binary_env.workspace()), 2);
+    assert_eq!(finished(&binary_env.workspace().join("other")), 2);
 }

@@ -1,12 +1,18 @@
 //! What children may, and whom they ask.
 
 use pixir::scripted::Reply;
-use pixir::{Answer, Ephemeral, EventKind, Input, PermissionMode, PermissionRequest, Status};
+use pixir::{
+    Ephemeral, EventKind, PermissionAnswer, PermissionMode, PermissionRequest, SessionStatus,
+    UserInput,
+};
 use serde_json::json;
 
-use super::cast::{self, GO, agree, cast, events, lives, says, spawns, waits};
-use crate::support::House;
-use crate::support::house::{finish, listen, listen_until};
+use super::scripted_family::{
+    self, GO, check_family_logs, read_events, scripted_family, spawn_reply, subagent_events,
+    text_reply, wait_reply,
+};
+use crate::support::TestEnv;
+use crate::support::test_env::{listen_until, subscribe_from_now, wait_for_turn_end};
 
 fn question(event: &pixir::Event) -> Option<PermissionRequest> {
     match event.kind() {
@@ -17,70 +23,76 @@ fn question(event: &pixir::Event) -> Option<PermissionRequest> {
 
 #[tokio::test]
 async fn a_parent_that_may_only_read_has_children_that_may_only_read() {
-    let script = cast([spawns(&["try"], "worker"), waits(), says("ok")], |_, step| match step {
-        0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
-        _ => Reply::says("I could not."),
-    });
-    let mut house = House::scripted(script).await;
-    house.config.permission_mode = PermissionMode::ReadOnly;
-    let (conversation, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
-    assert!(!house.workspace().join("x").exists());
-    let first = &lives(conversation.log_path())[0];
+    let script = scripted_family(
+        [spawn_reply(&["try"], "worker"), wait_reply(), text_reply("ok")],
+        |_, step| match step {
+            0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
+            _ => Reply::says("I could not."),
+        },
+    );
+    let mut env = TestEnv::with_script(script).await;
+    env.config.permission_mode = PermissionMode::ReadOnly;
+    let (conversation, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
+    assert!(!env.workspace().join("x").exists());
+    let first = &subagent_events(conversation.log_path())[0];
     assert_eq!(first["permission_mode"], "read_only");
-    let child = lives(conversation.log_path()).pop().unwrap();
+    let child = subagent_events(conversation.log_path()).pop().unwrap();
     let child = child["child_session_id"].as_str().unwrap().to_owned();
-    let path = house.workspace().join(format!(".pixir/sessions/{child}.ndjson"));
-    let denied = events(&path);
+    let path = env.workspace().join(format!(".pixir/sessions/{child}.ndjson"));
+    let denied = read_events(&path);
     assert!(denied.iter().any(|event| event["data"]["error"]["kind"] == "permission_denied"));
-    agree(&house.workspace());
+    check_family_logs(&env.workspace());
 }
 
 #[tokio::test]
 async fn a_childs_question_reaches_the_human_and_the_answer_comes_back() {
-    let script =
-        cast([spawns(&["deep"], "worker"), waits(), says("ok")], |task, step| match (task, step) {
+    let script = scripted_family(
+        [spawn_reply(&["deep"], "worker"), wait_reply(), text_reply("ok")],
+        |task, step| match (task, step) {
             ("deep", 0) => Reply::calls("spawn_agent", json!({"task": "write"})),
             ("deep", 1) => Reply::calls("wait_agent", json!({})),
             ("write", 0) => Reply::calls("write", json!({"path": "x", "content": "x"})),
             _ => Reply::says("done"),
-        });
-    let mut house = House::scripted(script).await.ask_mode();
+        },
+    );
+    let mut env = TestEnv::with_script(script).await.in_ask_mode();
     // The time of a person is not the time of a child.
-    house.config.subagents.timeout = std::time::Duration::from_secs(20);
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: GO.to_owned() }).await.unwrap();
+    env.config.subagents.timeout = std::time::Duration::from_secs(20);
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: GO.to_owned() }).await.unwrap();
     let mut asked = Vec::new();
     for _ in 0..3 {
         let heard = listen_until(&mut listener, |event| question(event).is_some()).await;
         let request = question(heard.last().unwrap()).unwrap();
-        conversation.answer(&request.call_id, Answer::Once).await.unwrap();
+        conversation.answer(&request.call_id, PermissionAnswer::Once).await.unwrap();
         asked.push((request.tool, request.agent.map(|agent| agent.matches("(worker)").count())));
     }
-    assert_eq!(finish(&conversation).await, Status::Done);
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
     let expected = [("spawn_agent", None), ("spawn_agent", Some(1)), ("write", Some(2))];
     assert_eq!(asked, expected.map(|(tool, depth)| (tool.to_owned(), depth)));
-    assert_eq!(house.read("x"), "x");
-    assert_eq!(agree(&house.workspace()), 2);
+    assert_eq!(env.read("x"), "x");
+    assert_eq!(check_family_logs(&env.workspace()), 2);
 }
 
 #[tokio::test]
 async fn a_question_whose_asker_is_gone_is_withdrawn() {
-    let script = cast([spawns(&["write"], "worker"), waits(), says("ok")], |_, _| {
-        Reply::calls("write", json!({"path": "x", "content": "x"}))
-    });
-    let house = House::scripted(script).await.ask_mode();
-    let conversation = house.start().await;
-    let mut listener = listen(&conversation);
-    conversation.send(Input { text: GO.to_owned() }).await.unwrap();
+    let script = scripted_family(
+        [spawn_reply(&["write"], "worker"), wait_reply(), text_reply("ok")],
+        |_, _| Reply::calls("write", json!({"path": "x", "content": "x"})),
+    );
+    let env = TestEnv::with_script(script).await.in_ask_mode();
+    let conversation = env.start().await;
+    let mut listener = subscribe_from_now(&conversation);
+    conversation.send(UserInput { text: GO.to_owned() }).await.unwrap();
     let heard = listen_until(&mut listener, |event| question(event).is_some()).await;
     let spawn = question(heard.last().unwrap()).unwrap();
-    conversation.answer(&spawn.call_id, Answer::Once).await.unwrap();
+    conversation.answer(&spawn.call_id, PermissionAnswer::Once).await.unwrap();
     let heard = listen_until(&mut listener, |event| question(event).is_some()).await;
     let write = question(heard.last().unwrap()).unwrap();
     conversation.interrupt().await.unwrap();
-    assert_eq!(finish(&conversation).await, Status::Interrupted);
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
     let resolved = |event: &pixir::Event| {
         matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionResolved { call_id, .. })
             if *call_id == write.call_id)
@@ -88,39 +100,42 @@ async fn a_question_whose_asker_is_gone_is_withdrawn() {
     listen_until(&mut listener, resolved).await;
     let path = conversation.log_path().to_owned();
     conversation.close().await;
-    assert!(!house.workspace().join("x").exists());
-    assert_eq!(cast::count(&path, "cancelled"), 1);
-    agree(&house.workspace());
+    assert!(!env.workspace().join("x").exists());
+    assert_eq!(scripted_family::count_subagent_events(&path, "cancelled"), 1);
+    check_family_logs(&env.workspace());
 }
 
 #[tokio::test]
 async fn a_task_is_no_persons_word_for_skills() {
     let task = "use $tidy and $quiet";
-    let script =
-        cast([spawns(&[task], "worker"), waits(), says("ok")], |_, _| Reply::says("Used."));
-    let house = House::scripted(script).await;
+    let script = scripted_family(
+        [spawn_reply(&[task], "worker"), wait_reply(), text_reply("ok")],
+        |_, _| Reply::says("Used."),
+    );
+    let env = TestEnv::with_script(script).await;
     for (name, head) in [
         ("tidy", "context:\n  - {id: notes, command: 'cat notes'}"),
         ("quiet", "disable-model-invocation: true"),
     ] {
-        let folder = house.home().join(".agents/skills").join(name);
+        let folder = env.home().join(".agents/skills").join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let text = format!("---\nname: {name}\ndescription: x\n{head}\n---\nBe {name}.\n");
         std::fs::write(folder.join("SKILL.md"), text).unwrap();
     }
-    let (conversation, status) = house.turn(GO).await;
-    assert_eq!(status, Status::Done);
-    let child = lives(conversation.log_path()).pop().unwrap()["child_session_id"].clone();
-    let log = house.workspace().join(format!(".pixir/sessions/{}.ndjson", child.as_str().unwrap()));
-    let facts: Vec<_> = events(&log)
+    let (conversation, status) = env.run_turn(GO).await;
+    assert_eq!(status, SessionStatus::Done);
+    let child = subagent_events(conversation.log_path()).pop().unwrap()["child_session_id"].clone();
+    let log = env.workspace().join(format!(".pixir/sessions/{}.ndjson", child.as_str().unwrap()));
+    let facts: Vec<_> = read_events(&log)
         .into_iter()
         .filter(|event| event["type"].as_str().unwrap().starts_with("skill_"))
         .map(|event| (event["data"]["name"].clone(), event["data"]["activated_by"].clone()))
         .collect();
     assert_eq!(facts, [(json!("tidy"), json!("parent"))], "nobody asked for context, or for quiet");
-    let requests = house.requests();
-    let asked = requests.iter().find(|request| cast::task(request).is_some()).unwrap();
+    let requests = env.requests();
+    let asked =
+        requests.iter().find(|request| scripted_family::last_task(request).is_some()).unwrap();
     let told = asked.user_texts().concat();
     assert!(told.contains("Be tidy.") && !told.contains("Be quiet."), "{told}");
-    agree(&house.workspace());
+    check_family_logs(&env.workspace());
 }

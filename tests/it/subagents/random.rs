@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pixir::scripted::{Received, Reply, Script};
-use pixir::{Input, Status};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
+use pixir::{SessionStatus, UserInput};
 use serde_json::json;
 
-use super::cast::agree;
-use crate::support::House;
-use crate::support::house::{DEADLINE, finish, logs, say};
-use crate::support::torture::{self, Size};
+use super::scripted_family::check_family_logs;
+use crate::support::TestEnv;
+use crate::support::test_env::{DEADLINE, log_files, send_and_finish, wait_for_turn_end};
+use crate::support::torture::{self, SuiteSize};
 
 /// What a Session does next.
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum RandomAct {
     Spawn { program: usize, role: &'static str, timeout_ms: u64 },
     Wait(&'static str),
     Send { program: usize },
@@ -25,11 +25,11 @@ enum Act {
 }
 
 /// What each Session does, by the number in its task.
-type Programs = Vec<Vec<Act>>;
+type Programs = Vec<Vec<RandomAct>>;
 
 /// How a story ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Finale {
+enum StoryEnd {
     Settle,
     Close,
     Interrupt(Duration),
@@ -37,7 +37,7 @@ enum Finale {
     Crash(Duration),
 }
 
-fn choose(random: &mut fastrand::Rng) -> Programs {
+fn choose_programs(random: &mut fastrand::Rng) -> Programs {
     let mut programs: Programs = vec![Vec::new()];
     let mut depths = vec![0];
     let mut place = 0;
@@ -51,21 +51,21 @@ fn choose(random: &mut fastrand::Rng) -> Programs {
                     depths.push(depths[place] + 1);
                     let role = if random.bool() { "worker" } else { "explorer" };
                     let timeout_ms = if random.u8(0..4) == 0 { 150 } else { 30_000 };
-                    Act::Spawn { program: programs.len() - 1, role, timeout_ms }
+                    RandomAct::Spawn { program: programs.len() - 1, role, timeout_ms }
                 }
-                5 | 6 if depths[place] < 2 => Act::Wait("all"),
-                7 if depths[place] < 2 => Act::Wait("any"),
+                5 | 6 if depths[place] < 2 => RandomAct::Wait("all"),
+                7 if depths[place] < 2 => RandomAct::Wait("any"),
                 8 if has_room => {
                     programs.push(Vec::new());
                     depths.push(2);
-                    Act::Send { program: programs.len() - 1 }
+                    RandomAct::Send { program: programs.len() - 1 }
                 }
-                9 if depths[place] < 2 => Act::Close,
-                10 if place > 0 => Act::Fail,
-                11 if place > 0 => Act::Stall,
-                _ => Act::List,
+                9 if depths[place] < 2 => RandomAct::Close,
+                10 if place > 0 => RandomAct::Fail,
+                11 if place > 0 => RandomAct::Stall,
+                _ => RandomAct::List,
             };
-            let is_end = matches!(act, Act::Fail | Act::Stall);
+            let is_end = matches!(act, RandomAct::Fail | RandomAct::Stall);
             acts.push(act);
             if is_end {
                 break;
@@ -77,7 +77,7 @@ fn choose(random: &mut fastrand::Rng) -> Programs {
     programs
 }
 
-fn play(programs: &Programs, request: &Received) -> Reply {
+fn next_reply(programs: &Programs, request: &ReceivedRequest) -> Reply {
     let is_aside = |text: &str| text.starts_with("[Subagent");
     let texts = request.user_texts();
     let task = texts.into_iter().rfind(|text| !is_aside(text)).unwrap_or_default();
@@ -100,99 +100,107 @@ fn play(programs: &Programs, request: &Received) -> Reply {
     });
     match (act, own) {
         (None, _) => Reply::says(&format!("{task} is done")),
-        (Some(Act::Spawn { program, role, timeout_ms }), _) => Reply::calls(
+        (Some(RandomAct::Spawn { program, role, timeout_ms }), _) => Reply::calls(
             "spawn_agent",
             json!({"task": format!("n{program}"), "role": role, "timeout_ms": timeout_ms}),
         ),
-        (Some(Act::Wait(until)), _) => {
+        (Some(RandomAct::Wait(until)), _) => {
             Reply::calls("wait_agent", json!({"until": until, "timeout_ms": 20_000}))
         }
-        (Some(Act::Send { program }), Some(id)) => {
+        (Some(RandomAct::Send { program }), Some(id)) => {
             Reply::calls("send_input", json!({"id": id, "text": format!("n{program}")}))
         }
-        (Some(Act::Close), Some(id)) => Reply::calls("close_agent", json!({"id": id})),
-        (Some(Act::Send { .. } | Act::Close | Act::List), _) => Reply::calls("list", json!({})),
-        (Some(Act::Fail), _) => Reply::status(400, r#"{"error": {"message": "no"}}"#),
-        (Some(Act::Stall), _) => Reply::new().stalls(),
+        (Some(RandomAct::Close), Some(id)) => Reply::calls("close_agent", json!({"id": id})),
+        (Some(RandomAct::Send { .. } | RandomAct::Close | RandomAct::List), _) => {
+            Reply::calls("list", json!({}))
+        }
+        (Some(RandomAct::Fail), _) => Reply::status(400, r#"{"error": {"message": "no"}}"#),
+        (Some(RandomAct::Stall), _) => Reply::new().stalls(),
     }
 }
 
 async fn story(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let programs = Arc::new(choose(&mut random));
+    let programs = Arc::new(choose_programs(&mut random));
     let later = Duration::from_millis(random.u64(0..120));
     let finale = match random.u8(0..4) {
-        0 => Finale::Settle,
-        1 => Finale::Close,
-        2 => Finale::Interrupt(later),
-        _ => Finale::Crash(later),
+        0 => StoryEnd::Settle,
+        1 => StoryEnd::Close,
+        2 => StoryEnd::Interrupt(later),
+        _ => StoryEnd::Crash(later),
     };
     let played = programs.clone();
-    let mut house = House::scripted(Script::answering(move |request| play(&played, request))).await;
-    house.config.subagents.max_running = random.usize(1..5);
-    house.config.subagents.max_in_process = random.usize(1..8);
+    let mut env =
+        TestEnv::with_script(ModelScript::answering(move |request| next_reply(&played, request)))
+            .await;
+    env.config.subagents.max_running = random.usize(1..5);
+    env.config.subagents.max_in_process = random.usize(1..8);
     // What stalls ends in time, whoever waits for it.
-    house.config.subagents.timeout = Duration::from_secs(3);
-    house.config.stream.idle = Duration::from_secs(2);
-    house.config.retry.max_attempts = 1;
-    if let Finale::Crash(after) = finale {
-        let children = crash(house, after).await;
-        return torture::say(&format!("seed {seed}: {finale:?}, {children} children"));
+    env.config.subagents.timeout = Duration::from_secs(3);
+    env.config.stream.idle = Duration::from_secs(2);
+    env.config.retry.max_attempts = 1;
+    if let StoryEnd::Crash(after) = finale {
+        let children = crash(env, after).await;
+        return torture::print_summary(&format!("seed {seed}: {finale:?}, {children} children"));
     }
-    let harness = house.harness();
-    let conversation = house.start_with(&harness).await;
-    conversation.send(Input { text: "n0".to_owned() }).await.unwrap();
-    if let Finale::Interrupt(after) = finale {
+    let harness = env.harness();
+    let conversation = env.start_with(&harness).await;
+    conversation.send(UserInput { text: "n0".to_owned() }).await.unwrap();
+    if let StoryEnd::Interrupt(after) = finale {
         tokio::time::sleep(after).await;
         conversation.interrupt().await.ok();
     }
-    let status = finish(&conversation).await;
-    if finale == Finale::Settle {
-        let settled = harness.children_settled(&conversation);
+    let status = wait_for_turn_end(&conversation).await;
+    if finale == StoryEnd::Settle {
+        let settled = harness.wait_for_children(&conversation);
         tokio::time::timeout(DEADLINE, settled).await.expect("every child ends");
     }
-    if finale != Finale::Close {
+    if finale != StoryEnd::Close {
         // What is replayed is what the service takes.
-        assert_eq!(say(&conversation, "n9999").await, Status::Done, "seed {seed}: {programs:?}");
+        assert_eq!(
+            send_and_finish(&conversation, "n9999").await,
+            SessionStatus::Done,
+            "seed {seed}: {programs:?}"
+        );
     }
     conversation.close().await;
-    let children = agree(&house.workspace());
+    let children = check_family_logs(&env.workspace());
     let told = format!("seed {seed}: {finale:?}, {status:?}, {children} children");
-    assert!(matches!(status, Status::Done | Status::Interrupted), "{told}");
+    assert!(matches!(status, SessionStatus::Done | SessionStatus::Interrupted), "{told}");
 }
 
 /// A tree whose tasks are all dropped at some moment, as if its process had died. Whoever opens a Session
 /// afterwards says what became of its children.
-async fn crash(house: House, after: Duration) -> usize {
-    let house = Arc::new(house);
+async fn crash(env: TestEnv, after: Duration) -> usize {
+    let env = Arc::new(env);
     let dying = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let (dying, inside) = (dying.unwrap(), Arc::clone(&house));
+    let (dying, inside) = (dying.unwrap(), Arc::clone(&env));
     dying.spawn(async move {
         let harness = inside.harness();
         let conversation = inside.start_with(&harness).await;
-        conversation.send(Input { text: "n0".to_owned() }).await.unwrap();
+        conversation.send(UserInput { text: "n0".to_owned() }).await.unwrap();
         std::future::pending::<()>().await;
     });
     tokio::time::sleep(after).await;
     dying.shutdown_background();
-    for path in logs(&house.workspace()) {
+    for path in log_files(&env.workspace()) {
         let id = pixir::SessionId::parse(&path.file_stem().unwrap().to_string_lossy()).unwrap();
-        let again = house.resume(&id).await;
+        let again = env.resume(&id).await;
         // What is replayed is what the service takes.
-        assert_eq!(say(&again, "n9999").await, Status::Done, "{id}");
+        assert_eq!(send_and_finish(&again, "n9999").await, SessionStatus::Done, "{id}");
         again.close().await;
     }
-    agree(&house.workspace())
+    check_family_logs(&env.workspace())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn whatever_a_tree_does_its_logs_agree() {
-    let (count, seed) = (Size::asked().of(24, 240), torture::seed());
+    let (count, seed) = (SuiteSize::from_environment().choose(24, 240), torture::seed());
     for first in (seed..seed + count as u64).collect::<Vec<_>>().chunks(6) {
         let stories = first.iter().map(|seed| tokio::spawn(story(*seed)));
         for (ended, seed) in futures_util::future::join_all(stories).await.iter().zip(first) {
             assert!(ended.is_ok(), "seed {seed}");
         }
     }
-    torture::say(&format!("{count} random trees from seed {seed}: all Logs agree"));
+    torture::print_summary(&format!("{count} random trees from seed {seed}: all Logs agree"));
 }

@@ -1,11 +1,14 @@
 //! Children of roles from files: honoured in full, never wider than their parent, also after a restart.
 
-use pixir::scripted::{Received, Reply, Script};
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::{Value, json};
 
-use super::cast::{GO, agree, cast, events, first_id, line, lives, says, spawns, task, waits};
-use crate::support::House;
-use crate::support::house::logs;
+use super::scripted_family::{
+    GO, always, check_family_logs, first_id, last_task, read_events, scripted_family, spawn_reply,
+    subagent_events, text_reply, wait_reply,
+};
+use crate::support::TestEnv;
+use crate::support::test_env::log_files;
 
 const SCRIBE: &str = r#"
 name = "scribe"
@@ -30,35 +33,35 @@ fn plant(folder: &std::path::Path, name: &str, text: &str) {
     std::fs::write(folder.join(name), text).unwrap();
 }
 
-fn tools(request: &Received) -> Vec<String> {
+fn tools(request: &ReceivedRequest) -> Vec<String> {
     let tools = request.body["tools"].as_array().unwrap();
     tools.iter().filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect()
 }
 
 /// The requests of children.
-fn asked(house: &House) -> Vec<Received> {
-    house.requests().into_iter().filter(|request| task(request).is_some()).collect()
+fn asked(env: &TestEnv) -> Vec<ReceivedRequest> {
+    env.requests().into_iter().filter(|request| last_task(request).is_some()).collect()
 }
 
-fn parent(house: &House) -> std::path::PathBuf {
+fn parent(env: &TestEnv) -> std::path::PathBuf {
     let is_parent = |path: &std::path::PathBuf| {
-        events(path)[0]["data"].get("parent_session_id").is_none_or(Value::is_null)
+        read_events(path)[0]["data"].get("parent_session_id").is_none_or(Value::is_null)
     };
-    logs(&house.workspace()).into_iter().find(is_parent).unwrap()
+    log_files(&env.workspace()).into_iter().find(is_parent).unwrap()
 }
 
 /// Two runs of the program: one that spawns a scribe, one that tells it more.
-fn twice() -> Script {
-    cast(
+fn twice() -> ModelScript {
+    scripted_family(
         [
-            spawns(&["document it"], "scribe"),
-            waits(),
-            says("ok"),
+            spawn_reply(&["document it"], "scribe"),
+            wait_reply(),
+            text_reply("ok"),
             Box::new(|request| {
                 Reply::calls("send_input", json!({"id": first_id(request), "text": "more"}))
             }),
-            waits(),
-            says("ok"),
+            wait_reply(),
+            text_reply("ok"),
         ],
         |_, step| match step {
             0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
@@ -69,11 +72,11 @@ fn twice() -> Script {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_of_a_role_from_a_file_is_what_the_file_says_also_after_a_restart() {
-    let house = House::scripted(twice()).await;
-    plant(&house.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
-    house.pixir(&[GO]).exits(0);
-    house.pixir(&["resume", "--last", "go on"]).exits(0);
-    let asked = asked(&house);
+    let env = TestEnv::with_script(twice()).await;
+    plant(&env.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
+    env.run_pixir(&[GO]).assert_exit_code(0);
+    env.run_pixir(&["resume", "--last", "go on"]).assert_exit_code(0);
+    let asked = asked(&env);
     assert_eq!(asked.len(), 4, "two requests in each run");
     for request in &asked {
         assert_eq!(request.body["model"], "m-scribe");
@@ -83,45 +86,49 @@ async fn a_child_of_a_role_from_a_file_is_what_the_file_says_also_after_a_restar
         assert!(input.contains("You write documentation."), "{input}");
         assert!(input.contains("Role: scribe") && input.contains("read_only"), "{input}");
     }
-    assert!(!house.workspace().join("x").exists(), "its sandbox is read-only");
-    let first = &lives(&parent(&house))[0];
+    assert!(!env.workspace().join("x").exists(), "its sandbox is read-only");
+    let first = &subagent_events(&parent(&env))[0];
     assert_eq!(
         (&first["agent"], &first["model"], &first["permission_mode"]),
         (&json!("scribe"), &json!("m-scribe"), &json!("read_only"))
     );
-    assert_eq!(agree(&house.workspace()), 1);
+    assert_eq!(check_family_logs(&env.workspace()), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_is_gone_is_said_and_its_child_is_left_alone() {
-    let house = House::scripted(twice()).await;
-    let folder = house.home().join(".pixir/agents");
+    let env = TestEnv::with_script(twice()).await;
+    let folder = env.home().join(".pixir/agents");
     plant(&folder, "scribe.toml", SCRIBE);
-    house.pixir(&[GO]).exits(0);
+    env.run_pixir(&[GO]).assert_exit_code(0);
     std::fs::remove_file(folder.join("scribe.toml")).unwrap();
-    house.pixir(&["resume", "--last", "go on"]).exits(0);
-    let log = events(&parent(&house));
+    env.run_pixir(&["resume", "--last", "go on"]).assert_exit_code(0);
+    let log = read_events(&parent(&env));
     let told = log.iter().rev().find(|event| event["data"]["error"]["kind"] == "not_found");
     let told = told.expect("the parent is told").to_string();
     assert!(told.contains("there is no role `scribe`"), "{told}");
-    assert_eq!(asked(&house).len(), 2, "nobody was asked again");
-    assert_eq!(agree(&house.workspace()), 1);
+    assert_eq!(asked(&env).len(), 2, "nobody was asked again");
+    assert_eq!(check_family_logs(&env.workspace()), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_model_is_told_which_roles_there_are_and_of_nobody_untrusted() {
-    let house = House::scripted(cast([says("ok"), says("ok")], |_, _| Reply::says("never"))).await;
-    let project = |house: &House| {
-        let request = house.requests().pop().unwrap();
+    let env =
+        TestEnv::with_script(scripted_family([text_reply("ok"), text_reply("ok")], |_, _| {
+            Reply::says("never")
+        }))
+        .await;
+    let project = |env: &TestEnv| {
+        let request = env.requests().pop().unwrap();
         let developer = request.input().iter().find(|item| item["role"] == "developer").cloned();
         developer.map(|item| item.to_string()).unwrap_or_default()
     };
-    plant(&house.workspace().join(".pixir/agents"), "chief.toml", CHIEF);
-    house.pixir(&["hello"]).exits(0);
-    assert!(!project(&house).contains("# Roles"), "nobody but those of this build");
-    plant(&house.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
-    house.pixir(&["hello"]).exits(0);
-    let told = project(&house);
+    plant(&env.workspace().join(".pixir/agents"), "chief.toml", CHIEF);
+    env.run_pixir(&["hello"]).assert_exit_code(0);
+    assert!(!project(&env).contains("# Roles"), "nobody but those of this build");
+    plant(&env.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
+    env.run_pixir(&["hello"]).assert_exit_code(0);
+    let told = project(&env);
     assert!(told.contains("- scribe: Writes documentation"), "{told}");
     assert!(!told.contains("chief") && !told.contains("Hands out work"), "{told}");
 }
@@ -129,13 +136,14 @@ async fn the_model_is_told_which_roles_there_are_and_of_nobody_untrusted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_call_names_counts_more_than_the_role() {
     let call = json!({"task": "x", "role": "scribe", "model": "other", "effort": "low"});
-    let script = cast([line(Reply::calls("spawn_agent", call)), waits(), says("ok")], |_, _| {
-        Reply::says("done")
-    });
-    let house = House::scripted(script).await;
-    plant(&house.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
-    house.pixir(&[GO]).exits(0);
-    let request = &asked(&house)[0];
+    let script = scripted_family(
+        [always(Reply::calls("spawn_agent", call)), wait_reply(), text_reply("ok")],
+        |_, _| Reply::says("done"),
+    );
+    let env = TestEnv::with_script(script).await;
+    plant(&env.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
+    env.run_pixir(&[GO]).assert_exit_code(0);
+    let request = &asked(&env)[0];
     assert_eq!(
         (&request.body["model"], &request.body["reasoning"]["effort"]),
         (&json!("other"), &json!("low"))
@@ -144,35 +152,39 @@ async fn what_a_call_names_counts_more_than_the_role() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_of_a_project_that_nobody_trusts_has_no_children() {
-    let script = cast([spawns(&["x"], "scribe"), says("ok")], |_, _| Reply::says("never"));
-    let house = House::scripted(script).await;
-    plant(&house.workspace().join(".pixir/agents"), "scribe.toml", SCRIBE);
-    house.pixir(&[GO]).exits(0);
-    let log = events(&parent(&house));
+    let script = scripted_family([spawn_reply(&["x"], "scribe"), text_reply("ok")], |_, _| {
+        Reply::says("never")
+    });
+    let env = TestEnv::with_script(script).await;
+    plant(&env.workspace().join(".pixir/agents"), "scribe.toml", SCRIBE);
+    env.run_pixir(&[GO]).assert_exit_code(0);
+    let log = read_events(&parent(&env));
     let refused = log.iter().find(|event| event["type"] == "tool_result").unwrap();
     assert_eq!(refused["data"]["error"]["kind"], "permission_denied");
     assert!(refused.to_string().contains("pixir trust"), "{refused}");
-    assert!(lives(&parent(&house)).is_empty() && asked(&house).is_empty());
+    assert!(subagent_events(&parent(&env)).is_empty() && asked(&env).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_in_a_tree_has_a_tool_that_the_root_has_not() {
-    let script =
-        cast([spawns(&["deep"], "worker"), waits(), says("ok")], |task, step| match (task, step) {
+    let script = scripted_family(
+        [spawn_reply(&["deep"], "worker"), wait_reply(), text_reply("ok")],
+        |task, step| match (task, step) {
             ("deep", 0) => Reply::calls("spawn_agent", json!({"task": "bottom"})),
             ("deep", 1) => Reply::calls("wait_agent", json!({})),
             ("bottom", 0) => Reply::calls("bash", json!({"command": "touch made-by-bash"})),
             ("bottom", 1) => Reply::calls("write", json!({"path": "x", "content": "x"})),
             _ => Reply::says("done"),
-        });
-    let house = House::scripted(script).await;
-    plant(&house.home().join(".pixir/agents"), "chief.toml", CHIEF);
-    house.pixir(&["--role", "chief", GO]).exits(0);
-    for request in &house.requests() {
+        },
+    );
+    let env = TestEnv::with_script(script).await;
+    plant(&env.home().join(".pixir/agents"), "chief.toml", CHIEF);
+    env.run_pixir(&["--role", "chief", GO]).assert_exit_code(0);
+    for request in &env.requests() {
         let own = tools(request);
         assert!(own.contains(&"read".to_owned()) && !own.contains(&"bash".to_owned()), "{own:?}");
     }
-    assert!(!house.workspace().join("made-by-bash").exists());
-    assert_eq!(house.read("x"), "x");
-    assert_eq!(agree(&house.workspace()), 2);
+    assert!(!env.workspace().join("made-by-bash").exists());
+    assert_eq!(env.read("x"), "x");
+    assert_eq!(check_family_logs(&env.workspace()), 2);
 }

@@ -5,12 +5,15 @@ use std::time::Duration;
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::cast::{self, GO, agree, cast, events, first_id, lives, says, spawns, waits};
-use crate::support::editor::Editor;
-use crate::support::house::{DEADLINE, logs};
-use crate::support::stage::wait_for;
-use crate::support::terminal::Terminal;
-use crate::support::{House, Stage};
+use super::scripted_family::{
+    self, GO, check_family_logs, first_id, read_events, scripted_family, spawn_reply,
+    subagent_events, text_reply, wait_reply,
+};
+use crate::support::acp_client::AcpClient;
+use crate::support::binary_env::wait_for;
+use crate::support::terminal::TestTerminal;
+use crate::support::test_env::{DEADLINE, log_files};
+use crate::support::{BinaryEnv, TestEnv};
 
 fn quick(_: &str, step: usize) -> Reply {
     match step {
@@ -21,9 +24,10 @@ fn quick(_: &str, step: usize) -> Reply {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_waits_for_its_children_and_says_how_they_ended() {
-    let script = cast([spawns(&["look"], "explorer"), says("Started.")], quick);
-    let stage = Stage::new(Stage::mark(), script).await;
-    let ended = tokio::task::block_in_place(|| stage.run(&["--json", GO]));
+    let script =
+        scripted_family([spawn_reply(&["look"], "explorer"), text_reply("Started.")], quick);
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    let ended = tokio::task::block_in_place(|| binary_env.run(&["--json", GO]));
     ended.expect_code(0);
     let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(envelope["output"], "Started.");
@@ -31,7 +35,8 @@ async fn a_run_waits_for_its_children_and_says_how_they_ended() {
     assert!(ended.stderr.contains("(explorer) completed"), "{}", ended.stderr);
     assert!(ended.stderr.contains("Found it in a.rs:7."), "{}", ended.stderr);
     let id = envelope["session_id"].as_str().unwrap();
-    let status = tokio::task::block_in_place(|| stage.run(&["agents", "status", id, "--json"]));
+    let status =
+        tokio::task::block_in_place(|| binary_env.run(&["agents", "status", id, "--json"]));
     let status: Value = serde_json::from_str(&status.stdout).unwrap();
     let child = &status["output"]["subagents"][0];
     assert_eq!(
@@ -39,56 +44,60 @@ async fn a_run_waits_for_its_children_and_says_how_they_ended() {
         (&json!("completed"), &json!("Found it in a.rs:7."))
     );
     assert_eq!(child["usage"]["calls"], 2);
-    let drawn = tokio::task::block_in_place(|| stage.run(&["tree", id]));
+    let drawn = tokio::task::block_in_place(|| binary_env.run(&["tree", id]));
     assert!(drawn.stdout.contains(child["child_session_id"].as_str().unwrap()), "{}", drawn.stdout);
-    assert_eq!(agree(&stage.workspace()), 1);
+    assert_eq!(check_family_logs(&binary_env.workspace()), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_ends_children_that_a_run_waits_for() {
     let script =
-        cast([spawns(&["look"], "explorer"), says("Started.")], |_, _| Reply::new().stalls());
-    let stage = Stage::new(Stage::mark(), script).await;
+        scripted_family([spawn_reply(&["look"], "explorer"), text_reply("Started.")], |_, _| {
+            Reply::new().stalls()
+        });
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     tokio::task::block_in_place(|| {
-        let running = stage.start(&[GO]);
-        let asked = || stage.server.requests().len();
-        crate::support::stage::wait_for(Duration::from_secs(30), asked, |count| *count >= 3);
+        let running = binary_env.start(&[GO]);
+        let asked = || binary_env.server.requests().len();
+        crate::support::binary_env::wait_for(Duration::from_secs(30), asked, |count| *count >= 3);
         std::thread::sleep(Duration::from_millis(100));
         running.signal(rustix::process::Signal::INT);
         running.end().expect_code(130);
-        stage.assert_nothing_survives();
+        binary_env.assert_nothing_survives();
     });
-    let cancelled = logs(&stage.workspace())
+    let cancelled = log_files(&binary_env.workspace())
         .iter()
-        .flat_map(|path| lives(path))
+        .flat_map(|path| subagent_events(path))
         .filter(|life| life["event"] == "cancelled")
         .count();
     assert_eq!(cancelled, 1);
-    agree(&stage.workspace());
+    check_family_logs(&binary_env.workspace());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_editor_sees_each_child_as_a_call_of_its_own_and_is_asked_by_name() {
-    let script =
-        cast([spawns(&["write it"], "worker"), waits(), says("ok")], |_, step| match step {
+    let script = scripted_family(
+        [spawn_reply(&["write it"], "worker"), wait_reply(), text_reply("ok")],
+        |_, step| match step {
             0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
             _ => Reply::says("I wrote x."),
-        });
-    let stage = Stage::new(Stage::mark(), script).await;
+        },
+    );
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     tokio::task::block_in_place(|| {
-        let mut editor = Editor::start(&stage, &[]);
-        editor.initialize(json!({}));
-        let id = editor.session(&stage.workspace());
-        let prompt = editor.prompt(&id, GO);
+        let mut client = AcpClient::start(&binary_env, &[]);
+        client.initialize(json!({}));
+        let id = client.new_session(&binary_env.workspace());
+        let prompt = client.send_prompt(&id, GO);
         let mut titles = Vec::new();
         for _ in 0..2 {
-            let request = editor.request("session/request_permission");
+            let request = client.wait_for_request("session/request_permission");
             titles.push(request["params"]["toolCall"]["title"].as_str().unwrap().to_owned());
-            editor.choose(&request, "once");
+            client.choose(&request, "once");
         }
-        editor.answer(prompt).unwrap();
+        client.wait_for_answer(prompt).unwrap();
         assert!(titles[1].starts_with("sub_") && titles[1].contains("(worker): "), "{titles:?}");
-        let updates = editor.updates();
+        let updates = client.updates();
         let child: Vec<&Value> = updates
             .iter()
             .filter(|update| {
@@ -103,65 +112,77 @@ async fn an_editor_sees_each_child_as_a_call_of_its_own_and_is_asked_by_name() {
         assert_eq!(last["status"], "completed");
         assert!(last.to_string().contains("I wrote x."), "{last}");
     });
-    assert_eq!(std::fs::read_to_string(stage.workspace().join("x")).unwrap(), "x");
+    assert_eq!(std::fs::read_to_string(binary_env.workspace().join("x")).unwrap(), "x");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_is_taken_back_after_those_of_its_children() {
-    let script = cast([spawns(&["write"], "worker"), waits(), says("ok")], |_, step| match step {
-        0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
-        _ => Reply::says("I wrote x."),
-    });
-    let stage = Stage::new(Stage::mark(), script).await;
+    let script = scripted_family(
+        [spawn_reply(&["write"], "worker"), wait_reply(), text_reply("ok")],
+        |_, step| match step {
+            0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
+            _ => Reply::says("I wrote x."),
+        },
+    );
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     tokio::task::block_in_place(|| {
-        let ended = stage.run(&["--json", GO]);
+        let ended = binary_env.run(&["--json", GO]);
         let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
         let parent = envelope["session_id"].as_str().unwrap();
-        let path = stage.workspace().join(format!(".pixir/sessions/{parent}.ndjson"));
-        let child = lives(&path).pop().unwrap()["child_session_id"].as_str().unwrap().to_owned();
-        let refused = stage.run(&["undo", "--yes", parent]);
+        let path = binary_env.workspace().join(format!(".pixir/sessions/{parent}.ndjson"));
+        let child =
+            subagent_events(&path).pop().unwrap()["child_session_id"].as_str().unwrap().to_owned();
+        let refused = binary_env.run(&["undo", "--yes", parent]);
         assert_ne!(refused.status.code(), Some(0), "{refused:?}");
         assert!(refused.stderr.contains(&format!("pixir undo {child}")), "{}", refused.stderr);
-        stage.run(&["undo", "--yes", &child]).expect_code(0);
-        assert!(!stage.workspace().join("x").exists());
-        stage.run(&["undo", "--yes", parent]).expect_code(0);
+        binary_env.run(&["undo", "--yes", &child]).expect_code(0);
+        assert!(!binary_env.workspace().join("x").exists());
+        binary_env.run(&["undo", "--yes", parent]).expect_code(0);
     });
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_child_did_for_an_earlier_turn_is_not_in_the_way_of_a_later_one() {
-    let send = |request: &pixir::scripted::Received| {
+    let send = |request: &pixir::scripted::ReceivedRequest| {
         Reply::calls("send_input", json!({"id": first_id(request), "text": "second"}))
     };
-    let lines =
-        [spawns(&["first"], "worker"), waits(), says("ok"), Box::new(send), waits(), says("ok")];
-    let script = cast(lines, |task, step| match step {
+    let lines = [
+        spawn_reply(&["first"], "worker"),
+        wait_reply(),
+        text_reply("ok"),
+        Box::new(send),
+        wait_reply(),
+        text_reply("ok"),
+    ];
+    let script = scripted_family(lines, |task, step| match step {
         0 => Reply::calls("write", json!({"path": task, "content": "x"})),
         _ => Reply::says("I wrote."),
     });
-    let stage = Stage::new(Stage::mark(), script).await;
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     tokio::task::block_in_place(|| {
-        let ended = stage.run(&["--json", GO]);
+        let ended = binary_env.run(&["--json", GO]);
         let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
         let parent = envelope["session_id"].as_str().unwrap();
-        stage.run(&["resume", parent, "and more"]).expect_code(0);
-        let path = stage.workspace().join(format!(".pixir/sessions/{parent}.ndjson"));
-        let child = lives(&path).pop().unwrap()["child_session_id"].as_str().unwrap().to_owned();
-        let is_there = |name: &str| stage.workspace().join(name).exists();
+        binary_env.run(&["resume", parent, "and more"]).expect_code(0);
+        let path = binary_env.workspace().join(format!(".pixir/sessions/{parent}.ndjson"));
+        let child =
+            subagent_events(&path).pop().unwrap()["child_session_id"].as_str().unwrap().to_owned();
+        let is_there = |name: &str| binary_env.workspace().join(name).exists();
         assert!(is_there("first") && is_there("second"));
-        assert_ne!(stage.run(&["undo", "--yes", parent]).status.code(), Some(0));
-        stage.run(&["undo", "--yes", &child]).expect_code(0);
-        stage.run(&["undo", "--yes", parent]).expect_code(0);
+        assert_ne!(binary_env.run(&["undo", "--yes", parent]).status.code(), Some(0));
+        binary_env.run(&["undo", "--yes", &child]).expect_code(0);
+        binary_env.run(&["undo", "--yes", parent]).expect_code(0);
         assert!(is_there("first") && !is_there("second"));
         // The Turn that began it all is not taken back without it.
-        assert_ne!(stage.run(&["undo", "--yes", parent]).status.code(), Some(0));
+        assert_ne!(binary_env.run(&["undo", "--yes", parent]).status.code(), Some(0));
     });
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_is_not_taken_back_without_what_grandchildren_wrote_when_it_was_over() {
-    let script =
-        cast([spawns(&["child"], "worker"), says("ok")], |task, step| match (task, step) {
+    let script = scripted_family(
+        [spawn_reply(&["child"], "worker"), text_reply("ok")],
+        |task, step| match (task, step) {
             ("child", 0) => Reply::calls("spawn_agent", json!({"task": "grandchild"})),
             ("grandchild", 0) => {
                 // Until nobody above has a Turn that would see what it writes.
@@ -169,62 +190,67 @@ async fn a_turn_is_not_taken_back_without_what_grandchildren_wrote_when_it_was_o
             }
             ("grandchild", 1) => Reply::calls("write", json!({"path": "x", "content": "x"})),
             (task, _) => Reply::says(&format!("{task} is done")),
-        });
-    let stage = Stage::new(Stage::mark(), script).await;
+        },
+    );
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     tokio::task::block_in_place(|| {
-        let running = stage.start(&["--json", GO]);
+        let running = binary_env.start(&["--json", GO]);
         let answers = || {
-            let said = logs(&stage.workspace()).into_iter().flat_map(|path| events(&path));
+            let said =
+                log_files(&binary_env.workspace()).into_iter().flat_map(|path| read_events(&path));
             said.filter(|event| event["data"]["phase"] == "final").count()
         };
         assert_eq!(wait_for(DEADLINE, answers, |count| *count >= 2), 2);
-        std::fs::write(stage.workspace().join("go"), "").unwrap();
+        std::fs::write(binary_env.workspace().join("go"), "").unwrap();
         let ended = running.end();
         let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
         let parent = envelope["session_id"].as_str().unwrap();
-        let deepest = logs(&stage.workspace()).into_iter().find_map(|path| {
-            let first = events(&path).into_iter().next()?;
+        let deepest = log_files(&binary_env.workspace()).into_iter().find_map(|path| {
+            let first = read_events(&path).into_iter().next()?;
             (first["data"]["depth"] == 2).then(|| first["session_id"].as_str().unwrap().to_owned())
         });
         let deepest = deepest.unwrap();
-        let refused = stage.run(&["undo", "--yes", parent]);
+        let refused = binary_env.run(&["undo", "--yes", parent]);
         assert_ne!(refused.status.code(), Some(0), "{refused:?}");
         assert!(refused.stderr.contains(&format!("pixir undo {deepest}")), "{}", refused.stderr);
         // Its command waited for a file that somebody else made.
-        stage.run(&["undo", "--yes", &deepest, "--force"]).expect_code(0);
-        stage.run(&["undo", "--yes", parent]).expect_code(0);
-        assert!(!stage.workspace().join("x").exists());
+        binary_env.run(&["undo", "--yes", &deepest, "--force"]).expect_code(0);
+        binary_env.run(&["undo", "--yes", parent]).expect_code(0);
+        assert!(!binary_env.workspace().join("x").exists());
     });
 }
 
 /// Asked on a terminal, where the prompt comes back while children work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_asks_at_the_prompt_and_its_end_is_shown_there() {
-    let script = cast([spawns(&["write it"], "worker"), says("Started.")], |_, step| match step {
-        0 => Reply::new()
-            .pause(Duration::from_millis(700))
-            .call("write", json!({"path": "x", "content": "x"})),
-        _ => Reply::says("I wrote x:1."),
-    });
-    let house = House::scripted(script).await;
+    let script = scripted_family(
+        [spawn_reply(&["write it"], "worker"), text_reply("Started.")],
+        |_, step| match step {
+            0 => Reply::new()
+                .pause(Duration::from_millis(700))
+                .call("write", json!({"path": "x", "content": "x"})),
+            _ => Reply::says("I wrote x:1."),
+        },
+    );
+    let env = TestEnv::with_script(script).await;
     tokio::task::block_in_place(|| {
-        let mut terminal = Terminal::run(&house, &["--ask"], &[]);
-        terminal.shows("\u{203a} ");
-        terminal.types(&format!("{GO}\n"));
-        terminal.shows("start worker: write it");
-        terminal.shows("[y]");
-        terminal.types("y\n");
-        terminal.shows("Started.");
+        let mut terminal = TestTerminal::run(&env, &["--ask"], &[]);
+        terminal.wait_for_text("\u{203a} ");
+        terminal.type_keys(&format!("{GO}\n"));
+        terminal.wait_for_text("start worker: write it");
+        terminal.wait_for_text("[y]");
+        terminal.type_keys("y\n");
+        terminal.wait_for_text("Started.");
         // Nobody types anything: the question of the child comes by itself.
-        terminal.shows("(worker)");
-        terminal.shows_times("[y]", 2);
-        terminal.types("y\n");
-        terminal.shows("I wrote x:1.");
-        assert_eq!(house.read("x"), "x");
-        terminal.types("\u{4}");
-        assert_eq!(terminal.ends(), Some(0));
+        terminal.wait_for_text("(worker)");
+        terminal.wait_for_text_times("[y]", 2);
+        terminal.type_keys("y\n");
+        terminal.wait_for_text("I wrote x:1.");
+        assert_eq!(env.read("x"), "x");
+        terminal.type_keys("\u{4}");
+        assert_eq!(terminal.wait_for_exit(), Some(0));
     });
-    assert_eq!(agree(&house.workspace()), 1);
+    assert_eq!(check_family_logs(&env.workspace()), 1);
 }
 
 /// The Turn is over before its child is answered: the question stays.
@@ -233,28 +259,29 @@ async fn a_question_of_a_child_outlives_the_turn() {
     // The parent answers when the question of its child was seen.
     let (release, released) = std::sync::mpsc::sync_channel(1);
     let released = std::sync::Mutex::new(released);
-    let answer: cast::Line = Box::new(move |_| {
+    let answer: scripted_family::ParentReply = Box::new(move |_| {
         let wait = || released.lock().unwrap().recv_timeout(DEADLINE);
         tokio::task::block_in_place(wait).unwrap();
         Reply::says("Started.")
     });
-    let script = cast([spawns(&["write it"], "worker"), answer], |_, step| match step {
-        0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
-        _ => Reply::says("I wrote x:1."),
-    });
-    let house = House::scripted(script).await;
+    let script =
+        scripted_family([spawn_reply(&["write it"], "worker"), answer], |_, step| match step {
+            0 => Reply::calls("write", json!({"path": "x", "content": "x"})),
+            _ => Reply::says("I wrote x:1."),
+        });
+    let env = TestEnv::with_script(script).await;
     tokio::task::block_in_place(|| {
-        let mut terminal = Terminal::run(&house, &["--ask", GO], &[]);
-        terminal.shows("[y]");
-        terminal.types("y\n");
-        terminal.shows_times("[y]", 2);
+        let mut terminal = TestTerminal::run(&env, &["--ask", GO], &[]);
+        terminal.wait_for_text("[y]");
+        terminal.type_keys("y\n");
+        terminal.wait_for_text_times("[y]", 2);
         release.send(()).unwrap();
-        terminal.shows("Started.");
+        terminal.wait_for_text("Started.");
         // It is shown again, below the answer.
-        terminal.shows_times("[y]", 3);
-        terminal.types("y\n");
-        assert_eq!(terminal.ends(), Some(0));
+        terminal.wait_for_text_times("[y]", 3);
+        terminal.type_keys("y\n");
+        assert_eq!(terminal.wait_for_exit(), Some(0));
     });
-    assert_eq!(house.read("x"), "x");
-    assert_eq!(agree(&house.workspace()), 1);
+    assert_eq!(env.read("x"), "x");
+    assert_eq!(check_family_logs(&env.workspace()), 1);
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use memchr::memmem;
 
 /// Keys and tokens in the environment of runs.
-pub const PLANTED: &[&str] = &[
+pub const PLANTED_SECRETS: &[&str] = &[
     "sk-test-of-the-house",
     "secret-of-the-house",
     "sk-test-of-the-stage",
@@ -28,27 +28,27 @@ static STREAMS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static ARGUMENTS: Mutex<Option<HashSet<Vec<u8>>>> = Mutex::new(None);
 
 /// How often the arguments of processes are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const PROCESS_SCAN_INTERVAL: Duration = Duration::from_millis(50);
 
-pub fn planted() -> Vec<String> {
-    PLANTED.iter().map(|secret| (*secret).to_owned()).collect()
+pub fn planted_secrets() -> Vec<String> {
+    PLANTED_SECRETS.iter().map(|secret| (*secret).to_owned()).collect()
 }
 
 /// Starts to watch the arguments of processes; once for all stories.
-pub fn watch() {
+pub fn start_process_scan() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
         std::thread::spawn(|| {
             loop {
-                look();
-                std::thread::sleep(LOOK_EVERY);
+                scan_process_arguments();
+                std::thread::sleep(PROCESS_SCAN_INTERVAL);
             }
         });
     });
 }
 
 /// Records the arguments of every process below this one; other processes are ignored.
-pub fn look() {
+pub fn scan_process_arguments() {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let parents: HashMap<u32, u32> = processes
         .filter_map(|entry| {
@@ -71,37 +71,38 @@ pub fn look() {
 /// Checks the output of a run for planted secrets.
 #[track_caller]
 pub fn check_stream(text: &str) {
-    if let Some(secret) = first(text.as_bytes(), &planted()) {
+    if let Some(secret) = first_secret_in(text.as_bytes(), &planted_secrets()) {
         panic!("{secret} is in what a run printed: {text}");
     }
 }
 
 /// Like `check_stream`, and keeps the output for secrets that are known only at the end of the story.
 #[track_caller]
-pub fn keep_stream(text: &str) {
+pub fn check_and_keep_stream(text: &str) {
     check_stream(text);
     STREAMS.lock().unwrap().push(text.to_owned());
 }
 
 /// Fails when a secret is anywhere but in the token store and the files that may hold it.
 #[track_caller]
-pub fn check(folder: &Path, secrets: &[String], may_hold: &[PathBuf]) {
+pub fn check_folder(folder: &Path, secrets: &[String], may_hold: &[PathBuf]) {
     // A story that failed has said why.
     if std::thread::panicking() {
         return;
     }
-    let found = search(folder, secrets, may_hold);
+    let found = find_leaks(folder, secrets, may_hold);
     assert!(found.is_empty(), "secrets got out: {found:#?}");
 }
 
-fn search(folder: &Path, secrets: &[String], may_hold: &[PathBuf]) -> Vec<String> {
+fn find_leaks(folder: &Path, secrets: &[String], may_hold: &[PathBuf]) -> Vec<String> {
     let mut found = Vec::new();
     let mut files = Vec::new();
     files_below(folder, &mut files);
-    let is_spared = |path: &PathBuf| is_store(path) || is_content(path) || may_hold.contains(path);
+    let is_spared =
+        |path: &PathBuf| is_store(path) || is_snapshot_content(path) || may_hold.contains(path);
     for path in files.iter().filter(|path| !is_spared(path)) {
         let bytes = fs::read(path).unwrap_or_default();
-        if let Some(secret) = first(&bytes, secrets) {
+        if let Some(secret) = first_secret_in(&bytes, secrets) {
             found.push(format!("{secret} in {}", path.display()));
         }
     }
@@ -110,14 +111,14 @@ fn search(folder: &Path, secrets: &[String], may_hold: &[PathBuf]) -> Vec<String
     let arguments = seen.iter().flatten().map(|line| ("arguments", line.as_slice()));
     let printed = streams.iter().map(|text| ("a stream", text.as_bytes()));
     for (place, bytes) in arguments.chain(printed) {
-        if let Some(secret) = first(bytes, secrets) {
+        if let Some(secret) = first_secret_in(bytes, secrets) {
             found.push(format!("{secret} in {place}: {}", String::from_utf8_lossy(bytes)));
         }
     }
     found
 }
 
-fn first<'a>(bytes: &[u8], secrets: &'a [String]) -> Option<&'a str> {
+fn first_secret_in<'a>(bytes: &[u8], secrets: &'a [String]) -> Option<&'a str> {
     let is_in = |secret: &&String| memmem::find(bytes, secret.as_bytes()).is_some();
     secrets.iter().find(is_in).map(String::as_str)
 }
@@ -130,7 +131,7 @@ fn is_store(path: &Path) -> bool {
 }
 
 /// The content of a file of the Workspace in the snapshot store.
-fn is_content(path: &Path) -> bool {
+fn is_snapshot_content(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let above = path.ancestors().nth(2).is_some_and(|folder| folder.ends_with(".pixir/snapshots"));
     above && name.len() == 64
@@ -154,7 +155,7 @@ fn a_secret_that_gets_out_is_found_wherever_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let deep = folder.path().join("work/.pixir/sessions");
     fs::create_dir_all(&deep).unwrap();
-    let count = |may_hold: &[PathBuf]| search(folder.path(), &secrets, may_hold).len();
+    let count = |may_hold: &[PathBuf]| find_leaks(folder.path(), &secrets, may_hold).len();
     // The store may hold it, at its own place alone.
     fs::write(folder.path().join("work/.pixir/auth.json"), secret).unwrap();
     assert_eq!(count(&[]), 0);
@@ -163,21 +164,21 @@ fn a_secret_that_gets_out_is_found_wherever_it_is() {
     assert_eq!(count(&[folder.path().join("auth.json")]), 0);
     fs::write(deep.join("x.ndjson"), [b"\xff\0\"", secret.as_bytes(), b"\"\n"].concat()).unwrap();
     assert_eq!(count(&[]), 2);
-    keep_stream(&format!("Bearer {secret}"));
+    check_and_keep_stream(&format!("Bearer {secret}"));
     assert_eq!(count(&[]), 3);
     let mut child = std::process::Command::new("sh")
         .args(["-c", "read line; true", secret])
         .stdin(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    look();
+    scan_process_arguments();
     drop(child.stdin.take());
     child.wait().unwrap();
     assert_eq!(count(&[]), 4);
-    let caught = std::panic::catch_unwind(|| check(folder.path(), &secrets, &[]));
+    let caught = std::panic::catch_unwind(|| check_folder(folder.path(), &secrets, &[]));
     assert!(caught.is_err());
     STREAMS.lock().unwrap().retain(|text| !text.contains(secret));
-    let _ = std::panic::catch_unwind(|| check_stream(PLANTED[0])).unwrap_err();
+    let _ = std::panic::catch_unwind(|| check_stream(PLANTED_SECRETS[0])).unwrap_err();
 }
 
 /// No story starts the binary past the watch.

@@ -1,17 +1,17 @@
 //! Fixtures of the stories: test environments, clients, leak checks, and a reader for Logs.
 
-pub mod cage;
-pub mod desk;
-pub mod editor;
-pub mod house;
+pub mod acp_client;
+pub mod binary_env;
+pub mod contact_watcher;
 pub mod leaks;
-pub mod marked;
-pub mod stage;
+pub mod marked_processes;
+pub mod memory_cgroup;
+pub mod rendered_log;
+pub mod sign_in_env;
+pub mod syscall_tracer;
 pub mod terminal;
+pub mod test_env;
 pub mod torture;
-pub mod tracer;
-pub mod transcript;
-pub mod watcher;
 
-pub use house::House;
-pub use stage::Stage;
+pub use binary_env::BinaryEnv;
+pub use test_env::TestEnv;

@@ -10,41 +10,41 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use super::house::{DEADLINE, House, PIXIR};
 use super::leaks;
+use super::test_env::{DEADLINE, PIXIR, TestEnv};
 
 /// A pseudo-terminal with a program in it.
-pub struct Terminal {
+pub struct TestTerminal {
     keyboard: File,
     screen: Arc<Mutex<Vec<u8>>>,
     pub child: Child,
 }
 
-impl Terminal {
-    pub fn run(house: &House, args: &[&str], variables: &[(&str, &str)]) -> Self {
+impl TestTerminal {
+    pub fn run(env: &TestEnv, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(PIXIR);
         command.args(args);
-        Self::start_in(house, command, variables)
+        Self::start_in(env, command, variables)
     }
 
     /// Runs a shell script in a terminal that is its controlling one; `$PIXIR` is the program.
-    pub fn script(house: &House, script: &str) -> Self {
+    pub fn run_script(env: &TestEnv, script: &str) -> Self {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "sh", "-c", script]);
-        Self::start_in(house, command, &[("PIXIR", PIXIR)])
+        Self::start_in(env, command, &[("PIXIR", PIXIR)])
     }
 
     /// Starts a program in the Workspace and with the environment of a test.
-    fn start_in(house: &House, mut command: Command, variables: &[(&str, &str)]) -> Self {
+    fn start_in(env: &TestEnv, mut command: Command, variables: &[(&str, &str)]) -> Self {
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
-            .env("HOME", house.home())
+            .env("HOME", env.home())
             .env("TERM", "xterm")
-            .env("OPENAI_BASE_URL", house.server.base_url())
+            .env("OPENAI_BASE_URL", env.server.base_url())
             .env("OPENAI_API_KEY", "sk-test-of-the-house")
             .envs(variables.iter().copied())
-            .current_dir(house.workspace());
+            .current_dir(env.workspace());
         Self::start(&mut command)
     }
 
@@ -71,7 +71,7 @@ impl Terminal {
         Self { keyboard, screen, child }
     }
 
-    pub fn types(&mut self, keys: &str) {
+    pub fn type_keys(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
@@ -79,7 +79,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
     }
 
-    pub fn shows(&self, text: &str) {
+    pub fn wait_for_text(&self, text: &str) {
         let start = Instant::now();
         while !self.screen().contains(text) {
             assert!(start.elapsed() < DEADLINE, "{text:?} never came: {:?}", self.screen());
@@ -88,7 +88,7 @@ impl Terminal {
     }
 
     /// Waits until the screen has shown a text so many times.
-    pub fn shows_times(&self, text: &str, times: usize) {
+    pub fn wait_for_text_times(&self, text: &str, times: usize) {
         let start = Instant::now();
         while self.screen().matches(text).count() < times {
             assert!(start.elapsed() < DEADLINE, "{text:?} never came: {:?}", self.screen());
@@ -101,7 +101,7 @@ impl Terminal {
             .unwrap();
     }
 
-    pub fn ends(&mut self) -> Option<i32> {
+    pub fn wait_for_exit(&mut self) -> Option<i32> {
         let status = self.child.wait().unwrap();
         leaks::check_stream(&self.screen());
         status.code()

@@ -4,16 +4,16 @@ use std::io::Write;
 
 /// How much a suite does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Size {
+pub enum SuiteSize {
     /// A seeded sample, for every `cargo test`.
     Sample,
     /// Everything, with `PIXIR_TORTURE=full`.
     Full,
 }
 
-impl Size {
+impl SuiteSize {
     /// The size that `PIXIR_TORTURE` asks for.
-    pub fn asked() -> Self {
+    pub fn from_environment() -> Self {
         match std::env::var("PIXIR_TORTURE").as_deref() {
             Ok("full") => Self::Full,
             _ => Self::Sample,
@@ -21,7 +21,7 @@ impl Size {
     }
 
     /// The count for this size.
-    pub fn of(self, sample: usize, full: usize) -> usize {
+    pub fn choose(self, sample: usize, full: usize) -> usize {
         match self {
             Self::Sample => sample,
             Self::Full => full,
@@ -36,6 +36,6 @@ pub fn seed() -> u64 {
 }
 
 /// Prints a summary past the capture of test output.
-pub fn say(summary: &str) {
+pub fn print_summary(summary: &str) {
     std::io::stderr().write_all(format!("\ntorture: {summary}\n").as_bytes()).unwrap();
 }

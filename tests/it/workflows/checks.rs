@@ -3,46 +3,46 @@
 use pixir::scripted::Reply;
 use serde_json::json;
 
-use super::runs::{READY, house, landing, run};
-use super::troupe::{decided, root_log, workflow};
-use crate::subagents::cast::agree;
+use super::runs::{READY, merging_workflow, new_test_env, run_workflow};
+use super::scripted_steps::{last_checkpoint, root_log, workflow_spec};
+use crate::subagents::scripted_family::check_family_logs;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn checks_may_build_in_a_workspace_of_its_own_and_only_the_work_of_the_step_lands() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "src/a.rs", "content": "new\n"})),
         _ => Reply::says(READY),
     })
     .await;
-    std::fs::create_dir(house.workspace().join("src")).unwrap();
-    house.write("src/a.rs", "old\n");
-    house.write("keep.txt", "kept\n");
+    std::fs::create_dir(env.workspace().join("src")).unwrap();
+    env.write("src/a.rs", "old\n");
+    env.write("keep.txt", "kept\n");
     // As a build tool does it: a folder and a file beside the sources, and text that is made anew.
     let checks = [
         "mkdir -p target/deep && echo built > target/deep/x && echo 1 > lock",
         "test -f target/deep/x && echo other > keep.txt && echo made > src/made.rs",
     ];
-    let output = run(
-        &house,
-        &workflow(json!([
+    let output = run_workflow(
+        &env,
+        &workflow_spec(json!([
             {"id": "build", "task": "build: change it", "write_set": ["src/"], "verify": checks},
             {"id": "land", "apply": "build"},
         ])),
         0,
     );
     assert_eq!(output["status"], "completed");
-    let log = root_log(&house.workspace());
-    assert_eq!(decided(&log, "build")["written"], json!(["src/a.rs", "src/made.rs"]));
-    assert_eq!(decided(&log, "land")["written"], json!(["src/a.rs", "src/made.rs"]));
-    let read = |path: &str| house.read(path);
+    let log = root_log(&env.workspace());
+    assert_eq!(last_checkpoint(&log, "build")["written"], json!(["src/a.rs", "src/made.rs"]));
+    assert_eq!(last_checkpoint(&log, "land")["written"], json!(["src/a.rs", "src/made.rs"]));
+    let read = |path: &str| env.read(path);
     assert_eq!((read("src/a.rs"), read("keep.txt")), ("new\n".into(), "kept\n".into()));
-    assert!(!house.workspace().join("lock").exists() && !house.workspace().join("target").exists());
-    assert_eq!(agree(&house.workspace()), 1);
+    assert!(!env.workspace().join("lock").exists() && !env.workspace().join("target").exists());
+    assert_eq!(check_family_logs(&env.workspace()), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_review_that_did_not_approve_is_asked_again_when_the_run_goes_on() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
         ("review", _) if told.session == 0 => {
             Reply::says(r#"{"verdict": "request_changes", "findings": []}"#)
@@ -51,39 +51,40 @@ async fn a_review_that_did_not_approve_is_asked_again_when_the_run_goes_on() {
         _ => Reply::says(READY),
     })
     .await;
-    house.write("a.txt", "old\n");
-    let output = run(&house, &landing(), 6);
+    env.write("a.txt", "old\n");
+    let output = run_workflow(&env, &merging_workflow(), 6);
     let id = output["workflow_id"].as_str().unwrap();
-    let resumed = house.pixir(&["workflow", "resume", id, "--json"]).exits(0).envelope();
+    let resumed =
+        env.run_pixir(&["workflow", "resume", id, "--json"]).assert_exit_code(0).envelope();
     assert_eq!(resumed["output"]["reused_steps"], json!(["build"]));
-    assert_eq!(house.read("a.txt"), "new\n");
+    assert_eq!(env.read("a.txt"), "new\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_of_a_command_is_the_end_of_its_run() {
     // As the horizon of a spec is: with its exit code, whoever of its steps would have noticed first.
-    let house = house(|_| Reply::new().stalls()).await;
-    house.write(
+    let env = new_test_env(|_| Reply::new().stalls()).await;
+    env.write(
         "flow.json",
-        workflow(json!([{"id": "one", "task": "one", "role": "explorer"}])).to_string(),
+        workflow_spec(json!([{"id": "one", "task": "one", "role": "explorer"}])).to_string(),
     );
-    house.write("tasks.json", json!({"tasks": ["one"]}).to_string());
+    env.write("tasks.json", json!({"tasks": ["one"]}).to_string());
     for command in [["workflow", "run", "flow.json"], ["delegate", "--spec", "tasks.json"]] {
         let args: Vec<&str> = command.into_iter().chain(["--json", "--timeout", "1s"]).collect();
-        let ended = house.pixir(&args).exits(124).envelope();
+        let ended = env.run_pixir(&args).assert_exit_code(124).envelope();
         assert_eq!(ended["output"]["reason"], "deadline", "{ended}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_begun_when_the_step_before_used_the_budget_up() {
-    let house = house(|_| Reply::says(READY)).await;
-    let mut graph = workflow(json!([
+    let env = new_test_env(|_| Reply::says(READY)).await;
+    let mut graph = workflow_spec(json!([
         {"id": "one", "task": "one", "role": "explorer"},
         {"id": "two", "task": "two", "role": "explorer", "depends_on": "one"},
     ]));
     graph["budget"] = json!({"tokens": 1});
-    let output = run(&house, &graph, 6);
+    let output = run_workflow(&env, &graph, 6);
     assert_eq!(
         (&output["status"], &output["reason"]),
         (&json!("partial"), &json!("budget_exhausted"))
@@ -94,49 +95,51 @@ async fn nothing_is_begun_when_the_step_before_used_the_budget_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_goes_on_with_a_run_that_was_taken_back() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
         ("tell", _) => Reply::says("checkpoint_status: failed"),
         _ => Reply::says(READY),
     })
     .await;
-    let graph = workflow(json!([
+    let graph = workflow_spec(json!([
         {"id": "build", "task": "build: change it"},
         {"id": "land", "apply": "build"},
         {"id": "tell", "task": "tell", "role": "explorer", "depends_on": "land"},
     ]));
-    let output = run(&house, &graph, 6);
+    let output = run_workflow(&env, &graph, 6);
     let id = output["workflow_id"].as_str().unwrap();
     let session = output["session_id"].as_str().unwrap();
-    house.pixir(&["undo", "--yes", session]).exits(0);
+    env.run_pixir(&["undo", "--yes", session]).assert_exit_code(0);
     // What landed is gone, so that its checkpoint is worth nothing.
-    let refused = house.pixir(&["workflow", "resume", id]).exits(2).err;
+    let refused = env.run_pixir(&["workflow", "resume", id]).assert_exit_code(2).err;
     assert!(refused.contains("pixir redo"), "{refused}");
-    house.pixir(&["redo", "--yes", session]).exits(0);
-    let resumed = house.pixir(&["workflow", "resume", id, "--json"]).exits(6).envelope();
+    env.run_pixir(&["redo", "--yes", session]).assert_exit_code(0);
+    let resumed =
+        env.run_pixir(&["workflow", "resume", id, "--json"]).assert_exit_code(6).envelope();
     assert_eq!(resumed["output"]["reused_steps"], json!(["build", "land"]));
-    assert_eq!(house.read("a.txt"), "new\n");
+    assert_eq!(env.read("a.txt"), "new\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_stays_with_its_session_when_that_is_forked() {
-    let house = house(|told| match told.step() {
+    let env = new_test_env(|told| match told.step() {
         "tell" => Reply::says("checkpoint_status: failed"),
         _ => Reply::says(READY),
     })
     .await;
-    let graph = workflow(json!([
+    let graph = workflow_spec(json!([
         {"id": "look", "task": "look", "role": "explorer"},
         {"id": "tell", "task": "tell", "role": "explorer", "depends_on": "look"},
     ]));
-    let output = run(&house, &graph, 6);
+    let output = run_workflow(&env, &graph, 6);
     let id = output["workflow_id"].as_str().unwrap();
     let session = output["session_id"].as_str().unwrap();
-    let forked = house.pixir(&["fork", session, "--json"]).exits(0).envelope();
+    let forked = env.run_pixir(&["fork", session, "--json"]).assert_exit_code(0).envelope();
     assert!(forked["output"]["session_id"].is_string(), "{forked}");
-    let listed = house.pixir(&["workflow", "status", "--json"]).exits(0).envelope();
+    let listed = env.run_pixir(&["workflow", "status", "--json"]).assert_exit_code(0).envelope();
     assert_eq!(listed["output"]["runs"].as_array().unwrap().len(), 1, "{listed}");
-    let resumed = house.pixir(&["workflow", "resume", id, "--json"]).exits(6).envelope();
+    let resumed =
+        env.run_pixir(&["workflow", "resume", id, "--json"]).assert_exit_code(6).envelope();
     assert_eq!(resumed["session_id"], session);
     assert_eq!(resumed["output"]["reused_steps"], json!(["look"]));
 }

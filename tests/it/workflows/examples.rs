@@ -5,26 +5,28 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use pixir::scripted::{EXAMPLES, Example, Reply, Script, demo_answer};
+use pixir::scripted::{EXAMPLE_WORKFLOWS, ExampleWorkflow, ModelScript, Reply, demo_answer};
 use serde_json::{Value, json};
 
-use super::troupe::{Told, decided, facts, kinds, root_log};
-use crate::subagents::cast::agree;
-use crate::support::House;
-use crate::support::desk::ran;
-use crate::support::house::PIXIR;
+use super::scripted_steps::{
+    StepRequest, last_checkpoint, root_log, workflow_fact_kinds, workflow_facts,
+};
+use crate::subagents::scripted_family::check_family_logs;
+use crate::support::TestEnv;
 use crate::support::leaks;
+use crate::support::sign_in_env::run_command;
+use crate::support::test_env::PIXIR;
 
-fn example(name: &str) -> &'static Example {
-    EXAMPLES.iter().find(|own| own.name == name).unwrap()
+fn example(name: &str) -> &'static ExampleWorkflow {
+    EXAMPLE_WORKFLOWS.iter().find(|own| own.name == name).unwrap()
 }
 
 /// Puts the files of an example into the Workspace, as they are in the repository.
-fn lay_out(house: &House, example: &Example) {
+fn lay_out(env: &TestEnv, example: &ExampleWorkflow) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let folder = if example.name == "migrate" { "workflows/names" } else { "demo" };
     for (path, content) in example.files {
-        let place = house.workspace().join(path);
+        let place = env.workspace().join(path);
         fs::create_dir_all(place.parent().unwrap()).unwrap();
         fs::copy(root.join(folder).join(path), &place).unwrap();
         assert_eq!(
@@ -34,18 +36,18 @@ fn lay_out(house: &House, example: &Example) {
         );
     }
     let spec = format!("{}.json", example.name);
-    fs::copy(root.join("workflows").join(&spec), house.workspace().join(spec)).unwrap();
+    fs::copy(root.join("workflows").join(&spec), env.workspace().join(spec)).unwrap();
 }
 
 /// Runs an example by its file, and gives the output of its envelope.
-fn run(house: &House, example: &Example, more: &[&str], code: i32) -> Value {
+fn run(env: &TestEnv, example: &ExampleWorkflow, more: &[&str], code: i32) -> Value {
     let file = format!("{}.json", example.name);
     let given: Vec<String> =
         example.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut words = vec!["workflow", "run", &file, "--json"];
     words.extend(given.iter().flat_map(|own| ["--arg", own.as_str()]));
     words.extend(more);
-    house.pixir(&words).exits(code).envelope()["output"].clone()
+    env.run_pixir(&words).assert_exit_code(code).envelope()["output"].clone()
 }
 
 /// Every file of the Workspace that is the user's.
@@ -67,8 +69,8 @@ fn tree(root: &Path) -> BTreeMap<String, String> {
 }
 
 /// What each step came to, in the envelope and, which must be the same, in the Log.
-fn outcomes(house: &House, output: &Value) -> BTreeMap<String, String> {
-    let log = root_log(&house.workspace());
+fn outcomes(env: &TestEnv, output: &Value) -> BTreeMap<String, String> {
+    let log = root_log(&env.workspace());
     let steps = output["steps"].as_array().unwrap();
     steps
         .iter()
@@ -76,7 +78,7 @@ fn outcomes(house: &House, output: &Value) -> BTreeMap<String, String> {
             let id = step["step_id"].as_str().unwrap();
             let status = step["checkpoint_status"].as_str().unwrap().to_owned();
             if status != "held" {
-                assert_eq!(decided(&log, id)["checkpoint_status"], *status, "{id}");
+                assert_eq!(last_checkpoint(&log, id)["checkpoint_status"], *status, "{id}");
             }
             (id.to_owned(), status)
         })
@@ -90,7 +92,7 @@ fn all_ready(outcomes: &BTreeMap<String, String>) -> bool {
 /// All of these were started before one of them was decided.
 #[track_caller]
 fn overlap(log: &Path, steps: &[&str]) {
-    let kinds = kinds(log);
+    let kinds = workflow_fact_kinds(log);
     let at = |kind: &str, step: &&str| {
         let wanted = format!("{kind} {step}");
         kinds.iter().position(|own| *own == wanted).unwrap()
@@ -103,7 +105,7 @@ fn overlap(log: &Path, steps: &[&str]) {
 /// The checks of a step as the Log has them: command, exit code, what was printed.
 fn checks(log: &Path, step: &str) -> Vec<(String, Value, String)> {
     let text = |fact: &Value, name: &str| fact[name].as_str().unwrap_or_default().to_owned();
-    facts(log)
+    workflow_facts(log)
         .iter()
         .filter(|fact| fact["kind"] == "verification" && fact["step_id"] == step)
         .map(|fact| (text(fact, "command"), fact["exit_code"].clone(), text(fact, "output")))
@@ -111,26 +113,26 @@ fn checks(log: &Path, step: &str) -> Vec<(String, Value, String)> {
 }
 
 /// A test environment whose model is not called: the embedded one is.
-async fn alone() -> House {
-    House::with([]).await
+async fn alone() -> TestEnv {
+    TestEnv::with_replies([]).await
 }
 
 const ON_BOARD: &[&str] = &["--model", "pixir-demo"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_sides_are_reviewed_at_once_and_one_report_comes_of_it() {
-    let house = alone().await;
+    let env = alone().await;
     let example = example("parallel-review");
-    lay_out(&house, example);
-    let before = tree(&house.workspace());
-    let output = run(&house, example, ON_BOARD, 0);
+    lay_out(&env, example);
+    let before = tree(&env.workspace());
+    let output = run(&env, example, ON_BOARD, 0);
     assert_eq!(output["status"], "completed");
-    let outcomes = outcomes(&house, &output);
+    let outcomes = outcomes(&env, &output);
     assert!(outcomes.len() == 4 && all_ready(&outcomes), "{outcomes:?}");
-    assert_eq!(tree(&house.workspace()), before, "a review changes nothing");
-    let log = root_log(&house.workspace());
+    assert_eq!(tree(&env.workspace()), before, "a review changes nothing");
+    let log = root_log(&env.workspace());
     overlap(&log, &["correctness", "safety", "tests"]);
-    let report = decided(&log, "report")["typed_payloads"][0]["payload"].clone();
+    let report = last_checkpoint(&log, "report")["typed_payloads"][0]["payload"].clone();
     let findings: Vec<&str> = report["findings"]
         .as_array()
         .unwrap()
@@ -143,27 +145,27 @@ async fn three_sides_are_reviewed_at_once_and_one_report_comes_of_it() {
     assert!(findings[2].contains("negative numbers"), "{report}");
     let bug = before["total.sh"].lines().position(|line| line.contains("total=$number")).unwrap();
     assert_eq!(report["findings"][0]["line"], bug + 1);
-    assert_eq!(agree(&house.workspace()), 4);
-    assert_eq!(house.requests().len(), 0, "nobody else was asked");
+    assert_eq!(check_family_logs(&env.workspace()), 4);
+    assert_eq!(env.requests().len(), 0, "nobody else was asked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_is_made_tested_reviewed_and_landed() {
-    let house = alone().await;
+    let env = alone().await;
     let example = example("implement-and-land");
-    lay_out(&house, example);
-    let before = tree(&house.workspace());
-    let output = run(&house, example, ON_BOARD, 0);
+    lay_out(&env, example);
+    let before = tree(&env.workspace());
+    let output = run(&env, example, ON_BOARD, 0);
     assert_eq!(output["status"], "completed");
-    let outcomes = outcomes(&house, &output);
+    let outcomes = outcomes(&env, &output);
     assert!(outcomes.len() == 3 && all_ready(&outcomes), "{outcomes:?}");
     let mut wanted = before.clone();
     let mended = before["total.sh"].replace("total=$number", "total=$((total + number))");
     wanted.insert("total.sh".to_owned(), mended);
-    assert_eq!(tree(&house.workspace()), wanted, "one line of one file");
-    let log = root_log(&house.workspace());
+    assert_eq!(tree(&env.workspace()), wanted, "one line of one file");
+    let log = root_log(&env.workspace());
     assert_eq!(
-        kinds(&log),
+        workflow_fact_kinds(&log),
         [
             "started",
             "step_scheduled implement",
@@ -184,20 +186,20 @@ async fn a_change_is_made_tested_reviewed_and_landed() {
         assert_eq!((command.as_str(), code), ("sh test.sh", &json!(0)));
         assert!(said.contains("all 4 checks passed"), "{said}");
     }
-    let merged = facts(&log).into_iter().find(|fact| fact["kind"] == "merged").unwrap();
+    let merged = workflow_facts(&log).into_iter().find(|fact| fact["kind"] == "merged").unwrap();
     assert_eq!(merged["files"], json!(["total.sh"]));
-    assert_eq!(agree(&house.workspace()), 2);
+    assert_eq!(check_family_logs(&env.workspace()), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_is_changed_in_all_folders_at_once() {
-    let house = alone().await;
+    let env = alone().await;
     let example = example("migrate");
-    lay_out(&house, example);
-    let before = tree(&house.workspace());
-    let output = run(&house, example, ON_BOARD, 0);
+    lay_out(&env, example);
+    let before = tree(&env.workspace());
+    let output = run(&env, example, ON_BOARD, 0);
     assert_eq!(output["status"], "completed");
-    let outcomes = outcomes(&house, &output);
+    let outcomes = outcomes(&env, &output);
     assert!(outcomes.len() == 6 && all_ready(&outcomes), "{outcomes:?}");
     let renamed = |(path, text): (&String, &String)| {
         let text = if path == "migrate.json" {
@@ -209,13 +211,13 @@ async fn a_name_is_changed_in_all_folders_at_once() {
     };
     let wanted: BTreeMap<String, String> = before.iter().map(renamed).collect();
     assert_ne!(wanted, before);
-    assert_eq!(tree(&house.workspace()), wanted);
-    let log = root_log(&house.workspace());
+    assert_eq!(tree(&env.workspace()), wanted);
+    let log = root_log(&env.workspace());
     overlap(&log, &["code", "tests", "docs"]);
     for (step, folder) in [("code", "src"), ("tests", "tests"), ("docs", "docs")] {
         let [(command, code, _)] = &checks(&log, step)[..] else { panic!("{step}") };
         assert_eq!((command, code), (&format!("! grep -rnwF -e 'old_name' {folder}"), &json!(0)));
-        let written = decided(&log, step)["written"].clone();
+        let written = last_checkpoint(&log, step)["written"].clone();
         let all = written.as_array().unwrap();
         assert!(
             !all.is_empty() && all.iter().all(|path| path.as_str().unwrap().starts_with(folder)),
@@ -224,26 +226,26 @@ async fn a_name_is_changed_in_all_folders_at_once() {
     }
     let [(_, code, said)] = &checks(&log, "prove")[..] else { panic!() };
     assert_eq!((code, said.as_str()), (&json!(0), "all tests passed\n"));
-    assert_eq!(agree(&house.workspace()), 6);
+    assert_eq!(check_family_logs(&env.workspace()), 6);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_claims_a_rename_and_does_nothing_is_found_out() {
-    let script = Script::answering(|request| match Told::of(request) {
+    let script = ModelScript::answering(|request| match StepRequest::from_request(request) {
         Some(told) if told.step() == "code" => {
             Reply::says("All renamed.\ncheckpoint_status: checkpoint_ready")
         }
         _ => demo_answer(request),
     });
-    let house = House::scripted(script).await;
+    let env = TestEnv::with_script(script).await;
     let example = example("migrate");
-    lay_out(&house, example);
-    let output = run(&house, example, &[], 6);
+    lay_out(&env, example);
+    let output = run(&env, example, &[], 6);
     assert_eq!(output["status"], "partial");
-    let outcomes = outcomes(&house, &output);
+    let outcomes = outcomes(&env, &output);
     let of = |step: &str| outcomes[step].as_str();
     assert_eq!((of("code"), of("docs"), of("prove")), ("failed", "checkpoint_ready", "held"));
-    let log = root_log(&house.workspace());
+    let log = root_log(&env.workspace());
     let [(_, code, said)] = &checks(&log, "code")[..] else { panic!() };
     assert_eq!(code, &json!(1));
     assert!(said.contains("src/greet.sh:2:old_name() {"), "{said}");
@@ -253,7 +255,7 @@ async fn who_claims_a_rename_and_does_nothing_is_found_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_reviewer_does_not_see_in_the_diff_does_not_land() {
-    let script = Script::answering(|request| match Told::of(request) {
+    let script = ModelScript::answering(|request| match StepRequest::from_request(request) {
         Some(told) if told.step() == "implement" && told.turn == 0 => {
             // It passes the test, and is no addition.
             let cheat = "#!/bin/sh\ncase $# in 0) echo 0 ;; 1) echo 7 ;; 2) echo 42 ;; *) echo 10 ;; esac\n";
@@ -264,17 +266,17 @@ async fn what_a_reviewer_does_not_see_in_the_diff_does_not_land() {
         }
         _ => demo_answer(request),
     });
-    let house = House::scripted(script).await;
+    let env = TestEnv::with_script(script).await;
     let example = example("implement-and-land");
-    lay_out(&house, example);
-    let before = tree(&house.workspace());
-    let output = run(&house, example, &[], 6);
-    let outcomes = outcomes(&house, &output);
+    lay_out(&env, example);
+    let before = tree(&env.workspace());
+    let output = run(&env, example, &[], 6);
+    let outcomes = outcomes(&env, &output);
     let of = |step: &str| outcomes[step].as_str();
     assert_eq!((of("implement"), of("land")), ("checkpoint_ready", "held"));
-    assert_eq!(tree(&house.workspace()), before, "nothing landed");
-    let requests = house.requests();
-    let told: Vec<Told> = requests.iter().filter_map(Told::of).collect();
+    assert_eq!(tree(&env.workspace()), before, "nothing landed");
+    let requests = env.requests();
+    let told: Vec<StepRequest> = requests.iter().filter_map(StepRequest::from_request).collect();
     let review = told.iter().find(|told| told.step() == "review").unwrap();
     assert!(review.task.contains("+case $# in 0) echo 0"), "{}", review.task);
     assert!(review.task.contains("-    total=$number"), "{}", review.task);
@@ -293,18 +295,20 @@ fn everybody_can_try_them_with_nothing_at_all() {
             fs::create_dir(&place).unwrap();
             place
         };
-        let run = ran(std::process::Command::new(PIXIR)
-            .args(["demo", name])
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .env("HOME", place("home"))
-            .env("TMPDIR", place("tmp"))
-            .current_dir(folder.path())
-            .stdin(std::process::Stdio::null())
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped()))
-        .exits(0);
-        leaks::check(folder.path(), &leaks::planted(), &[]);
+        let run = run_command(
+            std::process::Command::new(PIXIR)
+                .args(["demo", name])
+                .env_clear()
+                .env("PATH", std::env::var_os("PATH").unwrap())
+                .env("HOME", place("home"))
+                .env("TMPDIR", place("tmp"))
+                .current_dir(folder.path())
+                .stdin(std::process::Stdio::null())
+                .stdout(std::process::Stdio::piped())
+                .stderr(std::process::Stdio::piped()),
+        )
+        .assert_exit_code(0);
+        leaks::check_folder(folder.path(), &leaks::planted_secrets(), &[]);
         assert!(run.out.contains(words), "{name}: {}", run.out);
         assert!(run.err.contains(&format!("pixir workflow run {name}.json --arg ")), "{}", run.err);
     }

@@ -1,17 +1,17 @@
 //! Workflows: what a spec may say, and what becomes of a run.
 
-mod again;
-mod back;
 mod checks;
 mod examples;
 mod hostile;
-mod landing;
+mod merging;
+mod random_faults;
+mod resume;
+mod rollback;
 mod runs;
+pub mod scripted_steps;
 mod shown;
 mod spec;
 mod stated;
-mod storm;
-pub mod troupe;
 
 use pixir::workbench;
 use serde_json::{Map, Value, json};
@@ -19,7 +19,9 @@ use serde_json::{Map, Value, json};
 /// Every flaw of a spec: its pointer and what is said.
 fn flaws(text: impl AsRef<[u8]>, arguments: &Value) -> Vec<(String, String)> {
     let arguments = arguments.as_object().cloned().unwrap_or_default();
-    let Err(report) = workbench::workflow(text.as_ref(), arguments) else { return Vec::new() };
+    let Err(report) = workbench::expand_workflow(text.as_ref(), arguments) else {
+        return Vec::new();
+    };
     assert_eq!(report.kind, "invalid_args");
     assert!(!report.next_actions().is_empty());
     let text = |flaw: &Value, key: &str| flaw[key].as_str().unwrap().to_owned();
@@ -29,7 +31,7 @@ fn flaws(text: impl AsRef<[u8]>, arguments: &Value) -> Vec<(String, String)> {
 
 /// The whole form of a spec that is good.
 fn whole(value: &Value, arguments: Map<String, Value>) -> Value {
-    workbench::workflow(value.to_string().as_bytes(), arguments)
+    workbench::expand_workflow(value.to_string().as_bytes(), arguments)
         .unwrap_or_else(|report| panic!("{value}\n{}", report.details))
 }
 

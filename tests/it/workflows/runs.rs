@@ -1,23 +1,28 @@
 //! Runs: what steps are told, what they come to, what that lets others do, and what the Log says.
 
-use pixir::Status;
-use pixir::scripted::{Reply, Script};
+use pixir::SessionStatus;
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use super::troupe::{Told, decided, facts, kinds, root_log, troupe, workflow};
-use crate::subagents::cast::{agree, events};
-use crate::support::House;
+use super::scripted_steps::{
+    StepRequest, last_checkpoint, root_log, scripted_steps, workflow_fact_kinds, workflow_facts,
+    workflow_spec,
+};
+use crate::subagents::scripted_family::{check_family_logs, read_events};
+use crate::support::TestEnv;
 
 pub const READY: &str = "Done.\ncheckpoint_status: checkpoint_ready";
 
-pub async fn house(answer: impl Fn(&Told) -> Reply + Send + Sync + 'static) -> House {
-    House::scripted(troupe(answer)).await
+pub async fn new_test_env(
+    answer: impl Fn(&StepRequest) -> Reply + Send + Sync + 'static,
+) -> TestEnv {
+    TestEnv::with_script(scripted_steps(answer)).await
 }
 
 /// Runs a Workflow by its command, and gives its envelope's output.
-pub fn run(house: &House, graph: &Value, code: i32) -> Value {
-    house.write("flow.json", graph.to_string());
-    house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(code).envelope()["output"]
+pub fn run_workflow(env: &TestEnv, graph: &Value, code: i32) -> Value {
+    env.write("flow.json", graph.to_string());
+    env.run_pixir(&["workflow", "run", "flow.json", "--json"]).assert_exit_code(code).envelope()["output"]
         .clone()
 }
 
@@ -34,7 +39,7 @@ pub fn reason_of(output: &Value, step: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_step_delivers_reaches_those_that_need_it_in_order() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("scan", _) => Reply::says(r#"{"files": ["a.txt", "b.txt"], "count": 2}"#),
         ("make", 0) => {
             assert!(told.task.contains(r#"- list: ["a.txt","b.txt"]"#), "{}", told.task);
@@ -43,9 +48,9 @@ async fn what_a_step_delivers_reaches_those_that_need_it_in_order() {
         _ => Reply::says(READY),
     })
     .await;
-    let output = run(
-        &house,
-        &workflow(json!([
+    let output = run_workflow(
+        &env,
+        &workflow_spec(json!([
             {"id": "make", "task": "make: use the list", "posture": "write", "workspace": "shared",
              "write_set": ["out/**"], "needs": {"list": {"step": "scan", "pointer": "/files"}}},
             {"id": "scan", "task": "scan: what is there", "role": "explorer", "output": {
@@ -55,11 +60,11 @@ async fn what_a_step_delivers_reaches_those_that_need_it_in_order() {
         0,
     );
     assert_eq!((&output["status"], &output["ok"]), (&json!("completed"), &json!(true)));
-    assert_eq!(house.read("out/made.txt"), "two\n");
+    assert_eq!(env.read("out/made.txt"), "two\n");
     assert_eq!(output["waves"], json!([["scan"], ["make"]]));
-    let log = root_log(&house.workspace());
+    let log = root_log(&env.workspace());
     assert_eq!(
-        kinds(&log),
+        workflow_fact_kinds(&log),
         [
             "started",
             "step_scheduled scan",
@@ -69,28 +74,28 @@ async fn what_a_step_delivers_reaches_those_that_need_it_in_order() {
             "finished"
         ]
     );
-    let scan = decided(&log, "scan");
+    let scan = last_checkpoint(&log, "scan");
     let payload = &scan["typed_payloads"][0];
     assert_eq!(
         (&payload["schema_id"], &payload["payload"]["count"]),
         (&json!("step_output"), &json!(2))
     );
-    assert_eq!(decided(&log, "make")["written"], json!(["out/made.txt"]));
-    let started = &facts(&log)[0];
+    assert_eq!(last_checkpoint(&log, "make")["written"], json!(["out/made.txt"]));
+    let started = &workflow_facts(&log)[0];
     assert_eq!(started["spec_sha256"].as_str().unwrap().len(), 64);
-    assert_eq!(agree(&house.workspace()), 2);
+    assert_eq!(check_family_logs(&env.workspace()), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_is_partial_and_holds_those_that_build_on_it() {
-    let house = house(|told| match told.step() {
+    let env = new_test_env(|told| match told.step() {
         "quiet" => Reply::says("I had a look."),
         _ => Reply::says(READY),
     })
     .await;
-    let output = run(
-        &house,
-        &workflow(json!([
+    let output = run_workflow(
+        &env,
+        &workflow_spec(json!([
             {"id": "quiet", "task": "quiet: look", "role": "explorer"},
             {"id": "after", "task": "after: go on", "role": "explorer", "depends_on": "quiet"},
             {"id": "aside", "task": "aside: look elsewhere", "role": "explorer"},
@@ -103,8 +108,8 @@ async fn silence_is_partial_and_holds_those_that_build_on_it() {
     assert_eq!(status_of(&output, "after"), "held");
     assert_eq!(status_of(&output, "aside"), "checkpoint_ready");
     assert_eq!(output["usable_checkpoints"], json!(["aside"]));
-    let log = root_log(&house.workspace());
-    let held = facts(&log).into_iter().find(|fact| fact["kind"] == "step_held").unwrap();
+    let log = root_log(&env.workspace());
+    let held = workflow_facts(&log).into_iter().find(|fact| fact["kind"] == "step_held").unwrap();
     assert_eq!(
         (&held["reason"], &held["details"]["steps"]),
         (&json!("dependency_not_ready"), &json!(["quiet"]))
@@ -113,7 +118,7 @@ async fn silence_is_partial_and_holds_those_that_build_on_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn checks_decide_and_another_attempt_begins_with_what_the_first_one_found() {
-    let house = house(|told| match (told.step(), told.turn, told.session) {
+    let env = new_test_env(|told| match (told.step(), told.turn, told.session) {
         ("fix", 0, 0) => Reply::calls("write", json!({"path": "n/n.txt", "content": "wrong\n"})),
         ("fix", 0, _) => Reply::calls(
             "bash",
@@ -122,21 +127,21 @@ async fn checks_decide_and_another_attempt_begins_with_what_the_first_one_found(
         _ => Reply::says("I think so."),
     })
     .await;
-    std::fs::create_dir(house.workspace().join("n")).unwrap();
-    house.write("n/n.txt", "before\n");
-    let output = run(
-        &house,
-        &workflow(json!([
+    std::fs::create_dir(env.workspace().join("n")).unwrap();
+    env.write("n/n.txt", "before\n");
+    let output = run_workflow(
+        &env,
+        &workflow_spec(json!([
             {"id": "fix", "task": "fix: n.txt", "posture": "write", "workspace": "shared",
              "write_set": ["n/**"], "verify": ["grep -q right n/n.txt"], "retries": 1},
         ])),
         0,
     );
-    assert_eq!(house.read("n/n.txt"), "right\n");
-    assert_eq!(house.read("n/seen.txt"), "before\n", "the first attempt was taken back");
-    let log = root_log(&house.workspace());
+    assert_eq!(env.read("n/n.txt"), "right\n");
+    assert_eq!(env.read("n/seen.txt"), "before\n", "the first attempt was taken back");
+    let log = root_log(&env.workspace());
     assert_eq!(
-        kinds(&log),
+        workflow_fact_kinds(&log),
         [
             "started",
             "step_scheduled fix",
@@ -148,36 +153,36 @@ async fn checks_decide_and_another_attempt_begins_with_what_the_first_one_found(
             "finished"
         ]
     );
-    let bundle = decided(&log, "fix");
+    let bundle = last_checkpoint(&log, "fix");
     assert_eq!(
         (&bundle["attempts"], &bundle["verification"][0]["exit_code"]),
         (&json!(2), &json!(0))
     );
     assert_eq!(output["status"], "completed");
-    assert_eq!(agree(&house.workspace()), 2);
+    assert_eq!(check_family_logs(&env.workspace()), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_that_does_not_pass_fails_its_step() {
-    let house = house(|_| Reply::says(READY)).await;
-    let output = run(
-        &house,
-        &workflow(
+    let env = new_test_env(|_| Reply::says(READY)).await;
+    let output = run_workflow(
+        &env,
+        &workflow_spec(
             json!([{"id": "one", "task": "one", "role": "explorer", "verify": ["true", "echo no; exit 3", "true"]}]),
         ),
         6,
     );
     assert_eq!((&output["status"], status_of(&output, "one")), (&json!("failed"), "failed"));
     assert_eq!(reason_of(&output, "one"), "verification_failed");
-    let bundle = decided(&root_log(&house.workspace()), "one");
+    let bundle = last_checkpoint(&root_log(&env.workspace()), "one");
     let codes: Vec<&Value> =
         bundle["verification"].as_array().unwrap().iter().map(|own| &own["exit_code"]).collect();
     assert_eq!(codes, [&json!(0), &json!(3)]);
     assert_eq!(bundle["verification"][1]["output"], "no\n");
 }
 
-pub fn landing() -> Value {
-    workflow(json!([
+pub fn merging_workflow() -> Value {
+    workflow_spec(json!([
         {"id": "build", "task": "build: change it", "posture": "write", "workspace": "isolated", "verify": ["test -s a.txt"]},
         {"id": "review", "task": "review: look at it", "role": "reviewer", "depends_on": ["build"]},
         {"id": "land", "apply": "build", "gate": "review"},
@@ -187,7 +192,7 @@ pub fn landing() -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approved_change_lands_and_another_one_does_not() {
     for (verdict, code) in [("approve", 0), ("request_changes", 6), ("unclear", 6)] {
-        let house = house(move |told| match (told.step(), told.turn) {
+        let env = new_test_env(move |told| match (told.step(), told.turn) {
             ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
             ("review", _) => {
                 // It judges a change that its own files do not have.
@@ -197,19 +202,22 @@ async fn an_approved_change_lands_and_another_one_does_not() {
             _ => Reply::says(READY),
         })
         .await;
-        house.write("a.txt", "old\n");
-        let output = run(&house, &landing(), code);
-        let log = root_log(&house.workspace());
-        assert_eq!(decided(&log, "review")["typed_payloads"][0]["payload"]["verdict"], verdict);
+        env.write("a.txt", "old\n");
+        let output = run_workflow(&env, &merging_workflow(), code);
+        let log = root_log(&env.workspace());
+        assert_eq!(
+            last_checkpoint(&log, "review")["typed_payloads"][0]["payload"]["verdict"],
+            verdict
+        );
         if verdict == "approve" {
             assert_eq!(
-                (house.read("a.txt").as_str(), &output["status"]),
+                (env.read("a.txt").as_str(), &output["status"]),
                 ("new\n", &json!("completed"))
             );
-            assert!(kinds(&log).contains(&"merged land".to_owned()));
+            assert!(workflow_fact_kinds(&log).contains(&"merged land".to_owned()));
         } else {
             assert_eq!(
-                (house.read("a.txt").as_str(), &output["status"]),
+                (env.read("a.txt").as_str(), &output["status"]),
                 ("old\n", &json!("partial"))
             );
             assert_eq!(reason_of(&output, "land"), "gate_closed");
@@ -219,19 +227,19 @@ async fn an_approved_change_lands_and_another_one_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_by_its_command_is_taken_back_like_a_turn_and_known_to_who_goes_on() {
-    let model = troupe(|told| match (told.step(), told.turn) {
+    let model = scripted_steps(|told| match (told.step(), told.turn) {
         ("share", 0) => Reply::calls("write", json!({"path": "b.txt", "content": "new\n"})),
         ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
         ("review", _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
         _ => Reply::says(READY),
     });
-    let house = House::scripted(model).await;
-    house.write("a.txt", "old\n");
-    let mut steps = landing()["steps"].as_array().unwrap().clone();
+    let env = TestEnv::with_script(model).await;
+    env.write("a.txt", "old\n");
+    let mut steps = merging_workflow()["steps"].as_array().unwrap().clone();
     steps.push(json!({"id": "share", "task": "share: write it", "workspace": "shared", "write_set": ["b.txt"]}));
-    run(&house, &workflow(json!(steps)), 0);
-    let log = root_log(&house.workspace());
-    let said: Vec<String> = events(&log)
+    run_workflow(&env, &workflow_spec(json!(steps)), 0);
+    let log = root_log(&env.workspace());
+    let said: Vec<String> = read_events(&log)
         .iter()
         .filter(|event| event["type"] == "user_message" || event["type"] == "assistant_message")
         .map(|event| event["data"]["text"].as_str().unwrap().lines().next().unwrap().to_owned())
@@ -241,31 +249,32 @@ async fn a_run_by_its_command_is_taken_back_like_a_turn_and_known_to_who_goes_on
 
     // Whoever goes on with it knows what came of it.
     let root = log.file_stem().unwrap().to_str().unwrap();
-    let replayed = house.pixir(&["inspect-replay", root, "--json", "--items"]).exits(0).out;
+    let replayed =
+        env.run_pixir(&["inspect-replay", root, "--json", "--items"]).assert_exit_code(0).out;
     assert!(replayed.contains("4 of 4 steps ready"), "{replayed}");
 
     // The one that shared the files is named, and goes first.
-    let refused = house.pixir(&["undo", "--yes", root]).exits(1);
-    let child = decided(&log, "share")["child_session_id"].as_str().unwrap().to_owned();
+    let refused = env.run_pixir(&["undo", "--yes", root]).assert_exit_code(1);
+    let child = last_checkpoint(&log, "share")["child_session_id"].as_str().unwrap().to_owned();
     assert!(refused.err.contains(&child), "{}", refused.err);
-    house.pixir(&["undo", "--yes", &child]).exits(0);
-    house.pixir(&["undo", "--yes", root]).exits(0);
-    assert_eq!(house.read("a.txt"), "old\n");
-    assert!(!house.workspace().join("b.txt").exists());
+    env.run_pixir(&["undo", "--yes", &child]).assert_exit_code(0);
+    env.run_pixir(&["undo", "--yes", root]).assert_exit_code(0);
+    assert_eq!(env.read("a.txt"), "old\n");
+    assert!(!env.workspace().join("b.txt").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_merge_that_conflicts_writes_nothing_and_says_where() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("one", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "one\n"})),
         ("two", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "two\n"})),
         _ => Reply::says(READY),
     })
     .await;
-    house.write("a.txt", "old\n");
-    let output = run(
-        &house,
-        &workflow(json!([
+    env.write("a.txt", "old\n");
+    let output = run_workflow(
+        &env,
+        &workflow_spec(json!([
             {"id": "one", "task": "one: change it", "posture": "write"},
             {"id": "two", "task": "two: change it", "posture": "write"},
             {"id": "land1", "apply": "one"},
@@ -273,7 +282,7 @@ async fn a_merge_that_conflicts_writes_nothing_and_says_where() {
         ])),
         6,
     );
-    assert_eq!(house.read("a.txt"), "one\n");
+    assert_eq!(env.read("a.txt"), "one\n");
     assert_eq!(status_of(&output, "land1"), "checkpoint_ready");
     assert_eq!(
         (status_of(&output, "land2"), reason_of(&output, "land2")),
@@ -283,15 +292,15 @@ async fn a_merge_that_conflicts_writes_nothing_and_says_where() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_applies_has_no_more_time_than_it_was_given() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
         _ => Reply::says(READY),
     })
     .await;
-    house.write("a.txt", "old\n");
-    let output = run(
-        &house,
-        &workflow(json!([
+    env.write("a.txt", "old\n");
+    let output = run_workflow(
+        &env,
+        &workflow_spec(json!([
             {"id": "build", "task": "build: change it", "posture": "write"},
             {"id": "land", "apply": "build", "timeout_ms": 2000, "verify": ["sleep 600"]},
             {"id": "after", "task": "after", "role": "explorer", "depends_on": ["land"]},
@@ -304,15 +313,15 @@ async fn a_step_that_applies_has_no_more_time_than_it_was_given() {
     );
     assert_eq!(status_of(&output, "after"), "held");
     assert_eq!(output["timed_out_steps"], json!(["land"]));
-    let bundle = decided(&root_log(&house.workspace()), "land");
+    let bundle = last_checkpoint(&root_log(&env.workspace()), "land");
     assert_eq!(bundle["verification"][0]["reason"], "cancelled");
     assert_eq!(bundle["known_limitations"], json!(["timed_out", "merged_but_not_verified"]));
-    assert_eq!(house.read("a.txt"), "new\n", "a merge is never cut in the middle");
+    assert_eq!(env.read("a.txt"), "new\n", "a merge is never cut in the middle");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_holds_goes_on_or_ends_the_run_as_the_graph_says() {
-    let answer = |told: &Told| match told.step() {
+    let answer = |told: &StepRequest| match told.step() {
         "bad" => Reply::says("no\ncheckpoint_status: failed"),
         _ => Reply::says(READY),
     };
@@ -321,52 +330,56 @@ async fn a_failure_holds_goes_on_or_ends_the_run_as_the_graph_says() {
         ("continue", "partial", "checkpoint_ready", 6),
         ("abort", "failed", "held", 6),
     ] {
-        let house = house(answer).await;
-        let graph = workflow(json!([
+        let env = new_test_env(answer).await;
+        let graph = workflow_spec(json!([
             {"id": "first", "task": "first", "role": "explorer"},
             {"id": "bad", "task": "bad", "role": "explorer", "on_failure": word, "depends_on": ["first"]},
             {"id": "after", "task": "after", "role": "explorer", "depends_on": ["bad"]},
         ]));
-        let output = run(&house, &graph, code);
+        let output = run_workflow(&env, &graph, code);
         assert_eq!(output["status"], outcome, "{word}");
         assert_eq!(status_of(&output, "after"), after, "{word}");
     }
-    let house = house(answer).await;
-    let graph = workflow(json!([
+    let env = new_test_env(answer).await;
+    let graph = workflow_spec(json!([
         {"id": "first", "task": "first", "role": "explorer"},
         {"id": "bad", "task": "bad", "role": "explorer", "optional": true},
     ]));
-    assert_eq!(run(&house, &graph, 0)["status"], "completed", "nobody waits for what is optional");
+    assert_eq!(
+        run_workflow(&env, &graph, 0)["status"],
+        "completed",
+        "nobody waits for what is optional"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_writes_within_its_set_or_not_at_all() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("one", 0) => Reply::calls("write", json!({"path": "docs/a.md", "content": "a\n"})),
         ("one", 1) => Reply::calls("write", json!({"path": "src/b.rs", "content": "b\n"})),
         ("one", 2) => Reply::calls("bash", json!({"command": "echo c > src/c.rs"})),
         _ => Reply::says(READY),
     })
     .await;
-    std::fs::create_dir(house.workspace().join("src")).unwrap();
-    let graph = workflow(json!([
+    std::fs::create_dir(env.workspace().join("src")).unwrap();
+    let graph = workflow_spec(json!([
         {"id": "one", "task": "one", "posture": "write", "workspace": "shared", "write_set": ["docs/*.md"],
          "verify": ["test -d src && test -f docs/a.md"]},
     ]));
     for sandbox in ["workspace", "off"] {
-        house.write("flow.json", graph.to_string());
+        env.write("flow.json", graph.to_string());
         let args = ["workflow", "run", "flow.json", "--json", "--sandbox", sandbox];
-        let output = house.pixir(&args).exits(0).envelope()["output"].clone();
+        let output = env.run_pixir(&args).assert_exit_code(0).envelope()["output"].clone();
         assert_eq!(output["status"], "completed", "{sandbox}");
-        assert_eq!(house.read("docs/a.md"), "a\n");
-        let is_there = |path: &str| house.workspace().join(path).exists();
+        assert_eq!(env.read("docs/a.md"), "a\n");
+        let is_there = |path: &str| env.workspace().join(path).exists();
         assert!(!is_there("src/b.rs") && !is_there("src/c.rs"), "{sandbox}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("one", 0) => {
             // Another program, while the command runs.
             let (ready, stray) =
@@ -388,10 +401,10 @@ async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial
         _ => Reply::says(READY),
     })
     .await;
-    std::fs::create_dir(house.workspace().join("docs")).unwrap();
-    let output = run(
-        &house,
-        &workflow(json!([
+    std::fs::create_dir(env.workspace().join("docs")).unwrap();
+    let output = run_workflow(
+        &env,
+        &workflow_spec(json!([
             {"id": "one", "task": "one", "posture": "write", "workspace": "shared", "write_set": ["docs/**"]},
             {"id": "two", "task": "two", "role": "explorer", "depends_on": ["one"]},
         ])),
@@ -402,52 +415,53 @@ async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial
         ("partial", json!("wrote_outside_write_set"))
     );
     assert_eq!(status_of(&output, "two"), "held");
-    let summary = decided(&root_log(&house.workspace()), "one")["summary"].to_string();
+    let summary = last_checkpoint(&root_log(&env.workspace()), "one")["summary"].to_string();
     assert!(summary.contains("stray.txt") && !summary.contains("later.txt"), "{summary}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_cannot_start_is_an_outcome_and_no_abort() {
-    let house = house(|_| Reply::says(READY)).await;
-    house.write(
+    let env = new_test_env(|_| Reply::says(READY)).await;
+    env.write(
         "flow.json",
-        workflow(json!([
+        workflow_spec(json!([
             {"id": "tree", "task": "tree", "posture": "write", "workspace": "worktree"},
             {"id": "look", "task": "look", "role": "explorer"},
         ]))
         .to_string(),
     );
     // There is no git here, so there is no worktree.
-    let output = house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(6).envelope();
+    let output =
+        env.run_pixir(&["workflow", "run", "flow.json", "--json"]).assert_exit_code(6).envelope();
     let output = &output["output"];
     assert_eq!(
         (status_of(output, "tree"), status_of(output, "look")),
         ("failed", "checkpoint_ready")
     );
-    assert_eq!(kinds(&root_log(&house.workspace())).last().unwrap(), "finished");
+    assert_eq!(workflow_fact_kinds(&root_log(&env.workspace())).last().unwrap(), "finished");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_of_a_run_is_over_for_all_its_steps() {
-    let house = house(|told| match told.step() {
+    let env = new_test_env(|told| match told.step() {
         "slow" => Reply::calls("bash", json!({"command": "sleep 600"})),
         _ => Reply::says(READY),
     })
     .await;
-    let mut graph = workflow(json!([
+    let mut graph = workflow_spec(json!([
         {"id": "slow", "task": "slow", "posture": "write", "workspace": "shared"},
         {"id": "after", "task": "after", "role": "explorer", "depends_on": ["slow"]},
         {"id": "quick", "task": "quick", "role": "explorer", "read_set": ["docs/**"]},
     ]));
     graph["limits"] = json!({"timeout_ms": 4000});
-    let output = run(&house, &graph, 124);
+    let output = run_workflow(&env, &graph, 124);
     assert_eq!((&output["status"], &output["reason"]), (&json!("failed"), &json!("deadline")));
     assert_eq!(
         (status_of(&output, "slow"), reason_of(&output, "after")),
         ("failed", json!("deadline"))
     );
     assert_eq!(output["timed_out_steps"], json!(["slow"]));
-    assert_eq!(agree(&house.workspace()), 1);
+    assert_eq!(check_family_logs(&env.workspace()), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -455,17 +469,17 @@ async fn a_budget_ends_the_run_and_says_so() {
     // The first stays within and the second goes over while it works; or the answer of the first is
     // what goes over: it was paid for, and counts.
     for first in [300, 900] {
-        let house = house(move |told| match told.step() {
+        let env = new_test_env(move |told| match told.step() {
             "one" => Reply::says(READY).usage(first, 0, 100),
             _ => Reply::calls("bash", json!({"command": "sleep 600"})).usage(600, 0, 500),
         })
         .await;
-        let mut graph = workflow(json!([
+        let mut graph = workflow_spec(json!([
             {"id": "one", "task": "one", "role": "explorer"},
             {"id": "two", "task": "two", "posture": "write", "workspace": "shared", "depends_on": ["one"]},
         ]));
         graph["budget"] = json!({"tokens": 1000});
-        let output = run(&house, &graph, 6);
+        let output = run_workflow(&env, &graph, 6);
         assert_eq!(
             (&output["status"], &output["reason"]),
             (&json!("partial"), &json!("budget_exhausted"))
@@ -477,7 +491,7 @@ async fn a_budget_ends_the_run_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_goes_on_with_what_was_finished() {
-    let house = house(|told| {
+    let env = new_test_env(|told| {
         let is_mended = told.workspace.join("mended").exists();
         match (told.step(), told.turn) {
             ("a", 0) => Reply::calls("bash", json!({"command": "echo a >> log/log.txt"})),
@@ -487,40 +501,38 @@ async fn a_run_goes_on_with_what_was_finished() {
         }
     })
     .await;
-    let graph = workflow(json!([
+    let graph = workflow_spec(json!([
         {"id": "a", "task": "a", "posture": "write", "workspace": "shared", "write_set": ["log/**"]},
         {"id": "b", "task": "b", "posture": "write", "workspace": "shared", "write_set": ["log/**"], "depends_on": ["a"]},
         {"id": "c", "task": "c", "role": "explorer", "depends_on": ["b"]},
     ]));
-    house.write("flow.json", graph.to_string());
-    std::fs::create_dir(house.workspace().join("log")).unwrap();
-    let first = house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(6).envelope();
+    env.write("flow.json", graph.to_string());
+    std::fs::create_dir(env.workspace().join("log")).unwrap();
+    let first =
+        env.run_pixir(&["workflow", "run", "flow.json", "--json"]).assert_exit_code(6).envelope();
     let id = first["output"]["workflow_id"].as_str().unwrap().to_owned();
     assert_eq!(first["resume_command"], format!("pixir workflow resume {id}"));
-    house.write("mended", "");
-    let status = house.pixir(&["workflow", "status", &id]).exits(0);
+    env.write("mended", "");
+    let status = env.run_pixir(&["workflow", "status", &id]).assert_exit_code(0);
     assert!(status.out.contains("partial") && status.out.contains("resume"), "{}", status.out);
-    let second = house.pixir(&["workflow", "resume", &id, "--json"]).exits(0).envelope();
+    let second =
+        env.run_pixir(&["workflow", "resume", &id, "--json"]).assert_exit_code(0).envelope();
     assert_eq!(second["output"]["reused_steps"], json!(["a"]));
-    assert_eq!(
-        house.read("log/log.txt"),
-        "a\nb\n",
-        "what failed was taken back before it ran again"
-    );
-    let over = house.pixir(&["workflow", "resume", &id]).exits(2);
+    assert_eq!(env.read("log/log.txt"), "a\nb\n", "what failed was taken back before it ran again");
+    let over = env.run_pixir(&["workflow", "resume", &id]).assert_exit_code(2);
     assert!(over.err.contains("complete"), "{}", over.err);
-    let list = house.pixir(&["workflow", "status"]).exits(0);
+    let list = env.run_pixir(&["workflow", "status"]).assert_exit_code(0);
     assert!(list.out.contains(&id) && list.out.contains("3/3 ready"), "{}", list.out);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_model_that_asked_is_told_what_each_step_came_to() {
-    let graph = workflow(json!([
+    let graph = workflow_spec(json!([
         {"id": "left", "task": "left", "role": "explorer"},
         {"id": "right", "task": "right", "role": "explorer"},
     ]));
-    let script = Script::answering(move |request| {
-        let told = Told::of(request);
+    let script = ModelScript::answering(move |request| {
+        let told = StepRequest::from_request(request);
         if let Some(told) = told {
             return Reply::says(&format!(
                 "{} is fine at a.rs:7.\ncheckpoint_status: ready",
@@ -532,11 +544,12 @@ async fn the_model_that_asked_is_told_what_each_step_came_to() {
             _ => Reply::says("All is fine."),
         }
     });
-    let house = House::scripted(script).await;
-    let (conversation, status) = house.turn("look at both sides").await;
-    assert_eq!(status, Status::Done);
-    let requests = house.requests();
-    let last = requests.iter().rfind(|request| Told::of(request).is_none()).unwrap();
+    let env = TestEnv::with_script(script).await;
+    let (conversation, status) = env.run_turn("look at both sides").await;
+    assert_eq!(status, SessionStatus::Done);
+    let requests = env.requests();
+    let last =
+        requests.iter().rfind(|request| StepRequest::from_request(request).is_none()).unwrap();
     let told = last.outputs().last().copied().unwrap();
     for words in
         ["completed: 2 of 2 steps ready", "left is fine at a.rs:7.", "right is fine at a.rs:7."]
@@ -546,33 +559,36 @@ async fn the_model_that_asked_is_told_what_each_step_came_to() {
     let asides: Vec<&str> =
         last.user_texts().into_iter().filter(|text| text.starts_with("[Subagent")).collect();
     assert!(asides.is_empty(), "what the run told is not told twice: {asides:?}");
-    assert_eq!(kinds(conversation.log_path()).first().unwrap(), "started");
-    assert_eq!(agree(&house.workspace()), 2);
+    assert_eq!(workflow_fact_kinds(conversation.log_path()).first().unwrap(), "started");
+    assert_eq!(check_family_logs(&env.workspace()), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_made_after_a_crash_is_not_taken_for_the_work_of_the_run() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("slow", 0) => Reply::calls("bash", json!({"command": "echo half > half.txt; sleep 600"})),
         _ => Reply::says(READY),
     })
     .await;
-    let graph = workflow(
+    let graph = workflow_spec(
         json!([{"id": "slow", "task": "slow", "posture": "write", "workspace": "shared"}]),
     );
-    house.write("flow.json", graph.to_string());
-    let is_half = || house.workspace().join("half.txt").exists();
+    env.write("flow.json", graph.to_string());
+    let is_half = || env.workspace().join("half.txt").exists();
     tokio::task::block_in_place(|| {
-        house.pixir_killed_when(&["workflow", "run", "flow.json"], is_half);
+        env.run_pixir_until_killed(&["workflow", "run", "flow.json"], is_half);
         std::thread::sleep(std::time::Duration::from_millis(600));
-        house.write("mine.txt", "a day's work");
-        let log = root_log(&house.workspace());
+        env.write("mine.txt", "a day's work");
+        let log = root_log(&env.workspace());
         let session = log.file_stem().unwrap().to_str().unwrap().to_owned();
-        let output = house.pixir(&["workflow", "resume", &session, "--json"]).exits(6).envelope();
+        let output = env
+            .run_pixir(&["workflow", "resume", &session, "--json"])
+            .assert_exit_code(6)
+            .envelope();
         assert_eq!(status_of(&output["output"], "slow"), "needs_orchestrator");
         assert_eq!(reason_of(&output["output"], "slow"), "not_taken_back");
         assert!(output["output"].to_string().contains("mine.txt"), "{output}");
-        assert_eq!(house.read("mine.txt"), "a day's work");
-        assert_eq!(house.read("half.txt"), "half\n", "nothing was touched");
+        assert_eq!(env.read("mine.txt"), "a day's work");
+        assert_eq!(env.read("half.txt"), "half\n", "nothing was touched");
     });
 }

@@ -1,18 +1,20 @@
 //! What a person and an editor see of a run.
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
 
-use super::troupe::{Told, kinds, root_log, troupe, workflow};
-use crate::support::House;
-use crate::support::Stage;
-use crate::support::editor::Editor;
-use crate::support::terminal::Terminal;
+use super::scripted_steps::{
+    StepRequest, root_log, scripted_steps, workflow_fact_kinds, workflow_spec,
+};
+use crate::support::BinaryEnv;
+use crate::support::TestEnv;
+use crate::support::acp_client::AcpClient;
+use crate::support::terminal::TestTerminal;
 
 const READY: &str = "Done.\ncheckpoint_status: checkpoint_ready";
 
 fn graph() -> Value {
-    workflow(json!([
+    workflow_spec(json!([
         {"id": "build", "task": "build it", "posture": "write"},
         {"id": "review", "task": "review it", "role": "reviewer", "depends_on": ["build"]},
         {"id": "land", "apply": "build", "gate": "review"},
@@ -21,7 +23,7 @@ fn graph() -> Value {
     ]))
 }
 
-fn answer(told: &Told) -> Reply {
+fn answer(told: &StepRequest) -> Reply {
     match (told.step(), told.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
         ("review", _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
@@ -32,20 +34,20 @@ fn answer(told: &Told) -> Reply {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_editor_sees_steps_as_its_plan_and_as_calls() {
-    let script = Script::answering(|request| match Told::of(request) {
+    let script = ModelScript::answering(|request| match StepRequest::from_request(request) {
         Some(told) => answer(&told),
         None if request.outputs().is_empty() => {
             Reply::calls("run_workflow", json!({"workflow": graph()}))
         }
         None => Reply::says("Landed."),
     });
-    let stage = Stage::new(Stage::mark(), script).await;
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     tokio::task::block_in_place(|| {
-        let mut editor = Editor::greeted(&stage, json!({}));
-        let id = editor.session(&stage.workspace());
-        editor.call("session/set_mode", json!({"sessionId": id, "modeId": "auto"})).unwrap();
-        assert_eq!(editor.turn(&id, "land it").unwrap()["stopReason"], "end_turn");
-        let updates = editor.updates();
+        let mut client = AcpClient::initialized(&binary_env, json!({}));
+        let id = client.new_session(&binary_env.workspace());
+        client.call("session/set_mode", json!({"sessionId": id, "modeId": "auto"})).unwrap();
+        assert_eq!(client.run_prompt(&id, "land it").unwrap()["stopReason"], "end_turn");
+        let updates = client.updates();
         let plans: Vec<&Value> =
             updates.iter().filter(|update| update["sessionUpdate"] == "plan").collect();
         let entries = |plan: &Value| {
@@ -78,17 +80,20 @@ async fn an_editor_sees_steps_as_its_plan_and_as_calls() {
         for title in ["worker: build it", "reviewer: review it", "Apply what build changed"] {
             assert!(calls.iter().any(|own| own.starts_with(title)), "{title}: {calls:?}");
         }
-        assert_eq!(std::fs::read_to_string(stage.workspace().join("a.txt")).unwrap(), "new\n");
-        assert!(editor.end().0.success());
+        assert_eq!(std::fs::read_to_string(binary_env.workspace().join("a.txt")).unwrap(), "new\n");
+        assert!(client.close_and_wait().0.success());
     });
-    assert!(kinds(&root_log(&stage.workspace())).contains(&"merged land".to_owned()));
+    assert!(
+        workflow_fact_kinds(&root_log(&binary_env.workspace())).contains(&"merged land".to_owned())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_envelope_has_the_words_of_every_envelope_and_what_to_do_next() {
-    let house = House::scripted(troupe(|told| answer(told).usage(20, 0, 5))).await;
-    house.write("flow.json", graph().to_string());
-    let envelope = house.pixir(&["workflow", "run", "flow.json", "--json"]).exits(6).envelope();
+    let env = TestEnv::with_script(scripted_steps(|told| answer(told).usage(20, 0, 5))).await;
+    env.write("flow.json", graph().to_string());
+    let envelope =
+        env.run_pixir(&["workflow", "run", "flow.json", "--json"]).assert_exit_code(6).envelope();
     assert_eq!(
         (&envelope["status"], &envelope["error"]["kind"], &envelope["output"]["status"]),
         (&json!("incomplete"), &json!("incomplete"), &json!("partial"))
@@ -102,7 +107,7 @@ async fn an_envelope_has_the_words_of_every_envelope_and_what_to_do_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_draws_where_the_graph_stands() {
-    let house = House::scripted(troupe(|told| match (told.step(), told.turn) {
+    let env = TestEnv::with_script(scripted_steps(|told| match (told.step(), told.turn) {
         ("slow", 0) => {
             Reply::calls("bash", json!({"command": "while ! test -e go; do sleep 0.05; done"}))
         }
@@ -115,23 +120,23 @@ async fn a_terminal_draws_where_the_graph_stands() {
          "verify": ["true"]},
         {"id": "after", "task": "after", "role": "explorer", "depends_on": ["slow"]},
     ]);
-    house.write("flow.json", workflow(steps).to_string());
+    env.write("flow.json", workflow_spec(steps).to_string());
     tokio::task::block_in_place(|| {
-        let mut terminal = Terminal::run(&house, &["workflow", "run", "flow.json"], &[]);
-        terminal.shows("✓ look ready");
-        terminal.shows("▸ slow");
-        terminal.shows("· 1 waiting");
-        house.write("go", "");
-        terminal.shows("`true` passed");
-        terminal.ends();
+        let mut terminal = TestTerminal::run(&env, &["workflow", "run", "flow.json"], &[]);
+        terminal.wait_for_text("✓ look ready");
+        terminal.wait_for_text("▸ slow");
+        terminal.wait_for_text("· 1 waiting");
+        env.write("go", "");
+        terminal.wait_for_text("`true` passed");
+        terminal.wait_for_exit();
     });
-    let told = kinds(&root_log(&house.workspace()));
+    let told = workflow_fact_kinds(&root_log(&env.workspace()));
     assert!(told.contains(&"step_scheduled slow".to_owned()), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_was_cut_off_is_offered_to_whoever_comes_back() {
-    let house = House::scripted(troupe(|told| match told.step() {
+    let env = TestEnv::with_script(scripted_steps(|told| match told.step() {
         "slow" if !told.workspace.join("go").exists() => {
             Reply::calls("bash", json!({"command": "sleep 600"}))
         }
@@ -142,30 +147,30 @@ async fn a_run_that_was_cut_off_is_offered_to_whoever_comes_back() {
         {"id": "look", "task": "look", "role": "explorer"},
         {"id": "slow", "task": "slow", "posture": "write", "workspace": "shared", "write_set": ["out/**"], "depends_on": ["look"]},
     ]);
-    house.write("flow.json", workflow(steps).to_string());
+    env.write("flow.json", workflow_spec(steps).to_string());
     let is_slow = || {
-        let logs = crate::support::house::logs(&house.workspace());
+        let logs = crate::support::test_env::log_files(&env.workspace());
         logs.iter().any(|log| std::fs::read_to_string(log).unwrap().contains("sleep 600"))
     };
     tokio::task::block_in_place(|| {
-        house.pixir_killed_when(&["workflow", "run", "flow.json"], is_slow);
-        house.write("go", "");
-        let log = root_log(&house.workspace());
+        env.run_pixir_until_killed(&["workflow", "run", "flow.json"], is_slow);
+        env.write("go", "");
+        let log = root_log(&env.workspace());
         let session = log.file_stem().unwrap().to_str().unwrap().to_owned();
-        let told = house.pixir(&["diagnose", &session]).out;
+        let told = env.run_pixir(&["diagnose", &session]).out;
         assert!(
             told.contains("was cut off") && told.contains("pixir workflow resume wf_"),
             "{told}"
         );
         let run = told.split("pixir workflow resume ").nth(1).unwrap()[..13].to_owned();
-        let listed = house.pixir(&["workflow", "status"]).exits(0).out;
+        let listed = env.run_pixir(&["workflow", "status"]).assert_exit_code(0).out;
         assert!(listed.contains(&run) && listed.contains("interrupted"), "{listed}");
-        let offered = house.pixir(&["workflow", "run", "flow.json"]).exits(0).err;
+        let offered = env.run_pixir(&["workflow", "run", "flow.json"]).assert_exit_code(0).err;
         assert!(offered.contains(&format!("pixir workflow resume {run}")), "{offered}");
-        let sessions = house.pixir(&["sessions"]).exits(0).out;
+        let sessions = env.run_pixir(&["sessions"]).assert_exit_code(0).out;
         assert!(sessions.contains("Run the Workflow `a test`"), "{sessions}");
-        house.pixir(&["workflow", "resume", &run]).exits(0);
-        let status = house.pixir(&["workflow", "status", &session]).exits(0).out;
+        env.run_pixir(&["workflow", "resume", &run]).assert_exit_code(0);
+        let status = env.run_pixir(&["workflow", "status", &session]).assert_exit_code(0).out;
         assert!(status.contains("completed: 2 of 2"), "{status}");
     });
 }

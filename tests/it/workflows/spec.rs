@@ -5,21 +5,21 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use pixir::scripted::{Reply, Script};
+use pixir::scripted::{ModelScript, Reply};
 use pixir::workbench;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::{flaws, of_steps, whole};
-use crate::support::House;
+use crate::support::TestEnv;
 
-async fn house() -> House {
-    House::scripted(Script::answering(|_| Reply::says("nobody asks"))).await
+async fn new_test_env() -> TestEnv {
+    TestEnv::with_script(ModelScript::answering(|_| Reply::says("nobody asks"))).await
 }
 
 /// Writes a file of the Workspace, with the folders to it.
-fn plant(house: &House, path: &str, text: impl AsRef<[u8]>) {
-    let path = house.workspace().join(path);
+fn plant(env: &TestEnv, path: &str, text: impl AsRef<[u8]>) {
+    let path = env.workspace().join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
 }
@@ -94,22 +94,26 @@ fn the_examples_are_good_and_have_the_waves_they_are_for() {
             .collect();
         assert!(errors.is_empty(), "{name}: {errors:?}");
         let arguments = arguments.as_object().cloned().unwrap();
-        assert_eq!(workbench::waves(text.as_bytes(), arguments).unwrap(), waves, "{name}");
+        assert_eq!(workbench::workflow_waves(text.as_bytes(), arguments).unwrap(), waves, "{name}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workflow_is_checked_drawn_and_listed() {
-    let house = house().await;
-    plant(&house, "good.json", example("implement-and-land"));
-    let checked =
-        house.pixir(&["workflow", "validate", "good.json", "--arg", "goal=a flag"]).exits(0);
+    let env = new_test_env().await;
+    plant(&env, "good.json", example("implement-and-land"));
+    let checked = env
+        .run_pixir(&["workflow", "validate", "good.json", "--arg", "goal=a flag"])
+        .assert_exit_code(0);
     assert_eq!(checked.out, "implement-and-land: 3 steps in 3 waves, nothing is wrong\n");
     insta::assert_snapshot!(
-        house.pixir(&["workflow", "plan", "good.json", "--arg", "goal=a flag"]).exits(0).out
+        env.run_pixir(&["workflow", "plan", "good.json", "--arg", "goal=a flag"])
+            .assert_exit_code(0)
+            .out
     );
-    let planned =
-        house.pixir(&["workflow", "plan", "good.json", "--arg", "goal=x", "--json"]).exits(0);
+    let planned = env
+        .run_pixir(&["workflow", "plan", "good.json", "--arg", "goal=x", "--json"])
+        .assert_exit_code(0);
     let planned = planned.envelope();
     assert_eq!(planned["output"]["waves"], json!([["implement"], ["review"], ["land"]]));
     assert_eq!(
@@ -118,11 +122,11 @@ async fn a_workflow_is_checked_drawn_and_listed() {
     );
 
     plant(
-        &house,
+        &env,
         "bad.json",
         r#"{"id": "x", "steps": [{"id": "a", "agent": "worker", "task": "x", "retries": 9}]}"#,
     );
-    let refused = house.pixir(&["workflow", "validate", "bad.json"]).exits(2);
+    let refused = env.run_pixir(&["workflow", "validate", "bad.json"]).assert_exit_code(2);
     assert_eq!(
         refused.out,
         "error: /steps/0/agent: a step has no key `agent`, did you mean `role`? (accepted: id, task, apply, role, model, \
@@ -130,18 +134,21 @@ async fn a_workflow_is_checked_drawn_and_listed() {
          output, verify, gate)\n\
          error: /steps/0/retries: it must be a whole number from 0 to 5, not `9`\nbad.json: 2 errors\n"
     );
-    let refused = house.pixir(&["workflow", "validate", "bad.json", "--json"]).exits(2).envelope();
+    let refused = env
+        .run_pixir(&["workflow", "validate", "bad.json", "--json"])
+        .assert_exit_code(2)
+        .envelope();
     assert_eq!(refused["error"]["kind"], "invalid_args");
     assert_eq!(refused["output"]["flaws"][0]["json_pointer"], "/steps/0/agent");
     assert_eq!(refused["output"]["flaws"][0]["did_you_mean"], "role");
     assert_eq!(refused["output"]["flaws"][0]["accepted_keys"][0], "id");
-    assert_eq!(house.pixir(&["workflow", "plan", "bad.json"]).exits(2).out, "");
-    house.pixir(&["workflow", "validate", "missing.json"]).exits(2);
-    house.pixir(&["workflow", "validate", "nobody/nothing"]).exits(2);
+    assert_eq!(env.run_pixir(&["workflow", "plan", "bad.json"]).assert_exit_code(2).out, "");
+    env.run_pixir(&["workflow", "validate", "missing.json"]).assert_exit_code(2);
+    env.run_pixir(&["workflow", "validate", "nobody/nothing"]).assert_exit_code(2);
 
-    plant(&house, ".pixir/workflows/land.json", example("implement-and-land"));
-    plant(&house, ".pixir/workflows/torn.json", "{");
-    let listed = house.pixir(&["workflow", "list", "--json"]).exits(0);
+    plant(&env, ".pixir/workflows/land.json", example("implement-and-land"));
+    plant(&env, ".pixir/workflows/torn.json", "{");
+    let listed = env.run_pixir(&["workflow", "list", "--json"]).assert_exit_code(0);
     assert!(
         listed.err.contains("torn.json: the workflow cannot be used: it ends too early"),
         "{}",
@@ -152,7 +159,7 @@ async fn a_workflow_is_checked_drawn_and_listed() {
     assert_eq!(listed["output"]["workflows"][0]["parameters"][0]["required"], true);
     assert_eq!(listed["output"]["broken"].as_array().unwrap().len(), 1);
     // What must be given is no reason not to say what it is, whole.
-    let shown = house.pixir(&["workflow", "list"]).exits(0).out;
+    let shown = env.run_pixir(&["workflow", "list"]).assert_exit_code(0).out;
     let shown: Vec<&str> = shown.lines().collect();
     assert!(
         shown[0].starts_with("land  A change is made in a copy, its tests must pass"),
@@ -166,22 +173,22 @@ async fn a_workflow_is_checked_drawn_and_listed() {
             "    --arg files= (array, default [\"**\"]): What may be changed",
         ]
     );
-    house.pixir(&["workflow", "validate", "land", "--arg", "goal=x"]).exits(0);
+    env.run_pixir(&["workflow", "validate", "land", "--arg", "goal=x"]).assert_exit_code(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_of_a_skill_is_filled_with_types_and_keeps_its_pointers() {
-    let house = house().await;
+    let env = new_test_env().await;
     let template =
         fs::read_to_string(page("examples/skills/release-notes/workflows/by-area.json")).unwrap();
     let main = fs::read_to_string(page("examples/skills/release-notes/SKILL.md")).unwrap();
-    plant(&house, ".agents/skills/release-notes/SKILL.md", main);
-    plant(&house, ".agents/skills/release-notes/workflows/by-area.json", &template);
+    plant(&env, ".agents/skills/release-notes/SKILL.md", main);
+    plant(&env, ".agents/skills/release-notes/workflows/by-area.json", &template);
     let areas = r#"areas=["src/", "docs/"]"#;
     for name in ["release-notes/by-area", "release-notes:by-area", "by-area"] {
-        let planned = house
-            .pixir(&["workflow", "plan", name, "--arg", areas, "--arg", "readers=2", "--json"])
-            .exits(0);
+        let planned = env
+            .run_pixir(&["workflow", "plan", name, "--arg", areas, "--arg", "readers=2", "--json"])
+            .assert_exit_code(0);
         let workflow = &planned.envelope()["output"]["workflow"];
         assert_eq!(workflow["id"], "by-area");
         assert_eq!(workflow["limits"]["max_concurrency"], 2);
@@ -189,7 +196,7 @@ async fn a_template_of_a_skill_is_filled_with_types_and_keeps_its_pointers() {
     }
     let told = |args: &[&str]| {
         let all = [&["workflow", "validate", "by-area", "--json"], args].concat();
-        let envelope = house.pixir(&all).exits(2).envelope();
+        let envelope = env.run_pixir(&all).assert_exit_code(2).envelope();
         let flaw = &envelope["output"]["flaws"][0];
         (
             flaw["json_pointer"].as_str().unwrap().to_owned(),
@@ -205,7 +212,7 @@ async fn a_template_of_a_skill_is_filled_with_types_and_keeps_its_pointers() {
         "/workflow/limits/max_concurrency"
     );
     assert_eq!(told(&["--arg", r#"areas=["/etc"]"#]).0, "/workflow/steps/0/read_set");
-    let listed = house.pixir(&["workflow", "list", "--json"]).exits(0).envelope();
+    let listed = env.run_pixir(&["workflow", "list", "--json"]).assert_exit_code(0).envelope();
     let entry = &listed["output"]["workflows"][0];
     assert_eq!(
         (&entry["name"], &entry["trusted"]),
@@ -215,10 +222,10 @@ async fn a_template_of_a_skill_is_filled_with_types_and_keeps_its_pointers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spec_comes_through_stdin_too() {
-    let house = house().await;
+    let env = new_test_env().await;
     let text = of_steps(&json!([{"id": "a", "task": "x", "role": "explorer"}])).to_string();
     let mut child =
-        house.command(&["workflow", "validate", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        env.command(&["workflow", "validate", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let ended = child.wait_with_output().unwrap();
     crate::support::leaks::check_stream(&String::from_utf8_lossy(&ended.stdout));
@@ -333,13 +340,13 @@ async fn a_model_is_told_every_flaw_at_once_and_what_could_have_stood_there() {
         {"id": "a", "task": "x", "wait_for": "b"},
         {"id": "b", "task": "x", "depends_on": ["nobody"], "retries": 9},
     ]});
-    let script = Script::answering(move |request| match request.outputs().len() {
+    let script = ModelScript::answering(move |request| match request.outputs().len() {
         0 => Reply::calls("run_workflow", json!({"workflow": graph})),
         _ => Reply::says("I see."),
     });
-    let house = House::scripted(script).await;
-    house.turn("run it").await;
-    let requests = house.requests();
+    let env = TestEnv::with_script(script).await;
+    env.run_turn("run it").await;
+    let requests = env.requests();
     let told = requests.last().unwrap().outputs().last().copied().unwrap().to_owned();
     for words in [
         "/steps/0/wait_for: a step has no key `wait_for`",

@@ -3,17 +3,17 @@
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
 
-use super::runs::{READY, house, run, status_of};
-use super::troupe::{Told, decided, root_log, workflow};
-use crate::subagents::cast::{agree, events};
-use crate::support::house::logs;
+use super::runs::{READY, new_test_env, run_workflow, status_of};
+use super::scripted_steps::{StepRequest, last_checkpoint, root_log, workflow_spec};
+use crate::subagents::scripted_family::{check_family_logs, read_events};
+use crate::support::test_env::log_files;
 
-fn is_asked(told: &Told) -> bool {
+fn is_asked(told: &StepRequest) -> bool {
     told.last.starts_with("Your answer does not say how the task ended.")
 }
 
 fn one_step(role: &str) -> Value {
-    workflow(json!([
+    workflow_spec(json!([
         {"id": "quiet", "task": "quiet: look", "role": role},
         {"id": "after", "task": "after: go on", "role": "explorer", "depends_on": "quiet"},
     ]))
@@ -21,7 +21,7 @@ fn one_step(role: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_is_asked_for_the_line_that_its_answer_lacks() {
-    let house = house(|told| match told.step() {
+    let env = new_test_env(|told| match told.step() {
         "quiet" if is_asked(told) => {
             assert!(told.last.contains("`checkpoint_status: checkpoint_ready`"), "{}", told.last);
             Reply::says("checkpoint_status: checkpoint_ready").usage(30, 0, 3)
@@ -34,31 +34,31 @@ async fn a_step_is_asked_for_the_line_that_its_answer_lacks() {
         _ => Reply::says(READY),
     })
     .await;
-    let output = run(&house, &one_step("explorer"), 0);
+    let output = run_workflow(&env, &one_step("explorer"), 0);
     assert_eq!(status_of(&output, "quiet"), "checkpoint_ready");
-    let log = root_log(&house.workspace());
-    let bundle = decided(&log, "quiet");
+    let log = root_log(&env.workspace());
+    let bundle = last_checkpoint(&log, "quiet");
     let summary = bundle["summary"].as_str().unwrap();
     assert!(summary.contains("There are two doors."), "{summary}");
     assert_eq!(bundle["usage"]["input_tokens"], 50, "{bundle}");
     assert_eq!(bundle["attempts"], 1);
-    let lives = events(&log).into_iter().filter(|event| event["type"] == "subagent_event");
+    let lives = read_events(&log).into_iter().filter(|event| event["type"] == "subagent_event");
     let inputs = lives.filter(|event| event["data"]["event"] == "input").count();
     assert_eq!(inputs, 1, "the question is on record");
-    agree(&house.workspace());
+    check_family_logs(&env.workspace());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_the_limits_of_a_run_stopped_says_how_the_run_goes_on() {
-    let house = house(|_| Reply::calls("read", json!({"path": "flow.json"}))).await;
-    house.write("flow.json", one_step("explorer").to_string());
+    let env = new_test_env(|_| Reply::calls("read", json!({"path": "flow.json"}))).await;
+    env.write("flow.json", one_step("explorer").to_string());
     let args = ["workflow", "run", "flow.json", "--json", "--max-requests", "1"];
-    let output = house.pixir(&args).exits(6).envelope()["output"].clone();
+    let output = env.run_pixir(&args).assert_exit_code(6).envelope()["output"].clone();
     let summary = output["steps"][0]["summary"].as_str().unwrap();
     assert!(summary.contains("the run has made 1 request, its limit"), "{summary}");
     assert!(summary.contains("go on with `pixir workflow resume`, or raise"), "{summary}");
     for id in ["zzzz", "wf_0000000000"] {
-        let refused = house.pixir(&["workflow", "status", id]).exits(2).err;
+        let refused = env.run_pixir(&["workflow", "status", id]).assert_exit_code(2).err;
         assert!(refused.contains(&format!("there is no run {id}")), "{refused}");
     }
 }
@@ -66,7 +66,7 @@ async fn a_step_that_the_limits_of_a_run_stopped_says_how_the_run_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn it_is_asked_once_and_its_answer_counts_whatever_comes_of_that() {
     for fails in [false, true] {
-        let house = house(move |told| match told.step() {
+        let env = new_test_env(move |told| match told.step() {
             "quiet" if is_asked(told) && fails => {
                 Reply::status(400, r#"{"error": {"code": "invalid_request_error"}}"#)
             }
@@ -74,20 +74,20 @@ async fn it_is_asked_once_and_its_answer_counts_whatever_comes_of_that() {
             _ => Reply::says(READY),
         })
         .await;
-        let output = run(&house, &one_step("explorer"), 6);
+        let output = run_workflow(&env, &one_step("explorer"), 6);
         assert_eq!(status_of(&output, "quiet"), "partial");
         assert_eq!(status_of(&output, "after"), "held");
-        let bundle = decided(&root_log(&house.workspace()), "quiet");
+        let bundle = last_checkpoint(&root_log(&env.workspace()), "quiet");
         assert_eq!(bundle["reason"], "checkpoint_not_stated");
         assert!(bundle["summary"].as_str().unwrap().starts_with("Hm."), "{bundle}");
-        assert_eq!(house.requests().len(), 2, "one question, and nobody else was started");
+        assert_eq!(env.requests().len(), 2, "one question, and nobody else was started");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_it_changes_while_it_is_asked_is_held_against_its_write_set() {
     for fails in [false, true] {
-        let house = house(move |told| match (told.step(), told.turn) {
+        let env = new_test_env(move |told| match (told.step(), told.turn) {
             ("quiet", 0) if is_asked(told) => {
                 // The kernel keeps the command itself from it.
                 let folder = told.workspace.clone();
@@ -108,11 +108,11 @@ async fn what_it_changes_while_it_is_asked_is_held_against_its_write_set() {
             _ => Reply::says(READY),
         })
         .await;
-        std::fs::create_dir(house.workspace().join("src")).unwrap();
-        let graph = workflow(json!([{
+        std::fs::create_dir(env.workspace().join("src")).unwrap();
+        let graph = workflow_spec(json!([{
             "id": "quiet", "task": "quiet: change it", "posture": "write", "workspace": "shared", "write_set": ["src/"],
         }]));
-        let output = run(&house, &graph, 6);
+        let output = run_workflow(&env, &graph, 6);
         assert_eq!(status_of(&output, "quiet"), "partial", "{output}");
         assert!(output.to_string().contains("other.txt"), "{output}");
         assert!(output.to_string().contains("wrote_outside_write_set"), "{output}");
@@ -121,7 +121,7 @@ async fn what_it_changes_while_it_is_asked_is_held_against_its_write_set() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_step_changed_apart_is_told_once_also_when_it_is_looked_at_twice() {
-    let house = house(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|told| match (told.step(), told.turn) {
         ("quiet", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "a\n"})),
         ("quiet", 1) if is_asked(told) => {
             Reply::calls("write", json!({"path": "b.txt", "content": "b\n"}))
@@ -131,26 +131,27 @@ async fn what_a_step_changed_apart_is_told_once_also_when_it_is_looked_at_twice(
         _ => Reply::says(READY),
     })
     .await;
-    let graph = workflow(json!([
+    let graph = workflow_spec(json!([
         {"id": "quiet", "task": "quiet: change it", "posture": "write", "workspace": "isolated"},
     ]));
-    let output = run(&house, &graph, 6);
+    let output = run_workflow(&env, &graph, 6);
     assert_eq!(status_of(&output, "quiet"), "partial", "{output}");
-    let bundle = decided(&root_log(&house.workspace()), "quiet");
+    let bundle = last_checkpoint(&root_log(&env.workspace()), "quiet");
     let artifacts = bundle["artifacts"].as_array().unwrap();
     assert_eq!((artifacts.len(), &artifacts[0]["files"]), (1, &json!(2)), "{bundle}");
     assert_eq!(bundle["written"], json!(["a.txt", "b.txt"]), "{bundle}");
     let child = bundle["child_session_id"].as_str().unwrap();
-    let child =
-        logs(&house.workspace()).into_iter().find(|path| path.ends_with(format!("{child}.ndjson")));
-    let events = events(&child.unwrap());
+    let child = log_files(&env.workspace())
+        .into_iter()
+        .find(|path| path.ends_with(format!("{child}.ndjson")));
+    let events = read_events(&child.unwrap());
     let question = events.iter().rfind(|event| event["type"] == "user_message").unwrap();
     assert!(bundle["child_seq"].as_u64() > question["seq"].as_u64(), "{bundle}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reviewer_is_asked_for_its_verdict() {
-    let house = house(|told| match told.step() {
+    let env = new_test_env(|told| match told.step() {
         "quiet" if is_asked(told) => {
             assert!(told.last.contains("End with your verdict"), "{}", told.last);
             Reply::says(r#"{"verdict": "approve", "findings": []}"#)
@@ -159,24 +160,24 @@ async fn a_reviewer_is_asked_for_its_verdict() {
         _ => Reply::says(READY),
     })
     .await;
-    let output = run(&house, &one_step("reviewer"), 0);
+    let output = run_workflow(&env, &one_step("reviewer"), 0);
     assert_eq!(status_of(&output, "quiet"), "checkpoint_ready");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_are_advised_in_sentences_and_programs_by_words() {
-    let house = house(|told| match told.step() {
+    let env = new_test_env(|told| match told.step() {
         "quiet" => Reply::says("Hm."),
         _ => Reply::says("checkpoint_status: needs_orchestrator"),
     })
     .await;
-    let graph = workflow(json!([
+    let graph = workflow_spec(json!([
         {"id": "quiet", "task": "quiet: look", "role": "explorer"},
         {"id": "ask", "task": "ask: look", "role": "explorer"},
         {"id": "after", "task": "after: go on", "role": "explorer", "depends_on": "quiet"},
     ]));
-    house.write("flow.json", graph.to_string());
-    let shown = house.pixir(&["workflow", "run", "flow.json"]).exits(6).out;
+    env.write("flow.json", graph.to_string());
+    let shown = env.run_pixir(&["workflow", "run", "flow.json"]).assert_exit_code(6).out;
     for words in [
         "- Run the steps that are not ready: pixir workflow resume wf_",
         "- quiet did not state that its task is done; read its answer",
@@ -190,10 +191,10 @@ async fn people_are_advised_in_sentences_and_programs_by_words() {
     for token in ["inspect_step", "synthesize_from", "ask_user_or", "rerun_after", "not_stated"] {
         assert!(!shown.contains(token), "{token:?} is in {shown}");
     }
-    let output = run(&house, &graph, 6);
+    let output = run_workflow(&env, &graph, 6);
     let actions = output["safe_next_actions"].to_string();
     assert!(actions.contains("\"inspect_step\""), "programs match these words: {actions}");
     let run = output["workflow_id"].as_str().unwrap();
-    let status = house.pixir(&["workflow", "status", run]).exits(0).out;
+    let status = env.run_pixir(&["workflow", "status", run]).assert_exit_code(0).out;
     assert!(status.contains("quiet: partial (checkpoint not stated)"), "{status}");
 }

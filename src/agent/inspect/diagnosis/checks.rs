@@ -2,58 +2,58 @@
 
 use serde_json::{Value, json};
 
-use super::{Check, Events, Health, Lineage, Turn};
-use crate::agent::inspect::replay::Anatomy;
+use super::{CheckStatus, DiagnosedTurn, DiagnosisCheck, EventCounts, SessionLineage};
+use crate::agent::inspect::request_anatomy::RequestAnatomy;
 use crate::agent::inspect::usage::Spending;
 use crate::base::error::counted;
 use crate::base::id::SessionId;
 use crate::record::event::{Canonical, WorkflowEventKind};
 use crate::record::history::History;
-use crate::record::log::{Break, Verification};
+use crate::record::log::{LogBreak, Verification};
 
-fn check(id: &'static str, status: Health, message: impl Into<String>) -> Check {
+fn new_check(id: &'static str, status: CheckStatus, message: impl Into<String>) -> DiagnosisCheck {
     let (message, details) = (message.into(), Value::Null);
-    Check { id, status, message, details, next_actions: Vec::new() }
+    DiagnosisCheck { id, status, message, details, next_actions: Vec::new() }
 }
 
-impl Check {
-    fn with(mut self, details: Value) -> Self {
+impl DiagnosisCheck {
+    fn with_details(mut self, details: Value) -> Self {
         self.details = details;
         self
     }
-    fn next(mut self, action: impl Into<String>) -> Self {
+    fn with_next_action(mut self, action: impl Into<String>) -> Self {
         self.next_actions.push(action.into());
         self
     }
 }
 
 /// The input of the checks.
-pub struct Facts<'a> {
+pub struct DiagnosisInput<'a> {
     pub id: &'a SessionId,
     pub damage: &'a Verification,
-    pub events: &'a Events,
-    pub turns: &'a [Turn],
+    pub events: &'a EventCounts,
+    pub turns: &'a [DiagnosedTurn],
     pub last_success: Option<usize>,
 }
 
-impl Facts<'_> {
-    pub fn checks(&self, holder: Option<u32>) -> Vec<Check> {
+impl DiagnosisInput<'_> {
+    pub fn run_checks(&self, holder: Option<u32>) -> Vec<DiagnosisCheck> {
         vec![
-            self.log(),
-            lock(holder),
-            self.unknown(),
-            self.pairing(holder),
-            self.open_turn(holder),
-            self.failures(),
-            self.partial(),
+            self.check_log(),
+            check_lock(holder),
+            self.check_unknown_events(),
+            self.check_tool_pairing(holder),
+            self.check_turn_end(holder),
+            self.check_failures(),
+            self.check_partial_answers(),
         ]
     }
 
     /// Breaks of the file itself; those of pairs and Turns have checks of their own.
-    fn log(&self) -> Check {
+    fn check_log(&self) -> DiagnosisCheck {
         const ID: &str = "log";
         let Verification { lines, proven_lines, .. } = self.damage;
-        let breaks: Vec<&Break> = self
+        let breaks: Vec<&LogBreak> = self
             .damage
             .breaks
             .iter()
@@ -65,14 +65,14 @@ impl Facts<'_> {
                 "{places}, the first in line {} at offset {}: {}",
                 first.line, first.offset, first.message
             );
-            return check(ID, Health::Failed, message)
-                .with(json!({ "breaks": breaks }))
-                .next(format!("see all of it with `pixir verify {}`", self.id))
-                .next(format!("write a cleaned copy with `pixir repair {}`", self.id));
+            return new_check(ID, CheckStatus::Failed, message)
+                .with_details(json!({ "breaks": breaks }))
+                .with_next_action(format!("see all of it with `pixir verify {}`", self.id))
+                .with_next_action(format!("write a cleaned copy with `pixir repair {}`", self.id));
         }
         if self.events.count == 0 {
-            return check(ID, Health::Failed, "nothing in the Log can be read")
-                .next(format!("`pixir sessions delete {}` removes it", self.id));
+            return new_check(ID, CheckStatus::Failed, "nothing in the Log can be read")
+                .with_next_action(format!("`pixir sessions delete {}` removes it", self.id));
         }
         let repaired = self.damage.repaired.len();
         let closed = match repaired {
@@ -80,23 +80,23 @@ impl Facts<'_> {
             count => format!(", {} closed and skipped", counted(count, "torn line")),
         };
         let lines = counted(*lines, "line");
-        check(ID, Health::Passed, format!("{lines}, {proven_lines} proven{closed}"))
+        new_check(ID, CheckStatus::Passed, format!("{lines}, {proven_lines} proven{closed}"))
     }
 
-    fn unknown(&self) -> Check {
+    fn check_unknown_events(&self) -> DiagnosisCheck {
         const ID: &str = "unknown_events";
         if self.events.unknown.is_empty() {
-            return check(ID, Health::Passed, "every Event is known");
+            return new_check(ID, CheckStatus::Passed, "every Event is known");
         }
         let names: Vec<String> =
             self.events.unknown.iter().map(|(name, count)| format!("{count} {name}")).collect();
         let message = format!("kept and skipped: {}", names.join(", "));
-        check(ID, Health::Warning, message)
-            .with(json!({ "types": self.events.unknown }))
-            .next("use the version of Pixir that wrote them to see what they say")
+        new_check(ID, CheckStatus::Warning, message)
+            .with_details(json!({ "types": self.events.unknown }))
+            .with_next_action("use the version of Pixir that wrote them to see what they say")
     }
 
-    fn pairing(&self, holder: Option<u32>) -> Check {
+    fn check_tool_pairing(&self, holder: Option<u32>) -> DiagnosisCheck {
         const ID: &str = "tool_pairing";
         let lost: Vec<&str> = self
             .turns
@@ -112,48 +112,55 @@ impl Facts<'_> {
             .map(|found| found.line)
             .collect();
         if lost.is_empty() && stray.is_empty() {
-            return check(ID, Health::Passed, "every call has its result");
+            return new_check(ID, CheckStatus::Passed, "every call has its result");
         }
         let message = format!(
             "{} without a result, {} without a call",
             counted(lost.len(), "call"),
             counted(stray.len(), "result")
         );
-        check(ID, Health::Warning, message)
-            .with(json!({ "calls_without_result": lost, "result_lines_without_call": stray }))
-            .next(format!("`pixir resume {}` closes calls that were cut", self.id))
+        new_check(ID, CheckStatus::Warning, message)
+            .with_details(
+                json!({ "calls_without_result": lost, "result_lines_without_call": stray }),
+            )
+            .with_next_action(format!("`pixir resume {}` closes calls that were cut", self.id))
     }
 
-    fn open_turn(&self, holder: Option<u32>) -> Check {
+    fn check_turn_end(&self, holder: Option<u32>) -> DiagnosisCheck {
         const ID: &str = "turn_end";
-        let open: Vec<&Turn> = self.turns.iter().filter(|turn| turn.status == "open").collect();
+        let open: Vec<&DiagnosedTurn> =
+            self.turns.iter().filter(|turn| turn.status == "open").collect();
         let Some(last) = open.last() else {
             let message = format!("Turns with one end each: {}", self.turns.len());
-            return check(ID, Health::Passed, message);
+            return new_check(ID, CheckStatus::Passed, message);
         };
         let number = last.number;
         if holder.is_some() && number == self.turns.len() && open.len() == 1 {
-            return check(ID, Health::Passed, format!("Turn {number} is running"));
+            return new_check(ID, CheckStatus::Passed, format!("Turn {number} is running"));
         }
         let message = format!("Turn {number} was cut: it has no end");
-        check(ID, Health::Warning, message)
-            .with(json!({ "turns": open.iter().map(|turn| turn.number).collect::<Vec<_>>() }))
-            .next(format!("`pixir resume {}` records its end and goes on", self.id))
+        new_check(ID, CheckStatus::Warning, message)
+            .with_details(
+                json!({ "turns": open.iter().map(|turn| turn.number).collect::<Vec<_>>() }),
+            )
+            .with_next_action(format!("`pixir resume {}` records its end and goes on", self.id))
     }
 
-    fn failures(&self) -> Check {
+    fn check_failures(&self) -> DiagnosisCheck {
         const ID: &str = "failures";
-        let failed = |turn: &&Turn| !matches!(turn.status.as_str(), "answered" | "open");
-        let is_past = |turn: &&Turn| self.last_success.is_some_and(|last| turn.number < last);
+        let failed = |turn: &&DiagnosedTurn| !matches!(turn.status.as_str(), "answered" | "open");
+        let is_past =
+            |turn: &&DiagnosedTurn| self.last_success.is_some_and(|last| turn.number < last);
         let past = self.turns.iter().filter(failed).filter(is_past).count();
-        let now: Vec<&Turn> =
+        let now: Vec<&DiagnosedTurn> =
             self.turns.iter().filter(failed).filter(|turn| !is_past(turn)).collect();
         let Some(last) = now.last() else {
             let message = match past {
                 0 => "no Turn failed".to_owned(),
                 count => format!("{} failed, and a later one was answered", counted(count, "Turn")),
             };
-            return check(ID, Health::Passed, message).with(json!({ "past": past }));
+            return new_check(ID, CheckStatus::Passed, message)
+                .with_details(json!({ "past": past }));
         };
         let message = format!(
             "Turn {} ended as {}: {}",
@@ -161,16 +168,16 @@ impl Facts<'_> {
             last.status,
             last.error_message.as_deref().unwrap_or_default()
         );
-        let mut found = check(ID, Health::Warning, message).with(json!({
+        let mut found = new_check(ID, CheckStatus::Warning, message).with_details(json!({
             "past": past,
             "since_success": now.iter().map(|turn| turn.number).collect::<Vec<_>>(),
             "error_kind": last.error_kind,
         }));
         found.next_actions.extend(last.next_actions.iter().cloned());
-        found.next(advice(last, self.id))
+        found.with_next_action(suggest_action(last, self.id))
     }
 
-    fn partial(&self) -> Check {
+    fn check_partial_answers(&self) -> DiagnosisCheck {
         const ID: &str = "partial_answers";
         let last = self.last_success.unwrap_or(0);
         let count: usize = self
@@ -180,15 +187,19 @@ impl Facts<'_> {
             .map(|turn| turn.partial_messages)
             .sum();
         if count == 0 {
-            return check(ID, Health::Passed, "no answer broke off since the last success");
+            return new_check(
+                ID,
+                CheckStatus::Passed,
+                "no answer broke off since the last success",
+            );
         }
         let message = format!("{count} answers broke off; their text is kept and not replayed");
-        check(ID, Health::Warning, message)
+        new_check(ID, CheckStatus::Warning, message)
     }
 }
 
 /// The next action after a Turn that ended like this.
-fn advice(turn: &Turn, id: &SessionId) -> String {
+fn suggest_action(turn: &DiagnosedTurn, id: &SessionId) -> String {
     match turn.error_kind.as_deref().unwrap_or_default() {
         "not_authenticated" | "auth_refused" => "sign in with `pixir login`".to_owned(),
         "context_overflow" => format!("make room with `pixir compact {id}`"),
@@ -201,15 +212,15 @@ fn advice(turn: &Turn, id: &SessionId) -> String {
     }
 }
 
-fn lock(holder: Option<u32>) -> Check {
+fn check_lock(holder: Option<u32>) -> DiagnosisCheck {
     match holder {
-        Some(pid) => check("lock", Health::Passed, format!("open in process {pid}"))
-            .with(json!({ "pid": pid })),
-        None => check("lock", Health::Passed, "no process has it open"),
+        Some(pid) => new_check("lock", CheckStatus::Passed, format!("open in process {pid}"))
+            .with_details(json!({ "pid": pid })),
+        None => new_check("lock", CheckStatus::Passed, "no process has it open"),
     }
 }
 
-pub fn replay_check(replay: &Anatomy) -> Check {
+pub fn check_replay(replay: &RequestAnatomy) -> DiagnosisCheck {
     let tokens = replay.estimated_tokens;
     let details = json!({
         "items": replay.items.len(),
@@ -223,15 +234,15 @@ pub fn replay_check(replay: &Anatomy) -> Check {
             counted(replay.items.len(), "item"),
             counted(tokens, "token")
         );
-        return check("replay", Health::Passed, message).with(details);
+        return new_check("replay", CheckStatus::Passed, message).with_details(details);
     }
     let message = format!("a server would refuse the request: {}", replay.problems.join("; "));
-    check("replay", Health::Failed, message)
-        .with(details)
-        .next("fork the Session before the damage with `pixir fork --to-seq`")
+    new_check("replay", CheckStatus::Failed, message)
+        .with_details(details)
+        .with_next_action("fork the Session before the damage with `pixir fork --to-seq`")
 }
 
-pub fn usage_check(spending: &Spending) -> Check {
+pub fn check_usage(spending: &Spending) -> DiagnosisCheck {
     let usage = &spending.total;
     let family = if spending.sessions.len() > 1 { " (with Subagents)" } else { "" };
     let message = format!(
@@ -241,16 +252,16 @@ pub fn usage_check(spending: &Spending) -> Check {
         counted(usage.tokens.total_tokens, "token")
     );
     let Some(first) = spending.unreadable_sessions.first() else {
-        return check("usage", Health::Passed, message);
+        return new_check("usage", CheckStatus::Passed, message);
     };
     let missing = counted(spending.unreadable_sessions.len(), "Subagent");
     let message = format!("{message}, without {missing} whose Log cannot be read");
-    check("usage", Health::Warning, message)
-        .with(json!({ "unreadable_sessions": spending.unreadable_sessions }))
-        .next(format!("pixir verify {first}"))
+    new_check("usage", CheckStatus::Warning, message)
+        .with_details(json!({ "unreadable_sessions": spending.unreadable_sessions }))
+        .with_next_action(format!("pixir verify {first}"))
 }
 
-pub fn lineage_check(lineage: &Lineage, holder: Option<u32>) -> Check {
+pub fn check_lineage(lineage: &SessionLineage, holder: Option<u32>) -> DiagnosisCheck {
     const ID: &str = "lineage";
     let open: Vec<&str> = lineage
         .children
@@ -260,7 +271,7 @@ pub fn lineage_check(lineage: &Lineage, holder: Option<u32>) -> Check {
         .collect();
     if !open.is_empty() {
         let message = format!("children without an end that no process runs: {}", open.join(", "));
-        return check(ID, Health::Warning, message);
+        return new_check(ID, CheckStatus::Warning, message);
     }
     let parent = match (&lineage.parent_session_id, lineage.parent_is_here) {
         (Some(parent), Some(true)) => format!("from {parent}, "),
@@ -272,11 +283,11 @@ pub fn lineage_check(lineage: &Lineage, holder: Option<u32>) -> Check {
         1 => "1 child".to_owned(),
         count => format!("{count} children"),
     };
-    check(ID, Health::Passed, format!("{parent}{forks}, {children}"))
+    new_check(ID, CheckStatus::Passed, format!("{parent}{forks}, {children}"))
 }
 
 /// Checks runs of Workflows: each has an end, or can be resumed. `None` when there was no run.
-pub fn workflow_check(history: &History, holder: Option<u32>) -> Option<Check> {
+pub fn check_workflows(history: &History, holder: Option<u32>) -> Option<DiagnosisCheck> {
     const ID: &str = "workflows";
     let mut runs: Vec<(&str, Option<&str>)> = Vec::new();
     for fact in history.facts() {
@@ -294,11 +305,18 @@ pub fn workflow_check(history: &History, holder: Option<u32>) -> Option<Check> {
     let (last, status) = runs.last().copied()?;
     let go_on = || format!("go on with `pixir workflow resume {last}`");
     Some(match status {
-        Some("completed") => check(ID, Health::Passed, format!("the last run is complete: {last}")),
-        Some(other) => check(ID, Health::Warning, format!("the last run, {last}, is {other}"))
-            .next(format!("see why with `pixir workflow status {last}`"))
-            .next(go_on()),
-        None if holder.is_some() => check(ID, Health::Passed, format!("{last} is running")),
-        None => check(ID, Health::Warning, format!("the run {last} was cut off")).next(go_on()),
+        Some("completed") => {
+            new_check(ID, CheckStatus::Passed, format!("the last run is complete: {last}"))
+        }
+        Some(other) => {
+            new_check(ID, CheckStatus::Warning, format!("the last run, {last}, is {other}"))
+                .with_next_action(format!("see why with `pixir workflow status {last}`"))
+                .with_next_action(go_on())
+        }
+        None if holder.is_some() => {
+            new_check(ID, CheckStatus::Passed, format!("{last} is running"))
+        }
+        None => new_check(ID, CheckStatus::Warning, format!("the run {last} was cut off"))
+            .with_next_action(go_on()),
     })
 }

@@ -10,20 +10,20 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use checks::{Facts, lineage_check, replay_check, usage_check, workflow_check};
+use checks::{DiagnosisInput, check_lineage, check_replay, check_usage, check_workflows};
 
-use super::replay::Anatomy;
-use super::sessions::{Summary, holder_of};
-use super::usage::{Sum, Window, spending_of};
+use super::request_anatomy::RequestAnatomy;
+use super::sessions::{SessionSummary, session_holder};
+use super::usage::{UsagePeriod, UsageSum, session_spending};
 use crate::base::id::SessionId;
 use crate::record::event::{Canonical, Seq, SharedEvent, SubagentEventKind};
 use crate::record::history::History;
-use crate::record::log::{Log, LogError, Verification, verify};
+use crate::record::log::{Log, LogError, Verification, verify_log};
 use crate::record::state_dir::StateRoot;
 use crate::settings::config::Prices;
 
 /// How many characters of its prompt identify a Turn.
-const PROMPT: usize = 200;
+const MAX_PROMPT_CHARS: usize = 200;
 
 /// The result of a diagnosis; a promise to machines, so it serializes.
 #[derive(Debug, Serialize)]
@@ -34,22 +34,22 @@ pub struct Diagnosis {
     pub bytes: u64,
     /// The process that has it open.
     pub holder_pid: Option<u32>,
-    pub events: Events,
-    pub turns: Vec<Turn>,
+    pub events: EventCounts,
+    pub turns: Vec<DiagnosedTurn>,
     /// The number of the last Turn that was answered.
     pub last_success: Option<usize>,
-    pub checks: Vec<Check>,
+    pub checks: Vec<DiagnosisCheck>,
     pub damage: Verification,
     /// The usage of the Session, with its Subagents and theirs.
-    pub usage: Sum,
-    pub lineage: Lineage,
+    pub usage: UsageSum,
+    pub lineage: SessionLineage,
     /// The next actions of all checks, the most useful first.
     pub next_actions: Vec<String>,
 }
 
 /// The number of Events, in total and by type.
 #[derive(Debug, Default, Serialize)]
-pub struct Events {
+pub struct EventCounts {
     pub count: usize,
     pub first_seq: Option<Seq>,
     pub last_seq: Option<Seq>,
@@ -60,7 +60,7 @@ pub struct Events {
 
 /// One Turn and how it ended.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Turn {
+pub struct DiagnosedTurn {
     pub number: usize,
     pub seq: Option<Seq>,
     pub started: String,
@@ -84,16 +84,16 @@ pub struct Turn {
 
 /// The parent of a Session, its forks and its children.
 #[derive(Debug, Default, PartialEq, Serialize)]
-pub struct Lineage {
+pub struct SessionLineage {
     pub parent_session_id: Option<String>,
     pub parent_is_here: Option<bool>,
     pub forks: Vec<SessionId>,
-    pub children: Vec<Child>,
+    pub children: Vec<ChildSession>,
 }
 
 /// A child Session, as its parent's Log knows it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Child {
+pub struct ChildSession {
     pub subagent_id: String,
     pub session_id: Option<String>,
     pub status: String,
@@ -102,9 +102,9 @@ pub struct Child {
 
 /// One check and its result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Check {
+pub struct DiagnosisCheck {
     pub id: &'static str,
-    pub status: Health,
+    pub status: CheckStatus,
     pub message: String,
     #[serde(skip_serializing_if = "Value::is_null")]
     pub details: Value,
@@ -115,7 +115,7 @@ pub struct Check {
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Health {
+pub enum CheckStatus {
     Passed,
     Warning,
     Failed,
@@ -124,7 +124,7 @@ pub enum Health {
 impl Diagnosis {
     /// Whether no check failed.
     pub fn is_sound(&self) -> bool {
-        self.checks.iter().all(|check| check.status != Health::Failed)
+        self.checks.iter().all(|check| check.status != CheckStatus::Failed)
     }
 
     /// The diagnosis without the Turns up to the last answered one.
@@ -141,29 +141,31 @@ pub fn diagnose(
     root: &StateRoot,
     id: &SessionId,
     prices: &Prices,
-    replay: impl FnOnce(History) -> Anatomy,
+    replay: impl FnOnce(History) -> RequestAnatomy,
 ) -> Result<Diagnosis, LogError> {
-    let damage = verify(root, id)?;
+    let damage = verify_log(root, id)?;
     let reading = Log::read(root, id)?;
-    let holder_pid = holder_of(root, id);
+    let holder_pid = session_holder(root, id);
     let history = History::from_events(reading.events.clone());
-    let events = count(&reading.events);
-    let turns = turns(&history);
+    let events = count_events(&reading.events);
+    let turns = diagnose_turns(&history);
     let last_success =
         turns.iter().rev().find(|turn| turn.status == "answered").map(|turn| turn.number);
-    let all = super::list(std::slice::from_ref(root), usize::MAX);
-    let lineage = lineage(root, id, &history, &all);
-    let spending = spending_of(root, id, &all, Window::default(), prices).unwrap_or_default();
-    let workflows = workflow_check(&history, holder_pid);
+    let all = super::list_sessions(std::slice::from_ref(root), usize::MAX);
+    let lineage = find_lineage(root, id, &history, &all);
+    let spending =
+        session_spending(root, id, &all, UsagePeriod::default(), prices).unwrap_or_default();
+    let workflows = check_workflows(&history, holder_pid);
     let replay = replay(history);
-    let facts = Facts { id, damage: &damage, events: &events, turns: &turns, last_success };
-    let mut checks = facts.checks(holder_pid);
-    checks.push(replay_check(&replay));
-    checks.push(usage_check(&spending));
-    checks.push(lineage_check(&lineage, holder_pid));
+    let facts =
+        DiagnosisInput { id, damage: &damage, events: &events, turns: &turns, last_success };
+    let mut checks = facts.run_checks(holder_pid);
+    checks.push(check_replay(&replay));
+    checks.push(check_usage(&spending));
+    checks.push(check_lineage(&lineage, holder_pid));
     checks.extend(workflows);
     let mut next_actions: Vec<String> = Vec::new();
-    for health in [Health::Failed, Health::Warning, Health::Passed] {
+    for health in [CheckStatus::Failed, CheckStatus::Warning, CheckStatus::Passed] {
         let actions = checks.iter().filter(|check| check.status == health);
         for action in actions.flat_map(|check| &check.next_actions) {
             if !next_actions.contains(action) {
@@ -187,8 +189,8 @@ pub fn diagnose(
     })
 }
 
-fn count(events: &[SharedEvent]) -> Events {
-    let mut counted = Events { count: events.len(), ..Events::default() };
+fn count_events(events: &[SharedEvent]) -> EventCounts {
+    let mut counted = EventCounts { count: events.len(), ..EventCounts::default() };
     for event in events {
         counted.first_seq = counted.first_seq.or(event.seq());
         counted.last_seq = counted.last_seq.max(event.seq());
@@ -201,17 +203,17 @@ fn count(events: &[SharedEvent]) -> Events {
     counted
 }
 
-fn turns(history: &History) -> Vec<Turn> {
+fn diagnose_turns(history: &History) -> Vec<DiagnosedTurn> {
     let live = history.live_turns();
-    let mut turns: Vec<Turn> = Vec::new();
+    let mut turns: Vec<DiagnosedTurn> = Vec::new();
     for event in history.iter() {
         let Some(fact) = event.fact() else { continue };
         if let Canonical::UserMessage(message) = fact {
-            turns.push(Turn {
+            turns.push(DiagnosedTurn {
                 number: turns.len() + 1,
                 seq: event.seq(),
                 started: event.ts().to_string(),
-                prompt: message.text.chars().take(PROMPT).collect(),
+                prompt: message.text.chars().take(MAX_PROMPT_CHARS).collect(),
                 status: "open".to_owned(),
                 error_kind: None,
                 error_message: None,
@@ -257,8 +259,13 @@ fn turns(history: &History) -> Vec<Turn> {
     turns
 }
 
-fn lineage(root: &StateRoot, id: &SessionId, history: &History, all: &[Summary]) -> Lineage {
-    let parent = history.parent().map(str::to_owned);
+fn find_lineage(
+    root: &StateRoot,
+    id: &SessionId,
+    history: &History,
+    all: &[SessionSummary],
+) -> SessionLineage {
+    let parent = history.parent_session_id().map(str::to_owned);
     let is_here =
         |parent: &String| SessionId::parse(parent).is_ok_and(|parent| root.has_log(&parent));
     let forks = all
@@ -269,11 +276,11 @@ fn lineage(root: &StateRoot, id: &SessionId, history: &History, all: &[Summary])
         })
         .map(|summary| summary.session_id.clone())
         .collect();
-    let mut children: BTreeMap<String, Child> = BTreeMap::new();
+    let mut children: BTreeMap<String, ChildSession> = BTreeMap::new();
     for fact in history.facts() {
         let Canonical::SubagentEvent(event) = fact else { continue };
         let Some(name) = event.subagent_id.clone().filter(|_| !event.is_copy()) else { continue };
-        let child = children.entry(name.clone()).or_insert_with(|| Child {
+        let child = children.entry(name.clone()).or_insert_with(|| ChildSession {
             subagent_id: name,
             session_id: None,
             status: String::new(),
@@ -294,7 +301,7 @@ fn lineage(root: &StateRoot, id: &SessionId, history: &History, all: &[Summary])
             _ => child.is_over |= event.ends_run(),
         }
     }
-    Lineage {
+    SessionLineage {
         parent_is_here: parent.as_ref().map(is_here),
         parent_session_id: parent,
         forks,

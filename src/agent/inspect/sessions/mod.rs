@@ -21,31 +21,31 @@ use crate::base::id::SessionId;
 use crate::record::event::{AssistantMessage, TerminalStatus};
 use crate::record::history::History;
 use crate::record::log;
-use crate::record::log::{Locks, LogError, holder};
+use crate::record::log::{FileLocks, LogError, lock_holder};
 use crate::record::state_dir::{SessionFolder, StateRoot, log_name};
 
 use super::workspaces::is_gone;
 
 /// How many bytes of a Log's head and tail are searched first.
-const WINDOW: usize = 64 * 1024;
+const SCAN_BYTES: usize = 64 * 1024;
 
 /// The most bytes that are searched for a title or a status.
-const LARGEST_WINDOW: usize = 4 * 1024 * 1024;
+const MAX_SCAN_BYTES: usize = 4 * 1024 * 1024;
 
 /// How many ancestors of a Session are followed.
-const MOST_ANCESTORS: usize = 100;
+const MAX_ANCESTORS: usize = 100;
 
 /// The bytes that mark a `user_message` in a Log, of this Pixir and of the first. Quotes inside strings
 /// are escaped, so text cannot imitate them.
-const USER_MESSAGE: &[u8] = br#","type":"user_message","data":"#;
+const USER_MESSAGE_MARK: &[u8] = br#","type":"user_message","data":"#;
 
-const SESSION_STARTED: &[u8] = br#","type":"session_started","data":"#;
-const SESSION_FORK: &[u8] = br#","type":"session_fork","data":"#;
-const POSTURE_CHANGED: &[u8] = br#","type":"posture_changed","data":"#;
+const SESSION_STARTED_MARK: &[u8] = br#","type":"session_started","data":"#;
+const SESSION_FORK_MARK: &[u8] = br#","type":"session_fork","data":"#;
+const POSTURE_CHANGED_MARK: &[u8] = br#","type":"posture_changed","data":"#;
 
 /// A Session as a list shows it; a promise to machines, so it serializes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Summary {
+pub struct SessionSummary {
     pub session_id: SessionId,
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub workspace: PathBuf,
@@ -57,11 +57,11 @@ pub struct Summary {
     pub updated: i64,
     pub turns: usize,
     #[serde(flatten)]
-    pub standing: Standing,
+    pub standing: SummaryStatus,
     pub bytes: u64,
     /// Its parent, if it is a fork or a child.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub origin: Option<Origin>,
+    pub origin: Option<SessionOrigin>,
     /// Why it can only be read and forked; absent when it can be continued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only: Option<String>,
@@ -72,7 +72,7 @@ pub struct Summary {
 
 /// The parent of a Session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Origin {
+pub struct SessionOrigin {
     /// `fork` or `child`.
     pub kind: &'static str,
     pub parent_session_id: String,
@@ -81,7 +81,7 @@ pub struct Origin {
 /// The status of a Session in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
-pub enum Standing {
+pub enum SummaryStatus {
     /// It has no Turn yet.
     New,
     /// The last Turn was answered.
@@ -99,14 +99,14 @@ pub enum Standing {
 }
 
 /// The Sessions of some Workspaces, the one written last first; at most `limit` of them are read.
-pub fn list(roots: &[StateRoot], limit: usize) -> Vec<Summary> {
-    let page = page(roots, None, limit);
+pub fn list_sessions(roots: &[StateRoot], limit: usize) -> Vec<SessionSummary> {
+    let page = list_page(roots, None, limit);
     page.into_iter().map(|(_, summary)| summary).collect()
 }
 
 /// The position of a Session in a list, the one written last first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct ListPosition {
     /// Seconds and nanoseconds of the last write.
     pub written: (i64, i64),
     pub id: SessionId,
@@ -114,12 +114,16 @@ pub struct Place {
 
 /// A page of the Sessions of several Workspaces together, behind a position; only Logs on the page
 /// are read.
-pub fn page(roots: &[StateRoot], after: Option<&Place>, limit: usize) -> Vec<(Place, Summary)> {
-    let mut found: Vec<(Place, &StateRoot, Entry)> = roots
+pub fn list_page(
+    roots: &[StateRoot],
+    after: Option<&ListPosition>,
+    limit: usize,
+) -> Vec<(ListPosition, SessionSummary)> {
+    let mut found: Vec<(ListPosition, &StateRoot, LogFileEntry)> = roots
         .iter()
         .flat_map(|root| {
-            entries(root).into_iter().map(move |entry| {
-                let place = Place { written: entry.written, id: entry.id.clone() };
+            log_files(root).into_iter().map(move |entry| {
+                let place = ListPosition { written: entry.written, id: entry.id.clone() };
                 (place, root, entry)
             })
         })
@@ -127,39 +131,39 @@ pub fn page(roots: &[StateRoot], after: Option<&Place>, limit: usize) -> Vec<(Pl
         .collect();
     found.sort_by(|(one, ..), (other, ..)| other.cmp(one));
     found.truncate(limit);
-    let locks = Locks::now();
+    let locks = FileLocks::read_current();
     found
         .into_iter()
         .filter_map(|(place, root, entry)| {
             let folder = root.sessions().open().ok()??;
-            Some((place, summary(root, &folder, &locks, entry)))
+            Some((place, summarise(root, &folder, &locks, entry)))
         })
         .collect()
 }
 
 /// The process that has a Session open; reading it takes no lock.
-pub fn holder_of(root: &StateRoot, id: &SessionId) -> Option<u32> {
+pub fn session_holder(root: &StateRoot, id: &SessionId) -> Option<u32> {
     let file = log::open_file(root, id).ok()?;
-    Locks::now().holder(&file)
+    FileLocks::read_current().holder(&file)
 }
 
 /// Deletes a Session's Log and folder, unless a process has it open; returns the deleted paths.
-pub fn delete(root: &StateRoot, id: &SessionId) -> Result<Vec<PathBuf>, LogError> {
-    let file = held(root, id)?;
-    remove(root, id, &file)
+pub fn delete_session(root: &StateRoot, id: &SessionId) -> Result<Vec<PathBuf>, LogError> {
+    let file = lock_log(root, id)?;
+    remove_locked(root, id, &file)
 }
 
 /// Deletes a Session that was last written at `written`; returns whether it did.
-pub(super) fn delete_as_it_was(
+pub(super) fn delete_if_unchanged(
     root: &StateRoot,
     id: &SessionId,
     written: (i64, i64),
 ) -> Result<bool, LogError> {
-    let file = held(root, id)?;
+    let file = lock_log(root, id)?;
     let is_as_it_was =
         file.metadata().is_ok_and(|facts| (facts.mtime(), facts.mtime_nsec()) == written);
     if is_as_it_was {
-        remove(root, id, &file)?;
+        remove_locked(root, id, &file)?;
     }
     Ok(is_as_it_was)
 }
@@ -170,21 +174,21 @@ pub(super) fn while_closed<T>(
     id: &SessionId,
     work: impl FnOnce() -> T,
 ) -> Result<T, LogError> {
-    let _held = held(root, id)?;
+    let _held = lock_log(root, id)?;
     Ok(work())
 }
 
 /// Opens the Log and takes its writer's lock.
-fn held(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
+fn lock_log(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
     let file = log::open_append(root, id)?;
     if file.try_lock().is_err() {
-        return Err(LogError::Busy { id: id.clone(), holder: holder(&file) });
+        return Err(LogError::Busy { id: id.clone(), holder: lock_holder(&file) });
     }
     Ok(file)
 }
 
 /// Removes the Log first: a folder without a Log is found later, a Log without its folder is damage.
-fn remove(root: &StateRoot, id: &SessionId, _held: &File) -> Result<Vec<PathBuf>, LogError> {
+fn remove_locked(root: &StateRoot, id: &SessionId, _held: &File) -> Result<Vec<PathBuf>, LogError> {
     let sessions = root.sessions().open().map_err(LogError::reading)?;
     let sessions = sessions.ok_or_else(|| LogError::NotFound { id: id.clone() })?;
     sessions.remove_file(log_name(id)).map_err(LogError::writing)?;
@@ -198,13 +202,13 @@ fn remove(root: &StateRoot, id: &SessionId, _held: &File) -> Result<Vec<PathBuf>
 /// The model of a Session: the last one that its Log names, found without folding the Log.
 pub fn posture_model(root: &StateRoot, id: &SessionId) -> Option<String> {
     let mut file = log::open_file(root, id).ok()?;
-    for needle in [POSTURE_CHANGED, SESSION_STARTED, SESSION_FORK] {
+    for needle in [POSTURE_CHANGED_MARK, SESSION_STARTED_MARK, SESSION_FORK_MARK] {
         let places = occurrences(&mut file, needle).ok()?;
         let model = places.into_iter().rev().find_map(|place| {
             file.seek(SeekFrom::Start(place + needle.len() as u64)).ok()?;
             let mut data = Vec::new();
-            file.by_ref().take(WINDOW as u64).read_to_end(&mut data).ok()?;
-            model_of(&data)
+            file.by_ref().take(SCAN_BYTES as u64).read_to_end(&mut data).ok()?;
+            parse_model(&data)
         });
         if model.is_some() {
             return model;
@@ -218,22 +222,22 @@ pub fn posture_model(root: &StateRoot, id: &SessionId) -> Option<String> {
 pub fn lineage_folders(own: &SessionFolder, history: &History) -> Vec<SessionFolder> {
     let root = own.root();
     let mut folders = vec![own.clone()];
-    let mut parent = history.parent().map(str::to_owned);
+    let mut parent = history.parent_session_id().map(str::to_owned);
     while let Some(id) = parent.and_then(|id| SessionId::parse(&id).ok()) {
         let folder = root.session_folder(&id);
         // Logs can be edited, and then name each other in a circle.
-        if folders.contains(&folder) || folders.len() > MOST_ANCESTORS {
+        if folders.contains(&folder) || folders.len() > MAX_ANCESTORS {
             break;
         }
         folders.push(folder);
         let log = log::open_file(root, &id).ok();
-        let head = log.and_then(|mut log| window_at_start(&mut log, WINDOW).ok());
-        parent = head.and_then(|head| origin(&head)).map(|origin| origin.parent_session_id);
+        let head = log.and_then(|mut log| window_at_start(&mut log, SCAN_BYTES).ok());
+        parent = head.and_then(|head| parse_origin(&head)).map(|origin| origin.parent_session_id);
     }
     folders
 }
 
-struct Entry {
+struct LogFileEntry {
     id: SessionId,
     /// Seconds and nanoseconds of the last write.
     written: (i64, i64),
@@ -242,44 +246,49 @@ struct Entry {
     bytes: u64,
 }
 
-fn entries(root: &StateRoot) -> Vec<Entry> {
+fn log_files(root: &StateRoot) -> Vec<LogFileEntry> {
     let Ok(Some(sessions)) = root.sessions().open() else { return Vec::new() };
     let entry = |found: StateEntry| {
         let id = SessionId::parse(found.name.to_str()?.strip_suffix(".ndjson")?).ok()?;
         let StateEntry { device, inode, bytes, modified: written, .. } = found;
         let is_file = found.kind == rustix::fs::FileType::RegularFile;
-        is_file.then_some(Entry { id, written, device, inode, bytes })
+        is_file.then_some(LogFileEntry { id, written, device, inode, bytes })
     };
     sessions.entries().unwrap_or_default().into_iter().filter_map(entry).collect()
 }
 
-fn summary(root: &StateRoot, folder: &StateDir, locks: &Locks, entry: Entry) -> Summary {
+fn summarise(
+    root: &StateRoot,
+    folder: &StateDir,
+    locks: &FileLocks,
+    entry: LogFileEntry,
+) -> SessionSummary {
     let path = root.log(&entry.id);
     let opened = folder.open_file(log_name(&entry.id)).map_err(io::Error::from);
     let opened = opened.and_then(|file| file.map(log::refuse_huge).transpose());
     let opened = opened.and_then(|file| file.ok_or_else(|| io::ErrorKind::NotFound.into()));
     let read = opened.and_then(|mut file| {
-        let head = window_at_start(&mut file, WINDOW)?;
-        let title = match title(&head) {
+        let head = window_at_start(&mut file, SCAN_BYTES)?;
+        let title = match parse_title(&head) {
             None if entry.bytes > head.len() as u64 => {
-                title(&window_at_start(&mut file, LARGEST_WINDOW)?)
+                parse_title(&window_at_start(&mut file, MAX_SCAN_BYTES)?)
             }
             found => found,
         };
         Ok((
-            origin(&head),
+            parse_origin(&head),
             title.unwrap_or_default(),
-            occurrences(&mut file, USER_MESSAGE)?.len(),
-            standing(&mut file, entry.bytes)?,
+            occurrences(&mut file, USER_MESSAGE_MARK)?.len(),
+            read_status(&mut file, entry.bytes)?,
         ))
     });
     let (origin, title, turns, standing) = read.unwrap_or_else(|error| {
-        (None, String::new(), 0, Standing::Unreadable { message: error.to_string() })
+        (None, String::new(), 0, SummaryStatus::Unreadable { message: error.to_string() })
     });
     let standing = locks
         .holder_of(entry.device, entry.inode)
-        .map_or(standing, |pid| Standing::Running { pid });
-    Summary {
+        .map_or(standing, |pid| SummaryStatus::Running { pid });
+    SessionSummary {
         session_id: entry.id,
         workspace: root.workspace().to_owned(),
         path,
@@ -295,12 +304,12 @@ fn summary(root: &StateRoot, folder: &StateDir, locks: &Locks, entry: Entry) -> 
 }
 
 /// The parent that the first line names.
-fn origin(head: &[u8]) -> Option<Origin> {
+fn parse_origin(head: &[u8]) -> Option<SessionOrigin> {
     let line = head.split(|byte| *byte == b'\n').next()?;
     let event: Value = serde_json::from_slice(line).ok()?;
     let kind = if event["type"] == "session_fork" { "fork" } else { "child" };
     let parent = event["data"]["parent_session_id"].as_str().filter(|parent| !parent.is_empty())?;
-    Some(Origin { kind, parent_session_id: parent.to_owned() })
+    Some(SessionOrigin { kind, parent_session_id: parent.to_owned() })
 }
 
 fn window_at_start(file: &mut File, size: usize) -> io::Result<Vec<u8>> {
@@ -317,15 +326,15 @@ fn window_at_end(file: &mut File, length: u64, size: usize) -> io::Result<Vec<u8
     Ok(bytes)
 }
 
-fn standing(file: &mut File, length: u64) -> io::Result<Standing> {
-    let mut size = WINDOW;
+fn read_status(file: &mut File, length: u64) -> io::Result<SummaryStatus> {
+    let mut size = SCAN_BYTES;
     loop {
         let tail = window_at_end(file, length, size)?;
-        if let Some(standing) = standing_of(&tail) {
+        if let Some(standing) = status_from_tail(&tail) {
             return Ok(standing);
         }
-        if size as u64 >= length || size >= LARGEST_WINDOW {
-            return Ok(Standing::New);
+        if size as u64 >= length || size >= MAX_SCAN_BYTES {
+            return Ok(SummaryStatus::New);
         }
         size = size.saturating_mul(8);
     }
@@ -359,7 +368,7 @@ impl<T: Read + Seek> ReadSeek for T {}
 
 /// Type and payload of a line; its other fields are skipped.
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct LineEnvelope<'a> {
     #[serde(borrow, rename = "type")]
     type_name: std::borrow::Cow<'a, str>,
     #[serde(borrow)]
@@ -370,93 +379,95 @@ fn lines(bytes: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
 }
 
-fn title(head: &[u8]) -> Option<String> {
+fn parse_title(head: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Words {
+    struct MessageText {
         text: String,
     }
     let has = |needle: &'static [u8]| move |line: &&[u8]| memmem::find(line, needle).is_some();
-    let line = lines(head).find(has(USER_MESSAGE))?;
-    let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
+    let line = lines(head).find(has(USER_MESSAGE_MARK))?;
+    let envelope: LineEnvelope<'_> = serde_json::from_slice(line).ok()?;
     // A payload in a blob has no text here; a list does without.
-    let words = serde_json::from_str::<Words>(envelope.data.get());
+    let words = serde_json::from_str::<MessageText>(envelope.data.get());
     Some(words.map_or_else(|_| "(a very long prompt)".to_owned(), |words| words.text))
 }
 
 /// The status of a Session by the last lines of its Log; `None` when they do not decide it.
-fn standing_of(tail: &[u8]) -> Option<Standing> {
+fn status_from_tail(tail: &[u8]) -> Option<SummaryStatus> {
     lines(tail).rev().find_map(|line| {
-        let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
+        let envelope: LineEnvelope<'_> = serde_json::from_slice(line).ok()?;
         match envelope.type_name.as_ref() {
             "assistant_message" => {
                 let message = serde_json::from_str::<AssistantMessage>(envelope.data.get());
                 // A payload in a blob is not read here; only an answer grows that long.
-                let Ok(message) = message else { return Some(Standing::Answered) };
+                let Ok(message) = message else { return Some(SummaryStatus::Answered) };
                 // The status of a run is in its own facts, which come before this message.
                 if message.is_report() {
                     return None;
                 }
                 let is_final = message.is_final();
-                Some(if is_final { Standing::Answered } else { Standing::Open })
+                Some(if is_final { SummaryStatus::Answered } else { SummaryStatus::Open })
             }
-            "turn_failed" => Some(failure(envelope.data.get())),
-            "workflow_event" => Some(run_standing(envelope.data.get())),
+            "turn_failed" => Some(failure_status(envelope.data.get())),
+            "workflow_event" => Some(workflow_status(envelope.data.get())),
             "user_message"
             | "reasoning"
             | "tool_call"
             | "tool_result"
             | "permission_decision"
             | "provider_usage"
-            | "plan" => Some(Standing::Open),
+            | "plan" => Some(SummaryStatus::Open),
             _ => None,
         }
     })
 }
 
 /// The status of a Session whose last fact is about a Workflow.
-fn run_standing(data: &str) -> Standing {
+fn workflow_status(data: &str) -> SummaryStatus {
     #[derive(Deserialize, Default)]
     #[serde(default)]
-    struct Fact {
+    struct WorkflowFact {
         kind: String,
         status: String,
     }
-    let fact = serde_json::from_str::<Fact>(data).unwrap_or_default();
+    let fact = serde_json::from_str::<WorkflowFact>(data).unwrap_or_default();
     match (fact.kind.as_str(), fact.status.as_str()) {
-        ("finished", "completed") => Standing::Answered,
-        ("finished", "cancelled") => Standing::Interrupted,
-        ("finished", _) => Standing::Failed {
+        ("finished", "completed") => SummaryStatus::Answered,
+        ("finished", "cancelled") => SummaryStatus::Interrupted,
+        ("finished", _) => SummaryStatus::Failed {
             message: format!("the workflow is {}", fact.status),
             terminal_status: fact.status,
         },
-        _ => Standing::Open,
+        _ => SummaryStatus::Open,
     }
 }
 
-fn failure(data: &str) -> Standing {
+fn failure_status(data: &str) -> SummaryStatus {
     #[derive(Deserialize)]
-    struct Failed {
+    struct FailureFields {
         terminal_status: String,
         #[serde(default)]
         error_message: String,
     }
-    match serde_json::from_str::<Failed>(data) {
+    match serde_json::from_str::<FailureFields>(data) {
         Ok(failed) if failed.terminal_status == TerminalStatus::Interrupted.as_str() => {
-            Standing::Interrupted
+            SummaryStatus::Interrupted
         }
-        Ok(failed) => Standing::Failed {
+        Ok(failed) => SummaryStatus::Failed {
             terminal_status: failed.terminal_status,
             message: failed.error_message,
         },
-        Err(_) => Standing::Failed { terminal_status: "unknown".into(), message: String::new() },
+        Err(_) => {
+            SummaryStatus::Failed { terminal_status: "unknown".into(), message: String::new() }
+        }
     }
 }
 
 /// The model that a posture names; bytes after the payload are ignored.
-fn model_of(data: &[u8]) -> Option<String> {
+fn parse_model(data: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Posture {
+    struct PostureModel {
         model: Option<String>,
     }
-    serde_json::Deserializer::from_slice(data).into_iter::<Posture>().next()?.ok()?.model
+    serde_json::Deserializer::from_slice(data).into_iter::<PostureModel>().next()?.ok()?.model
 }

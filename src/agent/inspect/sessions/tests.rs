@@ -16,33 +16,37 @@ fn line(type_name: &str, data: &str) -> String {
 #[test]
 fn the_title_is_the_first_user_message() {
     let head = line("session_started", "{}") + &line("user_message", r#"{"text":"fix\nit"}"#);
-    assert_eq!(title(head.as_bytes()).unwrap(), "fix\nit");
-    assert_eq!(title(b"rubbish\n"), None);
+    assert_eq!(parse_title(head.as_bytes()).unwrap(), "fix\nit");
+    assert_eq!(parse_title(b"rubbish\n"), None);
     let blob = line("user_message", r#"{"$blob":"abc"}"#);
-    assert_eq!(title(blob.as_bytes()).unwrap(), "(a very long prompt)");
+    assert_eq!(parse_title(blob.as_bytes()).unwrap(), "(a very long prompt)");
 }
 
 #[test]
 fn the_standing_is_told_by_the_last_lines() {
-    let check = |lines: &[(&str, &str)], expected: Option<Standing>| {
+    let check = |lines: &[(&str, &str)], expected: Option<SummaryStatus>| {
         let tail: String = lines.iter().map(|(name, data)| line(name, data)).collect();
-        assert_eq!(standing_of(tail.as_bytes()), expected, "{lines:?}");
+        assert_eq!(status_from_tail(tail.as_bytes()), expected, "{lines:?}");
     };
     check(&[("session_started", "{}")], None);
-    check(&[("user_message", r#"{"text":"x"}"#)], Some(Standing::Open));
+    check(&[("user_message", r#"{"text":"x"}"#)], Some(SummaryStatus::Open));
     let answer = ("assistant_message", r#"{"text":"x","phase":"final"}"#);
-    check(&[answer], Some(Standing::Answered));
-    check(&[answer, ("log_repaired", "{}")], Some(Standing::Answered));
-    check(&[("assistant_message", r#"{"text":"x"}"#)], Some(Standing::Answered));
-    check(&[("assistant_message", r#"{"text":"x","phase":"commentary"}"#)], Some(Standing::Open));
+    check(&[answer], Some(SummaryStatus::Answered));
+    check(&[answer, ("log_repaired", "{}")], Some(SummaryStatus::Answered));
+    check(&[("assistant_message", r#"{"text":"x"}"#)], Some(SummaryStatus::Answered));
+    check(
+        &[("assistant_message", r#"{"text":"x","phase":"commentary"}"#)],
+        Some(SummaryStatus::Open),
+    );
     let stopped = ("turn_failed", r#"{"terminal_status":"interrupted"}"#);
-    check(&[answer, stopped], Some(Standing::Interrupted));
+    check(&[answer, stopped], Some(SummaryStatus::Interrupted));
     let broke = ("turn_failed", r#"{"terminal_status":"provider_error","error_message":"m"}"#);
-    let failed = Standing::Failed { terminal_status: "provider_error".into(), message: "m".into() };
+    let failed =
+        SummaryStatus::Failed { terminal_status: "provider_error".into(), message: "m".into() };
     check(&[broke], Some(failed));
     // A torn last line is skipped.
     let torn = line("assistant_message", r#"{"text":"x"}"#) + r#"{"id":"i","type":"user_m"#;
-    assert_eq!(standing_of(torn.as_bytes()), Some(Standing::Answered));
+    assert_eq!(status_from_tail(torn.as_bytes()), Some(SummaryStatus::Answered));
 }
 
 #[test]
@@ -52,12 +56,20 @@ fn turns_are_counted_across_pieces_and_not_in_quoted_text() {
     for padding in [0, 100, 262_130, 262_144, 262_150, 600_000] {
         let filler = line("reasoning", &format!("\"{}\"", "y".repeat(padding)));
         let log = format!("{one}{quoted}{filler}{one}{one}");
-        assert_eq!(occurrences(&mut Cursor::new(log), USER_MESSAGE).unwrap().len(), 3, "{padding}");
+        assert_eq!(
+            occurrences(&mut Cursor::new(log), USER_MESSAGE_MARK).unwrap().len(),
+            3,
+            "{padding}"
+        );
     }
     for cut in 0..120 {
         let filler = "y".repeat(262_144 - cut);
         let log = format!("{filler}{one}");
-        assert_eq!(occurrences(&mut Cursor::new(log), USER_MESSAGE).unwrap().len(), 1, "{cut}");
+        assert_eq!(
+            occurrences(&mut Cursor::new(log), USER_MESSAGE_MARK).unwrap().len(),
+            1,
+            "{cut}"
+        );
     }
 }
 
@@ -80,18 +92,18 @@ fn the_list_is_newest_first_names_a_holder_and_leaves_strangers_out() {
     fs::write(root.sessions().path().join("notes.txt"), "x").unwrap();
     std::os::unix::fs::symlink(&log_path, root.sessions().path().join("link.ndjson")).unwrap();
 
-    let list = list(std::slice::from_ref(&root), usize::MAX);
+    let list = list_sessions(std::slice::from_ref(&root), usize::MAX);
     let ids: Vec<_> = list.iter().map(|summary| &summary.session_id).collect();
     assert_eq!(ids, [&new, &old]);
-    assert_eq!(list[0].standing, Standing::Running { pid: std::process::id() });
+    assert_eq!(list[0].standing, SummaryStatus::Running { pid: std::process::id() });
     assert_eq!((list[1].title.as_str(), list[1].turns), ("first", 1));
-    assert_eq!(list[1].standing, Standing::Open);
+    assert_eq!(list[1].standing, SummaryStatus::Open);
 
-    assert!(matches!(delete(&root, &new), Err(LogError::Busy { .. })));
+    assert!(matches!(delete_session(&root, &new), Err(LogError::Busy { .. })));
     drop(held);
-    assert_eq!(delete(&root, &new).unwrap(), [root.log(&new)]);
+    assert_eq!(delete_session(&root, &new).unwrap(), [root.log(&new)]);
     assert!(!root.has_log(&new) && root.has_log(&old));
-    assert!(matches!(delete(&root, &new), Err(LogError::NotFound { .. })));
+    assert!(matches!(delete_session(&root, &new), Err(LogError::NotFound { .. })));
 }
 
 #[test]

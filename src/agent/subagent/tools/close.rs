@@ -5,17 +5,17 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::agent::subagent::Family;
-use crate::agent::subagent::LEAVING;
-use crate::agent::subagent::actor::Rule;
+use crate::agent::subagent::Children;
+use crate::agent::subagent::STOP_TIMEOUT;
+use crate::agent::subagent::actor::WaitRule;
 use crate::agent::subagent::show;
-use crate::base::text::first_chars;
+use crate::base::text::truncate_chars;
 use crate::base::tool_error::ToolError;
 use crate::record::event::SubagentEventKind;
-use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput};
+use crate::tools::tool::{CallEffect, CallPlan, Tool, ToolContext, ToolOutput};
 
 /// The `close_agent` tool.
-pub struct CloseAgent(pub Arc<Family>);
+pub struct CloseAgent(pub Arc<Children>);
 
 /// The arguments of `close_agent`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -27,32 +27,35 @@ pub struct Args {
 impl Tool for CloseAgent {
     type Args = Args;
     const NAME: &'static str = "close_agent";
-    const MANUAL: &'static str = "End a Subagent, also one that works, and what it started.";
+    const DESCRIPTION: &'static str = "End a Subagent, also one that works, and what it started.";
 
-    fn plan(&self, args: &Args, _: &ToolContext) -> Result<Plan, ToolError> {
-        let summary = format!("close {}", first_chars(&args.id, 40));
-        Ok(Plan { is_alone: true, ..Plan::new(Effect::Read, summary) })
+    fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
+        let summary = format!("close {}", truncate_chars(&args.id, 40));
+        Ok(CallPlan { is_exclusive: true, ..CallPlan::new(CallEffect::Read, summary) })
     }
 
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let before = self.0.close(&args.id).await?;
+        let before = self.0.close_child(&args.id).await?;
         if !before.record.status.is_over() {
-            let ended = self.0.wait(vec![args.id.clone()], Rule::All);
-            tokio::time::timeout(LEAVING, ended).await.ok();
+            let ended = self.0.wait_for_ids(vec![args.id.clone()], WaitRule::All);
+            tokio::time::timeout(STOP_TIMEOUT, ended).await.ok();
         }
-        let views = self.0.look(Some(vec![args.id])).await?;
+        let views = self.0.views(Some(vec![args.id])).await?;
         if !before.record.is_closed {
             // A run keeps its end; this Event says that there is no further run, also after a
             // restart.
             for view in &views {
-                context.signals.record(view.record.event(SubagentEventKind::Closed).into()).await?;
+                context
+                    .events
+                    .record(view.record.new_event(SubagentEventKind::Closed).into())
+                    .await?;
             }
         }
-        self.0.told(views.iter().map(|view| view.record.id.clone()).collect()).await;
-        let mut text = views.iter().map(show::line).collect::<Vec<_>>().join("\n");
+        self.0.mark_reported(views.iter().map(|view| view.record.id.clone()).collect()).await;
+        let mut text = views.iter().map(show::status_line).collect::<Vec<_>>().join("\n");
         for child in views.iter().filter_map(|view| view.record.child.as_ref()) {
-            text.extend(self.0.clear(child).await.map(|note| format!("\n{note}")));
+            text.extend(self.0.close_workspace(child).await.map(|note| format!("\n{note}")));
         }
-        Ok(ToolOutput::new(true, format!("closed: {text}"), show::details(&views)))
+        Ok(ToolOutput::new(true, format!("closed: {text}"), show::result_details(&views)))
     }
 }

@@ -8,17 +8,17 @@ mod wait;
 
 use std::sync::Arc;
 
-use super::Family;
+use super::Children;
 use crate::agent::child_workspace::MergeChild;
 use crate::model::tool_spec::ToolSpec;
-use crate::tools::tool::{AnyTool, spec_of};
+use crate::tools::tool::{AnyTool, tool_spec};
 
 /// The Tools of a Session that may have children.
-pub fn all(family: &Arc<Family>) -> Vec<Arc<dyn AnyTool>> {
+pub fn subagent_tools(family: &Arc<Children>) -> Vec<Arc<dyn AnyTool>> {
     vec![
         Arc::new(close::CloseAgent(Arc::clone(family))),
         Arc::new(list::ListAgents(Arc::clone(family))),
-        Arc::new(MergeChild::new(family.subagents.nursery.annexes.clone())),
+        Arc::new(MergeChild::new(family.subagents.child_factory.child_workspaces.clone())),
         Arc::new(send::SendInput(Arc::clone(family))),
         Arc::new(spawn::SpawnAgent(Arc::clone(family))),
         Arc::new(wait::WaitAgent(Arc::clone(family))),
@@ -26,20 +26,20 @@ pub fn all(family: &Arc<Family>) -> Vec<Arc<dyn AnyTool>> {
 }
 
 /// The specs of these Tools, for a preview without a Session.
-pub fn specs() -> [ToolSpec; 6] {
+pub fn subagent_tool_specs() -> [ToolSpec; 6] {
     [
-        spec_of::<close::CloseAgent>(),
-        spec_of::<list::ListAgents>(),
-        spec_of::<MergeChild>(),
-        spec_of::<send::SendInput>(),
-        spec_of::<spawn::SpawnAgent>(),
-        spec_of::<wait::WaitAgent>(),
+        tool_spec::<close::CloseAgent>(),
+        tool_spec::<list::ListAgents>(),
+        tool_spec::<MergeChild>(),
+        tool_spec::<send::SendInput>(),
+        tool_spec::<spawn::SpawnAgent>(),
+        tool_spec::<wait::WaitAgent>(),
     ]
 }
 
 /// The schemas that their types have now.
 #[cfg(test)]
-pub fn drawn() -> Vec<(String, serde_json::Value)> {
+pub fn generated_schemas() -> Vec<(String, serde_json::Value)> {
     fn of<T: crate::tools::tool::Tool>() -> (String, serde_json::Value) {
         (T::NAME.to_owned(), crate::model::tool_spec::draw_schema::<T::Args>())
     }

@@ -4,64 +4,68 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::agent::subagent::Family;
-use crate::agent::subagent::nursery::inherited;
-use crate::agent::subagent::record::{Record, View, millis};
-use crate::agent::subagent::run::Job;
+use crate::agent::subagent::Children;
+use crate::agent::subagent::child_factory::inherited_attachments;
+use crate::agent::subagent::constraints::Constraints;
+use crate::agent::subagent::record::{SubagentRecord, SubagentView, whole_millis};
+use crate::agent::subagent::run::SubagentJob;
 use crate::agent::subagent::show;
-use crate::agent::subagent::spec::{Spec, Wish};
-use crate::agent::subagent::terms::Terms;
-use crate::base::text::first_chars;
+use crate::agent::subagent::spec::{SpawnArgs, SubagentSpec};
+use crate::base::text::truncate_chars;
 use crate::base::tool_error::ToolError;
-use crate::tools::tool::{Effect, Plan, Tool, ToolContext, ToolOutput};
+use crate::tools::tool::{CallEffect, CallPlan, Tool, ToolContext, ToolOutput};
 
 /// The `spawn_agent` tool.
-pub struct SpawnAgent(pub Arc<Family>);
+pub struct SpawnAgent(pub Arc<Children>);
 
 impl SpawnAgent {
-    fn spec(&self, wish: &Wish) -> Result<Spec, ToolError> {
-        let limits = &self.0.subagents.nursery.config.subagents;
-        Spec::of(wish, &self.0.wisher(), limits)
+    fn spec(&self, args: &SpawnArgs) -> Result<SubagentSpec, ToolError> {
+        let limits = &self.0.subagents.child_factory.config.subagents;
+        SubagentSpec::from_args(args, &self.0.requester(), limits)
     }
 }
 
 impl Tool for SpawnAgent {
-    type Args = Wish;
+    type Args = SpawnArgs;
     const NAME: &'static str = "spawn_agent";
-    const MANUAL: &'static str = "Hand a task to a Subagent and go on at once; get its answer with \
+    const DESCRIPTION: &'static str = "Hand a task to a Subagent and go on at once; get its answer with \
         wait_agent. Spawn several for independent parts, and give those that change files different files.";
 
-    fn plan(&self, wish: &Wish, _: &ToolContext) -> Result<Plan, ToolError> {
-        let spec = self.spec(wish)?;
-        let is_harmless = spec.is_reading() || wish.validate_only == Some(true);
+    fn plan(&self, args: &SpawnArgs, _: &ToolContext) -> Result<CallPlan, ToolError> {
+        let spec = self.spec(args)?;
+        let is_harmless = spec.is_reading() || args.validate_only == Some(true);
         // The calls of the child are judged when it makes them; that it may change something is
         // judged now.
-        let effect = if is_harmless { Effect::Read } else { Effect::Write };
-        let task = first_chars(spec.task.lines().next().unwrap_or_default(), 100);
-        Ok(Plan::new(effect, format!("start {}: {task}", spec.role.name)))
+        let effect = if is_harmless { CallEffect::Read } else { CallEffect::Write };
+        let task = truncate_chars(spec.task.lines().next().unwrap_or_default(), 100);
+        Ok(CallPlan::new(effect, format!("start {}: {task}", spec.role.name)))
     }
 
-    async fn run(&self, wish: Wish, context: ToolContext) -> Result<ToolOutput, ToolError> {
-        let spec = self.spec(&wish)?;
-        let base = self.0.base();
-        inherited(&base, &spec.resources).map_err(|report| ToolError::invalid(report.message))?;
-        let record = Record::new(&spec, &base.model, base.effort.as_deref());
-        if wish.validate_only == Some(true) {
-            let plan = plan(&record);
+    async fn run(&self, args: SpawnArgs, context: ToolContext) -> Result<ToolOutput, ToolError> {
+        let spec = self.spec(&args)?;
+        let base = self.0.base_settings();
+        inherited_attachments(&base, &spec.resources)
+            .map_err(|report| ToolError::invalid_args(report.message))?;
+        let record = SubagentRecord::new(&spec, &base.model, base.effort.as_deref());
+        if args.validate_only == Some(true) {
+            let plan = plan_json(&record);
             let text = format!("Nothing was started. This would be: {plan}");
             return Ok(ToolOutput::new(true, text, json!({ "plan": plan })));
         }
-        let link = self.0.link(context.cancel);
-        let Spec { task, resources, .. } = spec;
-        let terms = Terms::default();
-        let record = self.0.start(Job { record, text: task, resources, terms, link }).await?;
+        let parent_link = self.0.parent_link(context.cancel);
+        let SubagentSpec { task, resources, .. } = spec;
+        let constraints = Constraints::default();
+        let record = self
+            .0
+            .start_run(SubagentJob { record, text: task, resources, constraints, parent_link })
+            .await?;
         let text = format!("{} ({}) is queued.", record.id, record.role);
-        let view = View { record, doing: String::new(), place: 0 };
-        Ok(ToolOutput::new(true, text, json!({ "subagent": show::value(&view) })))
+        let view = SubagentView { record, activity: String::new(), position: 0 };
+        Ok(ToolOutput::new(true, text, json!({ "subagent": show::child_json(&view) })))
     }
 }
 
-fn plan(record: &Record) -> Value {
+fn plan_json(record: &SubagentRecord) -> Value {
     json!({
         "role": record.role,
         "model": record.model,
@@ -69,6 +73,6 @@ fn plan(record: &Record) -> Value {
         "permission_mode": record.mode.as_str(),
         "workspace_mode": record.workspace.name(),
         "depth": record.depth,
-        "timeout_ms": millis(record.timeout),
+        "timeout_ms": whole_millis(record.timeout),
     })
 }

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::base::id::{EventId, SessionId};
-use crate::record::event::{Event, Extra, Sequenced, Timestamp};
+use crate::record::event::{CanonicalParts, Event, Extra, Timestamp};
 
 const FIXED: u64 = 1_000;
 
 fn history(facts: &[(&str, Value)]) -> History {
     let events = facts.iter().zip(0..).map(|((name, data), seq)| {
         let data = serde_json::value::RawValue::from_string(data.to_string()).unwrap();
-        Arc::new(Event::sequenced(Sequenced {
+        Arc::new(Event::new_canonical(CanonicalParts {
             id: EventId::mint(),
             session_id: SessionId::parse("s").unwrap(),
             seq: Some(seq),
@@ -44,8 +44,8 @@ fn output(words: usize) -> (&'static str, Value) {
     ("tool_result", json!({"call_id": "c", "ok": true, "output": "word ".repeat(words)}))
 }
 
-fn read(facts: &[(&str, Value)]) -> Reading {
-    Gauge::default().read(&history(facts), "m", || FIXED)
+fn read(facts: &[(&str, Value)]) -> PressureReading {
+    PressureGauge::default().measure(&history(facts), "m", || FIXED)
 }
 
 #[track_caller]
@@ -93,46 +93,46 @@ fn a_compaction_voids_the_count_and_a_rewind_goes_back_to_it() {
 
 #[test]
 fn what_was_estimated_is_gone_on_from() {
-    let gauge = Gauge::default();
+    let gauge = PressureGauge::default();
     let mut facts = vec![user(1_000)];
-    let first = gauge.read(&history(&facts), "m", || FIXED);
+    let first = gauge.measure(&history(&facts), "m", || FIXED);
     facts.extend([call(), output(500)]);
     // Asked once: what stands beside the conversation was counted the first time.
-    let second = gauge.read(&history(&facts), "m", || unreachable!());
+    let second = gauge.measure(&history(&facts), "m", || unreachable!());
     assert!(second.tokens > first.tokens + 500 && second.tokens < first.tokens + 700, "{second:?}");
     // An estimate from before a rewind is not extended.
     facts.push(("history_rewound", json!({"to_seq": 0})));
-    let third = gauge.read(&history(&facts), "m", || FIXED);
+    let third = gauge.measure(&history(&facts), "m", || FIXED);
     assert_eq!(third.tokens, FIXED);
 }
 
 #[test]
 fn a_tier_is_news_once_and_again_when_it_was_left() {
-    let gauge = Gauge::default();
+    let gauge = PressureGauge::default();
     let told: Vec<bool> = [
         None,
-        Some(Tier::Advisory),
-        Some(Tier::Advisory),
-        Some(Tier::Critical),
-        Some(Tier::Warning),
+        Some(PressureTier::Advisory),
+        Some(PressureTier::Advisory),
+        Some(PressureTier::Critical),
+        Some(PressureTier::Warning),
         None,
-        Some(Tier::Warning),
+        Some(PressureTier::Warning),
     ]
     .into_iter()
-    .map(|tier| gauge.is_news(tier))
+    .map(|tier| gauge.should_show(tier))
     .collect();
     assert_eq!(told, [false, true, false, true, false, false, true]);
 }
 
 #[test]
 fn pictures_of_earlier_turns_do_not_make_a_count_incredible() {
-    let gauge = Gauge::default();
+    let gauge = PressureGauge::default();
     let mut facts = Vec::new();
     for turn in 0..40 {
         let mut shown = user(10);
         shown.1["resources"] = json!([{"id": format!("r{turn}"), "kind": "image"}]);
         facts.push(shown);
-        let reading = gauge.read(&history(&facts), "m", || FIXED);
+        let reading = gauge.measure(&history(&facts), "m", || FIXED);
         assert!(reading.tokens < 8_000, "{turn}: {reading:?}");
         facts.push(bill("m", 2_000 + turn * 50));
     }
@@ -168,9 +168,9 @@ fn ends_of_children_weigh_no_more_than_what_is_told_of_them() {
         let all = [before.clone(), after].concat();
         check_any(&all, &tokens);
         // An extended estimate gives the same result.
-        let gauge = Gauge::default();
-        gauge.read(&history(&before), "m", || FIXED);
-        let reading = gauge.read(&history(&all), "m", || FIXED);
+        let gauge = PressureGauge::default();
+        gauge.measure(&history(&before), "m", || FIXED);
+        let reading = gauge.measure(&history(&all), "m", || FIXED);
         assert!(tokens.contains(&reading.tokens), "{reading:?} {tokens:?}");
     }
     // Events that are not replayed weigh nothing.
@@ -186,10 +186,10 @@ fn check_any(facts: &[(&str, Value)], tokens: &std::ops::RangeInclusive<u64>) {
 
 #[test]
 fn going_on_within_a_turn_adds_ends_up_to_their_bound_once() {
-    let (gauge, mut facts) = (Gauge::default(), vec![user(9)]);
+    let (gauge, mut facts) = (PressureGauge::default(), vec![user(9)]);
     for _ in 0..30 {
         facts.extend(ends(10));
-        let reading = gauge.read(&history(&facts), "m", || FIXED);
+        let reading = gauge.measure(&history(&facts), "m", || FIXED);
         assert!(reading.tokens < 15_000, "{reading:?}");
     }
 }

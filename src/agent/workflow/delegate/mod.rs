@@ -4,18 +4,18 @@
 //! program judges the answer itself; Pixir's own checks still count. `read` builds the Workflow, `answer` the final
 //! answer, `progress` the lines of progress.
 
+mod answer;
 mod progress;
 mod read;
 mod schema;
-mod show;
+mod spec_types;
 #[cfg(test)]
 mod tests;
-mod written;
 
-pub use progress::Progress;
-pub use read::{Delegation, Source};
-pub use schema::{reference, schema};
-pub use show::{Commands, plan, shown};
+pub use answer::{DelegateCommands, finished_answer, plan_answer};
+pub use progress::DelegateProgress;
+pub use read::{DelegateSource, Delegation};
+pub use schema::{delegate_reference, delegate_schema};
 
 /// The version of the spec and of the answer.
-pub const CONTRACT: u64 = 1;
+pub const CONTRACT_VERSION: u64 = 1;

@@ -4,34 +4,34 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::CONTRACT;
-use crate::agent::workflow::watch::{StepState, Watch};
+use super::CONTRACT_VERSION;
+use crate::agent::workflow::watch::{StepState, WatchedRun};
 use crate::record::event::{WorkflowEvent, WorkflowEventKind};
 
 /// Turns Events of a run into lines of progress.
-pub struct Progress {
+pub struct DelegateProgress {
     began: Instant,
     sequence: u64,
     session: String,
-    watch: Option<Watch>,
+    watch: Option<WatchedRun>,
 }
 
-impl Progress {
+impl DelegateProgress {
     /// A progress stream without a run yet.
     pub fn new(began: Instant, session: String) -> Self {
         Self { began, sequence: 0, session, watch: None }
     }
 
     /// Applies an Event; returns the line of progress for it, if there is one.
-    pub fn hear(&mut self, event: &WorkflowEvent) -> Option<String> {
-        if let Some(begun) = Watch::begun(event) {
+    pub fn apply_event(&mut self, event: &WorkflowEvent) -> Option<String> {
+        if let Some(begun) = WatchedRun::from_event(event) {
             let steps: Vec<Value> =
-                (0..begun.steps.len()).map(|place| step(&begun, place)).collect();
+                (0..begun.steps.len()).map(|place| child_json(&begun, place)).collect();
             self.watch = Some(begun);
-            return Some(self.line("delegate_started", json!({ "children": steps })));
+            return Some(self.format_line("delegate_started", json!({ "children": steps })));
         }
         let watch = self.watch.as_mut()?;
-        let place = watch.hear(event);
+        let place = watch.apply_event(event);
         let kind = match event.kind {
             WorkflowEventKind::StepScheduled => "child_started",
             WorkflowEventKind::StepRetrying => "child_retrying",
@@ -39,27 +39,27 @@ impl Progress {
             _ => return None,
         };
         let named = watch.steps.iter().position(|own| Some(&own.id) == event.step_id.as_ref());
-        let own = step(watch, place.or(named)?);
-        Some(self.line(kind, json!({ "child": own })))
+        let own = child_json(watch, place.or(named)?);
+        Some(self.format_line(kind, json!({ "child": own })))
     }
 
     /// The last line.
-    pub fn over(&mut self, status: &str, exit_code: u8) -> String {
-        self.line("delegate_finished", json!({ "status": status, "exit_code": exit_code }))
+    pub fn finished_line(&mut self, status: &str, exit_code: u8) -> String {
+        self.format_line("delegate_finished", json!({ "status": status, "exit_code": exit_code }))
     }
 
     /// The last line when the delegation was refused.
-    pub fn refused(&mut self, error: &Value, exit_code: u8) -> String {
-        self.line("delegate_refused", json!({ "error": error, "exit_code": exit_code }))
+    pub fn refused_line(&mut self, error: &Value, exit_code: u8) -> String {
+        self.format_line("delegate_refused", json!({ "error": error, "exit_code": exit_code }))
     }
 
-    fn line(&mut self, kind: &str, particulars: Value) -> String {
+    fn format_line(&mut self, kind: &str, particulars: Value) -> String {
         let watch = self.watch.as_ref();
-        let count = |state: StepState| watch.map_or(0, |watch| watch.count(state));
+        let count = |state: StepState| watch.map_or(0, |watch| watch.count_steps(state));
         let mut line = json!({
             "type": kind,
             "sequence": self.sequence,
-            "contract_version": CONTRACT,
+            "contract_version": CONTRACT_VERSION,
             "session_id": Some(&self.session).filter(|id| !id.is_empty()),
             "workflow_id": watch.map(|watch| &watch.id),
             "elapsed_ms": u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -82,7 +82,7 @@ impl Progress {
 }
 
 /// A child and its state, as JSON.
-fn step(watch: &Watch, place: usize) -> Value {
+fn child_json(watch: &WatchedRun, place: usize) -> Value {
     let Some(own) = watch.steps.get(place) else { return Value::Null };
     let state = match own.state {
         StepState::Waiting => "waiting",

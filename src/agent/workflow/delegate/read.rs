@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::written::{Bounds, DelegationSpec};
-use crate::agent::workflow::spec::check::{Checked, Checker};
+use super::spec_types::{DelegateLimits, DelegationSpec};
+use crate::agent::workflow::spec::check::{CheckedValue, SchemaChecker};
 use crate::agent::workflow::spec::{
-    Flaw, Ground, Posture, SpecError, Workflow, in_order, parse, typed,
+    SpecContext, SpecDiagnostic, SpecError, StepPosture, Workflow, deserialize_fields, parse,
+    sort_flaws,
 };
 use crate::base::error::{Explain, Kind};
 
-static DELEGATION: LazyLock<Checker> = LazyLock::new(Checker::of::<DelegationSpec>);
+static DELEGATION: LazyLock<SchemaChecker> = LazyLock::new(SchemaChecker::new::<DelegationSpec>);
 
 /// The role of a task that only reads, and of one that writes.
 const ROLES: [&str; 2] = ["explorer", "worker"];
@@ -25,26 +26,26 @@ const SOURCES: [&str; 3] = ["tasks", "workflow", "template"];
 #[derive(Debug, Clone)]
 pub struct Delegation {
     pub workflow: Workflow,
-    pub source: Source,
+    pub source: DelegateSource,
     /// The time limit of children without one of their own.
     pub child_timeout_ms: Option<u64>,
 }
 
 /// What the Workflow was made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum DelegateSource {
     Tasks,
     Workflow,
     Template(String),
 }
 
-impl Source {
+impl DelegateSource {
     /// The name in the answer.
     pub fn name(&self) -> &'static str {
         match self {
-            Source::Tasks => "tasks",
-            Source::Workflow => "workflow",
-            Source::Template(_) => "template",
+            DelegateSource::Tasks => "tasks",
+            DelegateSource::Workflow => "workflow",
+            DelegateSource::Template(_) => "template",
         }
     }
 }
@@ -52,9 +53,9 @@ impl Source {
 /// The flaws of a delegation that cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{}", .0.headline("the spec"))]
-pub struct BadSpec(pub SpecError);
+pub struct DelegationError(pub SpecError);
 
-impl Explain for BadSpec {
+impl Explain for DelegationError {
     fn kind(&self) -> Kind {
         Kind::InvalidArgs
     }
@@ -73,75 +74,85 @@ impl Explain for BadSpec {
 }
 
 /// Fills the template of that name with arguments.
-pub type Templates<'a> = &'a dyn Fn(&str, Map<String, Value>) -> Result<Workflow, SpecError>;
+pub type FillTemplate<'a> = &'a dyn Fn(&str, Map<String, Value>) -> Result<Workflow, SpecError>;
 
 impl Delegation {
     /// Reads the spec of a delegation. Uses nothing but the spec, the roles and the templates.
     pub fn read(
         text: &[u8],
-        ground: &Ground<'_>,
-        templates: Templates<'_>,
-    ) -> Result<Self, BadSpec> {
-        let written = parse(text).map_err(BadSpec)?;
+        context: &SpecContext<'_>,
+        templates: FillTemplate<'_>,
+    ) -> Result<Self, DelegationError> {
+        let written = parse(text).map_err(DelegationError)?;
         let Some(fields) = written.as_object() else {
-            let flaw = Flaw::new("", "a delegation must be a JSON object");
-            return Err(BadSpec(SpecError::one(flaw)));
+            let flaw = SpecDiagnostic::new("", "a delegation must be a JSON object");
+            return Err(DelegationError(SpecError::single(flaw)));
         };
         let checked = DELEGATION.check(&written);
-        let mut reader = Reader { fields, ground, flaws: checked.flaws.clone() };
-        let read = reader.delegation(&checked, templates);
-        match (SpecError::of(in_order(reader.flaws, &written)), read) {
+        let mut reader = DelegationReader { fields, context, flaws: checked.flaws.clone() };
+        let read = reader.read_delegation(&checked, templates);
+        match (SpecError::from_flaws(sort_flaws(reader.flaws, &written)), read) {
             (None, Some(delegation)) => Ok(delegation),
-            (Some(error), _) => Err(BadSpec(error)),
+            (Some(error), _) => Err(DelegationError(error)),
             // Every refusal needs a reason.
-            (None, None) => Err(BadSpec(SpecError::one(Flaw::new("", "it cannot be read")))),
+            (None, None) => Err(DelegationError(SpecError::single(SpecDiagnostic::new(
+                "",
+                "it cannot be read",
+            )))),
         }
     }
 
     /// The indices of the children that may change files.
     pub fn writers(&self) -> Vec<usize> {
         let steps = self.workflow.steps.iter().enumerate();
-        steps.filter(|(_, step)| step.posture == Posture::Write).map(|(place, _)| place).collect()
+        steps
+            .filter(|(_, step)| step.posture == StepPosture::Write)
+            .map(|(place, _)| place)
+            .collect()
     }
 }
 
-struct Reader<'a> {
+struct DelegationReader<'a> {
     fields: &'a Map<String, Value>,
-    ground: &'a Ground<'a>,
-    flaws: Vec<Flaw>,
+    context: &'a SpecContext<'a>,
+    flaws: Vec<SpecDiagnostic>,
 }
 
-impl Reader<'_> {
-    fn wrong(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
-        self.flaws.push(Flaw::new(pointer, message));
+impl DelegationReader<'_> {
+    fn add_flaw(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
+        self.flaws.push(SpecDiagnostic::new(pointer, message));
     }
 
-    fn delegation(&mut self, checked: &Checked, templates: Templates<'_>) -> Option<Delegation> {
+    fn read_delegation(
+        &mut self,
+        checked: &CheckedValue,
+        templates: FillTemplate<'_>,
+    ) -> Option<Delegation> {
         // Tasks and the workflow are read piece by piece, so that no flaw hides another.
         let is_wrong = |pointer: &str| checked.flaws.iter().any(|flaw| flaw.pointer == pointer);
         let whole = |key: &str| self.fields.get(key).filter(|_| !is_wrong(&format!("/{key}")));
         let tasks = whole("tasks").and_then(Value::as_array);
         let workflow = whole("workflow");
-        let mut good = checked.good(self.fields, "");
+        let mut good = checked.valid_fields(self.fields, "");
         for key in ["tasks", "workflow"] {
             good.shift_remove(key);
         }
-        let spec: DelegationSpec = typed(good, "", &mut self.flaws);
+        let spec: DelegationSpec = deserialize_fields(good, "", &mut self.flaws);
         let named: Vec<&str> =
             SOURCES.into_iter().filter(|key| self.fields.contains_key(*key)).collect();
         // A misspelt key is reported as such, not as missing.
         let is_misspelt = self
             .flaws
             .iter()
-            .any(|flaw| flaw.meant.as_deref().is_some_and(|meant| SOURCES.contains(&meant)));
+            .any(|flaw| flaw.suggestion.as_deref().is_some_and(|meant| SOURCES.contains(&meant)));
         match named.as_slice() {
             [_] => {}
             [] if is_misspelt => {}
-            [] => self.wrong("", "a delegation needs `tasks`, `workflow` or `template`"),
+            [] => self.add_flaw("", "a delegation needs `tasks`, `workflow` or `template`"),
             [_, others @ ..] => {
                 for key in others {
                     let message = format!("`{}` is there already; give one of them", named[0]);
-                    self.wrong(format!("/{key}"), message);
+                    self.add_flaw(format!("/{key}"), message);
                 }
             }
         }
@@ -153,13 +164,13 @@ impl Reader<'_> {
         let (has_defaults, has_arguments) =
             (belongs("defaults", &["tasks"]), belongs("arguments", &["workflow", "template"]));
         if !has_defaults {
-            self.wrong(
+            self.add_flaw(
                 "/defaults",
                 "`defaults` are for `tasks`; a workflow says everything itself",
             );
         }
         if !has_arguments {
-            self.wrong(
+            self.add_flaw(
                 "/arguments",
                 "`arguments` are for `workflow` and `template`; tasks have none",
             );
@@ -169,17 +180,19 @@ impl Reader<'_> {
         let arguments = spec.arguments.unwrap_or_default();
         let template = spec.template.as_deref().map(str::trim);
         let (mut workflow, source) = match (tasks, workflow, template) {
-            (Some(tasks), ..) => (self.tasks(tasks, checked)?, Source::Tasks),
-            (_, Some(written), _) => (self.workflow(written, arguments)?, Source::Workflow),
+            (Some(tasks), ..) => (self.read_tasks(tasks, checked)?, DelegateSource::Tasks),
+            (_, Some(written), _) => {
+                (self.read_workflow(written, arguments)?, DelegateSource::Workflow)
+            }
             (.., Some(name)) => {
                 let filled = templates(name, arguments).map_err(|error| {
-                    self.flaws.extend(error.flaws.into_iter().map(of_template));
+                    self.flaws.extend(error.flaws.into_iter().map(template_flaw));
                 });
-                (filled.ok()?, Source::Template(name.to_owned()))
+                (filled.ok()?, DelegateSource::Template(name.to_owned()))
             }
             (None, None, None) => return None,
         };
-        apply(limits, &mut workflow);
+        apply_limits(limits, &mut workflow);
         if let Some(name) = &spec.name {
             name.trim().clone_into(&mut workflow.name);
         }
@@ -187,47 +200,52 @@ impl Reader<'_> {
         Some(Delegation { workflow, source, child_timeout_ms: limits.child_timeout_ms })
     }
 
-    fn check_limits(&mut self, wanted: Bounds) {
-        let most = self.ground.limits.max_running;
+    fn check_limits(&mut self, wanted: DelegateLimits) {
+        let most = self.context.limits.max_running;
         if wanted.max_concurrency.is_some_and(|own| own > most) {
             let message = format!(
                 "it must be from 1 to {most}, which is `subagents.max_running` of the config"
             );
-            self.wrong("/limits/max_concurrency", message);
+            self.add_flaw("/limits/max_concurrency", message);
         }
-        let longest = self.ground.limits.max_timeout;
+        let longest = self.context.limits.max_timeout;
         if wanted.child_timeout_ms.is_some_and(|own| Duration::from_millis(own) > longest) {
             let message = format!(
                 "it must be from 1 to {}, which is `subagents.max_timeout_ms` of the config",
                 longest.as_millis()
             );
-            self.wrong("/limits/child_timeout_ms", message);
+            self.add_flaw("/limits/child_timeout_ms", message);
         }
     }
 
-    fn workflow(&mut self, written: &Value, arguments: Map<String, Value>) -> Option<Workflow> {
-        let ground = Ground {
-            role: self.ground.role,
-            roles: self.ground.roles.clone(),
-            limits: self.ground.limits,
+    fn read_workflow(
+        &mut self,
+        written: &Value,
+        arguments: Map<String, Value>,
+    ) -> Option<Workflow> {
+        let context = SpecContext {
+            find_role: self.context.find_role,
+            role_names: self.context.role_names.clone(),
+            limits: self.context.limits,
             arguments,
         };
-        Workflow::of(written, &ground)
+        Workflow::from_json(written, &context)
             .map_err(|error| {
-                let inner = error.moved(|pointer| format!("/workflow{pointer}"));
+                let inner = error.map_pointers(|pointer| format!("/workflow{pointer}"));
                 self.flaws.extend(inner.flaws);
             })
             .ok()
     }
 
     /// Builds a Workflow of independent steps.
-    fn tasks(&mut self, tasks: &[Value], checked: &Checked) -> Option<Workflow> {
+    fn read_tasks(&mut self, tasks: &[Value], checked: &CheckedValue) -> Option<Workflow> {
         let defaults = self.fields.get("defaults").and_then(Value::as_object);
-        let defaults = defaults.map(|own| checked.good(own, "/defaults")).unwrap_or_default();
+        let defaults =
+            defaults.map(|own| checked.valid_fields(own, "/defaults")).unwrap_or_default();
         let mut own: Vec<Map<String, Value>> = Vec::new();
         for (place, task) in tasks.iter().enumerate() {
             own.push(match task {
-                Value::Object(fields) => checked.good(fields, &format!("/tasks/{place}")),
+                Value::Object(fields) => checked.valid_fields(fields, &format!("/tasks/{place}")),
                 other => Map::from_iter([("task".to_owned(), other.clone())]),
             });
         }
@@ -248,7 +266,7 @@ impl Reader<'_> {
             step.entry("role").or_insert_with(|| json!(ROLES[usize::from(writes)]));
             steps.push(step);
         }
-        match Workflow::of_fields("delegate", steps, self.ground) {
+        match Workflow::from_step_fields("delegate", steps, self.context) {
             Ok(mut workflow) => {
                 for step in &mut workflow.steps {
                     step.answer_is_enough = true;
@@ -256,7 +274,8 @@ impl Reader<'_> {
                 Some(workflow)
             }
             Err(error) => {
-                let moved = error.moved(|pointer| origin(pointer, tasks, &own, &defaults));
+                let moved =
+                    error.map_pointers(|pointer| map_task_pointer(pointer, tasks, &own, &defaults));
                 self.flaws.extend(moved.flaws);
                 None
             }
@@ -266,7 +285,7 @@ impl Reader<'_> {
 
 /// Moves a flaw of a template to `/template`, because the template's own file is not part of the delegation; flaws
 /// of parameters move to `/arguments`.
-fn of_template(mut flaw: Flaw) -> Flaw {
+fn template_flaw(mut flaw: SpecDiagnostic) -> SpecDiagnostic {
     if let Some(rest) = flaw.pointer.strip_prefix("/parameters") {
         flaw.pointer = format!("/arguments{rest}");
     } else {
@@ -279,7 +298,7 @@ fn of_template(mut flaw: Flaw) -> Flaw {
 }
 
 /// The pointer in the delegation at which the value of a step was written.
-fn origin(
+fn map_task_pointer(
     pointer: &str,
     written: &[Value],
     tasks: &[Map<String, Value>],
@@ -311,7 +330,7 @@ fn origin(
 }
 
 /// Applies the limits of a delegation, which override those of its Workflow; a step's own time limit is kept.
-fn apply(limits: Bounds, workflow: &mut Workflow) {
+fn apply_limits(limits: DelegateLimits, workflow: &mut Workflow) {
     let own = &mut workflow.limits;
     own.max_concurrency = limits.max_concurrency.unwrap_or(own.max_concurrency);
     own.timeout_ms = limits.timeout_ms.unwrap_or(own.timeout_ms);

@@ -2,18 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
-use super::written::DelegationSpec;
+use super::spec_types::DelegationSpec;
 use crate::agent::workflow::spec::check::schema_of;
-use crate::agent::workflow::spec::publish::reference_of;
-use crate::agent::workflow::spec::schema as of_workflows;
+use crate::agent::workflow::spec::publish::reference_tables;
+use crate::agent::workflow::spec::workflow_schema as of_workflows;
 
 /// The answer and the lines of progress, written by hand.
 const ANSWERS: &str = include_str!("answers.json");
 
 /// The whole published schema.
-pub fn schema() -> Value {
+pub fn delegate_schema() -> Value {
     let mut definitions = Map::new();
-    for (name, whole) in [("workflow", of_workflows()), ("delegation", of_delegations())] {
+    for (name, whole) in [("workflow", of_workflows()), ("delegation", delegation_schema())] {
         let Value::Object(mut whole) = whole else { continue };
         whole.shift_remove("$schema");
         if let Some(Value::Object(inner)) = whole.shift_remove("$defs") {
@@ -37,12 +37,12 @@ pub fn schema() -> Value {
 }
 
 /// The reference of a delegation's keys, as Markdown tables.
-pub fn reference() -> String {
-    reference_of("delegation", &of_delegations())
+pub fn delegate_reference() -> String {
+    reference_tables("delegation", &delegation_schema())
 }
 
 /// The schema of a delegation, without the definitions that it shares with a workflow.
-fn of_delegations() -> Value {
+fn delegation_schema() -> Value {
     let mut schema = schema_of::<DelegationSpec>();
     if let Some(inner) = schema["$defs"].as_object_mut() {
         inner.shift_remove("workflow");

@@ -3,16 +3,18 @@
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::agent::workflow::spec::{Flaw, Ground, Posture, SpecError, Workflow, Workspace};
+use crate::agent::workflow::spec::{
+    SpecContext, SpecDiagnostic, SpecError, StepPosture, StepWorkspace, Workflow,
+};
 use crate::base::error::Report;
-use crate::settings::config::Subagents;
+use crate::settings::config::SubagentLimits;
 
 fn no_templates(name: &str, _: Map<String, Value>) -> Result<Workflow, SpecError> {
-    Err(SpecError::one(Flaw::new("", format!("there is no template `{name}`"))))
+    Err(SpecError::single(SpecDiagnostic::new("", format!("there is no template `{name}`"))))
 }
 
 fn read(spec: &Value) -> Result<Delegation, Report> {
-    let ground = Ground::of_this_build(Subagents::default());
+    let ground = SpecContext::with_built_in_roles(SubagentLimits::default());
     Delegation::read(spec.to_string().as_bytes(), &ground, &no_templates).map_err(Report::from)
 }
 
@@ -30,22 +32,22 @@ fn tasks_are_steps_that_only_read_unless_somebody_says_write() {
         {"task": "work", "role": "worker", "workspace": "shared", "write_set": "src/**"},
     ]}));
     let steps = &own.workflow.steps;
-    let facts: Vec<(&str, &str, Posture, Workspace)> = steps
+    let facts: Vec<(&str, &str, StepPosture, StepWorkspace)> = steps
         .iter()
         .map(|step| (step.id.as_str(), step.role.as_str(), step.posture, step.workspace))
         .collect();
     assert_eq!(
         facts,
         [
-            ("task_1", "explorer", Posture::ReadOnly, Workspace::Shared),
-            ("task_3", "worker", Posture::Write, Workspace::Isolated),
-            ("task_3_", "reviewer", Posture::ReadOnly, Workspace::Shared),
-            ("task_4", "worker", Posture::Write, Workspace::Shared),
+            ("task_1", "explorer", StepPosture::ReadOnly, StepWorkspace::Shared),
+            ("task_3", "worker", StepPosture::Write, StepWorkspace::Isolated),
+            ("task_3_", "reviewer", StepPosture::ReadOnly, StepWorkspace::Shared),
+            ("task_4", "worker", StepPosture::Write, StepWorkspace::Shared),
         ]
     );
     assert!(steps.iter().all(|step| step.answer_is_enough && step.depends_on.is_empty()));
     assert_eq!(own.writers(), [1, 3]);
-    assert_eq!(own.source, Source::Tasks);
+    assert_eq!(own.source, DelegateSource::Tasks);
 }
 
 #[test]
@@ -87,7 +89,7 @@ fn a_workflow_is_read_as_such_and_outer_limits_count_more() {
 
 /// The keys of a published object.
 fn names(name: &str) -> Vec<String> {
-    schema()["$defs"][name]["properties"].as_object().unwrap().keys().cloned().collect()
+    delegate_schema()["$defs"][name]["properties"].as_object().unwrap().keys().cloned().collect()
 }
 
 /// The pointers of all flaws.
@@ -157,7 +159,7 @@ fn what_is_wrong_with_a_text_is_told_once_and_names_tasks_not_steps() {
 #[test]
 fn the_lines_of_a_task_are_told_as_they_are() {
     let delegation = good(&json!({"tasks": ["one\r\ntwo\rthree\nfour"]}));
-    let told = super::show::plan(&delegation, std::path::Path::new("/x")).output;
+    let told = super::answer::plan_answer(&delegation, std::path::Path::new("/x")).output;
     assert_eq!(told["children"][0]["task"], "one\ntwo\nthree\nfour");
 }
 
@@ -186,7 +188,7 @@ fn tasks_and_defaults_have_the_same_keys() {
 #[test]
 fn each_part_of_the_schema_stands_alone() {
     for name in ["delegation", "envelope", "progress"] {
-        let whole = json!({"$ref": format!("#/$defs/{name}"), "$defs": schema()["$defs"]});
+        let whole = json!({"$ref": format!("#/$defs/{name}"), "$defs": delegate_schema()["$defs"]});
         jsonschema::validator_for(&whole).unwrap();
     }
 }

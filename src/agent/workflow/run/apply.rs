@@ -7,35 +7,35 @@ use std::time::Duration;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::step::Inputs;
-use super::{NAMED, Stage, set_of};
+use super::step::StepInputs;
+use super::{MAX_NAMED_FILES, RunContext, write_bounds};
 use crate::agent::child_workspace;
-use crate::agent::child_workspace::{Annex, AnnexError, Done};
-use crate::agent::workflow::checkpoint::{Artifact, Bundle, CHANGES_UNKNOWN};
-use crate::agent::workflow::digest::digest;
+use crate::agent::child_workspace::{AppliedMerge, ChildWorkspace, ChildWorkspaceError};
+use crate::agent::workflow::checkpoint::{CHANGES_UNKNOWN, CheckpointBundle, StepArtifact};
+use crate::agent::workflow::digest::canonical_digest;
 use crate::agent::workflow::outcome::{Readiness, StepStatus};
 use crate::agent::workflow::spec::Step;
 use crate::base::blocking;
 use crate::base::error::{Explain, Report};
 use crate::base::id::SessionId;
-use crate::host::snapshot::{Store, Tracker};
+use crate::host::snapshot::{ContentStore, TurnTracker};
 use crate::host::workspace::Workspace;
 use crate::record::event::WorkflowEventKind;
 
 /// The reason of a step whose time ran out.
 const TIMED_OUT: &str = "timed_out";
 
-impl Stage {
+impl RunContext {
     /// Applies within the time limit of the step. A merge that has begun is completed; checks without time left fail.
     pub(super) async fn apply_in_time(
         &self,
         step: &Step,
-        inputs: &Inputs,
+        inputs: &StepInputs,
         halt: &CancellationToken,
-    ) -> Result<(Bundle, Vec<PathBuf>), Report> {
-        let Some(time) = step.timeout_ms else { return self.apply(step, inputs, halt).await };
+    ) -> Result<(CheckpointBundle, Vec<PathBuf>), Report> {
+        let Some(time) = step.timeout_ms else { return self.apply_step(step, inputs, halt).await };
         let late = halt.child_token();
-        let mut work = std::pin::pin!(self.apply(step, inputs, &late));
+        let mut work = std::pin::pin!(self.apply_step(step, inputs, &late));
         let (mut bundle, strays) = tokio::select! {
             ended = &mut work => return ended,
             () = tokio::time::sleep(Duration::from_millis(time)) => {
@@ -54,26 +54,27 @@ impl Stage {
     }
 
     /// Merges and runs the checks; returns also the files that the checks changed outside the step's write set.
-    async fn apply(
+    async fn apply_step(
         &self,
         step: &Step,
-        inputs: &Inputs,
+        inputs: &StepInputs,
         halt: &CancellationToken,
-    ) -> Result<(Bundle, Vec<PathBuf>), Report> {
+    ) -> Result<(CheckpointBundle, Vec<PathBuf>), Report> {
         let source = inputs.before.iter().find(|own| Some(&own.step_id) == step.apply.as_ref());
         let child = source.and_then(|own| own.child_session_id.as_deref());
         let failed = |reason: &str, summary: String| {
-            let mut bundle = Bundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
+            let mut bundle =
+                CheckpointBundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
             bundle.reason = Some(reason.to_owned());
             (bundle, Vec::new())
         };
-        if let Err(report) = self.may_write() {
+        if let Err(report) = self.check_may_write() {
             return Ok(failed("permission_denied", report.message));
         }
         let Some(child) = child.and_then(|id| SessionId::parse(id).ok()) else {
             return Ok(failed("nothing_to_apply", "there is nothing to apply".to_owned()));
         };
-        let annex = match self.family.annexes().find(self.logs(), &child) {
+        let annex = match self.family.child_workspaces().find(self.state_root(), &child) {
             Ok(Some(annex)) => annex,
             Ok(None) => {
                 let summary = format!("the Workspace of {child} no longer exists");
@@ -81,7 +82,7 @@ impl Stage {
             }
             Err(error) => return Ok(failed(error.kind().name(), error.to_string())),
         };
-        let alone = child_workspace::alone().await;
+        let alone = child_workspace::merge_lock().await;
         if halt.is_cancelled() {
             let (mut bundle, none) = failed("cancelled", "it was cancelled".to_owned());
             bundle.status = StepStatus::Cancelled;
@@ -89,13 +90,14 @@ impl Stage {
         }
         let (own, workspace, tracker) =
             (annex.clone(), self.workspace.clone(), self.tracker.clone());
-        let merging = move || merge(&own, &workspace, tracker.as_ref());
-        let merged = blocking::work(merging).await.unwrap_or(Err(AnnexError::Crashed));
+        let merging = move || merge_child(&own, &workspace, tracker.as_ref());
+        let merged =
+            blocking::run_blocking(merging).await.unwrap_or(Err(ChildWorkspaceError::TaskPanicked));
         let done = match merged {
             Ok(done) => done,
             Err(error) => {
                 let reason = match error {
-                    AnnexError::Conflicts(_) => "conflicts",
+                    ChildWorkspaceError::Conflicts(_) => "conflicts",
                     _ => error.kind().name(),
                 };
                 let (mut bundle, none) = failed(reason, error.to_string());
@@ -103,21 +105,26 @@ impl Stage {
                 return Ok((bundle, none));
             }
         };
-        let mut bundle =
-            Bundle::new(&step.id, StepStatus::Completed, Readiness::CheckpointReady, String::new());
+        let mut bundle = CheckpointBundle::new(
+            &step.id,
+            StepStatus::Completed,
+            Readiness::CheckpointReady,
+            String::new(),
+        );
         bundle.child_session_id = Some(child.to_string());
         let mut files: Vec<String> = Vec::new();
         if let Some(done) = done {
             let session = self.family.session();
-            let recorded = session.record(self.applied(step, &annex, &done)).await;
+            let recorded = session.record(self.merged_event(step, &annex, &done)).await;
             recorded?;
-            files = done.deed.files().map(|path| path.to_string_lossy().into_owned()).collect();
-            done.recorded();
-            bundle.artifacts.push(Artifact {
+            files =
+                done.transaction.files().map(|path| path.to_string_lossy().into_owned()).collect();
+            done.mark_recorded();
+            bundle.artifacts.push(StepArtifact {
                 kind: "merge".to_owned(),
                 provenance: "artifact".to_owned(),
                 at: format!("pixir changes {child}"),
-                sha256: digest(&files),
+                sha256: canonical_digest(&files),
                 files: files.len(),
             });
         }
@@ -128,7 +135,7 @@ impl Stage {
             1 => format!("applied 1 file: {}", files[0]),
             _ => format!("applied {count} files"),
         };
-        files.truncate(NAMED);
+        files.truncate(MAX_NAMED_FILES);
         bundle.written = files;
         let facts = json!({
             "from": step.apply,
@@ -152,31 +159,31 @@ impl Stage {
     async fn verify_merged(
         &self,
         step: &Step,
-        bundle: &mut Bundle,
+        bundle: &mut CheckpointBundle,
         halt: &CancellationToken,
     ) -> Result<Vec<PathBuf>, Report> {
-        let running = self.tracker.as_ref().map(Tracker::command_started);
+        let running = self.tracker.as_ref().map(TurnTracker::command_started);
         if let Some(tracker) = self.tracker.clone()
-            && let Ok(Err(error)) = blocking::work(move || tracker.before_command()).await
+            && let Ok(Err(error)) = blocking::run_blocking(move || tracker.before_command()).await
         {
             tracing::warn!(%error, "files were not recorded before the checks");
         }
-        let before = self.survey().await;
-        let verified = self.verify(step, None, None, bundle, halt).await;
+        let before = self.survey_workspace().await;
+        let verified = self.run_checks(step, None, None, bundle, halt).await;
         drop(running);
         if let Some(tracker) = self.tracker.clone()
-            && let Ok(Err(error)) = blocking::work(move || tracker.after_command()).await
+            && let Ok(Err(error)) = blocking::run_blocking(move || tracker.after_command()).await
         {
             tracing::warn!(%error, "files were not recorded after the checks");
         }
         verified?;
         let looked = match before {
-            Ok(before) => self.survey().await.map(|now| before.changed_in(&now)),
+            Ok(before) => self.survey_workspace().await.map(|now| before.changed_paths(&now)),
             Err(reason) => Err(reason),
         };
-        let set = set_of(step);
+        let set = write_bounds(step);
         match looked {
-            Ok(changed) => Ok(changed.into_iter().filter(|path| !set.allow(path)).collect()),
+            Ok(changed) => Ok(changed.into_iter().filter(|path| !set.allows(path)).collect()),
             Err(reason) => {
                 bundle.known_limitations.push(CHANGES_UNKNOWN.to_owned());
                 tracing::warn!(%reason, step = %step.id, "the changes of the checks are not known");
@@ -187,22 +194,22 @@ impl Stage {
 }
 
 /// Merges the changes of a child and stores the transaction; `None` when nothing is left to merge.
-fn merge(
-    annex: &Annex,
+fn merge_child(
+    annex: &ChildWorkspace,
     workspace: &Workspace,
-    tracker: Option<&Tracker>,
-) -> Result<Option<Done>, AnnexError> {
+    tracker: Option<&TurnTracker>,
+) -> Result<Option<AppliedMerge>, ChildWorkspaceError> {
     annex.refuse_busy()?;
-    let store: Store = annex.store();
-    let recovered = child_workspace::recover(workspace, &store, &annex.parent_folder());
-    if let Some(recovered) = recovered.map_err(AnnexError::Keep)? {
+    let store: ContentStore = annex.store();
+    let recovered = child_workspace::recover_merge(workspace, &store, &annex.parent_folder());
+    if let Some(recovered) = recovered.map_err(ChildWorkspaceError::Storage)? {
         tracing::warn!(%recovered, "recovered from an interrupted merge");
     }
-    let changes = annex.changes(workspace)?;
-    let merge = annex.merge(&changes, workspace, &|_| false)?;
-    if merge.is_done() {
+    let changes = annex.find_changes(workspace)?;
+    let merge = annex.plan_merge(&changes, workspace, &|_| false)?;
+    if merge.is_up_to_date() {
         return Ok(None);
     }
     // A merge that has begun is not cancelled.
-    annex.carry_out(&merge, &changes, workspace, tracker, &CancellationToken::new()).map(Some)
+    annex.apply_merge(&merge, &changes, workspace, tracker, &CancellationToken::new()).map(Some)
 }

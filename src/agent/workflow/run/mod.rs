@@ -4,14 +4,14 @@
 //! bundle. Every decision is recorded in the Log.
 
 mod apply;
-mod back;
-mod landed;
-mod pulse;
+mod heartbeat;
 mod record;
 mod resume;
+mod rollback_merge;
+mod rollback_step;
 mod step;
+mod step_prompt;
 mod verify;
-mod words;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -24,67 +24,70 @@ use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::board::{Board, End};
-use super::checkpoint::Bundle;
-use super::digest::digest;
-use super::fold::Past;
-use super::outcome::{Halt, Held, Outcome, Readiness, SUBAGENT_LIMIT, StepStatus};
+use super::checkpoint::CheckpointBundle;
+use super::digest::canonical_digest;
+use super::outcome::{HaltReason, HoldReason, Readiness, RunOutcome, SUBAGENT_LIMIT, StepStatus};
+use super::replay::RecordedRun;
+use super::scheduler::{EndedStep, Scheduler};
 use super::spec::{Step, Workflow};
-use crate::agent::subagent::Family;
-use crate::agent::turn::{Budget, Purse, RUN_COST, Settings, SpendLimits, Stance, unpriced};
+use crate::agent::subagent::Children;
+use crate::agent::turn::{
+    PermissionState, RUN_COST_LIMIT, RunBudget, SpendLimits, TurnSettings, UsageTotal,
+    missing_price_report,
+};
 use crate::base::error::{Report, counted};
 use crate::base::id::SessionId;
 use crate::base::secret::Secrets;
-use crate::host::snapshot::Tracker;
+use crate::host::snapshot::TurnTracker;
 use crate::host::workspace::Workspace;
 use crate::record::event::{TerminalStatus, WorkflowEventKind};
 use crate::record::state_dir::{SessionFolder, StateRoot};
-use crate::settings::bounds::{Bounds, WriteGlobs};
-use pulse::Pulse;
-use step::{Done, Inputs};
+use crate::settings::bounds::{WriteBounds, WriteGlobs};
+use heartbeat::Heartbeat;
+use step::{StepInputs, StepTaskResult};
 
 /// How long steps may continue after the budget is used up, so that an answer that is just arriving counts.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const BUDGET_GRACE: Duration = Duration::from_secs(2);
 
 /// The most files that are named of those that a step changed.
-const NAMED: usize = 200;
+const MAX_NAMED_FILES: usize = 200;
 
 /// What all steps of a run share: Session, Workspace, permissions, spending.
-pub struct Stage {
-    family: Arc<Family>,
+pub struct RunContext {
+    family: Arc<Children>,
     /// The id of the run.
-    run: String,
+    run_id: String,
     workspace: Workspace,
     /// The folder of the run's Session.
-    folder: SessionFolder,
+    session_folder: SessionFolder,
     secrets: Arc<Secrets>,
     /// The Session's current permissions, which may become stricter during a run.
-    stance: Stance,
-    tracker: Option<Tracker>,
-    budget: Arc<Budget>,
+    permissions: PermissionState,
+    tracker: Option<TurnTracker>,
+    budget: Arc<RunBudget>,
     /// The usage of the steps, limited by the budget of the Workflow.
-    purse: Purse,
+    usage_total: UsageTotal,
     /// The Subagents of all attempts. No other lock is taken while this one is held.
     children: Mutex<Vec<String>>,
 }
 
-impl Stage {
+impl RunContext {
     /// The context of a run in the Session of `family`; fails when a budget in dollars cannot be enforced.
-    pub fn new(family: Arc<Family>, run: String, workflow: &Workflow) -> Result<Self, Report> {
-        let base = family.base();
+    pub fn new(family: Arc<Children>, run: String, workflow: &Workflow) -> Result<Self, Report> {
+        let base = family.base_settings();
         check_prices(workflow, &base)?;
         let limits = SpendLimits { tokens: workflow.budget.tokens, cost: workflow.budget.cost_usd };
         Ok(Self {
             workspace: base.workspace.clone(),
-            folder: base.session_folder.clone(),
+            session_folder: base.session_folder.clone(),
             secrets: Arc::clone(&base.secrets),
-            stance: base.stance.clone(),
+            permissions: base.permission_state.clone(),
             tracker: base.tracker.clone(),
             budget: Arc::clone(&base.budget),
-            purse: base.purse.within(limits),
+            usage_total: base.usage_total.with_limits(limits),
             children: Mutex::default(),
             family,
-            run,
+            run_id: run,
         })
     }
 
@@ -93,38 +96,38 @@ impl Stage {
     }
 
     /// Waits until the budget is used up.
-    async fn exhausted(&self) {
-        self.purse.exhausted(self.budget.spend_limits()).await;
+    async fn wait_until_exhausted(&self) {
+        self.usage_total.wait_for_limit(self.budget.spend_limits()).await;
     }
 
     /// The state root that holds the Logs.
-    fn logs(&self) -> &StateRoot {
+    fn state_root(&self) -> &StateRoot {
         self.family.session().state_root()
     }
 }
 
 /// A request to run or resume a Workflow.
-pub struct Order {
+pub struct WorkflowRunInput {
     pub workflow: Arc<Workflow>,
     /// The template that it was made from.
     pub template: Option<String>,
     /// The recorded run, when it is resumed.
-    pub past: Option<Past>,
+    pub resumed_from: Option<RecordedRun>,
     /// A shorter time limit than that of the Workflow.
     pub horizon: Option<Duration>,
 }
 
 /// The result of a run.
 #[derive(Debug, Clone)]
-pub struct Finished {
-    pub run: String,
+pub struct FinishedRun {
+    pub run_id: String,
     pub session_id: SessionId,
     pub workflow: Arc<Workflow>,
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// Why no more steps were started, if so.
-    pub halt: Option<Halt>,
+    pub halt: Option<HaltReason>,
     /// In the order of the Workflow.
-    pub bundles: Vec<Bundle>,
+    pub bundles: Vec<CheckpointBundle>,
     /// The steps that were started together, by index.
     pub waves: Vec<Vec<usize>>,
     /// The steps that an earlier part of the run had finished, by index.
@@ -135,20 +138,20 @@ pub struct Finished {
 
 /// Runs a Workflow to its end. Fails only when the Log cannot be written; then all steps are stopped.
 pub async fn run(
-    stage: Stage,
-    order: Order,
+    stage: RunContext,
+    order: WorkflowRunInput,
     cancel: CancellationToken,
-) -> Result<Finished, Report> {
+) -> Result<FinishedRun, Report> {
     let workflow = Arc::clone(&order.workflow);
     let stop = CancellationToken::new();
     // Dropping this future stops all steps.
     let guard = stop.clone().drop_guard();
-    let mut run = Run {
-        stage: Arc::new(stage),
-        board: Board::new(&workflow),
+    let mut run = RunDriver {
+        context: Arc::new(stage),
+        scheduler: Scheduler::new(&workflow),
         workflow: &order.workflow,
         bundles: vec![None; workflow.steps.len()],
-        beside: vec![BTreeSet::new(); workflow.steps.len()],
+        concurrent: vec![BTreeSet::new(); workflow.steps.len()],
         tasks: JoinSet::new(),
         places: HashMap::new(),
         waves: Vec::new(),
@@ -164,14 +167,14 @@ pub async fn run(
     driven
 }
 
-struct Run<'w> {
-    stage: Arc<Stage>,
+struct RunDriver<'w> {
+    context: Arc<RunContext>,
     workflow: &'w Arc<Workflow>,
-    board: Board<'w>,
-    bundles: Vec<Option<Bundle>>,
+    scheduler: Scheduler<'w>,
+    bundles: Vec<Option<CheckpointBundle>>,
     /// The steps that ran at the same time as each step, for a while at least.
-    beside: Vec<BTreeSet<usize>>,
-    tasks: JoinSet<Done>,
+    concurrent: Vec<BTreeSet<usize>>,
+    tasks: JoinSet<StepTaskResult>,
     places: HashMap<TaskId, usize>,
     waves: Vec<Vec<usize>>,
     reused: Vec<usize>,
@@ -181,83 +184,83 @@ struct Run<'w> {
 
 /// What the driver of a run waits for.
 enum Wake {
-    Over(Result<(TaskId, Done), JoinError>),
-    Halt(Halt),
+    StepEnded(Result<(TaskId, StepTaskResult), JoinError>),
+    Halt(HaltReason),
     Nothing,
 }
 
-impl Run<'_> {
+impl RunDriver<'_> {
     async fn drive(
         &mut self,
-        order: &Order,
+        order: &WorkflowRunInput,
         cancel: &CancellationToken,
-    ) -> Result<Finished, Report> {
-        match &order.past {
+    ) -> Result<FinishedRun, Report> {
+        match &order.resumed_from {
             None => {
                 let sha256 = self.workflow.hash();
                 let template = order.template.as_deref();
-                self.stage.record_started(self.workflow, &sha256, template).await?;
+                self.context.record_started(self.workflow, &sha256, template).await?;
             }
             Some(past) => {
-                self.take_up(past).await?;
+                self.resume_from(past).await?;
             }
         }
-        let part = order.past.as_ref().map_or(0, |past| past.resumes + 1);
-        let pulse = Pulse::new(&self.stage.folder, &self.stage.run, part);
-        let mut beat = tokio::time::interval(pulse::BEAT);
+        let part = order.resumed_from.as_ref().map_or(0, |past| past.resumes + 1);
+        let pulse = Heartbeat::new(&self.context.session_folder, &self.context.run_id, part);
+        let mut beat = tokio::time::interval(heartbeat::HEARTBEAT_INTERVAL);
         beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let time = Duration::from_millis(self.workflow.limits.timeout_ms);
         let deadline = Instant::now() + order.horizon.map_or(time, |nearer| nearer.min(time));
-        let stage = Arc::clone(&self.stage);
-        let is_spent = || stage.exhausted().now_or_never().is_some();
-        let mut last_words: Option<Instant> = None;
+        let stage = Arc::clone(&self.context);
+        let is_spent = || stage.wait_until_exhausted().now_or_never().is_some();
+        let mut grace_end: Option<Instant> = None;
         loop {
             // The step that ended last may have used up the budget: no more steps start. Requests under way are
             // paid for, and may be answered soon.
-            if self.board.halted().is_none() && !self.board.is_over() && is_spent() {
-                last_words = Some(Instant::now() + LAST_WORDS);
-                self.board.halt(Halt::Budget);
+            if self.scheduler.halt_reason().is_none() && !self.scheduler.has_ended() && is_spent() {
+                grace_end = Some(Instant::now() + BUDGET_GRACE);
+                self.scheduler.halt(HaltReason::Budget);
             }
             // Steps that will never start come first, because one of them may end the run.
-            self.hold().await?;
-            self.start().await?;
+            self.end_held_steps().await?;
+            self.start_ready_steps().await?;
             // A step that will never start may have ended the run as well.
-            if self.board.halted().is_some() && last_words.is_none() {
+            if self.scheduler.halt_reason().is_some() && grace_end.is_none() {
                 self.stop.cancel();
             }
-            if self.board.is_over() {
+            if self.scheduler.has_ended() {
                 break;
             }
-            let is_halted = self.board.halted().is_some();
+            let is_halted = self.scheduler.halt_reason().is_some();
             let wake = tokio::select! {
                 biased;
-                Some(over) = self.tasks.join_next_with_id() => Wake::Over(over),
-                () = cancel.cancelled(), if !is_halted || last_words.is_some() => Wake::Halt(Halt::Cancelled),
-                () = tokio::time::sleep_until(deadline), if !is_halted => Wake::Halt(Halt::Deadline),
-                _ = beat.tick(), if self.changes_shared() => {
-                    pulse.beat();
+                Some(over) = self.tasks.join_next_with_id() => Wake::StepEnded(over),
+                () = cancel.cancelled(), if !is_halted || grace_end.is_some() => Wake::Halt(HaltReason::Cancelled),
+                () = tokio::time::sleep_until(deadline), if !is_halted => Wake::Halt(HaltReason::Deadline),
+                _ = beat.tick(), if self.may_change_shared() => {
+                    pulse.touch();
                     Wake::Nothing
                 }
-                () = stage.exhausted(), if !is_halted => Wake::Nothing,
-                () = until(last_words), if last_words.is_some() => {
-                    last_words = None;
+                () = stage.wait_until_exhausted(), if !is_halted => Wake::Nothing,
+                () = sleep_until_set(grace_end), if grace_end.is_some() => {
+                    grace_end = None;
                     Wake::Nothing
                 }
             };
             match wake {
-                Wake::Over(over) => {
-                    self.settle(over).await?;
-                    if !is_halted && self.board.halted() == Some(&Halt::Budget) {
-                        last_words = Some(Instant::now() + LAST_WORDS);
+                Wake::StepEnded(over) => {
+                    self.handle_step_end(over).await?;
+                    if !is_halted && self.scheduler.halt_reason() == Some(&HaltReason::Budget) {
+                        grace_end = Some(Instant::now() + BUDGET_GRACE);
                     }
                 }
                 Wake::Halt(halt) => {
-                    last_words = None;
-                    self.board.halt(halt);
+                    grace_end = None;
+                    self.scheduler.halt(halt);
                 }
                 Wake::Nothing => {}
             }
-            if self.board.halted().is_some() && last_words.is_none() {
+            if self.scheduler.halt_reason().is_some() && grace_end.is_none() {
                 self.stop.cancel();
             }
         }
@@ -265,29 +268,30 @@ impl Run<'_> {
     }
 
     /// Whether a running step may change the shared Workspace.
-    fn changes_shared(&self) -> bool {
-        self.board.running().any(|place| self.workflow.steps[place].writes_shared())
+    fn may_change_shared(&self) -> bool {
+        self.scheduler.running_steps().any(|place| self.workflow.steps[place].writes_shared())
     }
 
     /// Starts every step that may start.
-    async fn start(&mut self) -> Result<(), Report> {
+    async fn start_ready_steps(&mut self) -> Result<(), Report> {
         let mut wave = Vec::new();
-        while let Some(place) = self.board.start_next() {
+        while let Some(place) = self.scheduler.start_next() {
             let step = &self.workflow.steps[place];
             let number = u32::try_from(self.waves.len() + 1).unwrap_or(u32::MAX);
-            let key = self.key(step);
-            self.stage.record_scheduled(step, number, &key).await?;
-            let inputs = self.inputs(step, number);
-            let running: Vec<usize> = self.board.running().filter(|own| *own != place).collect();
+            let key = self.reuse_key(step);
+            self.context.record_scheduled(step, number, &key).await?;
+            let inputs = self.collect_inputs(step, number);
+            let running: Vec<usize> =
+                self.scheduler.running_steps().filter(|own| *own != place).collect();
             for other in running {
-                self.beside[other].insert(place);
-                self.beside[place].insert(other);
+                self.concurrent[other].insert(place);
+                self.concurrent[place].insert(other);
             }
-            let (stage, workflow) = (Arc::clone(&self.stage), Arc::clone(self.workflow));
+            let (stage, workflow) = (Arc::clone(&self.context), Arc::clone(self.workflow));
             let halt = self.stop.child_token();
             let task = self.tasks.spawn(async move {
                 let step = &workflow.steps[place];
-                step::run(&stage, step, inputs, halt).await
+                step::run_step(&stage, step, inputs, halt).await
             });
             self.places.insert(task.id(), place);
             wave.push(place);
@@ -299,22 +303,26 @@ impl Run<'_> {
     }
 
     /// Ends every step that will never start as held, and records it.
-    async fn hold(&mut self) -> Result<(), Report> {
-        while let Some((place, held)) = self.board.next_held() {
+    async fn end_held_steps(&mut self) -> Result<(), Report> {
+        while let Some((place, held)) = self.scheduler.next_held() {
             let step = &self.workflow.steps[place];
-            self.stage.record_held(step, &held).await?;
-            let mut bundle = Bundle::new(&step.id, StepStatus::Held, Readiness::Held, held.told());
-            bundle.reason = Some(held.reason().to_owned());
-            bundle.known_limitations.push(held.reason().to_owned());
-            if let Held::Gate { .. } = held {
+            self.context.record_held(step, &held).await?;
+            let mut bundle =
+                CheckpointBundle::new(&step.id, StepStatus::Held, Readiness::Held, held.message());
+            bundle.reason = Some(held.name().to_owned());
+            bundle.known_limitations.push(held.name().to_owned());
+            if let HoldReason::Gate { .. } = held {
                 bundle.known_limitations.push("review_did_not_approve".to_owned());
             }
-            self.decide(place, bundle).await?;
+            self.record_result(place, bundle).await?;
         }
         Ok(())
     }
 
-    async fn settle(&mut self, over: Result<(TaskId, Done), JoinError>) -> Result<(), Report> {
+    async fn handle_step_end(
+        &mut self,
+        over: Result<(TaskId, StepTaskResult), JoinError>,
+    ) -> Result<(), Report> {
         let (task, done) = match over {
             Ok((task, done)) => (task, Some(done)),
             Err(error) => (error.id(), None),
@@ -322,47 +330,54 @@ impl Run<'_> {
         let Some(place) = self.places.remove(&task) else { return Ok(()) };
         let step = &self.workflow.steps[place];
         let mut bundle = match done {
-            Some(Done::Ended { bundle, strays }) => self.blame(place, *bundle, &strays),
-            Some(Done::Unwritten(report)) => return Err(report),
+            Some(StepTaskResult::Ended { bundle, strays }) => {
+                self.lower_for_strays(place, *bundle, &strays)
+            }
+            Some(StepTaskResult::LogFailed(report)) => return Err(report),
             None => {
                 let summary = "the task of the step crashed".to_owned();
                 let mut bundle =
-                    Bundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
+                    CheckpointBundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
                 bundle.reason = Some("crashed".to_owned());
                 bundle
             }
         };
         if bundle.status == StepStatus::Cancelled
-            && let Some(halt) = self.board.halted()
+            && let Some(halt) = self.scheduler.halt_reason()
         {
-            if *halt == Halt::Deadline {
+            if *halt == HaltReason::Deadline {
                 bundle.status = StepStatus::TimedOut;
             }
-            bundle.reason = Some(halt.reason().to_owned());
+            bundle.reason = Some(halt.name().to_owned());
         }
         // A request of this step was refused for want of budget, so requests of further steps would be, too.
         let ran_out = bundle.reason.as_deref() == Some(TerminalStatus::BudgetExceeded.as_str());
-        if ran_out && self.board.halted().is_none() {
-            self.board.halt(Halt::Budget);
+        if ran_out && self.scheduler.halt_reason().is_none() {
+            self.scheduler.halt(HaltReason::Budget);
         }
-        self.decide(place, bundle).await
+        self.record_result(place, bundle).await
     }
 
     /// Lowers a step to `partial` for files outside its write set that no concurrent step may have changed.
-    fn blame(&self, place: usize, mut bundle: Bundle, strays: &[PathBuf]) -> Bundle {
-        let neighbours: Vec<Bounds> = self.beside[place]
+    fn lower_for_strays(
+        &self,
+        place: usize,
+        mut bundle: CheckpointBundle,
+        strays: &[PathBuf],
+    ) -> CheckpointBundle {
+        let neighbours: Vec<WriteBounds> = self.concurrent[place]
             .iter()
             .map(|other| &self.workflow.steps[*other])
             .filter(|other| other.writes_shared())
-            .map(set_of)
+            .map(write_bounds)
             .collect();
         let own: Vec<String> = strays
             .iter()
-            .filter(|path| !neighbours.iter().any(|set| set.allow(path)))
+            .filter(|path| !neighbours.iter().any(|set| set.allows(path)))
             .map(|path| path.to_string_lossy().into_owned())
             .collect();
         if !own.is_empty() && bundle.checkpoint_status != Readiness::Failed {
-            bundle.lower(Readiness::Partial, "wrote_outside_write_set");
+            bundle.lower_readiness(Readiness::Partial, "wrote_outside_write_set");
             let files = counted(own.len(), "file");
             let named = own.iter().take(10).cloned().collect::<Vec<_>>().join(", ");
             bundle.summary =
@@ -372,82 +387,93 @@ impl Run<'_> {
     }
 
     /// Records the result of a step and tells the scheduler.
-    async fn decide(&mut self, place: usize, mut bundle: Bundle) -> Result<(), Report> {
-        bundle.key = self.key(&self.workflow.steps[place]);
-        bundle.advise();
-        self.stage.record_checkpoint(&bundle).await?;
-        self.board.settle(place, end_of(&bundle));
+    async fn record_result(
+        &mut self,
+        place: usize,
+        mut bundle: CheckpointBundle,
+    ) -> Result<(), Report> {
+        bundle.key = self.reuse_key(&self.workflow.steps[place]);
+        bundle.set_next_actions();
+        self.context.record_checkpoint(&bundle).await?;
+        self.scheduler.record_result(place, step_result(&bundle));
         self.bundles[place] = Some(bundle);
         Ok(())
     }
 
-    async fn finish(&mut self) -> Result<Finished, Report> {
-        let halt = self.board.halted().cloned();
-        let is_refused = |bundle: &Bundle| bundle.reason.as_deref() == Some(SUBAGENT_LIMIT);
+    async fn finish(&mut self) -> Result<FinishedRun, Report> {
+        let halt = self.scheduler.halt_reason().cloned();
+        let is_refused =
+            |bundle: &CheckpointBundle| bundle.reason.as_deref() == Some(SUBAGENT_LIMIT);
         let has_met_limit = self.bundles.iter().flatten().any(is_refused);
-        let outcome = Outcome::of(self.workflow, &self.board.ends(), halt.as_ref(), has_met_limit);
-        let finished = Finished {
-            run: self.stage.run.clone(),
-            session_id: self.stage.family.session().id().clone(),
+        let outcome = RunOutcome::from_steps(
+            self.workflow,
+            &self.scheduler.step_readiness(),
+            halt.as_ref(),
+            has_met_limit,
+        );
+        let finished = FinishedRun {
+            run_id: self.context.run_id.clone(),
+            session_id: self.context.family.session().id().clone(),
             workflow: Arc::clone(self.workflow),
             outcome,
             halt,
             bundles: self.bundles.iter_mut().filter_map(Option::take).collect(),
             waves: std::mem::take(&mut self.waves),
             reused: std::mem::take(&mut self.reused),
-            children: self.stage.children().clone(),
+            children: self.context.children().clone(),
         };
-        self.stage.record(WorkflowEventKind::Finished, None, finished.facts()).await?;
+        self.context.record(WorkflowEventKind::Finished, None, finished.event_fields()).await?;
         Ok(finished)
     }
 
     /// The digest of a step and of what earlier steps hand to it; a resumed run reuses its bundle while it is the same.
-    fn key(&self, step: &Step) -> String {
+    fn reuse_key(&self, step: &Step) -> String {
         let handed: Vec<_> = step
             .depends_on
             .iter()
-            .filter_map(|id| self.bundle_of(id).map(Bundle::essence))
+            .filter_map(|id| self.find_bundle(id).map(CheckpointBundle::key_input))
             .collect();
-        digest(&json!({ "step": step, "handed": handed }))
+        canonical_digest(&json!({ "step": step, "handed": handed }))
     }
 
-    fn bundle_of(&self, id: &str) -> Option<&Bundle> {
+    fn find_bundle(&self, id: &str) -> Option<&CheckpointBundle> {
         let place = self.workflow.steps.iter().position(|step| step.id == id)?;
         self.bundles[place].as_ref()
     }
 
-    fn inputs(&self, step: &Step, wave: u32) -> Inputs {
-        let before = step.depends_on.iter().filter_map(|id| self.bundle_of(id)).cloned().collect();
-        Inputs {
+    fn collect_inputs(&self, step: &Step, wave: u32) -> StepInputs {
+        let before =
+            step.depends_on.iter().filter_map(|id| self.find_bundle(id)).cloned().collect();
+        StepInputs {
             workflow_name: self.workflow.name.clone(),
             wave,
-            needs: self.board.needs(step).unwrap_or_default(),
+            needs: self.scheduler.resolve_needs(step).unwrap_or_default(),
             before,
         }
     }
 }
 
 /// Refuses a budget in dollars that cannot be enforced, because a model has no price.
-fn check_prices(workflow: &Workflow, base: &Settings) -> Result<(), Report> {
+fn check_prices(workflow: &Workflow, base: &TurnSettings) -> Result<(), Report> {
     let asking = workflow.steps.iter().filter(|step| step.apply.is_none());
     let mut models = asking.map(|step| step.model.as_ref().unwrap_or(&base.model));
-    let unknown = models.find(|model| base.budget.prices().of(model).is_none());
+    let unknown = models.find(|model| base.budget.prices().get(model).is_none());
     match unknown.filter(|_| workflow.budget.cost_usd.is_some()) {
-        Some(model) => Err(unpriced(model, RUN_COST)),
+        Some(model) => Err(missing_price_report(model, RUN_COST_LIMIT)),
         None => Ok(()),
     }
 }
 
 /// Sleeps until a moment; returns at once without one.
-async fn until(moment: Option<Instant>) {
+async fn sleep_until_set(moment: Option<Instant>) {
     if let Some(moment) = moment {
         tokio::time::sleep_until(moment).await;
     }
 }
 
 /// What the scheduler needs to know of a bundle.
-fn end_of(bundle: &Bundle) -> End {
-    End {
+fn step_result(bundle: &CheckpointBundle) -> EndedStep {
+    EndedStep {
         readiness: bundle.checkpoint_status,
         output: bundle.output().cloned(),
         verdict: bundle.verdict(),
@@ -455,12 +481,12 @@ fn end_of(bundle: &Bundle) -> End {
 }
 
 /// The write set of a step as bounds. A set that cannot be used, which validation refuses, allows nothing.
-fn set_of(step: &Step) -> Bounds {
-    let mut bounds = Bounds::none();
+fn write_bounds(step: &Step) -> WriteBounds {
+    let mut bounds = WriteBounds::none();
     let deny = if step.write_set.is_empty() { vec!["**".to_owned()] } else { Vec::new() };
     let globs = WriteGlobs { allow: step.write_set.clone(), deny };
-    if bounds.narrow(&globs).is_err() {
-        bounds.narrow(&WriteGlobs { allow: Vec::new(), deny: vec!["**".to_owned()] }).ok();
+    if bounds.add_globs(&globs).is_err() {
+        bounds.add_globs(&WriteGlobs { allow: Vec::new(), deny: vec!["**".to_owned()] }).ok();
     }
     bounds
 }

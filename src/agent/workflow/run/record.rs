@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::Stage;
-use crate::agent::workflow::checkpoint::{Bundle, Verified};
-use crate::agent::workflow::outcome::Held;
+use super::RunContext;
+use crate::agent::workflow::checkpoint::{CheckpointBundle, VerificationResult};
+use crate::agent::workflow::outcome::HoldReason;
 use crate::agent::workflow::spec::{Step, Workflow};
 use crate::base::error::Report;
 use crate::record::event::{Extra, WorkflowEvent, WorkflowEventKind};
 
-impl Stage {
+impl RunContext {
     /// Records an Event of the run. When this fails, the run must stop.
     pub async fn record(
         &self,
@@ -18,14 +18,14 @@ impl Stage {
         facts: Value,
     ) -> Result<(), Report> {
         let mut facts = facts;
-        self.secrets.clean_value(&mut facts);
+        self.secrets.redact_value(&mut facts);
         let extra: Extra = match facts {
             Value::Object(facts) => facts.into_iter().collect(),
             _ => Extra::new(),
         };
         let event = WorkflowEvent {
             kind,
-            workflow_id: self.run.clone(),
+            workflow_id: self.run_id.clone(),
             step_id: step.map(str::to_owned),
             extra,
         };
@@ -66,18 +66,18 @@ impl Stage {
         self.record(WorkflowEventKind::StepScheduled, Some(&step.id), facts).await
     }
 
-    pub async fn record_held(&self, step: &Step, held: &Held) -> Result<(), Report> {
+    pub async fn record_held(&self, step: &Step, held: &HoldReason) -> Result<(), Report> {
         let facts = json!({
             "checkpoint_status": "held",
             "dependent_safe": false,
-            "reason": held.reason(),
+            "reason": held.name(),
             "details": held.details(),
             "optional": step.optional,
         });
         self.record(WorkflowEventKind::StepHeld, Some(&step.id), facts).await
     }
 
-    pub async fn record_checkpoint(&self, bundle: &Bundle) -> Result<(), Report> {
+    pub async fn record_checkpoint(&self, bundle: &CheckpointBundle) -> Result<(), Report> {
         let facts = json!({
             "status": bundle.status,
             "checkpoint_status": bundle.checkpoint_status,
@@ -88,7 +88,11 @@ impl Stage {
         self.record(WorkflowEventKind::CheckpointDecided, Some(&bundle.step_id), facts).await
     }
 
-    pub async fn record_verified(&self, step: &str, verified: &Verified) -> Result<(), Report> {
+    pub async fn record_verified(
+        &self,
+        step: &str,
+        verified: &VerificationResult,
+    ) -> Result<(), Report> {
         let facts = serde_json::to_value(verified).unwrap_or_default();
         self.record(WorkflowEventKind::Verification, Some(step), facts).await
     }

@@ -5,15 +5,19 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{NAMED, Stage, set_of, words};
-use crate::agent::subagent::{Record, Status, Terms, Wish, WorkspaceMode, verdict};
-use crate::agent::workflow::checkpoint::{Bundle, CHANGES_UNKNOWN, NOT_STATED, Payload};
+use super::{MAX_NAMED_FILES, RunContext, step_prompt, write_bounds};
+use crate::agent::subagent::{
+    Constraints, SpawnArgs, SubagentRecord, SubagentStatus, WorkspaceMode, parse_verdict,
+};
+use crate::agent::workflow::checkpoint::{
+    CHANGES_UNKNOWN, CheckpointBundle, NOT_STATED, StepPayload,
+};
 use crate::agent::workflow::outcome::{Readiness, SUBAGENT_LIMIT, StepStatus};
-use crate::agent::workflow::spec::{Posture, Step, Workspace as Where};
+use crate::agent::workflow::spec::{Step, StepPosture, StepWorkspace as Where};
 use crate::base::blocking;
 use crate::base::error::{Kind, Report};
 use crate::base::id::SessionId;
-use crate::base::text::bound;
+use crate::base::text::bound_text;
 use crate::record::event::{Canonical, Extra, TerminalStatus, WorkflowEventKind};
 use crate::record::history::History;
 use crate::record::log::Log;
@@ -21,40 +25,47 @@ use crate::settings::bounds::WriteGlobs;
 use crate::settings::config::{AnswerSchema, SandboxLevel};
 
 /// How much of an answer becomes the summary, in bytes; the child's Log has all of it.
-const SUMMARY: usize = 4 * 1024;
+const MAX_SUMMARY_BYTES: usize = 4 * 1024;
 
 /// What a step is given by the run and by earlier steps.
-pub struct Inputs {
+pub struct StepInputs {
     pub workflow_name: String,
     pub wave: u32,
     pub needs: Vec<(String, Value)>,
     /// The bundles of its dependencies.
-    pub before: Vec<Bundle>,
+    pub before: Vec<CheckpointBundle>,
 }
 
 /// The result of the task that runs a step.
-pub enum Done {
+pub enum StepTaskResult {
     Ended {
-        bundle: Box<Bundle>,
+        bundle: Box<CheckpointBundle>,
         /// Files outside its write set that changed while it ran.
         strays: Vec<PathBuf>,
     },
     /// The Log could not be written.
-    Unwritten(Report),
+    LogFailed(Report),
 }
 
 /// The result of one attempt.
-struct Tried {
-    bundle: Bundle,
+struct StepAttempt {
+    bundle: CheckpointBundle,
     strays: Vec<PathBuf>,
     child: Option<SessionId>,
 }
 
 /// Runs a step to its end, with its retries.
-pub async fn run(stage: &Stage, step: &Step, inputs: Inputs, halt: CancellationToken) -> Done {
-    match attempts(stage, step, &inputs, &halt).await {
-        Ok(Tried { bundle, strays, .. }) => Done::Ended { bundle: Box::new(bundle), strays },
-        Err(report) => Done::Unwritten(report),
+pub async fn run_step(
+    stage: &RunContext,
+    step: &Step,
+    inputs: StepInputs,
+    halt: CancellationToken,
+) -> StepTaskResult {
+    match run_attempts(stage, step, &inputs, &halt).await {
+        Ok(StepAttempt { bundle, strays, .. }) => {
+            StepTaskResult::Ended { bundle: Box::new(bundle), strays }
+        }
+        Err(report) => StepTaskResult::LogFailed(report),
     }
 }
 
@@ -65,21 +76,21 @@ fn is_final(reason: Option<&str>) -> bool {
     reason == Some(SUBAGENT_LIMIT) || finals.iter().any(|status| reason == Some(status.as_str()))
 }
 
-async fn attempts(
-    stage: &Stage,
+async fn run_attempts(
+    stage: &RunContext,
     step: &Step,
-    inputs: &Inputs,
+    inputs: &StepInputs,
     halt: &CancellationToken,
-) -> Result<Tried, Report> {
+) -> Result<StepAttempt, Report> {
     let mut attempt = 1;
     let mut used = crate::record::event::SubagentUsage::default();
     loop {
         let mut tried = match &step.apply {
             Some(_) => {
                 let (bundle, strays) = stage.apply_in_time(step, inputs, halt).await?;
-                Tried { bundle, strays, child: None }
+                StepAttempt { bundle, strays, child: None }
             }
-            None => stage.ask(step, inputs, halt).await?,
+            None => stage.run_subagent(step, inputs, halt).await?,
         };
         tried.bundle.attempts = attempt;
         used.add(&tried.bundle.usage);
@@ -94,7 +105,7 @@ async fn attempts(
         }
         // Another attempt starts with the files as this one found them.
         if let Some(child) = tried.child.clone().filter(|_| step.writes_shared())
-            && let Err(report) = stage.take_back(step, &[child], i128::MAX).await?
+            && let Err(report) = stage.roll_back_step(step, &[child], i128::MAX).await?
         {
             tried.bundle.known_limitations.push("not_taken_back".to_owned());
             tried.bundle.summary =
@@ -111,18 +122,19 @@ async fn attempts(
     }
 }
 
-impl Stage {
+impl RunContext {
     /// Runs a Subagent for the task, and judges the result.
-    async fn ask(
+    async fn run_subagent(
         &self,
         step: &Step,
-        inputs: &Inputs,
+        inputs: &StepInputs,
         halt: &CancellationToken,
-    ) -> Result<Tried, Report> {
+    ) -> Result<StepAttempt, Report> {
         let failed = |reason: &str, summary: String| {
-            let mut bundle = Bundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
+            let mut bundle =
+                CheckpointBundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
             bundle.reason = Some(reason.to_owned());
-            Tried { bundle, strays: Vec::new(), child: None }
+            StepAttempt { bundle, strays: Vec::new(), child: None }
         };
         let answer =
             match step.output.as_ref().map(|schema| AnswerSchema::parse(&schema.to_string())) {
@@ -130,21 +142,21 @@ impl Stage {
                 Some(Ok(schema)) => Some(schema),
                 Some(Err(reason)) => return Ok(failed("output_schema_unusable", reason)),
             };
-        let terms = Terms {
-            is_reading: step.posture == Posture::ReadOnly,
+        let terms = Constraints {
+            is_reading: step.posture == StepPosture::ReadOnly,
             is_leaf: true,
             writes: WriteGlobs { allow: step.write_set.clone(), deny: Vec::new() },
-            answer: answer.clone(),
-            facts: words::facts(step, inputs, &self.run),
-            marks: Extra::from_iter([
-                ("workflow_id".to_owned(), json!(self.run)),
+            answer_schema: answer.clone(),
+            context_facts: step_prompt::delegation_fields(step, inputs, &self.run_id),
+            event_fields: Extra::from_iter([
+                ("workflow_id".to_owned(), json!(self.run_id)),
                 ("step_id".to_owned(), json!(step.id)),
             ]),
-            purse: Some(self.purse.clone()),
+            usage_total: Some(self.usage_total.clone()),
         };
-        let apart = self.changes_before(&inputs.before).await;
-        let wish = Wish {
-            task: words::task(step, inputs, &apart),
+        let apart = self.diffs_of_dependencies(&inputs.before).await;
+        let spawn_args = SpawnArgs {
+            task: step_prompt::build_prompt(step, inputs, &apart),
             role: Some(step.role.clone()),
             model: step.model.clone(),
             effort: step.effort.clone(),
@@ -157,7 +169,7 @@ impl Stage {
             resources: None,
             validate_only: None,
         };
-        let record = match self.family.spawn(&wish, terms.clone(), halt.clone()).await {
+        let record = match self.family.spawn(&spawn_args, terms.clone(), halt.clone()).await {
             Ok(record) => record,
             Err(error) => {
                 // This kind means that the run has started as many Subagents as it may.
@@ -168,11 +180,11 @@ impl Stage {
             }
         };
         self.children().push(record.id.clone());
-        let record = match self.family.over(&record.id).await {
+        let record = match self.family.wait_for_end(&record.id).await {
             Ok(record) => record,
             Err(error) => return Ok(failed("lost", error.message.into())),
         };
-        let tried = self.judge(step, &record, answer.as_ref(), halt).await?;
+        let tried = self.judge_result(step, &record, answer.as_ref(), halt).await?;
         if tried.bundle.reason.as_deref() != Some(NOT_STATED) {
             return Ok(tried);
         }
@@ -183,25 +195,25 @@ impl Stage {
     async fn ask_for_checkpoint(
         &self,
         step: &Step,
-        record: Record,
-        tried: Tried,
-        terms: Terms,
+        record: SubagentRecord,
+        tried: StepAttempt,
+        terms: Constraints,
         halt: &CancellationToken,
-    ) -> Result<Tried, Report> {
+    ) -> Result<StepAttempt, Report> {
         let left = record.timeout.saturating_sub(record.elapsed);
         if left.is_zero() || halt.is_cancelled() {
             return Ok(tried);
         }
-        let question = words::checkpoint_question(step);
-        let reminded = Record { timeout: left, ..record };
-        let told = self.family.tell(reminded, question, terms, halt.clone()).await;
-        let Ok(told) = told else { return Ok(tried) };
-        let Ok(record) = self.family.over(&told.id).await else { return Ok(tried) };
+        let question = step_prompt::checkpoint_question(step);
+        let reminded = SubagentRecord { timeout: left, ..record };
+        let reply_record = self.family.send_message(reminded, question, terms, halt.clone()).await;
+        let Ok(reply_record) = reply_record else { return Ok(tried) };
+        let Ok(record) = self.family.wait_for_end(&reply_record.id).await else { return Ok(tried) };
         let before = tried.bundle.elapsed_ms;
         let mut again = match record.status {
-            Status::Completed => self.judge(step, &record, None, halt).await?,
+            SubagentStatus::Completed => self.judge_result(step, &record, None, halt).await?,
             // The earlier answer still counts, but it may have changed more files since.
-            _ => self.judged_again(step, tried).await,
+            _ => self.refresh_changes(step, tried).await,
         };
         let elapsed = u64::try_from(record.elapsed.as_millis()).unwrap_or(u64::MAX);
         again.bundle.elapsed_ms = before.saturating_add(elapsed);
@@ -211,46 +223,47 @@ impl Stage {
     }
 
     /// The same result, with the changes determined again.
-    async fn judged_again(&self, step: &Step, mut tried: Tried) -> Tried {
+    async fn refresh_changes(&self, step: &Step, mut tried: StepAttempt) -> StepAttempt {
         if let Some(child) = tried.child.clone() {
-            tried.bundle.forget_changes();
-            let history = self.history_of(&child).await;
-            tried.strays = self.look_at_changes(step, &child, &history, &mut tried.bundle).await;
+            tried.bundle.clear_changes();
+            let history = self.read_history(&child).await;
+            tried.strays = self.collect_changes(step, &child, &history, &mut tried.bundle).await;
         }
         tried
     }
 
-    async fn history_of(&self, child: &SessionId) -> History {
-        let (logs, own) = (self.logs().clone(), child.clone());
-        match blocking::work(move || Log::read(&logs, &own)).await {
+    async fn read_history(&self, child: &SessionId) -> History {
+        let (logs, own) = (self.state_root().clone(), child.clone());
+        match blocking::run_blocking(move || Log::read(&logs, &own)).await {
             Ok(Ok(reading)) => History::from_events(reading.events),
             Ok(Err(_)) | Err(_) => History::default(),
         }
     }
 
     /// Judges how a Subagent ended: readiness, payloads, checks and changes.
-    async fn judge(
+    async fn judge_result(
         &self,
         step: &Step,
-        record: &Record,
+        record: &SubagentRecord,
         schema: Option<&AnswerSchema>,
         halt: &CancellationToken,
-    ) -> Result<Tried, Report> {
+    ) -> Result<StepAttempt, Report> {
         let summary = record.summary.clone().unwrap_or_default();
         let status = match record.status {
-            Status::Completed => StepStatus::Completed,
-            Status::TimedOut => StepStatus::TimedOut,
-            Status::Cancelled => StepStatus::Cancelled,
-            Status::Failed | Status::Detached | Status::Queued | Status::Running => {
-                StepStatus::Failed
-            }
+            SubagentStatus::Completed => StepStatus::Completed,
+            SubagentStatus::TimedOut => StepStatus::TimedOut,
+            SubagentStatus::Cancelled => StepStatus::Cancelled,
+            SubagentStatus::Failed
+            | SubagentStatus::Detached
+            | SubagentStatus::Queued
+            | SubagentStatus::Running => StepStatus::Failed,
         };
         // The run is resumed as a whole, not a single Session of it.
         let summary = match status {
             StepStatus::Completed => summary,
             _ => summary.replace("`pixir resume`", "`pixir workflow resume`"),
         };
-        let mut bundle = Bundle::new(&step.id, status, Readiness::Failed, summary);
+        let mut bundle = CheckpointBundle::new(&step.id, status, Readiness::Failed, summary);
         bundle.reason.clone_from(&record.reason);
         bundle.subagent_id = Some(record.id.clone());
         bundle.child_session_id = record.child.as_ref().map(ToString::to_string);
@@ -259,40 +272,40 @@ impl Stage {
         bundle.usage = record.usage;
         let child = record.child.clone();
         let (Some(id), StepStatus::Completed) = (&child, status) else {
-            return Ok(Tried { bundle, strays: Vec::new(), child });
+            return Ok(StepAttempt { bundle, strays: Vec::new(), child });
         };
         bundle.dependent_safe = true;
-        let history = self.history_of(id).await;
-        let Some(text) = answer_in(&history) else {
+        let history = self.read_history(id).await;
+        let Some(text) = final_answer(&history) else {
             // There is an answer, but it cannot be read; this must not count as an answer without a statement.
-            bundle.lower(Readiness::Failed, "log_unreadable");
-            return Ok(Tried { bundle, strays: Vec::new(), child });
+            bundle.lower_readiness(Readiness::Failed, "log_unreadable");
+            return Ok(StepAttempt { bundle, strays: Vec::new(), child });
         };
-        state(step, &text, schema, &mut bundle);
+        apply_answer(step, &text, schema, &mut bundle);
         if bundle.checkpoint_status == Readiness::CheckpointReady && !step.verify.is_empty() {
             let turn = history.live_turns().last().copied();
-            self.verify(step, Some(id), turn, &mut bundle, halt).await?;
+            self.run_checks(step, Some(id), turn, &mut bundle, halt).await?;
         }
-        let strays = self.look_at_changes(step, id, &history, &mut bundle).await;
-        Ok(Tried { bundle, strays, child })
+        let strays = self.collect_changes(step, id, &history, &mut bundle).await;
+        Ok(StepAttempt { bundle, strays, child })
     }
 
     /// Determines the files that the step changed; returns those outside its write set.
-    async fn look_at_changes(
+    async fn collect_changes(
         &self,
         step: &Step,
         child: &SessionId,
         history: &History,
-        bundle: &mut Bundle,
+        bundle: &mut CheckpointBundle,
     ) -> Vec<PathBuf> {
-        let is_held = step.posture == Posture::ReadOnly
+        let is_held = step.posture == StepPosture::ReadOnly
             && self.family.config().sandbox.level != SandboxLevel::Off;
         if is_held && step.workspace == Where::Shared {
             return Vec::new();
         }
         let changed = match step.workspace {
-            Where::Shared => self.changed_shared(child, history, bundle).await,
-            Where::Isolated | Where::Worktree => self.changed_apart(child, bundle).await,
+            Where::Shared => self.changes_in_shared(child, history, bundle).await,
+            Where::Isolated | Where::Worktree => self.changes_in_own_workspace(child, bundle).await,
         };
         let changed = match changed {
             Ok(changed) => changed,
@@ -302,50 +315,58 @@ impl Stage {
                 return Vec::new();
             }
         };
-        let set = set_of(step);
+        let set = write_bounds(step);
         let (inside, strays): (Vec<PathBuf>, Vec<PathBuf>) =
-            changed.into_iter().partition(|path| set.allow(path));
-        bundle.written =
-            inside.iter().take(NAMED).map(|path| path.to_string_lossy().into_owned()).collect();
+            changed.into_iter().partition(|path| set.allows(path));
+        bundle.written = inside
+            .iter()
+            .take(MAX_NAMED_FILES)
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect();
         strays
     }
 }
 
 /// Sets the readiness that an answer states, and its payload.
-fn state(step: &Step, text: &str, schema: Option<&AnswerSchema>, bundle: &mut Bundle) {
-    bundle.summary = bound(text, SUMMARY).into_owned();
+fn apply_answer(
+    step: &Step,
+    text: &str,
+    schema: Option<&AnswerSchema>,
+    bundle: &mut CheckpointBundle,
+) {
+    bundle.summary = bound_text(text, MAX_SUMMARY_BYTES).into_owned();
     bundle.reason = None;
     bundle.checkpoint_status = Readiness::CheckpointReady;
     if let Some(schema) = schema {
         match (schema.check(text), serde_json::from_str::<Value>(text.trim())) {
             (Ok(()), Ok(value)) => {
-                let payload = Payload::declared("step_output", Some(schema.schema()), value);
+                let payload = StepPayload::from_model("step_output", Some(schema.schema()), value);
                 bundle.typed_payloads.push(payload);
             }
-            _ => bundle.lower(Readiness::Failed, "output_invalid"),
+            _ => bundle.lower_readiness(Readiness::Failed, "output_invalid"),
         }
         return;
     }
     if step.role == "reviewer"
-        && let Some(review) = review_in(text)
+        && let Some(review) = parse_review(text)
     {
-        bundle.typed_payloads.push(Payload::declared("review_verdict", None, review));
+        bundle.typed_payloads.push(StepPayload::from_model("review_verdict", None, review));
         return;
     }
-    match Readiness::stated(text) {
+    match Readiness::parse_answer(text) {
         Some(Readiness::CheckpointReady) => {}
-        Some(other) => bundle.lower(other, "stated_by_subagent"),
+        Some(other) => bundle.lower_readiness(other, "stated_by_subagent"),
         None if !step.verify.is_empty() => {}
         None if step.answer_is_enough => {
             bundle.known_limitations.push(NOT_STATED.to_owned());
         }
-        None => bundle.lower(Readiness::Partial, NOT_STATED),
+        None => bundle.lower_readiness(Readiness::Partial, NOT_STATED),
     }
 }
 
 /// The review at the end of an answer, if it has a valid verdict.
-fn review_in(text: &str) -> Option<Value> {
-    let verdict = verdict(text)?;
+fn parse_review(text: &str) -> Option<Value> {
+    let verdict = parse_verdict(text)?;
     let text = text.trim_end().trim_end_matches('`').trim_end();
     let starts = text.match_indices('{').map(|(place, _)| place);
     let found =
@@ -356,7 +377,7 @@ fn review_in(text: &str) -> Option<Value> {
 }
 
 /// The whole final answer of a child, followed by what it stated when it was asked for its checkpoint.
-fn answer_in(history: &History) -> Option<String> {
+fn final_answer(history: &History) -> Option<String> {
     let finals = history.facts().filter_map(|fact| match fact {
         Canonical::AssistantMessage(message) if message.is_final() => Some(message.text.as_str()),
         _ => None,

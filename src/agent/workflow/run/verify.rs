@@ -4,54 +4,54 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Stage, set_of};
-use crate::agent::child_workspace::{Annex, AnnexError, Changes};
-use crate::agent::workflow::checkpoint::{Bundle, CHANGES_UNKNOWN, Verified};
+use super::{RunContext, write_bounds};
+use crate::agent::child_workspace::{ChildChanges, ChildWorkspace, ChildWorkspaceError};
+use crate::agent::workflow::checkpoint::{CHANGES_UNKNOWN, CheckpointBundle, VerificationResult};
 use crate::agent::workflow::outcome::{Readiness, StepStatus};
-use crate::agent::workflow::spec::{Check, Posture, Step, Workspace as Where};
+use crate::agent::workflow::spec::{CheckCommand, Step, StepPosture, StepWorkspace as Where};
 use crate::base::blocking;
 use crate::base::error::Report;
 use crate::base::id::SessionId;
-use crate::base::text::bound;
+use crate::base::text::bound_text;
 use crate::host::process::SpillFile;
-use crate::host::process::{Stop, Trial};
+use crate::host::process::{CaptureRequest, StopCause};
 use crate::host::sandbox::Profile;
 use crate::host::workspace::Workspace;
 use crate::model::skill::sha256;
 use crate::record::event::PermissionMode;
-use crate::settings::role::strictest;
+use crate::settings::role::stricter_mode;
 
 /// How much of a command's output is kept, in bytes.
-const KEPT: usize = 4 * 1024;
+const MAX_OUTPUT_BYTES: usize = 4 * 1024;
 
-impl Stage {
+impl RunContext {
     /// Runs the checks of a step until one fails. `turn` is the last Turn of its child.
-    pub(super) async fn verify(
+    pub(super) async fn run_checks(
         &self,
         step: &Step,
         child: Option<&SessionId>,
         turn: Option<u64>,
-        bundle: &mut Bundle,
+        bundle: &mut CheckpointBundle,
         halt: &CancellationToken,
     ) -> Result<(), Report> {
-        let workspace = match self.place_of(step, child) {
+        let workspace = match self.check_workspace(step, child) {
             Ok(workspace) => workspace,
             Err(reason) => {
-                bundle.lower(Readiness::Failed, "workspace_gone");
+                bundle.lower_readiness(Readiness::Failed, "workspace_gone");
                 bundle.summary = format!("{}\n[not verified: {reason}]", bundle.summary);
                 return Ok(());
             }
         };
-        let footprint = self.footprint(step, child).await;
+        let footprint = self.changes_before_checks(step, child).await;
         let child = child.filter(|_| step.writes_shared() && self.tracker.is_some());
         let reopened = match child.zip(turn) {
             None => None,
-            Some((child, turn)) => Some((child, self.reopen(child, turn).await)),
+            Some((child, turn)) => Some((child, self.reopen_record(child, turn).await)),
         };
-        self.each_check(step, &workspace, bundle, halt).await?;
+        self.run_each_check(step, &workspace, bundle, halt).await?;
         if let Some((child, reopened)) = reopened {
             let closed = match reopened {
-                Ok(record) => self.close(child, record).await,
+                Ok(record) => self.close_record(child, record).await,
                 Err(reason) => Err(reason),
             };
             if let Err(reason) = closed {
@@ -61,13 +61,15 @@ impl Stage {
         }
         let put_back = match footprint {
             Ok(None) => Ok(()),
-            Ok(Some((annex, before))) => self.put_back(step, annex, before).await,
+            Ok(Some((child_workspace, before))) => {
+                self.restore_after_checks(step, child_workspace, before).await
+            }
             Err(reason) => Err(reason),
         };
         if let Err(reason) = put_back {
             tracing::warn!(%reason, step = %step.id, "files that the checks left could not be restored");
             if bundle.checkpoint_status == Readiness::CheckpointReady {
-                bundle.lower(Readiness::Partial, "checks_left_files");
+                bundle.lower_readiness(Readiness::Partial, "checks_left_files");
             }
             bundle.summary = format!(
                 "{}\n[files that the checks left could not be restored: {reason}]",
@@ -77,30 +79,30 @@ impl Stage {
         Ok(())
     }
 
-    async fn each_check(
+    async fn run_each_check(
         &self,
         step: &Step,
         workspace: &Workspace,
-        bundle: &mut Bundle,
+        bundle: &mut CheckpointBundle,
         halt: &CancellationToken,
     ) -> Result<(), Report> {
         for (place, check) in step.verify.iter().enumerate() {
-            let verified = self.check(step, place, check, workspace, halt).await;
+            let verified = self.run_check(step, place, check, workspace, halt).await;
             self.record_verified(&step.id, &verified).await?;
             let (is_ok, was_cancelled) =
                 (verified.ok, verified.reason.as_deref() == Some("cancelled"));
             if !is_ok {
-                let command = bound(&check.command, 200).into_owned();
+                let command = bound_text(&check.command, 200).into_owned();
                 bundle.summary = format!("{}\n[`{command}` did not pass]", bundle.summary);
             }
             bundle.verification.push(verified);
             if was_cancelled {
                 bundle.status = StepStatus::Cancelled;
-                bundle.lower(Readiness::Failed, "cancelled");
+                bundle.lower_readiness(Readiness::Failed, "cancelled");
                 return Ok(());
             }
             if !is_ok {
-                bundle.lower(Readiness::Failed, "verification_failed");
+                bundle.lower_readiness(Readiness::Failed, "verification_failed");
                 return Ok(());
             }
         }
@@ -109,24 +111,33 @@ impl Stage {
 
     /// The changes in the step's own Workspace before its checks. Files that the checks leave outside the write set are
     /// not changes of the step, and are neither merged nor shown as such.
-    async fn footprint(
+    async fn changes_before_checks(
         &self,
         step: &Step,
         child: Option<&SessionId>,
-    ) -> Result<Option<(Annex, Changes)>, String> {
+    ) -> Result<Option<(ChildWorkspace, ChildChanges)>, String> {
         let (Where::Isolated | Where::Worktree, Some(child)) = (step.workspace, child) else {
             return Ok(None);
         };
-        let (annex, parent) = (self.annex_of(child)?, self.workspace.clone());
-        let looking = move || annex.changes(&parent).map(|changes| (annex, changes));
-        let looked = blocking::work(looking).await.unwrap_or(Err(AnnexError::Crashed));
+        let (child_workspace, parent) = (self.find_child_workspace(child)?, self.workspace.clone());
+        let looking =
+            move || child_workspace.find_changes(&parent).map(|changes| (child_workspace, changes));
+        let looked =
+            blocking::run_blocking(looking).await.unwrap_or(Err(ChildWorkspaceError::TaskPanicked));
         looked.map(Some).map_err(|error| error.to_string())
     }
 
-    async fn put_back(&self, step: &Step, annex: Annex, before: Changes) -> Result<(), String> {
-        let (parent, set) = (self.workspace.clone(), set_of(step));
-        let putting = move || annex.put_back(&before, &parent, &|path| set.allow(path));
-        let put = blocking::work(putting).await.unwrap_or(Err(AnnexError::Crashed));
+    async fn restore_after_checks(
+        &self,
+        step: &Step,
+        child_workspace: ChildWorkspace,
+        before: ChildChanges,
+    ) -> Result<(), String> {
+        let (parent, set) = (self.workspace.clone(), write_bounds(step));
+        let putting =
+            move || child_workspace.revert_side_effects(&before, &parent, &|path| set.allows(path));
+        let put =
+            blocking::run_blocking(putting).await.unwrap_or(Err(ChildWorkspaceError::TaskPanicked));
         match put.map_err(|error| error.to_string())?.failed.first() {
             Some((path, reason)) => Err(format!("{}: {reason}", path.display())),
             None => Ok(()),
@@ -136,61 +147,64 @@ impl Stage {
     /// The Workspace in which the checks of a step run, with bounds on what they may write. In the shared Workspace they
     /// may write what the step may. In the step's own Workspace they may write everything, because tests also build;
     /// files outside the write set are restored afterwards.
-    fn place_of(&self, step: &Step, child: Option<&SessionId>) -> Result<Workspace, String> {
+    fn check_workspace(&self, step: &Step, child: Option<&SessionId>) -> Result<Workspace, String> {
         if step.apply.is_some() {
             return Ok(self.workspace.clone());
         }
         let mut bounds = self.workspace.bounds().clone();
         let workspace =
             if let (Where::Isolated | Where::Worktree, Some(child)) = (step.workspace, child) {
-                let annex = self.annex_of(child)?;
-                let opened = Workspace::open(annex.folder()).map_err(|error| error.to_string())?;
-                opened.hiding(self.family.config().home.folder())
+                let child_workspace = self.find_child_workspace(child)?;
+                let opened =
+                    Workspace::open(child_workspace.folder()).map_err(|error| error.to_string())?;
+                opened.with_hidden_folder(self.family.config().home.path())
             } else {
-                for globs in set_of(step).sets() {
-                    bounds.narrow(globs)?;
+                for globs in write_bounds(step).sets() {
+                    bounds.add_globs(globs)?;
                 }
                 self.workspace.clone()
             };
-        Ok(workspace.bounded(bounds))
+        Ok(workspace.with_bounds(bounds))
     }
 
-    fn annex_of(&self, child: &SessionId) -> Result<Annex, String> {
-        let found = self.family.annexes().find(self.logs(), child);
+    fn find_child_workspace(&self, child: &SessionId) -> Result<ChildWorkspace, String> {
+        let found = self.family.child_workspaces().find(self.state_root(), child);
         found
             .map_err(|error| error.to_string())?
             .ok_or_else(|| "its Workspace no longer exists".to_owned())
     }
 
     /// Runs one check command.
-    async fn check(
+    async fn run_check(
         &self,
         step: &Step,
         place: usize,
-        check: &Check,
+        check: &CheckCommand,
         workspace: &Workspace,
         cancel: &CancellationToken,
-    ) -> Verified {
+    ) -> VerificationResult {
         let mode = match step.posture {
-            Posture::ReadOnly => strictest(&self.stance.mode(), &PermissionMode::ReadOnly),
-            Posture::Write => self.stance.mode(),
+            StepPosture::ReadOnly => {
+                stricter_mode(&self.permissions.mode(), &PermissionMode::ReadOnly)
+            }
+            StepPosture::Write => self.permissions.mode(),
         };
-        let profile = Profile::of(self.family.config().sandbox.level, &mode);
-        let name = format!("{}-{}-{place}.txt", self.run, step.id);
-        let spill = SpillFile::new(self.folder.join("output"), name);
+        let profile = Profile::for_mode(self.family.config().sandbox.level, &mode);
+        let name = format!("{}-{}-{place}.txt", self.run_id, step.id);
+        let spill = SpillFile::new(self.session_folder.join("output"), name);
         let tried = self
             .family
             .commands()
-            .put_to_the_test(Trial {
+            .capture_with_slot(CaptureRequest {
                 command: &check.command,
                 directory: workspace.root(),
-                further: &[],
+                extra_roots: &[],
                 bounds: workspace.bounds(),
                 profile,
                 timeout: Duration::from_millis(check.timeout_ms),
                 cancel,
                 secrets: &self.secrets,
-                limit: KEPT,
+                limit: MAX_OUTPUT_BYTES,
                 spill,
             })
             .await;
@@ -198,15 +212,15 @@ impl Stage {
         match tried {
             Ok(tried) => {
                 let reason = match (tried.stopped, tried.exit_code) {
-                    (Some(Stop::TimedOut), _) => Some("timed_out"),
-                    (Some(Stop::Interrupted), _) => Some("cancelled"),
-                    (Some(Stop::Uncovered), _) => Some("uncovered"),
+                    (Some(StopCause::TimedOut), _) => Some("timed_out"),
+                    (Some(StopCause::Interrupted), _) => Some("cancelled"),
+                    (Some(StopCause::Uncovered), _) => Some("uncovered"),
                     (None, None) => Some("signal"),
                     (None, Some(_)) => None,
                 };
-                Verified {
+                VerificationResult {
                     command,
-                    ok: tried.is_ok(),
+                    ok: tried.is_success(),
                     exit_code: tried.exit_code,
                     reason: reason.map(str::to_owned),
                     elapsed_ms: u64::try_from(tried.duration.as_millis()).unwrap_or(u64::MAX),
@@ -214,7 +228,7 @@ impl Stage {
                     output: tried.text,
                 }
             }
-            Err(error) => Verified {
+            Err(error) => VerificationResult {
                 command,
                 ok: false,
                 exit_code: None,

@@ -9,39 +9,43 @@ use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value};
 
-use super::flaw::{Flaw, inside, quoted};
+use super::diagnostic::{SpecDiagnostic, child_pointer, quoted};
 
 /// Checks values against the schema of a type.
-pub struct Checker {
+pub struct SchemaChecker {
     schema: Value,
     validator: Option<Validator>,
 }
 
 /// The flaws of a checked value.
-pub struct Checked {
-    pub flaws: Vec<Flaw>,
+pub struct CheckedValue {
+    pub flaws: Vec<SpecDiagnostic>,
     /// The pointers of all flaws and of the values that contain them.
     flawed: HashSet<String>,
 }
 
-impl Checker {
-    pub fn of<T: JsonSchema>() -> Self {
+impl SchemaChecker {
+    pub fn new<T: JsonSchema>() -> Self {
         let schema = schema_of::<T>();
         let options = jsonschema::draft202012::options()
-            .with_keyword("format", |schema, name, _| Ok(Box::new(Format::of(schema, name))));
+            .with_keyword("format", |schema, name, _| {
+                Ok(Box::new(FormatKeyword::new(schema, name)))
+            });
         Self { validator: options.build(&schema).ok(), schema }
     }
 
     /// All flaws of a value.
-    pub fn check(&self, value: &Value) -> Checked {
+    pub fn check(&self, value: &Value) -> CheckedValue {
         let mut flaws = Vec::new();
         match &self.validator {
             Some(validator) => {
                 for error in validator.iter_errors(value) {
-                    self.tell(&error, &mut flaws);
+                    self.report_error(&error, &mut flaws);
                 }
             }
-            None => flaws.push(Flaw::new("", "the schema that it must fit cannot be used")),
+            None => {
+                flaws.push(SpecDiagnostic::new("", "the schema that it must fit cannot be used"))
+            }
         }
         let mut flawed = HashSet::new();
         for flaw in &flaws {
@@ -49,29 +53,33 @@ impl Checker {
             flawed.extend(ends.map(|end| flaw.pointer[..end].to_owned()));
             flawed.insert(flaw.pointer.clone());
         }
-        Checked { flaws, flawed }
+        CheckedValue { flaws, flawed }
     }
 
-    fn tell(&self, error: &ValidationError<'_>, flaws: &mut Vec<Flaw>) {
+    fn report_error(&self, error: &ValidationError<'_>, flaws: &mut Vec<SpecDiagnostic>) {
         let pointer = error.instance_path().as_str();
         let value = error.instance();
         let path = error.schema_path().as_str();
         let place = path.rsplit_once('/').map_or("", |(place, _)| place);
         let schema = self.schema.pointer(place).unwrap_or(&Value::Null);
         let what = schema["title"].as_str().unwrap_or("it");
-        let flaw = |message: String| Flaw::new(pointer, message);
+        let flaw = |message: String| SpecDiagnostic::new(pointer, message);
         flaws.push(match error.kind() {
             Wrong::AdditionalProperties { unexpected } => {
                 let names = schema["properties"].as_object().into_iter().flat_map(Map::keys);
                 let names: Vec<&String> = names.collect();
                 flaws.extend(unexpected.iter().map(|name| {
                     let message = format!("{what} has no key {}", quoted(name));
-                    Flaw::new(inside(pointer, name), message).accepting(name, &names)
+                    SpecDiagnostic::new(child_pointer(pointer, name), message)
+                        .with_accepted(name, &names)
                 }));
                 return;
             }
-            Wrong::AnyOf { context } => match context.iter().find(|way| is_of_kind(way, pointer)) {
-                Some(way) => return way.iter().for_each(|error| self.tell(error, flaws)),
+            Wrong::AnyOf { context } => match context
+                .iter()
+                .find(|way| is_intended_branch(way, pointer))
+            {
+                Some(way) => return way.iter().for_each(|error| self.report_error(error, flaws)),
                 None => flaw(must_be(schema, value)),
             },
             Wrong::Required { property } => {
@@ -79,12 +87,15 @@ impl Checker {
             }
             Wrong::PropertyNames { error } => {
                 let name = error.instance().as_str().unwrap_or_default();
-                Flaw::new(inside(pointer, name), format!("{} cannot be a name", quoted(name)))
+                SpecDiagnostic::new(
+                    child_pointer(pointer, name),
+                    format!("{} cannot be a name", quoted(name)),
+                )
             }
-            Wrong::Enum { options } => match (value.as_str(), words_in(options)) {
+            Wrong::Enum { options } => match (value.as_str(), strings_in(options)) {
                 (Some(given), words) => {
                     let message = format!("{} is none of: {}", quoted(given), words.join(", "));
-                    flaw(message).accepting(given, &words)
+                    flaw(message).with_accepted(given, &words)
                 }
                 _ => flaw(must_be(schema, value)),
             },
@@ -103,42 +114,44 @@ impl Checker {
             }
             Wrong::Custom { message, .. } => flaw(message.clone()),
             _ => match place.strip_prefix("/$defs/").filter(|name| !name.contains('/')) {
-                Some(name) => flaw(format!("it must be an object ({name}), not {}", given(value))),
+                Some(name) => {
+                    flaw(format!("it must be an object ({name}), not {}", describe_value(value)))
+                }
                 None => flaw(must_be(schema, value)),
             },
         });
     }
 }
 
-impl Checked {
+impl CheckedValue {
     /// The fields of the object at a pointer that have no flaws.
-    pub fn good(&self, fields: &Map<String, Value>, pointer: &str) -> Map<String, Value> {
-        let is_good = |key: &String| !self.flawed.contains(&inside(pointer, key));
+    pub fn valid_fields(&self, fields: &Map<String, Value>, pointer: &str) -> Map<String, Value> {
+        let is_good = |key: &String| !self.flawed.contains(&child_pointer(pointer, key));
         let good = fields.iter().filter(|(key, _)| is_good(key));
         good.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 }
 
 /// Whether this branch of an `anyOf` was meant: its errors are not about the type of the whole value.
-fn is_of_kind(way: &[ValidationError<'_>], pointer: &str) -> bool {
+fn is_intended_branch(way: &[ValidationError<'_>], pointer: &str) -> bool {
     way.iter().filter(|error| error.instance_path().as_str() == pointer).all(|error| {
         match error.kind() {
             Wrong::Type { .. } => false,
-            Wrong::AnyOf { context } => context.iter().any(|way| is_of_kind(way, pointer)),
+            Wrong::AnyOf { context } => context.iter().any(|way| is_intended_branch(way, pointer)),
             _ => true,
         }
     })
 }
 
 fn must_be(schema: &Value, value: &Value) -> String {
-    format!("it must be {}, not {}", words(schema), given(value))
+    format!("it must be {}, not {}", describe_schema(schema), describe_value(value))
 }
 
 fn too_long(text: &str, most: u64) -> String {
     format!("it has {} bytes, {most} are allowed", text.len())
 }
 
-fn given(value: &Value) -> String {
+fn describe_value(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
         Value::Null => "null; leave it out".to_owned(),
@@ -148,12 +161,12 @@ fn given(value: &Value) -> String {
     }
 }
 
-fn words_in(options: &Value) -> Vec<&str> {
+fn strings_in(options: &Value) -> Vec<&str> {
     options.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 /// Describes in words what a schema accepts.
-pub fn words(schema: &Value) -> String {
+pub fn describe_schema(schema: &Value) -> String {
     let at = |key: &str| &schema[key];
     if let Some(name) = at("$ref").as_str() {
         return format!("an object ({})", name.trim_start_matches("#/$defs/"));
@@ -162,13 +175,13 @@ pub fn words(schema: &Value) -> String {
         let ways = ways.iter().map(|way| match (way["type"].as_str(), way["format"].as_str()) {
             (Some("array"), _) => format!("a list of at most {}", way["maxItems"]),
             (_, Some("text")) => "text".to_owned(),
-            _ => words(way),
+            _ => describe_schema(way),
         });
         return ways.collect::<Vec<_>>().join(", or ");
     }
     match (at("type").as_str().unwrap_or_default(), at("format").as_str().unwrap_or_default()) {
         ("string", _) if at("enum").is_array() => {
-            let words = words_in(at("enum")).into_iter().map(|word| format!("`{word}`"));
+            let words = strings_in(at("enum")).into_iter().map(|word| format!("`{word}`"));
             format!("one of {}", words.collect::<Vec<_>>().join(", "))
         }
         ("string", "glob") => "a glob".to_owned(),
@@ -179,11 +192,11 @@ pub fn words(schema: &Value) -> String {
         ("integer", _) => format!("a whole number from {} to {}", at("minimum"), at("maximum")),
         ("number", _) => format!("a number above 0, at most {}", at("maximum")),
         ("array", _) => {
-            let each = words(at("items"));
+            let each = describe_schema(at("items"));
             format!("a list of {} to {}: {each}", at("minItems"), at("maxItems"))
         }
         ("object", _) if at("maxProperties").is_number() => {
-            let each = words(at("additionalProperties"));
+            let each = describe_schema(at("additionalProperties"));
             format!("an object with at most {} names, each {each}", at("maxProperties"))
         }
         ("object", _) => "a JSON schema of an object".to_owned(),
@@ -193,13 +206,14 @@ pub fn words(schema: &Value) -> String {
 
 /// The schema of a type. Optional fields may be left out, but not be null.
 pub fn schema_of<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft2020_12().with_transform(RecursiveTransform(plain));
+    let settings =
+        SchemaSettings::draft2020_12().with_transform(RecursiveTransform(simplify_schema));
     settings.into_generator().into_root_schema_for::<T>().to_value()
 }
 
 /// Removes null from the types of fields, line breaks from descriptions, and `default`, which descriptions state in
 /// words.
-fn plain(schema: &mut Schema) {
+fn simplify_schema(schema: &mut Schema) {
     schema.remove("default");
     let description = schema.get("description").and_then(Value::as_str);
     if let Some(description) = description.map(|text| text.replace('\n', " ")) {
@@ -227,28 +241,28 @@ fn plain(schema: &mut Schema) {
 
 /// The keyword `format`, for rules that JSON Schema cannot express: lengths in bytes, no blank text, no control
 /// characters, no whole numbers with a decimal point.
-struct Format {
+struct FormatKeyword {
     name: String,
-    most: u64,
+    max_bytes: u64,
     /// The expected value, in words.
-    words: String,
+    expected: String,
 }
 
-impl Format {
-    fn of(schema: &Map<String, Value>, name: &Value) -> Self {
+impl FormatKeyword {
+    fn new(schema: &Map<String, Value>, name: &Value) -> Self {
         Self {
             name: name.as_str().unwrap_or_default().to_owned(),
-            most: schema.get("maxLength").and_then(Value::as_u64).unwrap_or(u64::MAX),
-            words: words(&Value::Object(schema.clone())),
+            max_bytes: schema.get("maxLength").and_then(Value::as_u64).unwrap_or(u64::MAX),
+            expected: describe_schema(&Value::Object(schema.clone())),
         }
     }
 
     /// The message about a value that breaks the rules.
-    fn fault(&self, value: &Value) -> Option<String> {
+    fn find_violation(&self, value: &Value) -> Option<String> {
         let is_line = self.name != "text";
         let is_wrong = match value {
-            Value::String(text) if text.len() as u64 > self.most => {
-                return Some(too_long(text, self.most));
+            Value::String(text) if text.len() as u64 > self.max_bytes => {
+                return Some(too_long(text, self.max_bytes));
             }
             Value::String(text) if !is_line && text.contains('\0') => {
                 return Some("it contains a NUL character".to_owned());
@@ -259,16 +273,16 @@ impl Format {
             Value::Number(number) => self.name.starts_with("uint") && number.as_u64().is_none(),
             _ => false,
         };
-        is_wrong.then(|| format!("it must be {}, not {}", self.words, given(value)))
+        is_wrong.then(|| format!("it must be {}, not {}", self.expected, describe_value(value)))
     }
 }
 
-impl<'i> Keyword<'i> for Format {
+impl<'i> Keyword<'i> for FormatKeyword {
     fn validate(&self, value: &'i Value) -> Result<(), ValidationError<'i>> {
-        self.fault(value).map_or(Ok(()), |fault| Err(ValidationError::custom(fault)))
+        self.find_violation(value).map_or(Ok(()), |fault| Err(ValidationError::custom(fault)))
     }
 
     fn is_valid(&self, value: &'i Value) -> bool {
-        self.fault(value).is_none()
+        self.find_violation(value).is_none()
     }
 }

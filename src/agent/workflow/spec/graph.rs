@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::flaw::{Flaw, inside, quoted};
+use super::diagnostic::{SpecDiagnostic, child_pointer, quoted};
 use super::output;
-use super::read::Reader;
-use super::step::Draft;
-use super::{Posture, Step, Workspace};
+use super::read::SpecReader;
+use super::step::StepDraft;
+use super::{Step, StepPosture, StepWorkspace};
 
 /// The most cycles that are reported.
 const MOST_CYCLES: usize = 10;
@@ -16,7 +16,7 @@ const MOST_SUGGESTIONS: usize = 200;
 const MOST_NAMED: usize = 20;
 
 /// Completes steps with what they take from each other, and reports references that do not fit.
-pub fn join(reader: &mut Reader<'_>, mut drafts: Vec<Draft>) -> Vec<Step> {
+pub fn join_steps(reader: &mut SpecReader<'_>, mut drafts: Vec<StepDraft>) -> Vec<Step> {
     let mut places: HashMap<String, usize> = HashMap::new();
     for (place, draft) in drafts.iter().enumerate() {
         let id = &draft.step.id;
@@ -27,21 +27,21 @@ pub fn join(reader: &mut Reader<'_>, mut drafts: Vec<Draft>) -> Vec<Step> {
             Some(first) => {
                 let message =
                     format!("the id {} is taken by {}", quoted(id), drafts[*first].pointer);
-                reader.wrong(inside(&draft.pointer, "id"), message);
+                reader.add_flaw(child_pointer(&draft.pointer, "id"), message);
             }
             None => {
                 places.insert(id.clone(), place);
             }
         }
     }
-    let edges = edges(reader, &drafts, &places);
-    cycles(reader, &drafts, &edges);
+    let edges = collect_edges(reader, &drafts, &places);
+    report_cycles(reader, &drafts, &edges);
     let before: Vec<BTreeSet<usize>> =
         edges.iter().map(|own| own.iter().map(|edge| edge.0).collect()).collect();
     for (place, before) in before.into_iter().enumerate() {
-        gate(reader, &drafts, place, &places);
-        needs(reader, &drafts, place, &places);
-        apply(reader, &mut drafts, place, &places);
+        check_gate(reader, &drafts, place, &places);
+        check_needs(reader, &drafts, place, &places);
+        resolve_apply(reader, &mut drafts, place, &places);
         drafts[place].step.depends_on =
             before.into_iter().map(|other| drafts[other].step.id.clone()).collect();
     }
@@ -49,9 +49,9 @@ pub fn join(reader: &mut Reader<'_>, mut drafts: Vec<Draft>) -> Vec<Step> {
 }
 
 /// The dependencies of each step: index of the other step, and pointer to the reference.
-fn edges<'d>(
-    reader: &mut Reader<'_>,
-    drafts: &'d [Draft],
+fn collect_edges<'d>(
+    reader: &mut SpecReader<'_>,
+    drafts: &'d [StepDraft],
     places: &HashMap<String, usize>,
 ) -> Vec<Vec<(usize, &'d str)>> {
     let names: Vec<&str> = drafts.iter().map(|draft| draft.step.id.as_str()).collect();
@@ -64,10 +64,10 @@ fn edges<'d>(
                 continue;
             }
             let message = format!("there is no step {}", quoted(id));
-            let mut flaw = Flaw::new(pointer.clone(), message);
+            let mut flaw = SpecDiagnostic::new(pointer.clone(), message);
             // Thousands of names or suggestions would be useless.
             if reader.flaws.len() < MOST_SUGGESTIONS {
-                flaw = flaw.accepting(id, &names);
+                flaw = flaw.with_accepted(id, &names);
                 flaw.accepted.truncate(MOST_NAMED);
             }
             reader.flaws.push(flaw);
@@ -78,10 +78,10 @@ fn edges<'d>(
 }
 
 /// Reports cycles of steps that wait for each other.
-fn cycles(reader: &mut Reader<'_>, drafts: &[Draft], edges: &[Vec<(usize, &str)>]) {
+fn report_cycles(reader: &mut SpecReader<'_>, drafts: &[StepDraft], edges: &[Vec<(usize, &str)>]) {
     let mut is_done = vec![false; drafts.len()];
     for _ in 0..MOST_CYCLES {
-        finish(edges, &mut is_done);
+        mark_reachable(edges, &mut is_done);
         let Some(mut at) = is_done.iter().position(|done| !done) else { return };
         // Every remaining step depends on a remaining step, so following dependencies leads into a cycle.
         let mut way: Vec<(usize, &str)> = Vec::new();
@@ -111,7 +111,7 @@ fn cycles(reader: &mut Reader<'_>, drafts: &[Draft], edges: &[Vec<(usize, &str)>
         } else {
             format!("steps wait for each other: {} -> {}", names.join(" -> "), name(start))
         };
-        reader.wrong(pointer, message);
+        reader.add_flaw(pointer, message);
         for (place, _) in in_turn {
             is_done[place] = true;
         }
@@ -119,7 +119,7 @@ fn cycles(reader: &mut Reader<'_>, drafts: &[Draft], edges: &[Vec<(usize, &str)>
 }
 
 /// Marks every step that can run when its dependencies are done, in topological order.
-fn finish(edges: &[Vec<(usize, &str)>], is_done: &mut [bool]) {
+fn mark_reachable(edges: &[Vec<(usize, &str)>], is_done: &mut [bool]) {
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); edges.len()];
     let mut missing = vec![0_usize; edges.len()];
     for (place, own) in edges.iter().enumerate() {
@@ -141,11 +141,16 @@ fn finish(edges: &[Vec<(usize, &str)>], is_done: &mut [bool]) {
     }
 }
 
-fn gate(reader: &mut Reader<'_>, drafts: &[Draft], place: usize, places: &HashMap<String, usize>) {
+fn check_gate(
+    reader: &mut SpecReader<'_>,
+    drafts: &[StepDraft],
+    place: usize,
+    places: &HashMap<String, usize>,
+) {
     let draft = &drafts[place];
     let Some(review) = draft.step.gate.as_ref().and_then(|id| places.get(id)) else { return };
     let review = &drafts[*review];
-    if review.gives_verdict() || review.is_vague || std::ptr::eq(review, draft) {
+    if review.can_approve() || review.is_unreliable || std::ptr::eq(review, draft) {
         return;
     }
     let id = quoted(&review.step.id);
@@ -157,37 +162,43 @@ fn gate(reader: &mut Reader<'_>, drafts: &[Draft], place: usize, places: &HashMa
              enum has `approve`"
         )
     };
-    reader.wrong(inside(&draft.pointer, "gate"), message);
+    reader.add_flaw(child_pointer(&draft.pointer, "gate"), message);
 }
 
-fn needs(reader: &mut Reader<'_>, drafts: &[Draft], place: usize, places: &HashMap<String, usize>) {
+fn check_needs(
+    reader: &mut SpecReader<'_>,
+    drafts: &[StepDraft],
+    place: usize,
+    places: &HashMap<String, usize>,
+) {
     let draft = &drafts[place];
     for (name, need) in &draft.step.needs {
         let Some(source) = places.get(&need.step).map(|place| &drafts[*place]) else { continue };
-        let at = inside(&inside(&draft.pointer, "needs"), name);
+        let at = child_pointer(&child_pointer(&draft.pointer, "needs"), name);
         let id = quoted(&need.step);
         match &source.step.output {
-            None if source.states_output => {}
+            None if source.has_output_key => {}
             None => {
                 let message =
                     format!("the step {id} states no `output`, so nothing can be needed of it");
-                reader.wrong(at, message);
+                reader.add_flaw(at, message);
             }
             Some(schema) => {
-                if let Err(nowhere) = output::reach(schema, &need.pointer) {
+                if let Err(nowhere) = output::check_pointer(schema, &need.pointer) {
                     let message = format!("the output of {id} has no {}", quoted(&nowhere.part));
-                    reader
-                        .flaws
-                        .push(Flaw::new(at, message).accepting(&nowhere.part, &nowhere.known));
+                    reader.flaws.push(
+                        SpecDiagnostic::new(at, message)
+                            .with_accepted(&nowhere.part, &nowhere.known),
+                    );
                 }
             }
         }
     }
 }
 
-fn apply(
-    reader: &mut Reader<'_>,
-    drafts: &mut [Draft],
+fn resolve_apply(
+    reader: &mut SpecReader<'_>,
+    drafts: &mut [StepDraft],
     place: usize,
     places: &HashMap<String, usize>,
 ) {
@@ -196,11 +207,11 @@ fn apply(
     let from = &drafts[*source_place];
     let message = if from.step.apply.is_some() {
         Some("applies changes itself, and has none of its own")
-    } else if from.is_vague {
+    } else if from.is_unreliable {
         None
-    } else if from.step.posture == Posture::ReadOnly {
+    } else if from.step.posture == StepPosture::ReadOnly {
         Some("only reads, so there is nothing to apply")
-    } else if from.step.workspace == Workspace::Shared {
+    } else if from.step.workspace == StepWorkspace::Shared {
         Some("works in the shared Workspace, where its changes are already")
     } else {
         None
@@ -208,7 +219,7 @@ fn apply(
     let globs = from.step.write_set.clone();
     if let Some(message) = message {
         let message = format!("the step {} {message}", quoted(&source));
-        reader.wrong(inside(&drafts[place].pointer, "apply"), message);
+        reader.add_flaw(child_pointer(&drafts[place].pointer, "apply"), message);
     }
     let step = &mut drafts[place].step;
     // It reads what it writes; its checks may read everything.

@@ -4,16 +4,16 @@
 //! them are in `spec_types`; `check` checks JSON against those, and `read` completes it.
 
 pub mod check;
-mod flaw;
+mod diagnostic;
 mod graph;
 mod json;
 mod output;
 pub mod publish;
 mod read;
+pub mod spec_types;
 mod step;
 #[cfg(test)]
 mod tests;
-pub mod written;
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use flaw::{Flaw, SpecError, quoted};
-pub use json::read as parse;
-pub use publish::{reference, schema};
-pub use read::{Ground, in_order, misfit, parameters, typed};
+pub use diagnostic::{SpecDiagnostic, SpecError, quoted};
+pub use json::parse;
+pub use publish::{workflow_reference, workflow_schema};
+pub use read::{SpecContext, argument_flaw, deserialize_fields, read_parameters, sort_flaws};
 
-use crate::agent::workflow::digest::digest;
-use written::{COMMAND, ID, LONGEST_STEP, USUAL_CHECK, WORDS};
+use crate::agent::workflow::digest::canonical_digest;
+use spec_types::{DEFAULT_CHECK_MS, ID_PATTERN, LONGEST_STEP, MAX_COMMAND_BYTES, MAX_TEXT_BYTES};
 
 /// A graph of steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,9 +37,9 @@ pub struct Workflow {
     pub name: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    pub limits: Limits,
-    #[serde(default, skip_serializing_if = "Budget::is_none")]
-    pub budget: Budget,
+    pub limits: RunLimits,
+    #[serde(default, skip_serializing_if = "WorkflowBudget::is_none")]
+    pub budget: WorkflowBudget,
     /// In the order of the file, which is the order in which they are started.
     pub steps: Vec<Step>,
 }
@@ -47,13 +47,13 @@ pub struct Workflow {
 impl Workflow {
     /// The SHA-256 of the Workflow as JSON with sorted keys: equal Workflows have equal hashes.
     pub fn hash(&self) -> String {
-        digest(self)
+        canonical_digest(self)
     }
 }
 
 /// Concurrency and time limits of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct RunLimits {
     /// How many steps may run at once.
     pub max_concurrency: usize,
     /// How long the whole run may take.
@@ -63,7 +63,7 @@ pub struct Limits {
 /// The spending limits of all steps together.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "budget", title = "the budget", deny_unknown_fields)]
-pub struct Budget {
+pub struct WorkflowBudget {
     /// How many tokens all steps may use. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
@@ -74,7 +74,7 @@ pub struct Budget {
     pub cost_usd: Option<f64>,
 }
 
-impl Budget {
+impl WorkflowBudget {
     /// Whether nothing is limited.
     pub fn is_none(&self) -> bool {
         self.tokens.is_none() && self.cost_usd.is_none()
@@ -98,8 +98,8 @@ pub struct Step {
     pub effort: Option<String>,
     /// All dependencies: the steps that it names, and those of `needs`, `gate` and `apply`; in the order of the file.
     pub depends_on: Vec<String>,
-    pub posture: Posture,
-    pub workspace: Workspace,
+    pub posture: StepPosture,
+    pub workspace: StepWorkspace,
     /// Globs, relative to the Workspace.
     pub read_set: Vec<String>,
     /// Empty for a step that only reads; for one that applies, that of its source.
@@ -120,7 +120,7 @@ pub struct Step {
     pub output: Option<Value>,
     /// Commands that must pass when its Subagent is done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub verify: Vec<Check>,
+    pub verify: Vec<CheckCommand>,
     /// The review that must approve before this step starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<String>,
@@ -134,7 +134,7 @@ impl Step {
     /// Whether it changes files in the shared Workspace.
     pub fn writes_shared(&self) -> bool {
         self.apply.is_some()
-            || (self.posture == Posture::Write && self.workspace == Workspace::Shared)
+            || (self.posture == StepPosture::Write && self.workspace == StepWorkspace::Shared)
     }
 }
 
@@ -142,7 +142,7 @@ impl Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum Posture {
+pub enum StepPosture {
     ReadOnly,
     Write,
 }
@@ -151,7 +151,7 @@ pub enum Posture {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum Workspace {
+pub enum StepWorkspace {
     Shared,
     Isolated,
     Worktree,
@@ -176,20 +176,20 @@ pub enum OnFailure {
 #[schemars(rename = "need", title = "a need", deny_unknown_fields)]
 pub struct Need {
     /// The step that delivers the value; it must have an `output`.
-    #[schemars(regex(pattern = ID))]
+    #[schemars(regex(pattern = ID_PATTERN))]
     pub step: String,
     /// A JSON pointer into the output of that step, such as `/findings/0`. Default: all of it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schemars(length(min = 1, max = WORDS), extend("format" = "line"))]
+    #[schemars(length(min = 1, max = MAX_TEXT_BYTES), extend("format" = "line"))]
     pub pointer: String,
 }
 
 /// A command that must pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "check", title = "a check", deny_unknown_fields)]
-pub struct Check {
+pub struct CheckCommand {
     /// A shell command; it passes when it exits with 0.
-    #[schemars(length(min = 1, max = COMMAND), extend("format" = "text"))]
+    #[schemars(length(min = 1, max = MAX_COMMAND_BYTES), extend("format" = "text"))]
     pub command: String,
     /// The time limit of the command. Default: 600000, ten minutes.
     #[serde(default = "usual_check")]
@@ -198,5 +198,5 @@ pub struct Check {
 }
 
 fn usual_check() -> u64 {
-    USUAL_CHECK
+    DEFAULT_CHECK_MS
 }

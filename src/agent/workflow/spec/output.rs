@@ -4,34 +4,34 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::flaw::{Flaw, inside};
+use super::diagnostic::{SpecDiagnostic, child_pointer};
 use crate::settings::config::AnswerSchema;
 
 /// The most references that are followed before the schema counts as endless.
-const MOST_HOPS: usize = 32;
+const MAX_REFERENCES: usize = 32;
 
 /// The flaws of an output schema.
-pub fn flaws(schema: &Value, pointer: &str) -> Vec<Flaw> {
+pub fn check_output_schema(schema: &Value, pointer: &str) -> Vec<SpecDiagnostic> {
     let mut flaws = Vec::new();
-    references(schema, pointer, &mut flaws);
+    check_references(schema, pointer, &mut flaws);
     if !flaws.is_empty() {
         return flaws;
     }
     if schema.get("type").and_then(Value::as_str) != Some("object") {
         let message = "the schema must be of an object: `\"type\": \"object\"`";
-        flaws.push(Flaw::new(inside(pointer, "type"), message));
+        flaws.push(SpecDiagnostic::new(child_pointer(pointer, "type"), message));
         return flaws;
     }
     if let Err(reason) = AnswerSchema::parse(&schema.to_string()) {
         let short: String = reason.chars().take(300).collect();
-        flaws.push(Flaw::new(pointer, short));
+        flaws.push(SpecDiagnostic::new(pointer, short));
     }
     flaws
 }
 
 /// Reports references that leave the schema, because nothing is fetched, and cycles of references that do not
 /// descend into the value, because checking would never end.
-fn references(schema: &Value, pointer: &str, flaws: &mut Vec<Flaw>) {
+fn check_references(schema: &Value, pointer: &str, flaws: &mut Vec<SpecDiagnostic>) {
     let mut waiting = vec![(pointer.to_owned(), schema)];
     while let Some((pointer, value)) = waiting.pop() {
         match value {
@@ -45,28 +45,28 @@ fn references(schema: &Value, pointer: &str, flaws: &mut Vec<Flaw>) {
                     if target.is_some_and(|target| target != "#" && !target.starts_with("#/")) {
                         let message =
                             "a reference must stay in the schema: it is `#`, or begins with `#/`";
-                        flaws.push(Flaw::new(inside(&pointer, key), message));
+                        flaws.push(SpecDiagnostic::new(child_pointer(&pointer, key), message));
                     }
                 }
                 for key in ["$id", "$anchor", "$dynamicAnchor"] {
                     if fields.get(key).is_some_and(Value::is_string) {
                         let message = "a schema has no name of its own here";
-                        flaws.push(Flaw::new(inside(&pointer, key), message));
+                        flaws.push(SpecDiagnostic::new(child_pointer(&pointer, key), message));
                     }
                 }
                 let inner = fields.iter();
-                waiting.extend(inner.map(|(key, own)| (inside(&pointer, key), own)));
+                waiting.extend(inner.map(|(key, own)| (child_pointer(&pointer, key), own)));
             }
             _ => {}
         }
     }
-    if flaws.is_empty() && goes_round(schema) {
-        flaws.push(Flaw::new(pointer, "a reference of the schema leads back to itself"));
+    if flaws.is_empty() && has_reference_cycle(schema) {
+        flaws.push(SpecDiagnostic::new(pointer, "a reference of the schema leads back to itself"));
     }
 }
 
 /// The subschemas that apply to the same value, not to a part of it.
-fn beside<'v>(root: &'v Value, fields: &'v Map<String, Value>) -> Vec<&'v Value> {
+fn same_value_schemas<'v>(root: &'v Value, fields: &'v Map<String, Value>) -> Vec<&'v Value> {
     let mut all = Vec::new();
     for key in ["$ref", "$dynamicRef", "$recursiveRef"] {
         let target = fields.get(key).and_then(Value::as_str);
@@ -84,7 +84,7 @@ fn beside<'v>(root: &'v Value, fields: &'v Map<String, Value>) -> Vec<&'v Value>
 }
 
 /// Whether some subschema leads back to itself without descending into the value.
-fn goes_round(root: &Value) -> bool {
+fn has_reference_cycle(root: &Value) -> bool {
     let mut parts = vec![root];
     let mut waiting = vec![root];
     while let Some(value) = waiting.pop() {
@@ -112,7 +112,7 @@ fn goes_round(root: &Value) -> bool {
                 return true;
             }
             stack.push((at, true));
-            stack.extend(beside(root, fields).into_iter().map(|next| (next, false)));
+            stack.extend(same_value_schemas(root, fields).into_iter().map(|next| (next, false)));
         }
     }
     false
@@ -132,35 +132,40 @@ pub fn is_pointer(text: &str) -> bool {
 
 /// A pointer that the schema does not allow: the missing part, and the known names at its place.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Nowhere {
+pub struct UnreachablePointer {
     pub part: String,
     pub known: Vec<String>,
 }
 
 /// Checks that a value can exist at a pointer. Parts that the schema leaves open are accepted; a name that is missing
 /// from stated properties is not.
-pub fn reach(schema: &Value, pointer: &str) -> Result<(), Nowhere> {
+pub fn check_pointer(schema: &Value, pointer: &str) -> Result<(), UnreachablePointer> {
     let parts: Vec<String> =
         pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
-    walk(schema, schema, &parts, 0)
+    walk_schema(schema, schema, &parts, 0)
 }
 
-fn walk(root: &Value, at: &Value, parts: &[String], hops: usize) -> Result<(), Nowhere> {
+fn walk_schema(
+    root: &Value,
+    at: &Value,
+    parts: &[String],
+    hops: usize,
+) -> Result<(), UnreachablePointer> {
     let Some((part, rest)) = parts.split_first() else { return Ok(()) };
-    let nowhere = |known: Vec<String>| Err(Nowhere { part: part.clone(), known });
+    let nowhere = |known: Vec<String>| Err(UnreachablePointer { part: part.clone(), known });
     let Some(fields) = at.as_object() else {
         return if *at == Value::Bool(false) { nowhere(Vec::new()) } else { Ok(()) };
     };
-    if hops > MOST_HOPS {
+    if hops > MAX_REFERENCES {
         return Ok(());
     }
     if let Some(target) = fields.get("$ref").and_then(Value::as_str) {
         let inner = target.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
-        return inner.map_or(Ok(()), |inner| walk(root, inner, parts, hops + 1));
+        return inner.map_or(Ok(()), |inner| walk_schema(root, inner, parts, hops + 1));
     }
     for key in ["allOf", "anyOf", "oneOf"] {
         if let Some(choices) = fields.get(key).and_then(Value::as_array) {
-            let mut ways = choices.iter().map(|choice| walk(root, choice, parts, hops + 1));
+            let mut ways = choices.iter().map(|choice| walk_schema(root, choice, parts, hops + 1));
             let is_reached = if key == "allOf" {
                 ways.all(|way| way.is_ok())
             } else {
@@ -177,13 +182,13 @@ fn walk(root: &Value, at: &Value, parts: &[String], hops: usize) -> Result<(), N
         _ => true,
     };
     let index = part.parse::<usize>().ok().filter(|index| index.to_string() == *part);
-    let in_list = index.filter(|_| can_be("array")).map(|index| item(fields, index));
-    let in_object = can_be("object").then(|| property(fields, part));
+    let in_list = index.filter(|_| can_be("array")).map(|index| item_schema(fields, index));
+    let in_object = can_be("object").then(|| property_schema(fields, part));
     let mut known = Vec::new();
     for way in [in_list, in_object].into_iter().flatten() {
         match way {
             Ok(None) => return Ok(()),
-            Ok(Some(inner)) => return walk(root, inner, rest, hops + 1),
+            Ok(Some(inner)) => return walk_schema(root, inner, rest, hops + 1),
             Err(names) => known = names,
         }
     }
@@ -191,7 +196,7 @@ fn walk(root: &Value, at: &Value, parts: &[String], hops: usize) -> Result<(), N
 }
 
 /// The schema of an item; `None` when it is unrestricted, an error when there cannot be one.
-fn item(fields: &Map<String, Value>, index: usize) -> Result<Option<&Value>, Vec<String>> {
+fn item_schema(fields: &Map<String, Value>, index: usize) -> Result<Option<&Value>, Vec<String>> {
     let most = fields.get("maxItems").and_then(Value::as_u64);
     if most.is_some_and(|most| u64::try_from(index).is_ok_and(|index| index >= most)) {
         return Err(Vec::new());
@@ -204,7 +209,7 @@ fn item(fields: &Map<String, Value>, index: usize) -> Result<Option<&Value>, Vec
 }
 
 /// The schema of a property; `None` when it is unrestricted, an error with the known names when there cannot be one.
-fn property<'v>(
+fn property_schema<'v>(
     fields: &'v Map<String, Value>,
     name: &str,
 ) -> Result<Option<&'v Value>, Vec<String>> {

@@ -5,15 +5,15 @@ use std::iter::once;
 
 use serde_json::{Value, json};
 
-use super::check::{schema_of, words};
-use super::written::WorkflowSpec;
+use super::check::{describe_schema, schema_of};
+use super::spec_types::WorkflowSpec;
 
 /// The JSON schema of a spec as users write it, with placeholders.
-pub fn schema() -> Value {
+pub fn workflow_schema() -> Value {
     let mut schema = schema_of::<WorkflowSpec>();
-    with_places(&mut schema);
+    allow_placeholders(&mut schema);
     for (_, group) in schema["$defs"].as_object_mut().into_iter().flatten() {
-        with_places(group);
+        allow_placeholders(group);
     }
     schema["title"] = "A Workflow spec of Pixir".into();
     schema["$defs"]["place"] = json!({
@@ -30,13 +30,13 @@ pub fn schema() -> Value {
 }
 
 /// Lets every value of an object's properties be a placeholder as well.
-fn with_places(group: &mut Value) {
+fn allow_placeholders(group: &mut Value) {
     for (_, property) in group["properties"].as_object_mut().into_iter().flatten() {
-        or_place(property);
+        allow_placeholder(property);
     }
 }
 
-fn or_place(schema: &mut Value) {
+fn allow_placeholder(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     let description = fields.shift_remove("description");
     let mut ways = match fields.shift_remove("anyOf") {
@@ -48,7 +48,7 @@ fn or_place(schema: &mut Value) {
     for way in &mut ways {
         for key in ["items", "additionalProperties"] {
             if let Some(inner) = way.get_mut(key) {
-                or_place(inner);
+                allow_placeholder(inner);
             }
         }
     }
@@ -67,12 +67,12 @@ fn is_text(schema: &Value) -> bool {
 }
 
 /// The reference of the spec format, as Markdown tables.
-pub fn reference() -> String {
-    reference_of("workflow", &schema_of::<WorkflowSpec>())
+pub fn workflow_reference() -> String {
+    reference_tables("workflow", &schema_of::<WorkflowSpec>())
 }
 
 /// Markdown tables of the keys of an object and of the objects that it refers to.
-pub fn reference_of(name: &str, schema: &Value) -> String {
+pub fn reference_tables(name: &str, schema: &Value) -> String {
     let cell = |text: &str| text.replace('|', "\\|");
     let mut page = String::new();
     let inner = schema["$defs"].as_object().into_iter().flatten();
@@ -87,7 +87,7 @@ pub fn reference_of(name: &str, schema: &Value) -> String {
             let (doc, default) = description.rsplit_once(" Default: ").unwrap_or((description, ""));
             let is_required = required.iter().any(|own| own == key);
             let default = if is_required { "required" } else { default.trim_end_matches('.') };
-            let [words, default, doc] = [&words(property), default, doc].map(cell);
+            let [words, default, doc] = [&describe_schema(property), default, doc].map(cell);
             writeln!(page, "| `{key}` | {words} | {default} | {doc} |").ok();
         }
     }

@@ -3,18 +3,18 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::settings::config::Subagents;
+use crate::settings::config::SubagentLimits;
 
-fn ground() -> Ground<'static> {
-    Ground::of_this_build(Subagents::default())
+fn ground() -> SpecContext<'static> {
+    SpecContext::with_built_in_roles(SubagentLimits::default())
 }
 
 fn read(value: &Value) -> Workflow {
-    Workflow::of(value, &ground()).unwrap_or_else(|error| panic!("{:#?}", error.flaws))
+    Workflow::from_json(value, &ground()).unwrap_or_else(|error| panic!("{:#?}", error.flaws))
 }
 
 fn flaws(value: &Value) -> Vec<String> {
-    let error = Workflow::of(value, &ground()).unwrap_err();
+    let error = Workflow::from_json(value, &ground()).unwrap_err();
     error.flaws.iter().map(ToString::to_string).collect()
 }
 
@@ -37,22 +37,22 @@ fn what_is_not_said_has_a_value() {
     assert_eq!(named(json!("日本")), "workflow");
     let [look, make, check, land] = workflow.steps.as_slice() else { panic!() };
     assert_eq!(look.task.as_deref(), Some("Look."));
-    assert_eq!((look.posture, look.workspace), (Posture::ReadOnly, Workspace::Shared));
+    assert_eq!((look.posture, look.workspace), (StepPosture::ReadOnly, StepWorkspace::Shared));
     assert_eq!((look.read_set.as_slice(), look.write_set.len()), (["**".to_owned()].as_slice(), 0));
-    assert_eq!((make.role.as_str(), make.posture), ("worker", Posture::Write));
-    assert_eq!(make.workspace, Workspace::Isolated);
+    assert_eq!((make.role.as_str(), make.posture), ("worker", StepPosture::Write));
+    assert_eq!(make.workspace, StepWorkspace::Isolated);
     assert_eq!(
         (make.depends_on.as_slice(), &make.write_set[..]),
         (["look".to_owned()].as_slice(), &["src/**".to_owned(), "a.md".to_owned()][..])
     );
     assert_eq!(make.needs["seen"], Need { step: "look".into(), pointer: "/a".into() });
-    assert_eq!(check.posture, Posture::ReadOnly);
+    assert_eq!(check.posture, StepPosture::ReadOnly);
     assert_eq!(land.depends_on, ["make", "check"]);
     assert_eq!(
         (land.posture, land.workspace, &land.write_set),
-        (Posture::Write, Workspace::Shared, &make.write_set)
+        (StepPosture::Write, StepWorkspace::Shared, &make.write_set)
     );
-    assert_eq!(land.verify, [Check { command: "cargo test".into(), timeout_ms: 600_000 }]);
+    assert_eq!(land.verify, [CheckCommand { command: "cargo test".into(), timeout_ms: 600_000 }]);
     // The completed form is read back unchanged, with the same hash.
     let again: Workflow = serde_json::from_value(serde_json::to_value(&workflow).unwrap()).unwrap();
     assert_eq!((&again, again.hash()), (&workflow, workflow.hash()));
@@ -74,10 +74,10 @@ fn arguments_take_their_places_with_their_types() {
     });
     let mut ground = ground();
     ground.arguments.insert("area".into(), "src {{ model }}".into());
-    let error = Workflow::of(&written, &ground).unwrap_err();
+    let error = Workflow::from_json(&written, &ground).unwrap_err();
     assert_eq!(error.flaws[0].pointer, "/steps/0/id");
     ground.arguments.insert("area".into(), "src".into());
-    let workflow = Workflow::of(&written, &ground).unwrap();
+    let workflow = Workflow::from_json(&written, &ground).unwrap();
     assert_eq!(workflow.limits.max_concurrency, 2);
     let step = &workflow.steps[0];
     assert_eq!((step.id.as_str(), step.task.as_deref()), ("src-1", Some("Look at src.")));
@@ -87,7 +87,7 @@ fn arguments_take_their_places_with_their_types() {
     );
     ground.arguments.insert("area".into(), 3.into());
     ground.arguments.insert("aera".into(), 3.into());
-    let told: Vec<String> = Workflow::of(&written, &ground)
+    let told: Vec<String> = Workflow::from_json(&written, &ground)
         .unwrap_err()
         .flaws
         .iter()
@@ -180,7 +180,7 @@ fn a_pointer_must_be_possible() {
         "/tree/kids/3/kids/0",
         "/pair/0",
     ] {
-        assert_eq!(output::reach(&schema, good), Ok(()), "{good}");
+        assert_eq!(output::check_pointer(&schema, good), Ok(()), "{good}");
     }
     for (bad, part) in [
         ("/lsit", "lsit"),
@@ -192,7 +192,7 @@ fn a_pointer_must_be_possible() {
         ("/tree/kids/0/kid", "kid"),
         ("/pair/1", "1"),
     ] {
-        assert_eq!(output::reach(&schema, bad).unwrap_err().part, part, "{bad}");
+        assert_eq!(output::check_pointer(&schema, bad).unwrap_err().part, part, "{bad}");
     }
     let told = flaws(&spec(&json!([
         {"id": "a", "task": "x", "output": schema},
@@ -223,13 +223,13 @@ fn a_text_that_is_no_spec_is_refused_with_its_place() {
 #[test]
 fn a_schema_may_lead_back_only_by_way_of_a_value() {
     let tree = json!({"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}});
-    assert!(output::flaws(&tree, "").is_empty());
+    assert!(output::check_output_schema(&tree, "").is_empty());
     let twice = json!({"type": "object", "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{}, {}]}}});
-    assert!(output::flaws(&twice, "").is_empty());
+    assert!(output::check_output_schema(&twice, "").is_empty());
     for round in [
         json!({"type": "object", "$ref": "#"}),
         json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"if": {"$ref": "#/$defs/b"}}}}),
     ] {
-        assert_eq!(output::flaws(&round, "/x")[0].pointer, "/x");
+        assert_eq!(output::check_output_schema(&round, "/x")[0].pointer, "/x");
     }
 }

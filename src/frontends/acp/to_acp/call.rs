@@ -8,20 +8,20 @@ use agent_client_protocol_schema::v1::{
 };
 use serde_json::{Value, json};
 
-use super::diff::{self, Before};
+use super::diff::{self, FileBefore};
 use super::fenced;
-use crate::frontends::acp::client::Client;
+use crate::frontends::acp::capabilities::ClientCapabilities;
 use crate::record::event;
-use crate::record::event::{ToolResult, guest, guest_call, spell_hidden};
+use crate::record::event::{ToolResult, describe_mcp_call, spell_hidden, split_mcp_name};
 
 /// The longest title, in characters.
-const TITLE: usize = 200;
+const TITLE_CHARS: usize = 200;
 
 /// How much of a running command's output is shown where there is no terminal, in bytes.
-const SHOWN: usize = 16 << 10;
+const MAX_SHOWN_OUTPUT: usize = 16 << 10;
 
 /// How each tool is shown: its kind, and the verb before its main argument.
-const LOOKS: &[(&str, ToolKind, &str)] = &[
+const TOOL_STYLES: &[(&str, ToolKind, &str)] = &[
     ("apply_patch", ToolKind::Edit, "Edit"),
     ("bash", ToolKind::Execute, ""),
     ("bash_input", ToolKind::Execute, "Write to"),
@@ -47,7 +47,7 @@ const LOOKS: &[(&str, ToolKind, &str)] = &[
 ];
 
 /// The arguments that say most about a call, in this order.
-const TELLING: &[&str] = &[
+const TITLE_ARGUMENTS: &[&str] = &[
     "command",
     "cmd",
     "path",
@@ -63,20 +63,24 @@ const TELLING: &[&str] = &[
 
 /// Title, kind and locations of a call, from its arguments.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct CallSummary {
     pub title: String,
     pub kind: ToolKind,
     pub locations: Vec<ToolCallLocation>,
 }
 
-impl Look {
+impl CallSummary {
     /// Summarises a call of a tool.
-    pub fn of(tool: &str, args: &Value, root: &Path) -> Self {
-        if let Some((server, own)) = guest(tool) {
-            let title = guest_call(server, own, args, TITLE);
-            return Self { title: bounded(&title), kind: ToolKind::Other, locations: Vec::new() };
+    pub fn for_call(tool: &str, args: &Value, root: &Path) -> Self {
+        if let Some((server, own)) = split_mcp_name(tool) {
+            let title = describe_mcp_call(server, own, args, TITLE_CHARS);
+            return Self {
+                title: bounded_title(&title),
+                kind: ToolKind::Other,
+                locations: Vec::new(),
+            };
         }
-        let known = LOOKS.iter().find(|(name, ..)| *name == tool);
+        let known = TOOL_STYLES.iter().find(|(name, ..)| *name == tool);
         let (kind, verb) = known.map_or((ToolKind::Other, tool), |(_, kind, verb)| (*kind, *verb));
         let text = |key: &str| args.get(key).and_then(Value::as_str);
         let patched =
@@ -85,7 +89,7 @@ impl Look {
             "run_workflow" => workflow_title(args),
             // Its `path` is relative to the Skill's folder.
             "skill_view" => (verb, text("name").map(str::to_owned)),
-            _ => (verb, TELLING.iter().find_map(|key| text(key)).map(str::to_owned)),
+            _ => (verb, TITLE_ARGUMENTS.iter().find_map(|key| text(key)).map(str::to_owned)),
         };
         let about = about.or_else(|| (!patched.is_empty()).then(|| patched.join(", ")));
         let title = match (verb, about) {
@@ -100,7 +104,7 @@ impl Look {
         let path = path.filter(|_| tool != "skill_view").map(str::to_owned);
         let named = path.into_iter().chain(patched);
         let locations = named.map(|path| location(root.join(path), line)).collect();
-        Self { title: bounded(&title), kind, locations }
+        Self { title: bounded_title(&title), kind, locations }
     }
 }
 
@@ -121,58 +125,67 @@ pub fn location(path: PathBuf, line: Option<u32>) -> ToolCallLocation {
 }
 
 /// The content of a call.
-pub type Words = ToolCallContent;
+pub type CallContent = ToolCallContent;
 
 /// Text as the content of a call.
-pub fn text(text: &str) -> ToolCallContent {
+pub fn text_content(text: &str) -> ToolCallContent {
     ToolCallContent::Content(Content::new(ContentBlock::Text(TextContent::new(text))))
 }
 
 /// The state of a call, from which its updates are built.
 #[derive(Debug)]
-pub struct Card {
+pub struct ToolCallView {
     call: event::ToolCall,
-    look: Look,
+    summary: CallSummary,
     root: PathBuf,
     /// Whether its output goes to a terminal of the client.
     has_terminal: bool,
     is_started: bool,
     /// Why it does not run yet.
-    held: Option<String>,
+    wait_reason: Option<String>,
     /// The command's output, as far as it is shown; and how many bytes of it the client has.
     output: String,
-    told: usize,
+    sent_bytes: usize,
 }
 
-impl Card {
+impl ToolCallView {
     /// The view of a call that was not sent yet.
-    pub fn new(call: &event::ToolCall, root: &Path, client: Client) -> Self {
-        let look = Look::of(&call.name, &call.args, root);
+    pub fn new(call: &event::ToolCall, root: &Path, client: ClientCapabilities) -> Self {
+        let summary = CallSummary::for_call(&call.name, &call.args, root);
         let has_terminal = client.shows_terminals && call.name == "bash";
         let (call, root) = (call.clone(), root.to_owned());
-        let (output, told) = (String::new(), 0);
-        Self { call, look, root, has_terminal, is_started: false, held: None, output, told }
+        let (output, sent_bytes) = (String::new(), 0);
+        Self {
+            call,
+            summary,
+            root,
+            has_terminal,
+            is_started: false,
+            wait_reason: None,
+            output,
+            sent_bytes,
+        }
     }
 
     /// The first update, when the call begins.
-    pub fn begin(&mut self) -> SessionUpdate {
-        SessionUpdate::ToolCall(self.first(ToolCallStatus::Pending))
+    pub fn begin_update(&mut self) -> SessionUpdate {
+        SessionUpdate::ToolCall(self.first_update(ToolCallStatus::Pending))
     }
 
-    fn first(&self, status: ToolCallStatus) -> ToolCall {
+    fn first_update(&self, status: ToolCallStatus) -> ToolCall {
         let mut meta = Meta::new();
         meta.insert("tool_name".to_owned(), json!(self.call.name));
-        let mut call = ToolCall::new(self.call.call_id.to_string(), self.look.title.clone())
+        let mut call = ToolCall::new(self.call.call_id.to_string(), self.summary.title.clone())
             .name(self.call.name.clone())
-            .kind(self.look.kind)
+            .kind(self.summary.kind)
             .status(status)
-            .locations(self.look.locations.clone())
+            .locations(self.summary.locations.clone())
             .raw_input(self.raw_input());
         if self.has_terminal {
             let info =
-                json!({ "terminal_id": self.terminal(), "cwd": self.root.to_string_lossy() });
+                json!({ "terminal_id": self.terminal_id(), "cwd": self.root.to_string_lossy() });
             meta.insert("terminal_info".to_owned(), info);
-            call = call.content(vec![ToolCallContent::Terminal(Terminal::new(self.terminal()))]);
+            call = call.content(vec![ToolCallContent::Terminal(Terminal::new(self.terminal_id()))]);
         }
         call.meta(meta)
     }
@@ -185,32 +198,32 @@ impl Card {
     }
 
     /// The update for a call that waits: files are recorded first, or no slot is free.
-    pub fn hold(&mut self, reason: &str) -> Option<SessionUpdate> {
-        if self.held.as_deref() == Some(reason) {
+    pub fn hold_update(&mut self, reason: &str) -> Option<SessionUpdate> {
+        if self.wait_reason.as_deref() == Some(reason) {
             return None;
         }
-        self.held = Some(reason.to_owned());
+        self.wait_reason = Some(reason.to_owned());
         self.is_started = false;
-        Some(self.update(self.standing(), None))
+        Some(self.call_update(self.status_fields(), None))
     }
 
     /// The update when the call starts to run.
-    pub fn start(&mut self) -> Option<SessionUpdate> {
+    pub fn start_update(&mut self) -> Option<SessionUpdate> {
         if std::mem::replace(&mut self.is_started, true) {
             return None;
         }
-        let fields = self.standing();
+        let fields = self.status_fields();
         let fields = self.with_own_title(fields);
-        self.held = None;
-        Some(self.update(fields, None))
+        self.wait_reason = None;
+        Some(self.call_update(fields, None))
     }
 
     /// The fields for the status, with the reason for waiting in the title.
-    fn standing(&self) -> ToolCallUpdateFields {
+    fn status_fields(&self) -> ToolCallUpdateFields {
         let fields = ToolCallUpdateFields::new();
-        match &self.held {
+        match &self.wait_reason {
             Some(reason) if !self.is_started => {
-                let title = format!("{} ({reason})", self.look.title);
+                let title = format!("{} ({reason})", self.summary.title);
                 fields.status(ToolCallStatus::Pending).title(title)
             }
             _ => fields.status(ToolCallStatus::InProgress),
@@ -219,64 +232,69 @@ impl Card {
 
     /// Removes the reason for waiting from the title.
     fn with_own_title(&self, fields: ToolCallUpdateFields) -> ToolCallUpdateFields {
-        if self.held.is_some() { fields.title(self.look.title.clone()) } else { fields }
+        if self.wait_reason.is_some() { fields.title(self.summary.title.clone()) } else { fields }
     }
 
     /// The update for new output.
-    pub fn output(&mut self, piece: &str) -> Option<SessionUpdate> {
+    pub fn output_update(&mut self, piece: &str) -> Option<SessionUpdate> {
         self.output.push_str(piece);
         if self.has_terminal {
-            self.told += piece.len();
+            self.sent_bytes += piece.len();
             // Kept for a client that loads the Session again.
-            if self.output.len() > 2 * SHOWN {
-                keep_tail(&mut self.output, SHOWN);
+            if self.output.len() > 2 * MAX_SHOWN_OUTPUT {
+                keep_tail(&mut self.output, MAX_SHOWN_OUTPUT);
             }
-            return Some(self.printed(piece));
+            return Some(self.terminal_output(piece));
         }
         // The whole output is sent each time, so it is sent less and less often.
-        let news = self.output.len().saturating_sub(self.told);
-        if news < self.told / 8 {
+        let news = self.output.len().saturating_sub(self.sent_bytes);
+        if news < self.sent_bytes / 8 {
             return None;
         }
-        keep_tail(&mut self.output, SHOWN);
-        self.told = self.output.len();
-        let content = vec![text(&fenced(&self.output, ""))];
-        Some(self.update(ToolCallUpdateFields::new().content(content), None))
+        keep_tail(&mut self.output, MAX_SHOWN_OUTPUT);
+        self.sent_bytes = self.output.len();
+        let content = vec![text_content(&fenced(&self.output, ""))];
+        Some(self.call_update(ToolCallUpdateFields::new().content(content), None))
     }
 
     /// The updates after the first one, for a client that loads the Session again.
-    pub fn so_far(&self) -> Vec<SessionUpdate> {
+    pub fn missed_updates(&self) -> Vec<SessionUpdate> {
         let mut updates = Vec::new();
-        if self.is_started || self.held.is_some() {
-            updates.push(self.update(self.standing(), None));
+        if self.is_started || self.wait_reason.is_some() {
+            updates.push(self.call_update(self.status_fields(), None));
         }
         if self.output.is_empty() {
             return updates;
         }
         updates.push(if self.has_terminal {
-            self.printed(&self.output)
+            self.terminal_output(&self.output)
         } else {
-            let content = vec![text(&fenced(&self.output, ""))];
-            self.update(ToolCallUpdateFields::new().content(content), None)
+            let content = vec![text_content(&fenced(&self.output, ""))];
+            self.call_update(ToolCallUpdateFields::new().content(content), None)
         });
         updates
     }
 
     /// The update that appends output to a terminal of the client.
-    fn printed(&self, piece: &str) -> SessionUpdate {
-        let data = json!({ "terminal_id": self.terminal(), "data": for_terminal(piece) });
+    fn terminal_output(&self, piece: &str) -> SessionUpdate {
+        let data = json!({ "terminal_id": self.terminal_id(), "data": for_terminal(piece) });
         let meta = Meta::from_iter([("terminal_output".to_owned(), data)]);
-        self.update(ToolCallUpdateFields::new(), Some(meta))
+        self.call_update(ToolCallUpdateFields::new(), Some(meta))
     }
 
     /// The updates when the call ends; `image` is that of its result.
-    pub fn finish(self, result: &ToolResult, image: Option<ContentBlock>) -> Vec<SessionUpdate> {
+    pub fn finish_updates(
+        self,
+        result: &ToolResult,
+        image: Option<ContentBlock>,
+    ) -> Vec<SessionUpdate> {
         let content = self.content(result, image);
         let raw_output = raw_output(result, &content);
-        let fields = ToolCallUpdateFields::new().status(status(result)).raw_output(raw_output);
+        let fields =
+            ToolCallUpdateFields::new().status(result_status(result)).raw_output(raw_output);
         let mut fields = self.with_own_title(fields);
         let locations = self.locations(result);
-        if !locations.is_empty() && locations != self.look.locations {
+        if !locations.is_empty() && locations != self.summary.locations {
             fields = fields.locations(locations);
         }
         // The terminal itself was sent before.
@@ -284,14 +302,19 @@ impl Card {
             fields = fields.content(content);
         }
         let meta = self.has_terminal.then(|| self.terminal_end(result));
-        vec![self.update(fields, meta)]
+        vec![self.call_update(fields, meta)]
     }
 
     /// The whole call with its result, for a replay.
-    pub fn whole(self, result: &ToolResult, image: Option<ContentBlock>) -> Vec<SessionUpdate> {
+    pub fn replay_updates(
+        self,
+        result: &ToolResult,
+        image: Option<ContentBlock>,
+    ) -> Vec<SessionUpdate> {
         let content = self.content(result, image);
         let raw_output = raw_output(result, &content);
-        let mut call = self.first(status(result)).raw_output(raw_output).content(content);
+        let mut call =
+            self.first_update(result_status(result)).raw_output(raw_output).content(content);
         let locations = self.locations(result);
         if !locations.is_empty() {
             call = call.locations(locations);
@@ -299,26 +322,26 @@ impl Card {
         if self.has_terminal {
             // The call creates the terminal, and an update fills it.
             let meta = self.terminal_end(result);
-            let filled = self.update(ToolCallUpdateFields::new(), Some(meta));
+            let filled = self.call_update(ToolCallUpdateFields::new(), Some(meta));
             return vec![SessionUpdate::ToolCall(call), filled];
         }
         vec![SessionUpdate::ToolCall(call)]
     }
 
-    fn update(&self, fields: ToolCallUpdateFields, meta: Option<Meta>) -> SessionUpdate {
+    fn call_update(&self, fields: ToolCallUpdateFields, meta: Option<Meta>) -> SessionUpdate {
         let update = ToolCallUpdate::new(self.call.call_id.to_string(), fields);
         SessionUpdate::ToolCallUpdate(update.meta(meta))
     }
 
-    fn terminal(&self) -> String {
+    fn terminal_id(&self) -> String {
         self.call.call_id.to_string()
     }
 
     /// The end of a terminal: the output if none was sent, and the exit status.
     fn terminal_end(&self, result: &ToolResult) -> Meta {
         let mut meta = Meta::new();
-        let id = self.terminal();
-        if self.told == 0
+        let id = self.terminal_id();
+        if self.sent_bytes == 0
             && let Some(output) = &result.output
         {
             let data = json!({ "terminal_id": id, "data": for_terminal(output) });
@@ -335,24 +358,24 @@ impl Card {
     /// The content of a result: its text, its image and its notice.
     fn content(&self, result: &ToolResult, image: Option<ContentBlock>) -> Vec<ToolCallContent> {
         let mut content = if self.has_terminal {
-            vec![ToolCallContent::Terminal(Terminal::new(self.terminal()))]
+            vec![ToolCallContent::Terminal(Terminal::new(self.terminal_id()))]
         } else {
-            self.words(result)
+            self.diff_or_text(result)
         };
         content.extend(image.map(|image| ToolCallContent::Content(Content::new(image))));
         let output = result.output.as_deref().unwrap_or_default();
         let is_seen = |notice: &str| !self.has_terminal && output.contains(notice);
         let notice = result.notice().filter(|notice| !is_seen(notice));
-        content.extend(notice.map(|notice| text(&format!("\u{26a0} {notice}"))));
+        content.extend(notice.map(|notice| text_content(&format!("\u{26a0} {notice}"))));
         content
     }
 
     /// The diff of a result if it has one, otherwise its text.
-    fn words(&self, result: &ToolResult) -> Vec<ToolCallContent> {
+    fn diff_or_text(&self, result: &ToolResult) -> Vec<ToolCallContent> {
         if let Some(diff) = result.diff() {
             let was_there = result.details.get("created") == Some(&Value::Bool(false));
-            let before = if was_there { Before::There } else { Before::Unknown };
-            let pieces = diff::content(diff, &self.root, before);
+            let before = if was_there { FileBefore::Existed } else { FileBefore::Unknown };
+            let pieces = diff::diff_content(diff, &self.root, before);
             if !pieces.is_empty() {
                 return pieces;
             }
@@ -361,13 +384,13 @@ impl Card {
         if output.trim().is_empty() {
             return Vec::new();
         }
-        let is_plain = matches!(self.look.kind, ToolKind::Think | ToolKind::Edit);
-        vec![if is_plain { text(output) } else { text(&fenced(output, "")) }]
+        let is_plain = matches!(self.summary.kind, ToolKind::Think | ToolKind::Edit);
+        vec![if is_plain { text_content(output) } else { text_content(&fenced(output, "")) }]
     }
 
     /// The locations: from the diff of the result, or else from the arguments.
     fn locations(&self, result: &ToolResult) -> Vec<ToolCallLocation> {
-        let hunks = result.diff().map(diff::hunks).unwrap_or_default();
+        let hunks = result.diff().map(diff::parse_hunks).unwrap_or_default();
         let mut places: Vec<ToolCallLocation> = Vec::new();
         for hunk in hunks {
             let path = self.root.join(&hunk.path);
@@ -375,11 +398,11 @@ impl Card {
                 places.push(location(path, Some(hunk.line)));
             }
         }
-        if places.is_empty() { self.look.locations.clone() } else { places }
+        if places.is_empty() { self.summary.locations.clone() } else { places }
     }
 }
 
-fn status(result: &ToolResult) -> ToolCallStatus {
+fn result_status(result: &ToolResult) -> ToolCallStatus {
     if result.ok { ToolCallStatus::Completed } else { ToolCallStatus::Failed }
 }
 
@@ -442,15 +465,15 @@ fn patched_files(patch: &str) -> Vec<String> {
 }
 
 /// A title on one line, cut to `TITLE_CHARS`. Only blanks are dropped; hidden characters are spelled.
-pub fn bounded(title: &str) -> String {
+pub fn bounded_title(title: &str) -> String {
     let mut line = String::new();
     for word in title.split([' ', '\n', '\t']).filter(|word| !word.is_empty()) {
         if !line.is_empty() {
             line.push(' ');
         }
-        let head: String = word.chars().take(TITLE + 1).collect();
+        let head: String = word.chars().take(TITLE_CHARS + 1).collect();
         line.push_str(&spell_hidden(&head));
-        if let Some((end, _)) = line.char_indices().nth(TITLE) {
+        if let Some((end, _)) = line.char_indices().nth(TITLE_CHARS) {
             line.truncate(end);
             line.push('…');
             break;

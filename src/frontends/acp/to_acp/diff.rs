@@ -21,55 +21,55 @@ pub struct Hunk {
 
 /// Whether the files of a diff existed before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Before {
+pub enum FileBefore {
     /// They existed, perhaps empty.
-    There,
+    Existed,
     /// Unknown but from the diff.
     Unknown,
 }
 
 /// The hunks of a diff as content.
-pub fn content(diff: &str, root: &Path, before: Before) -> Vec<ToolCallContent> {
+pub fn diff_content(diff: &str, root: &Path, before: FileBefore) -> Vec<ToolCallContent> {
     let piece = |hunk: Hunk| {
-        let old = hunk.old.or_else(|| (before == Before::There).then(String::new));
+        let old = hunk.old.or_else(|| (before == FileBefore::Existed).then(String::new));
         ToolCallContent::Diff(Diff::new(root.join(&hunk.path), hunk.new).old_text(old))
     };
-    hunks(diff).into_iter().map(piece).collect()
+    parse_hunks(diff).into_iter().map(piece).collect()
 }
 
 /// The line of the first change in the new file.
 pub fn first_line(diff: &str) -> Option<u32> {
-    hunks(diff).first().map(|hunk| hunk.line)
+    parse_hunks(diff).first().map(|hunk| hunk.line)
 }
 
 /// Parses a unified diff. A hunk that was cut is left out, because half of it would be wrong.
-pub fn hunks(diff: &str) -> Vec<Hunk> {
+pub fn parse_hunks(diff: &str) -> Vec<Hunk> {
     let mut hunks: Vec<Hunk> = Vec::new();
-    let (mut path, mut open) = (PathBuf::new(), None::<Open>);
+    let (mut path, mut open) = (PathBuf::new(), None::<OpenHunk>);
     let mut lines = diff.split_inclusive('\n').peekable();
     while let Some(line) = lines.next() {
-        let is_inside = open.as_ref().is_some_and(Open::is_unfinished);
+        let is_inside = open.as_ref().is_some_and(OpenHunk::is_unfinished);
         if !is_inside && line.starts_with("--- ") {
-            hunks.extend(open.take().and_then(|open| open.hunk(&path)));
-            let old = name(line);
-            let new = lines.next_if(|next| next.starts_with("+++ ")).map(name);
+            hunks.extend(open.take().and_then(|open| open.into_hunk(&path)));
+            let old = header_path(line);
+            let new = lines.next_if(|next| next.starts_with("+++ ")).map(header_path);
             path = new.flatten().or(old).unwrap_or_default();
             continue;
         }
-        if !is_inside && let Some(next) = Open::at(line) {
-            hunks.extend(open.replace(next).and_then(|open| open.hunk(&path)));
+        if !is_inside && let Some(next) = OpenHunk::parse_header(line) {
+            hunks.extend(open.replace(next).and_then(|open| open.into_hunk(&path)));
             continue;
         }
         if let Some(open) = &mut open {
-            open.take(line);
+            open.push_line(line);
         }
     }
-    hunks.extend(open.and_then(|open| open.hunk(&path)));
+    hunks.extend(open.and_then(|open| open.into_hunk(&path)));
     hunks
 }
 
 /// The path of a header line; `None` for `/dev/null`.
-fn name(line: &str) -> Option<PathBuf> {
+fn header_path(line: &str) -> Option<PathBuf> {
     let rest = line.get(4..)?.trim_end_matches(['\n', '\r']);
     let rest = rest.split('\t').next().unwrap_or(rest);
     if rest == "/dev/null" {
@@ -80,7 +80,7 @@ fn name(line: &str) -> Option<PathBuf> {
 }
 
 /// A hunk that is being parsed.
-struct Open {
+struct OpenHunk {
     old: String,
     new: String,
     line: u32,
@@ -94,9 +94,9 @@ struct Open {
     last: (bool, bool),
 }
 
-impl Open {
+impl OpenHunk {
     /// Parses a header such as `@@ -1,3 +1,4 @@`.
-    fn at(line: &str) -> Option<Self> {
+    fn parse_header(line: &str) -> Option<Self> {
         let ranges = line.strip_prefix("@@ -")?.split_once(" @@")?.0;
         let (old, new) = ranges.split_once(" +")?;
         let range = |text: &str| -> Option<(u32, u32)> {
@@ -120,7 +120,7 @@ impl Open {
         self.old_left > 0 || self.new_left > 0
     }
 
-    fn take(&mut self, line: &str) {
+    fn push_line(&mut self, line: &str) {
         let (mark, text) = match line.chars().next() {
             Some(mark @ (' ' | '+' | '-' | '\\')) => (mark, line.get(1..).unwrap_or_default()),
             // Some tools leave out the space of an empty context line.
@@ -155,7 +155,7 @@ impl Open {
         }
     }
 
-    fn hunk(self, path: &Path) -> Option<Hunk> {
+    fn into_hunk(self, path: &Path) -> Option<Hunk> {
         if self.is_unfinished() {
             return None;
         }

@@ -3,14 +3,14 @@
 //! It has no clock and no channel: Events go in, updates come out. In a running Turn, a tool call is
 //! sent when it begins and again when it changes; in a replay it is sent once, with its result.
 
-mod attached;
+mod attachments;
 pub mod call;
 pub mod child;
 pub mod diff;
-mod graph;
-mod stream;
+mod message_stream;
 #[cfg(test)]
 mod tests;
+mod workflow_updates;
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -22,44 +22,44 @@ use agent_client_protocol_schema::v1::{
 };
 use serde_json::Value;
 
-pub use attached::{Attached, image_of};
+pub use attachments::{Attachments, image_of};
 
-use super::client::Client;
-use super::fault;
+use super::capabilities::ClientCapabilities;
+use super::error;
 use crate::agent::harness::ChildView;
 use crate::base::id::{CallId, EventId};
 use crate::record::event::{
-    AssistantMessage, Canonical, Ephemeral, Event, EventKind, HistoryCompaction, ProviderUsage,
-    Reasoning, RecordedFiles, Seq, Status, SubagentEvent, TerminalStatus, Tier, TurnFailed,
-    UserMessage, still_starting,
+    AssistantMessage, Canonical, Ephemeral, Event, EventKind, HistoryCompaction, PressureTier,
+    ProviderUsage, Reasoning, RecordedFiles, Seq, SessionStatus, SubagentEvent, TerminalStatus,
+    TurnFailed, UserMessage, starting_servers_text,
 };
 use crate::record::history::History;
-use call::Card;
-use child::Children;
-use graph::Graph;
-use stream::Stream;
+use call::ToolCallView;
+use child::ChildCalls;
+use message_stream::MessageStream;
+use workflow_updates::WorkflowUpdates;
 
 /// The tool whose calls are not shown, because the plan that they record is.
-const PLANNING: &str = "update_plan";
+const PLAN_TOOL: &str = "update_plan";
 
 /// The longest title, in characters.
-const TITLE: usize = 80;
+const TITLE_CHARS: usize = 80;
 
 /// Renders Events as updates; keeps what was sent of the Session so far.
 #[derive(Debug)]
-pub struct Renderer {
+pub struct UpdateRenderer {
     /// The Workspace, because paths on the wire are absolute.
     root: PathBuf,
-    client: Client,
+    client: ClientCapabilities,
     /// The size of the model's context window, in tokens.
     pub window: u64,
-    words: Stream,
-    thoughts: Stream,
+    words: MessageStream,
+    thoughts: MessageStream,
     /// Calls without a result.
-    cards: HashMap<CallId, Card>,
-    children: Children,
+    cards: HashMap<CallId, ToolCallView>,
+    children: ChildCalls,
     /// The Workflow that runs or ran last.
-    graph: Graph,
+    workflow: WorkflowUpdates,
     /// Estimated cost so far, in dollars.
     spent: Option<f64>,
     /// Tokens in the context window after the last call.
@@ -70,45 +70,45 @@ pub struct Renderer {
     /// Whether the client loaded the Session before the prompt was recorded, and must be sent the prompt.
     owes_prompt: bool,
     /// The image of the next result.
-    image: Attached,
+    image: Attachments,
 }
 
-impl Renderer {
+impl UpdateRenderer {
     /// A renderer that has rendered nothing yet.
-    pub fn new(root: PathBuf, client: Client, window: u64) -> Self {
+    pub fn new(root: PathBuf, client: ClientCapabilities, window: u64) -> Self {
         Self {
             root,
             client,
             window,
-            words: Stream::default(),
-            thoughts: Stream::default(),
+            words: MessageStream::default(),
+            thoughts: MessageStream::default(),
             cards: HashMap::new(),
-            children: Children::default(),
-            graph: Graph::default(),
+            children: ChildCalls::default(),
+            workflow: WorkflowUpdates::default(),
             spent: None,
             used: None,
             compacting: None,
             is_titled: false,
             owes_prompt: false,
-            image: Attached::default(),
+            image: Attachments::default(),
         }
     }
 
     /// Sets the image of the next result.
-    pub fn expect_image(&mut self, image: Attached) {
+    pub fn expect_image(&mut self, image: Attachments) {
         self.image = image;
     }
 
     /// Renders an Event of a running Turn.
-    pub fn hear(&mut self, event: &Event) -> Vec<SessionUpdate> {
+    pub fn render_event(&mut self, event: &Event) -> Vec<SessionUpdate> {
         match event.kind() {
-            EventKind::Canonical(fact) => self.fact(event.id(), fact),
-            EventKind::Ephemeral(notice) => self.notice(notice),
+            EventKind::Canonical(fact) => self.render_fact(event.id(), fact),
+            EventKind::Ephemeral(notice) => self.render_notice(notice),
         }
     }
 
     /// Renders the history without what was undone; calls without a result stay open.
-    pub fn replay(&mut self, history: &History, attached: &Attached) -> Vec<SessionUpdate> {
+    pub fn replay(&mut self, history: &History, attached: &Attachments) -> Vec<SessionUpdate> {
         let mut updates = Vec::new();
         // Only the last plan is sent: the model's, or that of a Workflow.
         let mut plan = None;
@@ -118,16 +118,17 @@ impl Renderer {
             let Some(fact) = event.fact() else { continue };
             match fact {
                 // The cost counts also when the Turn was undone.
-                Canonical::ProviderUsage(usage) => self.spend(usage),
+                Canonical::ProviderUsage(usage) => self.add_usage(usage),
                 Canonical::SubagentEvent(child) => {
-                    self.charge(child);
-                    updates
-                        .extend(is_live.then(|| self.children.hear(child)).into_iter().flatten());
+                    self.add_subagent_cost(child);
+                    updates.extend(
+                        is_live.then(|| self.children.render_event(child)).into_iter().flatten(),
+                    );
                 }
                 _ if !is_live => {}
                 Canonical::Plan(own) => plan = Some(plan_update(own)),
                 Canonical::WorkflowEvent(event) => {
-                    for update in self.graph.hear(event) {
+                    for update in self.workflow.render_event(event) {
                         match update {
                             SessionUpdate::Plan(_) => plan = Some(update),
                             update => updates.push(update),
@@ -135,45 +136,47 @@ impl Renderer {
                     }
                 }
                 Canonical::UserMessage(message) => {
-                    updates.extend(attached.user(event.id(), message));
+                    updates.extend(attached.user_message(event.id(), message));
                     self.is_titled = true;
                 }
-                Canonical::ToolCall(call) if call.name != PLANNING => {
-                    let card = Card::new(call, &self.root, self.client);
+                Canonical::ToolCall(call) if call.name != PLAN_TOOL => {
+                    let card = ToolCallView::new(call, &self.root, self.client);
                     self.cards.insert(call.call_id.clone(), card);
                 }
                 Canonical::ToolResult(result) => {
                     let card = self.cards.remove(&result.call_id);
-                    let image = attached.image(result);
-                    updates.extend(card.map(|card| card.whole(result, image)).unwrap_or_default());
+                    let image = attached.result_image(result);
+                    updates.extend(
+                        card.map(|card| card.replay_updates(result, image)).unwrap_or_default(),
+                    );
                 }
-                fact => updates.extend(self.fact(event.id(), fact)),
+                fact => updates.extend(self.render_fact(event.id(), fact)),
             }
         }
-        updates.extend(self.cards.values_mut().map(Card::begin));
+        updates.extend(self.cards.values_mut().map(ToolCallView::begin_update));
         updates.extend(plan);
-        updates.extend(self.standing(history));
+        updates.extend(self.session_info_updates(history));
         updates
     }
 
     /// Renders the activity of running children.
-    pub fn look(&mut self, children: &[ChildView]) -> Vec<SessionUpdate> {
-        self.children.look(children)
+    pub fn render_children(&mut self, children: &[ChildView]) -> Vec<SessionUpdate> {
+        self.children.render_activity(children)
     }
 
     /// Continues from a renderer in the middle of a Turn: what it sent that is not in the Log yet is sent
     /// again under the same ids, so that later updates match.
-    pub fn go_on_from(&mut self, other: Self, owes_prompt: bool) -> Vec<SessionUpdate> {
+    pub fn continue_from(&mut self, other: Self, owes_prompt: bool) -> Vec<SessionUpdate> {
         self.owes_prompt = owes_prompt;
         let mut updates = Vec::new();
         for (id, card) in other.cards {
             if let Some(own) = self.cards.get_mut(&id) {
-                updates.extend(card.so_far());
+                updates.extend(card.missed_updates());
                 *own = card;
             }
         }
-        let chunks = |stream: &Stream| -> Vec<ContentChunk> {
-            stream.told().map(|(id, text)| chunk(id, text)).collect()
+        let chunks = |stream: &MessageStream| -> Vec<ContentChunk> {
+            stream.open_messages().map(|(id, text)| chunk(id, text)).collect()
         };
         (self.words, self.thoughts) = (other.words, other.thoughts);
         self.compacting = other.compacting;
@@ -186,9 +189,9 @@ impl Renderer {
     pub fn catch_up(&mut self, history: &History) {
         for fact in history.facts() {
             match fact {
-                Canonical::ProviderUsage(usage) => self.spend(usage),
+                Canonical::ProviderUsage(usage) => self.add_usage(usage),
                 Canonical::SubagentEvent(life) => {
-                    self.charge(life);
+                    self.add_subagent_cost(life);
                 }
                 Canonical::UserMessage(_) => self.is_titled = true,
                 _ => {}
@@ -197,48 +200,51 @@ impl Renderer {
     }
 
     /// Updates with the title of the Session and the usage of its context window.
-    pub fn standing(&self, history: &History) -> Vec<SessionUpdate> {
-        let titled = history.first_words().map(|message| title_update(&message.text));
-        titled.into_iter().chain(self.usage()).collect()
+    pub fn session_info_updates(&self, history: &History) -> Vec<SessionUpdate> {
+        let titled = history.first_user_message().map(|message| title_update(&message.text));
+        titled.into_iter().chain(self.usage_update()).collect()
     }
 
-    fn fact(&mut self, id: &EventId, fact: &Canonical) -> Vec<SessionUpdate> {
+    fn render_fact(&mut self, id: &EventId, fact: &Canonical) -> Vec<SessionUpdate> {
         match fact {
             // The client knows the user's message, unless it loaded the Session since.
             Canonical::UserMessage(message) => {
                 let is_owed = std::mem::take(&mut self.owes_prompt);
-                let said = is_owed.then(|| Attached::default().user(id, message));
-                said.into_iter().flatten().chain(self.title(message)).collect()
+                let said = is_owed.then(|| Attachments::default().user_message(id, message));
+                said.into_iter().flatten().chain(self.title_once(message)).collect()
             }
-            Canonical::AssistantMessage(message) => self.message(id, message),
-            Canonical::Reasoning(reasoning) => self.reasoning(id, reasoning),
-            Canonical::ToolCall(call) if call.name == PLANNING => Vec::new(),
+            Canonical::AssistantMessage(message) => self.render_message(id, message),
+            Canonical::Reasoning(reasoning) => self.render_reasoning(id, reasoning),
+            Canonical::ToolCall(call) if call.name == PLAN_TOOL => Vec::new(),
             Canonical::ToolCall(call) => {
-                let mut card = Card::new(call, &self.root, self.client);
-                let update = card.begin();
+                let mut card = ToolCallView::new(call, &self.root, self.client);
+                let update = card.begin_update();
                 self.cards.insert(call.call_id.clone(), card);
                 vec![update]
             }
             Canonical::ToolResult(result) => {
-                let image = std::mem::take(&mut self.image).image(result);
+                let image = std::mem::take(&mut self.image).result_image(result);
                 let card = self.cards.remove(&result.call_id);
-                card.map(|card| card.finish(result, image)).unwrap_or_default()
+                card.map(|card| card.finish_updates(result, image)).unwrap_or_default()
             }
             Canonical::Plan(plan) => vec![plan_update(plan)],
             Canonical::ProviderUsage(usage) => {
-                self.spend(usage);
-                self.usage().into_iter().collect()
+                self.add_usage(usage);
+                self.usage_update().into_iter().collect()
             }
-            Canonical::TurnFailed(failed) => self.failure(id, failed),
+            Canonical::TurnFailed(failed) => self.render_failure(id, failed),
             Canonical::HistoryCompaction(compaction) => {
                 self.used = compaction.tokens_after.or(self.used);
-                self.compaction(id, compaction).into_iter().chain(self.usage()).collect()
+                self.render_compaction(id, compaction)
+                    .into_iter()
+                    .chain(self.usage_update())
+                    .collect()
             }
             Canonical::SubagentEvent(life) => {
-                let usage = self.charge(life).then(|| self.usage()).flatten();
-                self.children.hear(life).into_iter().chain(usage).collect()
+                let usage = self.add_subagent_cost(life).then(|| self.usage_update()).flatten();
+                self.children.render_event(life).into_iter().chain(usage).collect()
             }
-            Canonical::WorkflowEvent(event) => self.graph.hear(event),
+            Canonical::WorkflowEvent(event) => self.workflow.render_event(event),
             // Changed settings are sent where they are changed; the rest is for the Log only.
             Canonical::SessionStarted(_)
             | Canonical::PermissionDecision(_)
@@ -253,52 +259,60 @@ impl Renderer {
         }
     }
 
-    fn notice(&mut self, notice: &Ephemeral) -> Vec<SessionUpdate> {
+    fn render_notice(&mut self, notice: &Ephemeral) -> Vec<SessionUpdate> {
         match notice {
             Ephemeral::TextDelta(text) => {
-                let id = self.words.piece(text);
+                let id = self.words.push_piece(text);
                 id.map(|id| SessionUpdate::AgentMessageChunk(chunk(&id, text)))
                     .into_iter()
                     .collect()
             }
             Ephemeral::ReasoningDelta(text) => {
-                let id = self.thoughts.piece(text);
+                let id = self.thoughts.push_piece(text);
                 id.map(|id| SessionUpdate::AgentThoughtChunk(chunk(&id, text)))
                     .into_iter()
                     .collect()
             }
             Ephemeral::ToolOutputDelta { call_id, chunk } => {
                 let card = self.cards.get_mut(call_id);
-                card.and_then(|card| card.output(chunk)).into_iter().collect()
+                card.and_then(|card| card.output_update(chunk)).into_iter().collect()
             }
             // A compaction whose request waits for the budget continues after that.
-            Ephemeral::Status(Status::Compacting { .. } | Status::WaitingForBudget { .. })
-                if self.compacting.is_some() =>
-            {
-                Vec::new()
-            }
-            Ephemeral::Status(Status::Compacting { .. }) => self.begin_compaction(),
+            Ephemeral::Status(
+                SessionStatus::Compacting { .. } | SessionStatus::WaitingForBudget { .. },
+            ) if self.compacting.is_some() => Vec::new(),
+            Ephemeral::Status(SessionStatus::Compacting { .. }) => self.begin_compaction(),
             Ephemeral::Status(status) if self.compacting.is_some() => {
                 let outcome = match status {
-                    Status::Interrupted => CompactionStatus::Cancelled,
+                    SessionStatus::Interrupted => CompactionStatus::Cancelled,
                     _ => CompactionStatus::Failed,
                 };
-                self.end_compaction(outcome).into_iter().chain(self.notice(notice)).collect()
+                self.end_compaction(outcome).into_iter().chain(self.render_notice(notice)).collect()
             }
-            Ephemeral::Status(Status::Recording { call_id, files }) => {
+            Ephemeral::Status(SessionStatus::Recording { call_id, files }) => {
                 let card = self.cards.get_mut(call_id);
-                card.and_then(|card| card.hold(&RecordedFiles::words(*files))).into_iter().collect()
+                card.and_then(|card| card.hold_update(&RecordedFiles::progress_text(*files)))
+                    .into_iter()
+                    .collect()
             }
-            Ephemeral::Status(Status::Working { call_id, waiting: Some(reason), .. }) => {
+            Ephemeral::Status(SessionStatus::Working {
+                call_id, waiting: Some(reason), ..
+            }) => {
                 let card = self.cards.get_mut(call_id);
-                card.and_then(|card| card.hold(&format!("waiting {reason}"))).into_iter().collect()
+                card.and_then(|card| card.hold_update(&format!("waiting {reason}")))
+                    .into_iter()
+                    .collect()
             }
-            Ephemeral::Status(Status::Working { call_id, waiting: None, .. }) => {
+            Ephemeral::Status(SessionStatus::Working { call_id, waiting: None, .. }) => {
                 let card = self.cards.get_mut(call_id);
-                card.and_then(Card::start).into_iter().collect()
+                card.and_then(ToolCallView::start_update).into_iter().collect()
             }
-            Ephemeral::Status(Status::Starting { servers }) => {
-                vec![note_update(self.client, NoticeSeverity::Info, &still_starting(servers))]
+            Ephemeral::Status(SessionStatus::Starting { servers }) => {
+                vec![note_update(
+                    self.client,
+                    NoticeSeverity::Info,
+                    &starting_servers_text(servers),
+                )]
             }
             Ephemeral::ProviderRetry(retry) if self.client.takes_notices => {
                 let title = format!("Trying again ({}/{})", retry.attempt, retry.max_attempts);
@@ -307,13 +321,13 @@ impl Renderer {
             Ephemeral::ContextPressure(pressure) => {
                 self.used = Some(pressure.input_tokens);
                 let severity = match pressure.tier {
-                    Tier::Advisory => NoticeSeverity::Info,
-                    Tier::Warning | Tier::Critical => NoticeSeverity::Warning,
+                    PressureTier::Advisory => NoticeSeverity::Info,
+                    PressureTier::Warning | PressureTier::Critical => NoticeSeverity::Warning,
                 };
-                let words = pressure.words();
+                let words = pressure.summary();
                 let told = notice_update(severity, "The context window is filling up", &words);
                 let told = self.client.takes_notices.then_some(told);
-                told.into_iter().chain(self.usage()).collect()
+                told.into_iter().chain(self.usage_update()).collect()
             }
             // The Session's task handles permission questions.
             Ephemeral::Status(_)
@@ -324,12 +338,12 @@ impl Renderer {
     }
 
     /// Renders a compaction: as a compaction or a notice, whichever the client shows.
-    fn compaction(
+    fn render_compaction(
         &mut self,
         id: &EventId,
         compaction: &HistoryCompaction,
     ) -> Option<SessionUpdate> {
-        let words = compaction.words();
+        let words = compaction.describe();
         let id = self.compacting.take().unwrap_or_else(|| id.to_string());
         if !self.client.takes_compactions {
             let told = || notice_update(NoticeSeverity::Info, "Context compacted", &words);
@@ -357,28 +371,28 @@ impl Renderer {
         Some(SessionUpdate::CompactionUpdate(CompactionUpdate::new(id, outcome)))
     }
 
-    fn title(&mut self, message: &UserMessage) -> Vec<SessionUpdate> {
+    fn title_once(&mut self, message: &UserMessage) -> Vec<SessionUpdate> {
         if std::mem::replace(&mut self.is_titled, true) {
             return Vec::new();
         }
         vec![title_update(&message.text)]
     }
 
-    fn message(&mut self, id: &EventId, message: &AssistantMessage) -> Vec<SessionUpdate> {
-        let untold = self.words.whole(&message.text, id);
+    fn render_message(&mut self, id: &EventId, message: &AssistantMessage) -> Vec<SessionUpdate> {
+        let untold = self.words.finish_message(&message.text, id);
         untold
             .map(|(id, text)| SessionUpdate::AgentMessageChunk(chunk(&id, &text)))
             .into_iter()
-            .chain(self.at_end(message.notice()))
+            .chain(self.end_notice(message.notice()))
             .collect()
     }
 
     /// Renders the notice of a Turn that has ended.
-    fn at_end(&self, notice: Option<&str>) -> Option<SessionUpdate> {
+    fn end_notice(&self, notice: Option<&str>) -> Option<SessionUpdate> {
         notice.map(|notice| note_update(self.client, NoticeSeverity::Warning, notice))
     }
 
-    fn reasoning(&mut self, id: &EventId, reasoning: &Reasoning) -> Vec<SessionUpdate> {
+    fn render_reasoning(&mut self, id: &EventId, reasoning: &Reasoning) -> Vec<SessionUpdate> {
         if self.thoughts.close() {
             return Vec::new();
         }
@@ -392,7 +406,7 @@ impl Renderer {
         vec![SessionUpdate::AgentThoughtChunk(chunk(&id.to_string(), &text))]
     }
 
-    fn spend(&mut self, usage: &ProviderUsage) {
+    fn add_usage(&mut self, usage: &ProviderUsage) {
         if let Some(cost) = usage.estimated_cost_usd {
             *self.spent.get_or_insert(0.0) += cost;
         }
@@ -404,7 +418,7 @@ impl Renderer {
     }
 
     /// Adds the cost of a Subagent that ended, with its own Subagents; false when there is none.
-    fn charge(&mut self, life: &SubagentEvent) -> bool {
+    fn add_subagent_cost(&mut self, life: &SubagentEvent) -> bool {
         let is_own_end = life.ends_run() && !life.is_copy();
         let usage = life.usage.as_ref().filter(|_| is_own_end);
         let Some(cost) = usage.and_then(|usage| usage.estimated_cost_usd) else { return false };
@@ -412,7 +426,7 @@ impl Renderer {
         true
     }
 
-    fn usage(&self) -> Option<SessionUpdate> {
+    fn usage_update(&self) -> Option<SessionUpdate> {
         let mut update = UsageUpdate::new(self.used?, self.window);
         if let Some(spent) = self.spent {
             update = update.cost(Cost::new(spent, "USD"));
@@ -421,21 +435,21 @@ impl Renderer {
     }
 
     /// Renders the failure of a Turn as a message in place of the answer.
-    fn failure(&mut self, id: &EventId, failed: &TurnFailed) -> Vec<SessionUpdate> {
+    fn render_failure(&mut self, id: &EventId, failed: &TurnFailed) -> Vec<SessionUpdate> {
         // Open messages have ended, also those that the Log does not have.
         self.words.close();
         self.thoughts.close();
-        let notice = self.at_end(failed.notice());
+        let notice = self.end_notice(failed.notice());
         if failed.terminal_status == TerminalStatus::Interrupted {
             return notice.into_iter().collect();
         }
-        let failure = failure(&id.to_string(), &fault::told(&failed.report()));
+        let failure = failure_update(&id.to_string(), &error::report_text(&failed.report()));
         [failure].into_iter().chain(notice).collect()
     }
 }
 
 /// The message about a failure.
-pub fn failure(id: &str, told: &str) -> SessionUpdate {
+pub fn failure_update(id: &str, told: &str) -> SessionUpdate {
     SessionUpdate::AgentMessageChunk(chunk(id, &format!("\u{26a0} {told}")))
 }
 
@@ -451,7 +465,11 @@ pub fn notice_update(severity: NoticeSeverity, title: &str, words: &str) -> Sess
 }
 
 /// A notice, or a message where the client shows no notices.
-pub fn note_update(client: Client, severity: NoticeSeverity, note: &str) -> SessionUpdate {
+pub fn note_update(
+    client: ClientCapabilities,
+    severity: NoticeSeverity,
+    note: &str,
+) -> SessionUpdate {
     if client.takes_notices {
         let title = notice_title(note);
         let notice = Notice::new(severity, title.clone());
@@ -467,7 +485,7 @@ pub fn note_update(client: Client, severity: NoticeSeverity, note: &str) -> Sess
 fn notice_title(note: &str) -> String {
     let ends = [": ", "; ", ". "].into_iter().filter_map(|mark| note.find(mark));
     let clause = note.get(..ends.min().unwrap_or(note.len())).unwrap_or(note);
-    capitalised(&title(clause))
+    capitalised(&title_text(clause))
 }
 
 /// The text with a capital first letter, unless it begins with a name.
@@ -482,14 +500,14 @@ pub fn capitalised(text: &str) -> String {
 }
 
 fn title_update(text: &str) -> SessionUpdate {
-    SessionUpdate::SessionInfoUpdate(SessionInfoUpdate::new().title(title(text)))
+    SessionUpdate::SessionInfoUpdate(SessionInfoUpdate::new().title(title_text(text)))
 }
 
 /// The title of a Session from its first prompt: the beginning, on one line.
-pub fn title(text: &str) -> String {
+pub fn title_text(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let line = plain.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(TITLE) {
+    match line.char_indices().nth(TITLE_CHARS) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default().trim_end()),
         None => line,
     }

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::diff::{Hunk, hunks};
+use super::diff::{Hunk, parse_hunks};
 use super::*;
 use crate::base::id::SessionId;
-use crate::record::event::{Extra, Sequenced, Timestamp};
+use crate::record::event::{CanonicalParts, Extra, Timestamp};
 
 fn fact(type_name: &str, data: Value) -> Event {
     let raw = serde_json::value::RawValue::from_string(data.to_string()).unwrap();
     let fact = Canonical::decode(type_name, &raw);
     assert!(!matches!(fact, Canonical::Unknown(_)), "{type_name} {data}");
-    Event::sequenced(Sequenced {
+    Event::new_canonical(CanonicalParts {
         id: EventId::mint(),
         session_id: SessionId::mint(),
         seq: None,
@@ -27,19 +27,19 @@ fn fact(type_name: &str, data: Value) -> Event {
 }
 
 /// A renderer whose updates are returned as JSON.
-struct Screen(Renderer);
+struct TestRenderer(UpdateRenderer);
 
-impl Screen {
-    fn new(client: Client) -> Self {
-        Self(Renderer::new("/w".into(), client, 1000))
+impl TestRenderer {
+    fn new(client: ClientCapabilities) -> Self {
+        Self(UpdateRenderer::new("/w".into(), client, 1000))
     }
 
     fn fact(&mut self, type_name: &str, data: Value) -> Vec<Value> {
-        shown(self.0.hear(&fact(type_name, data)))
+        shown(self.0.render_event(&fact(type_name, data)))
     }
 
     fn live(&mut self, notice: &Ephemeral) -> Vec<Value> {
-        shown(self.0.notice(notice))
+        shown(self.0.render_notice(notice))
     }
 
     fn says(&mut self, text: &str) -> Vec<Value> {
@@ -59,19 +59,19 @@ fn shown(updates: Vec<SessionUpdate>) -> Vec<Value> {
 fn replayed(events: Vec<Event>) -> Vec<Value> {
     let events = events.into_iter().map(std::sync::Arc::new).collect();
     shown(
-        Screen::new(Client::default())
+        TestRenderer::new(ClientCapabilities::default())
             .0
-            .replay(&History::from_events(events), &Attached::default()),
+            .replay(&History::from_events(events), &Attachments::default()),
     )
 }
 
-fn terminals() -> Client {
-    Client { shows_terminals: true, ..Client::default() }
+fn terminals() -> ClientCapabilities {
+    ClientCapabilities { shows_terminals: true, ..ClientCapabilities::default() }
 }
 
 #[test]
 fn a_message_told_in_pieces_is_not_told_again() {
-    let mut screen = Screen::new(Client::default());
+    let mut screen = TestRenderer::new(ClientCapabilities::default());
     let first = screen.says("one ");
     let second = screen.says("two");
     assert_eq!(first[0]["messageId"], second[0]["messageId"]);
@@ -105,7 +105,7 @@ fn a_message_told_in_pieces_is_not_told_again() {
 #[test]
 fn a_thought_is_told_live_or_from_its_summary() {
     let item = json!({"item": {"summary": [{"text": "a"}, {"text": "b"}]}, "model": "m"});
-    let mut screen = Screen::new(Client::default());
+    let mut screen = TestRenderer::new(ClientCapabilities::default());
     let told = screen.fact("reasoning", item.clone());
     assert_eq!(
         (&told[0]["sessionUpdate"], &told[0]["content"]["text"]),
@@ -134,7 +134,7 @@ fn calls_are_called_what_they_run() {
         ("docs__search", json!({"query": "q"}), "docs__search q", "other"),
         ("odd", json!("text"), "odd", "other"),
     ] {
-        let mut screen = Screen::new(Client::default());
+        let mut screen = TestRenderer::new(ClientCapabilities::default());
         let call = screen.fact("tool_call", json!({"call_id": "c", "name": tool, "args": args}));
         assert_eq!(
             (call[0]["title"].as_str(), call[0]["kind"].as_str().unwrap_or("other")),
@@ -143,7 +143,8 @@ fn calls_are_called_what_they_run() {
         );
         assert_eq!(call[0]["sessionUpdate"], "tool_call");
     }
-    let look = call::Look::of("read", &json!({"path": "a.rs", "offset": 7}), Path::new("/w"));
+    let look =
+        call::CallSummary::for_call("read", &json!({"path": "a.rs", "offset": 7}), Path::new("/w"));
     assert_eq!(
         serde_json::to_value(&look.locations).unwrap(),
         json!([{"path": "/w/a.rs", "line": 7}])
@@ -158,14 +159,18 @@ fn nothing_of_a_command_vanishes_from_its_title() {
         ("echo \u{9d}0; rm -rf x\u{9c} ok", "<U+009D>"),
         ("echo \u{202e} rm -rf x", "<U+202E>"),
     ] {
-        let look = call::Look::of("bash", &json!({ "command": evil }), Path::new("/w"));
+        let look =
+            call::CallSummary::for_call("bash", &json!({ "command": evil }), Path::new("/w"));
         assert!(look.title.contains("rm -rf x") && look.title.contains(mark), "{}", look.title);
     }
     let padded = format!("ls{}; rm -rf x", " ".repeat(5000));
-    let look = call::Look::of("bash", &json!({ "command": padded }), Path::new("/w"));
+    let look = call::CallSummary::for_call("bash", &json!({ "command": padded }), Path::new("/w"));
     assert_eq!(look.title, "ls ; rm -rf x");
     let asked = json!({"path": "a\u{200b}.rs"});
-    assert_eq!(call::Look::of("edit", &asked, Path::new("/w")).title, "Edit a<U+200B>.rs");
+    assert_eq!(
+        call::CallSummary::for_call("edit", &asked, Path::new("/w")).title,
+        "Edit a<U+200B>.rs"
+    );
 }
 
 #[test]
@@ -187,13 +192,17 @@ fn tools_of_workflows_and_steps_have_human_titles() {
         ("skills_list", json!({}), "List skills"),
         ("skill_view", json!({"name": "review"}), "Read skill review"),
     ] {
-        assert_eq!(call::Look::of(tool, &args, Path::new("/w")).title, title, "{tool}");
+        assert_eq!(
+            call::CallSummary::for_call(tool, &args, Path::new("/w")).title,
+            title,
+            "{tool}"
+        );
     }
 }
 
 #[test]
 fn a_notice_has_a_title_that_says_what_it_is_about() {
-    let client = Client { takes_notices: true, ..Client::default() };
+    let client = ClientCapabilities { takes_notices: true, ..ClientCapabilities::default() };
     for (note, title) in [
         ("gpt-x takes no images: they will only be described to it", "gpt-x takes no images"),
         ("the sandbox is off: commands can do whatever you can do", "The sandbox is off"),
@@ -213,42 +222,42 @@ fn a_notice_has_a_title_that_says_what_it_is_about() {
 
 #[test]
 fn the_raw_output_does_not_repeat_what_is_shown() {
-    let finish = |client: Client, tool: &str, result: Value| {
-        let mut screen = Screen::new(client);
+    let finish = |client: ClientCapabilities, tool: &str, result: Value| {
+        let mut screen = TestRenderer::new(client);
         screen.fact("tool_call", json!({"call_id": "c", "name": tool, "args": {}}));
         screen.fact("tool_result", result).pop().unwrap()
     };
     let details = json!({"exit_code": 0});
     let ran = json!({"call_id": "c", "ok": true, "output": "lots", "details": details});
-    for client in [Client::default(), terminals()] {
+    for client in [ClientCapabilities::default(), terminals()] {
         let told = finish(client, "bash", ran.clone());
         assert_eq!(told["rawOutput"], json!({"ok": true, "details": {"exit_code": 0}}));
     }
     let diff = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n";
     let details = json!({"path": "x", "created": false, "diff": diff});
     let edited = json!({"call_id": "c", "ok": true, "output": "edited x", "details": details});
-    let told = finish(Client::default(), "edit", edited);
+    let told = finish(ClientCapabilities::default(), "edit", edited);
     let details = json!({"path": "x", "created": false});
     assert_eq!(told["rawOutput"], json!({"ok": true, "output": "edited x", "details": details}));
     let details = json!({"structured": {"a": 1}});
     let guest = json!({"call_id": "c", "ok": true, "output": "{\"a\":1}", "details": details});
-    let told = finish(Client::default(), "mcp__s__t", guest);
+    let told = finish(ClientCapabilities::default(), "mcp__s__t", guest);
     assert_eq!(told["rawOutput"], json!({"ok": true}));
     let error = json!({"kind": "not_found", "message": "no"});
     let failed = json!({"call_id": "c", "ok": false, "output": "no", "error": error});
     assert_eq!(
-        finish(Client::default(), "read", failed)["rawOutput"],
+        finish(ClientCapabilities::default(), "read", failed)["rawOutput"],
         json!({"ok": false, "error": {"kind": "not_found"}})
     );
     // An error that the content does not show stays in `rawOutput`.
     let failed = json!({"call_id": "c", "ok": false, "error": error});
-    let told = finish(Client::default(), "read", failed);
+    let told = finish(ClientCapabilities::default(), "read", failed);
     assert_eq!(told["rawOutput"], json!({"ok": false, "error": error}));
 }
 
 #[test]
 fn a_plan_is_shown_and_the_call_that_made_it_is_not() {
-    let mut screen = Screen::new(Client::default());
+    let mut screen = TestRenderer::new(ClientCapabilities::default());
     assert!(
         screen
             .fact("tool_call", json!({"call_id": "c", "name": "update_plan", "args": {}}))
@@ -272,9 +281,9 @@ fn a_plan_is_shown_and_the_call_that_made_it_is_not() {
 
 #[test]
 fn a_command_shows_its_output_in_a_fence_that_holds() {
-    let mut screen = Screen::new(Client::default());
+    let mut screen = TestRenderer::new(ClientCapabilities::default());
     screen.fact("tool_call", json!({"call_id": "c", "name": "bash", "args": {"command": "x"}}));
-    let working = Status::Working {
+    let working = SessionStatus::Working {
         call_id: CallId::new("c"),
         tool: "bash".into(),
         summary: "x".into(),
@@ -298,11 +307,11 @@ fn a_command_shows_its_output_in_a_fence_that_holds() {
 
 #[test]
 fn a_command_is_pending_while_files_are_recorded_or_no_slot_is_free() {
-    let mut screen = Screen::new(Client::default());
+    let mut screen = TestRenderer::new(ClientCapabilities::default());
     screen.fact("tool_call", json!({"call_id": "c", "name": "bash", "args": {"command": "x"}}));
     let call_id = CallId::new("c");
-    let recording = |files| Status::Recording { call_id: call_id.clone(), files };
-    let working = |waiting: Option<&str>| Status::Working {
+    let recording = |files| SessionStatus::Recording { call_id: call_id.clone(), files };
+    let working = |waiting: Option<&str>| SessionStatus::Working {
         call_id: call_id.clone(),
         tool: "bash".into(),
         summary: "x".into(),
@@ -338,7 +347,7 @@ fn the_cost_of_a_session_has_that_of_its_subagents() {
         let is_usage = |update: &&Value| update["sessionUpdate"] == "usage_update";
         updates.iter().rfind(is_usage).map(|update| update["cost"]["amount"].clone())
     };
-    let mut screen = Screen::new(Client::default());
+    let mut screen = TestRenderer::new(ClientCapabilities::default());
     assert_eq!(cost(&screen.fact("provider_usage", bill.clone())), Some(json!(1.0)));
     assert_eq!(cost(&screen.fact("subagent_event", life("started"))), None);
     assert_eq!(cost(&screen.fact("subagent_event", life("finished"))), Some(json!(1.25)));
@@ -353,15 +362,15 @@ fn the_cost_of_a_session_has_that_of_its_subagents() {
         ]
     };
     assert_eq!(cost(&replayed(told())), Some(json!(1.25)));
-    let mut screen = Screen::new(Client::default());
+    let mut screen = TestRenderer::new(ClientCapabilities::default());
     let history = History::from_events(told().into_iter().map(std::sync::Arc::new).collect());
     screen.0.catch_up(&history);
-    assert_eq!(cost(&shown(screen.0.standing(&history))), Some(json!(1.25)));
+    assert_eq!(cost(&shown(screen.0.session_info_updates(&history))), Some(json!(1.25)));
 }
 
 #[test]
 fn much_output_is_not_sent_again_and_again() {
-    let mut screen = Screen::new(Client::default());
+    let mut screen = TestRenderer::new(ClientCapabilities::default());
     screen.fact("tool_call", json!({"call_id": "c", "name": "bash", "args": {"command": "x"}}));
     let sent: Vec<usize> = (0..20_000)
         .flat_map(|_| screen.prints("a line of output\n"))
@@ -373,7 +382,7 @@ fn much_output_is_not_sent_again_and_again() {
 
 #[test]
 fn a_terminal_gets_pieces_and_an_end() {
-    let mut screen = Screen::new(terminals());
+    let mut screen = TestRenderer::new(terminals());
     let call =
         screen.fact("tool_call", json!({"call_id": "c", "name": "bash", "args": {"command": "x"}}));
     assert_eq!(call[0]["content"], json!([{"type": "terminal", "terminalId": "c"}]));
@@ -482,7 +491,7 @@ fn the_steps_of_a_run_are_the_plan_again_when_it_is_loaded() {
 
 #[test]
 fn a_failure_is_told_and_an_interrupt_is_not() {
-    let mut screen = Screen::new(Client::default());
+    let mut screen = TestRenderer::new(ClientCapabilities::default());
     let details = json!({"next_actions": ["sign in"]});
     let failed = json!({"terminal_status": "provider_error", "error_kind": "network", "error_message": "no way out", "details": details});
     let told = screen.fact("turn_failed", failed);
@@ -492,10 +501,10 @@ fn a_failure_is_told_and_an_interrupt_is_not() {
 
 #[test]
 fn a_title_is_one_short_line() {
-    assert_eq!(title("  a\n\tb  "), "a b");
-    assert_eq!(title(&"word ".repeat(40)).chars().count(), 80);
-    assert_eq!(title("\u{1b}[2Jx"), "[2Jx");
-    assert_eq!(title(""), "");
+    assert_eq!(title_text("  a\n\tb  "), "a b");
+    assert_eq!(title_text(&"word ".repeat(40)).chars().count(), 80);
+    assert_eq!(title_text("\u{1b}[2Jx"), "[2Jx");
+    assert_eq!(title_text(""), "");
 }
 
 #[track_caller]
@@ -509,7 +518,7 @@ fn check(diff: &str, expected: &[(&str, Option<&str>, &str, u32)]) {
             line: *line,
         })
         .collect();
-    assert_eq!(hunks(diff), expected, "{diff}");
+    assert_eq!(parse_hunks(diff), expected, "{diff}");
 }
 
 #[test]
@@ -534,7 +543,7 @@ fn a_diff_is_taken_apart_into_true_texts() {
 proptest! {
     #[test]
     fn any_text_can_be_taken_apart(text in "[-+ @a,0-9\n\\\\]{0,120}") {
-        hunks(&text);
+        parse_hunks(&text);
     }
 
     #[test]
@@ -546,7 +555,7 @@ proptest! {
         prop_assume!(old != new);
         let diff = similar::TextDiff::from_lines(old.as_str(), new.as_str());
         let text = diff.unified_diff().context_radius(9).header("a/x", "b/x").to_string();
-        let taken = hunks(&text);
+        let taken = parse_hunks(&text);
         prop_assert_eq!(taken.len(), 1);
         prop_assert_eq!(taken[0].old.as_deref(), Some(old.as_str()));
         prop_assert_eq!(&taken[0].new, &new);

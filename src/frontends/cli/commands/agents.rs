@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::{Value, json};
 
-use super::skills::missing;
+use super::skills::missing_path;
 use crate::base::error::Report;
 use crate::frontends::cli::commands::agents_status;
-use crate::frontends::cli::commands::agents_status::StatusArgs;
+use crate::frontends::cli::commands::agents_status::AgentsStatusArgs;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::{Context, bad_argument};
+use crate::frontends::cli::{CliContext, bad_argument};
 use crate::frontends::render::{clean, one_line};
-use crate::model::roles::{Entry, Origin, examine};
-use crate::model::skill::Flaw;
+use crate::model::roles::{RoleFile, RoleOrigin, examine_role_files};
+use crate::model::skill::FileDiagnostic;
 use crate::model::tool_spec::is_built_in;
-use crate::record::event::{PermissionMode, guest};
+use crate::record::event::{PermissionMode, split_mcp_name};
 use crate::settings::role::Role;
 
 /// Show roles, check role files, or show Subagents
@@ -32,11 +32,11 @@ use crate::settings::role::Role;
 )]
 pub struct AgentsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<AgentsAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum AgentsAction {
     /// List the roles that can be chosen here
     List,
     /// Show a role with its instructions
@@ -51,34 +51,35 @@ enum Action {
         #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
         path: Option<PathBuf>,
     },
-    Status(StatusArgs),
+    Status(AgentsStatusArgs),
 }
 
-pub fn agents(args: &AgentsArgs, context: &Context) -> Result<Exit, Report> {
-    match args.action.as_ref().unwrap_or(&Action::List) {
-        Action::List => list(context),
-        Action::Show { name } => show(name, context),
-        Action::Validate { path } => validate(path.as_deref(), context),
-        Action::Status(args) => agents_status::status(args, context),
+pub fn agents(args: &AgentsArgs, context: &CliContext) -> Result<Exit, Report> {
+    match args.action.as_ref().unwrap_or(&AgentsAction::List) {
+        AgentsAction::List => list_roles(context),
+        AgentsAction::Show { name } => show_role(name, context),
+        AgentsAction::Validate { path } => validate_role_files(path.as_deref(), context),
+        AgentsAction::Status(args) => agents_status::agents_status(args, context),
     }
 }
 
 /// Built-in roles that no role file replaces.
-fn built_in(entries: &[Entry]) -> impl Iterator<Item = &'static Role> + '_ {
+fn unreplaced_built_in_roles(entries: &[RoleFile]) -> impl Iterator<Item = &'static Role> + '_ {
     let is_replaced = |name: &str| entries.iter().any(|entry| entry.name() == name);
     Role::names().into_iter().filter(move |name| !is_replaced(name)).filter_map(Role::find)
 }
 
-fn list(context: &Context) -> Result<Exit, Report> {
-    let listed = context.roster(&context.folder()?)?.all();
+fn list_roles(context: &CliContext) -> Result<Exit, Report> {
+    let listed = context.roles(&context.current_folder()?)?.read_all();
     for flaw in &listed.broken {
-        context.notice(&format!("not used: {flaw}"));
+        context.print_notice(&format!("not used: {flaw}"));
     }
     for shadowed in &listed.shadowed {
-        context.notice(shadowed);
+        context.print_notice(shadowed);
     }
-    let mut output: Vec<Value> = built_in(&listed.entries).map(plain).collect();
-    output.extend(listed.entries.iter().map(entry));
+    let mut output: Vec<Value> =
+        unreplaced_built_in_roles(&listed.entries).map(built_in_role_json).collect();
+    output.extend(listed.entries.iter().map(role_entry_json));
     let mut text = String::new();
     for role in &output {
         let word = |key: &str| role[key].as_str().unwrap_or_default();
@@ -92,21 +93,21 @@ fn list(context: &Context) -> Result<Exit, Report> {
         "shadowed": listed.shadowed,
         "broken": listed.broken,
     });
-    context.told("agents", &text, output)
+    context.print_result("agents", &text, output)
 }
 
-fn show(name: &str, context: &Context) -> Result<Exit, Report> {
-    let roster = context.roster(&context.folder()?)?;
-    let listed = roster.all();
+fn show_role(name: &str, context: &CliContext) -> Result<Exit, Report> {
+    let roster = context.roles(&context.current_folder()?)?;
+    let listed = roster.read_all();
     let found = listed.entries.iter().find(|entry| entry.name() == name);
     let (mut output, instructions) = if let Some(found) = found {
-        for flaw in oddities(found) {
-            context.notice(&flaw.to_string());
+        for flaw in role_warnings(found) {
+            context.print_notice(&flaw.to_string());
         }
-        (entry(found), found.written.instructions.clone())
+        (role_entry_json(found), found.definition.instructions.clone())
     } else {
         let role = roster.find(name)?;
-        (plain(role), role.instructions.to_owned())
+        (built_in_role_json(role), role.instructions.to_owned())
     };
     output["instructions"] = json!(instructions);
     let mut text = String::new();
@@ -125,51 +126,51 @@ fn show(name: &str, context: &Context) -> Result<Exit, Report> {
     if !instructions.is_empty() {
         text.extend(["\n", clean(&instructions).trim_end(), "\n"]);
     }
-    context.told("agents", &text, output)
+    context.print_result("agents", &text, output)
 }
 
-fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
+fn validate_role_files(path: Option<&Path>, context: &CliContext) -> Result<Exit, Report> {
     let listed = match path {
-        Some(path) if path.exists() => examine(path),
-        Some(path) => return Err(missing(path)),
-        None => context.roster(&context.folder()?)?.all(),
+        Some(path) if path.exists() => examine_role_files(path),
+        Some(path) => return Err(missing_path(path)),
+        None => context.roles(&context.current_folder()?)?.read_all(),
     };
     if let Some(path) = path.filter(|_| listed.all.is_empty() && listed.broken.is_empty()) {
         let message = format!("there is no role in {}", path.display());
         let next = "name a TOML file, or a folder of such files".to_owned();
         return Err(bad_argument(message).with_next_actions(vec![next]));
     }
-    let odd: Vec<Flaw> = listed.all.iter().flat_map(oddities).collect();
-    let entries: Vec<Value> = listed.all.iter().map(entry).collect();
-    context.judged("agents", "role", &entries, &listed.broken, &odd)
+    let odd: Vec<FileDiagnostic> = listed.all.iter().flat_map(role_warnings).collect();
+    let entries: Vec<Value> = listed.all.iter().map(role_entry_json).collect();
+    context.print_validation("agents", "role", &entries, &listed.broken, &odd)
 }
 
 /// Warnings about a role: those of its file, and unknown tools in its list.
-fn oddities(entry: &Entry) -> Vec<Flaw> {
-    let mut odd = entry.odd.clone();
-    let named = entry.written.custom.tools.iter().flatten();
-    for name in named.filter(|name| guest(name).is_none() && !is_built_in(name)) {
+fn role_warnings(entry: &RoleFile) -> Vec<FileDiagnostic> {
+    let mut odd = entry.warnings.clone();
+    let named = entry.definition.custom.tools.iter().flatten();
+    for name in named.filter(|name| split_mcp_name(name).is_none() && !is_built_in(name)) {
         let message = format!("there is no tool `{}`", one_line(name, 60));
-        odd.push(Flaw { path: entry.path.clone(), line: entry.tools_line, message });
+        odd.push(FileDiagnostic { path: entry.path.clone(), line: entry.tools_line, message });
     }
     odd
 }
 
-fn plain(role: &'static Role) -> Value {
+fn built_in_role_json(role: &'static Role) -> Value {
     let first = role.instructions.split(['.', ';']).next().unwrap_or_default();
     let description = if first.is_empty() { "Works on what it is asked" } else { first };
     json!({
         "name": role.name,
         "description": description,
-        "origin": Origin::BuiltIn.name(),
-        "permission_mode": role.limit(&PermissionMode::Auto).to_string(),
-        "withheld_tools": role.withheld(),
+        "origin": RoleOrigin::BuiltIn.name(),
+        "permission_mode": role.limit_mode(&PermissionMode::Auto).to_string(),
+        "withheld_tools": role.withheld_tools(),
         "trusted": true,
     })
 }
 
-fn entry(entry: &Entry) -> Value {
-    let written = &entry.written;
+fn role_entry_json(entry: &RoleFile) -> Value {
+    let written = &entry.definition;
     json!({
         "name": written.name,
         "description": written.custom.description,

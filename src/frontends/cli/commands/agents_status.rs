@@ -5,51 +5,53 @@ use serde_json::{Value, json};
 
 use crate::agent::inspect;
 use crate::agent::subagent;
-use crate::agent::subagent::View;
+use crate::agent::subagent::SubagentView;
 use crate::base::error::Report;
-use crate::frontends::cli::Context;
-use crate::frontends::cli::chosen::Chosen;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
+use crate::frontends::cli::session_arg::SessionArg;
 use crate::frontends::render::{clean, one_line};
 
 /// Shown characters of a summary.
-const SUMMARY: usize = 160;
+const SUMMARY_WIDTH: usize = 160;
 
 /// Show the Subagents of a Session, running and finished
 #[derive(Debug, Args)]
 #[command(long_about = "Show the Subagents of a Session, running and finished.\n\n\
         Reads the Logs, also while another process has the Session open, and changes nothing.")]
-pub struct StatusArgs {
+pub struct AgentsStatusArgs {
     #[command(flatten)]
-    session: Chosen,
+    session: SessionArg,
 }
 
-pub fn status(args: &StatusArgs, context: &Context) -> Result<Exit, Report> {
+pub fn agents_status(args: &AgentsStatusArgs, context: &CliContext) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
-    let holder = inspect::holder_of(&root, &id);
-    let views = subagent::children(&root, &id, holder.is_some())?;
+    let holder = inspect::session_holder(&root, &id);
+    let views = subagent::read_children(&root, &id, holder.is_some())?;
     if views.is_empty() && !context.flags.json {
-        context.notice("this Session has no Subagents");
+        context.print_notice("this Session has no Subagents");
     }
-    let subagents: Vec<Value> = views.iter().map(node).collect();
+    let subagents: Vec<Value> = views.iter().map(subagent_json).collect();
     let output = json!({ "session_id": id, "pid": holder, "subagents": subagents });
-    context.told("agents", &views.iter().map(row).collect::<String>(), output)
+    context.print_result("agents", &views.iter().map(subagent_rows).collect::<String>(), output)
 }
 
-fn node(view: &View) -> Value {
-    let mut node = subagent::value(view);
+fn subagent_json(view: &SubagentView) -> Value {
+    let mut node = subagent::child_json(view);
     node["task"] = json!(view.record.task);
     node["summary"] = json!(view.record.summary);
-    node["doing"] = json!(view.doing);
+    node["doing"] = json!(view.activity);
     node["next_actions"] = json!(view.record.next_actions());
     node
 }
 
-fn row(view: &View) -> String {
+fn subagent_rows(view: &SubagentView) -> String {
     let told = clean(view.record.summary.as_deref().unwrap_or(&view.record.task));
     let first = told.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let mut rows =
-        vec![one_line(&subagent::line(view), 240), format!("  {}", one_line(first, SUMMARY))];
+    let mut rows = vec![
+        one_line(&subagent::status_line(view), 240),
+        format!("  {}", one_line(first, SUMMARY_WIDTH)),
+    ];
     let actions = view.record.next_actions();
     rows.extend(actions.iter().map(|action| format!("  try: {}", clean(action))));
     rows.join("\n") + "\n"

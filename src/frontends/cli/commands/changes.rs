@@ -6,12 +6,14 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::resume::refuse_read_only;
-use crate::agent::child_workspace::{Annex, AnnexError, Annexes, diff};
+use crate::agent::child_workspace::{
+    ChildWorkspace, ChildWorkspaceError, ChildWorkspaces, full_diff,
+};
 use crate::base::error::{Kind, Report};
 use crate::base::secret::Secrets;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::{Context, bad_argument};
-use crate::host::process::{Commands, Containment, Host};
+use crate::frontends::cli::{CliContext, bad_argument};
+use crate::host::process::{CommandRunner, Containment, HostEnvironment};
 use crate::host::workspace::Workspace;
 use crate::record::history::History;
 use crate::record::log::Log;
@@ -38,56 +40,60 @@ pub struct ChangesArgs {
 }
 
 /// A child that was named on the command line, and what is needed to work with it.
-pub struct Named {
-    pub annex: Annex,
+pub struct NamedChild {
+    pub child_workspace: ChildWorkspace,
     pub config: Config,
     /// The state root with its Log.
-    pub logs: StateRoot,
+    pub state_root: StateRoot,
 }
 
 /// Finds a child by name or Session id. Fails if it is still running.
-pub fn named(id: &str, context: &Context) -> Result<Named, Report> {
-    let here = context.folder()?;
-    let config = context.settings(Some(&here))?.config;
+pub fn find_child(id: &str, context: &CliContext) -> Result<NamedChild, Report> {
+    let here = context.current_folder()?;
+    let config = context.load_settings(Some(&here))?.config;
     let roots = context.state_roots(false)?;
-    let own = annexes(context, &config);
+    let own = child_workspaces(context, &config);
     let of_name = roots.iter().find_map(|root| {
-        let mut annexes = own.of_workspace(root).into_iter();
+        let mut annexes = own.list_for_workspace(root).into_iter();
         Some((annexes.rfind(|it| it.subagent() == Some(id))?, root.clone()))
     });
-    let (annex, config, logs) = if let Some((annex, root)) = of_name {
-        (annex, config, root)
+    let (child_workspace, config, logs) = if let Some((child_workspace, root)) = of_name {
+        (child_workspace, config, root)
     } else {
-        let (child, logs) = context.session_named(id)?;
-        let config = context.settings(Some(logs.workspace()))?.config;
-        let annexes = annexes(context, &config);
+        let (child, logs) = context.find_session(id)?;
+        let config = context.load_settings(Some(logs.workspace()))?.config;
+        let annexes = child_workspaces(context, &config);
         let found = annexes.find(&logs, &child)?;
         // The Log says whether the child ever had a Workspace of its own.
         let none = || {
             let history = Log::read(&logs, &child).map(|log| History::from_events(log.events));
-            let placed = history.ok().map(|history| annexes.place(&logs, &child, &history));
+            let placed =
+                history.ok().map(|history| annexes.find_for_session(&logs, &child, &history));
             let closed = placed.and_then(Result::err);
-            Report::from(closed.unwrap_or_else(|| AnnexError::NoAnnex(id.to_owned())))
+            Report::from(
+                closed.unwrap_or_else(|| ChildWorkspaceError::NoChildWorkspace(id.to_owned())),
+            )
         };
         (found.ok_or_else(none)?, config, logs)
     };
-    annex.refuse_busy()?;
+    child_workspace.refuse_busy()?;
     // Reading the changes stores the child's current files, which would change that state.
-    refuse_read_only(annex.child(), &logs)?;
-    Ok(Named { annex, config, logs })
+    refuse_read_only(child_workspace.child(), &logs)?;
+    Ok(NamedChild { child_workspace, config, state_root: logs })
 }
 
 /// Like `find_child`; without a name, the only child of this Workspace that has a Workspace of its own.
-pub fn named_or_only(id: Option<&str>, context: &Context) -> Result<Named, Report> {
+pub fn find_child_or_only(id: Option<&str>, context: &CliContext) -> Result<NamedChild, Report> {
     if let Some(id) = id {
-        return named(id, context);
+        return find_child(id, context);
     }
-    let config = context.settings(Some(&context.folder()?))?.config;
-    let own = annexes(context, &config);
+    let config = context.load_settings(Some(&context.current_folder()?))?.config;
+    let own = child_workspaces(context, &config);
     let roots = context.state_roots(false)?;
-    let children: Vec<Annex> = roots.iter().flat_map(|root| own.of_workspace(root)).collect();
+    let children: Vec<ChildWorkspace> =
+        roots.iter().flat_map(|root| own.list_for_workspace(root)).collect();
     match children.as_slice() {
-        [only] => named(only.child().as_str(), context),
+        [only] => find_child(only.child().as_str(), context),
         [] => Err(Report::new(Kind::NotFound, "no child has a Workspace of its own here")),
         several => {
             let ids: Vec<&str> = several.iter().map(|child| child.child().as_str()).collect();
@@ -98,68 +104,78 @@ pub fn named_or_only(id: Option<&str>, context: &Context) -> Result<Named, Repor
 }
 
 /// The child Workspaces of this user.
-pub fn annexes(context: &Context, config: &Config) -> Annexes {
-    let host = Host {
+pub fn child_workspaces(context: &CliContext, config: &Config) -> ChildWorkspaces {
+    let host = HostEnvironment {
         own_binary: "/proc/self/exe".into(),
-        environment: context.environment.all(),
+        environment: context.environment.variables(),
         containment: Containment::Best,
     };
-    Annexes::new(config, Commands::new(host, config))
+    ChildWorkspaces::new(config, CommandRunner::new(host, config))
 }
 
-pub fn changes(args: &ChangesArgs, context: &Context) -> Result<Exit, Report> {
-    let Some(id) = &args.id else { return list(context) };
-    let Named { annex, .. } = named(id, context)?;
-    let parent = Workspace::open(annex.parent_workspace())?;
-    let changes = annex.changes(&parent)?;
-    let secrets = Secrets::from_environment(context.environment.all());
-    let (text, left_out) =
-        if args.diff { diff(&changes, &annex.store(), &secrets) } else { (String::new(), 0) };
-    let mut output = changes.json();
-    output["annex"] = about(&annex);
+pub fn changes(args: &ChangesArgs, context: &CliContext) -> Result<Exit, Report> {
+    let Some(id) = &args.id else { return list_child_workspaces(context) };
+    let NamedChild { child_workspace, .. } = find_child(id, context)?;
+    let parent = Workspace::open(child_workspace.parent_workspace())?;
+    let changes = child_workspace.find_changes(&parent)?;
+    let secrets = Secrets::from_environment(context.environment.variables());
+    let (text, left_out) = if args.diff {
+        full_diff(&changes, &child_workspace.store(), &secrets)
+    } else {
+        (String::new(), 0)
+    };
+    let mut output = changes.to_json();
+    output["annex"] = child_workspace_json(&child_workspace);
     if args.diff {
         output["diff"] = json!(text);
         output["diffs_left_out"] = json!(left_out);
     }
-    let mut told = changes.told();
+    let mut listing = changes.format_list();
     if changes.is_empty() {
-        told.push_str("nothing was changed\n");
+        listing.push_str("nothing was changed\n");
     }
     if args.diff {
-        write!(told, "\n{text}").ok();
+        write!(listing, "\n{text}").ok();
     }
     if left_out > 0 {
-        writeln!(told, "# the diffs of {left_out} more files are left out").ok();
+        writeln!(listing, "# the diffs of {left_out} more files are left out").ok();
     }
-    context.told("changes", &told, output)
+    context.print_result("changes", &listing, output)
 }
 
 /// Lists the children of this Workspace that have a Workspace of their own.
-fn list(context: &Context) -> Result<Exit, Report> {
-    let config = context.settings(Some(&context.folder()?))?.config;
-    let own = annexes(context, &config);
+fn list_child_workspaces(context: &CliContext) -> Result<Exit, Report> {
+    let config = context.load_settings(Some(&context.current_folder()?))?.config;
+    let own = child_workspaces(context, &config);
     let roots = context.state_roots(false)?;
-    let annexes: Vec<Annex> = roots.iter().flat_map(|root| own.of_workspace(root)).collect();
-    let mut told = String::new();
-    for annex in &annexes {
-        let (child, mode) = (annex.child(), annex.mode().name());
-        let name = annex.subagent().map(|name| format!("  {name}")).unwrap_or_default();
-        let branch = annex.branch().map(|branch| format!("  on {branch}")).unwrap_or_default();
-        writeln!(told, "{child}  {mode}{name}{branch}  {}", annex.folder().display()).ok();
+    let annexes: Vec<ChildWorkspace> =
+        roots.iter().flat_map(|root| own.list_for_workspace(root)).collect();
+    let mut listing = String::new();
+    for child_workspace in &annexes {
+        let (child, mode) = (child_workspace.child(), child_workspace.mode().name());
+        let name = child_workspace.subagent().map(|name| format!("  {name}")).unwrap_or_default();
+        let branch =
+            child_workspace.branch().map(|branch| format!("  on {branch}")).unwrap_or_default();
+        writeln!(listing, "{child}  {mode}{name}{branch}  {}", child_workspace.folder().display())
+            .ok();
     }
     if annexes.is_empty() && !context.flags.json {
-        context.notice("no child has a Workspace of its own here");
+        context.print_notice("no child has a Workspace of its own here");
     }
-    context.told("changes", &told, annexes.iter().map(about).collect::<Vec<_>>())
+    context.print_result(
+        "changes",
+        &listing,
+        annexes.iter().map(child_workspace_json).collect::<Vec<_>>(),
+    )
 }
 
-fn about(annex: &Annex) -> Value {
+fn child_workspace_json(child_workspace: &ChildWorkspace) -> Value {
     json!({
-        "session_id": annex.child(),
-        "parent_session_id": annex.parent(),
-        "subagent_id": annex.subagent(),
-        "workspace_mode": annex.mode().name(),
-        "folder": annex.folder().to_string_lossy(),
-        "branch": annex.branch(),
+        "session_id": child_workspace.child(),
+        "parent_session_id": child_workspace.parent(),
+        "subagent_id": child_workspace.subagent(),
+        "workspace_mode": child_workspace.mode().name(),
+        "folder": child_workspace.folder().to_string_lossy(),
+        "branch": child_workspace.branch(),
     })
 }

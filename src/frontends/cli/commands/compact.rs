@@ -5,29 +5,29 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::undo::manners;
-use crate::agent::harness::{Harness, Start, Which};
+use super::undo::session_options;
+use crate::agent::harness::{Harness, SessionTarget, StartOptions};
 use crate::agent::inspect;
 use crate::agent::session::Session;
 use crate::base::error::{Kind, Report, counted};
 use crate::base::id::SessionId;
-use crate::frontends::cli::Context;
-use crate::frontends::cli::arguments::whole;
-use crate::frontends::cli::chosen::Chosen;
+use crate::frontends::cli::CliContext;
+use crate::frontends::cli::arguments::whole_number_parser;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::runner::in_runtime;
+use crate::frontends::cli::session_arg::SessionArg;
 use crate::record::compaction;
-use crate::record::compaction::{KEPT_TURNS, Nothing, Room, Trigger};
+use crate::record::compaction::{CompactionSkipped, CompactionTrigger, KEPT_TURNS, WindowBudget};
 use crate::record::event::{Canonical, HistoryCompaction, Seq};
 use crate::record::history::History;
 use crate::record::log::Log;
 use crate::record::state_dir::StateRoot;
-use crate::settings::config::{Config, DEFAULT_MODEL, Window};
+use crate::settings::config::{Config, ContextWindowSize, DEFAULT_MODEL};
 
 /// Shown lines of the checkpoint.
-const LINES: usize = 60;
+const SHOWN_LINES: usize = 60;
 /// Shown characters of a line of the checkpoint.
-const SHOWN: usize = 160;
+const SHOWN_WIDTH: usize = 160;
 
 /// Summarize older Turns of a Session to make room in the model's window
 #[derive(Debug, Args)]
@@ -44,9 +44,9 @@ const SHOWN: usize = 160;
 )]
 pub struct CompactArgs {
     #[command(flatten)]
-    session: Chosen,
+    session: SessionArg,
     /// Keep this many Turns word for word
-    #[arg(long, value_name = "N", value_parser = whole::<i64, u32>(1))]
+    #[arg(long, value_name = "N", value_parser = whole_number_parser::<i64, u32>(1))]
     keep_turns: Option<u32>,
     /// Let the Session's own model summarize the older Turns
     #[arg(long)]
@@ -54,64 +54,65 @@ pub struct CompactArgs {
 }
 
 impl CompactArgs {
-    fn keep(&self) -> usize {
+    fn kept_turns(&self) -> usize {
         self.keep_turns.map_or(KEPT_TURNS, |count| count as usize)
     }
 }
 
-pub fn compact(args: &CompactArgs, context: &Context) -> Result<Exit, Report> {
+pub fn compact(args: &CompactArgs, context: &CliContext) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
     if context.flags.dry_run {
         let reading = Log::read(&root, &id)?;
         let history = History::from_events(reading.events);
-        let config = context.settings(Some(root.workspace()))?.config;
-        let made = plan(&history, args, &config, &root, &id, context);
-        return told(made.as_ref().ok(), None, &id, context);
+        let config = context.load_settings(Some(root.workspace()))?.config;
+        let made = plan_compaction(&history, args, &config, &root, &id, context);
+        return print_compaction(made.as_ref().ok(), None, &id, context);
     }
     let recorded = if args.model_assisted {
-        with_model(args, &root, &id, context)?
+        compact_with_model(args, &root, &id, context)?
     } else {
-        alone(args, None, &root, &id, context)?
+        compact_without_model(args, None, &root, &id, context)?
     };
     let (fact, seq) = recorded.unzip();
-    told(fact.as_ref(), seq, &id, context)
+    print_compaction(fact.as_ref(), seq, &id, context)
 }
 
-type Recorded = Option<(HistoryCompaction, Seq)>;
+type RecordedCompaction = Option<(HistoryCompaction, Seq)>;
 
 /// Plans the compaction without a model.
-fn plan(
+fn plan_compaction(
     history: &History,
     args: &CompactArgs,
     config: &Config,
     root: &StateRoot,
     id: &SessionId,
-    context: &Context,
-) -> Result<HistoryCompaction, Nothing> {
+    context: &CliContext,
+) -> Result<HistoryCompaction, CompactionSkipped> {
     let model = inspect::posture_model(root, id);
     let model = model.unwrap_or_else(|| DEFAULT_MODEL.to_owned());
-    let endpoint = context.chosen(config).ok();
+    let endpoint = context.choose_credential(config).ok();
     let endpoint = endpoint.as_ref().map_or("", |chosen| chosen.credential.base_url());
-    let window = Window::new(config.context_window, (config.home.clone(), endpoint), &model);
+    let window =
+        ContextWindowSize::new(config.context_window, (config.home.clone(), endpoint), &model);
     // Instructions and tools are unknown outside a Turn, so only the conversation is counted.
-    let space = Room { window: window.tokens(), fixed: 0 };
-    let trigger = Trigger::Manual { keep: args.keep() };
-    compaction::plan(history, space, trigger).map(|plan| plan.fact)
+    let space = WindowBudget { window: window.tokens(), fixed: 0 };
+    let trigger = CompactionTrigger::Manual { keep: args.kept_turns() };
+    compaction::plan_compaction(history, space, trigger).map(|plan| plan.fact)
 }
 
 /// Compacts without a model; `reason` says why a requested model was not used.
-fn alone(
+fn compact_without_model(
     args: &CompactArgs,
     reason: Option<String>,
     root: &StateRoot,
     id: &SessionId,
-    context: &Context,
-) -> Result<Recorded, Report> {
-    let config = context.settings(Some(root.workspace()))?.config;
+    context: &CliContext,
+) -> Result<RecordedCompaction, Report> {
+    let config = context.load_settings(Some(root.workspace()))?.config;
     in_runtime(async {
-        let (session, _) = Session::open(root, id, manners(&config))?;
+        let (session, _) = Session::open(root, id, session_options(&config))?;
         let history = session.history().await?;
-        let Ok(mut fact) = plan(&history, args, &config, root, id, context) else {
+        let Ok(mut fact) = plan_compaction(&history, args, &config, root, id, context) else {
             return Ok(None);
         };
         fact.fallback_reason = reason;
@@ -121,34 +122,34 @@ fn alone(
 }
 
 /// Compacts with the Session's own model, or without one when there is no credential.
-fn with_model(
+fn compact_with_model(
     args: &CompactArgs,
     root: &StateRoot,
     id: &SessionId,
-    context: &Context,
-) -> Result<Recorded, Report> {
+    context: &CliContext,
+) -> Result<RecordedCompaction, Report> {
     let model = inspect::posture_model(root, id);
-    let opened = match context.open(root.workspace(), model.as_deref()) {
+    let opened = match context.prepare_turn(root.workspace(), model.as_deref()) {
         Ok(opened) => opened,
-        Err(report) if is_unpaid(&report) => {
-            return alone(args, Some(report.message), root, id, context);
+        Err(report) if is_not_authenticated(&report) => {
+            return compact_without_model(args, Some(report.message), root, id, context);
         }
         Err(report) => return Err(report),
     };
     in_runtime(async {
         // The embedded model's server lives as long as this.
-        let (credential, _demo) = opened.access.open().await?;
-        let harness = Harness::open(context.door(opened.loaded.config, credential)?);
-        let start = Start {
+        let (credential, _demo) = opened.access.connect().await?;
+        let harness = Harness::open(context.harness_options(opened.loaded.config, credential)?);
+        let start = StartOptions {
             workspace: root.workspace().to_owned(),
-            session: Which::Resume(id.clone()),
+            session: SessionTarget::Resume(id.clone()),
             can_ask: false,
             mcp_servers: Vec::new(),
         };
         let conversation = harness.start(start).await?;
-        let made = conversation.compact(Some(args.keep()), true).await;
+        let made = conversation.compact(Some(args.kept_turns()), true).await;
         conversation.close().await;
-        harness.settle().await;
+        harness.shut_down().await;
         let event = made?;
         Ok(event.and_then(|event| match event.fact() {
             Some(Canonical::HistoryCompaction(fact)) => Some((fact.clone(), event.seq()?)),
@@ -157,12 +158,12 @@ fn with_model(
     })
 }
 
-fn is_unpaid(report: &Report) -> bool {
+fn is_not_authenticated(report: &Report) -> bool {
     [Kind::NotAuthenticated, Kind::AuthRefused].iter().any(|kind| report.kind == kind.name())
 }
 
 /// The compaction as text for a person.
-fn preview(fact: &HistoryCompaction, id: &SessionId) -> String {
+fn preview_text(fact: &HistoryCompaction, id: &SessionId) -> String {
     let count = |number: Option<u64>| number.unwrap_or_default();
     let mut text = format!(
         "the conversation of {id} becomes about {} tokens instead of {}",
@@ -190,11 +191,11 @@ fn preview(fact: &HistoryCompaction, id: &SessionId) -> String {
     if let Value::String(summary) = &fact.summary {
         text.push_str("  the model reads in their place:\n\n");
         let lines: Vec<&str> = summary.lines().filter(|line| is_outline(line)).collect();
-        for line in lines.iter().take(LINES) {
-            writeln!(text, "  | {}", shortened(line)).ok();
+        for line in lines.iter().take(SHOWN_LINES) {
+            writeln!(text, "  | {}", shorten_line(line)).ok();
         }
-        if lines.len() > LINES {
-            let more = counted(lines.len() - LINES, "more line");
+        if lines.len() > SHOWN_LINES {
+            let more = counted(lines.len() - SHOWN_LINES, "more line");
             writeln!(text, "  | … {more}; --json shows all").ok();
         }
         text.push('\n');
@@ -208,18 +209,18 @@ fn is_outline(line: &str) -> bool {
 }
 
 /// Cuts a line of the preview; `--json` has all of it.
-fn shortened(line: &str) -> String {
-    match line.char_indices().nth(SHOWN) {
+fn shorten_line(line: &str) -> String {
+    match line.char_indices().nth(SHOWN_WIDTH) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
     }
 }
 
-fn told(
+fn print_compaction(
     fact: Option<&HistoryCompaction>,
     seq: Option<Seq>,
     id: &SessionId,
-    context: &Context,
+    context: &CliContext,
 ) -> Result<Exit, Report> {
     let is_dry_run = context.flags.dry_run;
     let output = json!({
@@ -227,16 +228,16 @@ fn told(
         "dry_run": is_dry_run,
         "seq": seq,
         "compaction": fact,
-        "reason": fact.is_none().then(|| Nothing::Small.to_string()),
+        "reason": fact.is_none().then(|| CompactionSkipped::Small.to_string()),
     });
     let Some(fact) = fact else {
         let words = "there is nothing to compact: it would not become smaller\n";
-        return context.told("compact", words, output);
+        return context.print_result("compact", words, output);
     };
-    let mut text = preview(fact, id);
+    let mut text = preview_text(fact, id);
     match seq {
         Some(seq) => writeln!(text, "recorded as Event {seq}; the Log keeps everything").ok(),
         None => writeln!(text, "nothing was changed (dry run)").ok(),
     };
-    context.told("compact", &text, output)
+    context.print_result("compact", &text, output)
 }

@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::base::error::Report;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::{Context, command, say};
+use crate::frontends::cli::{CliContext, command_grammar, print_stdout};
 
 /// Print a completion script for a shell
 #[derive(Debug, Args)]
@@ -19,9 +19,9 @@ pub struct CompletionsArgs {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "every command can fail, in the table of commands")]
-pub fn completions(args: &CompletionsArgs, _: &Context) -> Result<Exit, Report> {
+pub fn completions(args: &CompletionsArgs, _: &CliContext) -> Result<Exit, Report> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command(), "pixir", &mut script);
-    say(&String::from_utf8_lossy(&script));
+    clap_complete::generate(args.shell, &mut command_grammar(), "pixir", &mut script);
+    print_stdout(&String::from_utf8_lossy(&script));
     Ok(Exit::Answered)
 }

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use crate::base::error::Report;
 use crate::base::paths;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::{Context, bad_argument};
+use crate::frontends::cli::{CliContext, bad_argument};
 use crate::frontends::render::one_line;
 use crate::settings::config;
-use crate::settings::config::{Edit, Key, Loaded};
+use crate::settings::config::{LoadedConfig, SettingEdit, SettingKey};
 
 /// Show settings and where they come from, or change yours
 #[derive(Debug, Args)]
@@ -27,11 +27,11 @@ use crate::settings::config::{Edit, Key, Loaded};
 )]
 pub struct ConfigArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<ConfigAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum ConfigAction {
     /// Show every setting in effect here
     List {
         /// Show where each value comes from
@@ -63,25 +63,25 @@ enum Action {
     Path,
 }
 
-pub fn config(args: &ConfigArgs, context: &Context) -> Result<Exit, Report> {
-    match args.action.as_ref().unwrap_or(&Action::List { origin: false }) {
-        Action::List { origin } => list(*origin, context),
-        Action::Get { key } => get(key, context),
-        Action::Set { key, value } => {
-            let value = known(key)?.value_of(value);
-            change(key, &Edit::Set(value), context)
+pub fn config(args: &ConfigArgs, context: &CliContext) -> Result<Exit, Report> {
+    match args.action.as_ref().unwrap_or(&ConfigAction::List { origin: false }) {
+        ConfigAction::List { origin } => list_settings(*origin, context),
+        ConfigAction::Get { key } => print_setting(key, context),
+        ConfigAction::Set { key, value } => {
+            let value = find_key(key)?.parse_value(value);
+            change_setting(key, &SettingEdit::Set(value), context)
         }
-        Action::Unset { key } => change(key, &Edit::Unset, context),
-        Action::Path => path(context),
+        ConfigAction::Unset { key } => change_setting(key, &SettingEdit::Unset, context),
+        ConfigAction::Path => print_paths(context),
     }
 }
 
 /// Finds a setting by its name; the error suggests the nearest one.
-fn known(name: &str) -> Result<&'static Key, Report> {
-    Key::find(config::canonical(name)).ok_or_else(|| {
+fn find_key(name: &str) -> Result<&'static SettingKey, Report> {
+    SettingKey::find(config::canonical_name(name)).ok_or_else(|| {
         let mut actions = vec!["list all of them with `pixir config list`".to_owned()];
         let mut message = format!("`{name}` is not a setting");
-        if let Some(nearest) = Key::nearest(name) {
+        if let Some(nearest) = SettingKey::nearest_name(name) {
             message = format!("{message}, did you mean `{nearest}`?");
             actions.insert(0, format!("use `{nearest}`"));
         }
@@ -89,56 +89,61 @@ fn known(name: &str) -> Result<&'static Key, Report> {
     })
 }
 
-fn loaded(context: &Context) -> Result<Loaded, Report> {
-    let folder = context.folder().ok();
-    let loaded = context.settings(folder.as_deref())?;
+fn load_and_print_notices(context: &CliContext) -> Result<LoadedConfig, Report> {
+    let folder = context.current_folder().ok();
+    let loaded = context.load_settings(folder.as_deref())?;
     for notice in &loaded.notices {
-        context.notice(notice);
+        context.print_notice(notice);
     }
     Ok(loaded)
 }
 
-fn fact(key: &Key, loaded: &Loaded) -> Value {
+fn setting_json(key: &SettingKey, loaded: &LoadedConfig) -> Value {
     json!({
         "key": key.name,
-        "value": key.show(&loaded.config),
-        "origin": loaded.origins.of(&key.name).facts(),
+        "value": key.read_from(&loaded.config),
+        "origin": loaded.origins.get(&key.name).to_json(),
         "accepts": key.accepts(),
         "about": key.about,
-        "variable": key.variable(),
+        "variable": key.variable_name(),
         "in_workspace": key.in_workspace,
     })
 }
 
-fn list(origin: bool, context: &Context) -> Result<Exit, Report> {
-    let loaded = loaded(context)?;
-    let width = Key::shown().map(|key| key.name.len()).max().unwrap_or(0);
+fn list_settings(origin: bool, context: &CliContext) -> Result<Exit, Report> {
+    let loaded = load_and_print_notices(context)?;
+    let width = SettingKey::all_listed().map(|key| key.name.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for key in Key::shown() {
-        let value = one_line(&shown(&key.show(&loaded.config)), 100);
-        let from = loaded.origins.of(&key.name);
+    for key in SettingKey::all_listed() {
+        let value = one_line(&display_value(&key.read_from(&loaded.config)), 100);
+        let from = loaded.origins.get(&key.name);
         let from = if origin { format!("  ({}: {from})", from.layer()) } else { String::new() };
         let from = from.replace("(default: default)", "(default)");
         // Writing to a String cannot fail.
         writeln!(text, "{:width$}  {value}{from}", key.name).ok();
     }
-    let facts: Vec<Value> = Key::shown().map(|key| fact(key, &loaded)).collect();
-    context.told("config", &text, json!({ "settings": facts, "notices": loaded.notices }))
+    let facts: Vec<Value> =
+        SettingKey::all_listed().map(|key| setting_json(key, &loaded)).collect();
+    context.print_result("config", &text, json!({ "settings": facts, "notices": loaded.notices }))
 }
 
-fn get(name: &str, context: &Context) -> Result<Exit, Report> {
-    let key = known(name)?;
-    let loaded = loaded(context)?;
-    let value = key.show(&loaded.config);
+fn print_setting(name: &str, context: &CliContext) -> Result<Exit, Report> {
+    let key = find_key(name)?;
+    let loaded = load_and_print_notices(context)?;
+    let value = key.read_from(&loaded.config);
     if value.is_null() {
-        context.notice(&format!("`{}` is not set", key.name));
-        return context.told("config", "", fact(key, &loaded));
+        context.print_notice(&format!("`{}` is not set", key.name));
+        return context.print_result("config", "", setting_json(key, &loaded));
     }
-    context.told("config", &format!("{}\n", shown(&value)), fact(key, &loaded))
+    context.print_result(
+        "config",
+        &format!("{}\n", display_value(&value)),
+        setting_json(key, &loaded),
+    )
 }
 
 /// A value as a person would type it.
-fn shown(value: &Value) -> String {
+fn display_value(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
@@ -146,49 +151,52 @@ fn shown(value: &Value) -> String {
     }
 }
 
-fn change(name: &str, edit: &Edit, context: &Context) -> Result<Exit, Report> {
+fn change_setting(name: &str, edit: &SettingEdit, context: &CliContext) -> Result<Exit, Report> {
     let home = context.home()?;
-    let edited = config::change(&home, name, edit)?;
-    if *edit == Edit::Unset && !edited.is_changed {
+    let edited = config::edit_setting(&home, name, edit)?;
+    if *edit == SettingEdit::Unset && !edited.is_changed {
         // Nothing was removed: the name may be misspelled.
-        known(name)?;
+        find_key(name)?;
     }
-    if let Some(mistake) = &edited.still_wrong {
-        context.notice(&format!("still to be corrected: {mistake}"));
+    if let Some(mistake) = &edited.old_mistake {
+        context.print_notice(&format!("still to be corrected: {mistake}"));
     }
     let file = edited.file.display();
     let what = match (edit, edited.is_changed) {
         (_, false) => format!("{file} needs no change\n"),
-        (Edit::Set(value), true) => format!("{name} = {} in {file}\n", shown(value)),
-        (Edit::Unset, true) => format!("{name} is no longer in {file}\n"),
+        (SettingEdit::Set(value), true) => format!("{name} = {} in {file}\n", display_value(value)),
+        (SettingEdit::Unset, true) => format!("{name} is no longer in {file}\n"),
     };
-    overridden(name, context);
+    print_override_notice(name, context);
     let output = json!({
         "key": name,
         "file": edited.file.to_string_lossy(),
         "changed": edited.is_changed,
-        "still_wrong": edited.still_wrong,
+        "still_wrong": edited.old_mistake,
     });
-    context.told("config", &what, output)
+    context.print_result("config", &what, output)
 }
 
 /// Prints a notice if a stronger layer overrides the setting that was just changed.
-fn overridden(name: &str, context: &Context) {
-    let Ok(loaded) = context.settings(context.folder().ok().as_deref()) else { return };
-    let origin = loaded.origins.of(name);
+fn print_override_notice(name: &str, context: &CliContext) {
+    let Ok(loaded) = context.load_settings(context.current_folder().ok().as_deref()) else {
+        return;
+    };
+    let origin = loaded.origins.get(name);
     if matches!(origin.layer(), "workspace" | "environment" | "flag") {
-        context.notice(&format!("overridden here by {origin}"));
+        context.print_notice(&format!("overridden here by {origin}"));
     }
 }
 
-fn path(context: &Context) -> Result<Exit, Report> {
-    let user = context.home()?.config();
-    let workspace = context.folder().ok().map(|folder| paths::workspace_config(&folder));
+fn print_paths(context: &CliContext) -> Result<Exit, Report> {
+    let user = context.home()?.config_file();
+    let workspace =
+        context.current_folder().ok().map(|folder| paths::workspace_config_file(&folder));
     let place = |path: &Path| json!({ "path": path.to_string_lossy(), "exists": path.exists() });
     let output = json!({ "user": place(&user), "workspace": workspace.as_deref().map(place) });
     let mut text = format!("{}\n", user.display());
     if let Some(workspace) = workspace.filter(|path| path.exists()) {
         writeln!(text, "{}", workspace.display()).ok();
     }
-    context.told("config", &text, output)
+    context.print_result("config", &text, output)
 }

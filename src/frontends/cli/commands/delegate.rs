@@ -7,26 +7,27 @@ use std::path::Path;
 use clap::Args;
 use serde_json::{Map, json};
 
-use super::workflow::{LARGEST, attend_run, exit_of};
-use crate::agent::harness::{Which, WorkflowOrder};
+use super::workflow::{LARGEST_SPEC, exit_for_workflow, run_attended_workflow};
+use crate::agent::harness::{RunWorkflowOptions, SessionTarget};
 use crate::agent::workflow::{
-    DelegateCommands, DelegateSource, Delegation, Finished, Flaw, Ground, Halt, LostTemplate,
-    Outcome, Progress, SpecError, Written, delegate_plan, delegate_shown,
+    DelegateCommands, DelegateProgress, DelegateSource, Delegation, FinishedRun, HaltReason,
+    RunOutcome, SpecContext, SpecDiagnostic, SpecError, TemplateLookupError, WorkflowSource,
+    delegate_plan, delegate_shown,
 };
 use crate::base::error::{Kind, Report};
 use crate::base::files::open_regular;
 use crate::frontends::cli::exit;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::runner::{Driver, in_runtime};
-use crate::frontends::cli::{Context, bad_argument, say};
+use crate::frontends::cli::runner::{SessionRunner, in_runtime};
+use crate::frontends::cli::{CliContext, bad_argument, print_stdout};
 use crate::frontends::render::{
-    Envelope, Gone, Paper, Signalled, clean, error_text, escape_hidden,
+    JsonEnvelope, SignalCount, StdioOutput, StdoutClosed, clean, error_text, escape_hidden,
 };
 use crate::host::rpc::BlockingStream;
-use crate::record::event::{Canonical, EventKind, Heard, PermissionMode, WorkflowEvent};
+use crate::record::event::{Canonical, EventKind, ListenerItem, PermissionMode, WorkflowEvent};
 
 /// Prefix of the error when the budget is used up.
-pub const SPENT: &str = "the budget is used up: ";
+pub const BUDGET_USED_UP: &str = "the budget is used up: ";
 
 /// Run many tasks at once and get one result
 #[derive(Debug, Args)]
@@ -53,30 +54,34 @@ pub struct DelegateArgs {
     progress: bool,
 }
 
-pub fn delegate(args: &DelegateArgs, context: &Context) -> Result<Exit, Report> {
-    let mut teller = Teller {
-        paper: Paper::standard(Signalled::default()),
-        progress: args.progress.then(|| Progress::new(context.started, String::new())),
+pub fn delegate(args: &DelegateArgs, context: &CliContext) -> Result<Exit, Report> {
+    let mut progress_output = ProgressOutput {
+        output: StdioOutput::stdio(SignalCount::default()),
+        progress: args.progress.then(|| DelegateProgress::new(context.started, String::new())),
     };
     // stderr carries JSON lines only.
     let mut quiet = context.clone();
     quiet.flags.quiet |= args.progress;
-    let done = hand_over(args, &quiet, &mut teller);
+    let done = run_delegation(args, &quiet, &mut progress_output);
     match done {
         Err(report) if args.progress => {
-            let exit = exit::of_report(&report);
+            let exit = exit::exit_for_report(&report);
             if context.flags.json {
                 let took = context.started.elapsed();
-                say(&Envelope::failure("delegate", report.clone(), took).line());
+                print_stdout(&JsonEnvelope::failure("delegate", report.clone(), took).to_line());
             }
-            teller.refused(&report, exit);
+            progress_output.print_refusal(&report, exit);
             Ok(exit)
         }
         done => done,
     }
 }
 
-fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Result<Exit, Report> {
+fn run_delegation(
+    args: &DelegateArgs,
+    context: &CliContext,
+    progress_output: &mut ProgressOutput,
+) -> Result<Exit, Report> {
     if context.flags.events {
         return Err(bad_argument("--events goes with a prompt; `delegate` has --progress"));
     }
@@ -84,86 +89,105 @@ fn hand_over(args: &DelegateArgs, context: &Context, teller: &mut Teller) -> Res
         let message = "--output-schema goes with a prompt; a task states its own `output`";
         return Err(bad_argument(message));
     }
-    let workspace = context.workspace()?;
-    let mut delegation = read(args, &workspace, context)?;
-    let config = context.settings(Some(&workspace))?.config;
+    let workspace = context.admitted_workspace()?;
+    let mut delegation = read_spec(args, &workspace, context)?;
+    let config = context.load_settings(Some(&workspace))?.config;
     if let Some(most) = config.budget.timeout {
         let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(1);
         let own = &mut delegation.workflow.limits.timeout_ms;
         *own = (*own).min(most);
     }
     let wanted = &config.permission_mode;
-    let mode = config.role.map_or_else(|| wanted.clone(), |role| role.limit(wanted));
+    let mode = config.role.map_or_else(|| wanted.clone(), |role| role.limit_mode(wanted));
     refuse_writers(&delegation, &mode)?;
     if context.flags.dry_run {
         let plan = delegate_plan(&delegation, &workspace);
-        let exit = context.told("delegate", &plan.text, plan.output)?;
-        teller.over("planned", exit);
+        let exit = context.print_result("delegate", &plan.text, plan.output)?;
+        progress_output.print_end("planned", exit);
         return Ok(exit);
     }
     check_trust(&delegation, &workspace, context)?;
-    let mut opened = context.open(&workspace, None)?;
+    let mut opened = context.prepare_turn(&workspace, None)?;
     // Already the time limit of the whole delegation, so it must not also limit each child.
     opened.loaded.config.budget.timeout = None;
     in_runtime(async {
-        let mut driver = Driver::start(workspace.clone(), Which::New, opened, context).await?;
-        if let Some(progress) = &mut teller.progress {
-            *progress = Progress::new(context.started, driver.conversation.id().to_string());
+        let mut driver =
+            SessionRunner::start(workspace.clone(), SessionTarget::New, opened, context).await?;
+        if let Some(progress) = &mut progress_output.progress {
+            *progress =
+                DelegateProgress::new(context.started, driver.conversation.id().to_string());
         }
-        let order = order(&delegation);
-        let finished = attend_run(order, &mut driver, |heard| teller.hear(heard)).await?;
-        let exit = exit_of_all(&finished);
-        if show(&delegation, &finished, exit, &mut driver, context).is_ok() {
-            teller.over(finished.outcome.name(), exit);
+        let order = workflow_order(&delegation);
+        let finished =
+            run_attended_workflow(order, &mut driver, |heard| progress_output.on_event(heard))
+                .await?;
+        let exit = exit_for_delegation(&finished);
+        if print_outcome(&delegation, &finished, exit, &mut driver, context).is_ok() {
+            progress_output.print_end(finished.outcome.name(), exit);
             return Ok(exit);
         }
         // stdout may hold half an envelope, so the error goes to stderr.
-        let status = format!("workflow status {}", finished.run);
-        let status = context.command_here(&status, driver.conversation.workspace());
-        let (report, exit) = unread(driver.view.has_failed(), &status);
-        teller.refused(&report, exit);
+        let status = format!("workflow status {}", finished.run_id);
+        let status = context.command_in_workspace(&status, driver.conversation.workspace());
+        let (report, exit) = unread_answer_report(driver.view.has_failed(), &status);
+        progress_output.print_refusal(&report, exit);
         Ok(exit)
     })
 }
 
-fn order(delegation: &Delegation) -> WorkflowOrder {
+fn workflow_order(delegation: &Delegation) -> RunWorkflowOptions {
     let template = match &delegation.source {
         DelegateSource::Template(name) => Some(name.clone()),
         DelegateSource::Tasks | DelegateSource::Workflow => None,
     };
-    WorkflowOrder { workflow: delegation.workflow.clone(), template, past: None, horizon: None }
+    RunWorkflowOptions {
+        workflow: delegation.workflow.clone(),
+        template,
+        recorded_run: None,
+        time_limit: None,
+    }
 }
 
 /// Reads and checks the spec; reports all its errors at once.
-fn read(args: &DelegateArgs, workspace: &Path, context: &Context) -> Result<Delegation, Report> {
-    let text = bytes(&args.spec, context)?;
-    let limits = context.settings(Some(workspace))?.config.subagents;
-    let roster = context.roster(workspace)?;
+fn read_spec(
+    args: &DelegateArgs,
+    workspace: &Path,
+    context: &CliContext,
+) -> Result<Delegation, Report> {
+    let text = read_spec_bytes(&args.spec, context)?;
+    let limits = context.load_settings(Some(workspace))?.config.subagents;
+    let roster = context.roles(workspace)?;
     let role = |name: &str| roster.find(name).ok();
-    let ground = |arguments| Ground { role: &role, roles: roster.names(), limits, arguments };
+    let ground =
+        |arguments| SpecContext { find_role: &role, role_names: roster.names(), limits, arguments };
     let skills = context.skills(workspace)?;
     let templates = |name: &str, arguments| {
-        let written = Written::template(&skills, name).map_err(|error| lost(name, &error))?;
+        let written = WorkflowSource::find_template(&skills, name)
+            .map_err(|error| lost_template_error(name, &error))?;
         written.read(&ground(arguments))
     };
     Delegation::read(&text, &ground(Map::new()), &templates).map_err(Report::from)
 }
 
 /// The spec error for a template that cannot be loaded.
-fn lost(name: &str, error: &LostTemplate) -> SpecError {
-    let flaw = Flaw::new("", error.to_string());
+fn lost_template_error(name: &str, error: &TemplateLookupError) -> SpecError {
+    let flaw = SpecDiagnostic::new("", error.to_string());
     let known = error.known();
-    SpecError::one(if known.is_empty() { flaw } else { flaw.accepting(name, known) })
+    SpecError::single(if known.is_empty() { flaw } else { flaw.with_accepted(name, known) })
 }
 
 /// Refuses to run an untrusted template; planning it is allowed.
-fn check_trust(delegation: &Delegation, workspace: &Path, context: &Context) -> Result<(), Report> {
+fn check_trust(
+    delegation: &Delegation,
+    workspace: &Path,
+    context: &CliContext,
+) -> Result<(), Report> {
     let DelegateSource::Template(name) = &delegation.source else { return Ok(()) };
-    let written = Written::template(&context.skills(workspace)?, name);
+    let written = WorkflowSource::find_template(&context.skills(workspace)?, name);
     written.and_then(|written| written.check_trust()).map_err(Report::from)
 }
 
-fn bytes(spec: &str, context: &Context) -> Result<Vec<u8>, Report> {
+fn read_spec_bytes(spec: &str, context: &CliContext) -> Result<Vec<u8>, Report> {
     let unreadable = |error: std::io::Error| {
         bad_argument(format!("the spec {spec} cannot be read: {error}")).with_next_actions(vec![
             "name a file, or `-` for standard input; docs/delegate.md says what stands in it"
@@ -176,7 +200,7 @@ fn bytes(spec: &str, context: &Context) -> Result<Vec<u8>, Report> {
         (path, Some(cwd)) => Box::new(open_spec(&cwd.join(path)).map_err(unreadable)?),
         (path, None) => Box::new(open_spec(Path::new(path)).map_err(unreadable)?),
     };
-    from.take(LARGEST).read_to_end(&mut bytes).map_err(unreadable)?;
+    from.take(LARGEST_SPEC).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)
 }
 
@@ -202,37 +226,39 @@ fn refuse_writers(delegation: &Delegation, mode: &PermissionMode) -> Result<(), 
         ]))
 }
 
-fn show(
+fn print_outcome(
     delegation: &Delegation,
-    finished: &Finished,
+    finished: &FinishedRun,
     exit: Exit,
-    driver: &mut Driver<'_>,
-    context: &Context,
-) -> Result<(), Gone> {
+    driver: &mut SessionRunner<'_>,
+    context: &CliContext,
+) -> Result<(), StdoutClosed> {
     let workspace = driver.conversation.workspace().to_owned();
     let root = driver.conversation.state_root().clone();
-    let session = |word: &str, id: &str| context.command_here(&format!("{word} {id}"), &workspace);
-    let run = |id: &str| context.command_here(&format!("workflow resume {id}"), &workspace);
+    let session =
+        |word: &str, id: &str| context.command_in_workspace(&format!("{word} {id}"), &workspace);
+    let run = |id: &str| context.command_in_workspace(&format!("workflow resume {id}"), &workspace);
     let commands = DelegateCommands { session: &session, run: &run };
     let shown = delegate_shown(delegation, finished, &root, exit as u8, &commands);
     let text = if context.flags.json {
         let command = match finished.outcome {
-            Outcome::Completed => driver.resume_command(),
-            _ => run(&finished.run),
+            RunOutcome::Completed => driver.resume_command(),
+            _ => run(&finished.run_id),
         };
         let took = context.started.elapsed();
-        let mut envelope = Envelope::outcome("delegate", exit::word_of(exit), shown.output, took);
-        envelope.error = error_of(finished, exit, &command);
-        let envelope = envelope.having_spent(&finished.usage());
-        envelope.of_session(&finished.session_id, command).line()
+        let mut envelope =
+            JsonEnvelope::for_outcome("delegate", exit::exit_status_word(exit), shown.output, took);
+        envelope.error = incomplete_report(finished, exit, &command);
+        let envelope = envelope.with_child_usage(&finished.usage());
+        envelope.with_session(&finished.session_id, command).to_line()
     } else {
         clean(&shown.text)
     };
-    driver.view.answer(&text)
+    driver.view.write_answer(&text)
 }
 
 /// The report and exit code when the answer could not be written to stdout; only the Logs have it.
-pub fn unread(is_lost: bool, status: &str) -> (Report, Exit) {
+pub fn unread_answer_report(is_lost: bool, status: &str) -> (Report, Exit) {
     let (kind, message, exit) = if is_lost {
         (Kind::WriteFailed, "the answer could not be written", Exit::Error)
     } else {
@@ -243,7 +269,7 @@ pub fn unread(is_lost: bool, status: &str) -> (Report, Exit) {
 }
 
 /// The error of an incomplete delegation, with the command that resumes it.
-fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
+fn incomplete_report(finished: &FinishedRun, exit: Exit, command: &str) -> Option<Report> {
     let count = finished.bundles.len();
     let ready = finished.bundles.iter().filter(|bundle| bundle.dependent_safe).count();
     let (kind, why) = match exit {
@@ -251,7 +277,7 @@ fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
         Exit::TimedOut => (Kind::Timeout, "the time limit was reached: "),
         Exit::Interrupted => (Kind::Interrupted, "the delegation was cancelled: "),
         Exit::NotSignedIn => (Kind::AuthRefused, "the Provider refused the credential: "),
-        _ if finished.halt == Some(Halt::Budget) => (Kind::BudgetExceeded, SPENT),
+        _ if finished.halt == Some(HaltReason::Budget) => (Kind::BudgetExceeded, BUDGET_USED_UP),
         _ => (Kind::Incomplete, ""),
     };
     let mut actions = vec![format!("go on with what is missing: {command}")];
@@ -263,13 +289,13 @@ fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
 }
 
 /// The exit code of a delegation.
-fn exit_of_all(finished: &Finished) -> Exit {
+fn exit_for_delegation(finished: &FinishedRun) -> Exit {
     let is_refused = |summary: &str| {
         [Kind::AuthRefused, Kind::NotAuthenticated]
             .iter()
             .any(|kind| summary.starts_with(&format!("{}: ", kind.name())))
     };
-    match exit_of(finished) {
+    match exit_for_workflow(finished) {
         // All children failed because of the credential.
         Exit::NoAnswer if finished.bundles.iter().all(|bundle| is_refused(&bundle.summary)) => {
             Exit::NotSignedIn
@@ -279,42 +305,43 @@ fn exit_of_all(finished: &Finished) -> Exit {
 }
 
 /// Prints progress on stderr with `--progress`, and errors.
-struct Teller {
-    paper: Paper,
-    progress: Option<Progress>,
+struct ProgressOutput {
+    output: StdioOutput,
+    progress: Option<DelegateProgress>,
 }
 
-impl Teller {
-    fn hear(&mut self, heard: &Heard) {
+impl ProgressOutput {
+    fn on_event(&mut self, heard: &ListenerItem) {
         let Some(event) = workflow_event(heard) else { return };
-        let line = self.progress.as_mut().and_then(|progress| progress.hear(event));
-        self.tell(line);
+        let line = self.progress.as_mut().and_then(|progress| progress.apply_event(event));
+        self.print_line(line);
     }
 
-    fn over(&mut self, status: &str, exit: Exit) {
-        let line = self.progress.as_mut().map(|progress| progress.over(status, exit as u8));
-        self.tell(line);
+    fn print_end(&mut self, status: &str, exit: Exit) {
+        let line =
+            self.progress.as_mut().map(|progress| progress.finished_line(status, exit as u8));
+        self.print_line(line);
     }
 
-    fn refused(&mut self, report: &Report, exit: Exit) {
+    fn print_refusal(&mut self, report: &Report, exit: Exit) {
         let error = json!(report);
         let line = match &mut self.progress {
-            Some(progress) => progress.refused(&error, exit as u8),
+            Some(progress) => progress.refused_line(&error, exit as u8),
             None => clean(&error_text(report)),
         };
-        self.tell(Some(line));
+        self.print_line(Some(line));
     }
 
-    fn tell(&mut self, line: Option<String>) {
+    fn print_line(&mut self, line: Option<String>) {
         let Some(line) = line else { return };
         let is_json = self.progress.is_some();
         let line = if is_json { escape_hidden(&line) } else { line.into() };
-        self.paper.activity(line.as_bytes());
+        self.output.write_activity(line.as_bytes());
     }
 }
 
-fn workflow_event(heard: &Heard) -> Option<&WorkflowEvent> {
-    let Heard::Event(event) = heard else { return None };
+fn workflow_event(heard: &ListenerItem) -> Option<&WorkflowEvent> {
+    let ListenerItem::Event(event) = heard else { return None };
     match event.kind() {
         EventKind::Canonical(Canonical::WorkflowEvent(event)) => Some(event),
         EventKind::Canonical(_) | EventKind::Ephemeral(_) => None,

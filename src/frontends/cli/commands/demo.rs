@@ -12,18 +12,20 @@ use clap::Args;
 
 use super::verify;
 use super::workflow::run_example;
-use crate::agent::harness::Which;
+use crate::agent::harness::SessionTarget;
 use crate::base::error::{Kind, Report};
-use crate::base::paths::shell_word;
-use crate::frontends::cli::Context;
+use crate::base::paths::quote_shell_word;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::runner::{Driven, Driver, in_runtime};
-use crate::frontends::cli::setup::{Access, Opened};
-use crate::frontends::render::{Envelope, Look, Mode, Surface, clean};
+use crate::frontends::cli::runner::{SessionRunner, TurnRunOutcome, in_runtime};
+use crate::frontends::cli::setup::{ModelAccess, TurnSetup};
+use crate::frontends::render::{JsonEnvelope, OutputMode, Surface, ViewStyle, clean};
 use crate::record::event::Canonical;
-use crate::settings::config::{Config, Loaded, Origins};
-use crate::testing::scripted::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, EXAMPLES, Example};
+use crate::settings::config::{Config, LoadedConfig, SettingOrigins};
+use crate::testing::scripted::{
+    DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, EXAMPLE_WORKFLOWS, ExampleWorkflow,
+};
 
 /// Watch a real Turn fix a small program, without account or network
 #[derive(Debug, Args)]
@@ -36,90 +38,94 @@ use crate::testing::scripted::{DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, EXAMPLES, Ex
 )]
 pub struct DemoArgs {
     /// A shipped workflow to run instead of a Turn
-    #[arg(value_name = "WORKFLOW", value_parser = EXAMPLES.iter().map(|own| own.name).collect::<Vec<_>>())]
+    #[arg(value_name = "WORKFLOW", value_parser = EXAMPLE_WORKFLOWS.iter().map(|own| own.name).collect::<Vec<_>>())]
     workflow: Option<String>,
 }
 
-pub fn demo(args: &DemoArgs, context: &Context) -> Result<Exit, Report> {
-    let named = |name: &String| EXAMPLES.iter().find(|own| own.name == name);
+pub fn demo(args: &DemoArgs, context: &CliContext) -> Result<Exit, Report> {
+    let named = |name: &String| EXAMPLE_WORKFLOWS.iter().find(|own| own.name == name);
     match args.workflow.as_ref().and_then(named) {
-        Some(example) => workflow(example, context),
-        None => turn(context),
+        Some(example) => run_demo_workflow(example, context),
+        None => run_demo_turn(context),
     }
 }
 
 /// The settings of a demo: defaults, the embedded model and no credential.
-fn opened(context: &Context) -> Result<Opened, Report> {
+fn open_demo(context: &CliContext) -> Result<TurnSetup, Report> {
     let mut config = Config::new(context.home()?);
     DEMO_MODEL.clone_into(&mut config.model);
     config.dry_run = context.flags.dry_run;
-    let loaded = Loaded { config, notices: Vec::new(), origins: Origins::default() };
-    Ok(Opened { loaded, access: Access::Demo })
+    let loaded = LoadedConfig { config, notices: Vec::new(), origins: SettingOrigins::default() };
+    Ok(TurnSetup { loaded, access: ModelAccess::Demo })
 }
 
 /// Runs a shipped workflow on its own files, as `pixir workflow run` would.
-fn workflow(example: &Example, context: &Context) -> Result<Exit, Report> {
+fn run_demo_workflow(example: &ExampleWorkflow, context: &CliContext) -> Result<Exit, Report> {
     let file = format!("{}.json", example.name);
     let own = [(file.as_str(), example.spec)];
-    let workspace = scratch(example.files.iter().chain(&own))?;
+    let workspace = create_scratch_folder(example.files.iter().chain(&own))?;
     let arguments: Vec<String> =
         example.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let given: Vec<String> =
-        arguments.iter().map(|own| format!("--arg {}", shell_word(own))).collect();
-    let place = shell_word(&workspace.display().to_string());
-    context.notice(&format!(
+        arguments.iter().map(|own| format!("--arg {}", quote_shell_word(own))).collect();
+    let place = quote_shell_word(&workspace.display().to_string());
+    context.print_notice(&format!(
         "› pixir workflow run {file} {} --model {DEMO_MODEL} --cwd {place}\n",
         given.join(" ")
     ));
-    let ended = run_example(example.spec, &arguments, workspace.clone(), opened(context)?, context);
-    if context.flags.quiet && matches!(context.mode(), Mode::Text(_)) {
+    let ended =
+        run_example(example.spec, &arguments, workspace.clone(), open_demo(context)?, context);
+    if context.flags.quiet && matches!(context.display_mode(), OutputMode::Text(_)) {
         // Removed, because its path is not printed with --quiet.
         fs::remove_dir_all(&workspace).map_err(|error| {
             let message = format!("{place} cannot be removed: {error}");
             Report::new(Kind::WriteFailed, message)
         })?;
     } else {
-        context.notice(&format!("\n{}", removal(&place)));
+        context.print_notice(&format!("\n{}", removal_hint(&place)));
     }
     ended
 }
 
 /// The command that removes the demo's folder, which is kept so that the user can resume the Session.
-fn removal(place: &str) -> String {
+fn removal_hint(place: &str) -> String {
     format!("Remove its folder when you are done:\n  rm -r {place}")
 }
 
-fn turn(context: &Context) -> Result<Exit, Report> {
-    let workspace = scratch(DEMO_FILES)?;
-    let opened = opened(context)?;
+fn run_demo_turn(context: &CliContext) -> Result<Exit, Report> {
+    let workspace = create_scratch_folder(DEMO_FILES)?;
+    let opened = open_demo(context)?;
     in_runtime(async {
-        let mut driver = Driver::start(workspace.clone(), Which::New, opened, context).await?;
-        driver.view.notice(&format!(
+        let mut driver =
+            SessionRunner::start(workspace.clone(), SessionTarget::New, opened, context).await?;
+        driver.view.print_notice(&format!(
             "The Workspace is {}: total.sh is broken, and test.sh proves it.\n\n› {DEMO_PROMPT}\n",
             workspace.display()
         ));
-        let Driven::Ended(ending) = driver.turn(DEMO_PROMPT.to_owned()).await? else {
+        let TurnRunOutcome::Ended(ending) = driver.run_turn(DEMO_PROMPT.to_owned()).await? else {
             return Ok(Exit::Interrupted);
         };
-        let removal = removal(&shell_word(&workspace.display().to_string()));
-        if !matches!(context.mode(), Mode::Text(_)) {
-            context.notice(&removal);
+        let removal = removal_hint(&quote_shell_word(&workspace.display().to_string()));
+        if !matches!(context.display_mode(), OutputMode::Text(_)) {
+            context.print_notice(&removal);
         }
-        let told = match context.mode() {
-            Mode::Text(look) => format!("{}\n{removal}\n", evidence(&driver, look).await?),
-            Mode::Json(_) => Envelope::turn(&ending, context.started.elapsed())
-                .of_session(driver.conversation.id(), driver.resume_command())
-                .line(),
-            Mode::Events => String::new(),
+        let sections = match context.display_mode() {
+            OutputMode::Text(style) => {
+                format!("{}\n{removal}\n", evidence_text(&driver, style).await?)
+            }
+            OutputMode::Json(_) => JsonEnvelope::for_turn(&ending, context.started.elapsed())
+                .with_session(driver.conversation.id(), driver.resume_command())
+                .to_line(),
+            OutputMode::Events => String::new(),
         };
-        driver.remember();
-        driver.view.answer(&told).ok();
-        Ok(exit::of_ending(&ending))
+        driver.remember_workspace();
+        driver.view.write_answer(&sections).ok();
+        Ok(exit::exit_for_turn(&ending))
     })
 }
 
 /// What the Log shows: the test before and after, the diff, the verification, and the command to resume.
-async fn evidence(driver: &Driver<'_>, look: Look) -> Result<String, Report> {
+async fn evidence_text(driver: &SessionRunner<'_>, style: ViewStyle) -> Result<String, Report> {
     let conversation = &driver.conversation;
     let history = conversation.history().await?;
     let results = history.facts().filter_map(|fact| match fact {
@@ -132,33 +138,36 @@ async fn evidence(driver: &Driver<'_>, look: Look) -> Result<String, Report> {
         .filter_map(|result| result.output.as_deref())
         .collect();
     // The diff is already on the terminal, with the tool lines.
-    let is_seen = look.answer == look.activity && look.answer == Surface::Terminal && !look.quiet;
+    let is_seen =
+        style.answer == style.activity && style.answer == Surface::Terminal && !style.quiet;
     let diffs = results.filter_map(|result| result.diff());
-    let mut told = Vec::new();
+    let mut sections = Vec::new();
     if let [before, ..] = tests.as_slice() {
-        told.push(format!("\nThe test at first:\n{}", indented(before)));
+        sections.push(format!("\nThe test at first:\n{}", indent(before)));
     }
     for diff in diffs.filter(|_| !is_seen) {
-        told.push(format!("The change:\n{}", indented(diff)));
+        sections.push(format!("The change:\n{}", indent(diff)));
     }
     if let [_, .., after] = tests.as_slice() {
-        told.push(format!("The test now:\n{}", indented(after)));
+        sections.push(format!("The test now:\n{}", indent(after)));
     }
     let log = conversation.log_path().display();
-    told.push(format!("Everything that happened is in the Log:\n  {log}"));
+    sections.push(format!("Everything that happened is in the Log:\n  {log}"));
     let verdict = verify::verdict(conversation.state_root(), conversation.id())?;
-    told.push(format!("Does the Log prove it?\n{}", indented(&verdict)));
-    let (resume, question) = (driver.resume_command(), shell_word("what did you change?"));
-    told.push(format!("Go on with this Session:\n  {resume} {question}\n"));
-    Ok(clean(&told.join("\n\n")))
+    sections.push(format!("Does the Log prove it?\n{}", indent(&verdict)));
+    let (resume, question) = (driver.resume_command(), quote_shell_word("what did you change?"));
+    sections.push(format!("Go on with this Session:\n  {resume} {question}\n"));
+    Ok(clean(&sections.join("\n\n")))
 }
 
-fn indented(text: &str) -> String {
+fn indent(text: &str) -> String {
     text.trim_end().lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
 /// Creates a temporary folder with these files. It is not removed at the end.
-fn scratch<'f>(files: impl IntoIterator<Item = &'f (&'f str, &'f str)>) -> Result<PathBuf, Report> {
+fn create_scratch_folder<'f>(
+    files: impl IntoIterator<Item = &'f (&'f str, &'f str)>,
+) -> Result<PathBuf, Report> {
     let failed = |path: &Path, error: std::io::Error| {
         Report::new(Kind::WriteFailed, format!("{} cannot be written: {error}", path.display()))
     };

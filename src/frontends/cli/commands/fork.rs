@@ -2,13 +2,13 @@
 
 use clap::Args;
 
-use super::changes::annexes;
-use crate::agent::fork::{Cut, check_place, fork};
+use super::changes::child_workspaces;
+use crate::agent::fork::{self, ForkPoint, refuse_child_workspace};
 use crate::base::error::{Report, counted};
-use crate::frontends::cli::Context;
-use crate::frontends::cli::arguments::whole;
-use crate::frontends::cli::chosen::Chosen;
+use crate::frontends::cli::CliContext;
+use crate::frontends::cli::arguments::whole_number_parser;
 use crate::frontends::cli::exit::Exit;
+use crate::frontends::cli::session_arg::SessionArg;
 
 /// Branch off a new Session from another one
 #[derive(Debug, Args)]
@@ -23,36 +23,36 @@ use crate::frontends::cli::exit::Exit;
 )]
 pub struct ForkArgs {
     #[command(flatten)]
-    session: Chosen,
+    session: SessionArg,
     /// Copy this many Turns
     #[arg(long, value_name = "TURN", conflicts_with = "to_seq")]
-    #[arg(value_parser = whole::<usize, usize>(0))]
+    #[arg(value_parser = whole_number_parser::<usize, usize>(0))]
     at: Option<usize>,
     /// Copy everything up to this seq of the Log
-    #[arg(long, value_name = "N", value_parser = whole::<u64, u64>(0))]
+    #[arg(long, value_name = "N", value_parser = whole_number_parser::<u64, u64>(0))]
     to_seq: Option<u64>,
     /// Add a summary of what happened after that point
     #[arg(long)]
     summarize: bool,
 }
 
-pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
+pub fn fork_session(args: &ForkArgs, context: &CliContext) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
     let cut = match (args.at, args.to_seq) {
-        (Some(turn), _) => Cut::AfterTurn(turn),
-        (None, Some(seq)) => Cut::At(seq),
-        (None, None) => Cut::End,
+        (Some(turn), _) => ForkPoint::AfterTurn(turn),
+        (None, Some(seq)) => ForkPoint::AtSeq(seq),
+        (None, None) => ForkPoint::End,
     };
-    let annexes = annexes(context, &context.user_settings()?);
-    check_place(&annexes, &root, &id)?;
+    let annexes = child_workspaces(context, &context.load_user_settings()?);
+    refuse_child_workspace(&annexes, &root, &id)?;
     let to = root.for_fork(&context.home()?);
-    let forked = fork(&root, &to, &id, cut, args.summarize, context.flags.dry_run)?;
-    let mut envelope = context.envelope("fork", &forked)?;
+    let forked = fork::fork_session(&root, &to, &id, cut, args.summarize, context.flags.dry_run)?;
+    let mut envelope = context.success_envelope("fork", &forked)?;
     if let Some(id) = &forked.session_id {
-        envelope = envelope.of_session(id, context.resume_command_of(id, &root));
+        envelope = envelope.with_session(id, context.resume_command_of(id, &root));
     }
     if context.flags.json {
-        return Ok(context.answer(&envelope, ""));
+        return Ok(context.print_envelope(&envelope, ""));
     }
     let end = args.to_seq.map(|seq| format!(", up to Event {seq}")).unwrap_or_default();
     let what = format!("{} of {id}{end}", counted(forked.turns, "Turn"));
@@ -63,17 +63,17 @@ pub fn run(args: &ForkArgs, context: &Context) -> Result<Exit, Report> {
         }
         None => format!("a fork would copy {what}\nnothing was made (dry run)\n"),
     };
-    let exit = context.answer(&envelope, &told);
+    let exit = context.print_envelope(&envelope, &told);
     if let Some(problem) = root.problem() {
         let place = to.folder().path();
         let verb = if context.flags.dry_run { "would be" } else { "is" };
-        context.notice(&format!(
+        context.print_notice(&format!(
             "{problem}: the fork {verb} kept in {}, and its earlier Turns cannot be taken back",
             place.display()
         ));
     }
     if args.summarize && !forked.is_summarized {
-        context.notice("nothing happened after that point, so there is nothing to summarize");
+        context.print_notice("nothing happened after that point, so there is nothing to summarize");
     }
     Ok(exit)
 }

@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::changes::annexes;
-use crate::agent::child_workspace::{Annexes, Closed};
+use super::changes::child_workspaces;
+use crate::agent::child_workspace::{ChildWorkspaces, CloseOutcome};
 use crate::agent::inspect;
-use crate::agent::inspect::{Cleared, Plan, Waste, Wish};
+use crate::agent::inspect::{GarbageItem, GcOptions, GcPlan, GcResult};
 use crate::base::error::{Kind, Report, counted};
 use crate::base::paths::as_texts;
-use crate::frontends::cli::arguments::whole;
+use crate::frontends::cli::arguments::whole_number_parser;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::runner::in_runtime;
-use crate::frontends::cli::{Context, bad_argument};
+use crate::frontends::cli::{CliContext, bad_argument};
 use crate::record::state_dir;
-use crate::settings::config::duration;
+use crate::settings::config::parse_duration;
 
 /// Shown items per Workspace.
-const SHOWN: usize = 30;
+const SHOWN_ROWS: usize = 30;
 
 /// Remove files that Pixir no longer needs
 #[derive(Debug, Args)]
@@ -43,93 +43,99 @@ pub struct GcArgs {
     older_than: Option<String>,
     /// Keep this many of the newest Sessions of each Workspace
     #[arg(long, value_name = "N", default_value_t = 0, requires = "older_than")]
-    #[arg(value_parser = whole::<usize, usize>(0))]
+    #[arg(value_parser = whole_number_parser::<usize, usize>(0))]
     keep: usize,
     /// Include every Workspace that you used
     #[arg(long)]
     all: bool,
 }
 
-pub fn gc(args: &GcArgs, context: &Context) -> Result<Exit, Report> {
+pub fn gc(args: &GcArgs, context: &CliContext) -> Result<Exit, Report> {
     let older_than = args.older_than.as_deref().map(|age| {
-        duration(age).ok_or_else(|| {
+        parse_duration(age).ok_or_else(|| {
             bad_argument(format!("--older-than {age}: must be an age such as 90s, 30d or 12w"))
         })
     });
-    let wish = Wish { older_than: older_than.transpose()?, keep: args.keep };
+    let options = GcOptions { older_than: older_than.transpose()?, keep: args.keep };
     let home = context.home()?;
-    let mut plans: Vec<Plan> = Vec::new();
+    let mut plans: Vec<GcPlan> = Vec::new();
     let mut refused: Vec<(PathBuf, String)> = Vec::new();
     for workspace in context.workspaces(args.all)? {
         let mut own = Vec::new();
-        let roots = state_dir::readable(&home, &workspace);
+        let roots = state_dir::readable_roots(&home, &workspace);
         for root in roots.into_iter().filter(|root| root.problem().is_none()) {
-            match inspect::plan(&root, wish) {
+            match inspect::plan_gc(&root, options) {
                 Ok(plan) => own.push(plan),
                 // A state root that cannot be read does not stop the others.
                 Err(error) => refused.push((workspace.clone(), Report::describe(&error).message)),
             }
         }
-        let drafts = inspect::drafts(&workspace);
+        let drafts = inspect::abandoned_drafts(&workspace);
         if own.is_empty() {
-            own.push(Plan { workspace, ..Plan::default() });
+            own.push(GcPlan { workspace, ..GcPlan::default() });
         }
         if let Some(first) = own.first_mut() {
             first.waste.extend(drafts);
         }
         plans.extend(own);
     }
-    let home_plan = || Plan {
-        workspace: home.folder().to_owned(),
-        waste: inspect::home_waste(&home),
-        ..Plan::default()
+    let home_plan = || GcPlan {
+        workspace: home.path().to_owned(),
+        waste: inspect::home_garbage(&home),
+        ..GcPlan::default()
     };
     let mut at_home = home_plan();
-    let annexes = annexes(context, &context.user_settings()?);
-    let nobodys = Plan {
-        workspace: home.annexes(),
-        waste: annexes.waste().into_iter().map(|(id, at)| inspect::annex(id, at)).collect(),
-        ..Plan::default()
+    let annexes = child_workspaces(context, &context.load_user_settings()?);
+    let unreferenced = GcPlan {
+        workspace: home.child_workspaces(),
+        waste: annexes
+            .list_garbage()
+            .into_iter()
+            .map(|(id, at)| inspect::child_workspace_garbage(id, at))
+            .collect(),
+        ..GcPlan::default()
     };
-    let gone = inspect::gone(&home);
-    let mut done = Cleared::default();
+    let gone = inspect::gone_workspaces(&home);
+    let mut done = GcResult::default();
     if args.apply {
-        add(&mut done, collect(&annexes, &nobodys)?);
+        add_cleared(&mut done, collect_child_workspaces(&annexes, &unreferenced)?);
         for plan in &plans {
-            add(&mut done, inspect::clear(plan));
+            add_cleared(&mut done, inspect::clear_garbage(plan));
         }
         // State may be empty now.
         at_home = home_plan();
-        add(&mut done, inspect::clear(&at_home));
+        add_cleared(&mut done, inspect::clear_garbage(&at_home));
         if !gone.is_empty()
-            && let Err(error) = inspect::forget_gone(&home)
+            && let Err(error) = inspect::forget_gone_workspaces(&home)
         {
             done.failed.push((home.workspaces(), error.to_string()));
         }
     }
     done.failed.extend(refused);
-    let all: Vec<&Plan> = plans.iter().chain([&at_home, &nobodys]).collect();
-    let envelope = context.envelope("gc", output(&all, &gone, args.apply, &done))?;
-    let envelope = envelope.failing(first_failure(&done));
-    Ok(context.answer(&envelope, &told(&all, &gone, args.apply, &done)))
+    let all: Vec<&GcPlan> = plans.iter().chain([&at_home, &unreferenced]).collect();
+    let envelope = context.success_envelope("gc", gc_json(&all, &gone, args.apply, &done))?;
+    let envelope = envelope.with_error(first_failure(&done));
+    Ok(context.print_envelope(&envelope, &gc_text(&all, &gone, args.apply, &done)))
 }
 
 /// Removes the Workspaces of deleted children, and of children whose changes are all merged; a dirty worktree stays
 /// and is listed.
-fn collect(annexes: &Annexes, plan: &Plan) -> Result<Cleared, Report> {
-    let mut cleared = Cleared::default();
+fn collect_child_workspaces(annexes: &ChildWorkspaces, plan: &GcPlan) -> Result<GcResult, Report> {
+    let mut cleared = GcResult::default();
     if plan.waste.is_empty() {
         return Ok(cleared);
     }
-    let collected = in_runtime(async { Ok(annexes.collect_all().await) })?;
+    let collected = in_runtime(async { Ok(annexes.remove_merged().await) })?;
     for (child, closed) in collected {
         let waste = plan.waste.iter().find(|waste| waste.session_id.as_ref() == Some(&child));
         match closed {
-            Ok(Closed::Removed { .. }) => {
+            Ok(CloseOutcome::Removed { .. }) => {
                 cleared.count += 1;
                 cleared.bytes += waste.map_or(0, |waste| waste.bytes);
             }
-            Ok(Closed::Kept { .. }) => cleared.spared.extend(waste.map(|waste| waste.path.clone())),
+            Ok(CloseOutcome::Kept { .. }) => {
+                cleared.spared.extend(waste.map(|waste| waste.path.clone()))
+            }
             Err(error) => {
                 let path = waste.map_or_else(PathBuf::new, |waste| waste.path.clone());
                 cleared.failed.push((path, error.to_string()));
@@ -139,14 +145,14 @@ fn collect(annexes: &Annexes, plan: &Plan) -> Result<Cleared, Report> {
     Ok(cleared)
 }
 
-fn add(sum: &mut Cleared, more: Cleared) {
+fn add_cleared(sum: &mut GcResult, more: GcResult) {
     sum.count += more.count;
     sum.bytes += more.bytes;
     sum.spared.extend(more.spared);
     sum.failed.extend(more.failed);
 }
 
-fn output(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> Value {
+fn gc_json(plans: &[&GcPlan], gone: &[PathBuf], applied: bool, done: &GcResult) -> Value {
     let failed: Vec<Value> = done
         .failed
         .iter()
@@ -166,29 +172,29 @@ fn output(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> V
     })
 }
 
-fn first_failure(done: &Cleared) -> Option<Report> {
+fn first_failure(done: &GcResult) -> Option<Report> {
     let (path, reason) = done.failed.first()?;
     let report = Report::new(Kind::WriteFailed, format!("{}: {reason}", path.display()));
     Some(report.with_details(json!({ "path": path.to_string_lossy() })))
 }
 
-fn told(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> String {
+fn gc_text(plans: &[&GcPlan], gone: &[PathBuf], applied: bool, done: &GcResult) -> String {
     let mut text = String::new();
     for plan in plans.iter().filter(|plan| !plan.waste.is_empty() || !plan.kept.is_empty()) {
         // Writing to a String cannot fail.
         writeln!(text, "{}", plan.workspace.display()).ok();
-        for thing in plan.waste.iter().take(SHOWN) {
+        for thing in plan.waste.iter().take(SHOWN_ROWS) {
             writeln!(
                 text,
                 "  {:<14} {:>9}  {}",
                 thing.kind,
-                size(thing.bytes),
-                short(thing, &plan.workspace)
+                display_size(thing.bytes),
+                short_path(thing, &plan.workspace)
             )
             .ok();
         }
-        if plan.waste.len() > SHOWN {
-            writeln!(text, "  and {} more", plan.waste.len() - SHOWN).ok();
+        if plan.waste.len() > SHOWN_ROWS {
+            writeln!(text, "  and {} more", plan.waste.len() - SHOWN_ROWS).ok();
         }
         for kept in &plan.kept {
             writeln!(text, "  kept: {}, because {}", kept.session_id, kept.reason).ok();
@@ -209,13 +215,13 @@ fn told(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> Str
         (0, _) => "there is nothing to remove".to_owned(),
         (_, true) => {
             let removed = counted(done.count + gone.len(), "thing");
-            format!("removed {removed}, {}", size(done.bytes))
+            format!("removed {removed}, {}", display_size(done.bytes))
         }
         (count, false) => {
             let things = counted(count, "thing");
             format!(
                 "{things}, {}, would be removed; nothing was removed (add --apply)",
-                size(bytes)
+                display_size(bytes)
             )
         }
     };
@@ -224,12 +230,12 @@ fn told(plans: &[&Plan], gone: &[PathBuf], applied: bool, done: &Cleared) -> Str
     text
 }
 
-fn short(thing: &Waste, workspace: &Path) -> String {
+fn short_path(thing: &GarbageItem, workspace: &Path) -> String {
     thing.path.strip_prefix(workspace).unwrap_or(&thing.path).display().to_string()
 }
 
 /// Bytes as people read them.
-fn size(bytes: u64) -> String {
+fn display_size(bytes: u64) -> String {
     match bytes {
         0..10_000 => format!("{bytes} B"),
         10_000..10_000_000 => format!("{} KB", bytes / 1000),

@@ -5,29 +5,29 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::resume::refuse_gone;
-use crate::agent::harness::{Harness, Preview, Supposed};
+use super::resume::refuse_missing_workspace;
+use crate::agent::harness::{Harness, PreviewAssumptions, RequestPreview};
 use crate::agent::inspect;
-use crate::agent::inspect::{Anatomy, METHOD, anatomy};
+use crate::agent::inspect::{RequestAnatomy, TOKEN_METHOD, dissect_request};
 use crate::base::error::{Kind, Report, counted};
 use crate::base::id::SessionId;
-use crate::frontends::cli::arguments::whole;
-use crate::frontends::cli::chosen::Chosen;
+use crate::frontends::cli::arguments::whole_number_parser;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::{Context, say};
+use crate::frontends::cli::session_arg::SessionArg;
+use crate::frontends::cli::{CliContext, print_stdout};
 use crate::frontends::render::{clean, one_line};
 use crate::host::workspace::Workspace;
 use crate::model::credential::Credential;
 use crate::record::event::Seq;
 use crate::record::history::History;
-use crate::record::log::{Log, Reading};
+use crate::record::log::{Log, LogContents};
 use crate::record::state_dir::StateRoot;
 use crate::settings::config::Config;
 use crate::settings::config::models::Model;
 use crate::testing::scripted::DEMO_MODEL;
 
 /// Placeholder for an endpoint; nothing is sent.
-const NOWHERE: &str = "http://127.0.0.1:9/v1";
+const UNUSED_ENDPOINT: &str = "http://127.0.0.1:9/v1";
 
 /// Show the next request to the model, without sending it
 #[derive(Debug, Args)]
@@ -42,9 +42,9 @@ const NOWHERE: &str = "http://127.0.0.1:9/v1";
 )]
 pub struct InspectReplayArgs {
     #[command(flatten)]
-    session: Chosen,
+    session: SessionArg,
     /// Assume that the Log ends with this seq
-    #[arg(long, value_name = "N", value_parser = whole::<u64, Seq>(0))]
+    #[arg(long, value_name = "N", value_parser = whole_number_parser::<u64, Seq>(0))]
     after_seq: Option<Seq>,
     /// Show every item
     #[arg(long)]
@@ -54,31 +54,31 @@ pub struct InspectReplayArgs {
     prompt: Option<String>,
 }
 
-pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exit, Report> {
+pub fn inspect_replay(args: &InspectReplayArgs, context: &CliContext) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
-    refuse_gone(&id, &root)?;
+    refuse_missing_workspace(&id, &root)?;
     let folder = root.workspace();
     let reading = Log::read(&root, &id)?;
-    let holder = inspect::holder_of(&root, &id);
+    let holder = inspect::session_holder(&root, &id);
     let mut events = reading.events.clone();
     if let Some(last) = args.after_seq {
         events.retain(|event| event.seq().is_none_or(|seq| seq <= last));
     }
     let (events_in_all, events_looked_at) = (reading.events.len(), events.len());
     let history = History::from_events(events);
-    let supposed = Supposed {
+    let supposed = PreviewAssumptions {
         prompt: args.prompt.as_deref(),
         is_running: holder.is_some() && args.after_seq.is_none(),
     };
-    let (preview, mut notes) = preview(&root, &id, history, supposed, context)?;
+    let (preview, mut notes) = build_preview(&root, &id, history, supposed, context)?;
     let body: Value = preview
         .body
         .as_deref()
         .and_then(|body| serde_json::from_slice(body).ok())
         .ok_or_else(|| Report::new(Kind::Internal, "the request has no JSON form"))?;
-    let anatomy = anatomy(&body);
-    notes.extend(notes_of(&preview, &reading, holder));
-    let window = Model::named(&preview.model).window();
+    let anatomy = dissect_request(&body);
+    notes.extend(preview_notes(&preview, &reading, holder));
+    let window = Model::from_name(&preview.model).window();
     if context.flags.json {
         let mut output = json!({
             "workspace": folder.to_string_lossy(),
@@ -91,12 +91,12 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
             "prompt_contract": preview.contract,
             "prompt_cache_key": preview.cache_key,
             "late_context": preview.late_context,
-            "activates": preview.activates,
+            "activates": preview.activated_skills,
             "orphan_calls": preview.orphans,
             "estimate": {
                 "tokens": anatomy.estimated_tokens,
                 "window": window,
-                "method": METHOD,
+                "method": TOKEN_METHOD,
             },
             "damaged_lines": reading.damage.len(),
             "notes": notes,
@@ -108,30 +108,30 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &Context) -> Result<Exi
             fields.shift_remove("items");
         }
         output["replay"] = taken_apart;
-        let envelope = context.envelope("inspect-replay", output)?;
-        let envelope = envelope.of_session(&id, context.resume_command_of(&id, &root));
-        context.answer(&envelope, "");
+        let envelope = context.success_envelope("inspect-replay", output)?;
+        let envelope = envelope.with_session(&id, context.resume_command_of(&id, &root));
+        context.print_envelope(&envelope, "");
     } else {
-        say(&clean(&told(&id, &preview, &anatomy, window, args.items)));
+        print_stdout(&clean(&preview_text(&id, &preview, &anatomy, window, args.items)));
         for note in notes {
-            context.notice(&format!("note: {note}"));
+            context.print_notice(&format!("note: {note}"));
         }
     }
     Ok(if anatomy.is_valid { Exit::Answered } else { Exit::Error })
 }
 
 /// Builds the request with the settings that a resume would have.
-fn preview(
+fn build_preview(
     root: &StateRoot,
     id: &SessionId,
     history: History,
-    supposed: Supposed<'_>,
-    context: &Context,
-) -> Result<(Preview, Vec<String>), Report> {
+    supposed: PreviewAssumptions<'_>,
+    context: &CliContext,
+) -> Result<(RequestPreview, Vec<String>), Report> {
     let mut notes = Vec::new();
     let stored_model = inspect::posture_model(root, id);
     let folder = root.workspace();
-    let loaded = context.settings(Some(folder))?;
+    let loaded = context.load_settings(Some(folder))?;
     let mut config = loaded.config;
     notes.extend(loaded.notices);
     if let Some(model) =
@@ -140,27 +140,27 @@ fn preview(
         config.model = model;
         config.model_named = true;
     }
-    let credential = access(&config, stored_model.as_deref(), context, &mut notes)?;
+    let credential = preview_credential(&config, stored_model.as_deref(), context, &mut notes)?;
     let workspace = Workspace::open(folder)?;
-    let harness = Harness::open(context.door(config, credential)?);
+    let harness = Harness::open(context.harness_options(config, credential)?);
     let preview = harness.preview(&workspace, id, history, supposed)?;
     notes.extend(preview.notices.iter().cloned());
     Ok((preview, notes))
 }
 
 /// The credential decides which fields are sent; without one, the request is shown as with an API key.
-fn access(
+fn preview_credential(
     config: &Config,
     stored_model: Option<&str>,
-    context: &Context,
+    context: &CliContext,
     notes: &mut Vec<String>,
 ) -> Result<Credential, Report> {
     let model = stored_model.filter(|_| !config.model_named).unwrap_or(&config.model);
-    let nowhere = || Credential::new(None, NOWHERE).map_err(Report::from);
+    let nowhere = || Credential::new(None, UNUSED_ENDPOINT).map_err(Report::from);
     if model == DEMO_MODEL {
         return nowhere();
     }
-    match context.chosen(config) {
+    match context.choose_credential(config) {
         Ok(chosen) => Ok(chosen.credential),
         Err(report) => {
             notes.push(format!("{}; shown as with an API key", report.message));
@@ -169,7 +169,11 @@ fn access(
     }
 }
 
-fn notes_of(preview: &Preview, reading: &Reading, holder: Option<u32>) -> Vec<String> {
+fn preview_notes(
+    preview: &RequestPreview,
+    reading: &LogContents,
+    holder: Option<u32>,
+) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(pid) = holder {
         notes.push(format!("process {pid} has the Session open: it may be past this already"));
@@ -178,8 +182,8 @@ fn notes_of(preview: &Preview, reading: &Reading, holder: Option<u32>) -> Vec<St
         let places = counted(reading.damage.len(), "damaged place");
         notes.push(format!("{places} in the Log; see `pixir diagnose`"));
     }
-    if !preview.activates.is_empty() {
-        let names = preview.activates.join(", ");
+    if !preview.activated_skills.is_empty() {
+        let names = preview.activated_skills.join(", ");
         notes.push(format!(
             "the prompt would activate: {names}; the dynamic context of these skills is not run here"
         ));
@@ -195,7 +199,13 @@ fn notes_of(preview: &Preview, reading: &Reading, holder: Option<u32>) -> Vec<St
     notes
 }
 
-fn told(id: &SessionId, preview: &Preview, anatomy: &Anatomy, window: u64, items: bool) -> String {
+fn preview_text(
+    id: &SessionId,
+    preview: &RequestPreview,
+    anatomy: &RequestAnatomy,
+    window: u64,
+    items: bool,
+) -> String {
     let effort = preview.effort.as_deref().map(|effort| format!(", effort {effort}"));
     let mut text = format!(
         "{id}: the next request to {}{} ({}, {} mode)\n",

@@ -4,10 +4,10 @@ use clap::Args;
 use serde_json::json;
 
 use crate::base::error::{Kind, Report};
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::runner::in_runtime;
-use crate::model::credential::{CredentialError, Store};
+use crate::model::credential::{CredentialError, TokenStore};
 
 /// Sign out of ChatGPT on this machine
 #[derive(Debug, Args)]
@@ -16,40 +16,40 @@ use crate::model::credential::{CredentialError, Store};
         for at most ten seconds. An API key in the environment is not touched.")]
 pub struct LogoutArgs {}
 
-pub fn logout(_: &LogoutArgs, context: &Context) -> Result<Exit, Report> {
+pub fn logout(_: &LogoutArgs, context: &CliContext) -> Result<Exit, Report> {
     let (was_signed_in, revoked) = in_runtime(sign_out(context))?;
     let words = if was_signed_in { "Signed out.\n" } else { "You were not signed in.\n" };
     let output = json!({ "was_signed_in": was_signed_in, "revoked": revoked });
-    let exit = context.told("logout", words, output)?;
+    let exit = context.print_result("logout", words, output)?;
     if context.environment.get("OPENAI_API_KEY").is_some_and(|key| !key.is_empty()) {
-        context.notice("OPENAI_API_KEY is still set, and will be used");
+        context.print_notice("OPENAI_API_KEY is still set, and will be used");
     }
     Ok(exit)
 }
 
 /// Deletes the tokens. Returns whether there were any, and whether the issuer has revoked them.
-pub async fn sign_out(context: &Context) -> Result<(bool, bool), Report> {
-    let store = Store::new(&context.home()?);
-    let forgotten = tokio::task::spawn_blocking(move || forget(&store)).await;
+pub async fn sign_out(context: &CliContext) -> Result<(bool, bool), Report> {
+    let store = TokenStore::new(&context.home()?);
+    let forgotten = tokio::task::spawn_blocking(move || delete_tokens(&store)).await;
     let (was_signed_in, tokens) = forgotten
         .map_err(|error| Report::new(Kind::Internal, format!("not signed out: {error}")))??;
     let Some(tokens) = tokens else { return Ok((was_signed_in, false)) };
-    let revoked = match context.issuer() {
-        Ok(issuer) => issuer.revoke(&tokens).await.is_ok(),
+    let revoked = match context.sign_in_issuer() {
+        Ok(issuer) => issuer.revoke_tokens(&tokens).await.is_ok(),
         Err(_) => false,
     };
     if !revoked {
-        context.notice(
+        context.print_notice(
             "the tokens could not be revoked at the sign-in service; they expire by themselves",
         );
     }
     Ok((was_signed_in, revoked))
 }
 
-type Forgotten = (bool, Option<crate::model::credential::Tokens>);
+type DeletedTokens = (bool, Option<crate::model::credential::SubscriptionTokens>);
 
 /// Deletes first: what happens afterwards, even a kill, cannot bring the tokens back.
-fn forget(store: &Store) -> Result<Forgotten, CredentialError> {
+fn delete_tokens(store: &TokenStore) -> Result<DeletedTokens, CredentialError> {
     // Without the folder there is nothing to lock, and it is not created.
     let folder = store.path().parent();
     let lock = folder.filter(|folder| folder.exists()).map(|_| store.lock());

@@ -12,12 +12,12 @@ use crate::base::error::{Kind, Report, counted};
 use crate::base::secret::Secrets;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::runner::in_runtime;
-use crate::frontends::cli::terminal::signals::Signals;
-use crate::frontends::cli::{Context, bad_argument};
+use crate::frontends::cli::terminal::signals::SignalListener;
+use crate::frontends::cli::{CliContext, bad_argument};
 use crate::frontends::render::one_line;
-use crate::host::process::Commands;
+use crate::host::process::CommandRunner;
 use crate::settings::config::{Config, McpServer, McpTransport};
-use crate::tools::mcp::{Ground, Probe, probe, shown};
+use crate::tools::mcp::{McpContext, McpProbe, display_address, probe_server};
 
 /// Show MCP servers, or test one
 #[derive(Debug, Args)]
@@ -38,11 +38,11 @@ use crate::tools::mcp::{Ground, Probe, probe, shown};
 )]
 pub struct McpArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<McpAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum McpAction {
     /// List the servers that a Session would use here
     List,
     /// Connect to a server and show what it offers
@@ -53,39 +53,39 @@ enum Action {
     },
 }
 
-pub fn mcp(args: &McpArgs, context: &Context) -> Result<Exit, Report> {
-    let folder = context.folder()?;
-    let loaded = context.settings(Some(&folder))?;
+pub fn mcp(args: &McpArgs, context: &CliContext) -> Result<Exit, Report> {
+    let folder = context.current_folder()?;
+    let loaded = context.load_settings(Some(&folder))?;
     for notice in &loaded.notices {
-        context.notice(notice);
+        context.print_notice(notice);
     }
     let config = loaded.config;
-    match args.action.as_ref().unwrap_or(&Action::List) {
-        Action::List => {
+    match args.action.as_ref().unwrap_or(&McpAction::List) {
+        McpAction::List => {
             let servers = &config.mcp.servers;
             if servers.is_empty() {
-                context.notice("there are no MCP servers; see `pixir mcp --help`");
+                context.print_notice("there are no MCP servers; see `pixir mcp --help`");
             }
-            let output: Vec<Value> = servers.iter().map(entry).collect();
-            context.told("mcp", &list(servers), output)
+            let output: Vec<Value> = servers.iter().map(server_json).collect();
+            context.print_result("mcp", &servers_text(servers), output)
         }
-        Action::Test { name } => test(name, &config, folder, context),
+        McpAction::Test { name } => test_server(name, &config, folder, context),
     }
 }
 
 /// Default time limit of a test, because a person waits for it.
-const BUDGET: Duration = Duration::from_secs(10);
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time limit of this test: `--timeout`, else `TEST_TIMEOUT` at most.
-fn budget(named: bool, config: &Config) -> Duration {
+fn test_timeout(named: bool, config: &Config) -> Duration {
     match config.budget.timeout {
         Some(asked) if named => asked,
-        _ => config.mcp.connect.min(BUDGET),
+        _ => config.mcp.connect.min(TEST_TIMEOUT),
     }
 }
 
 /// What to do about a server that did not answer.
-fn next_after_silence(server: &McpServer) -> Vec<String> {
+fn timeout_next_actions(server: &McpServer) -> Vec<String> {
     let look = match server.transport {
         McpTransport::Http { .. } => "check that the server at its `url` runs and answers",
         _ => "start its command by hand, and see whether it waits for something",
@@ -93,7 +93,12 @@ fn next_after_silence(server: &McpServer) -> Vec<String> {
     vec![look.to_owned(), "give it longer, such as `--timeout 60s`, if it is slow".to_owned()]
 }
 
-fn test(name: &str, config: &Config, folder: PathBuf, context: &Context) -> Result<Exit, Report> {
+fn test_server(
+    name: &str,
+    config: &Config,
+    folder: PathBuf,
+    context: &CliContext,
+) -> Result<Exit, Report> {
     let servers = &config.mcp.servers;
     let Some(server) = servers.iter().find(|server| server.name == name) else {
         let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
@@ -105,36 +110,40 @@ fn test(name: &str, config: &Config, folder: PathBuf, context: &Context) -> Resu
             bad_argument(format!("there is no MCP server `{name}`")).with_next_actions(vec![next])
         );
     };
-    let mut ground = ground(config, folder, context)?;
-    ground.limits.connect = budget(context.flags.timeout.is_some(), config);
-    let secrets = Arc::clone(&ground.secrets);
+    let mut connection = connect_environment(config, folder, context)?;
+    connection.limits.connect = test_timeout(context.flags.timeout.is_some(), config);
+    let secrets = Arc::clone(&connection.secrets);
     let probed = in_runtime(async {
-        let mut signals = Signals::listen();
+        let mut signals = SignalListener::listen();
         tokio::select! {
-            probed = probe(server, &ground) => probed.map_err(Report::from),
+            probed = probe_server(server, &connection) => probed.map_err(Report::from),
             _ = signals.next() => Err(Report::new(Kind::Interrupted, "the test was interrupted")),
         }
     });
     let took = context.started.elapsed();
     let clean = |mut report: Report| {
-        report.message = format!("MCP server `{name}`: {}", secrets.clean(&report.message));
-        secrets.clean_value(&mut report.details);
+        report.message = format!("MCP server `{name}`: {}", secrets.redact(&report.message));
+        secrets.redact_value(&mut report.details);
         if report.kind == Kind::Timeout.name() {
-            return report.with_next_actions(next_after_silence(server));
+            return report.with_next_actions(timeout_next_actions(server));
         }
         report
     };
     let probe = probed.map_err(clean)?;
-    let mut output = facts(server, &probe, took);
-    secrets.clean_value(&mut output);
-    context.told("mcp", &secrets.clean(&text(name, &probe, took)), output)
+    let mut output = probe_json(server, &probe, took);
+    secrets.redact_value(&mut output);
+    context.print_result("mcp", &secrets.redact(&probe_text(name, &probe, took)), output)
 }
 
-fn ground(config: &Config, workspace: PathBuf, context: &Context) -> Result<Ground, Report> {
-    let secrets = Arc::new(Secrets::from_environment(context.environment.all()));
+fn connect_environment(
+    config: &Config,
+    workspace: PathBuf,
+    context: &CliContext,
+) -> Result<McpContext, Report> {
+    let secrets = Arc::new(Secrets::from_environment(context.environment.variables()));
     let home = context.environment.get("HOME").map(PathBuf::from);
-    Ok(Ground {
-        commands: Commands::new(context.host()?, config),
+    Ok(McpContext {
+        commands: CommandRunner::new(context.process_host()?, config),
         http: context.http_settings(config),
         workspace,
         home: home.filter(|home| home.is_absolute()).unwrap_or_else(|| PathBuf::from("/")),
@@ -143,7 +152,7 @@ fn ground(config: &Config, workspace: PathBuf, context: &Context) -> Result<Grou
     })
 }
 
-fn list(servers: &[McpServer]) -> String {
+fn servers_text(servers: &[McpServer]) -> String {
     let width = servers.iter().map(|server| server.name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for server in servers {
@@ -152,15 +161,16 @@ fn list(servers: &[McpServer]) -> String {
         let origin = server.origin.name();
         let place = match &server.transport {
             McpTransport::Broken { key, problem } => one_line(&format!("{key}: {problem}"), 200),
-            _ => one_line(&shown(server), 200),
+            _ => one_line(&display_address(server), 200),
         };
         // Writing to a String cannot fail.
-        writeln!(text, "{name:width$}  {}  {place}  ({origin}{trust})", kind(server)).ok();
+        writeln!(text, "{name:width$}  {}  {place}  ({origin}{trust})", transport_name(server))
+            .ok();
     }
     text
 }
 
-fn kind(server: &McpServer) -> &'static str {
+fn transport_name(server: &McpServer) -> &'static str {
     match server.transport {
         McpTransport::Stdio { .. } => "stdio",
         McpTransport::Http { .. } => "http",
@@ -168,12 +178,12 @@ fn kind(server: &McpServer) -> &'static str {
     }
 }
 
-fn entry(server: &McpServer) -> Value {
+fn server_json(server: &McpServer) -> Value {
     let names: Vec<&str> = server.private_values().iter().map(|(name, _)| name.as_str()).collect();
     let mut entry = json!({
         "name": server.name,
-        "transport": kind(server),
-        "place": shown(server),
+        "transport": transport_name(server),
+        "place": display_address(server),
         "origin": server.origin.name(),
         "trusted": server.is_trusted,
     });
@@ -185,7 +195,7 @@ fn entry(server: &McpServer) -> Value {
     entry
 }
 
-fn facts(server: &McpServer, probe: &Probe, took: Duration) -> Value {
+fn probe_json(server: &McpServer, probe: &McpProbe, took: Duration) -> Value {
     let tools: Vec<Value> = probe
         .tools
         .iter()
@@ -199,7 +209,7 @@ fn facts(server: &McpServer, probe: &Probe, took: Duration) -> Value {
         .collect();
     json!({
         "name": server.name,
-        "transport": kind(server),
+        "transport": transport_name(server),
         "server": { "name": probe.name, "version": probe.version },
         "protocol": probe.protocol,
         "instructions": probe.instructions,
@@ -209,7 +219,7 @@ fn facts(server: &McpServer, probe: &Probe, took: Duration) -> Value {
     })
 }
 
-fn text(name: &str, probe: &Probe, took: Duration) -> String {
+fn probe_text(name: &str, probe: &McpProbe, took: Duration) -> String {
     let own = probe.name.as_deref().unwrap_or("without a name");
     let version = probe.version.as_deref().unwrap_or_default();
     let mut text = format!(
@@ -239,11 +249,11 @@ mod tests {
     #[test]
     fn a_person_waits_ten_seconds_unless_they_say_otherwise() {
         let mut config = Config::new(Home::new("/nowhere"));
-        assert_eq!(budget(false, &config), BUDGET);
+        assert_eq!(test_timeout(false, &config), TEST_TIMEOUT);
         config.budget.timeout = Some(Duration::from_hours(1));
-        assert_eq!(budget(false, &config), BUDGET, "that one is for Turns");
-        assert_eq!(budget(true, &config), Duration::from_hours(1));
+        assert_eq!(test_timeout(false, &config), TEST_TIMEOUT, "that one is for Turns");
+        assert_eq!(test_timeout(true, &config), Duration::from_hours(1));
         config.mcp.connect = Duration::from_secs(3);
-        assert_eq!(budget(false, &config), Duration::from_secs(3));
+        assert_eq!(test_timeout(false, &config), Duration::from_secs(3));
     }
 }

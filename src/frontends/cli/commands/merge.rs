@@ -7,25 +7,28 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::changes::{Named, named_or_only};
-use super::undo::manners;
+use super::changes::{NamedChild, find_child_or_only};
+use super::undo::session_options;
 use crate::agent::child_workspace;
-use crate::agent::child_workspace::{Annex, AnnexError, Changes, Deed, Done, Merge, Step, shown};
-use crate::agent::harness::bounds_of;
+use crate::agent::child_workspace::{
+    AppliedMerge, ChildChanges, ChildWorkspace, ChildWorkspaceError, MergePlan, MergeStep,
+    MergeTransaction, escape_path,
+};
+use crate::agent::harness::recorded_bounds;
 use crate::agent::session::Session;
 use crate::base::error::{Kind, Report};
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::runner::in_runtime;
-use crate::frontends::cli::terminal::confirm::{Agreed, Confirmation, Question};
-use crate::host::snapshot::{Change, Hash};
+use crate::frontends::cli::terminal::confirm::{Confirmation, ConfirmationPrompt, ConfirmedBy};
+use crate::host::snapshot::{ContentHash, FileChange};
 use crate::host::workspace::Workspace;
 use crate::record::event::{Canonical, SubagentEventKind};
 use crate::record::history::History;
 use crate::record::log::Log;
 
 /// Shown files.
-const SHOWN: usize = 50;
+const SHOWN_ROWS: usize = 50;
 
 /// Merge a child's changes into the Workspace of its parent
 #[derive(Debug, Args)]
@@ -54,123 +57,141 @@ pub struct MergeArgs {
     confirmation: Confirmation,
 }
 
-pub fn merge(args: &MergeArgs, context: &Context) -> Result<Exit, Report> {
-    let named = named_or_only(args.id.as_deref(), context)?;
+pub fn merge(args: &MergeArgs, context: &CliContext) -> Result<Exit, Report> {
+    let named = find_child_or_only(args.id.as_deref(), context)?;
     if context.flags.dry_run {
-        let reading = Log::read(&named.logs, named.annex.parent())?;
+        let reading = Log::read(&named.state_root, named.child_workspace.parent())?;
         let history = History::from_events(reading.events);
-        let parent = parent_workspace(&named.annex, &history, context)?;
+        let parent = parent_workspace(&named.child_workspace, &history, context)?;
         let done = if args.undo {
-            let (deed, _) = last_merge(&named.annex, &history)?;
-            Told::of_deed(&deed.inverse(), true)
+            let (transaction, _) = last_merge(&named.child_workspace, &history)?;
+            MergeSummary::from_transaction(&transaction.inverse(), true)
         } else {
-            Told::of_merge(&plan(&named.annex, &parent)?.0, true)
+            MergeSummary::from_merge(&plan_merge(&named.child_workspace, &parent)?.0, true)
         };
-        return told(&done, context);
+        return print_summary(&done, context);
     }
     in_runtime(async {
-        let (logs, id) = (&named.logs, named.annex.parent());
-        let (session, _) = Session::open(logs, id, manners(&named.config))?;
+        let (logs, id) = (&named.state_root, named.child_workspace.parent());
+        let (session, _) = Session::open(logs, id, session_options(&named.config))?;
         let history = session.history().await?;
-        let parent = parent_workspace(&named.annex, &history, context)?;
-        recover(&named.annex, &parent, context)?;
+        let parent = parent_workspace(&named.child_workspace, &history, context)?;
+        recover_merge(&named.child_workspace, &parent, context)?;
         let command = if args.undo { "merge --undo" } else { "merge" };
-        let command = format!("{command} {}", named.annex.child());
-        let agree = |told: &Told, words: &str| {
-            let question = Question { plan: &told.text(), words, command: &command };
-            args.confirmation.ask(&question, context)
+        let command = format!("{command} {}", named.child_workspace.child());
+        let confirm = |summary: &MergeSummary, words: &str| {
+            let question =
+                ConfirmationPrompt { plan: &summary.text(), question: words, command: &command };
+            args.confirmation.ask_user(&question, context)
         };
         let (what, done) = if args.undo {
-            take_back(&named, &parent, &history, &agree)?
+            undo_merge(&named, &parent, &history, &confirm)?
         } else {
-            bring(&named, &parent, &agree)?
+            merge_into_parent(&named, &parent, &confirm)?
         };
         if let Some(done) = done {
-            let fact =
-                if args.undo { child_workspace::taken_back } else { child_workspace::merged };
-            session.record(fact(&named.annex, &done)).await?;
-            done.recorded();
+            let fact = if args.undo {
+                child_workspace::merge_taken_back_event
+            } else {
+                child_workspace::merged_event
+            };
+            session.record(fact(&named.child_workspace, &done)).await?;
+            done.mark_recorded();
         }
-        told(&what, context)
+        print_summary(&what, context)
     })
 }
 
 /// The parent's Workspace, with the bounds that its Session has.
 fn parent_workspace(
-    annex: &Annex,
+    annex: &ChildWorkspace,
     history: &History,
-    context: &Context,
+    context: &CliContext,
 ) -> Result<Workspace, Report> {
-    let roster = context.roster(annex.parent_workspace())?;
-    let bounds = bounds_of(history, &roster)?;
+    let roster = context.roles(annex.parent_workspace())?;
+    let bounds = recorded_bounds(history, &roster)?;
     let opened = Workspace::open(annex.parent_workspace());
-    Ok(opened?.bounded(bounds))
+    Ok(opened?.with_bounds(bounds))
 }
 
 /// Rolls back what an interrupted merge had written.
-fn recover(annex: &Annex, parent: &Workspace, context: &Context) -> Result<(), Report> {
-    let recovered = child_workspace::recover(parent, &annex.store(), &annex.parent_folder());
-    let recovered = recovered.map_err(|error| Report::describe(&AnnexError::Keep(error)))?;
+fn recover_merge(
+    annex: &ChildWorkspace,
+    parent: &Workspace,
+    context: &CliContext,
+) -> Result<(), Report> {
+    let recovered = child_workspace::recover_merge(parent, &annex.store(), &annex.parent_folder());
+    let recovered =
+        recovered.map_err(|error| Report::describe(&ChildWorkspaceError::Storage(error)))?;
     if let Some(recovered) = recovered {
-        context.notice(&recovered.to_string());
+        context.print_notice(&recovered.to_string());
     }
     Ok(())
 }
 
-fn plan(annex: &Annex, parent: &Workspace) -> Result<(Merge, Changes), Report> {
-    let changes = annex.changes(parent)?;
-    let merge = annex.merge(&changes, parent, &|_| false);
+fn plan_merge(
+    annex: &ChildWorkspace,
+    parent: &Workspace,
+) -> Result<(MergePlan, ChildChanges), Report> {
+    let changes = annex.find_changes(parent)?;
+    let merge = annex.plan_merge(&changes, parent, &|_| false);
     Ok((merge?, changes))
 }
 
 /// Asks the user to confirm a merge or its undo.
-type Agree<'a> = &'a dyn Fn(&Told, &str) -> Result<Agreed, Report>;
+type ConfirmMerge<'a> = &'a dyn Fn(&MergeSummary, &str) -> Result<ConfirmedBy, Report>;
 
-fn bring(
-    named: &Named,
+fn merge_into_parent(
+    named: &NamedChild,
     parent: &Workspace,
-    agree: Agree<'_>,
-) -> Result<(Told, Option<Done>), Report> {
-    let Named { annex, .. } = named;
-    let (merge, changes) = plan(annex, parent)?;
-    let mut what = Told::of_merge(&merge, false);
-    if merge.is_done() {
+    confirm: ConfirmMerge<'_>,
+) -> Result<(MergeSummary, Option<AppliedMerge>), Report> {
+    let NamedChild { child_workspace: annex, .. } = named;
+    let (merge, changes) = plan_merge(annex, parent)?;
+    let mut what = MergeSummary::from_merge(&merge, false);
+    if merge.is_up_to_date() {
         return Ok((what, None));
     }
     if merge.conflicts.is_empty() {
-        what.is_shown = agree(&what, "Merge this?")? == Agreed::OnTerminal;
+        what.is_shown = confirm(&what, "Merge this?")? == ConfirmedBy::Terminal;
     }
-    let carried = annex.carry_out(&merge, &changes, parent, None, &CancellationToken::new());
+    let carried = annex.apply_merge(&merge, &changes, parent, None, &CancellationToken::new());
     Ok((what, Some(carried?)))
 }
 
-fn take_back(
-    named: &Named,
+fn undo_merge(
+    named: &NamedChild,
     parent: &Workspace,
     history: &History,
-    agree: Agree<'_>,
-) -> Result<(Told, Option<Done>), Report> {
-    let Named { annex, .. } = named;
-    let (deed, record) = last_merge(annex, history)?;
-    deed.refuse_strangers(parent)?;
-    let mut what = Told::of_deed(&deed.inverse(), false);
-    what.is_shown = agree(&what, "Take this back?")? == Agreed::OnTerminal;
-    let carried = deed.take_back(record, parent, &annex.store(), &annex.parent_folder(), None);
-    let done = carried.map_err(|broken| Report::describe(&AnnexError::Broken(broken)))?;
+    confirm: ConfirmMerge<'_>,
+) -> Result<(MergeSummary, Option<AppliedMerge>), Report> {
+    let NamedChild { child_workspace: annex, .. } = named;
+    let (transaction, record) = last_merge(annex, history)?;
+    transaction.refuse_foreign_changes(parent)?;
+    let mut what = MergeSummary::from_transaction(&transaction.inverse(), false);
+    what.is_shown = confirm(&what, "Take this back?")? == ConfirmedBy::Terminal;
+    let carried =
+        transaction.roll_back(record, parent, &annex.store(), &annex.parent_folder(), None);
+    let done =
+        carried.map_err(|broken| Report::describe(&ChildWorkspaceError::MergeFailed(broken)))?;
     Ok((what, Some(done)))
 }
 
 /// The last merge of this child that was not undone.
-fn last_merge(annex: &Annex, history: &History) -> Result<(Deed, Hash), Report> {
-    let mut records: Vec<Hash> = Vec::new();
+fn last_merge(
+    annex: &ChildWorkspace,
+    history: &History,
+) -> Result<(MergeTransaction, ContentHash), Report> {
+    let mut records: Vec<ContentHash> = Vec::new();
     let child = annex.child().to_string();
     for fact in history.facts() {
         let Canonical::SubagentEvent(event) = fact else { continue };
         if event.child_session_id.as_deref() != Some(&*child) {
             continue;
         }
-        let record =
-            || -> Option<Hash> { serde_json::from_value(event.extra.get("record")?.clone()).ok() };
+        let record = || -> Option<ContentHash> {
+            serde_json::from_value(event.extra.get("record")?.clone()).ok()
+        };
         match event.event {
             SubagentEventKind::Merged => records.extend(record()),
             SubagentEventKind::MergeTakenBack => drop(records.pop()),
@@ -180,62 +201,71 @@ fn last_merge(annex: &Annex, history: &History) -> Result<(Deed, Hash), Report> 
     let Some(record) = records.pop() else {
         return Err(Report::new(Kind::NotFound, format!("no merge of {child} can be taken back")));
     };
-    let deed = Deed::kept(&record, &annex.store()).map_err(AnnexError::Lost);
-    Ok((deed?, record))
+    let transaction =
+        MergeTransaction::load(&record, &annex.store()).map_err(ChildWorkspaceError::BaseMissing);
+    Ok((transaction?, record))
 }
 
 /// A merge, or the undo of one, as shown to the user.
-struct Told {
+struct MergeSummary {
     is_dry: bool,
     lines: Vec<String>,
     conflicts: Vec<String>,
-    facts: Value,
-    is_back: bool,
+    json: Value,
+    is_undo: bool,
     /// Whether the confirmation question has shown the lines.
     is_shown: bool,
 }
 
-impl Told {
-    fn of_merge(merge: &Merge, is_dry: bool) -> Self {
+impl MergeSummary {
+    fn from_merge(merge: &MergePlan, is_dry: bool) -> Self {
         let mut lines = Vec::new();
         for change in &merge.files {
             let verb = match (&change.from, &change.to) {
                 (_, None) => "remove",
                 (None, Some(_)) => "make  ",
-                (Some(_), Some(_)) if merge.woven.contains(&change.path) => "merge ",
+                (Some(_), Some(_)) if merge.merged_by_line.contains(&change.path) => "merge ",
                 (Some(_), Some(_)) => "change",
             };
-            lines.push(format!("{verb} {}", shown(&change.path)));
+            lines.push(format!("{verb} {}", escape_path(&change.path)));
         }
-        let folders = merge.folders.iter().map(|folder| format!("folder {}/", shown(&folder.path)));
+        let folders =
+            merge.folders.iter().map(|folder| format!("folder {}/", escape_path(&folder.path)));
         lines.extend(folders);
-        let conflict =
-            |it: &child_workspace::Conflict| format!("{}: {}", shown(&it.path), it.reason);
+        let conflict = |it: &child_workspace::MergeConflict| {
+            format!("{}: {}", escape_path(&it.path), it.reason)
+        };
         let conflicts = merge.conflicts.iter().map(conflict).collect();
-        Self { is_dry, lines, conflicts, facts: merge.json(), is_back: false, is_shown: false }
+        Self { is_dry, lines, conflicts, json: merge.to_json(), is_undo: false, is_shown: false }
     }
 
-    fn of_deed(back: &Deed, is_dry: bool) -> Self {
+    fn from_transaction(back: &MergeTransaction, is_dry: bool) -> Self {
         let files: Vec<_> = back.files().map(Path::to_string_lossy).collect();
-        let line = |step: &Step| match step {
-            Step::File(Change { path, to: None, .. }) => Some(format!("remove  {}", shown(path))),
-            Step::File(Change { path, from: None, .. }) => Some(format!("make    {}", shown(path))),
-            Step::File(Change { path, .. }) => Some(format!("restore {}", shown(path))),
-            Step::Folder(_) => None,
+        let line = |step: &MergeStep| match step {
+            MergeStep::File(FileChange { path, to: None, .. }) => {
+                Some(format!("remove  {}", escape_path(path)))
+            }
+            MergeStep::File(FileChange { path, from: None, .. }) => {
+                Some(format!("make    {}", escape_path(path)))
+            }
+            MergeStep::File(FileChange { path, .. }) => {
+                Some(format!("restore {}", escape_path(path)))
+            }
+            MergeStep::Folder(_) => None,
         };
         let lines = back.steps.iter().filter_map(line).collect();
-        let facts = json!({ "files": files });
+        let json = json!({ "files": files });
         let conflicts = Vec::new();
-        Self { is_dry, lines, conflicts, facts, is_back: true, is_shown: false }
+        Self { is_dry, lines, conflicts, json, is_undo: true, is_shown: false }
     }
 
     fn text(&self) -> String {
         let mut text = String::new();
-        for line in self.lines.iter().take(SHOWN) {
+        for line in self.lines.iter().take(SHOWN_ROWS) {
             writeln!(text, "  {line}").ok();
         }
-        if self.lines.len() > SHOWN {
-            writeln!(text, "  and {} more", self.lines.len() - SHOWN).ok();
+        if self.lines.len() > SHOWN_ROWS {
+            writeln!(text, "  and {} more", self.lines.len() - SHOWN_ROWS).ok();
         }
         for conflict in &self.conflicts {
             writeln!(text, "  ! {conflict}").ok();
@@ -244,19 +274,21 @@ impl Told {
     }
 }
 
-fn told(told: &Told, context: &Context) -> Result<Exit, Report> {
-    let mut output = told.facts.clone();
-    output["dry_run"] = json!(told.is_dry);
-    output["undo"] = json!(told.is_back);
-    let mut text = if told.is_shown { String::new() } else { told.text() };
-    text.push_str(match (told.lines.is_empty() && told.conflicts.is_empty(), told.is_dry) {
-        (true, _) => "there is nothing to merge\n",
-        (_, true) if !told.conflicts.is_empty() => {
-            "nothing would be merged, because of the conflicts (dry run)\n"
-        }
-        (_, true) => "nothing was changed (dry run)\n",
-        (_, false) if told.is_back => "taken back\n",
-        (_, false) => "merged\n",
-    });
-    context.told("merge", &text, output)
+fn print_summary(summary: &MergeSummary, context: &CliContext) -> Result<Exit, Report> {
+    let mut output = summary.json.clone();
+    output["dry_run"] = json!(summary.is_dry);
+    output["undo"] = json!(summary.is_undo);
+    let mut text = if summary.is_shown { String::new() } else { summary.text() };
+    text.push_str(
+        match (summary.lines.is_empty() && summary.conflicts.is_empty(), summary.is_dry) {
+            (true, _) => "there is nothing to merge\n",
+            (_, true) if !summary.conflicts.is_empty() => {
+                "nothing would be merged, because of the conflicts (dry run)\n"
+            }
+            (_, true) => "nothing was changed (dry run)\n",
+            (_, false) if summary.is_undo => "taken back\n",
+            (_, false) => "merged\n",
+        },
+    );
+    context.print_result("merge", &text, output)
 }

@@ -7,21 +7,21 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::base::error::{Kind, Report};
-use crate::base::paths::shell_word;
+use crate::base::paths::quote_shell_word;
 use crate::base::secret::Secrets;
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::runner::in_runtime;
-use crate::frontends::cli::terminal::signals::Signals;
+use crate::frontends::cli::terminal::signals::SignalListener;
 use crate::frontends::render::one_line;
 use crate::model::credential::Credential;
-use crate::model::provider::{Responses, Travel};
+use crate::model::provider::{ResponsesProvider, TransportOptions};
 use crate::settings::config::models;
-use crate::settings::config::models::{Listing, Model, UNKNOWN_WINDOW};
-use crate::settings::config::{Config, Stream};
+use crate::settings::config::models::{Model, ModelListing, UNKNOWN_WINDOW};
+use crate::settings::config::{Config, StreamTimeouts};
 
 /// How long an endpoint may take to list its models.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// List models, their context windows and efforts
 #[derive(Debug, Args)]
@@ -46,41 +46,40 @@ enum ModelsCommand {
     Refresh,
 }
 
-pub fn models(args: &ModelsArgs, context: &Context) -> Result<Exit, Report> {
-    let config = context.user_settings()?;
+pub fn models(args: &ModelsArgs, context: &CliContext) -> Result<Exit, Report> {
+    let config = context.load_user_settings()?;
     let listing = match args.command {
-        Some(ModelsCommand::Refresh) => Some(refresh(&config, context)?),
+        Some(ModelsCommand::Refresh) => Some(refresh_models(&config, context)?),
         // Listing needs no credential; without one no endpoint is known, and so no list of one.
-        None => context
-            .chosen(&config)
-            .ok()
-            .and_then(|chosen| models::remembered(&config.home, chosen.credential.base_url())),
+        None => context.choose_credential(&config).ok().and_then(|chosen| {
+            models::read_cached_listing(&config.home, chosen.credential.base_url())
+        }),
     };
     let (source, fetched_at) = match &listing {
         Some(listing) => ("endpoint", Some(listing.fetched_at)),
         None if config.provider.is_some() => ("config", None),
         None => ("built_in", None),
     };
-    let shown = listed(&config, listing);
-    if let Some(notice) = what_to_do(source, &shown, &config) {
-        context.notice(&notice);
+    let shown = shown_models(&config, listing);
+    if let Some(notice) = listing_notice(source, &shown, &config) {
+        context.print_notice(&notice);
     }
-    let models: Vec<_> = shown.iter().map(|model| row_json(model, &config)).collect();
+    let models: Vec<_> = shown.iter().map(|model| model_json(model, &config)).collect();
     let output = json!({
         "source": source, "fetched_at": fetched_at, "provider": config.provider,
         "default": config.model, "unknown_context_window": UNKNOWN_WINDOW, "models": models,
     });
-    context.told("models", &table(&shown, &config), output)
+    context.print_result("models", &models_table(&shown, &config), output)
 }
 
 /// A notice about the source of the list, and how to refresh it.
-fn what_to_do(source: &str, shown: &[Model], config: &Config) -> Option<String> {
+fn listing_notice(source: &str, shown: &[Model], config: &Config) -> Option<String> {
     match (source, &config.provider) {
         ("built_in", _) => {
             Some("this is the built-in table; `pixir models refresh` asks the endpoint".to_owned())
         }
         ("config", Some(name)) => {
-            let refresh = format!("`pixir models refresh --provider {}`", shell_word(name));
+            let refresh = format!("`pixir models refresh --provider {}`", quote_shell_word(name));
             Some(if shown.is_empty() {
                 format!(
                     "provider `{name}` has not been asked yet, and the settings name none of its models: {refresh} asks it"
@@ -95,30 +94,30 @@ fn what_to_do(source: &str, shown: &[Model], config: &Config) -> Option<String> 
     }
 }
 
-fn refresh(config: &Config, context: &Context) -> Result<Listing, Report> {
-    let credential = context.chosen(config)?.credential;
+fn refresh_models(config: &Config, context: &CliContext) -> Result<ModelListing, Report> {
+    let credential = context.choose_credential(config)?.credential;
     let base_url = credential.base_url().to_owned();
-    let limits = Stream { idle: PATIENCE, total: PATIENCE, connect: PATIENCE };
-    let travel = Travel::of(config, |name| context.environment.text(name));
-    let provider = Responses::new(credential.clone(), limits, travel);
+    let limits = StreamTimeouts { idle: LIST_TIMEOUT, total: LIST_TIMEOUT, connect: LIST_TIMEOUT };
+    let travel = TransportOptions::from_config(config, |name| context.environment.text(name));
+    let provider = ResponsesProvider::new(credential.clone(), limits, travel);
     let models = in_runtime(async {
-        let mut signals = Signals::listen();
+        let mut signals = SignalListener::listen();
         let asked = tokio::select! {
-            asked = provider.models(env!("CARGO_PKG_VERSION")) => {
+            asked = provider.list_models(env!("CARGO_PKG_VERSION")) => {
                 asked.map_err(|error| without_echo(Report::describe(&error), &credential))
             }
             _ = signals.next() => Err(Report::new(Kind::Interrupted, "the request for the list was interrupted")),
         };
         // A token that is being renewed must not be lost with the process; a signal cuts it short.
         tokio::select! {
-            _ = tokio::time::timeout(PATIENCE, credential.settle()) => {}
+            _ = tokio::time::timeout(LIST_TIMEOUT, credential.wait_for_renewal()) => {}
             _ = signals.next() => {}
         }
         asked
     })?;
-    let listing = Listing { fetched_at: jiff::Timestamp::now().as_second(), models };
-    if let Err(error) = models::remember(&config.home, &base_url, &listing) {
-        context.notice(&format!("the list could not be remembered: {error}"));
+    let listing = ModelListing { fetched_at: jiff::Timestamp::now().as_second(), models };
+    if let Err(error) = models::cache_listing(&config.home, &base_url, &listing) {
+        context.print_notice(&format!("the list could not be remembered: {error}"));
     }
     Ok(listing)
 }
@@ -126,28 +125,28 @@ fn refresh(config: &Config, context: &Context) -> Result<Listing, Report> {
 /// The error without what the server may have echoed of the credential.
 fn without_echo(mut error: Report, credential: &Credential) -> Report {
     let secrets = Arc::new(Secrets::default());
-    credential.hide_in(&secrets);
-    error.message = secrets.clean_echo(&error.message);
-    secrets.clean_echo_value(&mut error.details);
+    credential.register_secrets(&secrets);
+    error.message = secrets.redact_server_error(&error.message);
+    secrets.redact_server_error_value(&mut error.details);
     error
 }
 
 /// What to show: the endpoint's list or the built-in one, and always the model that is in use.
-fn listed(config: &Config, listing: Option<Listing>) -> Vec<Model> {
+fn shown_models(config: &Config, listing: Option<ModelListing>) -> Vec<Model> {
     let server = config.provider.as_deref().and_then(|name| config.servers.find(name));
     let mut shown = match (listing, server) {
         (Some(listing), _) => listing.models,
-        (None, Some(server)) => server.models.iter().map(|name| Model::named(name)).collect(),
+        (None, Some(server)) => server.models.iter().map(|name| Model::from_name(name)).collect(),
         (None, None) => models::built_in().collect(),
     };
     if server.is_none() && !shown.iter().any(|model| model.name == config.model) {
-        shown.push(Model::named(&config.model));
+        shown.push(Model::from_name(&config.model));
     }
     shown.sort_by(|one, other| one.name.cmp(&other.name));
     shown
 }
 
-fn row_json(model: &Model, config: &Config) -> serde_json::Value {
+fn model_json(model: &Model, config: &Config) -> serde_json::Value {
     json!({
         "name": model.name,
         "context_window": model.window(),
@@ -155,11 +154,11 @@ fn row_json(model: &Model, config: &Config) -> serde_json::Value {
         "efforts": model.efforts,
         "default_effort": model.default_effort,
         "default": model.name == config.model,
-        "price_known": config.prices.of(&model.name).is_some(),
+        "price_known": config.prices.get(&model.name).is_some(),
     })
 }
 
-fn table(models: &[Model], config: &Config) -> String {
+fn models_table(models: &[Model], config: &Config) -> String {
     let name = |model: &Model| one_line(&model.name, 60);
     let widest = models.iter().map(|model| name(model).chars().count()).max().unwrap_or(0);
     let row = |model: &Model| {

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use crate::base::error::{Kind, Report};
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::session_lookup::{ambiguous, is_part};
-use crate::frontends::cli::{Context, bad_argument};
+use crate::frontends::cli::{CliContext, bad_argument};
 use crate::frontends::render::{name_on_one_line, one_line};
-use crate::tools::permission::{Approval, Approvals, Scope, offered_prefix};
+use crate::tools::permission::{Approval, ApprovalScope, ApprovalStore, offered_prefix};
 use clap::{Args, Subcommand};
 
 /// Show, grant or revoke permanent permissions
@@ -24,11 +24,11 @@ use clap::{Args, Subcommand};
 )]
 pub struct PermissionsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<PermissionsAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum PermissionsAction {
     /// List what is allowed in this project
     List {
         /// List every project
@@ -55,27 +55,27 @@ enum Action {
     },
 }
 
-pub fn permissions(args: &PermissionsArgs, context: &Context) -> Result<Exit, Report> {
-    let approvals = Approvals::new(&context.home()?);
-    let project = context.folder()?;
-    match args.action.as_ref().unwrap_or(&Action::List { all: false }) {
-        Action::List { all } => {
+pub fn permissions(args: &PermissionsArgs, context: &CliContext) -> Result<Exit, Report> {
+    let approvals = ApprovalStore::new(&context.home()?);
+    let project = context.current_folder()?;
+    match args.action.as_ref().unwrap_or(&PermissionsAction::List { all: false }) {
+        PermissionsAction::List { all } => {
             let here = (!all).then_some(project.as_path());
             let found = approvals.list(here)?;
             if found.is_empty() {
-                context.notice("there are no permanent permissions here");
+                context.print_notice("there are no permanent permissions here");
             }
-            context.told("permissions", &text(&found), found)
+            context.print_result("permissions", &approvals_text(&found), found)
         }
-        Action::Allow { words, network } => {
+        PermissionsAction::Allow { words, network } => {
             let words: Vec<String> =
                 words.iter().flat_map(|word| word.split_whitespace()).map(str::to_owned).collect();
             let allowed = approvals.allow_prefix(&project, &words, *network)?;
-            let allowed = allowed.ok_or_else(|| not_a_prefix(&words))?;
-            let words = format!("allowed\n{}", text(std::slice::from_ref(&allowed)));
-            context.told("permissions", &words, [allowed])
+            let allowed = allowed.ok_or_else(|| prefix_error(&words))?;
+            let words = format!("allowed\n{}", approvals_text(std::slice::from_ref(&allowed)));
+            context.print_result("permissions", &words, [allowed])
         }
-        Action::Forget { ids, all } => {
+        PermissionsAction::Forget { ids, all } => {
             if let Some(bad) = ids.iter().find(|id| id.trim().is_empty()) {
                 return Err(bad_argument(format!("{bad:?} is no id")));
             }
@@ -85,9 +85,9 @@ pub fn permissions(args: &PermissionsArgs, context: &Context) -> Result<Exit, Re
             let is_meant = |approval: &Approval| {
                 if *all { approval.project == project } else { named.contains(&approval.id) }
             };
-            let gone = approvals.forget(is_meant)?;
-            let words = format!("{} forgotten\n{}", gone.len(), text(&gone));
-            context.told("permissions", &words, gone)
+            let gone = approvals.remove(is_meant)?;
+            let words = format!("{} forgotten\n{}", gone.len(), approvals_text(&gone));
+            context.print_result("permissions", &words, gone)
         }
     }
 }
@@ -109,7 +109,7 @@ fn find_id(text: &str, known: &[Approval]) -> Result<String, Report> {
 }
 
 /// The error for a prefix that cannot be allowed, with one that can.
-fn not_a_prefix(words: &[String]) -> Report {
+fn prefix_error(words: &[String]) -> Report {
     let command = words.join(" ");
     let shown = name_on_one_line(&command, 80);
     let next = match offered_prefix(&command) {
@@ -123,12 +123,14 @@ fn not_a_prefix(words: &[String]) -> Report {
     bad_argument(format!("`{shown}` cannot be allowed permanently")).with_next_actions(vec![next])
 }
 
-fn text(approvals: &[Approval]) -> String {
+fn approvals_text(approvals: &[Approval]) -> String {
     let mut text = String::new();
     for approval in approvals {
         let what = match &approval.scope {
-            Scope::Digest(_) => name_on_one_line(&approval.summary, 100),
-            Scope::Prefix(words) => format!("run {} …", name_on_one_line(&words.join(" "), 80)),
+            ApprovalScope::Digest(_) => name_on_one_line(&approval.summary, 100),
+            ApprovalScope::Prefix(words) => {
+                format!("run {} …", name_on_one_line(&words.join(" "), 80))
+            }
         };
         let network = if approval.network { ", with network access" } else { "" };
         let sandbox = if approval.is_unheld { ", without the sandbox" } else { "" };

@@ -4,13 +4,13 @@ use clap::Args;
 
 use super::resume::refuse_read_only;
 use crate::base::error::{Report, counted};
-use crate::frontends::cli::Context;
-use crate::frontends::cli::chosen::Chosen;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
+use crate::frontends::cli::session_arg::SessionArg;
 use crate::record::log;
 
 /// How many lines are named.
-const SHOWN: usize = 10;
+const SHOWN_LINES: usize = 10;
 
 /// Write a cleaned copy of a damaged Log, with a report
 #[derive(Debug, Args)]
@@ -21,18 +21,18 @@ const SHOWN: usize = 10;
 )]
 pub struct RepairArgs {
     #[command(flatten)]
-    session: Chosen,
+    session: SessionArg,
 }
 
-pub fn repair(args: &RepairArgs, context: &Context) -> Result<Exit, Report> {
+pub fn repair(args: &RepairArgs, context: &CliContext) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
     refuse_read_only(&id, &root)?;
-    let repaired = log::repair(&root, &id)?;
+    let repaired = log::repair_log(&root, &id)?;
     let copy = &repaired.session_id;
-    let envelope = context.envelope("repair", &repaired)?;
-    let envelope = envelope.of_session(copy, context.resume_command_of(copy, &root));
+    let envelope = context.success_envelope("repair", &repaired)?;
+    let envelope = envelope.with_session(copy, context.resume_command_of(copy, &root));
     if context.flags.json {
-        return Ok(context.answer(&envelope, ""));
+        return Ok(context.print_envelope(&envelope, ""));
     }
     let words = format!(
         "{} was copied to {}: {} kept, {} dropped, {} added\n{}copy:   {}\nreport: {}\n{}\n",
@@ -41,18 +41,18 @@ pub fn repair(args: &RepairArgs, context: &Context) -> Result<Exit, Report> {
         counted(repaired.events_kept, "Event"),
         repaired.events_dropped,
         repaired.events_added,
-        unproven(&repaired.unproven_lines_kept),
+        unproven_lines_text(&repaired.unproven_lines_kept),
         repaired.path.display(),
         repaired.report_path.display(),
         context.next_command(copy, &root),
     );
-    Ok(context.answer(&envelope, &words))
+    Ok(context.print_envelope(&envelope, &words))
 }
 
 /// Says which lines were kept although they may have been changed.
-fn unproven(lines: &[u64]) -> String {
-    let named: Vec<String> = lines.iter().take(SHOWN).map(u64::to_string).collect();
-    let more = match lines.len().saturating_sub(SHOWN) {
+fn unproven_lines_text(lines: &[u64]) -> String {
+    let named: Vec<String> = lines.iter().take(SHOWN_LINES).map(u64::to_string).collect();
+    let more = match lines.len().saturating_sub(SHOWN_LINES) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };

@@ -2,16 +2,16 @@
 
 use clap::Args;
 
-use crate::agent::harness::Which;
+use crate::agent::harness::SessionTarget;
 use crate::agent::inspect;
-use crate::agent::inspect::Summary;
+use crate::agent::inspect::SessionSummary;
 use crate::base::error::{Kind, Report};
 use crate::base::id::SessionId;
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::runner::{Errand, drive, refuse_command_word};
+use crate::frontends::cli::runner::{RunRequest, refuse_command_word, run_session};
 use crate::frontends::cli::terminal::stdin;
-use crate::frontends::cli::terminal::stdin::Prompt;
+use crate::frontends::cli::terminal::stdin::PromptSource;
 use crate::frontends::cli::usage_error::prompt_command;
 use crate::record::state_dir::StateRoot;
 
@@ -38,33 +38,38 @@ pub struct ResumeArgs {
     literal: Vec<String>,
 }
 
-pub fn resume(args: &ResumeArgs, context: &Context) -> Result<Exit, Report> {
+pub fn resume(args: &ResumeArgs, context: &CliContext) -> Result<Exit, Report> {
     // Without words it is the last one; a first word is always an id, because a wrong one must not become a prompt.
     let named = args.words.split_first().filter(|_| !args.last);
     let words = named.map_or(args.words.as_slice(), |(_, prompt)| prompt);
     let (id, root) = match named {
         None => context.last_session()?,
-        Some((id, _)) => context.session_named(id).map_err(|report| with_last(report, args))?,
+        Some((id, _)) => {
+            context.find_session(id).map_err(|report| with_last_session_hint(report, args))?
+        }
     };
-    refuse_gone(&id, &root)?;
+    refuse_missing_workspace(&id, &root)?;
     let workspace = root.workspace().to_owned();
     if args.literal.is_empty() {
         let session = if named.is_none() { "--last" } else { id.as_str() };
         let command = format!("pixir resume {session} --");
         refuse_command_word(words, &context.skills(&workspace)?, &command)?;
     }
-    let gathered = stdin::gather(words, &args.literal)?;
-    if gathered.prompt == Prompt::Lines {
-        context.refuse_lines()?;
+    let gathered = stdin::gather_prompt(words, &args.literal)?;
+    if gathered.prompt == PromptSource::Lines {
+        context.refuse_json_in_line_mode()?;
     }
-    let attachments = context.attachments(&workspace)?;
+    let attachments = context.read_attachments(&workspace)?;
     let model = inspect::posture_model(&root, &id);
-    let opened = context.open(&workspace, model.as_deref())?;
-    drive(Errand { workspace, session: Which::Resume(id), gathered, opened, attachments }, context)
+    let opened = context.prepare_turn(&workspace, model.as_deref())?;
+    run_session(
+        RunRequest { workspace, session: SessionTarget::Resume(id), gathered, opened, attachments },
+        context,
+    )
 }
 
 /// Adds the command to use if the first word was meant as part of a prompt.
-fn with_last(report: Report, args: &ResumeArgs) -> Report {
+fn with_last_session_hint(report: Report, args: &ResumeArgs) -> Report {
     let words = args.words.iter().chain(&args.literal).map(String::as_str);
     let prompt = words.collect::<Vec<_>>().join(" ");
     let command = prompt_command("pixir resume --last --", &prompt);
@@ -74,18 +79,19 @@ fn with_last(report: Report, args: &ResumeArgs) -> Report {
 }
 
 /// The Session of this Workspace that was used last.
-pub fn last(context: &Context) -> Result<SessionId, Report> {
+pub fn find_last_session(context: &CliContext) -> Result<SessionId, Report> {
     let roots = context.state_roots(false)?;
     // Sessions that can be continued are preferred.
     let (read_only, usable): (Vec<StateRoot>, Vec<StateRoot>) =
         roots.into_iter().partition(|root| root.problem().is_some());
     // Children are skipped; a few Sessions are usually enough to find one that is no child.
-    let is_own =
-        |summary: &Summary| summary.origin.as_ref().is_none_or(|origin| origin.kind != "child");
+    let is_own = |summary: &SessionSummary| {
+        summary.origin.as_ref().is_none_or(|origin| origin.kind != "child")
+    };
     let newest = [(&usable, 8), (&usable, usize::MAX), (&read_only, usize::MAX)]
         .into_iter()
-        .find_map(|(roots, limit)| inspect::list(roots, limit).into_iter().find(is_own));
-    let here = context.folder()?;
+        .find_map(|(roots, limit)| inspect::list_sessions(roots, limit).into_iter().find(is_own));
+    let here = context.current_folder()?;
     context.explain_closed_folders(false, newest.is_some())?;
     newest.map(|summary| summary.session_id).ok_or_else(|| {
         Report::new(Kind::NotFound, format!("there are no Sessions in {}", here.display()))
@@ -93,7 +99,7 @@ pub fn last(context: &Context) -> Result<SessionId, Report> {
     })
 }
 
-impl Context {
+impl CliContext {
     /// The command line that resumes a Session of this state; `None` when its Workspace is gone.
     pub fn resume_command_of(&self, id: &SessionId, root: &StateRoot) -> Option<String> {
         let workspace = root.workspace();
@@ -106,15 +112,15 @@ impl Context {
             return format!("resume: {command}");
         }
         let workspace = root.workspace().display();
-        self.notice(&format!(
+        self.print_notice(&format!(
             "the Workspace is gone: move the folder back to {workspace} to go on"
         ));
-        format!("read:   {} export {id}", self.program())
+        format!("read:   {} export {id}", self.program_name())
     }
 }
 
 /// Refuses to work with the files of a Session whose Workspace was moved or removed.
-pub fn refuse_gone(id: &SessionId, root: &StateRoot) -> Result<(), Report> {
+pub fn refuse_missing_workspace(id: &SessionId, root: &StateRoot) -> Result<(), Report> {
     let workspace = root.workspace();
     if workspace.is_dir() {
         return Ok(());
@@ -137,7 +143,7 @@ pub fn refuse_read_only(id: &SessionId, root: &StateRoot) -> Result<(), Report> 
         .with_next_actions(vec![action]))
 }
 
-pub fn unknown(id: &SessionId) -> Report {
+pub fn unknown_session(id: &SessionId) -> Report {
     Report::new(Kind::NotFound, format!("there is no Session {id}"))
         .with_details(serde_json::json!({ "session_id": id }))
         .with_next_actions(vec!["list the Sessions with `pixir sessions --all`".into()])

@@ -2,13 +2,13 @@
 
 use clap::Args;
 
-use crate::agent::harness::Which;
+use crate::agent::harness::SessionTarget;
 use crate::base::error::Report;
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::runner::{Errand, drive, refuse_command_word};
+use crate::frontends::cli::runner::{RunRequest, refuse_command_word, run_session};
 use crate::frontends::cli::terminal::stdin;
-use crate::frontends::cli::terminal::stdin::Prompt;
+use crate::frontends::cli::terminal::stdin::PromptSource;
 
 /// Send a prompt to the model in a new Session
 #[derive(Debug, Args)]
@@ -21,16 +21,19 @@ pub struct RunArgs {
     pub literal: Vec<String>,
 }
 
-pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
-    let gathered = stdin::gather(&args.words, &args.literal)?;
-    if gathered.prompt == Prompt::Lines {
-        context.refuse_lines()?;
+pub fn run(args: &RunArgs, context: &CliContext) -> Result<Exit, Report> {
+    let gathered = stdin::gather_prompt(&args.words, &args.literal)?;
+    if gathered.prompt == PromptSource::Lines {
+        context.refuse_json_in_line_mode()?;
     }
-    let workspace = context.workspace()?;
+    let workspace = context.admitted_workspace()?;
     if args.literal.is_empty() {
         refuse_command_word(&args.words, &context.skills(&workspace)?, "pixir --")?;
     }
-    let attachments = context.attachments(&workspace)?;
-    let opened = context.open(&workspace, None)?;
-    drive(Errand { workspace, session: Which::New, gathered, opened, attachments }, context)
+    let attachments = context.read_attachments(&workspace)?;
+    let opened = context.prepare_turn(&workspace, None)?;
+    run_session(
+        RunRequest { workspace, session: SessionTarget::New, gathered, opened, attachments },
+        context,
+    )
 }

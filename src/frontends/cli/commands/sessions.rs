@@ -9,16 +9,16 @@ use serde_json::json;
 
 use super::resume::refuse_read_only;
 use crate::agent::inspect;
-use crate::agent::inspect::{Standing, Summary};
+use crate::agent::inspect::{SessionSummary, SummaryStatus};
 use crate::base::error::{Report, counted};
 use crate::base::id::SessionId;
 use crate::base::paths::as_texts;
-use crate::frontends::cli::Context;
-use crate::frontends::cli::arguments::whole;
+use crate::frontends::cli::CliContext;
+use crate::frontends::cli::arguments::whole_number_parser;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::session_lookup::unique_part;
-use crate::frontends::cli::terminal::confirm::{Confirmation, Question};
-use crate::frontends::cli::unreadable::owner;
+use crate::frontends::cli::terminal::confirm::{Confirmation, ConfirmationPrompt};
+use crate::frontends::cli::unreadable::owner_text;
 use crate::frontends::render::one_line;
 use crate::record::state_dir;
 use crate::record::state_dir::StateRoot;
@@ -41,7 +41,7 @@ pub struct SessionsArgs {
     #[arg(long)]
     all: bool,
     /// List at most this many, 0 for all; 50 unless --json is given
-    #[arg(long, value_name = "N", value_parser = whole::<usize, usize>(0))]
+    #[arg(long, value_name = "N", value_parser = whole_number_parser::<usize, usize>(0))]
     limit: Option<usize>,
 }
 
@@ -64,7 +64,7 @@ struct DeleteArgs {
     confirmation: Confirmation,
 }
 
-pub fn sessions(args: &SessionsArgs, context: &Context) -> Result<Exit, Report> {
+pub fn sessions(args: &SessionsArgs, context: &CliContext) -> Result<Exit, Report> {
     if let Some(SessionsCommand::Delete(delete_args)) = &args.command {
         return delete(delete_args, context);
     }
@@ -74,59 +74,62 @@ pub fn sessions(args: &SessionsArgs, context: &Context) -> Result<Exit, Report> 
         None if context.flags.json => usize::MAX,
         None => FIRST_SCREEN,
     };
-    let found = inspect::list(&context.state_roots(args.all)?, limit);
-    if let Some(notice) = context.state_here()?.notice() {
-        context.notice(&notice);
+    let found = inspect::list_sessions(&context.state_roots(args.all)?, limit);
+    if let Some(notice) = context.current_state()?.notice() {
+        context.print_notice(&notice);
     }
     explain_read_only(&found, context);
     explain_unreadable(&found, context);
     context.explain_closed_folders(args.all, !found.is_empty())?;
     let is_for_person = !context.flags.json;
     if found.is_empty() && is_for_person {
-        context.notice("there are no Sessions yet");
+        context.print_notice("there are no Sessions yet");
     }
     let now = jiff::Timestamp::now().as_second();
     let widest = found.iter().map(|summary| summary.session_id.as_str().len()).max().unwrap_or(0);
-    let rows = found.iter().map(|summary| row(summary, widest, now, args.all));
-    let exit = context.told("sessions", &rows.collect::<String>(), &found)?;
+    let rows = found.iter().map(|summary| session_row(summary, widest, now, args.all));
+    let exit = context.print_result("sessions", &rows.collect::<String>(), &found)?;
     if found.len() == limit && is_for_person {
-        context.notice(&format!("these are the last {limit}; `--limit 0` lists all"));
+        context.print_notice(&format!("these are the last {limit}; `--limit 0` lists all"));
     }
     Ok(exit)
 }
 
-fn delete(args: &DeleteArgs, context: &Context) -> Result<Exit, Report> {
+fn delete(args: &DeleteArgs, context: &CliContext) -> Result<Exit, Report> {
     let (id, root) = session_to_delete(args.id.as_deref(), context)?;
     let is_dry_run = context.flags.dry_run;
     if is_dry_run || args.id.as_deref() != Some(id.as_str()) {
-        let title = inspect::list(std::slice::from_ref(&root), usize::MAX).into_iter();
+        let title = inspect::list_sessions(std::slice::from_ref(&root), usize::MAX).into_iter();
         let title = title.filter(|summary| summary.session_id == id).map(|summary| summary.title);
         let title = one_line(&title.collect::<String>(), 60);
         let plan = format!("deletes {id}  {title}\n");
         if is_dry_run {
             let output = json!({ "session_id": id, "deleted": [], "dry_run": true });
-            return context.told("sessions", &plan, output);
+            return context.print_result("sessions", &plan, output);
         }
         let command = format!("sessions delete {id}");
         let words = "Delete it for good?";
-        args.confirmation.ask(&Question { plan: &plan, words, command: &command }, context)?;
+        args.confirmation.ask_user(
+            &ConfirmationPrompt { plan: &plan, question: words, command: &command },
+            context,
+        )?;
     }
     refuse_read_only(&id, &root)?;
-    let deleted = inspect::delete(&root, &id)?;
+    let deleted = inspect::delete_session(&root, &id)?;
     let lines = deleted.iter().map(|path| format!("deleted {}\n", path.display()));
     let output = json!({ "session_id": id, "deleted": as_texts(&deleted) });
-    context.told("sessions", &lines.collect::<String>(), output)
+    context.print_result("sessions", &lines.collect::<String>(), output)
 }
 
 /// Only Sessions of the working directory can be deleted. A Workspace that is gone has no directory, so its
 /// Sessions are found by id.
 fn session_to_delete(
     id: Option<&str>,
-    context: &Context,
+    context: &CliContext,
 ) -> Result<(SessionId, StateRoot), Report> {
     let Some(text) = id else { return context.last_session() };
     let id = SessionId::parse(text)?;
-    let here = context.state_here().map(|here| here.root_of(&id));
+    let here = context.current_state().map(|here| here.root_for_session(&id));
     if here.as_ref().is_ok_and(|root| root.has_log(&id)) {
         return Ok((id, here?));
     }
@@ -147,12 +150,12 @@ fn session_to_delete(
     }
 }
 
-fn row(summary: &Summary, widest: usize, now: i64, with_workspace: bool) -> String {
+fn session_row(summary: &SessionSummary, widest: usize, now: i64, with_workspace: bool) -> String {
     let turns = counted(summary.turns, "Turn");
     let title = one_line(&summary.title, 60);
     let title = if title.is_empty() { "(no prompt yet)".to_owned() } else { title };
-    let age = age(now.saturating_sub(summary.updated));
-    let status = status(&summary.standing);
+    let age = display_age(now.saturating_sub(summary.updated));
+    let status = standing_text(&summary.standing);
     let id = summary.session_id.as_str();
     let mut row = format!("{id:<widest$}  {age:>9}  {turns:>9}  {status:<16}  {title}");
     if summary.read_only.is_some() {
@@ -160,51 +163,51 @@ fn row(summary: &Summary, widest: usize, now: i64, with_workspace: bool) -> Stri
     }
     if with_workspace {
         let gone = if summary.workspace_gone { "gone: " } else { "" };
-        write!(row, "  ({gone}{})", shown(&summary.workspace)).ok();
+        write!(row, "  ({gone}{})", display_workspace(&summary.workspace)).ok();
     }
     row + "\n"
 }
 
 /// Says why Sessions of this list cannot be continued, and what to do.
-fn explain_read_only(found: &[Summary], context: &Context) {
+fn explain_read_only(found: &[SessionSummary], context: &CliContext) {
     let reasons = found.iter().filter_map(|summary| summary.read_only.as_deref());
     for reason in reasons.collect::<BTreeSet<&str>>() {
-        context.notice(&format!(
+        context.print_notice(&format!(
             "{reason}: Sessions there are [read-only]; go on with a copy: `pixir fork ID`"
         ));
     }
 }
 
 /// Prints which Sessions cannot be read, and who owns their files.
-fn explain_unreadable(found: &[Summary], context: &Context) {
+fn explain_unreadable(found: &[SessionSummary], context: &CliContext) {
     for summary in found {
-        if let Standing::Unreadable { message } = &summary.standing {
-            let (id, owner) = (&summary.session_id, owner(&summary.path));
-            context.notice(&format!("Session {id} cannot be read: {message}{owner}"));
+        if let SummaryStatus::Unreadable { message } = &summary.standing {
+            let (id, owner) = (&summary.session_id, owner_text(&summary.path));
+            context.print_notice(&format!("Session {id} cannot be read: {message}{owner}"));
         }
     }
 }
 
-fn shown(workspace: &Path) -> String {
+fn display_workspace(workspace: &Path) -> String {
     one_line(&workspace.display().to_string(), 80)
 }
 
-pub fn status(standing: &Standing) -> String {
+pub fn standing_text(standing: &SummaryStatus) -> String {
     match standing {
-        Standing::New => "new".to_owned(),
-        Standing::Answered => "answered".to_owned(),
-        Standing::Failed { terminal_status, .. } => {
+        SummaryStatus::New => "new".to_owned(),
+        SummaryStatus::Answered => "answered".to_owned(),
+        SummaryStatus::Failed { terminal_status, .. } => {
             format!("failed: {}", one_line(terminal_status, 30))
         }
-        Standing::Interrupted => "interrupted".to_owned(),
-        Standing::Open => "open".to_owned(),
-        Standing::Running { pid } => format!("running ({pid})"),
-        Standing::Unreadable { .. } => "unreadable".to_owned(),
+        SummaryStatus::Interrupted => "interrupted".to_owned(),
+        SummaryStatus::Open => "open".to_owned(),
+        SummaryStatus::Running { pid } => format!("running ({pid})"),
+        SummaryStatus::Unreadable { .. } => "unreadable".to_owned(),
     }
 }
 
 /// How long ago, in one unit.
-pub fn age(seconds: i64) -> String {
+pub fn display_age(seconds: i64) -> String {
     match seconds {
         ..60 => "now".to_owned(),
         60..3_600 => format!("{} min", seconds / 60),

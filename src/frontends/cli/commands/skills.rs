@@ -9,9 +9,11 @@ use serde_json::{Value, json};
 use super::workflow;
 use crate::base::error::{Kind, Report, counted};
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::{Context, bad_argument};
+use crate::frontends::cli::{CliContext, bad_argument};
 use crate::frontends::render::{clean, one_line};
-use crate::model::skill::{AllowedTools, Flaw, Found, MAIN_FILE, Skill, Template, examine};
+use crate::model::skill::{
+    AllowedTools, FileDiagnostic, FoundSkills, MAIN_FILE, Skill, WorkflowTemplate, examine_skills,
+};
 
 /// Show or check skills
 #[derive(Debug, Args)]
@@ -26,11 +28,11 @@ use crate::model::skill::{AllowedTools, Flaw, Found, MAIN_FILE, Skill, Template,
 )]
 pub struct SkillsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<SkillsAction>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum SkillsAction {
     /// List the skills that can be used here
     List,
     /// Show a skill with its files
@@ -47,32 +49,32 @@ enum Action {
     },
 }
 
-pub fn skills(args: &SkillsArgs, context: &Context) -> Result<Exit, Report> {
-    match args.action.as_ref().unwrap_or(&Action::List) {
-        Action::List => list(context),
-        Action::Show { name } => show(name, context),
-        Action::Validate { path } => validate(path.as_deref(), context),
+pub fn skills(args: &SkillsArgs, context: &CliContext) -> Result<Exit, Report> {
+    match args.action.as_ref().unwrap_or(&SkillsAction::List) {
+        SkillsAction::List => list_skills(context),
+        SkillsAction::Show { name } => show_skill(name, context),
+        SkillsAction::Validate { path } => validate_skills(path.as_deref(), context),
     }
 }
 
-fn list(context: &Context) -> Result<Exit, Report> {
-    let skills = context.skills(&context.folder()?)?;
-    let (found, prompts) = (skills.all(), skills.prompts());
+fn list_skills(context: &CliContext) -> Result<Exit, Report> {
+    let skills = context.skills(&context.current_folder()?)?;
+    let (found, prompts) = (skills.read_all(), skills.read_prompts());
     for flaw in found.broken.iter().chain(&prompts.broken) {
-        context.notice(&format!("not used: {flaw}"));
+        context.print_notice(&format!("not used: {flaw}"));
     }
     for shadow in &found.shadowed {
-        context.notice(&shadow.to_string());
+        context.print_notice(&shadow.to_string());
     }
     if found.skills.is_empty() && prompts.prompts.is_empty() {
-        context.notice("there are no skills; see `pixir skills --help`");
+        context.print_notice("there are no skills; see `pixir skills --help`");
     }
     let width = found.skills.iter().map(|skill| skill.name().len()).max().unwrap_or(0);
     let mut text = String::new();
     for skill in &found.skills {
         let (name, scope) = (skill.name(), skill.scope.name());
         let trust = if skill.is_trusted { "" } else { ", not trusted" };
-        let words = one_line(&skill.front.description, 100);
+        let words = one_line(&skill.front_matter.description, 100);
         // Writing to a String cannot fail.
         writeln!(text, "{name:width$}  {words}  ({scope}{trust})").ok();
     }
@@ -83,7 +85,7 @@ fn list(context: &Context) -> Result<Exit, Report> {
             .ok();
     }
     let output = json!({
-        "skills": found.skills.iter().map(|skill| entry(skill)).collect::<Vec<_>>(),
+        "skills": found.skills.iter().map(|skill| skill_json(skill)).collect::<Vec<_>>(),
         "prompts": prompts.prompts.iter().map(|prompt| json!({
             "name": prompt.name,
             "description": prompt.description,
@@ -94,11 +96,11 @@ fn list(context: &Context) -> Result<Exit, Report> {
         "shadowed": found.shadowed,
         "broken": found.broken.iter().chain(&prompts.broken).collect::<Vec<_>>(),
     });
-    context.told("skills", &text, output)
+    context.print_result("skills", &text, output)
 }
 
-fn show(name: &str, context: &Context) -> Result<Exit, Report> {
-    let found = context.skills(&context.folder()?)?.all();
+fn show_skill(name: &str, context: &CliContext) -> Result<Exit, Report> {
+    let found = context.skills(&context.current_folder()?)?.read_all();
     let Some(skill) = found.skills.iter().find(|skill| skill.name() == name) else {
         let names: Vec<&str> = found.skills.iter().map(|skill| skill.name()).collect();
         let next = match names.as_slice() {
@@ -108,22 +110,22 @@ fn show(name: &str, context: &Context) -> Result<Exit, Report> {
         return Err(bad_argument(format!("there is no skill `{}`", one_line(name, 64)))
             .with_next_actions(vec![next]));
     };
-    let (files, more) = skill.files();
-    let (templates, flaws) = skill.templates();
-    for flaw in skill.odd.iter().chain(&flaws) {
-        context.notice(&flaw.to_string());
+    let (files, more) = skill.list_package_files();
+    let (templates, flaws) = skill.read_templates();
+    for flaw in skill.warnings.iter().chain(&flaws) {
+        context.print_notice(&flaw.to_string());
     }
-    let mut output = entry(skill);
+    let mut output = skill_json(skill);
     output["content"] = json!(&*skill.text);
     output["files"] = files.iter().map(|file| file.to_string_lossy()).collect();
     output["files_left_out"] = json!(more);
     output["workflow_templates"] = json!(templates);
-    output["problems"] = json!(skill.odd.iter().chain(&flaws).collect::<Vec<_>>());
-    context.told("skills", &words(skill, &files, &templates), output)
+    output["problems"] = json!(skill.warnings.iter().chain(&flaws).collect::<Vec<_>>());
+    context.print_result("skills", &skill_text(skill, &files, &templates), output)
 }
 
-fn words(skill: &Skill, files: &[PathBuf], templates: &[Template]) -> String {
-    let front = &skill.front;
+fn skill_text(skill: &Skill, files: &[PathBuf], templates: &[WorkflowTemplate]) -> String {
+    let front = &skill.front_matter;
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         if !value.is_empty() {
@@ -139,12 +141,12 @@ fn words(skill: &Skill, files: &[PathBuf], templates: &[Template]) -> String {
     line("compatibility", front.compatibility.as_deref().unwrap_or_default());
     let allowed = front.allowed_tools.as_ref().map(AllowedTools::words).unwrap_or_default();
     line("allowed tools", &allowed.join(", "));
-    line("activated by", if front.is_for_people { "you alone" } else { "" });
+    line("activated by", if front.is_user_only { "you alone" } else { "" });
     for (key, value) in &front.metadata {
         line("metadata", &format!("{key}: {value}"));
     }
     for source in &front.sources {
-        line("context", &format!("{}: {}", source.id, source.what));
+        line("context", &format!("{}: {}", source.id, source.kind));
     }
     for file in files {
         line("file", &file.to_string_lossy());
@@ -164,51 +166,51 @@ fn words(skill: &Skill, files: &[PathBuf], templates: &[Template]) -> String {
     text
 }
 
-fn validate(path: Option<&Path>, context: &Context) -> Result<Exit, Report> {
-    let mut spoiled = Vec::new();
+fn validate_skills(path: Option<&Path>, context: &CliContext) -> Result<Exit, Report> {
+    let mut broken_prompts = Vec::new();
     let (folder, found) = match path {
         // Roles that templates name are looked up in the working directory.
         Some(path) if path.exists() => {
-            (context.folder().unwrap_or_else(|_| path.to_owned()), examine(path))
+            (context.current_folder().unwrap_or_else(|_| path.to_owned()), examine_skills(path))
         }
-        Some(path) => return Err(missing(path)),
+        Some(path) => return Err(missing_path(path)),
         None => {
-            let folder = context.folder()?;
+            let folder = context.current_folder()?;
             let skills = context.skills(&folder)?;
-            spoiled = skills.prompts().broken;
-            (folder, skills.all())
+            broken_prompts = skills.read_prompts().broken;
+            (folder, skills.read_all())
         }
     };
-    let Found { all, mut broken, .. } = found;
+    let FoundSkills { all, mut broken, .. } = found;
     if let Some(path) = path.filter(|_| all.is_empty() && broken.is_empty()) {
         let message = format!("there is no skill in {}", path.display());
         let next = format!("name a folder with a {MAIN_FILE}, or a folder of such folders");
         return Err(bad_argument(message).with_next_actions(vec![next]));
     }
-    broken.extend(spoiled);
-    let odd: Vec<Flaw> = all.iter().flat_map(|skill| skill.odd.clone()).collect();
+    broken.extend(broken_prompts);
+    let odd: Vec<FileDiagnostic> = all.iter().flat_map(|skill| skill.warnings.clone()).collect();
     broken.extend(workflow::broken_templates(&all, &folder, context)?);
-    let entries: Vec<Value> = all.iter().map(|skill| entry(skill)).collect();
-    context.judged("skills", "skill", &entries, &broken, &odd)
+    let entries: Vec<Value> = all.iter().map(|skill| skill_json(skill)).collect();
+    context.print_validation("skills", "skill", &entries, &broken, &odd)
 }
 
 /// The error for a path that does not exist.
-pub fn missing(path: &Path) -> Report {
+pub fn missing_path(path: &Path) -> Report {
     bad_argument(format!("there is no {}", path.display())).with_next_actions(vec![
         "check the path; without one, all that is found here is checked".to_owned(),
     ])
 }
 
-impl Context {
+impl CliContext {
     /// Prints the result of a validation; a file that cannot be used makes it an error. `kind` is that of the
     /// envelope, `noun` the singular of what was checked.
-    pub fn judged(
+    pub fn print_validation(
         &self,
         kind: &'static str,
         noun: &str,
         all: &[Value],
-        broken: &[Flaw],
-        odd: &[Flaw],
+        broken: &[FileDiagnostic],
+        odd: &[FileDiagnostic],
     ) -> Result<Exit, Report> {
         let mut text = String::new();
         for (word, flaws) in [("error", broken), ("warning", odd)] {
@@ -223,12 +225,12 @@ impl Context {
         let output = json!({ plural: all, "errors": broken, "warnings": odd });
         let message = format!("{} cannot be used as they are", broken.len());
         let error = (!broken.is_empty()).then(|| Report::new(Kind::InvalidSkill, message));
-        Ok(self.answer(&self.envelope(kind, output)?.failing(error), &text))
+        Ok(self.print_envelope(&self.success_envelope(kind, output)?.with_error(error), &text))
     }
 }
 
-fn entry(skill: &Skill) -> Value {
-    let front = &skill.front;
+fn skill_json(skill: &Skill) -> Value {
+    let front = &skill.front_matter;
     json!({
         "name": skill.name(),
         "description": front.description,
@@ -240,11 +242,11 @@ fn entry(skill: &Skill) -> Value {
         "compatibility": front.compatibility,
         "metadata": front.metadata.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         "allowed_tools": front.allowed_tools.as_ref().map(AllowedTools::words),
-        "disable_model_invocation": front.is_for_people,
+        "disable_model_invocation": front.is_user_only,
         "context": front.sources.iter().map(|source| json!({
             "id": source.id,
-            "kind": source.what.kind(),
-            "request": source.what.to_string(),
+            "kind": source.kind.name(),
+            "request": source.kind.to_string(),
         })).collect::<Vec<_>>(),
     })
 }

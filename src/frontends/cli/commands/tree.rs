@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::Args;
 use serde::Serialize;
 
-use super::sessions::{age, status};
+use super::sessions::{display_age, standing_text};
 use crate::agent::inspect;
-use crate::agent::inspect::Summary;
+use crate::agent::inspect::SessionSummary;
 use crate::base::error::{Report, counted};
 use crate::base::id::SessionId;
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::render::one_line;
 
@@ -36,14 +36,14 @@ pub struct TreeArgs {
 }
 
 /// Sessions, and the ids of their children.
-struct Forest {
-    sessions: BTreeMap<SessionId, Summary>,
+struct SessionForest {
+    sessions: BTreeMap<SessionId, SessionSummary>,
     children: BTreeMap<SessionId, Vec<SessionId>>,
 }
 
-impl Forest {
-    fn of(found: Vec<Summary>) -> Self {
-        let sessions: BTreeMap<SessionId, Summary> =
+impl SessionForest {
+    fn new(found: Vec<SessionSummary>) -> Self {
+        let sessions: BTreeMap<SessionId, SessionSummary> =
             found.into_iter().map(|summary| (summary.session_id.clone(), summary)).collect();
         let mut children: BTreeMap<SessionId, Vec<SessionId>> = BTreeMap::new();
         for (id, summary) in &sessions {
@@ -75,28 +75,32 @@ impl Forest {
     }
 
     /// A Session with what branched off; `None` if it was `seen`, and so is in the tree already.
-    fn node(&self, id: &SessionId, seen: &mut BTreeSet<SessionId>) -> Option<Node<'_>> {
+    fn build_node(
+        &self,
+        id: &SessionId,
+        seen: &mut BTreeSet<SessionId>,
+    ) -> Option<SessionNode<'_>> {
         if !seen.insert(id.clone()) {
             return None;
         }
         let summary = self.sessions.get(id)?;
         let branches = self.children.get(id).into_iter().flatten();
-        let children = branches.filter_map(|child| self.node(child, seen)).collect();
-        Some(Node { summary, children })
+        let children = branches.filter_map(|child| self.build_node(child, seen)).collect();
+        Some(SessionNode { summary, children })
     }
 }
 
 /// A Session with what branched off from it.
 #[derive(Serialize)]
-struct Node<'a> {
+struct SessionNode<'a> {
     #[serde(flatten)]
-    summary: &'a Summary,
-    children: Vec<Node<'a>>,
+    summary: &'a SessionSummary,
+    children: Vec<SessionNode<'a>>,
 }
 
-impl Node<'_> {
-    fn draw(&self, shown: &Shown, stem: &str, out: &mut String) {
-        out.push_str(&row(self.summary, shown));
+impl SessionNode<'_> {
+    fn draw(&self, shown: &TreeRowOptions, stem: &str, out: &mut String) {
+        out.push_str(&tree_row(self.summary, shown));
         for (place, child) in self.children.iter().enumerate() {
             let is_last = place + 1 == self.children.len();
             out.extend([stem, if is_last { "└─ " } else { "├─ " }]);
@@ -106,52 +110,53 @@ impl Node<'_> {
 }
 
 /// Options of a row.
-struct Shown<'a> {
+struct TreeRowOptions<'a> {
     now: i64,
     marked: Option<&'a SessionId>,
 }
 
-fn parent_of(summary: &Summary) -> Option<SessionId> {
+fn parent_of(summary: &SessionSummary) -> Option<SessionId> {
     SessionId::parse(&summary.origin.as_ref()?.parent_session_id).ok()
 }
 
-pub fn tree(args: &TreeArgs, context: &Context) -> Result<Exit, Report> {
+pub fn tree(args: &TreeArgs, context: &CliContext) -> Result<Exit, Report> {
     let (id, roots) = if args.all {
         (None, context.state_roots(false)?)
     } else {
-        let (id, root) = context.session_or_last(args.id.as_deref())?;
+        let (id, root) = context.find_session_or_last(args.id.as_deref())?;
         (Some(id), vec![root])
     };
-    let found = inspect::list(&roots, usize::MAX);
+    let found = inspect::list_sessions(&roots, usize::MAX);
     // The search for one Session has reported unreadable folders already.
     if args.all {
         context.explain_closed_folders(false, !found.is_empty())?;
     }
-    let forest = Forest::of(found);
+    let forest = SessionForest::new(found);
     let roots = match &id {
         Some(id) => vec![forest.root(id)],
         None => forest.roots(),
     };
     let mut seen = BTreeSet::new();
-    let trees: Vec<Node> = roots.iter().filter_map(|root| forest.node(root, &mut seen)).collect();
-    let shown = Shown { now: jiff::Timestamp::now().as_second(), marked: id.as_ref() };
+    let trees: Vec<SessionNode> =
+        roots.iter().filter_map(|root| forest.build_node(root, &mut seen)).collect();
+    let shown = TreeRowOptions { now: jiff::Timestamp::now().as_second(), marked: id.as_ref() };
     let mut out = String::new();
     for tree in &trees {
         tree.draw(&shown, "", &mut out);
     }
     if out.is_empty() && !context.flags.json {
-        context.notice("there are no Sessions yet");
+        context.print_notice("there are no Sessions yet");
     }
-    context.told("tree", &out, trees)
+    context.print_result("tree", &out, trees)
 }
 
-fn row(summary: &Summary, shown: &Shown) -> String {
+fn tree_row(summary: &SessionSummary, shown: &TreeRowOptions) -> String {
     let kind =
         summary.origin.as_ref().map(|origin| format!("{} ", origin.kind)).unwrap_or_default();
     let mark = if shown.marked == Some(&summary.session_id) { " *" } else { "" };
-    let age = age(shown.now.saturating_sub(summary.updated));
+    let age = display_age(shown.now.saturating_sub(summary.updated));
     let title = one_line(&summary.title, 50);
     let (id, turns, status) =
-        (&summary.session_id, counted(summary.turns, "Turn"), status(&summary.standing));
+        (&summary.session_id, counted(summary.turns, "Turn"), standing_text(&summary.standing));
     format!("{kind}{id}{mark}  {age}  {turns}  {status}  {title}\n")
 }

@@ -5,22 +5,24 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::changes::annexes;
-use super::resume::{refuse_gone, refuse_read_only};
-use crate::agent::child_workspace::Annex;
+use super::changes::child_workspaces;
+use super::resume::{refuse_missing_workspace, refuse_read_only};
+use crate::agent::child_workspace::ChildWorkspace;
 use crate::agent::inspect;
-use crate::agent::rewind::{Rewind, Site};
-use crate::agent::session::{Manners, Session};
+use crate::agent::rewind::{Rewind, RewindContext};
+use crate::agent::session::{Session, SessionOptions};
 use crate::base::error::{Kind, Report, counted};
 use crate::base::id::SessionId;
 use crate::base::paths;
-use crate::frontends::cli::Context;
-use crate::frontends::cli::arguments::whole;
+use crate::frontends::cli::CliContext;
+use crate::frontends::cli::arguments::whole_number_parser;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::runner::in_runtime;
-use crate::frontends::cli::terminal::confirm::{Agreed, Confirmation, Question};
+use crate::frontends::cli::terminal::confirm::{Confirmation, ConfirmationPrompt, ConfirmedBy};
 use crate::frontends::render::one_line;
-use crate::host::snapshot::{Change, Conflict, Direction, Limits, Plan, Reason};
+use crate::host::snapshot::{
+    Direction, FileChange, RestoreConflict, RestoreConflictReason, RestorePlan, SurveyLimits,
+};
 use crate::host::workspace::Workspace;
 use crate::record::event::Seq;
 use crate::record::history::History;
@@ -28,7 +30,7 @@ use crate::record::log::Log;
 use crate::settings::config::Config;
 
 /// Shown files.
-const SHOWN: usize = 50;
+const SHOWN_ROWS: usize = 50;
 
 /// Take back the last Turn of a Session, conversation and files
 #[derive(Debug, Args)]
@@ -48,7 +50,7 @@ pub struct UndoArgs {
     #[arg(value_name = "ID")]
     id: Option<String>,
     /// Take back this many Turns
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<i64, u32>(1))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole_number_parser::<i64, u32>(1))]
     turns: u32,
     /// Take back also what changed while a command ran, and overwrite what was changed outside this session since
     #[arg(long)]
@@ -75,81 +77,93 @@ pub struct RedoArgs {
     confirmation: Confirmation,
 }
 
-pub fn undo(args: &UndoArgs, context: &Context) -> Result<Exit, Report> {
+pub fn undo(args: &UndoArgs, context: &CliContext) -> Result<Exit, Report> {
     let count = args.turns as usize;
-    let look = |history: &History, site: &Site| Rewind::back(history, count, site);
+    let plan_rewind =
+        |history: &History, site: &RewindContext| Rewind::plan_undo(history, count, site);
     let UndoArgs { force, confirmation, .. } = args;
     let flags = if count == 1 { String::new() } else { format!(" --turns {count}") };
-    let order = RewindOrder { force: *force, confirmation, kind: "undo", flags, look: &look };
-    rewind(args.id.as_deref(), &order, context)
+    let request = RewindRequest {
+        force: *force,
+        confirmation,
+        kind: "undo",
+        flags,
+        plan_rewind: &plan_rewind,
+    };
+    run_rewind(args.id.as_deref(), &request, context)
 }
 
-pub fn redo(args: &RedoArgs, context: &Context) -> Result<Exit, Report> {
+pub fn redo(args: &RedoArgs, context: &CliContext) -> Result<Exit, Report> {
     let RedoArgs { force, confirmation, .. } = args;
-    let (flags, look) = (String::new(), &Rewind::forward);
-    let order = RewindOrder { force: *force, confirmation, kind: "redo", flags, look };
-    rewind(args.id.as_deref(), &order, context)
+    let (flags, plan_rewind) = (String::new(), &Rewind::plan_redo);
+    let request = RewindRequest { force: *force, confirmation, kind: "redo", flags, plan_rewind };
+    run_rewind(args.id.as_deref(), &request, context)
 }
 
-type Look<'a> = &'a dyn Fn(&History, &Site) -> Result<Rewind, crate::agent::rewind::RewindError>;
+type PlanRewind<'a> =
+    &'a dyn Fn(&History, &RewindContext) -> Result<Rewind, crate::agent::rewind::RewindError>;
 
 /// Parameters of `undo` or `redo`.
-struct RewindOrder<'a> {
+struct RewindRequest<'a> {
     force: bool,
     confirmation: &'a Confirmation,
     /// The name of the command, and of its envelope.
     kind: &'static str,
     /// Flags that say what is meant, for commands that messages name.
     flags: String,
-    look: Look<'a>,
+    plan_rewind: PlanRewind<'a>,
 }
 
-impl RewindOrder<'_> {
+impl RewindRequest<'_> {
     /// The command as the user types it, without the program's name.
-    fn command(&self, id: &SessionId, context: &Context) -> String {
+    fn command(&self, id: &SessionId, context: &CliContext) -> String {
         let force = if self.force { " --force" } else { "" };
         let cwd = context
             .flags
             .cwd
             .as_ref()
-            .map(|cwd| format!(" --cwd {}", paths::shell_word(&cwd.to_string_lossy())));
+            .map(|cwd| format!(" --cwd {}", paths::quote_shell_word(&cwd.to_string_lossy())));
         format!("{} {id}{}{force}{}", self.kind, self.flags, cwd.unwrap_or_default())
     }
 }
 
-fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Result<Exit, Report> {
-    let look = order.look;
-    let (id, root) = context.session_or_last(id)?;
-    let command = order.command(&id, context);
-    refuse_gone(&id, &root)?;
+fn run_rewind(
+    id: Option<&str>,
+    request: &RewindRequest<'_>,
+    context: &CliContext,
+) -> Result<Exit, Report> {
+    let plan_rewind = request.plan_rewind;
+    let (id, root) = context.find_session_or_last(id)?;
+    let command = request.command(&id, context);
+    refuse_missing_workspace(&id, &root)?;
     if !context.flags.dry_run {
         refuse_read_only(&id, &root)?;
     }
-    let config = context.settings(Some(root.workspace()))?.config;
+    let config = context.load_settings(Some(root.workspace()))?.config;
     let reading = Log::read(&root, &id)?;
     let read = History::from_events(reading.events);
-    let annex = annexes(context, &config).place(&root, &id, &read);
+    let annex = child_workspaces(context, &config).find_for_session(&root, &id, &read);
     let annex = annex?;
-    let files = annex.as_ref().map_or(root.workspace(), Annex::folder);
+    let files = annex.as_ref().map_or(root.workspace(), ChildWorkspace::folder);
     let workspace = Workspace::open(files)?;
     let session_folder = root.session_folder(&id);
     let neighbours = inspect::roots_around(&context.home()?, workspace.root(), &root);
-    let limits = Limits::of(config.undo);
-    let site = Site { workspace, session_folder, limits, neighbours };
+    let limits = SurveyLimits::from_undo_settings(config.undo);
+    let site = RewindContext { workspace, session_folder, limits, other_roots: neighbours };
     if context.flags.dry_run {
-        let rewind = look(&read, &site)?;
+        let rewind = plan_rewind(&read, &site)?;
         let plan = NumberedRewind::new(&rewind, &read, &id);
-        return told(&plan, &Outcome::DryRun, order.kind, context);
+        return print_rewind(&plan, &RewindOutcome::DryRun, request.kind, context);
     }
     in_runtime(async {
-        let (session, _) = Session::open(&root, &id, manners(&config))?;
+        let (session, _) = Session::open(&root, &id, session_options(&config))?;
         let history = session.history().await?;
-        let rewind = look(&history, &site)?;
-        rewind.check(order.force, &site)?;
+        let rewind = plan_rewind(&history, &site)?;
+        rewind.check_conflicts(request.force, &site)?;
         let plan = NumberedRewind::new(&rewind, &history, &id);
-        let agreed = order.confirmation.ask(&plan.question(&command), context)?;
-        if agreed == Agreed::OnTerminal {
-            let now = look(&history, &site)?;
+        let agreed = request.confirmation.ask_user(&plan.question(&command), context)?;
+        if agreed == ConfirmedBy::Terminal {
+            let now = plan_rewind(&history, &site)?;
             if now.plan != rewind.plan {
                 let message = "files changed while the question was open, so nothing was done";
                 return Err(Report::new(Kind::FileChanged, message)
@@ -167,15 +181,15 @@ fn rewind(id: Option<&str>, order: &RewindOrder<'_>, context: &Context) -> Resul
             let action = format!("fix that, then run `pixir {command}` again");
             return Err(Report::new(Kind::WriteFailed, message).with_next_actions(vec![action]));
         }
-        session.record(rewind.fact(&restored)).await?;
-        let outcome = Outcome::Done { files: restored.files, agreed };
-        told(&plan, &outcome, order.kind, context)
+        session.record(rewind.rewound_event(&restored)).await?;
+        let outcome = RewindOutcome::Done { files: restored.files, agreed };
+        print_rewind(&plan, &outcome, request.kind, context)
     })
 }
 
 /// Options of a Session in which no Turn runs.
-pub fn manners(config: &Config) -> Manners {
-    Manners {
+pub fn session_options(config: &Config) -> SessionOptions {
+    SessionOptions {
         secrets: std::sync::Arc::default(),
         durability: config.durability,
         grace: config.grace.turn,
@@ -195,21 +209,21 @@ impl<'a> NumberedRewind<'a> {
     fn new(rewind: &'a Rewind, history: &History, id: &SessionId) -> Self {
         let numbers =
             rewind.turns.iter().map(|(seq, _)| history.turn_number(*seq)).collect::<Vec<_>>();
-        let text = preview(rewind, &numbers, id);
+        let text = rewind_text(rewind, &numbers, id);
         Self { rewind, numbers, text }
     }
 
-    fn question<'q>(&'q self, command: &'q str) -> Question<'q> {
+    fn question<'q>(&'q self, command: &'q str) -> ConfirmationPrompt<'q> {
         let words = match self.rewind.direction {
             Direction::Back => "Take this back?",
             Direction::Forward => "Bring this back?",
         };
-        Question { plan: &self.text, words, command }
+        ConfirmationPrompt { plan: &self.text, question: words, command }
     }
 }
 
 /// The rewind as text for a person.
-fn preview(rewind: &Rewind, numbers: &[usize], id: &SessionId) -> String {
+fn rewind_text(rewind: &Rewind, numbers: &[usize], id: &SessionId) -> String {
     let what = match rewind.direction {
         Direction::Back => "takes back",
         Direction::Forward => "brings back",
@@ -226,11 +240,12 @@ fn preview(rewind: &Rewind, numbers: &[usize], id: &SessionId) -> String {
 }
 
 /// The files and folders that change, what needs --force first.
-fn show_files(text: &mut String, plan: &Plan) {
-    let is_of_command = |conflict: &&Conflict| conflict.reason == Reason::WhileCommandRan;
-    let (of_commands, others): (Vec<&Conflict>, Vec<&Conflict>) =
+fn show_files(text: &mut String, plan: &RestorePlan) {
+    let is_of_command =
+        |conflict: &&RestoreConflict| conflict.reason == RestoreConflictReason::WhileCommandRan;
+    let (of_commands, others): (Vec<&RestoreConflict>, Vec<&RestoreConflict>) =
         plan.conflicts.iter().partition(is_of_command);
-    let line = |change: &Change, mark: &str| {
+    let line = |change: &FileChange, mark: &str| {
         let verb = match (&change.from, &change.to) {
             (_, None) => "remove ",
             (None, Some(_)) => "make   ",
@@ -243,9 +258,9 @@ fn show_files(text: &mut String, plan: &Plan) {
     let folders = plan.command_folders.iter().map(|path| format!(" *folder  {}\n", path.display()));
     let certain = plan.changes.iter().map(|change| line(change, " "));
     let all: Vec<String> = of_others.chain(files).chain(folders).chain(certain).collect();
-    text.extend(all.iter().take(SHOWN).map(String::as_str));
-    if all.len() > SHOWN {
-        writeln!(text, "  and {}", counted(all.len() - SHOWN, "more file")).ok();
+    text.extend(all.iter().take(SHOWN_ROWS).map(String::as_str));
+    if all.len() > SHOWN_ROWS {
+        writeln!(text, "  and {}", counted(all.len() - SHOWN_ROWS, "more file")).ok();
     }
     if all.is_empty() {
         text.push_str("  no file changes\n");
@@ -263,39 +278,39 @@ fn show_files(text: &mut String, plan: &Plan) {
 }
 
 /// The result of a rewind.
-enum Outcome {
+enum RewindOutcome {
     DryRun,
-    Done { files: usize, agreed: Agreed },
+    Done { files: usize, agreed: ConfirmedBy },
 }
 
-fn told(
+fn print_rewind(
     plan: &NumberedRewind<'_>,
-    outcome: &Outcome,
+    outcome: &RewindOutcome,
     kind: &'static str,
-    context: &Context,
+    context: &CliContext,
 ) -> Result<Exit, Report> {
     // The question has shown the plan already.
     let shown = match outcome {
-        Outcome::Done { agreed: Agreed::OnTerminal, .. } => "",
-        Outcome::DryRun | Outcome::Done { .. } => plan.text.as_str(),
+        RewindOutcome::Done { agreed: ConfirmedBy::Terminal, .. } => "",
+        RewindOutcome::DryRun | RewindOutcome::Done { .. } => plan.text.as_str(),
     };
     let result = match outcome {
-        Outcome::DryRun => "nothing was changed (dry run)".to_owned(),
-        Outcome::Done { files, .. } => format!("{} changed", counted(*files, "file")),
+        RewindOutcome::DryRun => "nothing was changed (dry run)".to_owned(),
+        RewindOutcome::Done { files, .. } => format!("{} changed", counted(*files, "file")),
     };
-    context.told(kind, &format!("{shown}{result}\n"), output(plan, outcome, kind))
+    context.print_result(kind, &format!("{shown}{result}\n"), rewind_json(plan, outcome, kind))
 }
 
-fn output(plan: &NumberedRewind<'_>, outcome: &Outcome, kind: &'static str) -> Value {
-    let change = |change: &Change| json!({ "path": change.path.to_string_lossy(), "from": change.from, "to": change.to });
-    let conflict = |conflict: &Conflict| {
+fn rewind_json(plan: &NumberedRewind<'_>, outcome: &RewindOutcome, kind: &'static str) -> Value {
+    let change = |change: &FileChange| json!({ "path": change.path.to_string_lossy(), "from": change.from, "to": change.to });
+    let conflict = |conflict: &RestoreConflict| {
         let mut told = change(&conflict.change);
         told["changed"] = conflict.reason.name().into();
         told
     };
     let files = match outcome {
-        Outcome::DryRun => None,
-        Outcome::Done { files, .. } => Some(*files),
+        RewindOutcome::DryRun => None,
+        RewindOutcome::Done { files, .. } => Some(*files),
     };
     let NumberedRewind { rewind, numbers, .. } = plan;
     let turns = numbers.iter().zip(&rewind.turns);

@@ -5,13 +5,13 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::agent::inspect;
-use crate::agent::inspect::{Spending, Sum, Window};
+use crate::agent::inspect::{Spending, UsagePeriod, UsageSum};
 use crate::base::error::{Report, counted};
 use crate::base::id::SessionId;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::{Context, bad_argument};
+use crate::frontends::cli::{CliContext, bad_argument};
 use crate::frontends::render::one_line;
-use crate::model::provider::{spoken, utc};
+use crate::model::provider::{format_duration, format_utc};
 use crate::record::event::RateLimits;
 use crate::record::log;
 use crate::settings::config;
@@ -46,35 +46,35 @@ pub struct UsageArgs {
     all: bool,
 }
 
-pub fn usage(args: &UsageArgs, context: &Context) -> Result<Exit, Report> {
-    let window = window(args.since.as_deref())?;
-    let prices = context.user_settings()?.prices;
+pub fn usage(args: &UsageArgs, context: &CliContext) -> Result<Exit, Report> {
+    let window = usage_window(args.since.as_deref())?;
+    let prices = context.load_user_settings()?.prices;
     let spending = if let Some(id) = &args.id {
-        let (id, root) = context.session_named(id)?;
-        let all = inspect::list(std::slice::from_ref(&root), usize::MAX);
-        inspect::spending_of(&root, &id, &all, window, &prices)?
+        let (id, root) = context.find_session(id)?;
+        let all = inspect::list_sessions(std::slice::from_ref(&root), usize::MAX);
+        inspect::session_spending(&root, &id, &all, window, &prices)?
     } else {
         let roots = context.state_roots(args.all)?;
-        let has_sessions = roots.iter().any(|root| !log::ids(root).is_empty());
+        let has_sessions = roots.iter().any(|root| !log::session_ids(root).is_empty());
         context.explain_closed_folders(args.all, has_sessions)?;
-        inspect::spending(&roots, window, &prices)
+        inspect::sum_spending(&roots, window, &prices)
     };
-    let exit = context.told("usage", &text(&spending), &spending)?;
+    let exit = context.print_result("usage", &spending_text(&spending), &spending)?;
     if context.flags.json {
         return Ok(exit);
     }
     if spending.unreadable_lines > 0 {
         let lines = counted(spending.unreadable_lines, "damaged line");
-        context.notice(&format!("skipped {lines}; `pixir verify` says where"));
+        context.print_notice(&format!("skipped {lines}; `pixir verify` says where"));
     }
     if !spending.unreadable_sessions.is_empty() {
-        context.notice(&missing(&spending.unreadable_sessions));
+        context.print_notice(&missing_sessions_text(&spending.unreadable_sessions));
     }
     Ok(exit)
 }
 
 /// Says which Sessions are not in the sums.
-fn missing(unreadable: &[SessionId]) -> String {
+fn missing_sessions_text(unreadable: &[SessionId]) -> String {
     let named: Vec<&str> = unreadable.iter().take(NAMED).map(SessionId::as_str).collect();
     let more = match unreadable.len() - named.len() {
         0 => String::new(),
@@ -86,34 +86,35 @@ fn missing(unreadable: &[SessionId]) -> String {
     )
 }
 
-fn window(since: Option<&str>) -> Result<Window, Report> {
-    let Some(text) = since else { return Ok(Window::default()) };
+fn usage_window(since: Option<&str>) -> Result<UsagePeriod, Report> {
+    let Some(text) = since else { return Ok(UsagePeriod::default()) };
     let wrong =
         || bad_argument(format!("--since must be a duration such as 7d or 12h, not {text:?}"));
-    let back: Duration = config::duration(text).ok_or_else(wrong)?;
+    let back: Duration = config::parse_duration(text).ok_or_else(wrong)?;
     let now = jiff::Timestamp::now().as_second();
-    Ok(Window { from: Some(now - i64::try_from(back.as_secs()).map_err(|_| wrong())?) })
+    Ok(UsagePeriod { from: Some(now - i64::try_from(back.as_secs()).map_err(|_| wrong())?) })
 }
 
 /// The sums as a person reads them.
-pub fn text(spending: &Spending) -> String {
+pub fn spending_text(spending: &Spending) -> String {
     if spending.total.calls == 0 {
         return "no Provider was called\n".to_owned();
     }
-    let mut lines = vec![format!("total      {}", line(&spending.total))];
+    let mut lines = vec![format!("total      {}", sum_line(&spending.total))];
     let groups = [("model", &spending.models), ("day (UTC)", &spending.days)];
     for (name, rows) in groups {
         lines.push(format!("\nby {name}"));
         let widest = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
         lines.extend(
-            rows.iter()
-                .map(|row| format!("  {:<widest$}  {}", one_line(&row.name, 60), line(&row.sum))),
+            rows.iter().map(|row| {
+                format!("  {:<widest$}  {}", one_line(&row.name, 60), sum_line(&row.sum))
+            }),
         );
     }
     if spending.sessions.len() > 1 {
         lines.push("\nby Session".to_owned());
         let shown = spending.sessions.iter().take(FIRST_SCREEN);
-        lines.extend(shown.map(|row| format!("  {}  {}", row.session_id, line(&row.sum))));
+        lines.extend(shown.map(|row| format!("  {}  {}", row.session_id, sum_line(&row.sum))));
         if spending.sessions.len() > FIRST_SCREEN {
             let more = spending.sessions.len() - FIRST_SCREEN;
             lines.push(format!("  and {more} more; `--json` lists all"));
@@ -131,8 +132,8 @@ fn limit_lines(limits: &RateLimits) -> Vec<String> {
     for (name, window) in [("primary", &limits.primary), ("secondary", &limits.secondary)] {
         let Some(window) = window else { continue };
         let long = window.window_minutes.map(|minutes| Duration::from_secs(minutes * 60));
-        let long = long.map(|long| format!(" of {}", spoken(long))).unwrap_or_default();
-        let anew = window.resets_at.and_then(utc).map(|time| format!(", resets {time}"));
+        let long = long.map(|long| format!(" of {}", format_duration(long))).unwrap_or_default();
+        let anew = window.resets_at.and_then(format_utc).map(|time| format!(", resets {time}"));
         let used = window.used_percent;
         lines.push(format!("  {name:<9}  {used:.0} %{long} used{}", anew.unwrap_or_default()));
     }
@@ -144,7 +145,7 @@ fn limit_lines(limits: &RateLimits) -> Vec<String> {
     lines
 }
 
-fn line(sum: &Sum) -> String {
+fn sum_line(sum: &UsageSum) -> String {
     let calls = counted(sum.calls, "call");
     let failed = if sum.failed > 0 { format!(" ({} failed)", sum.failed) } else { String::new() };
     let hits = sum

@@ -5,11 +5,11 @@ use clap::Args;
 use crate::agent::inspect;
 use crate::base::error::{Kind, Report, counted};
 use crate::base::id::SessionId;
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::render::clean;
 use crate::record::log;
-use crate::record::log::{Break, Verification};
+use crate::record::log::{LogBreak, Verification};
 use crate::record::state_dir::StateRoot;
 
 /// Check the proof chain, order, call pairs, blobs and Resources of a Log
@@ -34,34 +34,34 @@ pub struct VerifyArgs {
     last: bool,
 }
 
-pub fn verify(args: &VerifyArgs, context: &Context) -> Result<Exit, Report> {
+pub fn verify(args: &VerifyArgs, context: &CliContext) -> Result<Exit, Report> {
     let found: Vec<(SessionId, StateRoot)> = if args.all {
-        let here = context.state_here()?;
-        let listed = inspect::list(&context.state_roots(false)?, usize::MAX);
+        let here = context.current_state()?;
+        let listed = inspect::list_sessions(&context.state_roots(false)?, usize::MAX);
         context.explain_closed_folders(false, !listed.is_empty())?;
-        let placed = |id: SessionId| (id.clone(), here.root_of(&id));
+        let placed = |id: SessionId| (id.clone(), here.root_for_session(&id));
         listed.into_iter().map(|summary| placed(summary.session_id)).collect()
     } else {
-        vec![context.session_or_last(args.id.as_deref())?]
+        vec![context.find_session_or_last(args.id.as_deref())?]
     };
     let checked = found
         .iter()
-        .map(|(id, root)| log::verify(root, id).map_err(Report::from))
+        .map(|(id, root)| log::verify_log(root, id).map_err(Report::from))
         .collect::<Result<Vec<_>, _>>()?;
     let envelope = match checked.as_slice() {
-        [only] if !args.all => context.envelope("verify", only)?,
-        many => context.envelope("verify", many)?,
+        [only] if !args.all => context.success_envelope("verify", only)?,
+        many => context.success_envelope("verify", many)?,
     };
-    let words = checked.iter().map(text).collect::<String>();
-    let exit = context.answer(&envelope.failing(broken(&checked)), &words);
+    let words = checked.iter().map(verification_text).collect::<String>();
+    let exit = context.print_envelope(&envelope.with_error(broken_logs_report(&checked)), &words);
     if checked.is_empty() && !context.flags.json {
-        context.notice("there are no Sessions in this Workspace");
+        context.print_notice("there are no Sessions in this Workspace");
     }
     Ok(exit)
 }
 
 /// The error if any Log is broken.
-fn broken(checked: &[Verification]) -> Option<Report> {
+fn broken_logs_report(checked: &[Verification]) -> Option<Report> {
     let broken = checked.iter().filter(|verification| !verification.ok).count();
     let all = counted(checked.len(), "Log");
     let verb = if broken == 1 { "does" } else { "do" };
@@ -70,7 +70,7 @@ fn broken(checked: &[Verification]) -> Option<Report> {
 }
 
 /// A verification as a person reads it.
-pub fn text(verification: &Verification) -> String {
+pub fn verification_text(verification: &Verification) -> String {
     let Verification { session_id, proven_lines, broken_lines, unproven_lines, .. } = verification;
     let verdict = if verification.ok { "holds" } else { "is broken" };
     let turns = counted(verification.turns, "Turn");
@@ -89,10 +89,10 @@ pub fn text(verification: &Verification) -> String {
         let calls = counted(open.pending_calls.len(), "call");
         text.push(format!("  Turn {} is open, {calls} without a result", open.number));
     }
-    for Break { line, offset, message, kind, .. } in &verification.breaks {
+    for LogBreak { line, offset, message, kind, .. } in &verification.breaks {
         text.push(format!("  line {line}, offset {offset}: {message} ({kind})"));
     }
-    for Break { line, offset, .. } in &verification.repaired {
+    for LogBreak { line, offset, .. } in &verification.repaired {
         text.push(format!(
             "  line {line}, offset {offset}: torn, closed and skipped when the Log was next opened"
         ));
@@ -103,5 +103,5 @@ pub fn text(verification: &Verification) -> String {
 
 /// Verifies a Log; gives the result as text.
 pub fn verdict(root: &StateRoot, id: &SessionId) -> Result<String, Report> {
-    log::verify(root, id).map(|checked| text(&checked)).map_err(Report::from)
+    log::verify_log(root, id).map(|checked| verification_text(&checked)).map_err(Report::from)
 }

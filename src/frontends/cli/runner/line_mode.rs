@@ -3,23 +3,23 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::{Driven, Driver, Errand, is_shown};
-use crate::agent::harness::Which;
+use super::{RunRequest, SessionRunner, TurnRunOutcome, is_shown_at_prompt};
+use crate::agent::harness::SessionTarget;
 use crate::base::error::{Report, counted};
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::terminal::keyboard::Keyboard;
 use crate::frontends::cli::terminal::prompt_reader::TypedEntry;
-use crate::frontends::cli::terminal::signals::Signals;
-use crate::frontends::cli::terminal::stdin::cut_line;
+use crate::frontends::cli::terminal::signals::SignalListener;
+use crate::frontends::cli::terminal::stdin::cut_line_message;
 use crate::frontends::cli::usage_error::prompt_command;
-use crate::frontends::cli::{Context, bad_argument, typo_guard};
-use crate::frontends::render::{Paper, View, clean, one_line};
+use crate::frontends::cli::{CliContext, bad_argument, typo_guard};
+use crate::frontends::render::{StdioOutput, TurnView, clean, one_line};
 use crate::model::skill::Skills;
-use crate::record::event::{Canonical, Heard, PermissionMode};
+use crate::record::event::{Canonical, ListenerItem, PermissionMode};
 use crate::record::history::History;
 
 /// The sign before the cursor.
-const PROMPT: &str = "› ";
+const PROMPT_SIGN: &str = "› ";
 
 /// How many lines of the last prompt and of the last answer are shown.
 const PROMPT_LINES: usize = 4;
@@ -29,38 +29,38 @@ const ANSWER_LINES: usize = 12;
 const TITLE_WIDTH: usize = 80;
 
 /// Reads prompts and runs a Turn for each.
-pub async fn run(errand: Errand, context: &Context) -> Result<Exit, Report> {
-    let Errand { workspace, session, gathered, opened, attachments } = errand;
+pub async fn run_line_mode(run_request: RunRequest, context: &CliContext) -> Result<Exit, Report> {
+    let RunRequest { workspace, session, gathered, opened, attachments } = run_request;
     let skills = context.skills(&workspace)?;
-    let mut keyboard = Keyboard::read_always();
-    let is_new = session == Which::New;
+    let mut keyboard = Keyboard::start_reading();
+    let is_new = session == SessionTarget::New;
     let mut first = None;
     if is_new {
         let config = &opened.loaded.config;
-        let mode = config.role.map(|role| role.limit(&config.permission_mode));
+        let mode = config.role.map(|role| role.limit_mode(&config.permission_mode));
         let mode = mode.as_ref().unwrap_or(&config.permission_mode);
         let start = start_line(&config.model, mode, &workspace);
         // The Session is created with the first prompt, not before.
-        match first_prompt(&start, &skills, context, &mut keyboard).await {
-            Typed::Prompt(text) => first = Some(text),
-            Typed::Leave => return Ok(Exit::Answered),
-            Typed::Signal => return Ok(Exit::Interrupted),
+        match read_first_prompt(&start, &skills, context, &mut keyboard).await {
+            PromptInput::Prompt(text) => first = Some(text),
+            PromptInput::Leave => return Ok(Exit::Answered),
+            PromptInput::Signal => return Ok(Exit::Interrupted),
         }
     }
-    let mut driver = Driver::start(workspace, session, opened, context).await?;
+    let mut driver = SessionRunner::start(workspace, session, opened, context).await?;
     driver.keyboard = keyboard;
-    driver.announce(&gathered.notices).await;
+    driver.show_start_notices(&gathered.notices).await;
     if !is_new {
-        driver.introduce().await;
+        driver.show_resumed_session().await;
     }
-    driver.attach(attachments);
-    let exit = driver.lines(first, &skills).await;
+    driver.set_attachments(attachments);
+    let exit = driver.run_prompts(first, &skills).await;
     driver.end().await;
     exit
 }
 
 /// Input at the prompt.
-enum Typed {
+enum PromptInput {
     Prompt(String),
     /// The user left, or the input ended.
     Leave,
@@ -68,9 +68,9 @@ enum Typed {
 }
 
 /// What can happen while a prompt is awaited.
-enum Input {
+enum LineModeEvent {
     Signal,
-    Heard(Option<Heard>),
+    Received(Option<ListenerItem>),
     /// An answer to the open question; `None` at the end of input.
     Answer(Option<String>),
     /// Something for the prompt; `None` at the end of input.
@@ -79,35 +79,37 @@ enum Input {
 
 /// What an entry means.
 #[derive(Debug, PartialEq, Eq)]
-enum Request {
+enum LineRequest {
     Nothing,
     Prompt(String),
     Leave,
     /// A message for the user; nothing is sent.
-    Told(String),
+    Message(String),
 }
 
 /// Parses an entry. Input that is meant for Pixir never becomes a prompt, because a prompt costs money. `command`
 /// resumes this Session after the user has left.
-fn understand(entry: &TypedEntry, skills: &Skills, command: &str) -> Request {
+fn parse_entry(entry: &TypedEntry, skills: &Skills, command: &str) -> LineRequest {
     let text = entry.text();
     if entry.is_cut {
-        return Request::Told(too_long(command));
+        return LineRequest::Message(too_long_message(command));
     }
     if !entry.is_utf8 {
-        return Request::Told(not_text(command));
+        return LineRequest::Message(not_utf8_message(command));
     }
     let first = text.split_whitespace().next().unwrap_or_default().to_lowercase();
     match (first.as_str(), first.len() == text.len()) {
-        ("", _) => Request::Nothing,
-        ("/quit" | "/exit", _) | ("quit" | "exit", true) => Request::Leave,
-        ("/help", _) | ("help" | "?", true) => Request::Told(help(skills)),
-        _ if !text.starts_with('/') => Request::Prompt(text),
+        ("", _) => LineRequest::Nothing,
+        ("/quit" | "/exit", _) | ("quit" | "exit", true) => LineRequest::Leave,
+        ("/help", _) | ("help" | "?", true) => LineRequest::Message(help_text(skills)),
+        _ if !text.starts_with('/') => LineRequest::Prompt(text),
         _ => {
             let expanded = skills.expand(&text);
             match expanded.unknown_name {
-                Some(name) => Request::Told(unknown(&name, &expanded.notices)),
-                None => Request::Prompt(text),
+                Some(name) => {
+                    LineRequest::Message(unknown_command_message(&name, &expanded.notices))
+                }
+                None => LineRequest::Prompt(text),
             }
         }
     }
@@ -121,12 +123,12 @@ pub fn refuse_command_word(words: &[String], skills: &Skills, command: &str) -> 
     if word.len() < text.trim().len() && !word.starts_with('/') {
         return Ok(());
     }
-    let message = match understand(&TypedEntry::line(text.clone()), skills, "pixir") {
-        Request::Nothing | Request::Prompt(_) => return Ok(()),
-        Request::Told(told) if !told.starts_with('/') => {
+    let message = match parse_entry(&TypedEntry::line(text.clone()), skills, "pixir") {
+        LineRequest::Nothing | LineRequest::Prompt(_) => return Ok(()),
+        LineRequest::Message(told) if !told.starts_with('/') => {
             told.lines().next().unwrap_or_default().to_owned()
         }
-        Request::Told(_) | Request::Leave => {
+        LineRequest::Message(_) | LineRequest::Leave => {
             format!(
                 "`{}` works only at the prompt of a running Pixir, so nothing was sent",
                 one_line(word, 60)
@@ -137,16 +139,16 @@ pub fn refuse_command_word(words: &[String], skills: &Skills, command: &str) -> 
     Err(bad_argument(message).with_next_actions(vec!["pixir --help".to_owned(), as_prompt]))
 }
 
-fn too_long(command: &str) -> String {
+fn too_long_message(command: &str) -> String {
     format!(
         "{}\n  \
          try: save the text in a file and name the file in the prompt\n  \
          try: leave with /quit, then pipe it in: {command} < FILE",
-        cut_line()
+        cut_line_message()
     )
 }
 
-fn not_text(command: &str) -> String {
+fn not_utf8_message(command: &str) -> String {
     format!(
         "nothing was sent: it contains bytes that are not UTF-8\n  \
          try: set the terminal to UTF-8 and type it again\n  \
@@ -154,7 +156,7 @@ fn not_text(command: &str) -> String {
     )
 }
 
-fn unknown(name: &str, notices: &[String]) -> String {
+fn unknown_command_message(name: &str, notices: &[String]) -> String {
     let shown = one_line(name, 60);
     let mut text = match notices {
         [] => format!("nothing was sent: there is no command, prompt or Skill called /{shown}\n"),
@@ -167,9 +169,9 @@ fn unknown(name: &str, notices: &[String]) -> String {
     text
 }
 
-fn help(skills: &Skills) -> String {
+fn help_text(skills: &Skills) -> String {
     let mut text = "/help  show this\n/quit  leave; so do exit, quit and Ctrl-D\n".to_owned();
-    for named in skills.named() {
+    for named in skills.list_slash_names() {
         writeln!(text, "/{}  {}", one_line(&named.name, 40), one_line(&named.description, 80)).ok();
     }
     text.push_str(
@@ -189,114 +191,118 @@ fn start_line(model: &str, mode: &PermissionMode, workspace: &Path) -> String {
 }
 
 /// Reads the first prompt of a Session that does not exist yet.
-async fn first_prompt(
+async fn read_first_prompt(
     start: &str,
     skills: &Skills,
-    context: &Context,
+    context: &CliContext,
     keyboard: &mut Keyboard,
-) -> Typed {
-    let mut signals = Signals::listen();
-    let mut view = View::new(context.mode(), Paper::standard(signals.count()));
-    view.notice(start);
+) -> PromptInput {
+    let mut signals = SignalListener::listen();
+    let mut view = TurnView::new(context.display_mode(), StdioOutput::stdio(signals.count()));
+    view.print_notice(start);
     loop {
-        view.ask(PROMPT);
+        view.prompt(PROMPT_SIGN);
         let entry = tokio::select! {
             entry = keyboard.entry() => entry,
             _ = signals.next() => {
-                view.ask("\n");
-                return Typed::Signal;
+                view.prompt("\n");
+                return PromptInput::Signal;
             }
         };
         let Some(entry) = entry else {
-            view.ask("\n");
-            return Typed::Leave;
+            view.prompt("\n");
+            return PromptInput::Leave;
         };
-        match understand(&entry, skills, "pixir") {
-            Request::Nothing => {}
-            Request::Prompt(text) => return Typed::Prompt(text),
-            Request::Leave => return Typed::Leave,
-            Request::Told(text) => view.tell(&text),
+        match parse_entry(&entry, skills, "pixir") {
+            LineRequest::Nothing => {}
+            LineRequest::Prompt(text) => return PromptInput::Prompt(text),
+            LineRequest::Leave => return PromptInput::Leave,
+            LineRequest::Message(text) => view.print_message(&text),
         }
     }
 }
 
-impl Driver<'_> {
+impl SessionRunner<'_> {
     /// Shows which Session is resumed, and its last exchange.
-    async fn introduce(&mut self) {
+    async fn show_resumed_session(&mut self) {
         let conversation = &self.conversation;
         let start =
             start_line(conversation.model(), &conversation.mode(), conversation.workspace());
-        self.view.notice(&start);
+        self.view.print_notice(&start);
         let Ok(history) = self.conversation.history().await else { return };
-        let title = history.first_words().map(|words| one_line(&words.text, TITLE_WIDTH));
+        let title = history.first_user_message().map(|words| one_line(&words.text, TITLE_WIDTH));
         let title = title.unwrap_or_else(|| "(no prompt yet)".to_owned());
-        self.view.notice(&format!("Session {}: {title}", self.conversation.id()));
-        self.view.notice(&last_exchange(&history));
+        self.view.print_notice(&format!("Session {}: {title}", self.conversation.id()));
+        self.view.print_notice(&last_exchange(&history));
     }
 
     /// Runs a Turn for each prompt until the person leaves.
-    async fn lines(&mut self, first: Option<String>, skills: &Skills) -> Result<Exit, Report> {
+    async fn run_prompts(
+        &mut self,
+        first: Option<String>,
+        skills: &Skills,
+    ) -> Result<Exit, Report> {
         let mut waiting = first;
         loop {
             let typed = match waiting.take() {
-                Some(text) => Typed::Prompt(text),
+                Some(text) => PromptInput::Prompt(text),
                 None => self.next_prompt(skills).await,
             };
             let text = match typed {
-                Typed::Prompt(text) => text,
-                Typed::Leave => return Ok(self.leave(Exit::Answered)),
-                Typed::Signal => return Ok(self.leave(Exit::Interrupted)),
+                PromptInput::Prompt(text) => text,
+                PromptInput::Leave => return Ok(self.leave_session(Exit::Answered)),
+                PromptInput::Signal => return Ok(self.leave_session(Exit::Interrupted)),
             };
-            match self.turn(text).await? {
-                Driven::Ended(ending) if self.must_leave(&ending) => {
-                    return Ok(self.close(&Driven::Ended(ending)));
+            match self.run_turn(text).await? {
+                TurnRunOutcome::Ended(ending) if self.must_end_session(&ending) => {
+                    return Ok(self.finish_turn(&TurnRunOutcome::Ended(ending)));
                 }
-                Driven::Ended(_) => {}
-                driven => return Ok(self.close(&driven)),
+                TurnRunOutcome::Ended(_) => {}
+                driven => return Ok(self.finish_turn(&driven)),
             }
         }
     }
 
     /// Reads the next prompt. Events and questions of children are shown at once, and an open question is answered
     /// first.
-    async fn next_prompt(&mut self, skills: &Skills) -> Typed {
+    async fn next_prompt(&mut self, skills: &Skills) -> PromptInput {
         let resume = format!("pixir resume {}", self.conversation.id());
         let mut is_heard = true;
         let mut is_due = true;
         self.show_question();
         loop {
             if is_due && self.questions.is_empty() {
-                self.view.ask(PROMPT);
+                self.view.prompt(PROMPT_SIGN);
                 is_due = false;
             }
             match self.next_input(is_heard).await {
-                Input::Signal => {
-                    self.view.ask("\n");
-                    return Typed::Signal;
+                LineModeEvent::Signal => {
+                    self.view.prompt("\n");
+                    return PromptInput::Signal;
                 }
-                Input::Heard(None) => is_heard = false,
-                Input::Heard(Some(heard)) => {
-                    if is_shown(&heard) && self.questions.is_empty() {
-                        self.view.ask("\n");
+                LineModeEvent::Received(None) => is_heard = false,
+                LineModeEvent::Received(Some(heard)) => {
+                    if is_shown_at_prompt(&heard) && self.questions.is_empty() {
+                        self.view.prompt("\n");
                         is_due = true;
                     }
-                    self.view.hear(&heard).ok();
-                    self.note_question(&heard);
+                    self.view.show(&heard).ok();
+                    self.track_question(&heard);
                 }
-                Input::Answer(line) => {
-                    self.reply(line).await;
+                LineModeEvent::Answer(line) => {
+                    self.answer_question(line).await;
                     is_due = true;
                 }
-                Input::Entry(None) => {
-                    self.view.ask("\n");
-                    return Typed::Leave;
+                LineModeEvent::Entry(None) => {
+                    self.view.prompt("\n");
+                    return PromptInput::Leave;
                 }
-                Input::Entry(Some(entry)) => match understand(&entry, skills, &resume) {
-                    Request::Nothing => is_due = true,
-                    Request::Prompt(text) => return Typed::Prompt(text),
-                    Request::Leave => return Typed::Leave,
-                    Request::Told(text) => {
-                        self.view.tell(&text);
+                LineModeEvent::Entry(Some(entry)) => match parse_entry(&entry, skills, &resume) {
+                    LineRequest::Nothing => is_due = true,
+                    LineRequest::Prompt(text) => return PromptInput::Prompt(text),
+                    LineRequest::Leave => return PromptInput::Leave,
+                    LineRequest::Message(text) => {
+                        self.view.print_message(&text);
                         is_due = true;
                     }
                 },
@@ -304,25 +310,25 @@ impl Driver<'_> {
         }
     }
 
-    async fn next_input(&mut self, is_heard: bool) -> Input {
+    async fn next_input(&mut self, is_heard: bool) -> LineModeEvent {
         let is_asking = !self.questions.is_empty();
         let typed = async {
             if is_asking {
-                Input::Answer(self.keyboard.line_after(self.asked_at).await)
+                LineModeEvent::Answer(self.keyboard.line_after(self.question_shown_at).await)
             } else {
-                Input::Entry(self.keyboard.entry().await)
+                LineModeEvent::Entry(self.keyboard.entry().await)
             }
         };
         tokio::select! {
             biased;
-            _ = self.signals.next() => Input::Signal,
-            heard = self.relay.next(), if is_heard => Input::Heard(heard),
+            _ = self.signals.next() => LineModeEvent::Signal,
+            heard = self.relay.next(), if is_heard => LineModeEvent::Received(heard),
             input = typed => input,
         }
     }
 
-    fn leave(&mut self, exit: Exit) -> Exit {
-        self.hint();
+    fn leave_session(&mut self, exit: Exit) -> Exit {
+        self.print_resume_hint();
         exit
     }
 }
@@ -341,7 +347,7 @@ fn last_exchange(history: &History) -> String {
             }
             Canonical::UserMessage(message) => {
                 let prompt = first_lines(&message.text, PROMPT_LINES);
-                return format!("{PROMPT}{prompt}\n{}", answer.unwrap_or_default());
+                return format!("{PROMPT_SIGN}{prompt}\n{}", answer.unwrap_or_default());
             }
             _ => {}
         }
@@ -372,7 +378,7 @@ mod tests {
 
     use super::*;
     use crate::base::paths::Home;
-    use crate::model::skill::Places;
+    use crate::model::skill::DiscoveryFolders;
 
     /// The command that resumes a Session.
     const RESUME: &str = "pixir resume 20260721T101112-abcdef";
@@ -390,16 +396,20 @@ mod tests {
         std::fs::create_dir_all(&prompts).unwrap();
         std::fs::write(prompts.join("review.md"), "Review $ARGUMENTS").unwrap();
         let workspace = folder.path().join("work");
-        let skills = Skills::new(Places { workspace, user: None, home });
+        let skills = Skills::new(DiscoveryFolders { workspace, user: None, home });
         for text in ["", "  ", "\n\n"] {
-            assert_eq!(understand(&entry(text), &skills, RESUME), Request::Nothing, "{text:?}");
+            assert_eq!(
+                parse_entry(&entry(text), &skills, RESUME),
+                LineRequest::Nothing,
+                "{text:?}"
+            );
         }
         for text in ["exit", " Quit ", "/quit", "/exit", "/quit now"] {
-            assert_eq!(understand(&entry(text), &skills, RESUME), Request::Leave, "{text:?}");
+            assert_eq!(parse_entry(&entry(text), &skills, RESUME), LineRequest::Leave, "{text:?}");
         }
         for text in ["/help", "/help me", "help", "?", "/reviw the diff", "/undo", "/etc"] {
-            let request = understand(&entry(text), &skills, RESUME);
-            assert!(matches!(request, Request::Told(_)), "{text:?}: {request:?}");
+            let request = parse_entry(&entry(text), &skills, RESUME);
+            assert!(matches!(request, LineRequest::Message(_)), "{text:?}: {request:?}");
         }
         for text in [
             "exit the loop when done",
@@ -410,18 +420,23 @@ mod tests {
             "/review the diff",
             "what does /etc hold?",
         ] {
-            assert_eq!(understand(&entry(text), &skills, RESUME), Request::Prompt(text.to_owned()));
+            assert_eq!(
+                parse_entry(&entry(text), &skills, RESUME),
+                LineRequest::Prompt(text.to_owned())
+            );
         }
         let cut = TypedEntry { is_cut: true, ..entry("zzzz") };
-        let Request::Told(told) = understand(&cut, &skills, RESUME) else {
+        let LineRequest::Message(told) = parse_entry(&cut, &skills, RESUME) else {
             panic!("a cut line was sent")
         };
         assert!(told.contains("nothing was sent") && told.contains("file"), "{told}");
         assert!(told.contains("pipe it in: pixir resume 20260721T101112-abcdef < FILE"), "{told}");
-        let Request::Told(told) = understand(&cut, &skills, "pixir") else { panic!("sent") };
+        let LineRequest::Message(told) = parse_entry(&cut, &skills, "pixir") else {
+            panic!("sent")
+        };
         assert!(told.contains("pipe it in: pixir < FILE"), "{told}");
         let bytes = TypedEntry { is_utf8: false, ..entry("caf\u{fffd}") };
-        let Request::Told(told) = understand(&bytes, &skills, RESUME) else {
+        let LineRequest::Message(told) = parse_entry(&bytes, &skills, RESUME) else {
             panic!("changed text was sent")
         };
         assert!(told.contains("not UTF-8"), "{told}");
@@ -430,7 +445,7 @@ mod tests {
             "{told}"
         );
         let long = format!("/{}", "x".repeat(100_000));
-        let Request::Told(told) = understand(&entry(&long), &skills, RESUME) else {
+        let LineRequest::Message(told) = parse_entry(&entry(&long), &skills, RESUME) else {
             panic!("sent")
         };
         assert!(told.len() < 1_000, "{} bytes", told.len());

@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use super::keyboard::says_yes;
+use super::keyboard::ask_yes_no;
 use crate::base::error::{Kind, Report};
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::render::clean;
 
 /// The `--yes` flag of commands that ask for confirmation.
@@ -17,42 +17,46 @@ pub struct Confirmation {
 
 /// How the user confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Agreed {
+pub enum ConfirmedBy {
     /// With `--yes`; the plan has not been shown.
-    Beforehand,
+    Flag,
     /// On the terminal, after the plan was shown.
-    OnTerminal,
+    Terminal,
 }
 
 /// A confirmation question and the plan that is shown with it.
-pub struct Question<'a> {
+pub struct ConfirmationPrompt<'a> {
     /// What will happen, in lines.
     pub plan: &'a str,
-    pub words: &'a str,
+    pub question: &'a str,
     /// The command as the user types it, without the program's name.
     pub command: &'a str,
 }
 
 impl Confirmation {
     /// Asks the user unless `--yes` was given. Any answer but yes refuses, and so does a missing terminal.
-    pub fn ask(&self, question: &Question<'_>, context: &Context) -> Result<Agreed, Report> {
+    pub fn ask_user(
+        &self,
+        question: &ConfirmationPrompt<'_>,
+        context: &CliContext,
+    ) -> Result<ConfirmedBy, Report> {
         if self.yes {
-            return Ok(Agreed::Beforehand);
+            return Ok(ConfirmedBy::Flag);
         }
         if !context.can_ask() {
-            return Err(unconfirmed(question.command));
+            return Err(no_terminal_error(question.command));
         }
-        let Question { plan, words, .. } = question;
+        let ConfirmationPrompt { plan, question: words, .. } = question;
         let text = format!("{plan}  {words} [y] yes  [n] no\n  › ");
-        if says_yes(&clean(&text)) {
-            Ok(Agreed::OnTerminal)
+        if ask_yes_no(&clean(&text)) {
+            Ok(ConfirmedBy::Terminal)
         } else {
             Err(Report::new(Kind::PermissionDenied, "nothing was changed"))
         }
     }
 }
 
-fn unconfirmed(command: &str) -> Report {
+fn no_terminal_error(command: &str) -> Report {
     let message =
         "nothing was changed: confirmation is required, and there is no terminal to ask on";
     Report::new(Kind::PermissionDenied, message).with_next_actions(vec![

@@ -14,8 +14,8 @@ use rustix::termios::{LocalModes, QueueSelector, tcflush, tcgetattr};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::prompt_reader::{DropCount, TerminalInput, TypedEntry, forward_entries};
-use crate::frontends::render::{Paper, Signalled};
+use super::prompt_reader::{DiscardCount, TerminalInput, TypedEntry, forward_entries};
+use crate::frontends::render::{SignalCount, StdioOutput};
 use crate::host::rpc::wait_until_ready;
 
 /// How many entries may wait for a Turn to end; further ones wait in the kernel.
@@ -34,14 +34,14 @@ pub struct Keyboard {
     waiting: VecDeque<TypedEntry>,
     /// The terminal holds bytes that were not typed in answer to the current wait for Enter.
     has_typed_ahead: bool,
-    dropped: DropCount,
+    dropped: DiscardCount,
 }
 
 impl Keyboard {
     /// A keyboard that is read from now on; must be called inside a runtime.
-    pub fn read_always() -> Self {
+    pub fn start_reading() -> Self {
         let (sender, entries) = mpsc::channel(QUEUED_ENTRIES);
-        let dropped = DropCount::default();
+        let dropped = DiscardCount::default();
         let count = dropped.clone();
         tokio::task::spawn_blocking(move || forward_entries(io::stdin().as_fd(), &sender, count));
         Self { entries: Some(entries), dropped, ..Self::default() }
@@ -70,8 +70,8 @@ impl Keyboard {
     }
 
     /// Discards entries that were typed and not consumed yet.
-    pub fn forget_entries(&mut self) {
-        self.dropped.raise();
+    pub fn discard_entries(&mut self) {
+        self.dropped.increment();
         self.waiting.clear();
         while self.entries.as_mut().is_some_and(|entries| entries.try_recv().is_ok()) {}
     }
@@ -138,7 +138,7 @@ fn reads_lines() -> bool {
 }
 
 /// Whether the terminal shows what is typed.
-pub fn echoes() -> bool {
+pub fn is_echo_on() -> bool {
     has_mode(LocalModes::ECHO)
 }
 
@@ -160,16 +160,16 @@ pub fn read_from_terminal() -> io::Result<()> {
 }
 
 /// Discards input from before a question: it cannot be meant as an answer.
-pub fn forget_typed() {
+pub fn discard_typed_input() {
     // Fails where stdin is no terminal; then there is nothing to discard.
     tcflush(io::stdin().as_fd(), QueueSelector::IFlush).ok();
 }
 
 /// Shows a question on stderr and waits for its answer: anything but a yes is a no. What was typed before it is no
 /// answer to it.
-pub fn says_yes(question: &str) -> bool {
-    forget_typed();
-    Paper::standard(Signalled::default()).activity(question.as_bytes());
+pub fn ask_yes_no(question: &str) -> bool {
+    discard_typed_input();
+    StdioOutput::stdio(SignalCount::default()).write_activity(question.as_bytes());
     let answer = read_line().unwrap_or_default().to_lowercase();
     matches!(answer.as_str(), "y" | "yes")
 }

@@ -62,11 +62,11 @@ pub enum TerminalInput {
 /// Counts how often the user has dropped what was typed so far, as by Ctrl-C. What a reader has gathered before that is
 /// dropped too.
 #[derive(Debug, Clone, Default)]
-pub struct DropCount(Arc<AtomicU64>);
+pub struct DiscardCount(Arc<AtomicU64>);
 
-impl DropCount {
+impl DiscardCount {
     /// Drops what was typed so far.
-    pub fn raise(&self) {
+    pub fn increment(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -79,7 +79,7 @@ impl DropCount {
 pub fn forward_entries(
     terminal: BorrowedFd<'_>,
     entries: &mpsc::Sender<TerminalInput>,
-    dropped: DropCount,
+    dropped: DiscardCount,
 ) {
     let seen = dropped.get();
     let mut reader = EntryReader { terminal, buffer: Vec::new(), has_ended: false, dropped, seen };
@@ -106,7 +106,7 @@ struct EntryReader<'fd> {
     buffer: Vec<u8>,
     /// The end of input came behind the last entry.
     has_ended: bool,
-    dropped: DropCount,
+    dropped: DiscardCount,
     /// The count of drops that is already accounted for.
     seen: u64,
 }
@@ -242,7 +242,7 @@ mod tests {
         let (ours, mut typist) = UnixStream::pair().unwrap();
         let (sender, mut entries) = mpsc::channel(8);
         let reader = std::thread::spawn(move || {
-            forward_entries(ours.as_fd(), &sender, DropCount::default());
+            forward_entries(ours.as_fd(), &sender, DiscardCount::default());
         });
         let mut type_line = |text: &[u8]| typist.write_all(text).unwrap();
         // A busy machine may take longer than the gap; then it is tried again.

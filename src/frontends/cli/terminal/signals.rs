@@ -11,14 +11,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::frontends::render::Signalled;
+use crate::frontends::render::SignalCount;
 
 /// Capacity of the queue; further signals would add nothing.
 const QUEUE: usize = 8;
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum StopRequest {
     /// Ctrl-C: stop the current work.
     Stop,
     /// SIGTERM or SIGHUP: stop, and end Pixir.
@@ -34,22 +34,22 @@ pub fn block_file_size_signal() {
 }
 
 /// Listens for signals of this process until it is dropped.
-pub struct Signals {
-    count: Signalled,
-    asked: mpsc::Receiver<Asked>,
+pub struct SignalListener {
+    count: SignalCount,
+    asked: mpsc::Receiver<StopRequest>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Signals {
+impl SignalListener {
     /// Starts to listen; must be called inside a runtime.
     pub fn listen() -> Self {
         let (inbox, asked) = mpsc::channel(QUEUE);
-        let count = Signalled::default();
+        let count = SignalCount::default();
         let ignored = ignored_signals();
         let wanted = [
-            (SignalKind::interrupt(), Asked::Stop),
-            (SignalKind::terminate(), Asked::Leave),
-            (SignalKind::hangup(), Asked::Leave),
+            (SignalKind::interrupt(), StopRequest::Stop),
+            (SignalKind::terminate(), StopRequest::Leave),
+            (SignalKind::hangup(), StopRequest::Leave),
         ];
         let tasks = wanted
             .into_iter()
@@ -63,12 +63,12 @@ impl Signals {
     }
 
     /// A shared count of the signals so far, for blocking code.
-    pub fn count(&self) -> Signalled {
+    pub fn count(&self) -> SignalCount {
         self.count.clone()
     }
 
     /// The next signal; waits for ever when none can come.
-    pub async fn next(&mut self) -> Asked {
+    pub async fn next(&mut self) -> StopRequest {
         match self.asked.recv().await {
             Some(asked) => asked,
             None => std::future::pending().await,
@@ -76,7 +76,7 @@ impl Signals {
     }
 }
 
-impl Drop for Signals {
+impl Drop for SignalListener {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -84,7 +84,12 @@ impl Drop for Signals {
     }
 }
 
-async fn forward(mut source: Signal, asked: Asked, inbox: mpsc::Sender<Asked>, count: Signalled) {
+async fn forward(
+    mut source: Signal,
+    asked: StopRequest,
+    inbox: mpsc::Sender<StopRequest>,
+    count: SignalCount,
+) {
     while source.recv().await.is_some() {
         count.fetch_add(1, Ordering::Relaxed);
         // A full queue already says everything.

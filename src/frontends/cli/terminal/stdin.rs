@@ -18,14 +18,14 @@ use crate::frontends::cli::bad_argument;
 use crate::host::rpc::BlockingStream;
 
 /// How long a pipe may be silent when there is a prompt already.
-const PATIENCE: Duration = Duration::from_millis(200);
+const SILENT_PIPE_WAIT: Duration = Duration::from_millis(200);
 
 /// Largest stdin that is read; no model reads more.
-const LARGEST: u64 = 8 * 1024 * 1024;
+const LARGEST_STDIN: u64 = 8 * 1024 * 1024;
 
 /// Where the prompts of a run come from.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Prompt {
+pub enum PromptSource {
     /// One Turn.
     Text(String),
     /// Typed on a terminal, line by line.
@@ -34,56 +34,56 @@ pub enum Prompt {
 
 /// A prompt, and notices about how it was read.
 #[derive(Debug)]
-pub struct Gathered {
-    pub prompt: Prompt,
+pub struct GatheredPrompt {
+    pub prompt: PromptSource,
     /// All of it came through stdin.
     pub is_piped: bool,
     pub notices: Vec<String>,
 }
 
 /// Puts the prompt together from words and from this process's stdin.
-pub fn gather(words: &[String], literal: &[String]) -> Result<Gathered, Report> {
+pub fn gather_prompt(words: &[String], literal: &[String]) -> Result<GatheredPrompt, Report> {
     let must_read = words.iter().any(|word| word == "-");
-    let spoken = spoken(words, literal);
+    let spoken = join_words(words, literal);
     let mut notices = Vec::new();
     let stdin = io::stdin();
-    let piped = match source(stdin.as_fd()) {
-        Source::Terminal if must_read => {
-            let typed = read(&mut notices)?;
+    let piped = match stdin_kind(stdin.as_fd()) {
+        StdinKind::Terminal if must_read => {
+            let typed = read_stdin(&mut notices)?;
             refuse_cut_line(&typed)?;
             typed
         }
-        Source::Terminal if spoken.is_empty() => {
-            return Ok(Gathered { prompt: Prompt::Lines, is_piped: false, notices });
+        StdinKind::Terminal if spoken.is_empty() => {
+            return Ok(GatheredPrompt { prompt: PromptSource::Lines, is_piped: false, notices });
         }
-        Source::Terminal | Source::Nothing => String::new(),
-        Source::Pipe if !must_read && !spoken.is_empty() && !is_ready(stdin.as_fd()) => {
+        StdinKind::Terminal | StdinKind::Nothing => String::new(),
+        StdinKind::Pipe if !must_read && !spoken.is_empty() && !is_ready(stdin.as_fd()) => {
             notices.push(
                 "stdin is open but silent, so it is not read; `-` as a word waits for it".into(),
             );
             String::new()
         }
-        Source::Pipe | Source::File => read(&mut notices)?,
+        StdinKind::Pipe | StdinKind::File => read_stdin(&mut notices)?,
     };
-    let text = join(&spoken, &piped);
+    let text = join_prompt(&spoken, &piped);
     if text.is_empty() {
         return Err(no_prompt());
     }
-    Ok(Gathered { prompt: Prompt::Text(text), is_piped: spoken.is_empty(), notices })
+    Ok(GatheredPrompt { prompt: PromptSource::Text(text), is_piped: spoken.is_empty(), notices })
 }
 
-impl Gathered {
+impl GatheredPrompt {
     /// A lone word that came through stdin: it may be meant for Pixir instead of the model. Other piped text is always
     /// a prompt.
     pub fn lone_word(&self) -> Option<&str> {
-        let Prompt::Text(text) = &self.prompt else { return None };
+        let PromptSource::Text(text) = &self.prompt else { return None };
         let word = Some(text.trim()).filter(|_| self.is_piped);
         word.filter(|word| !word.contains(char::is_whitespace))
     }
 }
 
 /// Error text for a line that the terminal may have cut.
-pub fn cut_line() -> String {
+pub fn cut_line_message() -> String {
     format!("nothing was sent: a line of {LONGEST_LINE} bytes or more is cut by the terminal")
 }
 
@@ -92,7 +92,7 @@ fn refuse_cut_line(text: &str) -> Result<(), Report> {
     if text.lines().all(|line| line.len() < LONGEST_LINE) {
         return Ok(());
     }
-    Err(bad_argument(cut_line()).with_next_actions(vec![
+    Err(bad_argument(cut_line_message()).with_next_actions(vec![
         "save the text in a file and name the file in the prompt".into(),
         "or pipe it in: pixir < FILE".into(),
     ]))
@@ -106,13 +106,13 @@ pub fn no_prompt() -> Report {
     ])
 }
 
-fn spoken(words: &[String], literal: &[String]) -> String {
+fn join_words(words: &[String], literal: &[String]) -> String {
     let words = words.iter().filter(|word| *word != "-");
     words.chain(literal).map(String::as_str).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
 /// Joins words and piped text with a blank line.
-fn join(spoken: &str, piped: &str) -> String {
+fn join_prompt(spoken: &str, piped: &str) -> String {
     let piped = piped.trim_end();
     match (spoken.is_empty(), piped.trim().is_empty()) {
         (_, true) => spoken.to_owned(),
@@ -121,7 +121,7 @@ fn join(spoken: &str, piped: &str) -> String {
     }
 }
 
-enum Source {
+enum StdinKind {
     Terminal,
     /// Reading it never waits for a writer.
     File,
@@ -129,30 +129,32 @@ enum Source {
     Nothing,
 }
 
-fn source(stdin: std::os::fd::BorrowedFd<'_>) -> Source {
+fn stdin_kind(stdin: std::os::fd::BorrowedFd<'_>) -> StdinKind {
     if stdin.is_terminal() {
-        return Source::Terminal;
+        return StdinKind::Terminal;
     }
-    let Ok(facts) = rustix::fs::fstat(stdin) else { return Source::Nothing };
+    let Ok(facts) = rustix::fs::fstat(stdin) else { return StdinKind::Nothing };
     match FileType::from_raw_mode(facts.st_mode) {
-        FileType::RegularFile | FileType::CharacterDevice | FileType::BlockDevice => Source::File,
-        FileType::Directory => Source::Nothing,
-        _ => Source::Pipe,
+        FileType::RegularFile | FileType::CharacterDevice | FileType::BlockDevice => {
+            StdinKind::File
+        }
+        FileType::Directory => StdinKind::Nothing,
+        _ => StdinKind::Pipe,
     }
 }
 
 fn is_ready(stdin: std::os::fd::BorrowedFd<'_>) -> bool {
-    let patience = Timespec::try_from(PATIENCE).ok();
+    let patience = Timespec::try_from(SILENT_PIPE_WAIT).ok();
     let mut wait = [PollFd::from_borrowed_fd(stdin, PollFlags::IN)];
     poll(&mut wait, patience.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
-fn read(notices: &mut Vec<String>) -> Result<String, Report> {
+fn read_stdin(notices: &mut Vec<String>) -> Result<String, Report> {
     let unreadable = |error: io::Error| bad_argument(format!("stdin cannot be read: {error}"));
     let file = io::stdin().as_fd().try_clone_to_owned().map(File::from).map_err(unreadable)?;
     let mut bytes = Vec::new();
-    BlockingStream(file).take(LARGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > LARGEST {
+    BlockingStream(file).take(LARGEST_STDIN + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > LARGEST_STDIN {
         return Err(bad_argument("stdin is larger than 8 MiB, which no model can read")
             .with_next_actions(vec!["put it into a file and name the file in the prompt".into()]));
     }
@@ -175,16 +177,16 @@ mod tests {
 
     #[test]
     fn words_are_joined_and_a_dash_is_not_one() {
-        assert_eq!(spoken(&owned(&["fix", "-", "it"]), &[]), "fix it");
-        assert_eq!(spoken(&owned(&["fix"]), &owned(&["--help", "-"])), "fix --help -");
-        assert_eq!(spoken(&owned(&["  "]), &[]), "");
+        assert_eq!(join_words(&owned(&["fix", "-", "it"]), &[]), "fix it");
+        assert_eq!(join_words(&owned(&["fix"]), &owned(&["--help", "-"])), "fix --help -");
+        assert_eq!(join_words(&owned(&["  "]), &[]), "");
     }
 
     #[test]
     fn only_a_lone_piped_word_may_be_meant_for_pixir() {
         let word = |text: &str, is_piped| {
-            let prompt = Prompt::Text(text.to_owned());
-            Gathered { prompt, is_piped, notices: Vec::new() }.lone_word().map(str::to_owned)
+            let prompt = PromptSource::Text(text.to_owned());
+            GatheredPrompt { prompt, is_piped, notices: Vec::new() }.lone_word().map(str::to_owned)
         };
         assert_eq!(word("exit\n", true).as_deref(), Some("exit"));
         assert_eq!(word(" /help ", true).as_deref(), Some("/help"));
@@ -198,14 +200,14 @@ mod tests {
     fn a_line_that_the_terminal_may_have_cut_is_refused() {
         assert!(refuse_cut_line(&format!("{}\nb\n", "a".repeat(LONGEST_LINE - 1))).is_ok());
         let refused = refuse_cut_line(&format!("a\n{}\nb\n", "a".repeat(LONGEST_LINE)));
-        assert_eq!(refused.unwrap_err().message, cut_line());
+        assert_eq!(refused.unwrap_err().message, cut_line_message());
     }
 
     #[test]
     fn piped_text_follows_behind_a_blank_line() {
-        assert_eq!(join("review", "diff\n"), "review\n\ndiff");
-        assert_eq!(join("", "  prompt\n"), "  prompt");
-        assert_eq!(join("review", " \n"), "review");
-        assert_eq!(join("", "\n"), "");
+        assert_eq!(join_prompt("review", "diff\n"), "review\n\ndiff");
+        assert_eq!(join_prompt("", "  prompt\n"), "  prompt");
+        assert_eq!(join_prompt("review", " \n"), "review");
+        assert_eq!(join_prompt("", "\n"), "");
     }
 }

@@ -1,6 +1,6 @@
 //! README's commands are commands: each fenced `pixir …` line is parsed, and so are the quickstart's.
 
-use super::{Parsed, parse};
+use super::{ParsedArguments, parse_arguments};
 
 /// Splits a shell line well enough for a README: quotes, no escapes.
 fn words(line: &str) -> Vec<String> {
@@ -35,8 +35,8 @@ fn commands(page: &str) -> usize {
             continue;
         };
         let line = line[start..].split([';', '|', '>', '<', '&']).next().unwrap().trim();
-        let parsed = parse(&words(line).into_iter().map(Into::into).collect::<Vec<_>>());
-        assert!(!matches!(parsed, Parsed::Refused { .. }), "{line}: {parsed:?}");
+        let parsed = parse_arguments(&words(line).into_iter().map(Into::into).collect::<Vec<_>>());
+        assert!(!matches!(parsed, ParsedArguments::Invalid { .. }), "{line}: {parsed:?}");
         found += 1;
     }
     found

@@ -16,7 +16,7 @@ const MOST_MEMORY: u64 = 512 << 20;
 
 /// A pack of git and its index.
 static FILES: LazyLock<(Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
-    let repository = Repository::with_history(ObjectFormat::Sha1, 15);
+    let repository = TestRepository::with_history(ObjectFormat::Sha1, 15);
     repository.git(&["repack", "-adfq", "--depth=50"], b"");
     let read = |extension| std::fs::read(repository.pack_file(extension)).unwrap();
     (read("pack"), read("idx"))
@@ -24,32 +24,32 @@ static FILES: LazyLock<(Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
 
 /// One change of a file; its place is a share of the file, so that it fits any.
 #[derive(Debug, Clone)]
-enum Change {
+enum ByteChange {
     Flip(f64, u8),
     Overwrite(f64, [u8; 4]),
     Cut(f64),
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn byte_change() -> impl Strategy<Value = ByteChange> {
     prop_oneof![
-        8 => (0.0..1.0, 1_u8..).prop_map(|(place, mask)| Change::Flip(place, mask)),
-        4 => (0.0..1.0, any::<[u8; 4]>()).prop_map(|(place, new)| Change::Overwrite(place, new)),
-        1 => (0.0..1.0).prop_map(Change::Cut),
+        8 => (0.0..1.0, 1_u8..).prop_map(|(place, mask)| ByteChange::Flip(place, mask)),
+        4 => (0.0..1.0, any::<[u8; 4]>()).prop_map(|(place, new)| ByteChange::Overwrite(place, new)),
+        1 => (0.0..1.0).prop_map(ByteChange::Cut),
     ]
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
-fn damaged(file: &[u8], changes: &[Change]) -> Vec<u8> {
+fn apply_changes(file: &[u8], changes: &[ByteChange]) -> Vec<u8> {
     let mut file = file.to_vec();
     for change in changes {
         let at = |share: f64| (share * file.len() as f64) as usize;
         match *change {
-            Change::Cut(share) => file.truncate(at(share)),
-            Change::Flip(share, mask) => {
+            ByteChange::Cut(share) => file.truncate(at(share)),
+            ByteChange::Flip(share, mask) => {
                 let at = at(share);
                 file.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= mask);
             }
-            Change::Overwrite(share, new) => {
+            ByteChange::Overwrite(share, new) => {
                 let at = at(share);
                 file.iter_mut().skip(at).zip(new).for_each(|(byte, new)| *byte = new);
             }
@@ -76,7 +76,7 @@ fn peak_memory() -> u64 {
     line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
 }
 
-fn check(read: impl FnOnce()) {
+fn assert_bounded(read: impl FnOnce()) {
     let (begin, before) = (Instant::now(), peak_memory());
     read();
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
@@ -84,21 +84,21 @@ fn check(read: impl FnOnce()) {
     assert!(peak_memory().saturating_sub(before) < MOST_MEMORY, "{}", peak_memory());
 }
 
-fn config(cases: u32) -> ProptestConfig {
+fn proptest_config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {
-    #![proptest_config(config(96))]
+    #![proptest_config(proptest_config(96))]
 
     #[test]
     fn a_damaged_pack_and_a_damaged_index_give_bytes_or_errors(
-        in_pack in vec(change(), 0..20),
-        in_index in vec(change(), 0..4),
+        in_pack in vec(byte_change(), 0..20),
+        in_index in vec(byte_change(), 0..4),
     ) {
-        let (pack, index) = (damaged(&FILES.0, &in_pack), damaged(&FILES.1, &in_index));
-        check(|| {
-            if let Ok(pack) = open(&pack, &index, ObjectFormat::Sha1) {
+        let (pack, index) = (apply_changes(&FILES.0, &in_pack), apply_changes(&FILES.1, &in_index));
+        assert_bounded(|| {
+            if let Ok(pack) = open_pack(&pack, &index, ObjectFormat::Sha1) {
                 read_everything(&pack);
             }
         });
@@ -106,8 +106,8 @@ proptest! {
 
     #[test]
     fn files_that_change_after_they_were_opened_give_bytes_or_errors(
-        in_pack in vec(change(), 0..20),
-        in_index in vec(change(), 0..20),
+        in_pack in vec(byte_change(), 0..20),
+        in_index in vec(byte_change(), 0..20),
     ) {
         use std::os::unix::fs::FileExt;
         let files = [file_with(&FILES.0), file_with(&FILES.1)];
@@ -115,18 +115,18 @@ proptest! {
         let [pack, index] = files;
         let pack = Pack::open(pack, PackIndex::open(index, ObjectFormat::Sha1).unwrap()).unwrap();
         for (file, new) in copies.iter().zip([
-            damaged(&FILES.0, &in_pack),
-            damaged(&FILES.1, &in_index),
+            apply_changes(&FILES.0, &in_pack),
+            apply_changes(&FILES.1, &in_index),
         ]) {
             file.set_len(new.len() as u64).unwrap();
             file.write_all_at(&new, 0).unwrap();
         }
-        check(|| read_everything(&pack));
+        assert_bounded(|| read_everything(&pack));
     }
 }
 
 proptest! {
-    #![proptest_config(config(500))]
+    #![proptest_config(proptest_config(500))]
 
     #[test]
     fn entries_of_any_kind_in_any_order_give_bytes_or_errors(
@@ -137,13 +137,13 @@ proptest! {
             .map(|(kind, odd_size, distance, base, data)| {
                 let size = if odd_size == 0 { u64::MAX >> 5 } else { data.len() as u64 };
                 match kind {
-                    OFS_DELTA => entry(OFS_DELTA, size, &distance_bytes(distance), &data),
-                    REF_DELTA => entry(REF_DELTA, size, &fake_id(base), &data),
-                    _ => entry(kind.min(BLOB), size, b"", &data),
+                    OFS_DELTA => pack_entry(OFS_DELTA, size, &distance_bytes(distance), &data),
+                    REF_DELTA => pack_entry(REF_DELTA, size, &fake_id(base), &data),
+                    _ => pack_entry(kind.min(BLOB), size, b"", &data),
                 }
             })
             .collect();
-        check(|| read_everything(&fake_pack(&entries)));
+        assert_bounded(|| read_everything(&fake_pack(&entries)));
     }
 
     #[test]
@@ -164,11 +164,11 @@ proptest! {
     fn a_loose_object_of_any_bytes_gives_bytes_or_an_error(
         header in "(blob|tree|b)? ?[0-9]{0,21}\0?",
         content in vec(any::<u8>(), 0..64),
-        in_file in vec(change(), 0..3),
+        in_file in vec(byte_change(), 0..3),
     ) {
         let file = zlib(&[header.as_bytes(), &content].concat());
-        let file = file_with(&damaged(&file, &in_file));
-        check(|| drop(loose::read_blob(&file, LIMIT)));
+        let file = file_with(&apply_changes(&file, &in_file));
+        assert_bounded(|| drop(loose::read_blob(&file, LIMIT)));
     }
 }
 
@@ -182,5 +182,5 @@ fn delta_data() -> impl Strategy<Value = Vec<u8>> {
         1 => vec(any::<u8>(), 0..6),
     ];
     (0_u64..32, 0_u64..64, vec(instruction, 0..8))
-        .prop_map(|(base, result, instructions)| delta(base, result, &instructions.concat()))
+        .prop_map(|(base, result, instructions)| delta_bytes(base, result, &instructions.concat()))
 }

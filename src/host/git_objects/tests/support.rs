@@ -11,22 +11,22 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use tempfile::TempDir;
 
-use crate::host::git_objects::{ObjectFormat, ObjectId, Pack, PackIndex, as_damage};
+use crate::host::git_objects::{ObjectFormat, ObjectId, Pack, PackIndex, into_invalid_data};
 
 /// An object as git prints it.
-pub struct Object {
+pub struct GitObject {
     pub id: ObjectId,
     pub kind: String,
     pub content: Vec<u8>,
 }
 
 /// A bare repository.
-pub struct Repository {
+pub struct TestRepository {
     folder: TempDir,
     pub format: ObjectFormat,
 }
 
-impl Repository {
+impl TestRepository {
     pub fn new(format: ObjectFormat) -> Self {
         let repository = Self { folder: tempfile::tempdir().unwrap(), format };
         let name = if format == ObjectFormat::Sha1 { "sha1" } else { "sha256" };
@@ -71,7 +71,7 @@ impl Repository {
         output.stdout
     }
 
-    pub fn objects(&self) -> Vec<Object> {
+    pub fn objects(&self) -> Vec<GitObject> {
         let output = self.git(&["cat-file", "--batch", "--batch-all-objects"], b"");
         let mut rest = output.as_slice();
         let mut objects = Vec::new();
@@ -82,7 +82,7 @@ impl Repository {
             let content = &rest[end + 1..][..size.parse().unwrap()];
             rest = &rest[end + 1 + content.len() + 1..];
             let (id, kind) = (parse_id(id), kind.to_owned());
-            objects.push(Object { id, kind, content: content.to_vec() });
+            objects.push(GitObject { id, kind, content: content.to_vec() });
         }
         objects
     }
@@ -172,7 +172,7 @@ pub const OFS_DELTA: u8 = 6;
 pub const REF_DELTA: u8 = 7;
 
 /// An entry of a pack; `base` is the distance or the id of the base of a delta.
-pub fn entry(kind: u8, size: u64, base: &[u8], data: &[u8]) -> Vec<u8> {
+pub fn pack_entry(kind: u8, size: u64, base: &[u8], data: &[u8]) -> Vec<u8> {
     let low = u8::try_from(size & 0x0f).unwrap();
     let has_more = size >> 4 != 0;
     let mut entry = vec![kind << 4 | low | u8::from(has_more) << 7];
@@ -203,7 +203,7 @@ pub fn distance_bytes(mut distance: usize) -> Vec<u8> {
     bytes
 }
 
-pub fn delta(base_size: u64, result_size: u64, instructions: &[u8]) -> Vec<u8> {
+pub fn delta_bytes(base_size: u64, result_size: u64, instructions: &[u8]) -> Vec<u8> {
     [&size_bytes(base_size), &size_bytes(result_size), instructions].concat()
 }
 
@@ -238,18 +238,19 @@ pub fn fake_files(entries: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
     (pack, index)
 }
 
-pub fn open(pack: &[u8], index: &[u8], format: ObjectFormat) -> io::Result<Pack> {
+pub fn open_pack(pack: &[u8], index: &[u8], format: ObjectFormat) -> io::Result<Pack> {
     Pack::open(file_with(pack), PackIndex::open(file_with(index), format)?)
 }
 
 pub fn fake_pack(entries: &[Vec<u8>]) -> Pack {
     let (pack, index) = fake_files(entries);
-    open(&pack, &index, ObjectFormat::Sha1).unwrap()
+    open_pack(&pack, &index, ObjectFormat::Sha1).unwrap()
 }
 
 /// Asserts that a result is an error whose message contains `words`.
 #[track_caller]
-pub fn refused<T>(result: io::Result<T>, words: &str) {
-    let message = result.err().map(|error| as_damage(error).to_string()).unwrap_or_default();
+pub fn assert_refused<T>(result: io::Result<T>, words: &str) {
+    let message =
+        result.err().map(|error| into_invalid_data(error).to_string()).unwrap_or_default();
     assert!(message.contains(words), "{message:?} and not {words:?}");
 }

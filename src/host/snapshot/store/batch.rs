@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::git_pins::{GitLocation, PinnedRepository};
 use super::open_segment::OpenSegment;
 use super::segment::{Location, Segment};
-use super::{SEGMENTS, Store};
-use crate::base::files::{Durability, StateDir};
+use super::{ContentStore, SEGMENTS};
+use crate::base::files::{StateDir, WriteDurability};
 use crate::host::git_objects::ObjectId;
-use crate::host::snapshot::Hash;
-use crate::host::snapshot::progress::BatchSummary;
+use crate::host::snapshot::ContentHash;
+use crate::host::snapshot::survey_progress::BatchSummary;
 use crate::host::workspace::Workspace;
 
 /// Larger contents get their own file.
@@ -32,13 +32,13 @@ pub struct BatchLimits {
 
 /// Why a content was not stored.
 #[derive(Debug)]
-pub enum NotKept {
+pub enum StoreContentError {
     TooManyFiles,
     TooManyBytes,
     Io(io::Error),
 }
 
-impl From<io::Error> for NotKept {
+impl From<io::Error> for StoreContentError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -47,16 +47,16 @@ impl From<io::Error> for NotKept {
 /// Contents to be stored, added by several threads. They are in the store after `finish`.
 #[derive(Debug)]
 pub struct ContentBatch<'b> {
-    store: &'b Store,
+    store: &'b ContentStore,
     repository: Option<PinnedRepository<'b>>,
     known: Vec<Arc<OpenSegment>>,
     limits: BatchLimits,
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingContents>,
 }
 
 #[derive(Debug)]
-struct Pending {
-    rows: HashMap<Hash, Location>,
+struct PendingContents {
+    rows: HashMap<ContentHash, Location>,
     loose: Vec<ObjectId>,
     data: Option<DataFile>,
     /// Files that were copied.
@@ -68,14 +68,14 @@ struct Pending {
 
 impl<'b> ContentBatch<'b> {
     /// A batch for files of this Workspace. Contents in its git repository are pinned and not copied.
-    pub fn begin(
-        store: &'b Store,
+    pub fn new(
+        store: &'b ContentStore,
         workspace: &'b Workspace,
         limits: BatchLimits,
     ) -> io::Result<Self> {
-        let repository = PinnedRepository::pin(workspace, &store.folder);
+        let repository = PinnedRepository::open(workspace, &store.folder);
         let known = store.segments()?;
-        let pending = Pending {
+        let pending = PendingContents {
             rows: HashMap::new(),
             loose: Vec::new(),
             data: None,
@@ -87,29 +87,29 @@ impl<'b> ContentBatch<'b> {
     }
 
     /// Adds a content.
-    pub fn add(&self, content: &[u8]) -> Result<Hash, NotKept> {
-        let hash = Hash::of(content);
+    pub fn add(&self, content: &[u8]) -> Result<ContentHash, StoreContentError> {
+        let hash = ContentHash::digest(content);
         let is_known = self.known.iter().any(|segment| segment.table().row(&hash).is_some());
-        if is_known || self.pending().rows.contains_key(&hash) {
+        if is_known || self.lock_pending().rows.contains_key(&hash) {
             return Ok(hash);
         }
-        if let Some(found) = self.repository.as_ref().and_then(|own| own.find(content)) {
-            self.pending().note_git(hash, found);
+        if let Some(found) = self.repository.as_ref().and_then(|own| own.find_content(content)) {
+            self.lock_pending().add_git_content(hash, found);
             return Ok(hash);
         }
-        let is_kept = self.store.renew(&hash, content.len() as u64);
+        let is_kept = self.store.refresh_if_whole(&hash, content.len() as u64);
         // A content that is in the store already adds nothing to its size.
         let more_bytes = if is_kept { 0 } else { content.len() as u64 };
-        self.pending().count(more_bytes, self.limits)?;
+        self.lock_pending().count_copied(more_bytes, self.limits)?;
         if is_kept {
             return Ok(hash);
         }
         if content.len() > LARGEST_PACKED {
             return Ok(self.store.put_with_hash(hash, content)?);
         }
-        let mut pending = self.pending();
+        let mut pending = self.lock_pending();
         if !pending.rows.contains_key(&hash) {
-            let location = pending.data(self.store)?.append(content)?;
+            let location = pending.open_data_file(self.store)?.append(content)?;
             pending.rows.insert(hash, location);
         }
         Ok(hash)
@@ -136,18 +136,18 @@ impl<'b> ContentBatch<'b> {
         let packs = repository.map(|own| own.pack_names()).unwrap_or_default();
         let table = Segment::new(packs, std::mem::take(&mut pending.loose), rows);
         let folder = store.folder.join(SEGMENTS).create()?;
-        folder.replace(format!("{name}.index"), &table.encode()?, Durability::Lazy)?;
+        folder.replace(format!("{name}.index"), &table.encode()?, WriteDurability::Lazy)?;
         store.add_segment(name, table);
         Ok(known.is_empty().then_some(summary))
     }
 
-    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
+    fn lock_pending(&self) -> std::sync::MutexGuard<'_, PendingContents> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pending {
-    fn note_git(&mut self, hash: Hash, found: GitLocation) {
+impl PendingContents {
+    fn add_git_content(&mut self, hash: ContentHash, found: GitLocation) {
         let location = match found {
             GitLocation::Pack { pack, position } => Location::Pack { pack, position },
             GitLocation::Loose(id) => {
@@ -159,20 +159,20 @@ impl Pending {
     }
 
     /// Counts a copied file against the limits.
-    fn count(&mut self, bytes: u64, limits: BatchLimits) -> Result<(), NotKept> {
+    fn count_copied(&mut self, bytes: u64, limits: BatchLimits) -> Result<(), StoreContentError> {
         self.files += 1;
         self.bytes += bytes;
         self.copied_bytes += bytes;
         if self.files > limits.files {
-            return Err(NotKept::TooManyFiles);
+            return Err(StoreContentError::TooManyFiles);
         }
         if self.bytes > limits.bytes {
-            return Err(NotKept::TooManyBytes);
+            return Err(StoreContentError::TooManyBytes);
         }
         Ok(())
     }
 
-    fn data(&mut self, store: &Store) -> io::Result<&mut DataFile> {
+    fn open_data_file(&mut self, store: &ContentStore) -> io::Result<&mut DataFile> {
         let data = match self.data.take() {
             Some(data) => data,
             None => DataFile::create(store.folder.join(SEGMENTS).create()?)?,
@@ -199,13 +199,13 @@ impl DataFile {
 
     fn append(&mut self, content: &[u8]) -> io::Result<Location> {
         let location = Location::Data { offset: self.length, length: content.len() as u64 };
-        self.out.as_mut().ok_or_else(super::gone)?.write_all(content)?;
+        self.out.as_mut().ok_or_else(super::not_found_error)?.write_all(content)?;
         self.length += content.len() as u64;
         Ok(location)
     }
 
     fn finish(mut self, name: &str) -> io::Result<()> {
-        self.out.as_mut().ok_or_else(super::gone)?.flush()?;
+        self.out.as_mut().ok_or_else(super::not_found_error)?.flush()?;
         self.folder.rename(&self.draft, &self.folder, name)?;
         self.out = None;
         Ok(())

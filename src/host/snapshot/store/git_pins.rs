@@ -12,12 +12,12 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::Dir;
 
-use crate::base::files::{Durability, StateDir, StateFolder};
-use crate::host::git_objects::{ObjectFormat, ObjectId, Pack, PackIndex, as_damage, loose};
-use crate::host::workspace::{Wanted, Workspace};
+use crate::base::files::{StateDir, StatePath, WriteDurability};
+use crate::host::git_objects::{ObjectFormat, ObjectId, Pack, PackIndex, into_invalid_data, loose};
+use crate::host::workspace::{OpenKind, Workspace};
 
 /// The folder of pinned packs and objects in the store.
-pub const FOLDER: &str = "git";
+pub const GIT_PINS_FOLDER: &str = "git";
 /// The most packs that are used.
 const MOST_PACKS: usize = 256;
 /// The largest pack that is copied where it cannot be linked.
@@ -47,10 +47,10 @@ pub struct PinnedRepository<'w> {
 
 impl<'w> PinnedRepository<'w> {
     /// Pins the packs of the repository at the root of this Workspace; `None` when there is none.
-    pub fn pin(workspace: &'w Workspace, store: &StateFolder) -> Option<Self> {
-        workspace.open_exact(b".git/objects", Wanted::Folder).ok()?;
+    pub fn open(workspace: &'w Workspace, store: &StatePath) -> Option<Self> {
+        workspace.open_no_follow(b".git/objects", OpenKind::Folder).ok()?;
         let format = object_format(workspace)?;
-        let pins = store.join(FOLDER).create().ok()?;
+        let pins = store.join(GIT_PINS_FOLDER).create().ok()?;
         let mut repository = Self { workspace, pins, format, packs: Vec::new() };
         for name in pack_names(workspace).into_iter().take(MOST_PACKS) {
             if let Some(pack) = repository.pin_pack(&name) {
@@ -66,7 +66,7 @@ impl<'w> PinnedRepository<'w> {
     }
 
     /// Finds a content; a loose object is pinned by that.
-    pub fn find(&self, content: &[u8]) -> Option<GitLocation> {
+    pub fn find_content(&self, content: &[u8]) -> Option<GitLocation> {
         let id = self.format.blob_id(content);
         for (number, (_, pack)) in self.packs.iter().enumerate() {
             if let Some(position) = pack.index().find(&id).ok().flatten() {
@@ -83,7 +83,7 @@ impl<'w> PinnedRepository<'w> {
             }
             let file = self.own_file(&format!(".git/objects/pack/{file_name}"))?;
             if self.pins.link_file(&file, &file_name).is_err() {
-                copy(&file, &self.pins, &file_name)?;
+                copy_pack_file(&file, &self.pins, &file_name)?;
             }
         }
         open_pack(&self.pins, name, self.format).ok()
@@ -110,7 +110,7 @@ impl<'w> PinnedRepository<'w> {
 
     /// A regular file of the repository that belongs to the user.
     fn own_file(&self, path: &str) -> Option<File> {
-        let file = File::from(self.workspace.open_exact(path.as_bytes(), Wanted::File).ok()?);
+        let file = File::from(self.workspace.open_no_follow(path.as_bytes(), OpenKind::File).ok()?);
         let own = rustix::process::geteuid().as_raw();
         file.metadata().is_ok_and(|data| data.uid() == own).then_some(file)
     }
@@ -118,31 +118,31 @@ impl<'w> PinnedRepository<'w> {
 
 /// Opens a pinned pack; the format is that of its index.
 pub fn open_pack(pins: &StateDir, name: &str, format: ObjectFormat) -> io::Result<Pack> {
-    let open = |file_name: String| pins.open_file(file_name)?.ok_or_else(super::gone);
-    let index = PackIndex::open(open(format!("{name}.idx"))?, format).map_err(as_damage)?;
-    Pack::open(open(format!("{name}.pack"))?, index).map_err(as_damage)
+    let open = |file_name: String| pins.open_file(file_name)?.ok_or_else(super::not_found_error);
+    let index = PackIndex::open(open(format!("{name}.idx"))?, format).map_err(into_invalid_data)?;
+    Pack::open(open(format!("{name}.pack"))?, index).map_err(into_invalid_data)
 }
 
 /// Reads a pinned loose object.
 pub fn read_loose(pins: &StateDir, id: &ObjectId, limit: u64) -> io::Result<Vec<u8>> {
     let name = id.to_string();
-    let (folder, rest) = name.split_at_checked(2).ok_or_else(super::gone)?;
-    let folder = pins.open_dir(folder)?.ok_or_else(super::gone)?;
-    let file = folder.open_file(rest)?.ok_or_else(super::gone)?;
-    loose::read_blob(&file, limit).map_err(as_damage)
+    let (folder, rest) = name.split_at_checked(2).ok_or_else(super::not_found_error)?;
+    let folder = pins.open_dir(folder)?.ok_or_else(super::not_found_error)?;
+    let file = folder.open_file(rest)?.ok_or_else(super::not_found_error)?;
+    loose::read_blob(&file, limit).map_err(into_invalid_data)
 }
 
-fn copy(file: &File, pins: &StateDir, name: &str) -> Option<()> {
+fn copy_pack_file(file: &File, pins: &StateDir, name: &str) -> Option<()> {
     if file.metadata().ok()?.len() > LARGEST_COPY {
         return None;
     }
     let mut source = file.take(LARGEST_COPY);
-    pins.replace_with(name, Durability::Lazy, |out| io::copy(&mut source, out)).ok().map(drop)
+    pins.replace_with(name, WriteDurability::Lazy, |out| io::copy(&mut source, out)).ok().map(drop)
 }
 
 /// The names of packs without file extension.
 fn pack_names(workspace: &Workspace) -> Vec<String> {
-    let folder = workspace.open_exact(b".git/objects/pack", Wanted::Folder);
+    let folder = workspace.open_no_follow(b".git/objects/pack", OpenKind::Folder);
     let entries = folder.ok().and_then(|folder| Dir::new(folder).ok());
     let names = entries.into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
@@ -161,7 +161,7 @@ fn pack_names(workspace: &Workspace) -> Vec<String> {
 
 /// The object format of the repository; `None` when it is unknown.
 fn object_format(workspace: &Workspace) -> Option<ObjectFormat> {
-    let file = File::from(workspace.open_exact(b".git/config", Wanted::File).ok()?);
+    let file = File::from(workspace.open_no_follow(b".git/config", OpenKind::File).ok()?);
     let mut settings = String::new();
     file.take(LARGEST_SETTINGS).read_to_string(&mut settings).ok()?;
     let mut values = settings.lines().filter_map(|line| {

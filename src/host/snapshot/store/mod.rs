@@ -16,17 +16,17 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Hash;
-use crate::base::files::{Durability, StateDir, StateFolder};
+use super::ContentHash;
+use crate::base::files::{StateDir, StatePath, WriteDurability};
 use crate::record::state_dir::SessionFolder;
-pub use batch::{BatchLimits, ContentBatch, NotKept};
+pub use batch::{BatchLimits, ContentBatch, StoreContentError};
 pub use open_segment::OpenSegment;
 use segment::Segment;
 
 /// The largest content that is read back.
 const LARGEST: u64 = 16 << 30;
 /// The file that names the Manifest of the last survey.
-const LAST: &str = "last";
+const LAST_MANIFEST_FILE: &str = "last";
 /// The folder of segments.
 const SEGMENTS: &str = "segments";
 /// The largest table of a segment that is read.
@@ -36,8 +36,8 @@ const LOCK_RETRY: Duration = Duration::from_millis(5);
 
 /// A store of immutable contents; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Store {
-    folder: StateFolder,
+pub struct ContentStore {
+    folder: StatePath,
     /// The segments that were read so far, by name.
     loaded: Arc<Mutex<BTreeMap<String, Arc<OpenSegment>>>>,
 }
@@ -45,16 +45,16 @@ pub struct Store {
 /// A lock on the store, released when dropped or when the process dies. A holder of the shared lock keeps
 /// garbage collection away until the contents that it stored are referenced.
 #[derive(Debug)]
-pub struct Hold(#[expect(dead_code, reason = "the lock goes when this is closed")] File);
+pub struct StoreLock(#[expect(dead_code, reason = "the lock goes when this is closed")] File);
 
-impl Store {
+impl ContentStore {
     /// A store in this folder, which is created when needed.
-    pub fn new(folder: StateFolder) -> Self {
+    pub fn new(folder: StatePath) -> Self {
         Self { folder, loaded: Arc::default() }
     }
 
     /// The store of a Session: beside the Logs, also when the Session works in another folder.
-    pub fn beside(session_folder: &SessionFolder) -> Self {
+    pub fn for_session(session_folder: &SessionFolder) -> Self {
         Self::new(session_folder.root().snapshots())
     }
 
@@ -64,24 +64,27 @@ impl Store {
     }
 
     /// Opens the file of a content; `None` when the content is in a segment.
-    pub fn open(&self, hash: &Hash) -> io::Result<Option<File>> {
+    pub fn open_content_file(&self, hash: &ContentHash) -> io::Result<Option<File>> {
         let name = hash.to_string();
-        Ok(self.drawer(&name)?.map(|drawer| drawer.open_file(&name)).transpose()?.flatten())
+        Ok(self.open_shard(&name)?.map(|drawer| drawer.open_file(&name)).transpose()?.flatten())
     }
 
     /// Takes the shared lock, which keeps garbage collection away.
-    pub fn hold(&self) -> io::Result<Hold> {
+    pub fn lock_shared(&self) -> io::Result<StoreLock> {
         let folder = self.folder.create()?.lock_handle()?;
         folder.lock_shared()?;
-        Ok(Hold(folder))
+        Ok(StoreLock(folder))
     }
 
     /// Takes the shared lock; `None` when `is_stopped` becomes true first.
-    pub fn hold_unless(&self, is_stopped: impl Fn() -> bool) -> io::Result<Option<Hold>> {
+    pub fn lock_shared_unless(
+        &self,
+        is_stopped: impl Fn() -> bool,
+    ) -> io::Result<Option<StoreLock>> {
         let folder = self.folder.create()?.lock_handle()?;
         loop {
             match folder.try_lock_shared() {
-                Ok(()) => return Ok(Some(Hold(folder))),
+                Ok(()) => return Ok(Some(StoreLock(folder))),
                 Err(TryLockError::Error(error)) => return Err(error),
                 Err(TryLockError::WouldBlock) if is_stopped() => return Ok(None),
                 // A blocking lock could not be interrupted.
@@ -91,32 +94,32 @@ impl Store {
     }
 
     /// Tries to take the exclusive lock of garbage collection; `None` while the store is in use.
-    pub fn clearing(&self) -> Option<Hold> {
+    pub fn try_lock_exclusive(&self) -> Option<StoreLock> {
         let folder = self.folder.open().ok()??.lock_handle().ok()?;
-        folder.try_lock().ok().map(|()| Hold(folder))
+        folder.try_lock().ok().map(|()| StoreLock(folder))
     }
 
     /// Stores these bytes atomically.
-    pub fn put(&self, bytes: &[u8]) -> io::Result<Hash> {
-        self.put_with_hash(Hash::of(bytes), bytes)
+    pub fn put(&self, bytes: &[u8]) -> io::Result<ContentHash> {
+        self.put_with_hash(ContentHash::digest(bytes), bytes)
     }
 
-    fn put_with_hash(&self, hash: Hash, bytes: &[u8]) -> io::Result<Hash> {
+    fn put_with_hash(&self, hash: ContentHash, bytes: &[u8]) -> io::Result<ContentHash> {
         // A file of another length was truncated by a power failure.
-        if self.renew(&hash, bytes.len() as u64) {
+        if self.refresh_if_whole(&hash, bytes.len() as u64) {
             return Ok(hash);
         }
         let name = hash.to_string();
         let drawer = self.folder.create()?.create_dir(&name[..2])?;
-        drawer.replace(&name, bytes, Durability::Lazy)?;
+        drawer.replace(&name, bytes, WriteDurability::Lazy)?;
         Ok(hash)
     }
 
     /// Whether a content of this length has its own file; updates the time of that file, because garbage
     /// collection removes old unreferenced files.
-    pub fn renew(&self, hash: &Hash, length: u64) -> bool {
+    pub fn refresh_if_whole(&self, hash: &ContentHash, length: u64) -> bool {
         let name = hash.to_string();
-        let drawer = self.drawer(&name).ok().flatten();
+        let drawer = self.open_shard(&name).ok().flatten();
         let there = drawer.and_then(|drawer| drawer.open_append(&name).ok().flatten());
         let is_whole = |there: &File| there.metadata().is_ok_and(|own| own.len() == length);
         let Some(there) = there.filter(is_whole) else { return false };
@@ -125,24 +128,24 @@ impl Store {
     }
 
     /// Reads a content; an error when it is missing or its hash is wrong.
-    pub fn get(&self, hash: &Hash) -> io::Result<Vec<u8>> {
-        if let Some(content) = self.get_loaded(hash)? {
+    pub fn get(&self, hash: &ContentHash) -> io::Result<Vec<u8>> {
+        if let Some(content) = self.get_from_loaded(hash)? {
             return Ok(content);
         }
         let name = hash.to_string();
         let read = |drawer: StateDir| Ok::<_, io::Error>(drawer.read(&name, LARGEST)?);
-        let Some(bytes) = self.drawer(&name)?.map(read).transpose()?.flatten() else {
+        let Some(bytes) = self.open_shard(&name)?.map(read).transpose()?.flatten() else {
             self.segments()?;
-            return self.get_loaded(hash)?.ok_or_else(gone);
+            return self.get_from_loaded(hash)?.ok_or_else(not_found_error);
         };
-        if Hash::of(&bytes) != *hash {
+        if ContentHash::digest(&bytes) != *hash {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its content was changed"));
         }
         Ok(bytes)
     }
 
     /// Reads a content from the segments that are loaded.
-    fn get_loaded(&self, hash: &Hash) -> io::Result<Option<Vec<u8>>> {
+    fn get_from_loaded(&self, hash: &ContentHash) -> io::Result<Option<Vec<u8>>> {
         let loaded: Vec<Arc<OpenSegment>> = self.loaded().values().cloned().collect();
         let mut failed = None;
         for segment in loaded {
@@ -160,12 +163,12 @@ impl Store {
     }
 
     /// Whether a content can be read back.
-    pub fn has(&self, hash: &Hash) -> bool {
+    pub fn has(&self, hash: &ContentHash) -> bool {
         self.has_own_file(hash) || self.get(hash).is_ok()
     }
 
-    fn has_own_file(&self, hash: &Hash) -> bool {
-        self.open(hash).is_ok_and(|file| file.is_some())
+    fn has_own_file(&self, hash: &ContentHash) -> bool {
+        self.open_content_file(hash).is_ok_and(|file| file.is_some())
     }
 
     /// All segments, including those of other processes; unreadable ones are skipped.
@@ -212,25 +215,29 @@ impl Store {
     }
 
     /// The hash of the Manifest of the last survey.
-    pub fn last(&self) -> Option<Hash> {
-        let bytes = self.folder.open().ok()??.read(LAST, 64).ok()??;
+    pub fn last_manifest_hash(&self) -> Option<ContentHash> {
+        let bytes = self.folder.open().ok()??.read(LAST_MANIFEST_FILE, 64).ok()??;
         let text = String::from_utf8(bytes).ok()?;
         serde_json::from_value(text.into()).ok()
     }
 
     /// Sets the hash of the Manifest of the last survey.
-    pub fn set_last(&self, hash: &Hash) -> io::Result<()> {
+    pub fn set_last_manifest_hash(&self, hash: &ContentHash) -> io::Result<()> {
         let folder = self.folder.create()?;
-        Ok(folder.replace(LAST, hash.to_string().as_bytes(), Durability::Lazy)?)
+        Ok(folder.replace(
+            LAST_MANIFEST_FILE,
+            hash.to_string().as_bytes(),
+            WriteDurability::Lazy,
+        )?)
     }
 
-    fn drawer(&self, name: &str) -> io::Result<Option<StateDir>> {
+    fn open_shard(&self, name: &str) -> io::Result<Option<StateDir>> {
         let folder = self.folder.open()?;
         let drawer = folder.map(|folder| folder.open_dir(&name[..2])).transpose()?;
         Ok(drawer.flatten())
     }
 }
 
-fn gone() -> io::Error {
+fn not_found_error() -> io::Error {
     rustix::io::Errno::NOENT.into()
 }

@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use super::git_pins;
 use super::segment::{Location, Segment};
-use super::{SEGMENTS, gone};
-use crate::base::files::StateFolder;
-use crate::host::git_objects::{ObjectFormat, Pack, as_damage};
-use crate::host::snapshot::Hash;
+use super::{SEGMENTS, not_found_error};
+use crate::base::files::StatePath;
+use crate::host::git_objects::{ObjectFormat, Pack, into_invalid_data};
+use crate::host::snapshot::ContentHash;
 
 /// The largest content that is read from git; larger files are not recorded.
 const LARGEST_IN_GIT: u64 = 256 << 20;
@@ -18,7 +18,7 @@ const LARGEST_IN_GIT: u64 = 256 << 20;
 /// A segment of a store; its files are opened on first use and stay open.
 #[derive(Debug)]
 pub struct OpenSegment {
-    store: StateFolder,
+    store: StatePath,
     name: String,
     table: Segment,
     data: OnceLock<File>,
@@ -26,7 +26,7 @@ pub struct OpenSegment {
 }
 
 impl OpenSegment {
-    pub fn new(store: StateFolder, name: String, table: Segment) -> Self {
+    pub fn new(store: StatePath, name: String, table: Segment) -> Self {
         let packs = table.packs.iter().map(|_| OnceLock::new()).collect();
         Self { store, name, table, data: OnceLock::new(), packs }
     }
@@ -40,20 +40,25 @@ impl OpenSegment {
     }
 
     /// The content of this hash, if the segment has it; an error when it is damaged.
-    pub fn read(&self, hash: &Hash) -> io::Result<Option<Vec<u8>>> {
+    pub fn read(&self, hash: &ContentHash) -> io::Result<Option<Vec<u8>>> {
         let Some(location) = self.table.location(hash) else { return Ok(None) };
         let content = match location {
             Location::Data { offset, length } => self.read_data(offset, length)?,
-            Location::Pack { pack, position } => {
-                self.pack(pack)?.read_blob(position, LARGEST_IN_GIT).map_err(as_damage)?
-            }
+            Location::Pack { pack, position } => self
+                .open_pack(pack)?
+                .read_blob(position, LARGEST_IN_GIT)
+                .map_err(into_invalid_data)?,
             Location::Loose { object } => {
-                let id = self.table.loose.get(object).ok_or_else(gone)?;
-                let pins = self.store.join(git_pins::FOLDER).open()?.ok_or_else(gone)?;
+                let id = self.table.loose.get(object).ok_or_else(not_found_error)?;
+                let pins = self
+                    .store
+                    .join(git_pins::GIT_PINS_FOLDER)
+                    .open()?
+                    .ok_or_else(not_found_error)?;
                 git_pins::read_loose(&pins, id, LARGEST_IN_GIT)?
             }
         };
-        if Hash::of(&content) != *hash {
+        if ContentHash::digest(&content) != *hash {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its content was changed"));
         }
         Ok(Some(content))
@@ -61,33 +66,35 @@ impl OpenSegment {
 
     fn read_data(&self, offset: u64, length: u64) -> io::Result<Vec<u8>> {
         if self.data.get().is_none() {
-            let folder = self.store.join(SEGMENTS).open()?.ok_or_else(gone)?;
-            let file = folder.open_file(format!("{}.data", self.name))?.ok_or_else(gone)?;
+            let folder = self.store.join(SEGMENTS).open()?.ok_or_else(not_found_error)?;
+            let file =
+                folder.open_file(format!("{}.data", self.name))?.ok_or_else(not_found_error)?;
             self.data.set(file).ok();
         }
-        let file = self.data.get().ok_or_else(gone)?;
+        let file = self.data.get().ok_or_else(not_found_error)?;
         // A damaged table must not ask for more memory than the file has bytes.
         if offset
             .checked_add(length)
             .is_none_or(|end| file.metadata().is_ok_and(|own| end > own.len()))
         {
-            return Err(gone());
+            return Err(not_found_error());
         }
         let mut content = vec![0; usize::try_from(length).map_err(io::Error::other)?];
         file.read_exact_at(&mut content, offset)?;
         Ok(content)
     }
 
-    fn pack(&self, number: usize) -> io::Result<&Pack> {
-        let place = self.packs.get(number).ok_or_else(gone)?;
+    fn open_pack(&self, number: usize) -> io::Result<&Pack> {
+        let place = self.packs.get(number).ok_or_else(not_found_error)?;
         if place.get().is_none() {
-            let name = self.table.packs.get(number).ok_or_else(gone)?;
+            let name = self.table.packs.get(number).ok_or_else(not_found_error)?;
             // The length of a pack's name tells the hash that its repository uses.
             let is_sha1 = name.len() == "pack-".len() + 40;
             let format = if is_sha1 { ObjectFormat::Sha1 } else { ObjectFormat::Sha256 };
-            let pins = self.store.join(git_pins::FOLDER).open()?.ok_or_else(gone)?;
+            let pins =
+                self.store.join(git_pins::GIT_PINS_FOLDER).open()?.ok_or_else(not_found_error)?;
             place.set(git_pins::open_pack(&pins, name, format)?).ok();
         }
-        place.get().ok_or_else(gone)
+        place.get().ok_or_else(not_found_error)
     }
 }

@@ -9,8 +9,10 @@ use std::io;
 use sha2::{Digest, Sha256};
 
 use crate::host::git_objects::ObjectId;
-use crate::host::snapshot::Hash;
-use crate::host::snapshot::bytes::{ByteReader, invalid, put_bytes, put_compressed, put_number};
+use crate::host::snapshot::ContentHash;
+use crate::host::snapshot::byte_encoding::{
+    ByteReader, damaged_file_error, put_bytes, put_compressed, put_number,
+};
 
 /// The first bytes of an index file.
 const MAGIC: &[u8] = b"pixir-contents 2\n";
@@ -39,7 +41,7 @@ pub struct Segment {
     /// The names of pinned loose objects.
     pub loose: Vec<ObjectId>,
     /// Sorted by location, without duplicates: a location then differs little from the one before.
-    pub hashes: Vec<Hash>,
+    pub hashes: Vec<ContentHash>,
     /// One for each hash.
     pub locations: Vec<Location>,
     /// Row numbers sorted by hash, for binary search.
@@ -48,28 +50,32 @@ pub struct Segment {
 
 impl Segment {
     /// A table of these contents.
-    pub fn new(packs: Vec<String>, loose: Vec<ObjectId>, rows: HashMap<Hash, Location>) -> Self {
-        let mut rows: Vec<(Hash, Location)> = rows.into_iter().collect();
+    pub fn new(
+        packs: Vec<String>,
+        loose: Vec<ObjectId>,
+        rows: HashMap<ContentHash, Location>,
+    ) -> Self {
+        let mut rows: Vec<(ContentHash, Location)> = rows.into_iter().collect();
         rows.sort_unstable_by_key(|(_, location)| *location);
-        let (hashes, locations): (Vec<Hash>, Vec<Location>) = rows.into_iter().unzip();
+        let (hashes, locations): (Vec<ContentHash>, Vec<Location>) = rows.into_iter().unzip();
         let by_hash = rows_by_hash(&hashes);
         Self { packs, loose, hashes, locations, by_hash }
     }
 
     /// The row of a hash.
-    pub fn row(&self, hash: &Hash) -> Option<usize> {
+    pub fn row(&self, hash: &ContentHash) -> Option<usize> {
         let own = |row: &u32| self.hashes.get(*row as usize);
         let place = self.by_hash.binary_search_by(|row| own(row).cmp(&Some(hash))).ok()?;
         self.by_hash.get(place).map(|row| *row as usize)
     }
 
-    pub fn location(&self, hash: &Hash) -> Option<Location> {
+    pub fn location(&self, hash: &ContentHash) -> Option<Location> {
         self.locations.get(self.row(hash)?).copied()
     }
 
     pub fn encode(&self) -> io::Result<Vec<u8>> {
         let mut rows = Vec::new();
-        let mut before = Previous::default();
+        let mut before = PreviousLocation::default();
         self.locations.iter().for_each(|location| before.put_location(&mut rows, location));
         let mut out = MAGIC.to_vec();
         put_number(&mut out, self.packs.len() as u64);
@@ -86,33 +92,34 @@ impl Segment {
 
     /// Decodes a table; a truncated one is an error.
     pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let (text, digest) = bytes.split_last_chunk::<32>().ok_or_else(invalid)?;
+        let (text, digest) = bytes.split_last_chunk::<32>().ok_or_else(damaged_file_error)?;
         if Sha256::digest(text).as_slice() != digest {
-            return Err(invalid());
+            return Err(damaged_file_error());
         }
         let is_by_hash = text.starts_with(MAGIC_BY_HASH);
         let magic = if is_by_hash { MAGIC_BY_HASH } else { MAGIC };
-        let mut reader = ByteReader::new(text.strip_prefix(magic).ok_or_else(invalid)?);
+        let mut reader = ByteReader::new(text.strip_prefix(magic).ok_or_else(damaged_file_error)?);
         let mut packs = Vec::new();
-        for _ in 0..reader.number()? {
-            let name = std::str::from_utf8(reader.bytes()?).map_err(|_| invalid())?;
+        for _ in 0..reader.read_number()? {
+            let name =
+                std::str::from_utf8(reader.read_bytes()?).map_err(|_| damaged_file_error())?;
             packs.push(name.to_owned());
         }
         let mut loose = Vec::new();
-        for _ in 0..reader.number()? {
-            loose.push(ObjectId::from_bytes(reader.bytes()?).ok_or_else(invalid)?);
+        for _ in 0..reader.read_number()? {
+            loose.push(ObjectId::from_bytes(reader.read_bytes()?).ok_or_else(damaged_file_error)?);
         }
-        let count: usize = reader.number_as()?;
-        let rows = reader.compressed(LARGEST)?;
+        let count: usize = reader.read_number_as()?;
+        let rows = reader.read_compressed(LARGEST)?;
         let mut rows = ByteReader::new(&rows);
         let (mut hashes, mut locations) = (Vec::new(), Vec::new());
-        let mut before = Previous::default();
+        let mut before = PreviousLocation::default();
         for _ in 0..count {
-            let hash = reader.exactly(32)?.try_into().map_err(|_| invalid())?;
-            hashes.push(Hash(hash));
+            let hash = reader.take_bytes(32)?.try_into().map_err(|_| damaged_file_error())?;
+            hashes.push(ContentHash(hash));
             // In the earlier version locations are absolute.
             if is_by_hash {
-                before = Previous::default();
+                before = PreviousLocation::default();
             }
             locations.push(before.read_location(&mut rows)?);
         }
@@ -123,12 +130,12 @@ impl Segment {
                 _ => true,
             });
         let segment = Self { packs, loose, hashes, locations, by_hash };
-        if is_once && reader.is_at_end() { Ok(segment) } else { Err(invalid()) }
+        if is_once && reader.is_at_end() { Ok(segment) } else { Err(damaged_file_error()) }
     }
 }
 
 /// Row numbers sorted by hash.
-fn rows_by_hash(hashes: &[Hash]) -> Vec<u32> {
+fn rows_by_hash(hashes: &[ContentHash]) -> Vec<u32> {
     // A table of more rows than fit is larger than any that is read.
     let mut rows: Vec<u32> = (0..).take(hashes.len()).collect();
     rows.sort_unstable_by_key(|row| hashes.get(*row as usize));
@@ -137,7 +144,7 @@ fn rows_by_hash(hashes: &[Hash]) -> Vec<u32> {
 
 /// The location of the row before; the next location is written as a difference to it.
 #[derive(Debug, Default)]
-struct Previous {
+struct PreviousLocation {
     /// Where the content before ends in the data file.
     end: u64,
     pack: usize,
@@ -146,7 +153,7 @@ struct Previous {
     object: usize,
 }
 
-impl Previous {
+impl PreviousLocation {
     fn put_location(&mut self, rows: &mut Vec<u8>, location: &Location) {
         match *location {
             Location::Data { offset, length } => {
@@ -171,24 +178,24 @@ impl Previous {
     }
 
     fn read_location(&mut self, rows: &mut ByteReader<'_>) -> io::Result<Location> {
-        Ok(match rows.exactly(1)? {
+        Ok(match rows.take_bytes(1)? {
             [0] => {
-                let offset = self.end.wrapping_add(rows.number()?);
-                let length = rows.number()?;
+                let offset = self.end.wrapping_add(rows.read_number()?);
+                let length = rows.read_number()?;
                 self.end = offset.wrapping_add(length);
                 Location::Data { offset, length }
             }
             [1] => {
-                let pack = rows.number_as()?;
+                let pack = rows.read_number_as()?;
                 self.enter_pack(pack);
-                self.position = self.position.wrapping_add(rows.number_as()?);
+                self.position = self.position.wrapping_add(rows.read_number_as()?);
                 Location::Pack { pack, position: self.position }
             }
             [2] => {
-                self.object = self.object.wrapping_add(rows.number_as()?);
+                self.object = self.object.wrapping_add(rows.read_number_as()?);
                 Location::Loose { object: self.object }
             }
-            _ => return Err(invalid()),
+            _ => return Err(damaged_file_error()),
         })
     }
 

@@ -9,15 +9,15 @@ use tempfile::TempDir;
 use super::*;
 use crate::host::workspace::Workspace;
 
-struct Repository {
+struct RepositoryFixture {
     folder: TempDir,
     workspace: Workspace,
-    store: Store,
+    store: ContentStore,
 }
 
 const NO_LIMITS: BatchLimits = BatchLimits { files: usize::MAX, bytes: u64::MAX };
 
-impl Repository {
+impl RepositoryFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let workspace = Workspace::open(folder.path()).unwrap();
@@ -47,8 +47,8 @@ impl Repository {
         self.git(&["commit", "-qm", "one"]);
     }
 
-    fn keep(&self, contents: &[String]) -> Vec<Hash> {
-        let batch = ContentBatch::begin(&self.store, &self.workspace, NO_LIMITS).unwrap();
+    fn keep(&self, contents: &[String]) -> Vec<ContentHash> {
+        let batch = ContentBatch::new(&self.store, &self.workspace, NO_LIMITS).unwrap();
         let hashes = contents.iter().map(|content| batch.add(content.as_bytes()).unwrap());
         let hashes = hashes.collect();
         batch.finish().unwrap();
@@ -63,15 +63,15 @@ impl Repository {
     }
 }
 
-fn open_store(folder: &Path) -> Store {
-    Store::new(StateFolder::root(folder).join(".pixir").join("snapshots"))
+fn open_store(folder: &Path) -> ContentStore {
+    ContentStore::new(StatePath::root(folder).join(".pixir").join("snapshots"))
 }
 
 fn contents(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("content {number}\n").repeat(number % 50 + 1)).collect()
 }
 
-fn assert_holds(store: &Store, hashes: &[Hash], contents: &[String]) {
+fn assert_holds(store: &ContentStore, hashes: &[ContentHash], contents: &[String]) {
     for (hash, content) in hashes.iter().zip(contents) {
         assert_eq!(store.get(hash).unwrap(), content.as_bytes());
     }
@@ -79,7 +79,7 @@ fn assert_holds(store: &Store, hashes: &[Hash], contents: &[String]) {
 
 #[test]
 fn contents_of_a_batch_are_in_one_file_and_each_is_kept_once() {
-    let repository = Repository::new();
+    let repository = RepositoryFixture::new();
     let contents = contents(300);
     let hashes = repository.keep(&contents);
     let bytes: usize = contents.iter().map(String::len).sum();
@@ -87,14 +87,14 @@ fn contents_of_a_batch_are_in_one_file_and_each_is_kept_once() {
     assert_holds(&open_store(repository.path()), &hashes, &contents);
     assert_eq!(repository.keep(&contents), hashes);
     assert_eq!(repository.copied_bytes(), bytes as u64, "nothing is kept twice");
-    assert!(!repository.store.has(&Hash::of(b"something else")));
+    assert!(!repository.store.has(&ContentHash::digest(b"something else")));
 }
 
 #[test]
 fn what_git_holds_is_not_copied_and_outlasts_its_removal() {
     for format in ["sha1", "sha256"] {
         for is_packed in [true, false] {
-            let repository = Repository::new();
+            let repository = RepositoryFixture::new();
             repository.git(&["init", "-q", &format!("--object-format={format}")]);
             let contents = contents(200);
             repository.commit(&contents);
@@ -111,7 +111,7 @@ fn what_git_holds_is_not_copied_and_outlasts_its_removal() {
 
 #[test]
 fn a_pinned_pack_that_was_overwritten_in_place_is_an_error_and_never_another_content() {
-    let repository = Repository::new();
+    let repository = RepositoryFixture::new();
     repository.git(&["init", "-q"]);
     let contents = contents(200);
     repository.commit(&contents);
@@ -139,7 +139,7 @@ fn a_pinned_pack_that_was_overwritten_in_place_is_an_error_and_never_another_con
 
 #[test]
 fn links_and_pipes_in_the_place_of_packs_are_not_followed() {
-    let repository = Repository::new();
+    let repository = RepositoryFixture::new();
     repository.git(&["init", "-q"]);
     let contents = contents(100);
     repository.commit(&contents);
@@ -160,16 +160,16 @@ fn links_and_pipes_in_the_place_of_packs_are_not_followed() {
 
 #[test]
 fn a_batch_has_limits_and_what_was_refused_leaves_nothing() {
-    let repository = Repository::new();
+    let repository = RepositoryFixture::new();
     let contents = contents(100);
     let refused = |limits: BatchLimits| {
-        let batch = ContentBatch::begin(&repository.store, &repository.workspace, limits).unwrap();
+        let batch = ContentBatch::new(&repository.store, &repository.workspace, limits).unwrap();
         contents.iter().find_map(|content| batch.add(content.as_bytes()).err())
     };
     let few = BatchLimits { files: 99, ..NO_LIMITS };
-    assert!(matches!(refused(few), Some(NotKept::TooManyFiles)));
+    assert!(matches!(refused(few), Some(StoreContentError::TooManyFiles)));
     let small = BatchLimits { bytes: 1000, ..NO_LIMITS };
-    assert!(matches!(refused(small), Some(NotKept::TooManyBytes)));
+    assert!(matches!(refused(small), Some(StoreContentError::TooManyBytes)));
     assert!(refused(NO_LIMITS).is_none());
     let segments = repository.path().join(".pixir/snapshots/segments");
     assert_eq!(fs::read_dir(segments).unwrap().count(), 0, "drafts are removed");
@@ -177,22 +177,22 @@ fn a_batch_has_limits_and_what_was_refused_leaves_nothing() {
 
 #[test]
 fn what_the_store_has_already_takes_no_more_of_its_room() {
-    let repository = Repository::new();
+    let repository = RepositoryFixture::new();
     let contents = contents(100);
     for content in &contents {
         repository.store.put(content.as_bytes()).unwrap();
     }
     let limits = BatchLimits { bytes: repository.store.size().unwrap(), ..NO_LIMITS };
-    let batch = ContentBatch::begin(&repository.store, &repository.workspace, limits).unwrap();
+    let batch = ContentBatch::new(&repository.store, &repository.workspace, limits).unwrap();
     for content in &contents {
         batch.add(content.as_bytes()).unwrap();
     }
-    assert!(matches!(batch.add(b"one more"), Err(NotKept::TooManyBytes)));
+    assert!(matches!(batch.add(b"one more"), Err(StoreContentError::TooManyBytes)));
 }
 
 #[test]
 fn a_table_that_was_cut_or_changed_is_refused() {
-    let repository = Repository::new();
+    let repository = RepositoryFixture::new();
     repository.keep(&contents(100));
     let table = repository.store.segments().unwrap().remove(0);
     let bytes = table.table().encode().unwrap();

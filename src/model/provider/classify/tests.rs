@@ -8,7 +8,7 @@ use crate::host::http::HttpError;
 
 #[track_caller]
 fn check_http(status: u16, body: &str, kind: Kind, retryable: bool) {
-    let error = http(status, Hints::default(), body.as_bytes());
+    let error = classify_http(status, ErrorHints::default(), body.as_bytes());
     assert_eq!((error.kind, error.retryable), (kind, retryable), "{status} {body}");
     assert!(!error.message.is_empty(), "{status} {body}");
 }
@@ -121,7 +121,7 @@ fn errors_in_band_have_the_same_classes() {
         (json!({"error":"words"}), Kind::ProviderError, true),
         (json!(null), Kind::ProviderError, true),
     ] {
-        let error = in_band(&frame);
+        let error = classify_in_band(&frame);
         assert_eq!((error.kind, error.retryable), (kind, retryable), "{frame}");
         assert!(!error.message.is_empty());
     }
@@ -151,7 +151,7 @@ fn an_error_without_a_status_is_classified_by_its_type() {
         for code in [json!(null), json!("unheard_of")] {
             let error = json!({"type": error_type, "code": code, "message": "x"});
             for frame in [json!({"type": "error", "error": error}), json!({"error": error})] {
-                let found = in_band(&frame);
+                let found = classify_in_band(&frame);
                 assert_eq!((found.kind, found.retryable), (kind, retryable), "{frame}");
             }
         }
@@ -166,7 +166,7 @@ fn an_error_without_a_status_is_classified_by_its_type() {
         (json!({"error":{"code":401,"type":"api_error","message":"x"}}), Kind::AuthRefused, false),
         (json!({"error":{"code":503,"message":"x"}}), Kind::ProviderOverloaded, true),
     ] {
-        let found = in_band(&frame);
+        let found = classify_in_band(&frame);
         assert_eq!((found.kind, found.retryable), (kind, retryable), "{frame}");
     }
 }
@@ -186,7 +186,7 @@ fn a_200_that_is_something_else_is_named_and_not_retried() {
     ] {
         let peer = "127.0.0.1:80";
         let expected = "a stream of events";
-        let error = Unexpected { peer, expected, content_type, encoding, body }.classify();
+        let error = UnexpectedResponse { peer, expected, content_type, encoding, body }.classify();
         assert_eq!((error.kind, error.retryable), (Kind::InvalidResponse, false), "{error:?}");
         assert!(error.message.starts_with("127.0.0.1:80 answered with "), "{error}");
         assert!(error.message.contains(words), "{error}");
@@ -199,8 +199,8 @@ fn a_200_that_is_something_else_is_named_and_not_retried() {
         (r#"{"error":{"message":"odd"}}"#, Kind::ProviderError, false),
     ] {
         let (peer, expected, body) = ("x:1", "JSON", body.as_bytes());
-        let error =
-            Unexpected { peer, expected, content_type: None, encoding: None, body }.classify();
+        let error = UnexpectedResponse { peer, expected, content_type: None, encoding: None, body }
+            .classify();
         assert_eq!((error.kind, error.retryable), (kind, retryable), "{error:?}");
     }
 }
@@ -209,7 +209,7 @@ fn a_200_that_is_something_else_is_named_and_not_retried() {
 fn waits_are_read_from_headers_and_from_prose() {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
     let read = |name: &'static str, value: &'static str| {
-        Hints::read(|asked| (asked == name).then_some(value), now).retry_after
+        ErrorHints::from_headers(|asked| (asked == name).then_some(value), now).retry_after
     };
     assert_eq!(read("retry-after", "7"), Some(Duration::from_secs(7)));
     assert_eq!(read("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT"), Some(Duration::from_secs(10)));
@@ -225,23 +225,26 @@ fn waits_are_read_from_headers_and_from_prose() {
         ("try again in a while", None),
         ("try again later", None),
     ] {
-        assert_eq!(stated_wait(prose), expected.map(Duration::from_millis), "{prose}");
+        assert_eq!(parse_stated_wait(prose), expected.map(Duration::from_millis), "{prose}");
     }
 }
 
 #[test]
 fn the_server_has_the_last_word_on_retrying() {
     let hints = |value: &'static str| {
-        Hints::read(|name| (name == "x-should-retry").then_some(value), SystemTime::UNIX_EPOCH)
+        ErrorHints::from_headers(
+            |name| (name == "x-should-retry").then_some(value),
+            SystemTime::UNIX_EPOCH,
+        )
     };
-    assert!(!http(500, hints("false"), b"x").retryable);
-    assert!(http(400, hints("true"), b"x").retryable);
+    assert!(!classify_http(500, hints("false"), b"x").retryable);
+    assert!(classify_http(400, hints("true"), b"x").retryable);
 }
 
 #[test]
 fn a_spent_plan_says_when_it_begins_anew() {
     let body = br#"{"error":{"type":"usage_limit_reached","message":"spent","resets_at":1800000000,"resets_in_seconds":90}}"#;
-    let error = http(429, Hints::default(), body);
+    let error = classify_http(429, ErrorHints::default(), body);
     assert_eq!(error.retry_after, Some(Duration::from_secs(90)));
     assert_eq!(error.facts.resets_at, Some(1_800_000_000));
 }
@@ -251,11 +254,11 @@ fn a_spent_plan_says_when_it_begins_anew() {
 #[test]
 fn the_table_of_errors() {
     let failed = |code: &str, message: &str| {
-        in_band(&json!({"response": {"error": {"code": code, "message": message}}}))
+        classify_in_band(&json!({"response": {"error": {"code": code, "message": message}}}))
     };
     let typed = |status: u16, code: &str, message: &str| {
         let body = json!({"error": {"type": code, "message": message}}).to_string();
-        http(status, Hints::default(), body.as_bytes())
+        classify_http(status, ErrorHints::default(), body.as_bytes())
     };
     let cloudflare = "<html><title>Attention Required! | Cloudflare</title>you are blocked</html>";
     let overflow = "Your input exceeds the context window of this model.";
@@ -341,7 +344,7 @@ fn the_table_of_errors() {
         ("401", typed(401, "", "x"), Kind::AuthRefused, false, "pixir login"),
         (
             "403 cloudflare",
-            http(403, Hints::default(), cloudflare.as_bytes()),
+            classify_http(403, ErrorHints::default(), cloudflare.as_bytes()),
             Kind::Network,
             false,
             "network",
@@ -375,9 +378,9 @@ fn the_table_of_errors() {
 #[test]
 fn a_moment_of_reset_becomes_a_wait_too() {
     let now = SystemTime::UNIX_EPOCH + Duration::from_hours(500_000);
-    let hints = Hints::read(|_| None, now);
+    let hints = ErrorHints::from_headers(|_| None, now);
     let body = br#"{"error":{"type":"usage_limit_reached","plan_type":"plus","message":"spent","resets_at":1800005400}}"#;
-    let error = http(429, hints, body);
+    let error = classify_http(429, hints, body);
     assert_eq!(error.retry_after, Some(Duration::from_mins(90)));
     assert_eq!(error.details()["plan"], "plus");
     let action = crate::base::error::Explain::next_actions(&error).remove(0);

@@ -8,8 +8,8 @@ use serde_json::json;
 use super::*;
 use crate::base::id::{CallId, EventId, SessionId};
 use crate::record::event::{
-    AssistantMessage, BranchSummary, Event, Extra, HistoryRewound, LogRepaired, PermissionDecision,
-    Phase, Plan, PostureChanged, ProviderUsage, Sequenced, SkillActivation, SubagentEvent,
+    AssistantMessage, BranchSummary, CanonicalParts, Event, Extra, HistoryRewound, LogRepaired,
+    PermissionDecision, Phase, Plan, PostureChanged, ProviderUsage, SkillActivation, SubagentEvent,
     SubagentEventKind, TerminalStatus, Timestamp, TurnFailed, WorkflowEvent,
 };
 
@@ -18,7 +18,7 @@ const MODEL: &str = "gpt-5.5";
 fn history(facts: impl IntoIterator<Item = (Seq, Canonical)>) -> History {
     let session_id = SessionId::parse("s").unwrap();
     let events = facts.into_iter().map(|(seq, fact)| {
-        Arc::new(Event::sequenced(Sequenced {
+        Arc::new(Event::new_canonical(CanonicalParts {
             id: EventId::mint(),
             session_id: session_id.clone(),
             seq: Some(seq),
@@ -36,7 +36,7 @@ fn numbered(facts: impl IntoIterator<Item = Canonical>) -> History {
 
 fn bytes(history: &History) -> Vec<u8> {
     let mut out = Vec::new();
-    write(&mut out, history, &Reader::of(MODEL), None);
+    write_input(&mut out, history, &InputOptions::for_model(MODEL), None);
     out
 }
 
@@ -161,7 +161,7 @@ fn the_bytes_are_the_wire_form() {
     let history =
         numbered([context.into(), why("r"), call("c"), result("c", Some("x")), said("ok")]);
     let mut out = Vec::new();
-    write(&mut out, &history, &Reader::of(MODEL), Some("project"));
+    write_input(&mut out, &history, &InputOptions::for_model(MODEL), Some("project"));
     insta::assert_snapshot!(String::from_utf8(out).unwrap().replace("},{\"type\"", "},\n{\"type\""), @r#"
     [{"type":"message","role":"developer","content":[{"type":"input_text","text":"project"}]},
     {"type":"message","role":"developer","content":[{"type":"input_text","text":"late"}]},
@@ -436,7 +436,7 @@ proptest! {
         let cut = cut.min(facts.len());
         let early = numbered(facts[..cut].to_vec());
         // With an open call no request leaves.
-        prop_assume!(early.orphans().is_empty());
+        prop_assume!(early.orphan_calls().is_empty());
         let (early, whole) = (bytes(&early), bytes(&numbered(facts)));
         prop_assert!(whole.starts_with(&early[..early.len() - 1]));
     }
@@ -453,8 +453,9 @@ fn reasoning_goes_back_only_to_the_account_that_made_it() {
         let answer = AssistantMessage { text: "so".into(), ..AssistantMessage::default() };
         let history = numbered([thought(made_by), answer.into()]);
         let mut out = Vec::new();
-        let reader = Reader { account: read_by, unreadable_to, ..Reader::of(MODEL) };
-        write(&mut out, &history, &reader, None);
+        let reader =
+            InputOptions { account: read_by, unreadable_to, ..InputOptions::for_model(MODEL) };
+        write_input(&mut out, &history, &reader, None);
         String::from_utf8(out).unwrap().contains("sealed")
     };
     for (made_by, read_by, expected) in [

@@ -7,17 +7,17 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::model::credential::FieldPolicy;
-use crate::model::provider::Request;
+use crate::model::provider::ModelRequest;
 use crate::model::provider::input;
-use crate::model::provider::input::Reader;
-use crate::model::tool_spec::{Schema, ToolSpec};
+use crate::model::provider::input::InputOptions;
+use crate::model::tool_spec::{ToolSchema, ToolSpec};
 
 /// The longest cache key that the server accepts, in characters.
 const CACHE_KEY_LIMIT: usize = 64;
 
 /// The fields before `input`.
 #[derive(Serialize)]
-struct Head<'a> {
+struct BodyHead<'a> {
     model: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     stream: Option<bool>,
@@ -29,26 +29,26 @@ struct Head<'a> {
 
 /// The fields after `input`.
 #[derive(Serialize)]
-struct Tail<'a> {
+struct BodyTail<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tools: Vec<Tool<'a>>,
+    tools: Vec<WireTool<'a>>,
     tool_choice: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     parallel_tool_calls: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning: Option<Reasoning<'a>>,
+    reasoning: Option<ReasoningParameter<'a>>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     include: &'static [&'static str],
     #[serde(skip_serializing_if = "str::is_empty")]
     prompt_cache_key: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<Text<'a>>,
+    text: Option<TextParameter<'a>>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Tool<'a> {
-    Function(Function<'a>),
+enum WireTool<'a> {
+    Function(FunctionTool<'a>),
     /// A tool that the Provider runs.
     Hosted {
         r#type: &'static str,
@@ -56,28 +56,28 @@ enum Tool<'a> {
 }
 
 #[derive(Serialize)]
-struct Function<'a> {
+struct FunctionTool<'a> {
     r#type: &'static str,
     name: &'a str,
     description: &'a str,
     strict: bool,
-    parameters: &'a Schema,
+    parameters: &'a ToolSchema,
 }
 
 #[derive(Serialize)]
-struct Reasoning<'a> {
+struct ReasoningParameter<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<&'a str>,
     summary: &'static str,
 }
 
 #[derive(Serialize)]
-struct Text<'a> {
-    format: Format<'a>,
+struct TextParameter<'a> {
+    format: TextFormat<'a>,
 }
 
 #[derive(Serialize)]
-struct Format<'a> {
+struct TextFormat<'a> {
     r#type: &'static str,
     name: &'static str,
     strict: bool,
@@ -85,46 +85,51 @@ struct Format<'a> {
 }
 
 /// Instructions for a backend that refuses a body without any.
-const STOCK_INSTRUCTIONS: &str = "You are a careful coding agent.";
+const DEFAULT_INSTRUCTIONS: &str = "You are a careful coding agent.";
 
 /// Without the encrypted content, reasoning could not be replayed, because responses are not stored.
 const INCLUDE: &[&str] = &["reasoning.encrypted_content"];
 const INCLUDE_SOURCES: &[&str] = &["reasoning.encrypted_content", "web_search_call.action.sources"];
 
 /// The start of a WebSocket frame, in place of the field `stream`.
-const FRAME: &[u8] = b"{\"type\":\"response.create\",";
+const FRAME_START: &[u8] = b"{\"type\":\"response.create\",";
 
 /// The form of a body: of an HTTP request or of a WebSocket frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum BodyForm {
     Http,
     Frame,
 }
 
 /// The bytes of a request body, and the range of `input` in them.
 #[derive(Debug)]
-pub struct Parts {
+pub struct RequestBody {
     bytes: Vec<u8>,
     input: Range<usize>,
 }
 
-impl Parts {
+impl RequestBody {
     /// Builds the body of a request, with the fields that the policy accepts.
-    pub fn write(request: &Request, reader: &Reader<'_>, policy: FieldPolicy, form: Form) -> Self {
+    pub fn build(
+        request: &ModelRequest,
+        options: &InputOptions<'_>,
+        policy: FieldPolicy,
+        form: BodyForm,
+    ) -> Self {
         let mut instructions = request.instructions.trim();
         if instructions.is_empty() && policy.needs_instructions() {
-            instructions = STOCK_INSTRUCTIONS;
+            instructions = DEFAULT_INSTRUCTIONS;
         }
-        let stream = (form == Form::Http).then_some(true);
-        let head = Head { model: &request.model, stream, store: false, instructions };
-        let searches = request.wishes.web_search && policy != FieldPolicy::Portable;
-        let schema = request.wishes.answer_schema.as_ref();
+        let stream = (form == BodyForm::Http).then_some(true);
+        let head = BodyHead { model: &request.model, stream, store: false, instructions };
+        let searches = request.response_options.web_search && policy != FieldPolicy::Portable;
+        let schema = request.response_options.answer_schema.as_ref();
         let has_key = policy.accepts("prompt_cache_key");
-        let tail = Tail {
-            tools: tools(&request.tools, searches),
+        let tail = BodyTail {
+            tools: wire_tools(&request.tools, searches),
             tool_choice: "auto",
             parallel_tool_calls: policy.accepts("parallel_tool_calls").then_some(true),
-            reasoning: policy.accepts("reasoning").then(|| Reasoning {
+            reasoning: policy.accepts("reasoning").then(|| ReasoningParameter {
                 effort: request.effort.as_deref().map(wire_effort),
                 summary: "auto",
             }),
@@ -133,9 +138,9 @@ impl Parts {
                 true if searches => INCLUDE_SOURCES,
                 true => INCLUDE,
             },
-            prompt_cache_key: if has_key { cut(&request.cache_key) } else { "" },
-            text: schema.map(|schema| Text {
-                format: Format {
+            prompt_cache_key: if has_key { truncated_key(&request.cache_key) } else { "" },
+            text: schema.map(|schema| TextParameter {
+                format: TextFormat {
                     r#type: "json_schema",
                     name: "answer",
                     strict: schema.is_strict(),
@@ -144,24 +149,25 @@ impl Parts {
             }),
         };
         // Encrypted reasoning is left out when the backend does not accept it.
-        let nobody = Reader { contents: reader.contents, ..Reader::of("") };
-        let reader = if policy.accepts("include") { reader } else { &nobody };
+        let without_reasoning =
+            InputOptions { contents: options.contents, ..InputOptions::for_model("") };
+        let options = if policy.accepts("include") { options } else { &without_reasoning };
         let mut out = Vec::with_capacity(16 * 1024);
-        if form == Form::Frame {
-            out.extend_from_slice(FRAME);
+        if form == BodyForm::Frame {
+            out.extend_from_slice(FRAME_START);
         }
         let head_start = out.len();
-        object(&mut out, &head);
-        if form == Form::Frame {
+        write_json(&mut out, &head);
+        if form == BodyForm::Frame {
             out.remove(head_start);
         }
         out.pop();
         out.extend_from_slice(b",\"input\":");
         let input_start = out.len();
-        input::write(&mut out, &request.history, reader, request.project.as_deref());
+        input::write_input(&mut out, &request.history, options, request.project.as_deref());
         let input = input_start..out.len();
         let tail_start = out.len();
-        object(&mut out, &tail);
+        write_json(&mut out, &tail);
         out[tail_start] = b',';
         Self { bytes: out, input }
     }
@@ -187,14 +193,14 @@ impl Parts {
     }
 
     /// The WebSocket frame: the whole body, or only the new `items` that continue the response `previous`.
-    pub fn frame(&self, previous: Option<&str>, items: &[u8]) -> Vec<u8> {
+    pub fn to_frame(&self, previous: Option<&str>, items: &[u8]) -> Vec<u8> {
         let Some(previous) = previous else { return self.bytes.clone() };
         let mut out = Vec::with_capacity(self.bytes.len() - self.input.len() + items.len() + 100);
-        out.extend_from_slice(FRAME);
+        out.extend_from_slice(FRAME_START);
         out.extend_from_slice(b"\"previous_response_id\":");
-        object(&mut out, &previous);
+        write_json(&mut out, &previous);
         out.push(b',');
-        out.extend_from_slice(self.head().strip_prefix(FRAME).unwrap_or_default());
+        out.extend_from_slice(self.head().strip_prefix(FRAME_START).unwrap_or_default());
         out.push(b'[');
         out.extend_from_slice(items);
         out.push(b']');
@@ -210,12 +216,15 @@ impl Parts {
 }
 
 /// The body of one call over HTTP, with the fields that the policy accepts and no others.
-pub fn body(request: &Request, policy: FieldPolicy) -> Vec<u8> {
-    let reader = Reader { contents: Some(&request.contents), ..Reader::of(&request.model) };
-    Parts::write(request, &reader, policy, Form::Http).into_bytes()
+pub fn http_body(request: &ModelRequest, policy: FieldPolicy) -> Vec<u8> {
+    let options = InputOptions {
+        contents: Some(&request.contents),
+        ..InputOptions::for_model(&request.model)
+    };
+    RequestBody::build(request, &options, policy, BodyForm::Http).into_bytes()
 }
 
-fn object(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+fn write_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     // Plain structs always serialise, and writing to a `Vec` cannot fail.
     if let Err(error) = serde_json::to_writer(&mut *out, value) {
         tracing::error!(%error, "a request has no JSON form");
@@ -223,16 +232,16 @@ fn object(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
 }
 
 /// The tools in the stable order of the Toolbox, so that the cached prefix never changes by order.
-fn tools(specs: &[ToolSpec], searches: bool) -> Vec<Tool<'_>> {
-    let functions = specs.iter().map(|spec| Function {
+fn wire_tools(specs: &[ToolSpec], searches: bool) -> Vec<WireTool<'_>> {
+    let functions = specs.iter().map(|spec| FunctionTool {
         r#type: "function",
         name: &spec.name,
         description: &spec.description,
         strict: false,
         parameters: &spec.parameters,
     });
-    let hosted = searches.then_some(Tool::Hosted { r#type: "web_search" });
-    functions.map(Tool::Function).chain(hosted).collect()
+    let hosted = searches.then_some(WireTool::Hosted { r#type: "web_search" });
+    functions.map(WireTool::Function).chain(hosted).collect()
 }
 
 /// The effort for the API: its strongest is `max`, which users also know as `ultra`.
@@ -240,7 +249,7 @@ fn wire_effort(effort: &str) -> &str {
     if effort == "ultra" { "max" } else { effort }
 }
 
-fn cut(key: &str) -> &str {
+fn truncated_key(key: &str) -> &str {
     key.char_indices().nth(CACHE_KEY_LIMIT).map_or(key, |(end, _)| &key[..end])
 }
 
@@ -252,9 +261,9 @@ mod tests {
 
     use super::*;
     use crate::base::id::SessionId;
-    use crate::model::provider::Wishes;
+    use crate::model::provider::ResponseOptions;
     use crate::record::history::History;
-    use crate::record::resource::Contents;
+    use crate::record::resource::ResourceContents;
     use crate::settings::config::AnswerSchema;
 
     fn spec(name: &str) -> ToolSpec {
@@ -266,25 +275,25 @@ mod tests {
         }
     }
 
-    fn request(tools: Vec<ToolSpec>) -> Request {
-        Request {
+    fn request(tools: Vec<ToolSpec>) -> ModelRequest {
+        ModelRequest {
             model: "gpt-5.5".to_owned(),
             effort: Some("high".to_owned()),
             instructions: Arc::from("Be good.\n"),
             project: Some(Arc::from("Use tabs.")),
             tools: tools.into(),
             history: History::default(),
-            contents: Contents::default(),
+            contents: ResourceContents::default(),
             cache_key: "pxr1:key".to_owned(),
-            wishes: Wishes::default(),
+            response_options: ResponseOptions::default(),
             session: SessionId::parse("s").unwrap(),
             resends: 1,
         }
     }
 
     /// The body with one field per line, for snapshots.
-    fn text(request: &Request) -> String {
-        String::from_utf8(body(request, FieldPolicy::OpenAi)).unwrap().replace(",\"", ",\n\"")
+    fn text(request: &ModelRequest) -> String {
+        String::from_utf8(http_body(request, FieldPolicy::OpenAi)).unwrap().replace(",\"", ",\n\"")
     }
 
     #[test]
@@ -320,8 +329,12 @@ mod tests {
 
     #[test]
     fn absent_parts_are_left_out() {
-        let bare =
-            Request { effort: None, project: None, cache_key: String::new(), ..request(vec![]) };
+        let bare = ModelRequest {
+            effort: None,
+            project: None,
+            cache_key: String::new(),
+            ..request(vec![])
+        };
         insta::assert_snapshot!(text(&bare), @r#"
         {"model":"gpt-5.5",
         "stream":true,
@@ -338,17 +351,22 @@ mod tests {
     #[test]
     fn a_frame_says_the_same_without_what_only_http_needs() {
         let request = request(vec![spec("read")]);
-        let parts =
-            Parts::write(&request, &Reader::of(&request.model), FieldPolicy::OpenAi, Form::Frame);
-        let mut frame: Value = serde_json::from_slice(&parts.frame(None, b"")).unwrap();
-        let mut http: Value = serde_json::from_slice(&body(&request, FieldPolicy::OpenAi)).unwrap();
+        let parts = RequestBody::build(
+            &request,
+            &InputOptions::for_model(&request.model),
+            FieldPolicy::OpenAi,
+            BodyForm::Frame,
+        );
+        let mut frame: Value = serde_json::from_slice(&parts.to_frame(None, b"")).unwrap();
+        let mut http: Value =
+            serde_json::from_slice(&http_body(&request, FieldPolicy::OpenAi)).unwrap();
         assert_eq!(
             frame.as_object_mut().unwrap().shift_remove("type"),
             Some("response.create".into())
         );
         assert_eq!(http.as_object_mut().unwrap().shift_remove("stream"), Some(true.into()));
         assert_eq!(frame, http);
-        let next: Value = serde_json::from_slice(&parts.frame(Some("r\"1"), b"{}")).unwrap();
+        let next: Value = serde_json::from_slice(&parts.to_frame(Some("r\"1"), b"{}")).unwrap();
         assert_eq!(next["previous_response_id"], "r\"1");
         assert_eq!(next["input"], json!([{}]));
         assert_eq!(next["tools"], frame["tools"]);
@@ -356,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_body_has_only_fields_that_its_backend_accepts() {
-        let bare = Request { instructions: "".into(), ..request(vec![spec("read")]) };
+        let bare = ModelRequest { instructions: "".into(), ..request(vec![spec("read")]) };
         for (policy, fields) in [
             (
                 FieldPolicy::OpenAi,
@@ -370,7 +388,7 @@ mod tests {
             ),
             (FieldPolicy::Portable, "model stream store input tools tool_choice"),
         ] {
-            let body: Value = serde_json::from_slice(&body(&bare, policy)).unwrap();
+            let body: Value = serde_json::from_slice(&http_body(&bare, policy)).unwrap();
             let found: Vec<&str> = body.as_object().unwrap().keys().map(String::as_str).collect();
             assert_eq!(found.join(" "), fields, "{policy:?}");
             assert!(found.iter().all(|field| policy.accepts(field)), "{policy:?}");
@@ -382,14 +400,17 @@ mod tests {
     fn wishes_are_sent_where_they_are_understood() {
         let schema = AnswerSchema::parse(r#"{"type":"object","properties":{"a":{}}}"#).unwrap();
         let mut wishing = request(vec![spec("read")]);
-        wishing.wishes = Wishes { web_search: true, answer_schema: Some(schema) };
-        let sent: Value = serde_json::from_slice(&body(&wishing, FieldPolicy::OpenAi)).unwrap();
+        wishing.response_options =
+            ResponseOptions { web_search: true, answer_schema: Some(schema) };
+        let sent: Value =
+            serde_json::from_slice(&http_body(&wishing, FieldPolicy::OpenAi)).unwrap();
         assert_eq!(sent["tools"][1], json!({"type": "web_search"}));
         assert_eq!(sent["include"][1], "web_search_call.action.sources");
         assert_eq!(sent["text"]["format"]["type"], "json_schema");
         assert_eq!(sent["text"]["format"]["strict"], false);
         assert_eq!(sent["text"]["format"]["schema"]["type"], "object");
-        let sent: Value = serde_json::from_slice(&body(&wishing, FieldPolicy::Portable)).unwrap();
+        let sent: Value =
+            serde_json::from_slice(&http_body(&wishing, FieldPolicy::Portable)).unwrap();
         assert_eq!(sent["tools"].as_array().unwrap().len(), 1);
         assert!(sent.get("include").is_none() && sent.get("text").is_some());
     }
@@ -397,7 +418,7 @@ mod tests {
     #[test]
     fn tools_stand_in_the_order_of_the_toolbox() {
         let own = [spec("write"), spec("mcp__a__b")];
-        let sent = body(&request(own.to_vec()), FieldPolicy::OpenAi);
+        let sent = http_body(&request(own.to_vec()), FieldPolicy::OpenAi);
         let sent: Value = serde_json::from_slice(&sent).unwrap();
         assert_eq!(sent["tools"][0]["name"], "write", "guests come behind");
     }
@@ -407,7 +428,7 @@ mod tests {
         let mut long = request(vec![]);
         long.cache_key = "é".repeat(90);
         long.effort = Some("ultra".to_owned());
-        let body: Value = serde_json::from_slice(&body(&long, FieldPolicy::OpenAi)).unwrap();
+        let body: Value = serde_json::from_slice(&http_body(&long, FieldPolicy::OpenAi)).unwrap();
         assert_eq!(body["prompt_cache_key"].as_str().unwrap().chars().count(), 64);
         assert_eq!(body["reasoning"]["effort"], "max");
     }

@@ -8,39 +8,39 @@
 
 use serde_json::value::RawValue;
 
-use super::body::Parts;
+use super::body::RequestBody;
 use crate::model::provider::input;
-use crate::model::provider::input::Reader;
-use crate::model::provider::{Completed, Item};
+use crate::model::provider::input::InputOptions;
+use crate::model::provider::{CompletedResponse, OutputItem};
 
 /// What the server has seen at the end of a call, and can continue from.
 #[derive(Debug)]
-pub struct Continuation {
+pub struct ResponseContinuation {
     model: String,
-    sent: Parts,
+    sent: RequestBody,
     /// The answer's items in the form in which they are replayed.
     answer: Vec<Box<RawValue>>,
     response_id: String,
 }
 
-impl Continuation {
+impl ResponseContinuation {
     /// `None` when the answer is incomplete or has no id.
-    pub fn after(
-        sent: Parts,
-        reader: &Reader<'_>,
-        items: &[Item],
-        end: &Completed,
+    pub fn from_response(
+        sent: RequestBody,
+        options: &InputOptions<'_>,
+        items: &[OutputItem],
+        end: &CompletedResponse,
     ) -> Option<Self> {
         let response_id = end.response_id.clone().filter(|id| !id.is_empty())?;
         if end.incomplete.is_some() {
             return None;
         }
-        let answer = serde_json::from_slice(&input::write_answer(items, reader)).ok()?;
-        Some(Self { model: reader.model.to_owned(), sent, answer, response_id })
+        let answer = serde_json::from_slice(&input::write_answer(items, options)).ok()?;
+        Some(Self { model: options.model.to_owned(), sent, answer, response_id })
     }
 
     /// The frame that continues this response, or why it cannot be continued.
-    pub fn frame(&self, next: &Parts, model: &str) -> Result<Vec<u8>, &'static str> {
+    pub fn continue_with(&self, next: &RequestBody, model: &str) -> Result<Vec<u8>, &'static str> {
         if self.model != model {
             return Err("model_changed");
         }
@@ -48,7 +48,7 @@ impl Continuation {
             return Err("fields_changed");
         }
         let new = self.new_items(next.input()).ok_or("history_changed")?;
-        Ok(next.frame(Some(&self.response_id), new.join(",").as_bytes()))
+        Ok(next.to_frame(Some(&self.response_id), new.join(",").as_bytes()))
     }
 
     /// The items that the server has not seen.
@@ -57,11 +57,11 @@ impl Continuation {
         let rest = std::str::from_utf8(input.strip_prefix(known)?).ok()?;
         let mut expected = self.answer.iter().map(|item| item.get()).peekable();
         let mut new = Vec::new();
-        for item in items(rest)? {
+        for item in split_items(rest)? {
             if expected.next_if_eq(&item).is_some() {
                 continue;
             }
-            if expected.peek().is_some() && !item.starts_with(OUTPUT) {
+            if expected.peek().is_some() && !item.starts_with(OUTPUT_START) {
                 return None;
             }
             new.push(item);
@@ -71,10 +71,10 @@ impl Continuation {
 }
 
 /// The start of an output item in the input.
-const OUTPUT: &str = "{\"type\":\"function_call_output\",";
+const OUTPUT_START: &str = "{\"type\":\"function_call_output\",";
 
 /// The items in the rest of an array; `None` when the rest does not begin at the end of an item.
-fn items(rest: &str) -> Option<Vec<&str>> {
+fn split_items(rest: &str) -> Option<Vec<&str>> {
     let mut list = rest.strip_suffix(']')?;
     let mut items = Vec::new();
     while !list.is_empty() {
@@ -91,29 +91,32 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::model::provider::Call;
+    use crate::model::provider::FunctionCall;
 
-    const READER: Reader<'_> =
-        Reader { model: "m", account: None, unreadable_to: None, contents: None };
+    const OPTIONS: InputOptions<'_> =
+        InputOptions { model: "m", account: None, unreadable_to: None, contents: None };
 
-    fn parts(input: &str) -> Parts {
-        Parts::from_text(
+    fn parts(input: &str) -> RequestBody {
+        RequestBody::from_text(
             "{\"type\":\"response.create\",\"model\":\"m\",\"input\":",
             input,
             ",\"x\":1}",
         )
     }
 
-    fn after(items: &[Item]) -> Continuation {
-        let end = Completed { response_id: Some("r1".to_owned()), ..Completed::default() };
-        Continuation::after(parts(r#"[{"a":1}]"#), &READER, items, &end).unwrap()
+    fn after(items: &[OutputItem]) -> ResponseContinuation {
+        let end = CompletedResponse {
+            response_id: Some("r1".to_owned()),
+            ..CompletedResponse::default()
+        };
+        ResponseContinuation::from_response(parts(r#"[{"a":1}]"#), &OPTIONS, items, &end).unwrap()
     }
 
-    fn said() -> Vec<Item> {
-        let call = Call { call_id: "c".into(), name: "n".into(), arguments: "{ }".into() };
+    fn said() -> Vec<OutputItem> {
+        let call = FunctionCall { call_id: "c".into(), name: "n".into(), arguments: "{ }".into() };
         vec![
-            Item::Message { text: "hm".into(), is_refusal: false, citations: Vec::new() },
-            Item::Call(call),
+            OutputItem::Message { text: "hm".into(), is_refusal: false, citations: Vec::new() },
+            OutputItem::Call(call),
         ]
     }
 
@@ -121,7 +124,7 @@ mod tests {
 
     #[track_caller]
     fn check(input: &str, expected: Result<Value, &'static str>) {
-        let frame = after(&said()).frame(&parts(input), "m");
+        let frame = after(&said()).continue_with(&parts(input), "m");
         let frame = frame.map(|bytes| serde_json::from_slice::<Value>(&bytes).unwrap());
         let expected = expected.map(|input| {
             json!({"type": "response.create", "previous_response_id": "r1", "model": "m", "input": input, "x": 1})
@@ -164,21 +167,29 @@ mod tests {
     fn other_fields_and_models_begin_anew() {
         let continuation = after(&[]);
         let input = r#"[{"a":1},{"b":2}]"#;
-        assert_eq!(continuation.frame(&parts(input), "other"), Err("model_changed"));
+        assert_eq!(continuation.continue_with(&parts(input), "other"), Err("model_changed"));
         let head = "{\"type\":\"response.create\",\"model\":\"m\",\"input\":";
-        let other = Parts::from_text(head, input, ",\"x\":2}");
-        assert_eq!(continuation.frame(&other, "m"), Err("fields_changed"));
-        assert!(continuation.frame(&parts(input), "m").is_ok());
+        let other = RequestBody::from_text(head, input, ",\"x\":2}");
+        assert_eq!(continuation.continue_with(&other, "m"), Err("fields_changed"));
+        assert!(continuation.continue_with(&parts(input), "m").is_ok());
     }
 
     #[test]
     fn a_cut_answer_cannot_be_continued() {
-        let cut = Completed {
+        let cut = CompletedResponse {
             response_id: Some("r".to_owned()),
             incomplete: Some("max_output_tokens".to_owned()),
-            ..Completed::default()
+            ..CompletedResponse::default()
         };
-        assert!(Continuation::after(parts("[]"), &READER, &[], &cut).is_none());
-        assert!(Continuation::after(parts("[]"), &READER, &[], &Completed::default()).is_none());
+        assert!(ResponseContinuation::from_response(parts("[]"), &OPTIONS, &[], &cut).is_none());
+        assert!(
+            ResponseContinuation::from_response(
+                parts("[]"),
+                &OPTIONS,
+                &[],
+                &CompletedResponse::default()
+            )
+            .is_none()
+        );
     }
 }

@@ -3,8 +3,8 @@
 mod body;
 mod call;
 mod continuation;
+mod exchange;
 mod reduce;
-mod talk;
 mod transport;
 
 use std::fmt::Write;
@@ -17,28 +17,28 @@ use http::HeaderMap;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-pub use body::body;
+pub use body::http_body;
 pub use reduce::Reducer;
 
 use super::wire::sse::{self, ResponseStream};
-use super::wire::websocket::{Pace, Socket};
-use super::{ModelEvent, Provider, ProviderError, Request};
+use super::wire::websocket::{SocketTimeouts, WebSocket};
+use super::{ModelEvent, ModelRequest, Provider, ProviderError};
 use crate::base::error::Kind;
 use crate::base::id::SessionId;
 use crate::host::http::{HttpClient, HttpSettings};
-use crate::model::credential::{Authorization, Credential, FieldPolicy, Recovery};
+use crate::model::credential::{AuthRecovery, Authorization, Credential, FieldPolicy};
 use crate::settings::config::models;
 use crate::settings::config::models::Model;
-use crate::settings::config::{Config, Stream, Transport};
-use call::Call;
-use transport::Lines;
+use crate::settings::config::{Config, StreamTimeouts, TransportSetting};
+use call::ResponsesCall;
+use transport::SessionTransports;
 
 /// Endpoints that are known to support WebSocket.
-const SOCKETS: [&str; 2] = ["https://api.openai.com/", "https://chatgpt.com/"];
+const WEBSOCKET_ENDPOINTS: [&str; 2] = ["https://api.openai.com/", "https://chatgpt.com/"];
 
 /// The Provider for `/responses`.
 #[derive(Debug, Clone)]
-pub struct Responses {
+pub struct ResponsesProvider {
     shared: Arc<Shared>,
 }
 
@@ -47,84 +47,92 @@ pub struct Responses {
 struct Shared {
     credential: Credential,
     account: Arc<str>,
-    limits: Stream,
-    policy: Transport,
-    pace: Pace,
+    limits: StreamTimeouts,
+    transport: TransportSetting,
+    socket_timeouts: SocketTimeouts,
     client: HttpClient,
-    lines: Lines,
+    transports: SessionTransports,
 }
 
 /// Options of the transport.
 #[derive(Debug, Clone, Default)]
-pub struct Travel {
+pub struct TransportOptions {
     /// `None` chooses by endpoint: WebSocket where it is known to work.
-    pub transport: Option<Transport>,
+    pub transport: Option<TransportSetting>,
     pub http: HttpSettings,
-    pub pace: Pace,
+    pub socket_timeouts: SocketTimeouts,
 }
 
-impl Travel {
+impl TransportOptions {
     /// Options from settings and environment; `lookup` reads a variable.
-    pub fn of(config: &Config, lookup: impl Fn(&str) -> Option<String>) -> Self {
+    pub fn from_config(config: &Config, lookup: impl Fn(&str) -> Option<String>) -> Self {
         Self {
             transport: config.transport,
-            http: HttpSettings::from_environment(lookup).trusting(config.extra_roots.clone()),
+            http: HttpSettings::from_environment(lookup)
+                .with_extra_certificates(config.extra_roots.clone()),
             ..Self::default()
         }
     }
 }
 
-impl Responses {
+impl ResponsesProvider {
     /// Creates the Provider. Cheap: nothing is loaded or connected before the first call.
-    pub fn new(credential: Credential, limits: Stream, travel: Travel) -> Self {
+    pub fn new(credential: Credential, limits: StreamTimeouts, options: TransportOptions) -> Self {
         let base_url = credential.base_url();
-        let speaks_sockets = SOCKETS.iter().any(|known| base_url.starts_with(known));
-        let usual = if speaks_sockets { Transport::Auto } else { Transport::Sse };
-        let policy = travel.transport.unwrap_or(usual);
-        let client = travel.http.client(base_url.to_owned(), limits.connect);
+        let speaks_sockets = WEBSOCKET_ENDPOINTS.iter().any(|known| base_url.starts_with(known));
+        let usual = if speaks_sockets { TransportSetting::Auto } else { TransportSetting::Sse };
+        let policy = options.transport.unwrap_or(usual);
+        let client = options.http.client(base_url.to_owned(), limits.connect);
         let shared = Shared {
-            account: account(&credential),
+            account: account_fingerprint(&credential),
             credential,
             limits,
-            policy,
-            pace: Pace { connect: travel.pace.connect.min(limits.connect), ..travel.pace },
+            transport: policy,
+            socket_timeouts: SocketTimeouts {
+                connect: options.socket_timeouts.connect.min(limits.connect),
+                ..options.socket_timeouts
+            },
             client,
-            lines: Lines::default(),
+            transports: SessionTransports::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
     /// Lists the models of the endpoint; costs nothing, and is bounded by the stream limits.
-    pub async fn models(&self, version: &str) -> Result<Vec<Model>, ProviderError> {
+    pub async fn list_models(&self, version: &str) -> Result<Vec<Model>, ProviderError> {
         let shared = &self.shared;
         let path = match shared.credential.policy() {
             // This catalogue leaves out models that need a newer client.
             FieldPolicy::ChatGpt => format!("/models?client_version={version}"),
             FieldPolicy::OpenAi | FieldPolicy::Portable => "/models".to_owned(),
         };
-        let get = |headers| sse::get(&shared.client, shared.limits, &path, headers);
-        let (answer, _) = shared.admitted("", None, &mut Recovery::default(), get).await?;
+        let get = |headers| sse::get_json(&shared.client, shared.limits, &path, headers);
+        let (answer, _) =
+            shared.send_authorized("", None, &mut AuthRecovery::default(), get).await?;
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
-        models::listed(&answer).ok_or_else(|| {
+        models::parse_listing(&answer).ok_or_else(|| {
             let message = "the endpoint answered, but not with a list of models";
             ProviderError::terminal(Kind::InvalidResponse, message)
         })
     }
 }
 
-impl Provider for Responses {
-    fn stream(&self, request: Request) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
-        let call = Call::new(self.shared.clone(), request);
+impl Provider for ResponsesProvider {
+    fn stream(
+        &self,
+        request: ModelRequest,
+    ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
+        let call = ResponsesCall::new(self.shared.clone(), request);
         stream::unfold(call, |mut call| async move { call.next().await.map(|event| (event, call)) })
             .boxed()
     }
 
-    fn rehearse(&self, request: &Request) -> Option<Vec<u8>> {
-        Some(Call::new(self.shared.clone(), request.clone()).http_body())
+    fn request_body(&self, request: &ModelRequest) -> Option<Vec<u8>> {
+        Some(ResponsesCall::new(self.shared.clone(), request.clone()).http_body())
     }
 
-    fn forget(&self, session: &SessionId) {
-        self.shared.lines.forget(session);
+    fn forget_session(&self, session: &SessionId) {
+        self.shared.transports.forget_session(session);
     }
 
     fn account(&self) -> Option<Arc<str>> {
@@ -141,28 +149,30 @@ impl Shared {
         body: Vec<u8>,
     ) -> Result<ResponseStream, ProviderError> {
         let headers = self.credential.headers(authorization, session.as_str())?;
-        sse::post(&self.client, self.limits, "/responses", headers, Bytes::from(body)).await
+        sse::post_for_events(&self.client, self.limits, "/responses", headers, Bytes::from(body))
+            .await
     }
 
     /// Opens a socket and returns the authorization that was used. A handshake costs nothing, so it is
     /// repeated here after a refused token.
-    async fn connect(
+    async fn open_socket(
         &self,
         session: &SessionId,
         first: Option<Authorization>,
-        recovery: &mut Recovery,
-    ) -> Result<(Socket, Authorization), ProviderError> {
-        let open = |headers| Socket::open(&self.client, "/responses", headers, self.pace);
-        self.admitted(session.as_str(), first, recovery, open).await
+        recovery: &mut AuthRecovery,
+    ) -> Result<(WebSocket, Authorization), ProviderError> {
+        let open =
+            |headers| WebSocket::open(&self.client, "/responses", headers, self.socket_timeouts);
+        self.send_authorized(session.as_str(), first, recovery, open).await
     }
 
     /// Makes a request that costs nothing, with the credential's headers. A refused token is replaced
     /// at most twice.
-    async fn admitted<T, F: Future<Output = Result<T, ProviderError>>>(
+    async fn send_authorized<T, F: Future<Output = Result<T, ProviderError>>>(
         &self,
         session: &str,
         first: Option<Authorization>,
-        recovery: &mut Recovery,
+        recovery: &mut AuthRecovery,
         request: impl Fn(HeaderMap) -> F,
     ) -> Result<(T, Authorization), ProviderError> {
         let mut authorization = match first {
@@ -187,7 +197,7 @@ impl Shared {
 }
 
 /// A hash that tells endpoints and paying accounts apart without naming them.
-fn account(credential: &Credential) -> Arc<str> {
+fn account_fingerprint(credential: &Credential) -> Arc<str> {
     let subscriber = credential.tokens().map(|tokens| tokens.account_id);
     let parts = [
         Some(credential.base_url()),

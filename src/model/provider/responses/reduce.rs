@@ -12,15 +12,16 @@ use serde_json::value::RawValue;
 
 use crate::base::error::Kind;
 use crate::model::provider::{
-    Call, Completed, Item, ModelEvent, ProviderError, classify, limits, search,
+    CompletedResponse, FunctionCall, ModelEvent, OutputItem, ProviderError, classify, rate_limits,
+    web_search,
 };
-use crate::record::event::{Extra, Tokens};
+use crate::record::event::{Extra, TokenUsage};
 
 /// The longest answer that is accepted, in bytes; far more than a model produces.
-const LONGEST_ANSWER: usize = 128 << 20;
+const MAX_ANSWER_BYTES: usize = 128 << 20;
 
 /// The queue of reduced events.
-type Out = VecDeque<Result<ModelEvent, ProviderError>>;
+type ReducedEvents = VecDeque<Result<ModelEvent, ProviderError>>;
 
 /// The state between frames of one answer.
 #[derive(Debug, Default)]
@@ -30,18 +31,18 @@ pub struct Reducer {
     /// Whether the current message was shown while it came.
     was_shown: bool,
     /// The hash of each frame by its number, as long as the server numbers them without a gap.
-    numbered: Vec<u64>,
+    frame_hashes: Vec<u64>,
     /// Bytes of all frames so far.
-    taken: usize,
+    bytes: usize,
     /// Keys of finished items, by which repeated ones are skipped.
-    finished: Vec<String>,
+    finished_keys: Vec<String>,
     /// Items after a reasoning item whose encrypted content may come with the last frame only.
-    waiting: Vec<Item>,
+    waiting_items: Vec<OutputItem>,
 }
 
 /// The fields of a frame that decide how it is handled; borrowed, because most frames are deltas.
 #[derive(Deserialize)]
-struct Head<'a> {
+struct FrameHead<'a> {
     #[serde(borrow, default, rename = "type")]
     type_name: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -57,7 +58,7 @@ impl Reducer {
     }
 
     /// Records that the first byte has arrived.
-    pub fn come_alive(&mut self) {
+    pub fn mark_alive(&mut self) {
         self.is_alive = true;
     }
 
@@ -67,16 +68,16 @@ impl Reducer {
     }
 
     /// Reduces one frame: the name of its event and its data.
-    pub fn take(&mut self, event: &str, data: &[u8], out: &mut Out) {
+    pub fn push_frame(&mut self, event: &str, data: &[u8], out: &mut ReducedEvents) {
         if self.is_over {
             return;
         }
-        self.taken = self.taken.saturating_add(data.len());
-        if self.taken > LONGEST_ANSWER {
+        self.bytes = self.bytes.saturating_add(data.len());
+        if self.bytes > MAX_ANSWER_BYTES {
             let message = "the Provider's answer is longer than 128 MiB";
             return self.fail(ProviderError::terminal(Kind::InvalidResponse, message), out);
         }
-        let Some(head) = head(data) else { return self.unreadable(event, data, out) };
+        let Some(head) = parse_head(data) else { return self.handle_unreadable(event, data, out) };
         if self.is_repeated(head.sequence_number, data) {
             return;
         }
@@ -88,7 +89,7 @@ impl Reducer {
         };
         match type_name {
             "response.output_text.delta" | "response.refusal.delta" => {
-                if let Some(text) = delta(head.delta) {
+                if let Some(text) = parse_delta(head.delta) {
                     self.was_shown = true;
                     match out.back_mut() {
                         // Deltas that arrive together are shown together.
@@ -101,7 +102,7 @@ impl Reducer {
             | "response.reasoning_text.delta"
             | "response.reasoning_summary.delta"
             | "response.reasoning.delta" => {
-                if let Some(text) = delta(head.delta) {
+                if let Some(text) = parse_delta(head.delta) {
                     match out.back_mut() {
                         Some(Ok(ModelEvent::ReasoningDelta(shown))) => shown.push_str(&text),
                         _ => out.push_back(Ok(ModelEvent::ReasoningDelta(text.into_owned()))),
@@ -112,26 +113,26 @@ impl Reducer {
             "response.reasoning_summary_part.added" if summary_index(data) > 0 => {
                 out.push_back(Ok(ModelEvent::ReasoningDelta("\n\n".to_owned())));
             }
-            "response.output_item.done" => self.item(parsed(data), out),
+            "response.output_item.done" => self.finish_item(parse_frame(data), out),
             "response.completed" | "response.done" | "response.incomplete" => {
-                self.complete(&parsed(data), type_name == "response.incomplete", out);
+                self.complete(&parse_frame(data), type_name == "response.incomplete", out);
             }
             "codex.rate_limits" => {
-                let said = limits::from_event(&parsed(data));
+                let said = rate_limits::from_event(&parse_frame(data));
                 out.extend(said.map(|limits| Ok(ModelEvent::Limits(Box::new(limits)))));
             }
             "response.failed" | "error" => {
-                let frame = parsed(data);
+                let frame = parse_frame(data);
                 let usage = frame.get("response").and_then(|response| response.get("usage"));
-                let billed = usage.and_then(tokens).map(ModelEvent::Billed);
+                let billed = usage.and_then(parse_usage).map(ModelEvent::FailedUsage);
                 out.extend(billed.map(Ok));
-                self.fail(classify::in_band(&frame), out);
+                self.fail(classify::classify_in_band(&frame), out);
             }
             // Some servers send a bare error object in the middle of a stream.
             "" => {
-                let frame = parsed(data);
+                let frame = parse_frame(data);
                 if frame.get("error").is_some_and(|error| !error.is_null()) {
-                    self.fail(classify::in_band(&frame), out);
+                    self.fail(classify::classify_in_band(&frame), out);
                 }
             }
             _ => {}
@@ -143,25 +144,29 @@ impl Reducer {
         let Some(number) = number.and_then(|number| number.get().parse::<usize>().ok()) else {
             return false;
         };
-        let mark = mark(data);
-        if number == self.numbered.len() {
-            self.numbered.push(mark);
+        let mark = hash_frame(data);
+        if number == self.frame_hashes.len() {
+            self.frame_hashes.push(mark);
             return false;
         }
-        self.numbered.get(number) == Some(&mark)
+        self.frame_hashes.get(number) == Some(&mark)
     }
 
     /// Reduces one WebSocket message. Nothing is lost there, so an unreadable message is an error.
-    pub fn take_whole(&mut self, data: &[u8], out: &mut Out) -> Result<(), ProviderError> {
-        if !self.is_over && head(data).is_none() {
-            return Err(broken("the Provider sent a message that could not be read"));
+    pub fn push_message(
+        &mut self,
+        data: &[u8],
+        out: &mut ReducedEvents,
+    ) -> Result<(), ProviderError> {
+        if !self.is_over && parse_head(data).is_none() {
+            return Err(invalid_response("the Provider sent a message that could not be read"));
         }
-        self.take("", data, out);
+        self.push_frame("", data, out);
         Ok(())
     }
 
     /// Skips a frame that cannot be parsed, or fails when the Turn depends on it.
-    fn unreadable(&mut self, event: &str, data: &[u8], out: &mut Out) {
+    fn handle_unreadable(&mut self, event: &str, data: &[u8], out: &mut ReducedEvents) {
         let is_needed = matches!(
             event,
             "response.output_item.done"
@@ -172,18 +177,18 @@ impl Reducer {
                 | "error"
         );
         if is_needed || data == b"[DONE]" {
-            self.fail(broken("the Provider's final message could not be read"), out);
+            self.fail(invalid_response("the Provider's final message could not be read"), out);
         }
     }
 
-    fn item(&mut self, mut frame: Value, out: &mut Out) {
+    fn finish_item(&mut self, mut frame: Value, out: &mut ReducedEvents) {
         let item = frame.get_mut("item").map(Value::take).unwrap_or_default();
         let type_name = item.get("type").and_then(Value::as_str).unwrap_or_default();
-        if let Some(name) = own_name(&item) {
-            if self.finished.contains(&name) {
+        if let Some(name) = item_key(&item) {
+            if self.finished_keys.contains(&name) {
                 return;
             }
-            self.finished.push(name);
+            self.finished_keys.push(name);
         }
         let item = match type_name {
             "message" => {
@@ -191,34 +196,38 @@ impl Reducer {
                 if !std::mem::take(&mut self.was_shown) && !text.is_empty() {
                     out.push_back(Ok(ModelEvent::TextDelta(text.clone())));
                 }
-                let citations = search::citations(&item);
-                Item::Message { text, is_refusal, citations }
+                let citations = web_search::parse_citations(&item);
+                OutputItem::Message { text, is_refusal, citations }
             }
-            "reasoning" => Item::Reasoning { item },
-            "function_call" => match call(&item) {
-                Some(call) => Item::Call(call),
+            "reasoning" => OutputItem::Reasoning { item },
+            "function_call" => match parse_call(&item) {
+                Some(call) => OutputItem::Call(call),
                 None => {
-                    return self.fail(broken("the model called a tool without a name or id"), out);
+                    return self.fail(
+                        invalid_response("the model called a tool without a name or id"),
+                        out,
+                    );
                 }
             },
-            "web_search_call" => Item::WebSearch(search::read(&item)),
-            other => Item::Other { type_name: other.to_owned() },
+            "web_search_call" => OutputItem::WebSearch(web_search::parse_web_search(&item)),
+            other => OutputItem::Other { type_name: other.to_owned() },
         };
-        let is_sealed = !matches!(&item, Item::Reasoning { item } if !has_encrypted_content(item));
-        if is_sealed && self.waiting.is_empty() {
+        let is_sealed =
+            !matches!(&item, OutputItem::Reasoning { item } if !has_encrypted_content(item));
+        if is_sealed && self.waiting_items.is_empty() {
             out.push_back(Ok(ModelEvent::Item(item)));
         } else {
-            self.waiting.push(item);
+            self.waiting_items.push(item);
         }
     }
 
-    fn complete(&mut self, frame: &Value, is_incomplete: bool, out: &mut Out) {
+    fn complete(&mut self, frame: &Value, is_incomplete: bool, out: &mut ReducedEvents) {
         let response = frame.get("response").unwrap_or(&Value::Null);
         let text =
             |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-        for mut item in std::mem::take(&mut self.waiting) {
-            if let Item::Reasoning { item } = &mut item {
-                back_fill(item, response);
+        for mut item in std::mem::take(&mut self.waiting_items) {
+            if let OutputItem::Reasoning { item } = &mut item {
+                fill_encrypted_content(item, response);
             }
             out.push_back(Ok(ModelEvent::Item(item)));
         }
@@ -228,33 +237,33 @@ impl Reducer {
         let is_cut = is_incomplete
             || reason.is_some()
             || text(response, "status").as_deref() == Some("incomplete");
-        out.push_back(Ok(ModelEvent::Completed(Completed {
+        out.push_back(Ok(ModelEvent::Completed(CompletedResponse {
             response_id: text(response, "id"),
-            usage: response.get("usage").and_then(tokens),
+            usage: response.get("usage").and_then(parse_usage),
             incomplete: is_cut.then(|| reason.unwrap_or_else(|| "unknown".to_owned())),
             wants_more: response.get("end_turn") == Some(&Value::Bool(false)),
         })));
         self.is_over = true;
     }
 
-    fn fail(&mut self, error: ProviderError, out: &mut Out) {
+    fn fail(&mut self, error: ProviderError, out: &mut ReducedEvents) {
         out.push_back(Err(error));
         self.is_over = true;
     }
 }
 
-fn broken(message: &str) -> ProviderError {
-    ProviderError::passing(Kind::InvalidResponse, message)
+fn invalid_response(message: &str) -> ProviderError {
+    ProviderError::transient(Kind::InvalidResponse, message)
 }
 
 /// Parses the head of a frame. Checking UTF-8 once costs far less than in each string.
-fn head(data: &[u8]) -> Option<Head<'_>> {
+fn parse_head(data: &[u8]) -> Option<FrameHead<'_>> {
     serde_json::from_str(std::str::from_utf8(data).ok()?).ok()
 }
 
 /// A fast hash of a frame. Frames that differ in one place never collide; a server that forges a
 /// collision to hide a frame could as well leave the frame out.
-fn mark(data: &[u8]) -> u64 {
+fn hash_frame(data: &[u8]) -> u64 {
     const ODD: u64 = 0x517c_c1b7_2722_0a95;
     let (words, rest) = data.as_chunks::<8>();
     let mix = |mark: u64, word: u64| (mark.rotate_left(5) ^ word).wrapping_mul(ODD);
@@ -262,15 +271,15 @@ fn mark(data: &[u8]) -> u64 {
     rest.iter().fold(mark, |mark, byte| mix(mark, u64::from(*byte)))
 }
 
-fn parsed(data: &[u8]) -> Value {
+fn parse_frame(data: &[u8]) -> Value {
     serde_json::from_slice(data).unwrap_or_default()
 }
 
 fn summary_index(data: &[u8]) -> u64 {
-    parsed(data).get("summary_index").and_then(Value::as_u64).unwrap_or(0)
+    parse_frame(data).get("summary_index").and_then(Value::as_u64).unwrap_or(0)
 }
 
-fn delta(raw: Option<&RawValue>) -> Option<Cow<'_, str>> {
+fn parse_delta(raw: Option<&RawValue>) -> Option<Cow<'_, str>> {
     let raw = raw?.get();
     // Most deltas have no escapes, and were validated with their frame.
     let plain = raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
@@ -299,9 +308,9 @@ fn message_text(item: &Value) -> (String, bool) {
     (text, is_refusal)
 }
 
-fn call(item: &Value) -> Option<Call> {
+fn parse_call(item: &Value) -> Option<FunctionCall> {
     let text = |name: &str| item.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-    Some(Call {
+    Some(FunctionCall {
         call_id: text("call_id")?.to_owned(),
         name: text("name")?.to_owned(),
         arguments: text("arguments").unwrap_or("{}").to_owned(),
@@ -309,7 +318,7 @@ fn call(item: &Value) -> Option<Call> {
 }
 
 /// The key that identifies an item: its id, or the whole call where a server sends none.
-fn own_name(item: &Value) -> Option<String> {
+fn item_key(item: &Value) -> Option<String> {
     let text = |name: &str| item.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
     let whole = || text("call_id").filter(|_| text("type") == Some("function_call"));
     text("id").map(str::to_owned).or_else(|| whole().map(|_| item.to_string()))
@@ -320,7 +329,7 @@ fn has_encrypted_content(item: &Value) -> bool {
 }
 
 /// Copies the encrypted content from the response's output list, the only place where some gateways send it.
-fn back_fill(item: &mut Value, response: &Value) {
+fn fill_encrypted_content(item: &mut Value, response: &Value) {
     let Some(id) = item.get("id").cloned().filter(|_| !has_encrypted_content(item)) else { return };
     let output = response.get("output").and_then(Value::as_array).into_iter().flatten();
     let Some(twin) = output.into_iter().find(|twin| twin.get("id") == Some(&id)) else { return };
@@ -329,7 +338,7 @@ fn back_fill(item: &mut Value, response: &Value) {
     }
 }
 
-fn tokens(usage: &Value) -> Option<Tokens> {
+fn parse_usage(usage: &Value) -> Option<TokenUsage> {
     usage.as_object()?;
     let count = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64).unwrap_or(0);
     let detail = |group: &str, name: &str| usage.get(group).map_or(0, |group| count(group, name));
@@ -339,7 +348,7 @@ fn tokens(usage: &Value) -> Option<Tokens> {
     if written > 0 {
         extra.insert("cache_write_tokens".to_owned(), written.into());
     }
-    Some(Tokens {
+    Some(TokenUsage {
         input_tokens: input,
         cached_tokens: detail("input_tokens_details", "cached_tokens"),
         output_tokens: output,

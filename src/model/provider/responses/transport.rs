@@ -8,130 +8,139 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use super::continuation::Continuation;
+use super::continuation::ResponseContinuation;
 use crate::base::error::Kind;
 use crate::base::id::SessionId;
 use crate::model::credential::Authorization;
 use crate::model::provider::ProviderError;
-use crate::model::provider::wire::websocket::{Pace, Parked};
+use crate::model::provider::wire::websocket::{ParkedSocket, SocketTimeouts};
 use crate::record::event::Seq;
-use crate::settings::config::Transport;
+use crate::settings::config::TransportSetting;
 
 /// The close code of a message that is too big for the server.
-pub const TOO_BIG: u16 = 1009;
+pub const CLOSE_TOO_BIG: u16 = 1009;
 
 /// How many sockets in a row may break in the middle of an answer before SSE is used.
-const BREAKS: u32 = 2;
+const MAX_BREAKS: u32 = 2;
 
 /// The transport for one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum TransportChoice {
     Socket,
     Sse { fallback_reason: Option<String> },
 }
 
 /// An idle socket, and the response that can be continued on it.
 #[derive(Debug)]
-pub struct Waiting {
-    pub socket: Parked,
+pub struct IdleSocket {
+    pub socket: ParkedSocket,
     /// The authorization of the handshake.
     pub authorization: Authorization,
-    pub continuation: Option<Continuation>,
+    pub continuation: Option<ResponseContinuation>,
 }
 
 /// Transport state by Session. A leaf lock, never held across an await.
 #[derive(Debug, Default)]
-pub struct Lines(Mutex<HashMap<SessionId, Line>>);
+pub struct SessionTransports(Mutex<HashMap<SessionId, SessionTransport>>);
 
 /// Transport state of one Session.
 #[derive(Debug, Default)]
-pub struct Line {
-    waiting: Option<Waiting>,
+pub struct SessionTransport {
+    idle_socket: Option<IdleSocket>,
     /// Failures in a row that sent a request to SSE.
     failures: u32,
     /// Sockets in a row that broke in the middle of an answer.
     breaks: u32,
     /// When the socket may be tried again, and why it failed.
-    banned: Option<(Instant, String)>,
+    socket_banned_until: Option<(Instant, String)>,
     /// Reasoning up to this Event cannot be read by the server.
     unreadable_to: Option<Seq>,
 }
 
-impl Lines {
+impl SessionTransports {
     /// Runs `with` on the state of a Session.
-    pub fn of<T>(&self, session: &SessionId, with: impl FnOnce(&mut Line) -> T) -> T {
-        let mut lines = self.lock();
-        if !lines.contains_key(session) {
+    pub fn with_session<T>(
+        &self,
+        session: &SessionId,
+        with: impl FnOnce(&mut SessionTransport) -> T,
+    ) -> T {
+        let mut transports = self.lock();
+        if !transports.contains_key(session) {
             // A long-lived process has many Sessions; state without content is dropped.
-            lines.retain(|_, line| line.is_worth_keeping());
+            transports.retain(|_, transport| transport.is_worth_keeping());
         }
-        with(lines.entry(session.clone()).or_default())
+        with(transports.entry(session.clone()).or_default())
     }
 
     /// Drops the state of a Session, with its idle socket.
-    pub fn forget(&self, session: &SessionId) {
+    pub fn forget_session(&self, session: &SessionId) {
         self.lock().remove(session);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Line>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, SessionTransport>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
+impl SessionTransport {
     /// Chooses the transport for the next request.
-    pub fn way(&self, policy: Transport, now: Instant) -> Way {
-        match (policy, &self.banned) {
-            (Transport::Sse, _) => Way::Sse { fallback_reason: None },
-            (Transport::Auto, Some((until, reason))) if now < *until => {
-                Way::Sse { fallback_reason: Some(reason.clone()) }
+    pub fn choose(&self, policy: TransportSetting, now: Instant) -> TransportChoice {
+        match (policy, &self.socket_banned_until) {
+            (TransportSetting::Sse, _) => TransportChoice::Sse { fallback_reason: None },
+            (TransportSetting::Auto, Some((until, reason))) if now < *until => {
+                TransportChoice::Sse { fallback_reason: Some(reason.clone()) }
             }
-            (Transport::Auto | Transport::WebSocket, _) => Way::Socket,
+            (TransportSetting::Auto | TransportSetting::WebSocket, _) => TransportChoice::Socket,
         }
     }
 
     /// Whether there is an idle socket whose task still runs.
     pub fn has_socket(&self) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| waiting.socket.is_alive())
+        self.idle_socket.as_ref().is_some_and(|waiting| waiting.socket.is_alive())
     }
 
     /// Takes the idle socket out; one call owns it.
-    pub fn take(&mut self) -> Option<Waiting> {
-        self.waiting.take()
+    pub fn take_socket(&mut self) -> Option<IdleSocket> {
+        self.idle_socket.take()
     }
 
     /// Records a successful call over the socket, and keeps the socket.
-    pub fn went_well(&mut self, waiting: Waiting) {
+    pub fn record_success(&mut self, waiting: IdleSocket) {
         let unreadable_to = self.unreadable_to;
-        *self = Self { waiting: Some(waiting), unreadable_to, ..Self::default() };
+        *self = Self { idle_socket: Some(waiting), unreadable_to, ..Self::default() };
     }
 
     /// Records a failure before any output; returns the reason for the record.
-    pub fn failed(&mut self, error: &ProviderError, pace: &Pace, now: Instant) -> String {
-        let reason = reason(error);
+    pub fn record_failure(
+        &mut self,
+        error: &ProviderError,
+        timeouts: &SocketTimeouts,
+        now: Instant,
+    ) -> String {
+        let reason = failure_reason(error);
         // A frame that is too big is a property of this request, not of the transport.
-        if error.facts.close_code == Some(TOO_BIG) {
+        if error.facts.close_code == Some(CLOSE_TOO_BIG) {
             return reason;
         }
         self.failures += 1;
         let doublings = self.failures.saturating_sub(1).min(16);
-        let wait = pace.again.saturating_mul(1 << doublings).min(pace.again_cap);
+        let wait = timeouts.fallback.saturating_mul(1 << doublings).min(timeouts.fallback_cap);
         // 426 Upgrade Required: the server will answer the same for a while.
-        let wait = if error.facts.status == Some(426) { pace.again_cap } else { wait };
-        self.banned = Some((now + wait, reason.clone()));
+        let wait = if error.facts.status == Some(426) { timeouts.fallback_cap } else { wait };
+        self.socket_banned_until = Some((now + wait, reason.clone()));
         reason
     }
 
     /// Records a socket that broke in the middle of an answer. The first break is ignored.
-    pub fn broke(&mut self, error: &ProviderError, pace: &Pace, now: Instant) {
+    pub fn record_break(&mut self, error: &ProviderError, timeouts: &SocketTimeouts, now: Instant) {
         self.breaks += 1;
-        if self.breaks >= BREAKS {
-            self.failed(error, pace, now);
+        if self.breaks >= MAX_BREAKS {
+            self.record_failure(error, timeouts, now);
         }
     }
 
     /// Leaves reasoning up to this Event out of later requests.
-    pub fn cannot_read(&mut self, to: Option<Seq>) {
+    pub fn mark_unreadable(&mut self, to: Option<Seq>) {
         self.unreadable_to = self.unreadable_to.max(to);
     }
 
@@ -141,7 +150,7 @@ impl Line {
     }
 
     fn is_worth_keeping(&self) -> bool {
-        self.banned.is_some() || self.unreadable_to.is_some() || self.has_socket()
+        self.socket_banned_until.is_some() || self.unreadable_to.is_some() || self.has_socket()
     }
 }
 
@@ -156,12 +165,12 @@ pub fn may_fall_back(error: &ProviderError) -> bool {
     }
 }
 
-fn reason(error: &ProviderError) -> String {
+fn failure_reason(error: &ProviderError) -> String {
     if let Some(status) = error.facts.status {
         return format!("the WebSocket was refused with status {status}");
     }
     match error.facts.close_code {
-        Some(TOO_BIG) => "the request is too large for a WebSocket".to_owned(),
+        Some(CLOSE_TOO_BIG) => "the request is too large for a WebSocket".to_owned(),
         _ => error.message.clone(),
     }
 }
@@ -173,43 +182,50 @@ mod tests {
     use super::*;
 
     fn gone() -> ProviderError {
-        ProviderError::passing(Kind::Network, "gone")
+        ProviderError::transient(Kind::Network, "gone")
     }
 
     #[test]
     fn a_failure_sends_calls_to_sse_for_a_while_and_not_for_ever() {
-        let (mut line, pace) = (Line::default(), Pace::default());
+        let (mut transport, timeouts) = (SessionTransport::default(), SocketTimeouts::default());
         let mut waited = Vec::new();
         let mut now = Instant::now();
         for _ in 0..10 {
-            assert_eq!(line.way(Transport::Auto, now), Way::Socket);
-            line.failed(&gone(), &pace, now);
-            let Way::Sse { fallback_reason } = line.way(Transport::Auto, now) else { panic!() };
+            assert_eq!(transport.choose(TransportSetting::Auto, now), TransportChoice::Socket);
+            transport.record_failure(&gone(), &timeouts, now);
+            let TransportChoice::Sse { fallback_reason } =
+                transport.choose(TransportSetting::Auto, now)
+            else {
+                panic!()
+            };
             assert_eq!(fallback_reason.as_deref(), Some("gone"));
-            assert_eq!(line.way(Transport::WebSocket, now), Way::Socket);
-            let (until, _) = line.banned.clone().unwrap();
+            assert_eq!(transport.choose(TransportSetting::WebSocket, now), TransportChoice::Socket);
+            let (until, _) = transport.socket_banned_until.clone().unwrap();
             waited.push(until.duration_since(now));
             now = until;
         }
         assert_eq!(waited[..3], [5, 10, 20].map(Duration::from_secs));
-        assert_eq!(waited[9], pace.again_cap);
+        assert_eq!(waited[9], timeouts.fallback_cap);
     }
 
     #[test]
     fn each_refusal_has_its_own_patience() {
-        let (pace, now) = (Pace::default(), Instant::now());
-        let mut line = Line::default();
-        line.failed(&gone().with_status(426), &pace, now);
-        assert_eq!(line.banned.as_ref().unwrap().0, now + pace.again_cap);
-        let mut line = Line::default();
+        let (timeouts, now) = (SocketTimeouts::default(), Instant::now());
+        let mut transport = SessionTransport::default();
+        transport.record_failure(&gone().with_status(426), &timeouts, now);
+        assert_eq!(transport.socket_banned_until.as_ref().unwrap().0, now + timeouts.fallback_cap);
+        let mut transport = SessionTransport::default();
         let mut too_big = gone();
-        too_big.facts.close_code = Some(TOO_BIG);
-        line.failed(&too_big, &pace, now);
-        assert_eq!(line.way(Transport::Auto, now), Way::Socket);
-        line.broke(&gone(), &pace, now);
-        assert_eq!(line.way(Transport::Auto, now), Way::Socket);
-        line.broke(&gone(), &pace, now);
-        assert!(matches!(line.way(Transport::Auto, now), Way::Sse { .. }));
+        too_big.facts.close_code = Some(CLOSE_TOO_BIG);
+        transport.record_failure(&too_big, &timeouts, now);
+        assert_eq!(transport.choose(TransportSetting::Auto, now), TransportChoice::Socket);
+        transport.record_break(&gone(), &timeouts, now);
+        assert_eq!(transport.choose(TransportSetting::Auto, now), TransportChoice::Socket);
+        transport.record_break(&gone(), &timeouts, now);
+        assert!(matches!(
+            transport.choose(TransportSetting::Auto, now),
+            TransportChoice::Sse { .. }
+        ));
     }
 
     #[test]

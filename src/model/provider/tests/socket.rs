@@ -4,31 +4,39 @@ use serde_json::Value;
 
 use super::*;
 use crate::base::error::Explain;
-use crate::model::provider::wire::websocket::Pace;
+use crate::model::provider::wire::websocket::SocketTimeouts;
 use crate::record::event::{AssistantMessage, Canonical, Reasoning, ToolCall, ToolResult};
-use crate::settings::config::Transport;
-use crate::testing::scripted::Received;
+use crate::settings::config::TransportSetting;
+use crate::testing::scripted::ReceivedRequest;
 
 /// A Session as a Turn would keep it: answers are recorded in its History.
-struct Talk {
-    server: Server,
-    provider: Responses,
+struct TestSession {
+    server: ScriptedServer,
+    provider: ResponsesProvider,
     history: History,
-    request: Request,
+    request: ModelRequest,
     /// How each request was sent.
-    sent: Vec<Sent>,
+    sent: Vec<SentRequest>,
 }
 
-impl Talk {
-    async fn new(script: Script, transport: Transport) -> Self {
-        Self::paced(script, transport, Pace::default()).await
+impl TestSession {
+    async fn new(script: ModelScript, transport: TransportSetting) -> Self {
+        Self::with_timeouts(script, transport, SocketTimeouts::default()).await
     }
 
-    async fn paced(script: Script, transport: Transport, pace: Pace) -> Self {
-        let server = Server::start(script).await.unwrap();
-        let travel = Travel { transport: Some(transport), pace, ..Travel::default() };
+    async fn with_timeouts(
+        script: ModelScript,
+        transport: TransportSetting,
+        timeouts: SocketTimeouts,
+    ) -> Self {
+        let server = ScriptedServer::start(script).await.unwrap();
+        let travel = TransportOptions {
+            transport: Some(transport),
+            socket_timeouts: timeouts,
+            ..TransportOptions::default()
+        };
         let credential = Credential::new(Some("sk-test"), &server.base_url()).unwrap();
-        let provider = Responses::new(credential, HASTY, travel);
+        let provider = ResponsesProvider::new(credential, HASTY, travel);
         let request = request();
         let history = request.history.clone();
         Self { server, provider, history, request, sent: Vec::new() }
@@ -36,7 +44,7 @@ impl Talk {
 
     fn record(&mut self, fact: impl Into<Canonical>) {
         let seq = self.history.last_seq().map_or(0, |seq| seq + 1);
-        let event = Event::sequenced(Sequenced {
+        let event = Event::new_canonical(CanonicalParts {
             id: EventId::mint(),
             session_id: SessionId::parse("s").unwrap(),
             seq: Some(seq),
@@ -51,44 +59,44 @@ impl Talk {
         self.record(UserMessage { text: text.into(), ..UserMessage::default() });
     }
 
-    async fn hear(&mut self) -> Heard {
-        let request = Request { history: self.history.clone(), ..self.request.clone() };
-        let heard: Heard = self.provider.stream(request).collect().await;
-        self.sent.extend(heard.iter().filter_map(|event| match event {
+    async fn call(&mut self) -> StreamResults {
+        let request = ModelRequest { history: self.history.clone(), ..self.request.clone() };
+        let results: StreamResults = self.provider.stream(request).collect().await;
+        self.sent.extend(results.iter().filter_map(|event| match event {
             Ok(ModelEvent::Sent(sent)) => Some(sent.clone()),
             _ => None,
         }));
-        heard
+        results
     }
 
     /// Makes one successful call, and records it with outputs for its tool calls.
-    async fn go(&mut self) {
-        let heard = self.hear().await;
-        assert!(matches!(heard.last(), Some(Ok(ModelEvent::Completed(_)))), "{heard:?}");
-        for event in heard {
+    async fn complete_call(&mut self) {
+        let results = self.call().await;
+        assert!(matches!(results.last(), Some(Ok(ModelEvent::Completed(_)))), "{results:?}");
+        for event in results {
             let Ok(ModelEvent::Item(item)) = event else { continue };
             match item {
-                Item::Message { text, .. } => {
+                OutputItem::Message { text, .. } => {
                     let extra = Extra::new();
                     self.record(AssistantMessage { text, phase: None, metadata: None, extra });
                 }
-                Item::Reasoning { item } => {
+                OutputItem::Reasoning { item } => {
                     let model = self.request.model.clone();
                     self.record(Reasoning { item, model, extra: Extra::new() });
                 }
-                Item::Call(call) => {
-                    let call: ToolCall = call.recorded(&call.args());
+                OutputItem::Call(call) => {
+                    let call: ToolCall = call.to_tool_call(&call.parse_arguments());
                     let call_id = call.call_id.clone();
                     self.record(call);
                     let result = json!({"call_id": call_id, "ok": true, "output": "done"});
                     self.record(serde_json::from_value::<ToolResult>(result).unwrap());
                 }
-                Item::WebSearch(_) | Item::Other { .. } => {}
+                OutputItem::WebSearch(_) | OutputItem::Other { .. } => {}
             }
         }
     }
 
-    fn requests(&self) -> Vec<Received> {
+    fn requests(&self) -> Vec<ReceivedRequest> {
         self.server.requests()
     }
 
@@ -107,7 +115,7 @@ impl Talk {
     }
 }
 
-fn talkative(request: &Received) -> Reply {
+fn talkative(request: &ReceivedRequest) -> Reply {
     let count = request.input().len();
     match request.outputs().len() {
         0 => Reply::new()
@@ -121,16 +129,17 @@ fn talkative(request: &Received) -> Reply {
 
 #[tokio::test]
 async fn a_call_goes_on_from_the_one_before_it_on_one_socket() {
-    let mut talk = Talk::new(Script::answering(talkative), Transport::Auto).await;
+    let mut talk =
+        TestSession::new(ModelScript::answering(talkative), TransportSetting::Auto).await;
     for turn in 0..5 {
         talk.user(&format!("turn {turn}"));
-        talk.go().await;
-        talk.go().await;
+        talk.complete_call().await;
+        talk.complete_call().await;
     }
     let requests = talk.requests();
     assert_eq!((requests.len(), talk.server.upgrades(), talk.server.connections()), (10, 1, 1));
     assert!(requests.iter().all(|request| request.transport == "websocket"));
-    let continued: Vec<bool> = requests.iter().map(Received::is_continued).collect();
+    let continued: Vec<bool> = requests.iter().map(ReceivedRequest::is_continued).collect();
     assert_eq!(continued, [false, true, true, true, true, true, true, true, true, true]);
     assert_eq!(requests[1].sent_input().len(), 2, "two outputs: {}", requests[1].body_text);
     assert_eq!(requests[2].sent_input().len(), 1, "one prompt");
@@ -143,14 +152,14 @@ async fn a_call_goes_on_from_the_one_before_it_on_one_socket() {
 #[tokio::test]
 async fn what_the_server_sees_is_the_same_on_both_transports() {
     let mut seen: Vec<Vec<Vec<Value>>> = Vec::new();
-    for transport in [Transport::Sse, Transport::WebSocket] {
-        let mut talk = Talk::new(Script::answering(talkative), transport).await;
+    for transport in [TransportSetting::Sse, TransportSetting::WebSocket] {
+        let mut talk = TestSession::new(ModelScript::answering(talkative), transport).await;
         for turn in 0..3 {
             talk.user(&format!("turn {turn}"));
-            talk.go().await;
-            talk.go().await;
+            talk.complete_call().await;
+            talk.complete_call().await;
         }
-        let plain = |request: &Received| {
+        let plain = |request: &ReceivedRequest| {
             let items = request.input().iter();
             items
                 .filter(|item| item["type"] != "reasoning")
@@ -170,60 +179,67 @@ async fn what_the_server_sees_is_the_same_on_both_transports() {
 
 #[tokio::test]
 async fn what_does_not_extend_is_sent_whole_with_the_reason() {
-    let mut talk = Talk::new(Script::answering(|_| Reply::says("ok")), Transport::Auto).await;
-    talk.go().await;
+    let mut talk =
+        TestSession::new(ModelScript::answering(|_| Reply::says("ok")), TransportSetting::Auto)
+            .await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "websocket whole");
     talk.user("next");
-    talk.go().await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "websocket continued");
     talk.request.model = "other".into();
     talk.user("other model");
-    talk.go().await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "websocket whole, model_changed");
     talk.request.effort = Some("high".into());
     talk.user("harder");
-    talk.go().await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "websocket whole, fields_changed");
     talk.history = request().history;
     talk.user("as if it had never been");
-    talk.go().await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "websocket whole, history_changed");
     assert_eq!(talk.server.upgrades(), 1, "the socket outlives all of that");
 }
 
 #[tokio::test]
 async fn a_socket_that_dies_unseen_is_replaced_by_another() {
-    let pace = Pace { idle: Duration::from_millis(20), ..Pace::default() };
-    let script = Script::answering(|_| Reply::says("ok"));
-    let mut talk = Talk::paced(script, Transport::Auto, pace).await;
-    talk.go().await;
-    tokio::time::sleep(pace.idle * 10).await;
+    let timeouts = SocketTimeouts { idle: Duration::from_millis(20), ..SocketTimeouts::default() };
+    let script = ModelScript::answering(|_| Reply::says("ok"));
+    let mut talk = TestSession::with_timeouts(script, TransportSetting::Auto, timeouts).await;
+    talk.complete_call().await;
+    tokio::time::sleep(timeouts.idle * 10).await;
     talk.user("next");
-    talk.go().await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "websocket whole, socket_idle");
     assert_eq!((talk.requests().len(), talk.server.upgrades()), (2, 2));
 
     let dead = || Reply::new().cut_at(0);
-    let script = Script::new([Reply::says("ok"), dead(), Reply::says("again"), dead(), dead()]);
-    let mut talk = Talk::new(script, Transport::WebSocket).await;
-    talk.go().await;
+    let script =
+        ModelScript::new([Reply::says("ok"), dead(), Reply::says("again"), dead(), dead()]);
+    let mut talk = TestSession::new(script, TransportSetting::WebSocket).await;
+    talk.complete_call().await;
     talk.user("next");
-    talk.go().await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "websocket whole, socket_closed");
     talk.user("and on");
-    let heard = talk.hear().await;
-    assert_eq!(error_of(&heard).kind, Kind::Network, "a fresh one that dies is a failure");
+    let results = talk.call().await;
+    assert_eq!(error_of(&results).kind, Kind::Network, "a fresh one that dies is a failure");
     assert_eq!(talk.requests().len(), 5);
 }
 
 #[tokio::test]
 async fn an_old_socket_is_retired() {
-    let pace = Pace { age: Duration::ZERO, ..Pace::default() };
-    let mut talk =
-        Talk::paced(Script::answering(|_| Reply::says("ok")), Transport::Auto, pace).await;
-    talk.go().await;
+    let timeouts = SocketTimeouts { max_age: Duration::ZERO, ..SocketTimeouts::default() };
+    let mut talk = TestSession::with_timeouts(
+        ModelScript::answering(|_| Reply::says("ok")),
+        TransportSetting::Auto,
+        timeouts,
+    )
+    .await;
+    talk.complete_call().await;
     talk.user("next");
-    talk.go().await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "websocket whole, socket_retired");
 }
 
@@ -232,47 +248,50 @@ async fn a_lost_response_is_replayed_once() {
     for code in ["previous_response_not_found", "websocket_connection_limit_reached"] {
         let refusal =
             json!({"error": {"type": "invalid_request_error", "code": code, "message": "no"}});
-        let script = Script::new([
+        let script = ModelScript::new([
             Reply::says("ok"),
             Reply::status(400, refusal.to_string()),
             Reply::says("here"),
             Reply::status(400, refusal.to_string()),
             Reply::status(400, refusal.to_string()),
         ]);
-        let mut talk = Talk::new(script, Transport::Auto).await;
-        talk.go().await;
+        let mut talk = TestSession::new(script, TransportSetting::Auto).await;
+        talk.complete_call().await;
         talk.user("next");
-        talk.go().await;
+        talk.complete_call().await;
         assert_eq!(talk.last(), format!("websocket whole, {code}"));
-        assert_eq!(talk.sent.last().unwrap().after.as_ref().unwrap().details()["code"], code);
+        assert_eq!(
+            talk.sent.last().unwrap().previous_error.as_ref().unwrap().details()["code"],
+            code
+        );
         talk.user("and on");
-        let heard = talk.hear().await;
-        assert!(error_of(&heard).retryable, "once is enough: {heard:?}");
+        let results = talk.call().await;
+        assert!(error_of(&results).retryable, "once is enough: {results:?}");
         assert_eq!(talk.requests().len(), 5);
     }
 }
 
 #[tokio::test]
 async fn a_refused_upgrade_is_sse_at_once_and_a_socket_later() {
-    let pace = Pace {
-        again: Duration::from_millis(150),
-        again_cap: Duration::from_millis(150),
-        ..Pace::default()
+    let timeouts = SocketTimeouts {
+        fallback: Duration::from_millis(150),
+        fallback_cap: Duration::from_millis(150),
+        ..SocketTimeouts::default()
     };
     for status in [426, 404, 502] {
-        let script = Script::answering(|_| Reply::says("ok"))
+        let script = ModelScript::answering(|_| Reply::says("ok"))
             .refusing_sockets(move |number| (number == 0).then_some(status));
-        let mut talk = Talk::paced(script, Transport::Auto, pace).await;
-        talk.go().await;
+        let mut talk = TestSession::with_timeouts(script, TransportSetting::Auto, timeouts).await;
+        talk.complete_call().await;
         let reason = format!("sse whole, the WebSocket was refused with status {status}");
         assert_eq!(talk.last(), reason);
         talk.user("soon");
-        talk.go().await;
+        talk.complete_call().await;
         assert_eq!(talk.last(), reason);
         assert_eq!((talk.server.upgrades(), talk.requests().len()), (1, 2));
-        tokio::time::sleep(pace.again).await;
+        tokio::time::sleep(timeouts.fallback).await;
         talk.user("later");
-        talk.go().await;
+        talk.complete_call().await;
         assert_eq!(talk.last(), "websocket whole");
     }
 }
@@ -281,10 +300,10 @@ async fn a_refused_upgrade_is_sse_at_once_and_a_socket_later() {
 async fn what_the_server_says_is_no_reason_to_fall_back() {
     for status in [401, 429] {
         let script =
-            Script::answering(|_| Reply::says("ok")).refusing_sockets(move |_| Some(status));
-        let mut talk = Talk::new(script, Transport::Auto).await;
-        let heard = talk.hear().await;
-        assert_eq!(error_of(&heard).details()["status"], status);
+            ModelScript::answering(|_| Reply::says("ok")).refusing_sockets(move |_| Some(status));
+        let mut talk = TestSession::new(script, TransportSetting::Auto).await;
+        let results = talk.call().await;
+        assert_eq!(error_of(&results).details()["status"], status);
         assert!(talk.requests().is_empty() && talk.sent.is_empty());
     }
     let replies = [
@@ -294,14 +313,15 @@ async fn what_the_server_says_is_no_reason_to_fall_back() {
     ];
     let kinds = [Kind::RateLimited, Kind::RateLimited, Kind::ContextOverflow];
     for (reply, kind) in replies.into_iter().zip(kinds) {
-        let mut talk = Talk::new(Script::new([reply.left_open()]), Transport::Auto).await;
-        let heard = talk.hear().await;
-        assert_eq!(error_of(&heard).kind, kind, "{heard:?}");
+        let mut talk =
+            TestSession::new(ModelScript::new([reply.left_open()]), TransportSetting::Auto).await;
+        let results = talk.call().await;
+        assert_eq!(error_of(&results).kind, kind, "{results:?}");
         assert_eq!(talk.requests().len(), 1);
         if talk.requests()[0].transport == "websocket"
-            && error_of(&heard).details()["status"] == 429
+            && error_of(&results).details()["status"] == 429
         {
-            assert_eq!(error_of(&heard).retry_after, Some(Duration::from_secs(7)));
+            assert_eq!(error_of(&results).retry_after, Some(Duration::from_secs(7)));
         }
     }
 }
@@ -318,22 +338,26 @@ async fn silence_before_the_first_word_falls_back_and_after_it_does_not() {
         ("stalls", Reply::stalls),
     ];
     for (name, fault) in faults {
-        let script = Script::new([fault(Reply::new()).left_open(), Reply::says("by another way")]);
-        let mut talk = Talk::new(script, Transport::Auto).await;
-        talk.go().await;
+        let script =
+            ModelScript::new([fault(Reply::new()).left_open(), Reply::says("by another way")]);
+        let mut talk = TestSession::new(script, TransportSetting::Auto).await;
+        talk.complete_call().await;
         assert_eq!(talk.sent.len(), 2, "{name}");
         assert_eq!(talk.sent[1].transport, "sse", "{name}");
-        assert!(talk.sent[1].fallback_reason.is_some() && talk.sent[1].after.is_some(), "{name}");
+        assert!(
+            talk.sent[1].fallback_reason.is_some() && talk.sent[1].previous_error.is_some(),
+            "{name}"
+        );
         if name == "reset" {
             continue;
         }
         let script =
-            Script::new([fault(Reply::says("half a word")).left_open(), Reply::says("never")]);
-        let mut talk = Talk::new(script, Transport::Auto).await;
-        let heard = talk.hear().await;
-        assert!(error_of(&heard).retryable, "{name}: {heard:?}");
+            ModelScript::new([fault(Reply::says("half a word")).left_open(), Reply::says("never")]);
+        let mut talk = TestSession::new(script, TransportSetting::Auto).await;
+        let results = talk.call().await;
+        assert!(error_of(&results).retryable, "{name}: {results:?}");
         assert_eq!((talk.sent.len(), talk.requests().len()), (1, 1), "{name}");
-        talk.hear().await;
+        talk.call().await;
         assert_eq!(talk.sent.last().unwrap().transport, "websocket", "{name}");
         assert_eq!(talk.server.upgrades(), 2, "{name}: a failed socket is not used again");
     }
@@ -341,62 +365,65 @@ async fn silence_before_the_first_word_falls_back_and_after_it_does_not() {
 
 #[tokio::test]
 async fn what_is_too_large_for_a_socket_goes_by_sse_alone() {
-    let script = Script::new([Reply::new().closes(1009), Reply::says("fits"), Reply::says("ok")]);
-    let mut talk = Talk::new(script, Transport::Auto).await;
-    talk.go().await;
+    let script =
+        ModelScript::new([Reply::new().closes(1009), Reply::says("fits"), Reply::says("ok")]);
+    let mut talk = TestSession::new(script, TransportSetting::Auto).await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "sse whole, the request is too large for a WebSocket");
     talk.user("short");
-    talk.go().await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "websocket whole");
 }
 
 #[tokio::test]
 async fn the_policy_is_obeyed() {
-    let mut talk = Talk::new(Script::answering(|_| Reply::says("ok")), Transport::Sse).await;
-    talk.go().await;
+    let mut talk =
+        TestSession::new(ModelScript::answering(|_| Reply::says("ok")), TransportSetting::Sse)
+            .await;
+    talk.complete_call().await;
     assert_eq!((talk.last().as_str(), talk.server.upgrades()), ("sse whole", 0));
-    let script = Script::answering(|_| Reply::says("ok")).refusing_sockets(|_| Some(426));
-    let mut talk = Talk::new(script, Transport::WebSocket).await;
-    let heard = talk.hear().await;
-    assert_eq!(error_of(&heard).details()["status"], 426);
+    let script = ModelScript::answering(|_| Reply::says("ok")).refusing_sockets(|_| Some(426));
+    let mut talk = TestSession::new(script, TransportSetting::WebSocket).await;
+    let results = talk.call().await;
+    assert_eq!(error_of(&results).details()["status"], 426);
     assert!(talk.requests().is_empty());
 }
 
 #[tokio::test]
 async fn a_dropped_call_drops_its_socket() {
-    let script = Script::answering(|request| match request.user_texts().len() {
+    let script = ModelScript::answering(|request| match request.user_texts().len() {
         1 => Reply::says("and so on").stalls(),
         _ => Reply::says("fresh"),
     });
-    let mut talk = Talk::new(script, Transport::Auto).await;
+    let mut talk = TestSession::new(script, TransportSetting::Auto).await;
     let mut call = talk.provider.stream(talk.request.clone());
     while !matches!(call.next().await, Some(Ok(ModelEvent::TextDelta(_)))) {}
     drop(call);
     talk.user("next");
-    talk.go().await;
+    talk.complete_call().await;
     assert_eq!((talk.last().as_str(), talk.server.upgrades()), ("websocket whole", 2));
 }
 
 #[tokio::test]
 async fn pings_keep_a_socket_and_a_servers_ping_is_life() {
-    let pace = Pace { ping: Duration::from_millis(20), ..Pace::default() };
+    let timeouts = SocketTimeouts { ping: Duration::from_millis(20), ..SocketTimeouts::default() };
     let mut alive = Reply::new();
     for _ in 0..8 {
         alive = alive.pause(HASTY.idle / 4).comment("still here");
     }
-    let script = Script::new([Reply::says("ok"), alive.text("at last")]);
-    let mut talk = Talk::paced(script, Transport::WebSocket, pace).await;
-    talk.go().await;
+    let script = ModelScript::new([Reply::says("ok"), alive.text("at last")]);
+    let mut talk = TestSession::with_timeouts(script, TransportSetting::WebSocket, timeouts).await;
+    talk.complete_call().await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     talk.user("next");
-    talk.go().await;
+    talk.complete_call().await;
     assert_eq!(talk.last(), "websocket continued");
 }
 
 #[tokio::test]
 async fn unreadable_reasoning_is_left_out_and_stays_out() {
-    for transport in [Transport::Sse, Transport::WebSocket] {
-        let script = Script::answering(|request| {
+    for transport in [TransportSetting::Sse, TransportSetting::WebSocket] {
+        let script = ModelScript::answering(|request| {
             let bad = request
                 .sent_input()
                 .iter()
@@ -407,25 +434,25 @@ async fn unreadable_reasoning_is_left_out_and_stays_out() {
             }
             Reply::new().reasoning("Hm.").text("ok")
         });
-        let mut talk = Talk::new(script, transport).await;
-        talk.go().await;
+        let mut talk = TestSession::new(script, transport).await;
+        talk.complete_call().await;
         // As if another process had resumed the Session.
         let credential = Credential::new(Some("sk-test"), &talk.server.base_url()).unwrap();
-        let travel = Travel { transport: Some(transport), ..Travel::default() };
-        talk.provider = Responses::new(credential, HASTY, travel);
+        let travel = TransportOptions { transport: Some(transport), ..TransportOptions::default() };
+        talk.provider = ResponsesProvider::new(credential, HASTY, travel);
         talk.user("next");
-        talk.go().await;
+        talk.complete_call().await;
         assert_eq!(talk.requests().len(), 3);
         assert!(talk.sent.last().unwrap().is_without_reasoning);
         assert_eq!(
-            talk.sent.last().unwrap().after.as_ref().unwrap().details()["code"],
+            talk.sent.last().unwrap().previous_error.as_ref().unwrap().details()["code"],
             "invalid_encrypted_content"
         );
         talk.user("and on");
-        talk.go().await;
+        talk.complete_call().await;
         assert_eq!(talk.requests().len(), 4, "it is not tried again");
         let last = &talk.requests()[3];
-        if transport == Transport::Sse {
+        if transport == TransportSetting::Sse {
             let kept = last.input().iter().filter(|item| item["type"] == "reasoning").count();
             assert_eq!(kept, 1, "what the new server made is replayed");
         }
@@ -436,14 +463,25 @@ async fn unreadable_reasoning_is_left_out_and_stays_out() {
 async fn a_handshake_that_is_never_answered_does_not_hold_up_a_call() {
     let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let base_url = format!("http://{}/v1", silent.local_addr().unwrap());
-    let pace = Pace { connect: Duration::from_millis(100), ..Pace::default() };
-    for (transport, kind, wires) in
-        [(Transport::WebSocket, Kind::Network, 0), (Transport::Auto, Kind::StreamIdle, 1)]
-    {
-        let travel = Travel { transport: Some(transport), pace, ..Travel::default() };
-        let provider = Responses::new(Credential::new(None, &base_url).unwrap(), HASTY, travel);
-        let heard: Heard = provider.stream(request()).collect().await;
-        assert_eq!((error_of(&heard).kind, error_of(&heard).retryable), (kind, true), "{heard:?}");
-        assert_eq!(heard.len(), wires + 1, "{heard:?}");
+    let timeouts =
+        SocketTimeouts { connect: Duration::from_millis(100), ..SocketTimeouts::default() };
+    for (transport, kind, wires) in [
+        (TransportSetting::WebSocket, Kind::Network, 0),
+        (TransportSetting::Auto, Kind::StreamIdle, 1),
+    ] {
+        let travel = TransportOptions {
+            transport: Some(transport),
+            socket_timeouts: timeouts,
+            ..TransportOptions::default()
+        };
+        let provider =
+            ResponsesProvider::new(Credential::new(None, &base_url).unwrap(), HASTY, travel);
+        let results: StreamResults = provider.stream(request()).collect().await;
+        assert_eq!(
+            (error_of(&results).kind, error_of(&results).retryable),
+            (kind, true),
+            "{results:?}"
+        );
+        assert_eq!(results.len(), wires + 1, "{results:?}");
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::base::error::Kind;
 use crate::model::provider::ProviderError;
-use crate::settings::config::Stream;
+use crate::settings::config::StreamTimeouts;
 
 /// The longest timeout, so that adding it to an `Instant` cannot overflow.
 const A_YEAR: Duration = Duration::from_hours(365 * 24);
@@ -16,7 +16,7 @@ const A_YEAR: Duration = Duration::from_hours(365 * 24);
 /// deadlines are checked and it may be set again. Time in which no read was pending does not count
 /// as silence of the server.
 #[derive(Debug)]
-pub struct Clock {
+pub struct CallClock {
     /// Host and port of the server, for messages.
     peer: String,
     idle: Duration,
@@ -25,9 +25,9 @@ pub struct Clock {
     alarm: Pin<Box<Sleep>>,
 }
 
-impl Clock {
+impl CallClock {
     /// Starts both timeouts for a call to this server, named by host and port.
-    pub fn start(limits: Stream, peer: &str) -> Self {
+    pub fn start(limits: StreamTimeouts, peer: &str) -> Self {
         let (idle, total) = (limits.idle.min(A_YEAR), limits.total.min(A_YEAR));
         let alarm = Box::pin(tokio::time::sleep(idle.min(total)));
         let peer = peer.to_owned();
@@ -56,7 +56,7 @@ impl Clock {
             if now >= silent_until {
                 let (peer, seconds) = (&self.peer, self.idle.as_secs_f64());
                 let message = format!("the Provider at {peer} was silent for {seconds} s");
-                return Err(ProviderError::passing(Kind::StreamIdle, message));
+                return Err(ProviderError::transient(Kind::StreamIdle, message));
             }
             self.alarm.as_mut().reset(silent_until.min(self.deadline));
         }

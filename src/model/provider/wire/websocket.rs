@@ -22,23 +22,23 @@ use tokio_tungstenite::tungstenite::{Bytes, Error, Message, Utf8Bytes};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::clock::Clock;
-use super::sse::refusal;
+use super::clock::CallClock;
+use super::sse::read_error_response;
 use crate::base::error::Kind;
 use crate::host::http::HttpClient;
-use crate::model::provider::{ProviderError, limits};
+use crate::model::provider::{ProviderError, rate_limits};
 use crate::record::event::RateLimits;
-use crate::settings::config::Stream;
+use crate::settings::config::StreamTimeouts;
 
 /// The header that selects the version of the protocol.
-const BETA: (HeaderName, HeaderValue) = (
+const BETA_HEADER: (HeaderName, HeaderValue) = (
     HeaderName::from_static("openai-beta"),
     HeaderValue::from_static("responses_websockets=2026-02-06"),
 );
 
 /// Timeouts and intervals of a socket.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct SocketTimeouts {
     /// How long a handshake may take.
     pub connect: Duration,
     /// How often a ping is sent.
@@ -46,32 +46,32 @@ pub struct Pace {
     /// How long an unused socket is kept.
     pub idle: Duration,
     /// How old a socket may get; the server closes it after an hour.
-    pub age: Duration,
+    pub max_age: Duration,
     /// How long SSE is used after a first failure, doubling with each one that follows.
-    pub again: Duration,
+    pub fallback: Duration,
     /// The longest that SSE is used before the socket is tried again.
-    pub again_cap: Duration,
+    pub fallback_cap: Duration,
 }
 
-impl Default for Pace {
+impl Default for SocketTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(15),
             ping: Duration::from_secs(25),
             idle: Duration::from_mins(5),
-            age: Duration::from_mins(55),
-            again: Duration::from_secs(5),
-            again_cap: Duration::from_mins(10),
+            max_age: Duration::from_mins(55),
+            fallback: Duration::from_secs(5),
+            fallback_cap: Duration::from_mins(10),
         }
     }
 }
 
 /// An open WebSocket; dropping it closes the connection without a close frame.
 #[derive(Debug)]
-pub struct Socket {
+pub struct WebSocket {
     frames: Box<WebSocketStream<Upgraded>>,
     opened: Instant,
-    pace: Pace,
+    timeouts: SocketTimeouts,
     next_ping: Pin<Box<Sleep>>,
     limits: Option<RateLimits>,
     /// Host and port of the server, for messages.
@@ -80,56 +80,60 @@ pub struct Socket {
 
 /// A message of the server.
 #[derive(Debug)]
-pub enum Heard {
+pub enum SocketRead {
     Event(Utf8Bytes),
     /// A ping, which shows that the server is alive.
-    Life,
+    KeepAlive,
 }
 
-impl Socket {
+impl WebSocket {
     /// Opens a connection; `headers` are the credential's. A refusal keeps its HTTP status.
     pub async fn open(
         client: &HttpClient,
         path: &str,
         mut headers: HeaderMap,
-        pace: Pace,
+        timeouts: SocketTimeouts,
     ) -> Result<Self, ProviderError> {
         let key = generate_key();
         let odd = |_| {
             ProviderError::terminal(Kind::Internal, "the WebSocket key is not a valid header value")
         };
-        headers.insert(BETA.0, BETA.1);
+        headers.insert(BETA_HEADER.0, BETA_HEADER.1);
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
         headers.insert("sec-websocket-version", HeaderValue::from_static("13"));
         headers.insert("sec-websocket-key", HeaderValue::from_str(&key).map_err(odd)?);
-        let limits = Stream { idle: pace.connect, total: pace.connect, connect: pace.connect };
-        let mut clock = Clock::start(limits, client.peer());
+        let limits = StreamTimeouts {
+            idle: timeouts.connect,
+            total: timeouts.connect,
+            connect: timeouts.connect,
+        };
+        let mut clock = CallClock::start(limits, client.peer());
         let handshake = async {
             let mut response = client.get(path, headers).await?;
             if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                return Err(refusal(&mut response, &mut clock).await);
+                return Err(read_error_response(&mut response, &mut clock).await);
             }
             let accepted = response.headers().get("sec-websocket-accept");
             if accepted.is_none_or(|value| {
                 value.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes()
             }) {
-                return Err(broken("the handshake was not answered as a WebSocket"));
+                return Err(protocol_error("the handshake was not answered as a WebSocket"));
             }
-            let limits = limits::from_headers(|name| response.header(name));
+            let limits = rate_limits::from_headers(|name| response.header(name));
             Ok((response.upgrade().await?, limits))
         };
         let (connection, limits) =
-            tokio::time::timeout(pace.connect, handshake).await.map_err(|_| {
-                let (peer, seconds) = (client.peer(), pace.connect.as_secs_f64());
+            tokio::time::timeout(timeouts.connect, handshake).await.map_err(|_| {
+                let (peer, seconds) = (client.peer(), timeouts.connect.as_secs_f64());
                 let message = format!("no WebSocket to {peer} within {seconds} s");
-                ProviderError::passing(Kind::Network, message)
+                ProviderError::transient(Kind::Network, message)
             })??;
         let frames = WebSocketStream::from_raw_socket(connection, Role::Client, None).await;
-        let next_ping = Box::pin(tokio::time::sleep(pace.ping));
+        let next_ping = Box::pin(tokio::time::sleep(timeouts.ping));
         let frames = Box::new(frames);
         let peer = client.peer().into();
-        Ok(Self { frames, opened: Instant::now(), pace, next_ping, limits, peer })
+        Ok(Self { frames, opened: Instant::now(), timeouts, next_ping, limits, peer })
     }
 
     /// Rate limits from the answer to the handshake.
@@ -140,74 +144,74 @@ impl Socket {
     /// Sends one text frame.
     pub async fn send(&mut self, text: Utf8Bytes) -> Result<(), ProviderError> {
         let sent = self.frames.send(Message::Text(text)).await;
-        sent.map_err(|error| self.named(failed(error)))
+        sent.map_err(|error| self.with_peer(socket_error(error)))
     }
 
     /// Waits for an event or a ping of the server. The answer to our own ping does not count: it shows
     /// that the connection works, not that the model does.
-    pub async fn read(&mut self) -> Result<Heard, ProviderError> {
+    pub async fn read(&mut self) -> Result<SocketRead, ProviderError> {
         let read = self.next_frame().await;
-        read.map_err(|error| self.named(error))
+        read.map_err(|error| self.with_peer(error))
     }
 
     /// Adds the server to the error of a broken connection.
-    fn named(&self, mut error: ProviderError) -> ProviderError {
+    fn with_peer(&self, mut error: ProviderError) -> ProviderError {
         if error.kind == Kind::Network {
             error.message = format!("{} ({})", error.message, self.peer);
         }
         error
     }
 
-    async fn next_frame(&mut self) -> Result<Heard, ProviderError> {
+    async fn next_frame(&mut self) -> Result<SocketRead, ProviderError> {
         loop {
             let frame = tokio::select! {
                 biased;
                 frame = self.frames.next() => frame,
                 () = &mut self.next_ping => {
-                    self.next_ping.as_mut().reset(Instant::now() + self.pace.ping);
-                    self.frames.send(Message::Ping(Bytes::new())).await.map_err(failed)?;
+                    self.next_ping.as_mut().reset(Instant::now() + self.timeouts.ping);
+                    self.frames.send(Message::Ping(Bytes::new())).await.map_err(socket_error)?;
                     continue;
                 }
             };
             match frame {
-                Some(Ok(Message::Text(text))) => return Ok(Heard::Event(text)),
-                Some(Ok(Message::Ping(_))) => return Ok(Heard::Life),
+                Some(Ok(Message::Text(text))) => return Ok(SocketRead::Event(text)),
+                Some(Ok(Message::Ping(_))) => return Ok(SocketRead::KeepAlive),
                 Some(Ok(Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Binary(_))) => {
-                    return Err(broken("the Provider sent a binary frame"));
+                    return Err(protocol_error("the Provider sent a binary frame"));
                 }
                 Some(Ok(Message::Close(frame))) => {
-                    let Some(frame) = frame else { return Err(closed()) };
+                    let Some(frame) = frame else { return Err(closed_error()) };
                     let code = u16::from(frame.code);
-                    let mut error = closed();
+                    let mut error = closed_error();
                     error.facts.close_code = Some(code);
                     error.message = format!("{} (code {code})", error.message);
                     return Err(error);
                 }
-                Some(Err(error)) => return Err(failed(error)),
-                None => return Err(closed()),
+                Some(Err(error)) => return Err(socket_error(error)),
+                None => return Err(closed_error()),
             }
         }
     }
 
     /// Gives the socket to a task that keeps it alive until the next call.
-    pub fn park(self) -> Parked {
+    pub fn park(self) -> ParkedSocket {
         let wanted = CancellationToken::new();
-        let task = AbortOnDropHandle::new(tokio::spawn(keep(self, wanted.clone())));
-        Parked { task, wanted }
+        let task = AbortOnDropHandle::new(tokio::spawn(keep_alive(self, wanted.clone())));
+        ParkedSocket { task, wanted }
     }
 }
 
 /// An idle socket in the care of a task; dropping it closes the socket.
 #[derive(Debug)]
-pub struct Parked {
-    task: AbortOnDropHandle<Result<Socket, &'static str>>,
+pub struct ParkedSocket {
+    task: AbortOnDropHandle<Result<WebSocket, &'static str>>,
     wanted: CancellationToken,
 }
 
-impl Parked {
+impl ParkedSocket {
     /// Takes the socket back from its task, or returns why it was closed.
-    pub async fn take(self) -> Result<Socket, &'static str> {
+    pub async fn unpark(self) -> Result<WebSocket, &'static str> {
         self.wanted.cancel();
         self.task.await.unwrap_or(Err("socket_closed"))
     }
@@ -218,9 +222,12 @@ impl Parked {
     }
 }
 
-async fn keep(mut socket: Socket, wanted: CancellationToken) -> Result<Socket, &'static str> {
-    let unused_until = Instant::now() + socket.pace.idle;
-    let retired_at = socket.opened + socket.pace.age;
+async fn keep_alive(
+    mut socket: WebSocket,
+    wanted: CancellationToken,
+) -> Result<WebSocket, &'static str> {
+    let unused_until = Instant::now() + socket.timeouts.idle;
+    let retired_at = socket.opened + socket.timeouts.max_age;
     loop {
         tokio::select! {
             biased;
@@ -238,27 +245,29 @@ async fn keep(mut socket: Socket, wanted: CancellationToken) -> Result<Socket, &
     }
 }
 
-fn closed() -> ProviderError {
-    ProviderError::passing(
+fn closed_error() -> ProviderError {
+    ProviderError::transient(
         Kind::Network,
         "the WebSocket was closed before the response was complete",
     )
 }
 
-fn broken(message: &str) -> ProviderError {
-    ProviderError::passing(Kind::InvalidResponse, message)
+fn protocol_error(message: &str) -> ProviderError {
+    ProviderError::transient(Kind::InvalidResponse, message)
 }
 
-fn failed(error: Error) -> ProviderError {
+fn socket_error(error: Error) -> ProviderError {
     match error {
         Error::ConnectionClosed
         | Error::AlreadyClosed
-        | Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => closed(),
+        | Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => closed_error(),
         Error::Capacity(error) => ProviderError::terminal(
             Kind::InvalidResponse,
             format!("the Provider sent an event that is too large: {error}"),
         ),
-        Error::Protocol(_) | Error::Utf8(_) => broken(&format!("the WebSocket broke: {error}")),
-        other => ProviderError::passing(Kind::Network, format!("the WebSocket broke: {other}")),
+        Error::Protocol(_) | Error::Utf8(_) => {
+            protocol_error(&format!("the WebSocket broke: {error}"))
+        }
+        other => ProviderError::transient(Kind::Network, format!("the WebSocket broke: {other}")),
     }
 }

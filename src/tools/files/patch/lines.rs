@@ -3,89 +3,98 @@
 //! Context lines keep the bytes of the file; added lines are written as in the patch, with the line
 //! ending of their neighbours.
 
-use super::super::redaction::{Correspondence, MaskedFile, refuse_near_markers};
+use super::super::redaction::{MaskedFile, TextCorrespondence, refuse_near_markers};
 use super::super::replace::{refuse_mixing, refuse_wide};
 use super::super::write::file_ending;
-use super::envelope::{Chunk, Mark};
-use super::place::{Place, locate};
+use super::parser::{LineMark, PatchChunk};
+use super::place::{ChunkPlace, locate_chunk};
 use crate::base::secret::{Secrets, has_marker};
 use crate::base::text::BOM;
 use crate::base::tool_error::ToolError;
 
 /// A line and its ending, which is empty if the last line has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Line<'c> {
+struct FileLine<'c> {
     text: &'c [u8],
     ending: &'c [u8],
 }
 
 /// A file's content after its chunks were applied.
 #[derive(Debug)]
-pub struct Applied {
+pub struct PatchedContent {
     pub bytes: Vec<u8>,
     pub notes: Vec<String>,
 }
 
 /// Applies all chunks, each matched against the original content. Redaction markers in a chunk match
 /// the hidden values of the file, and its added lines may repeat them.
-pub fn apply(content: &[u8], chunks: &[Chunk], secrets: &Secrets) -> Result<Applied, ToolError> {
+pub fn apply_chunks(
+    content: &[u8],
+    chunks: &[PatchChunk],
+    secrets: &Secrets,
+) -> Result<PatchedContent, ToolError> {
     refuse_wide(content)?;
-    let texts = |chunk: &Chunk| chunk.lines.iter().any(|line| has_marker(&line.text));
-    let anchors = |chunk: &Chunk| chunk.anchors.iter().any(|anchor| has_marker(anchor));
+    let texts = |chunk: &PatchChunk| chunk.lines.iter().any(|line| has_marker(&line.text));
+    let anchors = |chunk: &PatchChunk| chunk.anchors.iter().any(|anchor| has_marker(anchor));
     if !chunks.iter().any(|chunk| texts(chunk) || anchors(chunk)) {
-        let applied = apply_to(content, chunks)?.0;
+        let applied = apply_chunks_to(content, chunks)?.0;
         refuse_near_markers(content, &applied.bytes, secrets)?;
         return Ok(applied);
     }
     let masked = MaskedFile::new(content, secrets);
-    let (applied, parts) = apply_to(masked.text(), chunks)?;
-    let bytes = masked.fill_parts(&applied.bytes, &parts)?;
+    let (applied, parts) = apply_chunks_to(masked.text(), chunks)?;
+    let bytes = masked.restore_values_in_parts(&applied.bytes, &parts)?;
     refuse_near_markers(content, &bytes, secrets)?;
-    Ok(Applied { bytes, ..applied })
+    Ok(PatchedContent { bytes, ..applied })
 }
 
 /// Applies all chunks; also returns which parts of the new content correspond to which old ones.
-fn apply_to(content: &[u8], chunks: &[Chunk]) -> Result<(Applied, Vec<Correspondence>), ToolError> {
+fn apply_chunks_to(
+    content: &[u8],
+    chunks: &[PatchChunk],
+) -> Result<(PatchedContent, Vec<TextCorrespondence>), ToolError> {
     if std::str::from_utf8(content).is_err() {
         let added = chunks.iter().flat_map(|chunk| &chunk.lines);
-        for line in added.filter(|line| line.mark == Mark::Add) {
+        for line in added.filter(|line| line.mark == LineMark::Add) {
             refuse_mixing(content, &line.text, "an added line")?;
         }
     }
     let mark_length = if content.starts_with(BOM) { BOM.len() } else { 0 };
     let (mark, text) = content.split_at(mark_length);
-    let lines = split(text);
+    let lines = split_lines(text);
     let texts: Vec<&[u8]> = lines.iter().map(|line| line.text).collect();
-    let mut draft = Draft::of(&lines, text, chunks.len());
+    let mut draft = LineEdits::new(&lines, text, chunks.len());
     let mut notes = Vec::new();
     for (index, chunk) in chunks.iter().enumerate() {
-        let place = locate(&texts, chunk)?;
-        draft.take(&place, chunk, index)?;
-        if let Some(what) = place.looked_away {
+        let place = locate_chunk(&texts, chunk)?;
+        draft.add_chunk(&place, chunk, index)?;
+        if let Some(what) = place.ignored {
             notes.push(format!("line {} was matched ignoring {what}", place.start + 1));
         }
     }
     let (body, mut parts) = draft.finish();
     let bytes = [mark, &body].concat();
     for part in &mut parts {
-        move_by(part, mark_length);
+        shift_ranges(part, mark_length);
     }
     if bytes == content && !chunks.is_empty() {
-        return Err(ToolError::invalid("nothing would change: the file already has the new lines")
-            .next("read the file again; it may already be as wanted"));
+        return Err(ToolError::invalid_args(
+            "nothing would change: the file already has the new lines",
+        )
+        .with_next_action("read the file again; it may already be as wanted"));
     }
-    Ok((Applied { bytes, notes }, parts))
+    Ok((PatchedContent { bytes, notes }, parts))
 }
 
 /// Shifts all ranges of a correspondence by a prefix that both texts have.
-fn move_by(part: &mut Correspondence, length: usize) {
+fn shift_ranges(part: &mut TextCorrespondence, length: usize) {
     for range in part.new.iter_mut().chain(&mut part.old).chain(&mut part.nearby) {
         *range = range.start + length..range.end + length;
     }
 }
 
 /// Splits a text into lines, which end with LF or CRLF; a file without any LF has CR lines.
-fn split(text: &[u8]) -> Vec<Line<'_>> {
+fn split_lines(text: &[u8]) -> Vec<FileLine<'_>> {
     let has_lf = memchr::memchr(b'\n', text).is_some();
     let end = if has_lf { b'\n' } else { b'\r' };
     let mut lines = Vec::new();
@@ -99,74 +108,83 @@ fn split(text: &[u8]) -> Vec<Line<'_>> {
             _ => 0,
         };
         let (text, ending) = line.split_at(line.len() - ending);
-        lines.push(Line { text, ending });
+        lines.push(FileLine { text, ending });
         rest = after;
     }
     lines
 }
 
 /// What happens to each line, collected from all chunks.
-struct Draft<'l, 'c> {
-    lines: &'l [Line<'c>],
-    usual: &'static str,
-    fates: Vec<Fate>,
+struct LineEdits<'l, 'c> {
+    lines: &'l [FileLine<'c>],
+    default_ending: &'static str,
+    fates: Vec<LineFate>,
     /// The text to add before each line, and after the last, with the index of its chunk.
     added: Vec<Vec<(usize, String)>>,
     /// The lines that each chunk removes and keeps.
-    of_chunks: Vec<(Vec<usize>, Vec<usize>)>,
+    chunk_lines: Vec<(Vec<usize>, Vec<usize>)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum LineFate {
     Unknown,
     Kept,
     Removed,
 }
 
-impl<'l, 'c> Draft<'l, 'c> {
-    fn of(lines: &'l [Line<'c>], text: &[u8], chunks: usize) -> Self {
+impl<'l, 'c> LineEdits<'l, 'c> {
+    fn new(lines: &'l [FileLine<'c>], text: &[u8], chunks: usize) -> Self {
         let count = lines.len();
-        let (fates, added) = (vec![Fate::Unknown; count], vec![Vec::new(); count + 1]);
-        let of_chunks = vec![<(Vec<usize>, Vec<usize>)>::default(); chunks];
-        Self { lines, usual: file_ending(text), fates, added, of_chunks }
+        let (fates, added) = (vec![LineFate::Unknown; count], vec![Vec::new(); count + 1]);
+        let chunk_lines = vec![<(Vec<usize>, Vec<usize>)>::default(); chunks];
+        Self { lines, default_ending: file_ending(text), fates, added, chunk_lines }
     }
 
     /// Adds the changes of a chunk. Two chunks may share context, but not contradict each other.
-    fn take(&mut self, place: &Place<'_>, chunk: &Chunk, index: usize) -> Result<(), ToolError> {
+    fn add_chunk(
+        &mut self,
+        place: &ChunkPlace<'_>,
+        chunk: &PatchChunk,
+        index: usize,
+    ) -> Result<(), ToolError> {
         let mut at = place.start;
         for line in place.lines {
             let fate = match line.mark {
-                Mark::Add => {
+                LineMark::Add => {
                     self.added[at].push((index, line.text.clone()));
                     continue;
                 }
-                Mark::Keep | Mark::Bare => Fate::Kept,
-                Mark::Remove => Fate::Removed,
+                LineMark::Keep | LineMark::Blank => LineFate::Kept,
+                LineMark::Remove => LineFate::Removed,
             };
-            let (removed, kept) = &mut self.of_chunks[index];
-            if fate == Fate::Removed { removed } else { kept }.push(at);
+            let (removed, kept) = &mut self.chunk_lines[index];
+            if fate == LineFate::Removed { removed } else { kept }.push(at);
             let before = std::mem::replace(&mut self.fates[at], fate);
-            if before == Fate::Removed || (before == Fate::Kept && fate == Fate::Removed) {
+            if before == LineFate::Removed
+                || (before == LineFate::Kept && fate == LineFate::Removed)
+            {
                 let (line, number) = (at + 1, chunk.number);
                 let message = format!(
                     "the chunk at line {number} of the patch overlaps another one at line {line}"
                 );
-                return Err(ToolError::invalid(message).next("make one chunk out of both"));
+                return Err(
+                    ToolError::invalid_args(message).with_next_action("make one chunk out of both")
+                );
             }
             at += 1;
         }
         Ok(())
     }
 
-    fn finish(self) -> (Vec<u8>, Vec<Correspondence>) {
+    fn finish(self) -> (Vec<u8>, Vec<TextCorrespondence>) {
         let ends_open = self.lines.last().is_some_and(|line| line.ending.is_empty());
         let mut bytes = Vec::new();
-        let starts = self.starts();
+        let starts = self.line_offsets();
         let whole = |at: &usize| starts[*at]..starts[*at] + self.lines[*at].text.len();
-        let mut parts: Vec<Correspondence> = self
-            .of_chunks
+        let mut parts: Vec<TextCorrespondence> = self
+            .chunk_lines
             .iter()
-            .map(|(removed, kept)| Correspondence {
+            .map(|(removed, kept)| TextCorrespondence {
                 new: Vec::new(),
                 old: removed.iter().map(whole).collect(),
                 nearby: kept.iter().map(whole).collect(),
@@ -187,12 +205,13 @@ impl<'l, 'c> Draft<'l, 'c> {
                 bytes.extend_from_slice(text);
                 (open, is_new) = (Some(ending), true);
             }
-            let Some(line) = self.lines.get(at).filter(|_| self.fates[at] != Fate::Removed) else {
+            let Some(line) = self.lines.get(at).filter(|_| self.fates[at] != LineFate::Removed)
+            else {
                 continue;
             };
             bytes.extend_from_slice(open.take().unwrap_or_default());
             let kept = bytes.len()..bytes.len() + line.text.len();
-            parts.push(Correspondence::between(whole(&at), kept));
+            parts.push(TextCorrespondence::one_to_one(whole(&at), kept));
             bytes.extend_from_slice(line.text);
             let is_open = line.ending.is_empty();
             bytes.extend_from_slice(line.ending);
@@ -206,9 +225,9 @@ impl<'l, 'c> Draft<'l, 'c> {
     }
 
     /// The byte offset of each line.
-    fn starts(&self) -> Vec<usize> {
+    fn line_offsets(&self) -> Vec<usize> {
         let mut next = 0;
-        let start = |line: &Line<'_>| {
+        let start = |line: &FileLine<'_>| {
             let start = next;
             next += line.text.len() + line.ending.len();
             start
@@ -220,7 +239,7 @@ impl<'l, 'c> Draft<'l, 'c> {
     fn ending_at(&self, at: usize) -> &'l [u8] {
         let above = at.checked_sub(1).and_then(|above| self.lines.get(above));
         let near = above.into_iter().chain(self.lines.get(at)).map(|line| line.ending);
-        near.into_iter().find(|ending| !ending.is_empty()).unwrap_or(self.usual.as_bytes())
+        near.into_iter().find(|ending| !ending.is_empty()).unwrap_or(self.default_ending.as_bytes())
     }
 }
 
@@ -228,14 +247,16 @@ impl<'l, 'c> Draft<'l, 'c> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::envelope::{Deed, parse};
+    use super::super::parser::{SectionAction, parse_patch};
     use super::*;
     use crate::base::error::Kind;
 
-    fn patched(content: &[u8], body: &str) -> Result<Applied, ToolError> {
+    fn patched(content: &[u8], body: &str) -> Result<PatchedContent, ToolError> {
         let patch = format!("*** Begin Patch\n*** Update File: f\n{body}*** End Patch\n");
-        match parse(&patch).unwrap().remove(0).deed {
-            Deed::Update { chunks, .. } => apply(content, &chunks, &Secrets::default()),
+        match parse_patch(&patch).unwrap().remove(0).action {
+            SectionAction::Update { chunks, .. } => {
+                apply_chunks(content, &chunks, &Secrets::default())
+            }
             _ => unreachable!(),
         }
     }
@@ -362,9 +383,9 @@ mod tests {
         ) {
             let body: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();
             let patch = format!("*** Begin Patch\n*** Update File: f\n{body}*** End Patch\n");
-            let Ok(mut sections) = parse(&patch) else { return Ok(()) };
-            let Deed::Update { chunks, .. } = sections.remove(0).deed else { unreachable!() };
-            if let Ok(applied) = apply(&content, &chunks, &Secrets::default()) {
+            let Ok(mut sections) = parse_patch(&patch) else { return Ok(()) };
+            let SectionAction::Update { chunks, .. } = sections.remove(0).action else { unreachable!() };
+            if let Ok(applied) = apply_chunks(&content, &chunks, &Secrets::default()) {
                 let count = |bytes: &[u8], byte| memchr::memchr_iter(byte, bytes).count();
                 for byte in [b'a', b'b', 0xe9, 0] {
                     prop_assert!(count(&applied.bytes, byte) <= count(&content, byte));

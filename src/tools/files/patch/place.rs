@@ -9,38 +9,38 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::super::hint::hint;
-use super::envelope::{Chunk, Line, Mark};
+use super::super::similar_line::find_similar_line;
+use super::parser::{LineMark, PatchChunk, PatchLine};
 use crate::base::error::Kind;
-use crate::base::text::first_chars;
+use crate::base::text::truncate_chars;
 use crate::base::tool_error::ToolError;
 
 /// How many places are listed in an error.
-const TOLD_PLACES: usize = 20;
+const MAX_NAMED_PLACES: usize = 20;
 /// The maximum number of anchors of a chunk; each is searched in the whole file.
-const MOST_ANCHORS: usize = 64;
+const MAX_ANCHORS: usize = 64;
 /// How many characters of an anchor are shown in an error.
-const SHOWN_ANCHOR: usize = 80;
+const MAX_ANCHOR_CHARS: usize = 80;
 
 /// The place of a chunk in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place<'c> {
+pub struct ChunkPlace<'c> {
     /// The first line, from 0.
     pub start: usize,
     /// The chunk's lines without blank separator lines around them.
-    pub lines: &'c [Line],
+    pub lines: &'c [PatchLine],
     /// What was ignored to find it, if it did not match exactly.
-    pub looked_away: Option<&'static str>,
+    pub ignored: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sight {
+enum LineMatching {
     Exact,
     NoTrailingBlanks,
     PlainPunctuation,
 }
 
-impl Sight {
+impl LineMatching {
     const ALL: [Self; 3] = [Self::Exact, Self::NoTrailingBlanks, Self::PlainPunctuation];
 
     /// The key by which two lines are compared.
@@ -49,13 +49,13 @@ impl Sight {
             Self::Exact => line.into(),
             Self::NoTrailingBlanks => line.trim_ascii_end().into(),
             Self::PlainPunctuation => {
-                let plain = plain(line).map(String::into_bytes);
+                let plain = plain_punctuation(line).map(String::into_bytes);
                 plain.map_or_else(|| line.trim_ascii_end().into(), Cow::Owned)
             }
         }
     }
 
-    fn looked_away(self) -> Option<&'static str> {
+    fn ignored(self) -> Option<&'static str> {
         match self {
             Self::Exact => None,
             Self::NoTrailingBlanks => Some("blanks at the ends of lines"),
@@ -65,7 +65,7 @@ impl Sight {
 }
 
 /// A line with plain quotes, dashes and blanks; `None` if it is ASCII or not UTF-8.
-fn plain(line: &[u8]) -> Option<String> {
+fn plain_punctuation(line: &[u8]) -> Option<String> {
     if line.is_ascii() {
         return None;
     }
@@ -80,9 +80,12 @@ fn plain(line: &[u8]) -> Option<String> {
 }
 
 /// Finds the only place that a chunk matches.
-pub fn locate<'c>(lines: &[&[u8]], chunk: &'c Chunk) -> Result<Place<'c>, ToolError> {
+pub fn locate_chunk<'c>(
+    lines: &[&[u8]],
+    chunk: &'c PatchChunk,
+) -> Result<ChunkPlace<'c>, ToolError> {
     let whole = chunk.lines.as_slice();
-    let is_bare = |line: &Line| line.mark == Mark::Bare;
+    let is_bare = |line: &PatchLine| line.mark == LineMark::Blank;
     let tail = whole.iter().rev().take_while(|line| is_bare(line)).count();
     let head = whole.iter().take_while(|line| is_bare(line)).count();
     let mut readings = vec![whole];
@@ -92,14 +95,15 @@ pub fn locate<'c>(lines: &[&[u8]], chunk: &'c Chunk) -> Result<Place<'c>, ToolEr
     if head > 0 && head < whole.len() {
         readings.push(&whole[head..whole.len() - tail]);
     }
-    if chunk.anchors.len() > MOST_ANCHORS {
+    if chunk.anchors.len() > MAX_ANCHORS {
         let message =
             format!("the chunk at line {} of the patch has too many anchors", chunk.number);
-        return Err(ToolError::invalid(message).next("name the one or two lines above the change"));
+        return Err(ToolError::invalid_args(message)
+            .with_next_action("name the one or two lines above the change"));
     }
-    let anchors = anchored(lines, chunk)?;
+    let anchors = anchor_starts(lines, chunk)?;
     for reading in readings {
-        if let Some(place) = read_as(lines, chunk, reading, anchors.as_deref())? {
+        if let Some(place) = locate_lines(lines, chunk, reading, anchors.as_deref())? {
             return Ok(place);
         }
     }
@@ -107,34 +111,38 @@ pub fn locate<'c>(lines: &[&[u8]], chunk: &'c Chunk) -> Result<Place<'c>, ToolEr
 }
 
 /// The lines that a chunk expects to find.
-fn old(lines: &[Line]) -> Vec<&[u8]> {
-    lines.iter().filter(|line| line.mark != Mark::Add).map(|line| line.text.as_bytes()).collect()
+fn expected_lines(lines: &[PatchLine]) -> Vec<&[u8]> {
+    lines
+        .iter()
+        .filter(|line| line.mark != LineMark::Add)
+        .map(|line| line.text.as_bytes())
+        .collect()
 }
 
-fn read_as<'c>(
+fn locate_lines<'c>(
     lines: &[&[u8]],
-    chunk: &Chunk,
-    reading: &'c [Line],
+    chunk: &PatchChunk,
+    reading: &'c [PatchLine],
     anchors: Option<&[usize]>,
-) -> Result<Option<Place<'c>>, ToolError> {
-    let old = old(reading);
-    let place = |start, sight: Sight| {
-        Ok(Some(Place { start, lines: reading, looked_away: sight.looked_away() }))
+) -> Result<Option<ChunkPlace<'c>>, ToolError> {
+    let old = expected_lines(reading);
+    let place = |start, matching: LineMatching| {
+        Ok(Some(ChunkPlace { start, lines: reading, ignored: matching.ignored() }))
     };
     if old.is_empty() {
         let is_free = lines.is_empty() || chunk.is_at_end;
         if is_free && anchors.is_none() {
-            return place(lines.len(), Sight::Exact);
+            return place(lines.len(), LineMatching::Exact);
         }
-        return Err(nowhere(chunk));
+        return Err(no_place(chunk));
     }
-    for sight in Sight::ALL {
-        let matches = matches(lines, &old, sight);
+    for matching in LineMatching::ALL {
+        let matches = find_matches(lines, &old, matching);
         if chunk.is_at_end
             && let Some(last) = matches.last().copied()
             && lines[last + old.len()..].iter().all(|line| line.trim_ascii().is_empty())
         {
-            return place(last, sight);
+            return place(last, matching);
         }
         let places: BTreeSet<usize> = match anchors {
             None => matches.into_iter().collect(),
@@ -146,7 +154,7 @@ fn read_as<'c>(
         };
         match places.first() {
             None => {}
-            Some(only) if places.len() == 1 => return place(*only, sight),
+            Some(only) if places.len() == 1 => return place(*only, matching),
             Some(_) => return Err(not_unique(chunk, &places)),
         }
     }
@@ -155,13 +163,13 @@ fn read_as<'c>(
 
 /// The positions at which all wanted lines follow each other; none if there are no wanted lines. Linear
 /// time, also if the wanted lines repeat themselves (Knuth-Morris-Pratt).
-fn matches(lines: &[&[u8]], wanted: &[&[u8]], sight: Sight) -> Vec<usize> {
-    let wanted: Vec<Cow<'_, [u8]>> = wanted.iter().map(|line| sight.key(line)).collect();
+fn find_matches(lines: &[&[u8]], wanted: &[&[u8]], matching: LineMatching) -> Vec<usize> {
+    let wanted: Vec<Cow<'_, [u8]>> = wanted.iter().map(|line| matching.key(line)).collect();
     let Some(most) = wanted.len().checked_sub(1) else { return Vec::new() };
     // The failure function: how many lines still match if the line after this one does not.
     let mut behind: Vec<usize> = vec![0];
     for line in &wanted[1..] {
-        let fits = fitting(&wanted, &behind, behind.last().copied().unwrap_or(0), line);
+        let fits = matched_prefix(&wanted, &behind, behind.last().copied().unwrap_or(0), line);
         behind.push(fits);
     }
     let mut found = Vec::new();
@@ -170,7 +178,7 @@ fn matches(lines: &[&[u8]], wanted: &[&[u8]], sight: Sight) -> Vec<usize> {
         if fits == wanted.len() {
             fits = behind[most];
         }
-        fits = fitting(&wanted, &behind, fits, &sight.key(line));
+        fits = matched_prefix(&wanted, &behind, fits, &matching.key(line));
         if fits == wanted.len() {
             found.push(at - most);
         }
@@ -179,7 +187,12 @@ fn matches(lines: &[&[u8]], wanted: &[&[u8]], sight: Sight) -> Vec<usize> {
 }
 
 /// How many wanted lines match up to this line, if `fits` matched before it.
-fn fitting(wanted: &[Cow<'_, [u8]>], behind: &[usize], mut fits: usize, line: &[u8]) -> usize {
+fn matched_prefix(
+    wanted: &[Cow<'_, [u8]>],
+    behind: &[usize],
+    mut fits: usize,
+    line: &[u8],
+) -> usize {
     while fits > 0 && *wanted[fits] != *line {
         fits = behind[fits - 1];
     }
@@ -187,7 +200,7 @@ fn fitting(wanted: &[Cow<'_, [u8]>], behind: &[usize], mut fits: usize, line: &[
 }
 
 /// The possible lines of the innermost anchor: for each line of the outer one, the first match below.
-fn anchored(lines: &[&[u8]], chunk: &Chunk) -> Result<Option<Vec<usize>>, ToolError> {
+fn anchor_starts(lines: &[&[u8]], chunk: &PatchChunk) -> Result<Option<Vec<usize>>, ToolError> {
     let mut starts: Option<Vec<usize>> = None;
     for anchor in &chunk.anchors {
         let found = anchor_lines(lines, anchor);
@@ -210,8 +223,8 @@ fn anchored(lines: &[&[u8]], chunk: &Chunk) -> Result<Option<Vec<usize>>, ToolEr
 /// The lines that an anchor matches: whole lines, else lines that contain it.
 fn anchor_lines(lines: &[&[u8]], anchor: &str) -> Vec<usize> {
     let anchor = anchor.as_bytes();
-    let whole = |sight: Sight| matches(lines, &[anchor], sight);
-    let found = Sight::ALL.into_iter().map(whole).find(|found| !found.is_empty());
+    let whole = |matching: LineMatching| find_matches(lines, &[anchor], matching);
+    let found = LineMatching::ALL.into_iter().map(whole).find(|found| !found.is_empty());
     found.unwrap_or_else(|| {
         let finder = memchr::memmem::Finder::new(anchor.trim_ascii());
         let holds = |line: &&[u8]| finder.find(line).is_some();
@@ -220,58 +233,64 @@ fn anchor_lines(lines: &[&[u8]], anchor: &str) -> Vec<usize> {
     })
 }
 
-fn not_unique(chunk: &Chunk, places: &BTreeSet<usize>) -> ToolError {
+fn not_unique(chunk: &PatchChunk, places: &BTreeSet<usize>) -> ToolError {
     let (number, count) = (chunk.number, places.len());
-    let told: Vec<usize> = places.iter().take(TOLD_PLACES).map(|at| at + 1).collect();
+    let told: Vec<usize> = places.iter().take(MAX_NAMED_PLACES).map(|at| at + 1).collect();
     let named: Vec<String> = told.iter().map(usize::to_string).collect();
-    let more = if count > TOLD_PLACES { ", …" } else { "" };
+    let more = if count > MAX_NAMED_PLACES { ", …" } else { "" };
     let message = format!(
         "the chunk at line {number} of the patch fits {count} places, at lines {}{more}",
         named.join(", ")
     );
     ToolError::new(Kind::NotUnique, message)
-        .details(json!({"count": count, "lines": told, "patch_line": number}))
-        .next("add context lines, or an `@@` with a line above the change that occurs once")
+        .with_details(json!({"count": count, "lines": told, "patch_line": number}))
+        .with_next_action(
+            "add context lines, or an `@@` with a line above the change that occurs once",
+        )
 }
 
-fn nowhere(chunk: &Chunk) -> ToolError {
+fn no_place(chunk: &PatchChunk) -> ToolError {
     let number = chunk.number;
     let message = format!("the chunk at line {number} of the patch does not say where to add");
-    ToolError::invalid(message)
-        .details(json!({ "patch_line": number }))
-        .next("add a context line, or `*** End of File` behind it to append")
+    ToolError::invalid_args(message)
+        .with_details(json!({ "patch_line": number }))
+        .with_next_action("add a context line, or `*** End of File` behind it to append")
 }
 
-fn no_anchor(lines: &[&[u8]], chunk: &Chunk, anchor: &str) -> ToolError {
-    let (shown, number) = (first_chars(anchor, SHOWN_ANCHOR), chunk.number);
+fn no_anchor(lines: &[&[u8]], chunk: &PatchChunk, anchor: &str) -> ToolError {
+    let (shown, number) = (truncate_chars(anchor, MAX_ANCHOR_CHARS), chunk.number);
     let message = format!("the anchor `{shown}` of the chunk at line {number} is not in the file");
     with_hint(ToolError::new(Kind::NoMatch, message), lines, anchor)
 }
 
-fn no_match(lines: &[&[u8]], chunk: &Chunk) -> ToolError {
+fn no_match(lines: &[&[u8]], chunk: &PatchChunk) -> ToolError {
     let number = chunk.number;
     let below = if chunk.anchors.is_empty() { "" } else { " below its anchor" };
     let message = format!("the chunk at line {number} of the patch does not fit{below}");
-    let error = ToolError::new(Kind::NoMatch, message).details(json!({ "patch_line": number }));
-    let kept = |line: &&Line| line.mark != Mark::Remove;
+    let error =
+        ToolError::new(Kind::NoMatch, message).with_details(json!({ "patch_line": number }));
+    let kept = |line: &&PatchLine| line.mark != LineMark::Remove;
     let new: Vec<&[u8]> =
         chunk.lines.iter().filter(kept).map(|line| line.text.as_bytes()).collect();
-    let has_added = chunk.lines.iter().any(|line| line.mark == Mark::Add);
-    let at = matches(lines, &new, Sight::Exact).first().map(|at| at + 1);
+    let has_added = chunk.lines.iter().any(|line| line.mark == LineMark::Add);
+    let at = find_matches(lines, &new, LineMatching::Exact).first().map(|at| at + 1);
     if let Some(line) = at.filter(|_| has_added) {
-        return error.next(format!("it is already there, at line {line}; read the file"));
+        return error
+            .with_next_action(format!("it is already there, at line {line}; read the file"));
     }
-    let old = old(&chunk.lines).join(&b'\n');
+    let old = expected_lines(&chunk.lines).join(&b'\n');
     with_hint(error, lines, &String::from_utf8_lossy(&old))
 }
 
 fn with_hint(error: ToolError, lines: &[&[u8]], wanted: &str) -> ToolError {
     let text = lines.join(&b'\n');
-    match hint(&String::from_utf8_lossy(&text), wanted) {
+    match find_similar_line(&String::from_utf8_lossy(&text), wanted) {
         Some((line, found, reason)) => {
-            error.next(format!("line {line} {reason}: {found:?}; copy it exactly"))
+            error.with_next_action(format!("line {line} {reason}: {found:?}; copy it exactly"))
         }
-        None => error.next("read the file and copy its lines exactly, without line numbers"),
+        None => {
+            error.with_next_action("read the file and copy its lines exactly, without line numbers")
+        }
     }
 }
 
@@ -281,8 +300,8 @@ mod tests {
 
     use super::*;
 
-    fn naive(lines: &[&[u8]], wanted: &[&[u8]], sight: Sight) -> Vec<usize> {
-        let same = |(one, other): (&&[u8], &&[u8])| sight.key(one) == sight.key(other);
+    fn naive(lines: &[&[u8]], wanted: &[&[u8]], matching: LineMatching) -> Vec<usize> {
+        let same = |(one, other): (&&[u8], &&[u8])| matching.key(one) == matching.key(other);
         let windows = lines.windows(wanted.len()).enumerate();
         let fits = windows.filter(|(_, window)| window.iter().zip(wanted).all(same));
         fits.map(|(at, _)| at).collect()
@@ -300,8 +319,8 @@ mod tests {
             let (lines, wanted) = (bytes(&lines), bytes(&wanted));
             let lines: Vec<&[u8]> = lines.iter().map(Vec::as_slice).collect();
             let wanted: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
-            for sight in Sight::ALL {
-                prop_assert_eq!(matches(&lines, &wanted, sight), naive(&lines, &wanted, sight));
+            for matching in LineMatching::ALL {
+                prop_assert_eq!(find_matches(&lines, &wanted, matching), naive(&lines, &wanted, matching));
             }
         }
     }
@@ -310,9 +329,9 @@ mod tests {
     fn lines_that_repeat_themselves_cost_no_more_than_others() {
         let same: Vec<&[u8]> = vec!["“a”".as_bytes(); 200_000];
         let mut wanted = same[..20_000].to_vec();
-        assert_eq!(matches(&same, &wanted, Sight::PlainPunctuation).len(), 180_001);
+        assert_eq!(find_matches(&same, &wanted, LineMatching::PlainPunctuation).len(), 180_001);
         wanted.push(b"b");
         // Line by line this would be some thousand million comparisons.
-        assert!(matches(&same, &wanted, Sight::PlainPunctuation).is_empty());
+        assert!(find_matches(&same, &wanted, LineMatching::PlainPunctuation).is_empty());
     }
 }

@@ -6,12 +6,12 @@ use super::*;
 
 /// What a person may do between two calls.
 #[derive(Debug, Clone)]
-enum Step {
+enum ApprovalStep {
     Answer {
         call: usize,
         session: usize,
         project: usize,
-        answer: Answer,
+        answer: PermissionAnswer,
     },
     /// Forgets a project's approvals.
     Forget {
@@ -29,16 +29,16 @@ fn call(which: usize) -> (Value, bool) {
     (json!({ "command": commands[which] }), which == 2)
 }
 
-fn subject(which: usize, project: &Path) -> Subject {
+fn subject(which: usize, project: &Path) -> ApprovalSubject {
     let (args, network) = call(which);
     let command = args["command"].as_str().unwrap().to_owned();
-    Subject {
+    ApprovalSubject {
         tool: "bash".into(),
-        digest: digest("bash", &args, &[], &project.display().to_string()),
+        digest: approval_digest("bash", &args, &[], &project.display().to_string()),
         summary: format!("run {command}"),
         command: Some(command),
         network,
-        is_unheld: false,
+        is_unsandboxed: false,
         may_last: true,
         kind: None,
     }
@@ -52,50 +52,52 @@ fn session(which: usize) -> SessionId {
     SessionId::parse(["20261116T101112-abcdef", "20261116T101112-abcde0"][which]).unwrap()
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ApprovalStep> {
     let answer = prop_oneof![
-        Just(Answer::Once),
-        Just(Answer::Session),
-        Just(Answer::SessionTool),
-        Just(Answer::SessionEdits),
-        Just(Answer::Project),
-        Just(Answer::Prefix),
-        Just(Answer::No),
+        Just(PermissionAnswer::Once),
+        Just(PermissionAnswer::Session),
+        Just(PermissionAnswer::SessionTool),
+        Just(PermissionAnswer::SessionEdits),
+        Just(PermissionAnswer::Project),
+        Just(PermissionAnswer::Prefix),
+        Just(PermissionAnswer::No),
     ];
     prop_oneof![
         8 => (0..CALLS, 0..2usize, 0..2usize, answer)
-            .prop_map(|(call, session, project, answer)| Step::Answer { call, session, project, answer }),
-        1 => (0..2usize).prop_map(|project| Step::Forget { project }),
-        1 => Just(Step::Restart),
+            .prop_map(|(call, session, project, answer)| ApprovalStep::Answer { call, session, project, answer }),
+        1 => (0..2usize).prop_map(|project| ApprovalStep::Forget { project }),
+        1 => Just(ApprovalStep::Restart),
     ]
 }
 
 /// A naive model of what approvals mean.
 #[derive(Default)]
-struct Model {
+struct ApprovalModel {
     sessions: HashSet<(usize, usize, usize)>,
     exact: HashSet<(usize, usize)>,
     /// Project, prefix, and whether it may use the network.
     prefixes: HashSet<(usize, &'static str, bool)>,
 }
 
-impl Model {
+impl ApprovalModel {
     fn prefix_of(call: usize) -> Option<&'static str> {
         [Some("cargo test"), Some("cargo test"), Some("cargo build"), Some("rm"), None, None][call]
     }
 
-    fn take(&mut self, step: &Step) {
+    fn apply_step(&mut self, step: &ApprovalStep) {
         match step {
-            Step::Answer { call, session, project, answer } => match answer {
-                Answer::Once | Answer::No => {}
+            ApprovalStep::Answer { call, session, project, answer } => match answer {
+                PermissionAnswer::Once | PermissionAnswer::No => {}
                 // A command is of no kind, so these are about exactly this call.
-                Answer::Session | Answer::SessionTool | Answer::SessionEdits => {
+                PermissionAnswer::Session
+                | PermissionAnswer::SessionTool
+                | PermissionAnswer::SessionEdits => {
                     self.sessions.insert((*session, *project, *call));
                 }
-                Answer::Project => {
+                PermissionAnswer::Project => {
                     self.exact.insert((*project, *call));
                 }
-                Answer::Prefix => match Self::prefix_of(*call) {
+                PermissionAnswer::Prefix => match Self::prefix_of(*call) {
                     Some(prefix) => {
                         self.prefixes.insert((*project, prefix, *call == 2));
                     }
@@ -104,11 +106,11 @@ impl Model {
                     }
                 },
             },
-            Step::Forget { project } => {
+            ApprovalStep::Forget { project } => {
                 self.exact.retain(|(own, _)| own != project);
                 self.prefixes.retain(|(own, ..)| own != project);
             }
-            Step::Restart => self.sessions.clear(),
+            ApprovalStep::Restart => self.sessions.clear(),
         }
     }
 
@@ -132,20 +134,20 @@ proptest! {
     fn approvals_do_what_was_said(steps in proptest::collection::vec(step(), 1..12)) {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::new(folder.path());
-        let mut approvals = Approvals::new(&home);
-        let mut model = Model::default();
+        let mut approvals = ApprovalStore::new(&home);
+        let mut model = ApprovalModel::default();
         for step in &steps {
-            model.take(step);
+            model.apply_step(step);
             match step {
-                Step::Answer { call, session: own, project: place, answer } => {
+                ApprovalStep::Answer { call, session: own, project: place, answer } => {
                     let place = project(*place);
                     let subject = subject(*call, &place);
                     approvals.remember(&session(*own), &place, &subject, *answer).unwrap();
                 }
-                Step::Forget { project: place } => {
-                    approvals.forget(|approval| approval.project == project(*place)).unwrap();
+                ApprovalStep::Forget { project: place } => {
+                    approvals.remove(|approval| approval.project == project(*place)).unwrap();
                 }
-                Step::Restart => approvals = Approvals::new(&home),
+                ApprovalStep::Restart => approvals = ApprovalStore::new(&home),
             }
             for call in 0..CALLS {
                 for (own, place) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -166,25 +168,25 @@ proptest! {
         other in ".{1,12}",
     ) {
         let args = json!({ "a": text, "b": [1, { "y": 2, "x": text }] });
-        let own = digest(&tool, &args, std::slice::from_ref(&path), &directory);
+        let own = approval_digest(&tool, &args, std::slice::from_ref(&path), &directory);
         let same = json!({ "b": [1, { "x": text, "y": 2 }], "a": text });
-        prop_assert_eq!(&own, &digest(&tool, &same, std::slice::from_ref(&path), &directory));
+        prop_assert_eq!(&own, &approval_digest(&tool, &same, std::slice::from_ref(&path), &directory));
         let more = format!("{text}{other}");
-        prop_assert_ne!(&own, &digest(&tool, &json!({ "a": more }), std::slice::from_ref(&path), &directory));
-        prop_assert_ne!(&own, &digest(&format!("{tool}x"), &args, std::slice::from_ref(&path), &directory));
-        prop_assert_ne!(&own, &digest(&tool, &args, &[format!("{path}x")], &directory));
-        prop_assert_ne!(&own, &digest(&tool, &args, &[path.clone(), path.clone()], &directory));
-        prop_assert_ne!(&own, &digest(&tool, &args, &[path], &format!("{directory}x")));
+        prop_assert_ne!(&own, &approval_digest(&tool, &json!({ "a": more }), std::slice::from_ref(&path), &directory));
+        prop_assert_ne!(&own, &approval_digest(&format!("{tool}x"), &args, std::slice::from_ref(&path), &directory));
+        prop_assert_ne!(&own, &approval_digest(&tool, &args, &[format!("{path}x")], &directory));
+        prop_assert_ne!(&own, &approval_digest(&tool, &args, &[path.clone(), path.clone()], &directory));
+        prop_assert_ne!(&own, &approval_digest(&tool, &args, &[path], &format!("{directory}x")));
     }
 }
 
 #[test]
 fn a_file_that_cannot_be_kept_still_means_this_session() {
-    let approvals = Approvals::new(&Home::new("/proc/nowhere"));
+    let approvals = ApprovalStore::new(&Home::new("/proc/nowhere"));
     let (here, own) = (project(0), session(0));
     let subject = subject(0, &here);
-    assert!(approvals.remember(&own, &here, &subject, Answer::Project).is_err());
-    assert_eq!(approvals.find(&own, &here, &subject), Some(Memory::Session));
+    assert!(approvals.remember(&own, &here, &subject, PermissionAnswer::Project).is_err());
+    assert_eq!(approvals.find(&own, &here, &subject), Some(ApprovalSource::Session));
     assert_eq!(approvals.find(&session(1), &here, &subject), None);
 }
 
@@ -192,30 +194,30 @@ fn a_file_that_cannot_be_kept_still_means_this_session() {
 fn a_damaged_file_allows_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let home = Home::new(folder.path());
-    let approvals = Approvals::new(&home);
+    let approvals = ApprovalStore::new(&home);
     let (here, own) = (project(0), session(0));
-    approvals.remember(&own, &here, &subject(0, &here), Answer::Prefix).unwrap();
-    assert_eq!(approvals.find(&own, &here, &subject(1, &here)), Some(Memory::Prefix));
-    let text = std::fs::read_to_string(home.permissions()).unwrap();
-    std::fs::write(home.permissions(), text.replace("cargo", "\u{0}")).unwrap();
+    approvals.remember(&own, &here, &subject(0, &here), PermissionAnswer::Prefix).unwrap();
+    assert_eq!(approvals.find(&own, &here, &subject(1, &here)), Some(ApprovalSource::Prefix));
+    let text = std::fs::read_to_string(home.permissions_file()).unwrap();
+    std::fs::write(home.permissions_file(), text.replace("cargo", "\u{0}")).unwrap();
     assert_eq!(approvals.find(&own, &here, &subject(1, &here)), None);
 }
 
 #[test]
 fn what_was_allowed_in_a_sandbox_is_asked_again_without_one() {
     let folder = tempfile::tempdir().unwrap();
-    let approvals = Approvals::new(&Home::new(folder.path()));
+    let approvals = ApprovalStore::new(&Home::new(folder.path()));
     let project = Path::new("/p");
     let session = SessionId::parse("20261116T101112-abcdef").unwrap();
     let held = subject(0, project);
-    let unheld = Subject { is_unheld: true, ..held.clone() };
-    for answer in [Answer::Project, Answer::Prefix] {
+    let unheld = ApprovalSubject { is_unsandboxed: true, ..held.clone() };
+    for answer in [PermissionAnswer::Project, PermissionAnswer::Prefix] {
         approvals.remember(&session, project, &held, answer).unwrap();
         assert!(approvals.find(&session, project, &held).is_some());
         assert_eq!(approvals.find(&session, project, &unheld), None);
     }
-    approvals.remember(&session, project, &unheld, Answer::Prefix).unwrap();
-    assert_eq!(approvals.find(&session, project, &unheld), Some(Memory::Prefix));
+    approvals.remember(&session, project, &unheld, PermissionAnswer::Prefix).unwrap();
+    assert_eq!(approvals.find(&session, project, &unheld), Some(ApprovalSource::Prefix));
     assert!(approvals.find(&session, project, &held).is_some());
 }
 
@@ -223,9 +225,9 @@ fn what_was_allowed_in_a_sandbox_is_asked_again_without_one() {
 fn a_kind_of_calls_is_allowed_in_one_session_and_no_other_kind_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let home = Home::new(folder.path());
-    let approvals = Approvals::new(&home);
+    let approvals = ApprovalStore::new(&home);
     let (own, other, here) = (session(0), session(1), project(0));
-    let of_kind = |number: u32, kind: Option<CallKind>| Subject {
+    let of_kind = |number: u32, kind: Option<CallKind>| ApprovalSubject {
         digest: number.to_string(),
         command: None,
         kind,
@@ -234,12 +236,14 @@ fn a_kind_of_calls_is_allowed_in_one_session_and_no_other_kind_with_it() {
     let tool = |name: &str, identity: &str| {
         Some(CallKind::McpTool { name: name.into(), identity: identity.into() })
     };
-    let find = |session: &SessionId, subject: &Subject| approvals.find(session, &here, subject);
-    let keep =
-        |subject: &Subject, answer| approvals.remember(&own, &here, subject, answer).unwrap();
-    keep(&of_kind(1, tool("mcp__s__look", "a")), Answer::SessionTool);
+    let find =
+        |session: &SessionId, subject: &ApprovalSubject| approvals.find(session, &here, subject);
+    let keep = |subject: &ApprovalSubject, answer| {
+        approvals.remember(&own, &here, subject, answer).unwrap()
+    };
+    keep(&of_kind(1, tool("mcp__s__look", "a")), PermissionAnswer::SessionTool);
     let table = [
-        (tool("mcp__s__look", "a"), Some(Memory::SessionTool)),
+        (tool("mcp__s__look", "a"), Some(ApprovalSource::SessionTool)),
         (tool("mcp__s__drop", "a"), None),
         (tool("mcp__s__look", "b"), None),
         (Some(CallKind::Edits), None),
@@ -250,14 +254,14 @@ fn a_kind_of_calls_is_allowed_in_one_session_and_no_other_kind_with_it() {
         assert_eq!(find(&own, &subject), expected, "{subject:?}");
         assert_eq!(find(&other, &subject), None);
     }
-    keep(&of_kind(3, Some(CallKind::Edits)), Answer::SessionEdits);
-    assert_eq!(find(&own, &of_kind(4, Some(CallKind::Edits))), Some(Memory::SessionEdits));
+    keep(&of_kind(3, Some(CallKind::Edits)), PermissionAnswer::SessionEdits);
+    assert_eq!(find(&own, &of_kind(4, Some(CallKind::Edits))), Some(ApprovalSource::SessionEdits));
     assert_eq!(find(&own, &of_kind(4, None)), None, "a command is no edit");
     // An answer that does not fit the call allows exactly this call.
-    keep(&of_kind(5, None), Answer::SessionEdits);
-    assert_eq!(find(&own, &of_kind(5, None)), Some(Memory::Session));
+    keep(&of_kind(5, None), PermissionAnswer::SessionEdits);
+    assert_eq!(find(&own, &of_kind(5, None)), Some(ApprovalSource::Session));
     assert_eq!(find(&own, &of_kind(6, None)), None);
-    keep(&of_kind(7, tool("mcp__s__drop", "a")), Answer::SessionEdits);
+    keep(&of_kind(7, tool("mcp__s__drop", "a")), PermissionAnswer::SessionEdits);
     assert_eq!(find(&own, &of_kind(8, tool("mcp__s__drop", "a"))), None);
     assert!(approvals.list(None).unwrap().is_empty(), "nothing of it is kept on the disk");
 }

@@ -4,25 +4,25 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::case::{Case, Probe, Scene, Topic, case, turn};
-use crate::support::editor::Editor;
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, JudgedClient, case, turn};
+use crate::support::acp_client::AcpClient;
 
-pub const TOPIC: Topic = Topic::new("authentication", CASES);
+pub const TOPIC: ConformanceTopic = ConformanceTopic::new("authentication", CASES);
 
 /// A process of somebody who has neither a key nor a subscription.
-fn stranger(scene: &Scene) -> Probe {
-    let mut command: Command = scene.stage.command(&["acp"]);
+fn signed_out_client(scene: &CaseEnv) -> JudgedClient {
+    let mut command: Command = scene.env.command(&["acp"]);
     command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
-    let mut probe = Probe::of(Editor::spawn(&mut command));
+    let mut probe = JudgedClient::new(AcpClient::spawn(&mut command));
     probe.initialize(json!({}));
     probe
 }
 
-fn new_session(scene: &Scene) -> Value {
-    json!({"cwd": scene.stage.workspace(), "mcpServers": []})
+fn new_session(scene: &CaseEnv) -> Value {
+    json!({"cwd": scene.env.workspace(), "mcpServers": []})
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("a way that was not offered is refused", |scene| {
         for method in ["carrier pigeon", "", "chatgpt-terminal"] {
             let error = scene.probe.call("authenticate", json!({"methodId": method})).unwrap_err();
@@ -31,7 +31,7 @@ const CASES: &[Case] = &[
     }),
     case("a way that is not named is refused", |scene| {
         for params in [json!({}), json!({"methodId": 3}), json!({"methodId": null}), Value::Null] {
-            let error = scene.probe.odd("authenticate", &params).unwrap_err();
+            let error = scene.probe.send_invalid("authenticate", &params).unwrap_err();
             assert_eq!(error["code"], -32_602, "{params}: {error}");
         }
     }),
@@ -41,14 +41,14 @@ const CASES: &[Case] = &[
         scene.session();
     }),
     case("a key that is not there does not", |scene| {
-        let mut stranger = stranger(scene);
+        let mut stranger = signed_out_client(scene);
         let way = json!({"methodId": "openai-api-key"});
         let error = stranger.call("authenticate", way).unwrap_err();
         assert_eq!(error["code"], -32_000, "{error}");
         assert!(error["message"].as_str().unwrap().contains("OPENAI_API_KEY"), "{error}");
     }),
     case("whoever is not signed in is told so at the door", |scene| {
-        let mut stranger = stranger(scene);
+        let mut stranger = signed_out_client(scene);
         let error = stranger.call("session/new", new_session(scene)).unwrap_err();
         assert_eq!(error["code"], -32_000, "{error}");
         stranger.still_answers();
@@ -72,7 +72,7 @@ const CASES: &[Case] = &[
         assert_eq!(turn(&mut scene.probe, &session, "hello").stop(), "end_turn");
     }),
     case("the terminal way is a flag of the same command", |scene| {
-        let help = scene.stage.run(&["acp", "--help"]);
+        let help = scene.env.run(&["acp", "--help"]);
         assert!(help.expect_code(0).stdout.contains("--login"));
     }),
 ];

@@ -8,17 +8,17 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::case::{Probe, Scene, Topic, turn};
-use crate::mcp::web::{KEY, Web};
-use crate::support::desk::Desk;
-use crate::support::editor::{Editor, text_of};
-use crate::support::house::DEADLINE;
+use super::case::{CaseEnv, ConformanceTopic, JudgedClient, turn};
+use crate::mcp::web::{HttpMcpServer, KEY};
+use crate::support::acp_client::{AcpClient, joined_text};
+use crate::support::sign_in_env::SignInEnv;
+use crate::support::test_env::DEADLINE;
 
 /// The least of a picture.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
 
 /// What shows that a capability is kept.
-type Exercise = fn(&mut Scene);
+type Exercise = fn(&mut CaseEnv);
 
 const EXERCISES: &[(&str, Exercise)] = &[
     ("loadSession", |scene| {
@@ -32,7 +32,7 @@ const EXERCISES: &[(&str, Exercise)] = &[
             .iter()
             .map(|message| message["params"]["update"].clone())
             .collect();
-        assert_eq!(text_of(&told, "agent_message_chunk"), "answer");
+        assert_eq!(joined_text(&told, "agent_message_chunk"), "answer");
     }),
     ("promptCapabilities.image", |scene| {
         let image = json!({"type": "image", "mimeType": "image/png", "data": PNG});
@@ -41,17 +41,17 @@ const EXERCISES: &[(&str, Exercise)] = &[
     ("promptCapabilities.embeddedContext", |scene| {
         let resource = json!({"uri": "file:///w/embedded.txt", "text": "embedded words"});
         prompted(scene, &json!({"type": "resource", "resource": resource}), "say ok");
-        let requests = scene.stage.server.requests();
+        let requests = scene.env.server.requests();
         assert!(requests.iter().any(|request| request.body_text.contains("embedded words")));
     }),
     ("mcpCapabilities.http", |scene| {
-        let web = Web::start();
+        let web = HttpMcpServer::start();
         let key = json!({"name": "Authorization", "value": format!("Bearer {KEY}")});
         let server = json!({"type": "http", "name": "web", "url": web.url, "headers": [key]});
         let params = json!({"cwd": scene.workspace(), "mcpServers": [server]});
         let made = scene.probe.call("session/new", params).unwrap();
         scene.turn(made["sessionId"].as_str().unwrap(), "look » say seen");
-        let requests = scene.stage.server.requests();
+        let requests = scene.env.server.requests();
         let tools = &requests.last().unwrap().body["tools"];
         assert!(tools.to_string().contains("mcp__web__"), "{tools}");
     }),
@@ -74,7 +74,7 @@ const EXERCISES: &[(&str, Exercise)] = &[
         scene.turn(&session, "the flower is an aster » say noted");
         let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
         // Not a part of the stable schema, so it is not held against it.
-        let made = scene.probe.odd("session/fork", &params).unwrap();
+        let made = scene.probe.send_invalid("session/fork", &params).unwrap();
         let child = made["sessionId"].as_str().unwrap().to_owned();
         assert!(child != session && made["modes"].is_object(), "{made}");
         assert!(scene.turn(&child, "and? » repeat").text().contains("aster"));
@@ -84,7 +84,10 @@ const EXERCISES: &[(&str, Exercise)] = &[
             (&json!("session_fork"), &json!(session))
         );
         let unknown = json!({"sessionId": "20260101T000000-abcdef", "cwd": scene.workspace()});
-        assert_eq!(scene.probe.odd("session/fork", &unknown).unwrap_err()["code"], -32_002);
+        assert_eq!(
+            scene.probe.send_invalid("session/fork", &unknown).unwrap_err()["code"],
+            -32_002
+        );
     }),
     ("sessionCapabilities.close", |scene| {
         let session = scene.session();
@@ -115,50 +118,50 @@ const EXERCISES: &[(&str, Exercise)] = &[
 ];
 
 /// What shows that a way to sign in is one.
-type SigningIn = fn(&Desk);
+type SigningIn = fn(&SignInEnv);
 
 /// The same for ways to sign in, by their ids.
 const WAYS: &[(&str, SigningIn)] = &[
     ("chatgpt", |desk| {
-        let mut command = desk.pixir(&["acp"]);
+        let mut command = desk.command(&["acp"]);
         command.stderr(std::process::Stdio::null());
-        let mut probe = Probe::of(Editor::spawn(&mut command));
+        let mut probe = JudgedClient::new(AcpClient::spawn(&mut command));
         probe.initialize(json!({}));
         // Nobody opens a browser here, so it is taken back, and that is answered.
-        let id = probe.ask("authenticate", json!({"methodId": "chatgpt"}));
+        let id = probe.send_request("authenticate", json!({"methodId": "chatgpt"}));
         probe.notify("$/cancel_request", json!({"requestId": id}));
-        let error = probe.answer(id).unwrap_err();
+        let error = probe.wait_for_answer(id).unwrap_err();
         assert_eq!(error["code"], -32_800, "{error}");
     }),
     ("openai-api-key", |desk| {
-        let mut command = desk.pixir(&["acp"]);
+        let mut command = desk.command(&["acp"]);
         command.env("OPENAI_API_KEY", "sk-planted-key");
-        let mut probe = Probe::of(Editor::spawn(&mut command));
+        let mut probe = JudgedClient::new(AcpClient::spawn(&mut command));
         probe.initialize(json!({}));
         probe.call("authenticate", json!({"methodId": "openai-api-key"})).unwrap();
     }),
     ("chatgpt-terminal", |desk| {
         // The client runs the same command with the arguments of the method, in a terminal.
-        let mut command = desk.pixir(&["acp", "--login"]);
+        let mut command = desk.command(&["acp", "--login"]);
         let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let page = page_of(&mut child.stderr.take().unwrap());
         let redirect = header(&get(&page), "location");
         get(&redirect);
         assert!(child.wait().unwrap().success());
-        assert!(desk.auth().exists());
+        assert!(desk.auth_file().exists());
     }),
 ];
 
 /// What the model says to a block.
 #[track_caller]
-fn prompted(scene: &mut Scene, block: &Value, script: &str) -> String {
+fn prompted(scene: &mut CaseEnv, block: &Value, script: &str) -> String {
     let session = scene.session();
     let text = json!({"type": "text", "text": format!("look » {script}")});
     scene.probe.drain();
     let params = json!({"sessionId": session, "prompt": [block, text]});
     scene.probe.call("session/prompt", params).unwrap();
     let told: Vec<Value> = scene.probe.updates();
-    text_of(&told, "agent_message_chunk")
+    joined_text(&told, "agent_message_chunk")
 }
 
 /// The page that a sign-in names.
@@ -235,8 +238,8 @@ fn everything() -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_capability_that_is_advertised_is_kept() {
-    let topic = Topic::new("capabilities", &[]);
-    let mut scene = Scene::new(&topic).await;
+    let topic = ConformanceTopic::new("capabilities", &[]);
+    let mut scene = CaseEnv::new(&topic).await;
     let hello = scene.other(&[], everything()).initialize(everything());
     let mut found = BTreeSet::new();
     promised(&hello["agentCapabilities"], "", &mut found);
@@ -252,7 +255,7 @@ async fn every_capability_that_is_advertised_is_kept() {
     let known: BTreeSet<&str> = WAYS.iter().map(|(id, _)| *id).collect();
     assert_eq!(ways, known, "every way to sign in has its exercise");
     for (_, exercise) in WAYS {
-        exercise(&Desk::new().await);
+        exercise(&SignInEnv::new().await);
     }
 }
 

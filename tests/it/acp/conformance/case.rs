@@ -10,33 +10,33 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::actor;
-use super::schema::Record;
-use crate::support::editor::{Editor, text_of};
-use crate::support::{Stage, torture};
+use super::schema::LineRecord;
+use super::scripted_model;
+use crate::support::acp_client::{AcpClient, joined_text};
+use crate::support::{BinaryEnv, torture};
 
 /// One requirement.
-pub struct Case {
+pub struct ConformanceCase {
     pub name: &'static str,
-    pub run: fn(&mut Scene),
+    pub run: fn(&mut CaseEnv),
 }
 
 /// A case of a table.
-pub const fn case(name: &'static str, run: fn(&mut Scene)) -> Case {
-    Case { name, run }
+pub const fn case(name: &'static str, run: fn(&mut CaseEnv)) -> ConformanceCase {
+    ConformanceCase { name, run }
 }
 
 /// A table of cases, and the process that they share.
-pub struct Topic {
+pub struct ConformanceTopic {
     pub name: &'static str,
-    pub cases: &'static [Case],
+    pub cases: &'static [ConformanceCase],
     pub args: &'static [&'static str],
     pub capabilities: fn() -> Value,
 }
 
-impl Topic {
+impl ConformanceTopic {
     /// A topic whose client can do nothing special, and whose user is asked.
-    pub const fn new(name: &'static str, cases: &'static [Case]) -> Self {
+    pub const fn new(name: &'static str, cases: &'static [ConformanceCase]) -> Self {
         Self { name, cases, args: &[], capabilities: || json!({}) }
     }
 
@@ -47,28 +47,28 @@ impl Topic {
     }
 
     /// Plays every case, and names all that fail.
-    pub async fn play(&self) {
+    pub async fn run_cases(&self) {
         let began = Instant::now();
-        let mut scene = Scene::new(self).await;
+        let mut env = CaseEnv::new(self).await;
         let mut failed = Vec::new();
         for case in self.cases {
             // What belongs to the case before is not for this one.
-            scene.probe.drain();
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (case.run)(&mut scene))) {
+            env.probe.drain();
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (case.run)(&mut env))) {
                 let words = panic.downcast_ref::<String>().map(String::as_str);
                 let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
                 let words: String = words.unwrap_or("no words").chars().take(2000).collect();
                 failed.push(format!("{}: {words}", case.name));
                 // What it left behind is not for the next one.
-                scene.replace();
+                env.replace();
             }
         }
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| scene.probe.finish())) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| env.probe.finish())) {
             let words = panic.downcast_ref::<String>().cloned().unwrap_or_default();
             failed.push(format!("all lines of {}: {words}", self.name));
         }
         assert!(failed.is_empty(), "{} of {}:\n{}", failed.len(), self.name, failed.join("\n"));
-        torture::say(&format!(
+        torture::print_summary(&format!(
             "acp, {}: {} cases, {:.1} s",
             self.name,
             self.cases.len(),
@@ -78,46 +78,46 @@ impl Topic {
 }
 
 /// A process whose every line is kept and judged.
-pub struct Probe {
-    editor: Option<Editor>,
+pub struct JudgedClient {
+    client: Option<AcpClient>,
     is_cut: bool,
     next_odd: u64,
 }
 
-impl Probe {
+impl JudgedClient {
     /// Starts `pixir acp` with arguments, ungreeted.
-    pub fn start(stage: &Stage, args: &[&str]) -> Self {
-        Self::of(Editor::start(stage, args))
+    pub fn start(binary_env: &BinaryEnv, args: &[&str]) -> Self {
+        Self::new(AcpClient::start(binary_env, args))
     }
 
-    pub fn of(editor: Editor) -> Self {
-        Self { editor: Some(editor), is_cut: false, next_odd: 1_000_000 }
+    pub fn new(client: AcpClient) -> Self {
+        Self { client: Some(client), is_cut: false, next_odd: 1_000_000 }
     }
 
     /// The same, greeted by a client that can do these things.
-    pub fn greeted(stage: &Stage, args: &[&str], capabilities: Value) -> Self {
-        let mut probe = Self::start(stage, args);
+    pub fn initialized(binary_env: &BinaryEnv, args: &[&str], capabilities: Value) -> Self {
+        let mut probe = Self::start(binary_env, args);
         probe.initialize(capabilities);
         probe
     }
 
     /// Asks for what the schema forbids; gives the error, or the result that came all the same.
     #[track_caller]
-    pub fn odd(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
+    pub fn send_invalid(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
         self.next_odd += 1;
         let id = self.next_odd;
         let line = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        self.raw(format!("{line}\n").as_bytes());
-        self.answer(id)
+        self.write_raw(format!("{line}\n").as_bytes());
+        self.wait_for_answer(id)
     }
 
     /// Writes a line as it is, and gives the next message that answers nothing we know.
     #[track_caller]
-    pub fn line(&mut self, line: &[u8], wished: impl Fn(&Value) -> bool) -> Value {
+    pub fn send_line(&mut self, line: &[u8], wished: impl Fn(&Value) -> bool) -> Value {
         let mut bytes = line.to_vec();
         bytes.push(b'\n');
-        self.raw(&bytes);
-        self.wait("an answer to the line", |message| {
+        self.write_raw(&bytes);
+        self.wait_for_message("an answer to the line", |message| {
             message.get("method").is_none() && wished(message)
         })
     }
@@ -125,7 +125,7 @@ impl Probe {
     /// The code of an error.
     #[track_caller]
     pub fn code_of(&mut self, line: &[u8]) -> i64 {
-        let told = self.line(line, |message| message.get("error").is_some());
+        let told = self.send_line(line, |message| message.get("error").is_some());
         told["error"]["code"].as_i64().unwrap()
     }
 
@@ -141,37 +141,37 @@ impl Probe {
     }
 
     /// Gives it up: it was killed, and nothing is judged.
-    pub fn abandon(&mut self) -> Option<Editor> {
-        self.editor.take()
+    pub fn take_client(&mut self) -> Option<AcpClient> {
+        self.client.take()
     }
 
     /// Ends it by closing stdin, and judges every line.
     #[track_caller]
     pub fn finish(&mut self) {
-        let Some(mut editor) = self.editor.take() else { return };
-        let sent = std::mem::take(&mut editor.sent);
-        let (status, received) = editor.end();
+        let Some(mut client) = self.client.take() else { return };
+        let sent = std::mem::take(&mut client.sent);
+        let (status, received) = client.close_and_wait();
         assert_eq!(status.code(), Some(0), "it ends well");
-        let record = Record { sent: &sent, received: &received, is_cut: self.is_cut };
+        let record = LineRecord { sent: &sent, received: &received, is_cut: self.is_cut };
         let problems = record.problems();
         assert!(problems.is_empty(), "{} lines: {:#?}", problems.len(), problems);
     }
 }
 
-impl Deref for Probe {
-    type Target = Editor;
-    fn deref(&self) -> &Editor {
-        self.editor.as_ref().unwrap()
+impl Deref for JudgedClient {
+    type Target = AcpClient;
+    fn deref(&self) -> &AcpClient {
+        self.client.as_ref().unwrap()
     }
 }
 
-impl DerefMut for Probe {
-    fn deref_mut(&mut self) -> &mut Editor {
-        self.editor.as_mut().unwrap()
+impl DerefMut for JudgedClient {
+    fn deref_mut(&mut self) -> &mut AcpClient {
+        self.client.as_mut().unwrap()
     }
 }
 
-impl Drop for Probe {
+impl Drop for JudgedClient {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.finish();
@@ -180,40 +180,40 @@ impl Drop for Probe {
 }
 
 /// The environment of a case.
-pub struct Scene {
-    pub stage: Stage,
-    pub probe: Probe,
+pub struct CaseEnv {
+    pub env: BinaryEnv,
+    pub probe: JudgedClient,
     args: &'static [&'static str],
     capabilities: fn() -> Value,
 }
 
-impl Scene {
-    pub async fn new(topic: &Topic) -> Self {
-        let stage = Stage::new(Stage::mark(), actor::script()).await;
-        let probe = Probe::greeted(&stage, topic.args, (topic.capabilities)());
-        Self { stage, probe, args: topic.args, capabilities: topic.capabilities }
+impl CaseEnv {
+    pub async fn new(topic: &ConformanceTopic) -> Self {
+        let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), scripted_model::script()).await;
+        let probe = JudgedClient::initialized(&binary_env, topic.args, (topic.capabilities)());
+        Self { env: binary_env, probe, args: topic.args, capabilities: topic.capabilities }
     }
 
     fn replace(&mut self) {
-        let fresh = Probe::greeted(&self.stage, self.args, (self.capabilities)());
+        let fresh = JudgedClient::initialized(&self.env, self.args, (self.capabilities)());
         let mut old = std::mem::replace(&mut self.probe, fresh);
-        drop(old.abandon());
+        drop(old.take_client());
     }
 
     pub fn workspace(&self) -> PathBuf {
-        self.stage.workspace().canonicalize().unwrap()
+        self.env.workspace().canonicalize().unwrap()
     }
 
     /// A new Session of the shared process.
     #[track_caller]
     pub fn session(&mut self) -> String {
         let cwd = self.workspace();
-        self.probe.session(&cwd)
+        self.probe.new_session(&cwd)
     }
 
     /// Another process of the same user, for a client that can do these things.
-    pub fn other(&self, args: &[&str], capabilities: Value) -> Probe {
-        Probe::greeted(&self.stage, args, capabilities)
+    pub fn other(&self, args: &[&str], capabilities: Value) -> JudgedClient {
+        JudgedClient::initialized(&self.env, args, capabilities)
     }
 
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -226,7 +226,7 @@ impl Scene {
     /// The next update of a kind about a Session.
     #[track_caller]
     pub fn told(&mut self, session: &str, kind: &str) -> Value {
-        let found = self.probe.wait(kind, |message| {
+        let found = self.probe.wait_for_message(kind, |message| {
             message["params"]["sessionId"] == session
                 && message["params"]["update"]["sessionUpdate"] == kind
         });
@@ -235,13 +235,13 @@ impl Scene {
 
     /// One prompt to its end; every question of the agent is an error of the case.
     #[track_caller]
-    pub fn turn(&mut self, session: &str, text: &str) -> Turn {
+    pub fn turn(&mut self, session: &str, text: &str) -> RecordedTurn {
         turn(&mut self.probe, session, text)
     }
 
     /// A new Session and one prompt to its end.
     #[track_caller]
-    pub fn once(&mut self, text: &str) -> Turn {
+    pub fn once(&mut self, text: &str) -> RecordedTurn {
         let session = self.session();
         self.turn(&session, text)
     }
@@ -256,33 +256,33 @@ impl Scene {
 
 /// One prompt to its end.
 #[track_caller]
-pub fn turn(editor: &mut Editor, session: &str, text: &str) -> Turn {
-    turn_with(editor, session, text, |asked| panic!("nobody may ask: {asked}"))
+pub fn turn(client: &mut AcpClient, session: &str, text: &str) -> RecordedTurn {
+    turn_with(client, session, text, |asked| panic!("nobody may ask: {asked}"))
 }
 
 /// One prompt to its end; questions of the agent are answered with these results.
 #[track_caller]
 pub fn turn_with(
-    editor: &mut Editor,
+    client: &mut AcpClient,
     session: &str,
     text: &str,
     reply: impl FnMut(&Value) -> Value,
-) -> Turn {
-    let id = editor.prompt(session, text);
-    finished(editor, session, id, reply)
+) -> RecordedTurn {
+    let id = client.send_prompt(session, text);
+    finished(client, session, id, reply)
 }
 
 /// Waits for the end of a prompt, and answers what is asked until then.
 #[track_caller]
 pub fn finished(
-    editor: &mut Editor,
+    client: &mut AcpClient,
     session: &str,
     id: u64,
     mut reply: impl FnMut(&Value) -> Value,
-) -> Turn {
+) -> RecordedTurn {
     let mut asked = Vec::new();
     let answer = loop {
-        let message = editor.wait("the end of the prompt", |message| {
+        let message = client.wait_for_message("the end of the prompt", |message| {
             let is_question = message.get("method").is_some() && message.get("id").is_some();
             is_question || message.get("method").is_none() && message["id"] == id
         });
@@ -290,10 +290,10 @@ pub fn finished(
             break message;
         }
         let result = reply(&message);
-        editor.reply(&message, result);
+        client.send_reply(&message, result);
         asked.push(message);
     };
-    let all = editor.drain().into_iter();
+    let all = client.drain().into_iter();
     let updates = all
         .filter(|message| message["params"]["sessionId"] == session)
         .map(|message| message["params"]["update"].clone())
@@ -303,18 +303,18 @@ pub fn finished(
         Some(error) => Err(error.clone()),
         None => Ok(answer["result"].clone()),
     };
-    Turn { outcome, updates, asked }
+    RecordedTurn { outcome, updates, asked }
 }
 
 /// What a client saw of a prompt.
 #[derive(Debug)]
-pub struct Turn {
+pub struct RecordedTurn {
     pub outcome: Result<Value, Value>,
     pub updates: Vec<Value>,
     pub asked: Vec<Value>,
 }
 
-impl Turn {
+impl RecordedTurn {
     /// Why it stopped.
     #[track_caller]
     pub fn stop(&self) -> &str {
@@ -329,18 +329,18 @@ impl Turn {
 
     /// All that was said.
     pub fn text(&self) -> String {
-        text_of(&self.updates, "agent_message_chunk")
+        joined_text(&self.updates, "agent_message_chunk")
     }
 
     /// The updates of a kind.
-    pub fn of(&self, kind: &str) -> Vec<&Value> {
+    pub fn updates_of_kind(&self, kind: &str) -> Vec<&Value> {
         self.updates.iter().filter(|update| update["sessionUpdate"] == kind).collect()
     }
 
     /// The first call, and all that became of it, as a client merges it.
     #[track_caller]
     pub fn call(&self) -> Value {
-        let first = self.of("tool_call");
+        let first = self.updates_of_kind("tool_call");
         merged(&self.updates, first.first().expect("a call")["toolCallId"].as_str().unwrap())
     }
 }

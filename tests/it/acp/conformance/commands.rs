@@ -2,20 +2,20 @@
 
 use serde_json::{Value, json};
 
-use super::actor::play;
-use super::case::{Case, Scene, Topic, case, turn};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, case, turn};
+use super::scripted_model::script_prompt;
 
-pub const TOPIC: Topic = Topic::new("commands", CASES);
+pub const TOPIC: ConformanceTopic = ConformanceTopic::new("commands", CASES);
 
 #[track_caller]
-fn told(scene: &mut Scene) -> (String, Vec<Value>) {
+fn told(scene: &mut CaseEnv) -> (String, Vec<Value>) {
     let session = scene.session();
     let update = scene.told(&session, "available_commands_update");
     let list = update["availableCommands"].as_array().unwrap().clone();
     (session, list)
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("commands have names without a slash, and words", |scene| {
         let (_, commands) = told(scene);
         for command in &commands {
@@ -36,24 +36,24 @@ const CASES: &[Case] = &[
     }),
     case("/plan changes the mode, and says so everywhere", |scene| {
         let turn = scene.once("/plan");
-        assert_eq!(turn.of("current_mode_update")[0]["currentModeId"], "plan");
-        assert_eq!(turn.of("config_option_update").len(), 1);
+        assert_eq!(turn.updates_of_kind("current_mode_update")[0]["currentModeId"], "plan");
+        assert_eq!(turn.updates_of_kind("config_option_update").len(), 1);
     }),
     case("/plan with words plans them", |scene| {
         let turn = scene.once("/plan mend the parser » repeat");
         assert!(turn.text().contains("mend the parser"), "{turn:?}");
         assert!(!turn.text().contains("/plan"), "the model gets the words, not the order");
-        assert_eq!(turn.of("current_mode_update")[0]["currentModeId"], "plan");
+        assert_eq!(turn.updates_of_kind("current_mode_update")[0]["currentModeId"], "plan");
     }),
     case("/model tells which one it is, without asking it", |scene| {
-        let before = scene.stage.server.requests().len();
+        let before = scene.env.server.requests().len();
         let turn = scene.once("/model");
         assert!(turn.text().contains("gpt-5.5"), "{turn:?}");
-        assert_eq!(scene.stage.server.requests().len(), before);
+        assert_eq!(scene.env.server.requests().len(), before);
     }),
     case("/model with a name changes it", |scene| {
         let turn = scene.once("/model gpt-5.5");
-        let options = turn.of("config_option_update")[0]["configOptions"].clone();
+        let options = turn.updates_of_kind("config_option_update")[0]["configOptions"].clone();
         let model =
             options.as_array().unwrap().iter().find(|one| one["category"] == "model").unwrap();
         assert_eq!(model["currentValue"], "gpt-5.5");
@@ -62,7 +62,7 @@ const CASES: &[Case] = &[
         let turn = scene.once("/model no-such-model");
         assert_eq!(turn.stop(), "end_turn");
         assert!(turn.text().contains("no-such-model"), "{turn:?}");
-        assert!(turn.of("config_option_update").is_empty());
+        assert!(turn.updates_of_kind("config_option_update").is_empty());
     }),
     case("a command may be followed by other blocks", |scene| {
         let session = scene.session();
@@ -76,15 +76,15 @@ const CASES: &[Case] = &[
     case("a slash in the middle is no command", |scene| {
         let turn = scene.once("please /plan » repeat");
         assert!(turn.text().contains("please /plan"), "{turn:?}");
-        assert!(turn.of("current_mode_update").is_empty());
+        assert!(turn.updates_of_kind("current_mode_update").is_empty());
     }),
     case("/undo takes back the last Turn with its files, and /redo brings it back", |scene| {
         let mut probe = scene.other(&["--auto"], json!({}));
-        let session = probe.session(&scene.workspace());
+        let session = probe.new_session(&scene.workspace());
         let file = scene.workspace().join("undone.txt");
         let write = r#"call write {"path": "undone.txt", "content": "made\n"}"#;
         turn(&mut probe, &session, "keep this » say kept");
-        turn(&mut probe, &session, &play("make it", &[write]));
+        turn(&mut probe, &session, &script_prompt("make it", &[write]));
         assert!(file.is_file());
         let told = turn(&mut probe, &session, "/undo").text();
         assert!(told.contains("1 Turn taken back") && told.contains("make it"), "{told}");
@@ -98,9 +98,9 @@ const CASES: &[Case] = &[
     }),
     case("/undo leaves alone what somebody else changed, and says so", |scene| {
         let mut probe = scene.other(&["--auto"], json!({}));
-        let session = probe.session(&scene.workspace());
+        let session = probe.new_session(&scene.workspace());
         let write = r#"call write {"path": "theirs.txt", "content": "made\n"}"#;
-        turn(&mut probe, &session, &play("make it", &[write]));
+        turn(&mut probe, &session, &script_prompt("make it", &[write]));
         scene.write("theirs.txt", "and changed by hand\n");
         let told = turn(&mut probe, &session, "/undo").text();
         assert!(told.contains("Nothing was changed") && told.contains("theirs.txt"), "{told}");
@@ -115,10 +115,10 @@ const CASES: &[Case] = &[
     }),
     case("/undo takes back what changed while a command ran only with --force", |scene| {
         let mut probe = scene.other(&["--auto"], json!({}));
-        let session = probe.session(&scene.workspace());
+        let session = probe.new_session(&scene.workspace());
         let file = scene.workspace().join("by_command.txt");
         let command = r#"call bash {"command": "echo made > by_command.txt"}"#;
-        turn(&mut probe, &session, &play("make it", &[command]));
+        turn(&mut probe, &session, &script_prompt("make it", &[command]));
         assert!(file.is_file());
         let told = turn(&mut probe, &session, "/undo").text();
         assert!(told.contains("changed while a command ran") && file.is_file(), "{told}");

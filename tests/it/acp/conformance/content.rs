@@ -4,9 +4,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use super::case::{Case, Scene, Topic, Turn, case, finished};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, RecordedTurn, case, finished};
 
-pub const TOPIC: Topic = Topic::new("prompt content", CASES).with_args(&["--auto"]);
+pub const TOPIC: ConformanceTopic =
+    ConformanceTopic::new("prompt content", CASES).with_args(&["--auto"]);
 
 /// One red dot.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
@@ -17,15 +18,16 @@ fn text(text: &str) -> Value {
 
 /// A prompt of blocks, to its end.
 #[track_caller]
-fn sent(scene: &mut Scene, prompt: &Value) -> Turn {
+fn sent(scene: &mut CaseEnv, prompt: &Value) -> RecordedTurn {
     let session = scene.session();
-    let id = scene.probe.ask("session/prompt", json!({"sessionId": session, "prompt": prompt}));
+    let id =
+        scene.probe.send_request("session/prompt", json!({"sessionId": session, "prompt": prompt}));
     finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"))
 }
 
 /// What the model saw of blocks, when it repeats them.
 #[track_caller]
-fn seen(scene: &mut Scene, mut blocks: Vec<Value>) -> String {
+fn seen(scene: &mut CaseEnv, mut blocks: Vec<Value>) -> String {
     blocks.push(text(" » repeat"));
     let turn = sent(scene, &json!(blocks));
     assert_eq!(turn.stop(), "end_turn");
@@ -33,21 +35,21 @@ fn seen(scene: &mut Scene, mut blocks: Vec<Value>) -> String {
 }
 
 #[track_caller]
-fn refused(scene: &mut Scene, prompt: &Value) {
+fn refused(scene: &mut CaseEnv, prompt: &Value) {
     let session = scene.session();
     let params = json!({"sessionId": session, "prompt": prompt});
-    let error = scene.probe.odd("session/prompt", &params).unwrap_err();
+    let error = scene.probe.send_invalid("session/prompt", &params).unwrap_err();
     assert_eq!(error["code"], -32_602, "{prompt}: {error}");
 }
 
 /// The request in which a text was asked of the model.
-fn request(scene: &Scene, mark: &str) -> String {
-    let requests = scene.stage.server.requests();
+fn request(scene: &CaseEnv, mark: &str) -> String {
+    let requests = scene.env.server.requests();
     let found = requests.iter().rev().find(|request| request.body_text.contains(mark));
     found.expect("the model was asked").body_text.clone()
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("text reaches the model", |scene| {
         assert!(seen(scene, vec![text("hello there")]).contains("hello there"));
     }),
@@ -119,7 +121,7 @@ const CASES: &[Case] = &[
         let session = scene.session();
         let odd = json!({"type": "hologram", "data": "x"});
         let prompt = json!({"sessionId": session, "prompt": [odd, text("look » repeat")]});
-        match scene.probe.odd("session/prompt", &prompt) {
+        match scene.probe.send_invalid("session/prompt", &prompt) {
             Ok(_) => assert!(request(scene, "hologram").contains("look")),
             Err(error) => assert_eq!(error["code"], -32_602),
         }
@@ -138,7 +140,7 @@ const CASES: &[Case] = &[
         let session = scene.session();
         let before = scene.log(&session).len();
         let params = json!({"sessionId": session, "prompt": []});
-        scene.probe.odd("session/prompt", &params).unwrap_err();
+        scene.probe.send_invalid("session/prompt", &params).unwrap_err();
         assert_eq!(scene.log(&session).len(), before);
         assert_eq!(scene.turn(&session, "hello").stop(), "end_turn");
     }),
@@ -187,7 +189,7 @@ const CASES: &[Case] = &[
         let line = format!(
             r#"{{"jsonrpc":"2.0","id":"{id}","method":"session/prompt","params":{{"sessionId":"{session}","prompt":[{{"type":"text","text":"cut \\\\ud83d \ud83d\ude00 \ud83d» say taken"}}]}}}}"#
         );
-        let answer = scene.probe.line(line.as_bytes(), |message| message["id"] == id);
+        let answer = scene.probe.send_line(line.as_bytes(), |message| message["id"] == id);
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
         let said = scene.log(&session).into_iter().find(|fact| fact["type"] == "user_message");
         assert_eq!(said.unwrap()["data"]["text"], "cut \\\\ud83d \u{1f600} \u{fffd}» say taken");

@@ -2,16 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::actor::play;
-use super::case::{Case, Scene, Topic, case, turn};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, case, turn};
+use super::scripted_model::script_prompt;
 
-pub const TOPIC: Topic = Topic::new("errors and endings", CASES).with_args(&["--auto"]);
+pub const TOPIC: ConformanceTopic =
+    ConformanceTopic::new("errors and endings", CASES).with_args(&["--auto"]);
 
 /// A Turn that fails: its code, and the words in both places.
 #[track_caller]
-fn failed(scene: &mut Scene, replies: &[&str], words: &str) -> i64 {
+fn failed(scene: &mut CaseEnv, replies: &[&str], words: &str) -> i64 {
     let session = scene.session();
-    let told = scene.turn(&session, &play("go", replies));
+    let told = scene.turn(&session, &script_prompt("go", replies));
     let error = told.outcome.clone().unwrap_err();
     assert!(told.text().contains(words), "shown: {told:?}");
     assert!(error.to_string().contains(words), "told: {error}");
@@ -19,7 +20,7 @@ fn failed(scene: &mut Scene, replies: &[&str], words: &str) -> i64 {
     told.code()
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("a request that the Provider refuses is an error, and shown", |scene| {
         assert_eq!(
             failed(scene, &["status 400 that makes no sense"], "that makes no sense"),
@@ -42,7 +43,7 @@ const CASES: &[Case] = &[
         assert!(told.outcome.is_err() && !told.text().is_empty(), "{told:?}");
     }),
     case("a failure after a call is an error, and the call has ended", |scene| {
-        let told = scene.once(&play("go", &["bash echo x", "status 400 no more"]));
+        let told = scene.once(&script_prompt("go", &["bash echo x", "status 400 no more"]));
         assert_eq!((told.code(), told.call()["status"].as_str()), (-32_603, Some("completed")));
     }),
     case("an editor can show the details alone", |scene| {
@@ -62,9 +63,12 @@ const CASES: &[Case] = &[
     }),
     case("the limit of requests says so", |scene| {
         let mut other = scene.other(&["--auto", "--max-iterations", "1"], json!({}));
-        let session = other.session(&scene.workspace());
-        let told =
-            turn(&mut other, &session, &play("go", &["bash echo 1", "bash echo 2", "say done"]));
+        let session = other.new_session(&scene.workspace());
+        let told = turn(
+            &mut other,
+            &session,
+            &script_prompt("go", &["bash echo 1", "bash echo 2", "say done"]),
+        );
         assert_eq!(told.stop(), "max_turn_requests");
     }),
     case("no end is without words", |scene| {
@@ -108,19 +112,21 @@ const CASES: &[Case] = &[
                 "session/load",
                 "session/set_mode",
             ] {
-                let error =
-                    scene.probe.odd(method, &json!({"sessionId": id, "prompt": []})).unwrap_err();
+                let error = scene
+                    .probe
+                    .send_invalid(method, &json!({"sessionId": id, "prompt": []}))
+                    .unwrap_err();
                 assert_eq!(error["code"], -32_602, "{method} {id}: {error}");
             }
         }
     }),
     case("an error does not carry the user's line back", |scene| {
         let secret = "x".repeat(100_000);
-        let error = scene.probe.odd(&secret, &json!({})).unwrap_err();
+        let error = scene.probe.send_invalid(&secret, &json!({})).unwrap_err();
         assert!(error.to_string().len() < 2000, "{} bytes", error.to_string().len());
         let told = scene
             .probe
-            .line(format!("{{{secret}").as_bytes(), |message| message.get("error").is_some());
+            .send_line(format!("{{{secret}").as_bytes(), |message| message.get("error").is_some());
         assert!(told.to_string().len() < 2000);
     }),
     case("codes of our own are outside of what is reserved", |scene| {
@@ -132,7 +138,7 @@ const CASES: &[Case] = &[
     }),
     case("a hundred errors in a row end nothing", |scene| {
         for number in 0..100 {
-            scene.probe.odd("nope", &json!({ "n": number })).unwrap_err();
+            scene.probe.send_invalid("nope", &json!({ "n": number })).unwrap_err();
         }
         assert_eq!(scene.once("hello").stop(), "end_turn");
     }),
@@ -160,7 +166,7 @@ const CASES: &[Case] = &[
             (long.as_str(), json!({})),
             ("session/list", json!({"cursor": long})),
         ] {
-            let error = scene.probe.odd(method, &params).unwrap_err();
+            let error = scene.probe.send_invalid(method, &params).unwrap_err();
             assert!(error.to_string().len() < 5000, "{method}");
         }
         let line = format!(r#"{{"jsonrpc":"2.0","id":"{long}"}}"#);

@@ -6,41 +6,41 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::actor::play;
-use super::case::{Case, Probe, Scene, Topic, case, turn};
-use crate::support::editor::Editor;
-use crate::support::house::DEADLINE;
-use crate::support::stage::wait_for;
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, JudgedClient, case, turn};
+use super::scripted_model::script_prompt;
+use crate::support::acp_client::AcpClient;
+use crate::support::binary_env::wait_for;
+use crate::support::test_env::DEADLINE;
 
-pub const TOPIC: Topic = Topic::new("exit", CASES);
+pub const TOPIC: ConformanceTopic = ConformanceTopic::new("exit", CASES);
 
 /// A process with a command that runs and will not end by itself.
 #[track_caller]
-fn busy(scene: &Scene) -> (Probe, String) {
+fn busy(scene: &CaseEnv) -> (JudgedClient, String) {
     let mut probe = scene.other(&["--auto"], json!({}));
-    let session = probe.session(&scene.workspace());
-    let command = format!("bash echo begun; sleep 611; echo {}", scene.stage.mark);
-    probe.prompt(&session, &play("go", &[&command]));
-    probe.wait("its output", |message| message.to_string().contains("begun\\n"));
+    let session = probe.new_session(&scene.workspace());
+    let command = format!("bash echo begun; sleep 611; echo {}", scene.env.mark);
+    probe.send_prompt(&session, &script_prompt("go", &[&command]));
+    probe.wait_for_message("its output", |message| message.to_string().contains("begun\\n"));
     probe.cut();
     (probe, session)
 }
 
 #[track_caller]
-fn assert_interrupted(scene: &Scene, session: &str) {
+fn assert_interrupted(scene: &CaseEnv, session: &str) {
     let log = scene.log(session);
     let end = log.iter().rev().find(|event| event["type"] == "turn_failed");
     assert_eq!(end.expect("it ended")["data"]["terminal_status"], "interrupted");
     let commands =
-        || scene.stage.survivors().into_iter().filter(|line| line.contains("sleep 611")).collect();
+        || scene.env.survivors().into_iter().filter(|line| line.contains("sleep 611")).collect();
     let left: Vec<String> = wait_for(DEADLINE, commands, Vec::is_empty);
     assert_eq!(left, Vec::<String>::new());
 }
 
 /// Everything that a process prints when it is given these bytes and then nothing more.
 #[track_caller]
-fn printed(scene: &Scene, bytes: &[u8], environment: &[(&str, &str)]) -> Vec<Value> {
-    let mut command = scene.stage.command(&["acp"]);
+fn printed(scene: &CaseEnv, bytes: &[u8], environment: &[(&str, &str)]) -> Vec<Value> {
+    let mut command = scene.env.command(&["acp"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     command.envs(environment.iter().copied());
     let mut child = command.spawn().unwrap();
@@ -58,10 +58,10 @@ fn printed(scene: &Scene, bytes: &[u8], environment: &[(&str, &str)]) -> Vec<Val
 const HELLO: &str =
     r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}"#;
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("the end of input ends it well", |scene| {
         let mut probe = scene.other(&[], json!({}));
-        probe.session(&scene.workspace());
+        probe.new_session(&scene.workspace());
         probe.finish();
     }),
     case("no input at all ends it well, without a byte", |scene| {
@@ -104,18 +104,18 @@ const CASES: &[Case] = &[
     }),
     case("the end of input ends a Turn that streams", |scene| {
         let mut probe = scene.other(&[], json!({}));
-        let session = probe.session(&scene.workspace());
-        probe.prompt(&session, "go » say begun ;; pause 600000");
-        probe.update("agent_message_chunk");
+        let session = probe.new_session(&scene.workspace());
+        probe.send_prompt(&session, "go » say begun ;; pause 600000");
+        probe.wait_for_update("agent_message_chunk");
         probe.cut();
         probe.finish();
         assert_interrupted(scene, &session);
     }),
     case("the end of input ends a question that is open", |scene| {
         let mut probe = scene.other(&[], json!({}));
-        let session = probe.session(&scene.workspace());
-        probe.prompt(&session, &play("go", &["bash touch never"]));
-        probe.request("session/request_permission");
+        let session = probe.new_session(&scene.workspace());
+        probe.send_prompt(&session, &script_prompt("go", &["bash touch never"]));
+        probe.wait_for_request("session/request_permission");
         probe.cut();
         probe.finish();
         assert!(!scene.workspace().join("never").exists());
@@ -135,14 +135,14 @@ const CASES: &[Case] = &[
         let (mut probe, session) = busy(scene);
         probe.child.kill().unwrap();
         probe.child.wait().unwrap();
-        drop(probe.abandon());
+        drop(probe.take_client());
         let params = json!({"sessionId": session, "cwd": scene.workspace()});
         scene.probe.call("session/resume", params).unwrap();
         assert_interrupted(scene, &session);
         assert_eq!(scene.turn(&session, "on we go").stop(), "end_turn");
     }),
     case("a reader that left ends it, although its input is open", |scene| {
-        let mut command = scene.stage.command(&["acp"]);
+        let mut command = scene.env.command(&["acp"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         drop(child.stdout.take());
@@ -157,7 +157,7 @@ const CASES: &[Case] = &[
     case("the end of input ends it also when nobody reads what it says", |scene| {
         // Few lines or many may wait behind the one that cannot be answered.
         for more in [3, 500] {
-            let mut command = scene.stage.command(&["acp", "--auto"]);
+            let mut command = scene.env.command(&["acp", "--auto"]);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
             let mut child = command.spawn().unwrap();
             let mut stdin = child.stdin.take().unwrap();
@@ -171,7 +171,7 @@ const CASES: &[Case] = &[
                 Some(message["result"]["sessionId"].as_str()?.to_owned())
             });
             let session = session.unwrap();
-            let loud = play("go", &["deltas 20000 ;; bash echo begun; sleep 611"]);
+            let loud = script_prompt("go", &["deltas 20000 ;; bash echo begun; sleep 611"]);
             let prompt = json!({"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params":
                 {"sessionId": session, "prompt": [{"type": "text", "text": loud}]}});
             stdin.write_all(format!("{prompt}\n").as_bytes()).unwrap();
@@ -196,16 +196,16 @@ const CASES: &[Case] = &[
     }),
     case("a reader that is slow loses nothing", |scene| {
         let mut probe = scene.other(&["--auto"], json!({}));
-        let session = probe.session(&scene.workspace());
+        let session = probe.new_session(&scene.workspace());
         let told = turn(&mut probe, &session, "go » deltas 20000");
         assert_eq!(told.text().len(), 100_000);
     }),
     case("traces go to stderr and never to stdout", |scene| {
-        let mut command = scene.stage.command(&["acp"]);
+        let mut command = scene.env.command(&["acp"]);
         command.env("PIXIR_LOG", "trace");
-        let mut probe = Probe::of(Editor::spawn(&mut command));
+        let mut probe = JudgedClient::new(AcpClient::spawn(&mut command));
         probe.initialize(json!({}));
-        let session = probe.session(&scene.workspace());
+        let session = probe.new_session(&scene.workspace());
         assert_eq!(turn(&mut probe, &session, "hello").stop(), "end_turn");
         probe.finish();
     }),

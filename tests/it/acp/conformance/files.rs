@@ -2,15 +2,19 @@
 
 use serde_json::{Value, json};
 
-use super::actor::play;
-use super::case::{Case, Probe, Scene, Topic, Turn, case, finished, turn_with};
+use super::case::{
+    CaseEnv, ConformanceCase, ConformanceTopic, JudgedClient, RecordedTurn, case, finished,
+    turn_with,
+};
+use super::scripted_model::script_prompt;
 
-pub const TOPIC: Topic = Topic::new("client files", CASES).with_args(&["--auto"]);
+pub const TOPIC: ConformanceTopic =
+    ConformanceTopic::new("client files", CASES).with_args(&["--auto"]);
 
 /// A process for a client that can do these things with files, and its Session.
-fn opened(scene: &Scene, capabilities: &Value) -> (Probe, String) {
+fn opened(scene: &CaseEnv, capabilities: &Value) -> (JudgedClient, String) {
     let mut probe = scene.other(&["--auto"], json!({ "fs": capabilities }));
-    let session = probe.session(&scene.workspace());
+    let session = probe.new_session(&scene.workspace());
     (probe, session)
 }
 
@@ -19,7 +23,7 @@ fn both() -> Value {
 }
 
 /// How often a method was asked for.
-fn count(turn: &Turn, method: &str) -> usize {
+fn count(turn: &RecordedTurn, method: &str) -> usize {
     turn.asked.iter().filter(|asked| asked["method"] == method).count()
 }
 
@@ -28,11 +32,11 @@ fn edit(name: &str) -> String {
     format!("call edit {}", json!({"path": name, "edits": edits}))
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("what is not saved is what is read", |scene| {
         let path = scene.write("open.txt", "saved words\n");
         let (mut probe, session) = opened(scene, &both());
-        let prompt = play("go", &[r#"call read {"path":"open.txt"}"#, "echo"]);
+        let prompt = script_prompt("go", &[r#"call read {"path":"open.txt"}"#, "echo"]);
         let told = turn_with(&mut probe, &session, &prompt, |asked| {
             assert_eq!(
                 (&asked["method"], &asked["params"]["path"]),
@@ -46,7 +50,7 @@ const CASES: &[Case] = &[
         let path = scene.write("buffer.txt", "saved\n");
         let (mut probe, session) = opened(scene, &both());
         let mut buffer = "unsaved\n".to_owned();
-        let prompt = play("go", &[&edit("buffer.txt"), "say done"]);
+        let prompt = script_prompt("go", &[&edit("buffer.txt"), "say done"]);
         let told = turn_with(&mut probe, &session, &prompt, |asked| {
             assert_eq!(asked["params"]["path"], json!(path), "{asked}");
             if asked["method"] == "fs/write_text_file" {
@@ -67,18 +71,18 @@ const CASES: &[Case] = &[
     case("a client that cannot read a file does not stop Pixir", |scene| {
         scene.write("on-disk.txt", "words of the disk\n");
         let (mut probe, session) = opened(scene, &both());
-        let prompt = play("go", &[r#"call read {"path":"on-disk.txt"}"#, "echo"]);
-        let id = probe.prompt(&session, &prompt);
-        let asked = probe.request("fs/read_text_file");
+        let prompt = script_prompt("go", &[r#"call read {"path":"on-disk.txt"}"#, "echo"]);
+        let id = probe.send_prompt(&session, &prompt);
+        let asked = probe.wait_for_request("fs/read_text_file");
         let error = json!({"code": -32_002, "message": "it is not open"});
-        probe.say(&json!({"jsonrpc": "2.0", "id": asked["id"], "error": error}));
+        probe.send_message(&json!({"jsonrpc": "2.0", "id": asked["id"], "error": error}));
         let told = finished(&mut probe, &session, id, |asked| panic!("{asked}"));
         assert!(told.text().contains("words of the disk"), "{told:?}");
     }),
     case("a client that only reads is never asked to write", |scene| {
         let path = scene.write("reader.txt", "unsaved\n");
         let (mut probe, session) = opened(scene, &json!({"readTextFile": true}));
-        let prompt = play("go", &[&edit("reader.txt"), "say done"]);
+        let prompt = script_prompt("go", &[&edit("reader.txt"), "say done"]);
         let told = turn_with(&mut probe, &session, &prompt, |asked| {
             assert_eq!(asked["method"], "fs/read_text_file");
             json!({"content": "unsaved\n"})
@@ -88,13 +92,13 @@ const CASES: &[Case] = &[
     }),
     case("a client without files is asked nothing", |scene| {
         let path = scene.write("alone.txt", "unsaved\n");
-        let told = scene.once(&play("go", &[&edit("alone.txt"), "say done"]));
+        let told = scene.once(&script_prompt("go", &[&edit("alone.txt"), "say done"]));
         assert!(told.asked.is_empty());
         assert_eq!(std::fs::read_to_string(path).unwrap(), "mended\n");
     }),
     case("what is outside the Workspace is not asked of the client", |scene| {
         let (mut probe, session) = opened(scene, &both());
-        let prompt = play("go", &[r#"call read {"path":"/etc/hostname"}"#, "say done"]);
+        let prompt = script_prompt("go", &[r#"call read {"path":"/etc/hostname"}"#, "say done"]);
         let told = turn_with(&mut probe, &session, &prompt, |asked| panic!("{asked}"));
         assert_eq!(told.call()["status"], "failed");
     }),

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use super::{actor, mess, schema};
-use crate::support::Stage;
-use crate::support::house::DEADLINE;
+use super::{malformed, schema, scripted_model};
+use crate::support::BinaryEnv;
 use crate::support::leaks;
-use crate::support::torture::{self, Size};
+use crate::support::test_env::DEADLINE;
+use crate::support::torture::{self, SuiteSize};
 
 /// How many Sessions are talked to at once.
 const SESSIONS: usize = 8;
@@ -28,7 +28,7 @@ const BREATH: usize = 100;
 const REST: Duration = Duration::from_millis(80);
 
 /// A client that sends random messages.
-struct Madman {
+struct FuzzClient {
     rng: Rng,
     stdin: ChildStdin,
     lines: Receiver<String>,
@@ -45,7 +45,7 @@ struct Madman {
     cwd: String,
 }
 
-impl Madman {
+impl FuzzClient {
     fn write(&mut self, bytes: &[u8]) {
         self.stdin.write_all(bytes).and_then(|()| self.stdin.write_all(b"\n")).expect("it reads");
     }
@@ -82,7 +82,7 @@ impl Madman {
         let mut open = json!({"sessionId": session, "cwd": self.cwd, "mcpServers": []});
         match self.rng.u8(0..100) {
             0..30 => {
-                let prompt = mess::prompt(&mut self.rng);
+                let prompt = malformed::prompt(&mut self.rng);
                 self.ask("session/prompt", &json!({"sessionId": session, "prompt": prompt}));
             }
             30..40 => self.notify("session/cancel", &named),
@@ -91,14 +91,14 @@ impl Madman {
                 self.ask("session/set_mode", &json!({"sessionId": session, "modeId": mode}));
             }
             45..49 => {
-                let (id, value) = *self.rng.choice(&mess::OPTIONS).unwrap();
+                let (id, value) = *self.rng.choice(&malformed::OPTIONS).unwrap();
                 self.ask(
                     "session/set_config_option",
                     &json!({"sessionId": session, "configId": id, "value": value}),
                 );
             }
             49..53 => {
-                let params = mess::listing(&mut self.rng, &self.cwd);
+                let params = malformed::listing(&mut self.rng, &self.cwd);
                 self.ask("session/list", &params);
             }
             53..57 => {
@@ -119,7 +119,7 @@ impl Madman {
                 self.ask("session/new", &open);
             }
             62..64 => {
-                let (method, params) = mess::odd_request(&mut self.rng);
+                let (method, params) = malformed::odd_request(&mut self.rng);
                 self.ask(method, &params);
             }
             64..70 => {
@@ -145,7 +145,7 @@ impl Madman {
             let place = self.rng.usize(..self.open.len());
             self.open.swap_remove(place)["id"].clone()
         };
-        let line = match mess::reply(&mut self.rng) {
+        let line = match malformed::reply(&mut self.rng) {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
             Err(error) => json!({"jsonrpc": "2.0", "id": id, "error": error}),
         };
@@ -158,21 +158,21 @@ impl Madman {
         let id = format!("broken {}", self.next);
         self.next += 1;
         self.broken += 1;
-        let bytes = mess::broken(&mut self.rng, &id, &session);
+        let bytes = malformed::broken(&mut self.rng, &id, &session);
         self.write(&bytes);
     }
 
     /// Takes in what came, until nothing comes for a moment.
     fn listen(&mut self, patience: Duration) -> bool {
         match self.lines.recv_timeout(patience) {
-            Ok(line) => self.hear(&line),
+            Ok(line) => self.record_line(&line),
             Err(RecvTimeoutError::Timeout) => return false,
             Err(RecvTimeoutError::Disconnected) => panic!("it ended in the middle"),
         }
         true
     }
 
-    fn hear(&mut self, line: &str) {
+    fn record_line(&mut self, line: &str) {
         leaks::check_stream(line);
         let message: Value =
             serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
@@ -197,7 +197,7 @@ impl Madman {
     }
 
     /// Waits until a question that needs nothing is answered: the whole still moves.
-    fn breathe(&mut self, place: &str) {
+    fn check_liveness(&mut self, place: &str) {
         let key = self.ask("session/list", &json!({"cwd": "/no/such/place"}));
         let end = Instant::now() + DEADLINE;
         while self.owed[&key].1 == 0 {
@@ -207,7 +207,7 @@ impl Madman {
     }
 
     /// Lets Turns run for a moment, and answers what they ask.
-    fn rest(&mut self) {
+    fn pause_and_drain(&mut self) {
         let end = Instant::now() + REST;
         while Instant::now() < end {
             if !self.open.is_empty() {
@@ -235,12 +235,12 @@ impl Madman {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_said_everybody_is_answered_once() {
-    let (size, seed, began) = (Size::asked(), torture::seed(), Instant::now());
-    let count = size.of(2_000, 20_000);
-    let stage = Stage::new(Stage::mark(), actor::script()).await;
-    let mut command = Command::new(stage.program());
+    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
+    let count = size.choose(2_000, 20_000);
+    let env = BinaryEnv::new(BinaryEnv::new_mark(), scripted_model::script()).await;
+    let mut command = Command::new(env.program());
     command.arg("acp");
-    stage.dress(&mut command);
+    env.configure_command(&mut command);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let (heard, lines) = channel();
     let stdout = child.stdout.take().unwrap();
@@ -255,7 +255,7 @@ async fn whatever_is_said_everybody_is_answered_once() {
         stderr.read_to_string(&mut text).ok();
         text
     });
-    let mut madman = Madman {
+    let mut madman = FuzzClient {
         rng: Rng::with_seed(seed),
         stdin: child.stdin.take().unwrap(),
         lines,
@@ -266,7 +266,7 @@ async fn whatever_is_said_everybody_is_answered_once() {
         received: Vec::new(),
         next: 0,
         broken: 0,
-        cwd: stage.workspace().to_str().unwrap().to_owned(),
+        cwd: env.workspace().to_str().unwrap().to_owned(),
     };
     madman.ask("initialize", &json!({"protocolVersion": 1}));
     for _ in 0..SESSIONS {
@@ -278,8 +278,8 @@ async fn whatever_is_said_everybody_is_answered_once() {
         madman.say_something();
         while madman.listen(Duration::ZERO) {}
         if number % BREATH == BREATH - 1 {
-            madman.breathe(&format!("seed {seed}, message {number}"));
-            madman.rest();
+            madman.check_liveness(&format!("seed {seed}, message {number}"));
+            madman.pause_and_drain();
         }
     }
     madman.settle(&format!("seed {seed}, at the end"));
@@ -289,7 +289,7 @@ async fn whatever_is_said_everybody_is_answered_once() {
         let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go » pause 600000"}]});
         madman.ask("session/prompt", &params);
     }
-    let Madman { stdin, lines, owed, methods, mut received, broken, .. } = madman;
+    let FuzzClient { stdin, lines, owed, methods, mut received, broken, .. } = madman;
     drop(stdin);
     while let Ok(line) = lines.recv_timeout(DEADLINE) {
         received.push(serde_json::from_str(&line).expect("JSON to the last line"));
@@ -298,7 +298,7 @@ async fn whatever_is_said_everybody_is_answered_once() {
     reader.join().unwrap();
     let complaints = complaints.join().unwrap();
     assert!(!complaints.contains("panicked"), "seed {seed}: {complaints}");
-    stage.assert_nothing_survives();
+    env.assert_nothing_survives();
     let is_owed = |message: &&Value| {
         owed.get(&message["id"].to_string()).is_some_and(|(owed, came)| came > owed)
     };
@@ -314,7 +314,7 @@ async fn whatever_is_said_everybody_is_answered_once() {
     received.retain(|message| !message["id"].is_f64());
     let problems = schema::agent_problems(&received, &methods);
     assert!(problems.is_empty(), "seed {seed}: {:#?}", &problems[..problems.len().min(5)]);
-    torture::say(&format!(
+    torture::print_summary(&format!(
         "acp, fuzz: {count} messages ({broken} broken, {turns} prompts, {SESSIONS} Sessions), {} lines back, seed={seed}, {:.1} s",
         received.len(),
         began.elapsed().as_secs_f64(),

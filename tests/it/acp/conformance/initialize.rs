@@ -2,18 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::case::{Case, Probe, Topic, case};
+use super::case::{ConformanceCase, ConformanceTopic, JudgedClient, case};
 
-pub const TOPIC: Topic = Topic::new("initialize", CASES);
+pub const TOPIC: ConformanceTopic = ConformanceTopic::new("initialize", CASES);
 
 #[track_caller]
-fn greeted(probe: &mut Probe, params: &Value) -> Value {
+fn greeted(probe: &mut JudgedClient, params: &Value) -> Value {
     probe.call("initialize", params.clone()).unwrap()
 }
 
 #[track_caller]
-fn version(probe: &mut Probe, version: &Value) -> Value {
-    let hello = probe.odd("initialize", &json!({"protocolVersion": version})).unwrap();
+fn version(probe: &mut JudgedClient, version: &Value) -> Value {
+    let hello = probe.send_invalid("initialize", &json!({"protocolVersion": version})).unwrap();
     hello["protocolVersion"].clone()
 }
 
@@ -44,7 +44,7 @@ fn requests() -> Vec<(&'static str, Value)> {
     ]
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("version 1 is answered with 1", |scene| {
         let hello = greeted(&mut scene.probe, &json!({"protocolVersion": 1}));
         assert_eq!(hello["protocolVersion"], 1);
@@ -61,7 +61,7 @@ const CASES: &[Case] = &[
         }
     }),
     case("no parameters at all are answered too", |scene| {
-        let hello = scene.probe.odd("initialize", &Value::Null).unwrap();
+        let hello = scene.probe.send_invalid("initialize", &Value::Null).unwrap();
         assert_eq!(hello["protocolVersion"], 1);
     }),
     case("the shape of version 2 is answered in the shape of 1", |scene| {
@@ -70,7 +70,7 @@ const CASES: &[Case] = &[
             "info": {"name": "draft", "version": "0"},
             "capabilities": {"session": {}},
         });
-        let hello = scene.probe.odd("initialize", &draft).unwrap();
+        let hello = scene.probe.send_invalid("initialize", &draft).unwrap();
         assert_eq!(hello["protocolVersion"], 1);
         assert!(hello["agentCapabilities"].is_object() && hello.get("capabilities").is_none());
     }),
@@ -90,13 +90,13 @@ const CASES: &[Case] = &[
         for odd in [Value::Null, json!([]), json!("all"), json!({"fs": 3}), json!({"session": []})]
         {
             let params = json!({"protocolVersion": 1, "clientCapabilities": odd});
-            scene.probe.odd("initialize", &params).unwrap();
+            scene.probe.send_invalid("initialize", &params).unwrap();
         }
     }),
     case("unknown capabilities are skipped", |scene| {
         let odd = json!({"fs": {"readTextFile": false, "teleport": true}, "dance": {}});
         let params = json!({"protocolVersion": 1, "clientCapabilities": odd});
-        scene.probe.odd("initialize", &params).unwrap();
+        scene.probe.send_invalid("initialize", &params).unwrap();
     }),
     case("a second greeting is answered like the first", |scene| {
         let first = greeted(&mut scene.probe, &json!({"protocolVersion": 1}));
@@ -104,7 +104,7 @@ const CASES: &[Case] = &[
         assert_eq!(first, second);
     }),
     case("nothing is answered before the greeting", |scene| {
-        let mut other = Probe::start(&scene.stage, &[]);
+        let mut other = JudgedClient::start(&scene.env, &[]);
         for (method, params) in requests() {
             let error = other.call(method, params).unwrap_err();
             assert_eq!(error["code"], -32_600, "{method}: {error}");
@@ -113,12 +113,12 @@ const CASES: &[Case] = &[
         other.still_answers();
     }),
     case("a request right behind the greeting is served", |scene| {
-        let mut other = Probe::start(&scene.stage, &[]);
-        let hello = other.ask("initialize", json!({"protocolVersion": 1}));
-        let cwd = scene.stage.workspace();
-        let made = other.ask("session/new", json!({"cwd": cwd, "mcpServers": []}));
-        other.answer(hello).unwrap();
-        assert!(other.answer(made).unwrap()["sessionId"].is_string());
+        let mut other = JudgedClient::start(&scene.env, &[]);
+        let hello = other.send_request("initialize", json!({"protocolVersion": 1}));
+        let cwd = scene.env.workspace();
+        let made = other.send_request("session/new", json!({"cwd": cwd, "mcpServers": []}));
+        other.wait_for_answer(hello).unwrap();
+        assert!(other.wait_for_answer(made).unwrap()["sessionId"].is_string());
     }),
     case("ways to sign in have names of their own", |scene| {
         let hello = greeted(&mut scene.probe, &json!({"protocolVersion": 1}));

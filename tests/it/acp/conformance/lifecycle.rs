@@ -4,26 +4,27 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::actor::play;
-use super::case::{Case, Scene, Topic, case, turn};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, case, turn};
+use super::scripted_model::script_prompt;
 
-pub const TOPIC: Topic = Topic::new("session lifecycle", CASES).with_args(&["--auto"]);
+pub const TOPIC: ConformanceTopic =
+    ConformanceTopic::new("session lifecycle", CASES).with_args(&["--auto"]);
 
 #[track_caller]
-fn refused(scene: &mut Scene, params: &Value) {
-    let error = scene.probe.odd("session/new", params).unwrap_err();
+fn refused(scene: &mut CaseEnv, params: &Value) {
+    let error = scene.probe.send_invalid("session/new", params).unwrap_err();
     assert_eq!(error["code"], -32_602, "{params}: {error}");
 }
 
 /// A Session with further parameters.
 #[track_caller]
-fn made(scene: &mut Scene, key: &str, value: Value) -> Result<Value, Value> {
+fn made(scene: &mut CaseEnv, key: &str, value: Value) -> Result<Value, Value> {
     let mut params = json!({"cwd": scene.workspace(), "mcpServers": []});
     params[key] = value;
-    scene.probe.odd("session/new", &params)
+    scene.probe.send_invalid("session/new", &params)
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("a Session has an id, modes and options", |scene| {
         let params = json!({"cwd": scene.workspace(), "mcpServers": []});
         let made = scene.probe.call("session/new", params).unwrap();
@@ -37,10 +38,10 @@ const CASES: &[Case] = &[
     case("Sessions asked for at once are all made", |scene| {
         let params = json!({"cwd": scene.workspace(), "mcpServers": []});
         let asked: Vec<u64> =
-            (0..10).map(|_| scene.probe.ask("session/new", params.clone())).collect();
+            (0..10).map(|_| scene.probe.send_request("session/new", params.clone())).collect();
         let ids: HashSet<String> = asked
             .iter()
-            .map(|id| scene.probe.answer(*id).unwrap()["sessionId"].to_string())
+            .map(|id| scene.probe.wait_for_answer(*id).unwrap()["sessionId"].to_string())
             .collect();
         assert_eq!(ids.len(), 10);
     }),
@@ -72,15 +73,15 @@ const CASES: &[Case] = &[
     case("the directory of the Session counts, not that of the process", |scene| {
         let elsewhere = scene.workspace().parent().unwrap().join("elsewhere");
         std::fs::create_dir_all(&elsewhere).unwrap();
-        let id = scene.probe.session(&elsewhere);
-        let told = turn(&mut scene.probe, &id, &play("where", &["bash pwd", "echo"]));
+        let id = scene.probe.new_session(&elsewhere);
+        let told = turn(&mut scene.probe, &id, &script_prompt("where", &["bash pwd", "echo"]));
         assert!(told.text().contains(elsewhere.to_str().unwrap()), "{told:?}");
         assert!(elsewhere.join(format!(".pixir/sessions/{id}.ndjson")).is_file());
     }),
     case("a directory behind a link is the directory", |scene| {
         let link = scene.workspace().parent().unwrap().join("link");
         std::os::unix::fs::symlink(scene.workspace(), &link).unwrap();
-        let id = scene.probe.session(&link);
+        let id = scene.probe.new_session(&link);
         let listed = scene.probe.call("session/list", json!({"cwd": link})).unwrap();
         let listed = listed["sessions"].as_array().unwrap();
         assert!(listed.iter().any(|one| one["sessionId"] == id), "{listed:?}");
@@ -88,7 +89,7 @@ const CASES: &[Case] = &[
     case("a directory with odd letters is a directory", |scene| {
         let odd = scene.workspace().join("größe 'quoted' 🦀");
         std::fs::create_dir_all(&odd).unwrap();
-        let id = scene.probe.session(&odd);
+        let id = scene.probe.new_session(&odd);
         assert_eq!(turn(&mut scene.probe, &id, "hello").stop(), "end_turn");
     }),
     case("further directories are absolute", |scene| {
@@ -104,7 +105,7 @@ const CASES: &[Case] = &[
         made(scene, "additionalDirectories", json!([])).unwrap();
     }),
     case("servers may be absent or null", |scene| {
-        scene.probe.odd("session/new", &json!({"cwd": scene.workspace()})).unwrap();
+        scene.probe.send_invalid("session/new", &json!({"cwd": scene.workspace()})).unwrap();
         made(scene, "mcpServers", Value::Null).unwrap();
     }),
     case("servers are a list", |scene| {
@@ -136,8 +137,8 @@ const CASES: &[Case] = &[
     }),
     case("nothing is told about a Session before it is answered", |scene| {
         let mut other = scene.other(&["--auto"], json!({}));
-        let id = other.session(&scene.workspace());
-        other.update("available_commands_update");
+        let id = other.new_session(&scene.workspace());
+        other.wait_for_update("available_commands_update");
         let place = |wished: &dyn Fn(&Value) -> bool| other.received.iter().position(wished);
         let made = place(&|message| message["result"]["sessionId"] == id.as_str());
         let told = place(&|message| message["method"] == "session/update");
@@ -159,7 +160,7 @@ const CASES: &[Case] = &[
         let id = scene.session();
         scene.turn(&id, "first");
         scene.probe.call("session/close", json!({"sessionId": id})).unwrap();
-        let resumed = scene.stage.run(&["resume", &id, "second » repeat"]);
+        let resumed = scene.env.run(&["resume", &id, "second » repeat"]);
         let told = &resumed.expect_code(0).stdout;
         assert!(told.contains("first") && told.contains("second"), "{told}");
     }),

@@ -2,37 +2,37 @@
 
 use serde_json::{Value, json};
 
-use super::case::{Case, Probe, Scene, Topic, case};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, JudgedClient, case};
 
-pub const TOPIC: Topic = Topic::new("lines and envelopes", CASES);
+pub const TOPIC: ConformanceTopic = ConformanceTopic::new("lines and envelopes", CASES);
 
 /// Asks with an id written like this, and gives the id of the answer as it is written.
 #[track_caller]
-fn echoed(scene: &mut Scene, id: &str) -> Value {
+fn echoed(scene: &mut CaseEnv, id: &str) -> Value {
     let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"session/list","params":{{}}}}"#);
     let wanted: Value = serde_json::from_str(id).unwrap();
-    let told = scene.probe.line(line.as_bytes(), |message| message["id"] == wanted);
+    let told = scene.probe.send_line(line.as_bytes(), |message| message["id"] == wanted);
     assert!(told["result"]["sessions"].is_array(), "{told}");
     told["id"].clone()
 }
 
 #[track_caller]
-fn refused(scene: &mut Scene, line: &str, code: i64) {
+fn refused(scene: &mut CaseEnv, line: &str, code: i64) {
     assert_eq!(scene.probe.code_of(line.as_bytes()), code, "{line}");
     scene.probe.still_answers();
 }
 
 /// What the refusal of a line says, whose id cannot be known.
 #[track_caller]
-fn nameless(scene: &mut Scene, line: &[u8], code: i64) {
-    let told = scene.probe.line(line, |message| message.get("error").is_some());
+fn nameless(scene: &mut CaseEnv, line: &[u8], code: i64) {
+    let told = scene.probe.send_line(line, |message| message.get("error").is_some());
     assert_eq!((&told["id"], &told["error"]["code"]), (&Value::Null, &json!(code)), "{told}");
     scene.probe.still_answers();
 }
 
 const LIST: &str = r#""method":"session/list","params":{}"#;
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("a number is echoed as a number", |scene| {
         assert_eq!(echoed(scene, "900001"), json!(900_001));
     }),
@@ -56,17 +56,17 @@ const CASES: &[Case] = &[
         assert_eq!(echoed(scene, &id.to_string()), id);
     }),
     case("blank lines are nothing", |scene| {
-        scene.probe.raw(b"\n\n   \n\t\n\r\n");
+        scene.probe.write_raw(b"\n\n   \n\t\n\r\n");
         scene.probe.still_answers();
     }),
     case("a carriage return before the end is nothing", |scene| {
         let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":900010,{LIST}}}\r");
-        let told = scene.probe.line(line.as_bytes(), |message| message["id"] == 900_010);
+        let told = scene.probe.send_line(line.as_bytes(), |message| message["id"] == 900_010);
         assert!(told.get("result").is_some(), "{told}");
     }),
     case("blanks around a message are nothing", |scene| {
         let line = format!("  {{ \"jsonrpc\" : \"2.0\", \"id\" : 900011, {LIST} }}\t ");
-        let told = scene.probe.line(line.as_bytes(), |message| message["id"] == 900_011);
+        let told = scene.probe.send_line(line.as_bytes(), |message| message["id"] == 900_011);
         assert!(told.get("result").is_some(), "{told}");
     }),
     case("what is no JSON is a parse error without an id", |scene| {
@@ -92,7 +92,7 @@ const CASES: &[Case] = &[
     }),
     case("a message without its version is refused by its id", |scene| {
         let line = format!("{{\"id\":900020,{LIST}}}");
-        let told = scene.probe.line(line.as_bytes(), |message| message["id"] == 900_020);
+        let told = scene.probe.send_line(line.as_bytes(), |message| message["id"] == 900_020);
         assert_eq!(told["error"]["code"], -32_600);
     }),
     case("another version of JSON-RPC is refused", |scene| {
@@ -107,9 +107,10 @@ const CASES: &[Case] = &[
         }
     }),
     case("a method that is no text is refused by its id", |scene| {
-        let told = scene.probe.line(br#"{"jsonrpc":"2.0","id":900022,"method":7}"#, |message| {
-            message["id"] == 900_022
-        });
+        let told =
+            scene.probe.send_line(br#"{"jsonrpc":"2.0","id":900022,"method":7}"#, |message| {
+                message["id"] == 900_022
+            });
         assert_eq!(told["error"]["code"], -32_600);
     }),
     case("parameters that are no object are refused", |scene| {
@@ -123,7 +124,7 @@ const CASES: &[Case] = &[
     case("parameters may be absent", |scene| {
         let told = scene
             .probe
-            .line(br#"{"jsonrpc":"2.0","id":900024,"method":"session/list"}"#, |message| {
+            .send_line(br#"{"jsonrpc":"2.0","id":900024,"method":"session/list"}"#, |message| {
                 message["id"] == 900_024
             });
         assert!(told["result"]["sessions"].is_array(), "{told}");
@@ -133,13 +134,13 @@ const CASES: &[Case] = &[
     }),
     case("unknown fields of an envelope are skipped", |scene| {
         let line = format!(r#"{{"jsonrpc":"2.0","id":900025,"odd":[1],"_meta":{{}},{LIST}}}"#);
-        let told = scene.probe.line(line.as_bytes(), |message| message["id"] == 900_025);
+        let told = scene.probe.send_line(line.as_bytes(), |message| message["id"] == 900_025);
         assert!(told.get("result").is_some(), "{told}");
     }),
     case("an unknown method is not found", |scene| {
         for method in ["nope", "session/nope", "fs/read_text_file", "session/update", "$/nope", ""]
         {
-            let error = scene.probe.odd(method, &json!({})).unwrap_err();
+            let error = scene.probe.send_invalid(method, &json!({})).unwrap_err();
             assert_eq!(error["code"], -32_601, "{method}: {error}");
         }
     }),
@@ -149,7 +150,7 @@ const CASES: &[Case] = &[
     }),
     case("unstable methods that are not advertised are not found", |scene| {
         for method in ["session/status", "session/archive", "session/set_title", "auth/status"] {
-            let error = scene.probe.odd(method, &json!({"sessionId": "x"})).unwrap_err();
+            let error = scene.probe.send_invalid(method, &json!({"sessionId": "x"})).unwrap_err();
             assert_eq!(error["code"], -32_601, "{method}: {error}");
         }
     }),
@@ -163,7 +164,7 @@ const CASES: &[Case] = &[
         ];
         scene.probe.drain();
         for line in odd {
-            scene.probe.raw(&[line, b"\n"].concat());
+            scene.probe.write_raw(&[line, b"\n"].concat());
         }
         scene.probe.still_answers();
         let heard = scene.probe.drain();
@@ -173,7 +174,7 @@ const CASES: &[Case] = &[
         scene.probe.drain();
         let line =
             br#"{"jsonrpc":"2.0","id":"","method":"session/cancel","params":{"sessionId":"x"}}"#;
-        scene.probe.raw(&[line.as_slice(), b"\n"].concat());
+        scene.probe.write_raw(&[line.as_slice(), b"\n"].concat());
         scene.probe.still_answers();
         let heard = scene.probe.drain();
         assert!(heard.iter().all(|message| message["id"] != ""), "{heard:?}");
@@ -184,7 +185,7 @@ const CASES: &[Case] = &[
             r#"{"jsonrpc":"2.0","id":4711,"result":{}}"#,
             r#"{"jsonrpc":"2.0","id":"x","error":{"code":1,"message":"no"}}"#,
         ] {
-            scene.probe.raw(format!("{line}\n").as_bytes());
+            scene.probe.write_raw(format!("{line}\n").as_bytes());
         }
         scene.probe.still_answers();
         let heard = scene.probe.drain();
@@ -192,17 +193,17 @@ const CASES: &[Case] = &[
     }),
     case("two messages in one write are two", |scene| {
         let line = |id: u32| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{LIST}}}\n");
-        scene.probe.raw(format!("{}{}", line(900_030), line(900_031)).as_bytes());
+        scene.probe.write_raw(format!("{}{}", line(900_030), line(900_031)).as_bytes());
         for id in [900_030, 900_031] {
-            scene.probe.answer(id).unwrap();
+            scene.probe.wait_for_answer(id).unwrap();
         }
     }),
     case("a message in many writes is one", |scene| {
         let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":900032,{LIST}}}\n");
         for byte in line.as_bytes() {
-            scene.probe.raw(&[*byte]);
+            scene.probe.write_raw(&[*byte]);
         }
-        scene.probe.answer(900_032).unwrap();
+        scene.probe.wait_for_answer(900_032).unwrap();
     }),
     case("a line of a megabyte is a line", |scene| {
         let meta = json!({"_meta": {"long": "x".repeat(1 << 20)}});
@@ -218,7 +219,7 @@ const CASES: &[Case] = &[
         let line = format!(
             r#"{{"jsonrpc":"2.0","id":900034,"method":"session/list","params":{{"a":{closed}}}}}"#
         );
-        scene.probe.line(line.as_bytes(), |_| true);
+        scene.probe.send_line(line.as_bytes(), |_| true);
         scene.probe.still_answers();
     }),
     case("letters that break lines elsewhere are letters", |scene| {
@@ -226,13 +227,13 @@ const CASES: &[Case] = &[
         assert_eq!(turn.text(), "x\u{2028}y\u{85}z");
     }),
     case("a byte order mark before the first line is nothing", |scene| {
-        let mut other = Probe::start(&scene.stage, &[]);
-        other.raw(b"\xef\xbb\xbf");
+        let mut other = JudgedClient::start(&scene.env, &[]);
+        other.write_raw(b"\xef\xbb\xbf");
         other.initialize(json!({}));
         other.still_answers();
     }),
     case("a notification sent as a request is answered once", |scene| {
-        let told = scene.probe.odd("session/cancel", &json!({"sessionId": "x"}));
+        let told = scene.probe.send_invalid("session/cancel", &json!({"sessionId": "x"}));
         assert!(told.is_ok() || told.unwrap_err()["code"].is_i64());
         scene.probe.still_answers();
     }),

@@ -5,26 +5,27 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::actor::play;
-use super::case::{Case, Probe, Scene, Topic, case, turn};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, JudgedClient, case, turn};
+use super::scripted_model::script_prompt;
 
-pub const TOPIC: Topic = Topic::new("list, close and delete", CASES).with_args(&["--auto"]);
+pub const TOPIC: ConformanceTopic =
+    ConformanceTopic::new("list, close and delete", CASES).with_args(&["--auto"]);
 
 /// A folder that no other case uses.
-fn folder(scene: &Scene, name: &str) -> PathBuf {
+fn folder(scene: &CaseEnv, name: &str) -> PathBuf {
     let folder = scene.workspace().join(name);
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
 #[track_caller]
-fn listed(probe: &mut Probe, params: Value) -> Vec<Value> {
+fn listed(probe: &mut JudgedClient, params: Value) -> Vec<Value> {
     let answer = probe.call("session/list", params).unwrap();
     answer["sessions"].as_array().unwrap().clone()
 }
 
 #[track_caller]
-fn ids(probe: &mut Probe, folder: &Path) -> Vec<String> {
+fn ids(probe: &mut JudgedClient, folder: &Path) -> Vec<String> {
     let sessions = listed(probe, json!({ "cwd": folder }));
     sessions.iter().map(|one| one["sessionId"].as_str().unwrap().to_owned()).collect()
 }
@@ -33,7 +34,7 @@ fn named(session: &str) -> Value {
     json!({ "sessionId": session })
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("without wishes there is a list", |scene| {
         let session = scene.session();
         let all = listed(&mut scene.probe, json!({}));
@@ -41,8 +42,8 @@ const CASES: &[Case] = &[
     }),
     case("a directory has its own Sessions", |scene| {
         let (a, b) = (folder(scene, "list-a"), folder(scene, "list-b"));
-        let in_a = scene.probe.session(&a);
-        let in_b = scene.probe.session(&b);
+        let in_a = scene.probe.new_session(&a);
+        let in_b = scene.probe.new_session(&b);
         assert_eq!(
             (ids(&mut scene.probe, &a), ids(&mut scene.probe, &b)),
             (vec![in_a], vec![in_b])
@@ -61,7 +62,7 @@ const CASES: &[Case] = &[
     }),
     case("a Session has its directory, title and time", |scene| {
         let place = folder(scene, "list-titled");
-        let session = scene.probe.session(&place);
+        let session = scene.probe.new_session(&place);
         turn(&mut scene.probe, &session, "mend the date parser");
         let one = listed(&mut scene.probe, json!({ "cwd": place })).remove(0);
         assert_eq!((&one["cwd"], &one["title"]), (&json!(place), &json!("mend the date parser")));
@@ -70,7 +71,7 @@ const CASES: &[Case] = &[
     }),
     case("a Session without words has no title, and is listed", |scene| {
         let place = folder(scene, "list-untitled");
-        scene.probe.session(&place);
+        scene.probe.new_session(&place);
         let one = listed(&mut scene.probe, json!({ "cwd": place })).remove(0);
         assert!(one.get("title").is_none_or(Value::is_null), "{one}");
     }),
@@ -78,7 +79,7 @@ const CASES: &[Case] = &[
         let place = folder(scene, "list-order");
         let mut made = Vec::new();
         for number in 0..3 {
-            let session = scene.probe.session(&place);
+            let session = scene.probe.new_session(&place);
             turn(&mut scene.probe, &session, &format!("number {number}"));
             made.push(session);
         }
@@ -97,11 +98,15 @@ const CASES: &[Case] = &[
     case("many Sessions come in pages, each of them once", |scene| {
         let place = folder(scene, "list-pages");
         let asked: Vec<u64> = (0..120)
-            .map(|_| scene.probe.ask("session/new", json!({"cwd": place, "mcpServers": []})))
+            .map(|_| {
+                scene.probe.send_request("session/new", json!({"cwd": place, "mcpServers": []}))
+            })
             .collect();
         let made: HashSet<String> = asked
             .iter()
-            .map(|id| scene.probe.answer(*id).unwrap()["sessionId"].as_str().unwrap().to_owned())
+            .map(|id| {
+                scene.probe.wait_for_answer(*id).unwrap()["sessionId"].as_str().unwrap().to_owned()
+            })
             .collect();
         let (mut found, mut pages, mut params) = (Vec::new(), 0, json!({ "cwd": place }));
         loop {
@@ -123,7 +128,7 @@ const CASES: &[Case] = &[
     case("a Session of the terminal is listed", |scene| {
         let place = folder(scene, "list-terminal");
         let ran =
-            scene.stage.run(&["--json", "--cwd", place.to_str().unwrap(), "said in a terminal"]);
+            scene.env.run(&["--json", "--cwd", place.to_str().unwrap(), "said in a terminal"]);
         let envelope: Value = serde_json::from_str(&ran.expect_code(0).stdout).unwrap();
         let one = listed(&mut scene.probe, json!({ "cwd": place })).remove(0);
         assert_eq!(
@@ -157,15 +162,17 @@ const CASES: &[Case] = &[
     }),
     case("closing a busy Session cancels it first", |scene| {
         let session = scene.session();
-        let command = format!("bash echo begun; sleep 600; echo {}", scene.stage.mark);
-        let prompt = scene.probe.prompt(&session, &play("go", &[&command]));
-        scene.probe.wait("its output", |message| message.to_string().contains("begun\\n"));
-        let waiting = scene.probe.prompt(&session, "never");
+        let command = format!("bash echo begun; sleep 600; echo {}", scene.env.mark);
+        let prompt = scene.probe.send_prompt(&session, &script_prompt("go", &[&command]));
+        scene
+            .probe
+            .wait_for_message("its output", |message| message.to_string().contains("begun\\n"));
+        let waiting = scene.probe.send_prompt(&session, "never");
         scene.probe.call("session/close", named(&session)).unwrap();
         for id in [prompt, waiting] {
-            assert_eq!(scene.probe.answer(id).unwrap()["stopReason"], "cancelled");
+            assert_eq!(scene.probe.wait_for_answer(id).unwrap()["stopReason"], "cancelled");
         }
-        let left = scene.stage.survivors();
+        let left = scene.env.survivors();
         assert!(left.iter().all(|line| !line.contains("sleep 600")), "{left:?}");
     }),
     case("what is closed is free for others at once", |scene| {
@@ -177,7 +184,7 @@ const CASES: &[Case] = &[
     }),
     case("deleting is answered with an object, and nothing is left", |scene| {
         let place = folder(scene, "list-deleted");
-        let session = scene.probe.session(&place);
+        let session = scene.probe.new_session(&place);
         turn(&mut scene.probe, &session, "words");
         assert_eq!(scene.probe.call("session/delete", named(&session)).unwrap(), json!({}));
         assert!(ids(&mut scene.probe, &place).is_empty());
@@ -194,16 +201,16 @@ const CASES: &[Case] = &[
     }),
     case("deleting a busy Session cancels it first", |scene| {
         let session = scene.session();
-        let prompt = scene.probe.prompt(&session, "go » say begun ;; pause 600000");
+        let prompt = scene.probe.send_prompt(&session, "go » say begun ;; pause 600000");
         scene.told(&session, "agent_message_chunk");
         scene.probe.call("session/delete", named(&session)).unwrap();
-        assert_eq!(scene.probe.answer(prompt).unwrap()["stopReason"], "cancelled");
+        assert_eq!(scene.probe.wait_for_answer(prompt).unwrap()["stopReason"], "cancelled");
     }),
     case("what somebody else has open is not deleted", |scene| {
         let session = scene.session();
         let mut other = scene.other(&[], json!({}));
         // It looks where it has worked.
-        other.session(&scene.workspace());
+        other.new_session(&scene.workspace());
         let error = other.call("session/delete", named(&session)).unwrap_err();
         let holder = scene.probe.child.id().to_string();
         assert!(error["message"].as_str().unwrap().contains(&holder), "{error}");

@@ -1,6 +1,5 @@
 //! What the protocol asks of an agent, in tables of cases, each against the real `pixir acp`.
 
-pub mod actor;
 mod auth;
 mod cancel;
 mod capabilities;
@@ -15,20 +14,21 @@ mod initialize;
 mod lifecycle;
 mod lines;
 mod listing;
-mod mess;
+mod malformed;
 mod options;
 mod order;
 mod permission;
 mod replay;
 mod schema;
+pub mod scripted_model;
 mod tools;
 mod updates;
 
 use crate::support::torture;
-use case::Topic;
+use case::ConformanceTopic;
 
 /// Every table of cases.
-const TOPICS: &[&Topic] = &[
+const TOPICS: &[&ConformanceTopic] = &[
     &lines::TOPIC,
     &initialize::TOPIC,
     &auth::TOPIC,
@@ -53,7 +53,7 @@ macro_rules! played {
     ($($name:ident),*) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
-            $name::TOPIC.play().await;
+            $name::TOPIC.run_cases().await;
         })*
 
         #[test]
@@ -81,5 +81,5 @@ fn there_are_enough_cases_and_no_two_of_a_name() {
     names.dedup();
     assert_eq!(names.len(), count, "two cases have one name");
     assert!(count >= 150, "{count} cases");
-    torture::say(&format!("acp: {count} cases in {} tables", TOPICS.len()));
+    torture::print_summary(&format!("acp: {count} cases in {} tables", TOPICS.len()));
 }

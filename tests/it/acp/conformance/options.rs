@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::case::{Case, Scene, Topic, case, finished};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, case, finished};
 
-pub const TOPIC: Topic = Topic::new("modes and options", CASES);
+pub const TOPIC: ConformanceTopic = ConformanceTopic::new("modes and options", CASES);
 
 #[track_caller]
-fn fresh(scene: &mut Scene) -> (String, Value) {
+fn fresh(scene: &mut CaseEnv) -> (String, Value) {
     let params = json!({"cwd": scene.workspace(), "mcpServers": []});
     let made = scene.probe.call("session/new", params).unwrap();
     (made["sessionId"].as_str().unwrap().to_owned(), made)
@@ -24,17 +24,17 @@ fn values(option: &Value) -> Vec<String> {
 }
 
 #[track_caller]
-fn set(scene: &mut Scene, session: &str, id: &str, value: &str) -> Result<Value, Value> {
+fn set(scene: &mut CaseEnv, session: &str, id: &str, value: &str) -> Result<Value, Value> {
     let params = json!({"sessionId": session, "configId": id, "value": value});
     scene.probe.call("session/set_config_option", params)
 }
 
 #[track_caller]
-fn mode(scene: &mut Scene, session: &str, id: &str) -> Result<Value, Value> {
+fn mode(scene: &mut CaseEnv, session: &str, id: &str) -> Result<Value, Value> {
     scene.probe.call("session/set_mode", json!({"sessionId": session, "modeId": id}))
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("the current mode is one of the modes", |scene| {
         let (_, made) = fresh(scene);
         let modes = made["modes"]["availableModes"].as_array().unwrap();
@@ -123,7 +123,7 @@ const CASES: &[Case] = &[
         let other = values(option(&made["configOptions"], "model")).pop().unwrap();
         set(scene, &session, "model", &other).unwrap();
         scene.turn(&session, "which-model-case");
-        let requests = scene.stage.server.requests();
+        let requests = scene.env.server.requests();
         let asked = requests.iter().find(|request| request.body_text.contains("which-model-case"));
         assert_eq!(asked.unwrap().body["model"], other.as_str());
     }),
@@ -134,7 +134,7 @@ const CASES: &[Case] = &[
             (effort["id"].as_str().unwrap().to_owned(), values(effort).pop().unwrap());
         set(scene, &session, &id, &value).unwrap();
         scene.turn(&session, "which-effort-case");
-        let requests = scene.stage.server.requests();
+        let requests = scene.env.server.requests();
         let asked = requests.iter().find(|request| request.body_text.contains("which-effort-case"));
         assert_eq!(asked.unwrap().body["reasoning"]["effort"], value.as_str());
     }),
@@ -143,8 +143,10 @@ const CASES: &[Case] = &[
         for id in ["yolo", "", "ASK"] {
             assert_eq!(mode(scene, &session, id).unwrap_err()["code"], -32_602);
         }
-        let error =
-            scene.probe.odd("session/set_mode", &json!({"sessionId": session})).unwrap_err();
+        let error = scene
+            .probe
+            .send_invalid("session/set_mode", &json!({"sessionId": session}))
+            .unwrap_err();
         assert_eq!(error["code"], -32_602);
     }),
     case("an option or a value that is not there is refused", |scene| {
@@ -158,7 +160,7 @@ const CASES: &[Case] = &[
         let yes =
             json!({"sessionId": session, "configId": "mode", "type": "boolean", "value": true});
         assert_eq!(
-            scene.probe.odd("session/set_config_option", &yes).unwrap_err()["code"],
+            scene.probe.send_invalid("session/set_config_option", &yes).unwrap_err()["code"],
             -32_602
         );
     }),
@@ -180,7 +182,7 @@ const CASES: &[Case] = &[
     }),
     case("a choice can be made while a Turn runs", |scene| {
         let (session, _) = fresh(scene);
-        let id = scene.probe.prompt(&session, "go » say begun ;; pause 300 ;; say ended");
+        let id = scene.probe.send_prompt(&session, "go » say begun ;; pause 300 ;; say ended");
         scene.told(&session, "agent_message_chunk");
         mode(scene, &session, "auto").unwrap();
         scene.told(&session, "current_mode_update");
@@ -219,11 +221,11 @@ const CASES: &[Case] = &[
         }
     }),
     case("a mode of the settings is where a Session starts", |scene| {
-        scene.stage.configure(&json!({"durability": "none", "acp": {"mode": "auto"}}));
+        scene.env.configure(&json!({"durability": "none", "acp": {"mode": "auto"}}));
         let mut other = scene.other(&[], json!({}));
         let params = json!({"cwd": scene.workspace(), "mcpServers": []});
         let made = other.call("session/new", params).unwrap();
-        scene.stage.configure(&json!({"durability": "none"}));
+        scene.env.configure(&json!({"durability": "none"}));
         assert_eq!(made["modes"]["currentModeId"], "auto");
     }),
 ];

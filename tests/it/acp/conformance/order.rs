@@ -2,38 +2,42 @@
 
 use serde_json::json;
 
-use super::actor::play;
-use super::case::{Case, Scene, Topic, case};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, case};
+use super::scripted_model::script_prompt;
 
-pub const TOPIC: Topic = Topic::new("order", CASES).with_args(&["--auto"]);
+pub const TOPIC: ConformanceTopic = ConformanceTopic::new("order", CASES).with_args(&["--auto"]);
 
 /// Asks for a Session to be opened; gives the id of the question.
-fn open(scene: &mut Scene, method: &str, session: &str) -> u64 {
+fn open(scene: &mut CaseEnv, method: &str, session: &str) -> u64 {
     let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
-    scene.probe.ask(method, params)
+    scene.probe.send_request(method, params)
 }
 
 /// A Session with a command that ends by itself only after a long time.
 #[track_caller]
-fn busy(scene: &mut Scene) -> (String, u64) {
+fn busy(scene: &mut CaseEnv) -> (String, u64) {
     let session = scene.session();
-    let command = format!("bash echo begun; sleep 600; echo {}", scene.stage.mark);
-    let prompt = scene.probe.prompt(&session, &play("go", &[&command]));
-    scene.probe.wait("its output", |message| message.to_string().contains("begun\\n"));
+    let command = format!("bash echo begun; sleep 600; echo {}", scene.env.mark);
+    let prompt = scene.probe.send_prompt(&session, &script_prompt("go", &[&command]));
+    scene.probe.wait_for_message("its output", |message| message.to_string().contains("begun\\n"));
     (session, prompt)
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("what is opened right behind a close is opened after it", |scene| {
         for method in ["session/load", "session/resume"] {
             let (session, running) = busy(scene);
-            let close = scene.probe.ask("session/close", json!({"sessionId": session}));
+            let close = scene.probe.send_request("session/close", json!({"sessionId": session}));
             let load = open(scene, method, &session);
-            let prompt = scene.probe.prompt(&session, "again » say Here I am.");
-            assert_eq!(scene.probe.answer(running).unwrap()["stopReason"], "cancelled");
-            assert_eq!(scene.probe.answer(close).unwrap(), json!({}));
-            assert!(scene.probe.answer(load).unwrap()["modes"].is_object());
-            assert_eq!(scene.probe.answer(prompt).unwrap()["stopReason"], "end_turn", "{method}");
+            let prompt = scene.probe.send_prompt(&session, "again » say Here I am.");
+            assert_eq!(scene.probe.wait_for_answer(running).unwrap()["stopReason"], "cancelled");
+            assert_eq!(scene.probe.wait_for_answer(close).unwrap(), json!({}));
+            assert!(scene.probe.wait_for_answer(load).unwrap()["modes"].is_object());
+            assert_eq!(
+                scene.probe.wait_for_answer(prompt).unwrap()["stopReason"],
+                "end_turn",
+                "{method}"
+            );
             let place = |id: u64| {
                 let received = &scene.probe.received;
                 received
@@ -46,24 +50,24 @@ const CASES: &[Case] = &[
     }),
     case("what is asked between a close and the next opening is refused", |scene| {
         let (session, _) = busy(scene);
-        scene.probe.ask("session/close", json!({"sessionId": session}));
-        let early = scene.probe.prompt(&session, "too early");
-        let again = scene.probe.ask("session/close", json!({"sessionId": session}));
+        scene.probe.send_request("session/close", json!({"sessionId": session}));
+        let early = scene.probe.send_prompt(&session, "too early");
+        let again = scene.probe.send_request("session/close", json!({"sessionId": session}));
         let load = open(scene, "session/load", &session);
-        assert_eq!(scene.probe.answer(early).unwrap_err()["code"], -32_002);
-        assert_eq!(scene.probe.answer(again).unwrap_err()["code"], -32_002);
-        scene.probe.answer(load).unwrap();
+        assert_eq!(scene.probe.wait_for_answer(early).unwrap_err()["code"], -32_002);
+        assert_eq!(scene.probe.wait_for_answer(again).unwrap_err()["code"], -32_002);
+        scene.probe.wait_for_answer(load).unwrap();
         assert_eq!(scene.turn(&session, "now").stop(), "end_turn");
     }),
     case("what is opened right behind a delete is not there", |scene| {
         let (session, running) = busy(scene);
-        let delete = scene.probe.ask("session/delete", json!({"sessionId": session}));
+        let delete = scene.probe.send_request("session/delete", json!({"sessionId": session}));
         let load = open(scene, "session/load", &session);
-        let prompt = scene.probe.prompt(&session, "anybody?");
-        assert_eq!(scene.probe.answer(running).unwrap()["stopReason"], "cancelled");
-        assert_eq!(scene.probe.answer(delete).unwrap(), json!({}));
+        let prompt = scene.probe.send_prompt(&session, "anybody?");
+        assert_eq!(scene.probe.wait_for_answer(running).unwrap()["stopReason"], "cancelled");
+        assert_eq!(scene.probe.wait_for_answer(delete).unwrap(), json!({}));
         for id in [load, prompt] {
-            assert_eq!(scene.probe.answer(id).unwrap_err()["code"], -32_002);
+            assert_eq!(scene.probe.wait_for_answer(id).unwrap_err()["code"], -32_002);
         }
         assert!(!scene.workspace().join(format!(".pixir/sessions/{session}.ndjson")).exists());
     }),
@@ -72,37 +76,37 @@ const CASES: &[Case] = &[
         scene.turn(&session, "first");
         let mut asked = Vec::new();
         for _ in 0..10 {
-            asked.push(scene.probe.ask("session/close", json!({"sessionId": session})));
+            asked.push(scene.probe.send_request("session/close", json!({"sessionId": session})));
             asked.push(open(scene, "session/resume", &session));
         }
-        asked.push(scene.probe.ask("session/close", json!({"sessionId": session})));
+        asked.push(scene.probe.send_request("session/close", json!({"sessionId": session})));
         for id in asked {
-            scene.probe.answer(id).unwrap();
+            scene.probe.wait_for_answer(id).unwrap();
         }
-        let resumed = scene.stage.run(&["resume", &session, "second"]);
+        let resumed = scene.env.run(&["resume", &session, "second"]);
         resumed.expect_code(0);
     }),
     case("a Session that is being closed does not hold up another", |scene| {
         let (session, running) = busy(scene);
         let other = scene.session();
-        let close = scene.probe.ask("session/close", json!({"sessionId": session}));
+        let close = scene.probe.send_request("session/close", json!({"sessionId": session}));
         let load = open(scene, "session/load", &session);
-        assert_eq!(scene.probe.turn(&other, "meanwhile").unwrap()["stopReason"], "end_turn");
+        assert_eq!(scene.probe.run_prompt(&other, "meanwhile").unwrap()["stopReason"], "end_turn");
         for id in [running, close, load] {
-            scene.probe.answer(id).unwrap();
+            scene.probe.wait_for_answer(id).unwrap();
         }
     }),
     case("an opening that fails does not take the next one with it", |scene| {
         let session = scene.session();
         scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
         let nowhere = json!({"sessionId": session, "cwd": "/no/such/place", "mcpServers": []});
-        let failed = scene.probe.ask("session/load", nowhere);
-        let close = scene.probe.ask("session/close", json!({"sessionId": session}));
+        let failed = scene.probe.send_request("session/load", nowhere);
+        let close = scene.probe.send_request("session/close", json!({"sessionId": session}));
         let load = open(scene, "session/load", &session);
-        let prompt = scene.probe.prompt(&session, "hello");
-        assert_eq!(scene.probe.answer(failed).unwrap_err()["code"], -32_602);
-        assert_eq!(scene.probe.answer(close).unwrap_err()["code"], -32_002);
-        scene.probe.answer(load).unwrap();
-        assert_eq!(scene.probe.answer(prompt).unwrap()["stopReason"], "end_turn");
+        let prompt = scene.probe.send_prompt(&session, "hello");
+        assert_eq!(scene.probe.wait_for_answer(failed).unwrap_err()["code"], -32_602);
+        assert_eq!(scene.probe.wait_for_answer(close).unwrap_err()["code"], -32_002);
+        scene.probe.wait_for_answer(load).unwrap();
+        assert_eq!(scene.probe.wait_for_answer(prompt).unwrap()["stopReason"], "end_turn");
     }),
 ];

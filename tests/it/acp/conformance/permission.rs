@@ -2,10 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::actor::play;
-use super::case::{Case, Scene, Topic, Turn, case, finished, turn_with};
+use super::case::{
+    CaseEnv, ConformanceCase, ConformanceTopic, RecordedTurn, case, finished, turn_with,
+};
+use super::scripted_model::script_prompt;
 
-pub const TOPIC: Topic = Topic::new("permission", CASES);
+pub const TOPIC: ConformanceTopic = ConformanceTopic::new("permission", CASES);
 
 fn chosen(option: &str) -> Value {
     json!({"outcome": {"outcome": "selected", "optionId": option}})
@@ -13,8 +15,8 @@ fn chosen(option: &str) -> Value {
 
 /// A prompt whose every question gets one answer.
 #[track_caller]
-fn answered(scene: &mut Scene, session: &str, replies: &[&str], option: &str) -> Turn {
-    let prompt = play("go", replies);
+fn answered(scene: &mut CaseEnv, session: &str, replies: &[&str], option: &str) -> RecordedTurn {
+    let prompt = script_prompt("go", replies);
     turn_with(&mut scene.probe, session, &prompt, |asked| {
         assert_eq!(asked["method"], "session/request_permission");
         chosen(option)
@@ -25,20 +27,20 @@ fn write(name: &str) -> String {
     format!("call write {}", json!({"path": name, "content": "written\n"}))
 }
 
-fn is_there(scene: &Scene, name: &str) -> bool {
+fn is_there(scene: &CaseEnv, name: &str) -> bool {
     scene.workspace().join(name).exists()
 }
 
 /// A question that is open, and the prompt behind it.
 #[track_caller]
-fn open(scene: &mut Scene, name: &str) -> (String, u64, Value) {
+fn open(scene: &mut CaseEnv, name: &str) -> (String, u64, Value) {
     let session = scene.session();
-    let id = scene.probe.prompt(&session, &play("go", &[&write(name), "say done"]));
-    let asked = scene.probe.request("session/request_permission");
+    let id = scene.probe.send_prompt(&session, &script_prompt("go", &[&write(name), "say done"]));
+    let asked = scene.probe.wait_for_request("session/request_permission");
     (session, id, asked)
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("an editor's user is asked, unless they said otherwise", |scene| {
         let session = scene.session();
         let told = answered(scene, &session, &[&write("asked.txt"), "say done"], "once");
@@ -52,7 +54,7 @@ const CASES: &[Case] = &[
         scene.probe.choose(&asked, "once");
         let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
         let call = &asked["params"]["toolCall"]["toolCallId"];
-        assert_eq!(told.of("tool_call")[0]["toolCallId"], *call);
+        assert_eq!(told.updates_of_kind("tool_call")[0]["toolCallId"], *call);
     }),
     case("a question about a file shows what would change", |scene| {
         scene.write("shown.txt", "one\ntwo\n");
@@ -147,7 +149,7 @@ const CASES: &[Case] = &[
     }),
     case("what the user says with a no reaches the model", |scene| {
         let session = scene.session();
-        let prompt = play("go", &[&write("feedback.txt"), "echo"]);
+        let prompt = script_prompt("go", &[&write("feedback.txt"), "echo"]);
         let told = turn_with(
             &mut scene.probe,
             &session,
@@ -171,32 +173,32 @@ const CASES: &[Case] = &[
     case("an error as an answer allows nothing", |scene| {
         let (session, id, asked) = open(scene, "error.txt");
         let error = json!({"code": -32603, "message": "the dialog broke"});
-        scene.probe.say(&json!({"jsonrpc": "2.0", "id": asked["id"], "error": error}));
+        scene.probe.send_message(&json!({"jsonrpc": "2.0", "id": asked["id"], "error": error}));
         let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
         assert_eq!((told.stop(), is_there(scene, "error.txt")), ("end_turn", false));
     }),
     case("an answer without sense allows nothing", |scene| {
         let (session, id, asked) = open(scene, "senseless.txt");
         let line = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": 7}});
-        scene.probe.raw(format!("{line}\n").as_bytes());
+        scene.probe.write_raw(format!("{line}\n").as_bytes());
         let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
         assert_eq!((told.stop(), is_there(scene, "senseless.txt")), ("end_turn", false));
     }),
     case("a cancelled question is a cancelled Turn", |scene| {
         let (session, id, asked) = open(scene, "cancelled.txt");
-        scene.probe.reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
+        scene.probe.send_reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
         let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
         assert_eq!((told.stop(), is_there(scene, "cancelled.txt")), ("cancelled", false));
     }),
     case("a cancelled Turn takes its question back", |scene| {
         let (session, id, asked) = open(scene, "taken-back.txt");
         scene.probe.notify("session/cancel", json!({"sessionId": session}));
-        let back = scene.probe.wait("the question back", |message| {
+        let back = scene.probe.wait_for_message("the question back", |message| {
             message["method"] == "$/cancel_request" && message["params"]["requestId"] == asked["id"]
         });
         assert!(back.get("id").is_none());
         // A client that answers all the same does no harm.
-        scene.probe.reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
+        scene.probe.send_reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
         let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
         assert_eq!((told.stop(), is_there(scene, "taken-back.txt")), ("cancelled", false));
     }),
@@ -206,7 +208,7 @@ const CASES: &[Case] = &[
         scene.probe.choose(&second_asked, "once");
         scene.probe.choose(&first_asked, "reject");
         for id in [second_id, first_id] {
-            assert_eq!(scene.probe.answer(id).unwrap()["stopReason"], "end_turn");
+            assert_eq!(scene.probe.wait_for_answer(id).unwrap()["stopReason"], "end_turn");
         }
         assert!(is_there(scene, "both-b.txt") && !is_there(scene, "both-a.txt"));
     }),

@@ -2,21 +2,24 @@
 
 use serde_json::{Value, json};
 
-use super::actor::play;
-use super::case::{Case, Probe, Scene, Topic, Turn, case, merged, turn};
-use crate::support::editor::text_of;
+use super::case::{
+    CaseEnv, ConformanceCase, ConformanceTopic, JudgedClient, RecordedTurn, case, merged, turn,
+};
+use super::scripted_model::script_prompt;
+use crate::support::acp_client::joined_text;
 
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
 
-pub const TOPIC: Topic = Topic::new("load and resume", CASES).with_args(&["--auto"]);
+pub const TOPIC: ConformanceTopic =
+    ConformanceTopic::new("load and resume", CASES).with_args(&["--auto"]);
 
-fn params(scene: &Scene, session: &str) -> Value {
+fn params(scene: &CaseEnv, session: &str) -> Value {
     json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []})
 }
 
 /// Loads a Session, and gives what was told before the answer, and the answer.
 #[track_caller]
-fn loaded(probe: &mut Probe, params: Value, session: &str) -> (Vec<Value>, Value) {
+fn loaded(probe: &mut JudgedClient, params: Value, session: &str) -> (Vec<Value>, Value) {
     probe.drain();
     let heard = probe.received.len();
     let answer = probe.call("session/load", params).unwrap();
@@ -28,9 +31,9 @@ fn loaded(probe: &mut Probe, params: Value, session: &str) -> (Vec<Value>, Value
 
 /// One prompt, then the Session closed and loaded again in another process.
 #[track_caller]
-fn again(scene: &mut Scene, replies: &[&str]) -> (Turn, Vec<Value>, String) {
+fn load_after_turn(scene: &mut CaseEnv, replies: &[&str]) -> (RecordedTurn, Vec<Value>, String) {
     let session = scene.session();
-    let live = scene.turn(&session, &play("first words", replies));
+    let live = scene.turn(&session, &script_prompt("first words", replies));
     scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
     let mut other = scene.other(&["--auto"], json!({}));
     let (told, answer) = loaded(&mut other, params(scene, &session), &session);
@@ -39,11 +42,11 @@ fn again(scene: &mut Scene, replies: &[&str]) -> (Turn, Vec<Value>, String) {
 }
 
 fn text(updates: &[Value], kind: &str) -> String {
-    crate::support::editor::text_of(updates, kind)
+    crate::support::acp_client::joined_text(updates, kind)
 }
 
 /// What a client shows of a call in the end.
-fn cards(updates: &[Value]) -> Vec<Value> {
+fn tool_call_updates(updates: &[Value]) -> Vec<Value> {
     let first = updates.iter().filter(|update| update["sessionUpdate"] == "tool_call");
     let card = |call: Value| {
         json!({
@@ -54,21 +57,21 @@ fn cards(updates: &[Value]) -> Vec<Value> {
     first.map(|call| card(merged(updates, call["toolCallId"].as_str().unwrap()))).collect()
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("words of both sides are told again, before the answer", |scene| {
-        let (_, told, _) = again(scene, &["say the answer"]);
+        let (_, told, _) = load_after_turn(scene, &["say the answer"]);
         assert!(text(&told, "user_message_chunk").contains("first words"), "{told:?}");
         assert_eq!(text(&told, "agent_message_chunk"), "the answer");
     }),
     case("messages keep ids of their own", |scene| {
-        let (_, told, _) = again(scene, &["note one ;; bash true", "say two"]);
+        let (_, told, _) = load_after_turn(scene, &["note one ;; bash true", "say two"]);
         let chunks: Vec<&Value> =
             told.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk").collect();
         assert_eq!(chunks.len(), 2);
         assert_ne!(chunks[0]["messageId"], chunks[1]["messageId"]);
     }),
     case("thoughts are told again", |scene| {
-        let (_, told, _) = again(scene, &["think deep thoughts ;; say x"]);
+        let (_, told, _) = load_after_turn(scene, &["think deep thoughts ;; say x"]);
         assert_eq!(text(&told, "agent_thought_chunk").trim(), "deep thoughts");
     }),
     case("calls look as they did when they ran", |scene| {
@@ -82,12 +85,12 @@ const CASES: &[Case] = &[
             r#"call read {"path":"gone"}"#,
             "say done",
         ];
-        let (live, told, _) = again(scene, &replies);
-        assert_eq!(cards(&told), cards(&live.updates));
-        assert_eq!(cards(&told).len(), 4);
+        let (live, told, _) = load_after_turn(scene, &replies);
+        assert_eq!(tool_call_updates(&told), tool_call_updates(&live.updates));
+        assert_eq!(tool_call_updates(&told).len(), 4);
     }),
     case("a finished call is told in one piece", |scene| {
-        let (_, told, _) = again(scene, &["bash echo words", "say done"]);
+        let (_, told, _) = load_after_turn(scene, &["bash echo words", "say done"]);
         let of_calls = told.iter().filter(|update| update.get("toolCallId").is_some()).count();
         assert_eq!(of_calls, 1, "{told:?}");
     }),
@@ -95,34 +98,39 @@ const CASES: &[Case] = &[
         let plan = |status: &str| {
             format!(r#"call update_plan {{"plan":[{{"step":"look","status":"{status}"}}]}}"#)
         };
-        let (_, told, _) = again(scene, &[&plan("in_progress"), &plan("completed"), "say done"]);
+        let (_, told, _) =
+            load_after_turn(scene, &[&plan("in_progress"), &plan("completed"), "say done"]);
         let plans: Vec<&Value> =
             told.iter().filter(|update| update["sessionUpdate"] == "plan").collect();
         assert_eq!(plans.len(), 1);
         assert_eq!(plans[0]["entries"][0]["status"], "completed");
     }),
     case("title, usage and commands are told", |scene| {
-        let (_, told, _) = again(scene, &["say x"]);
+        let (_, told, _) = load_after_turn(scene, &["say x"]);
         let has = |kind: &str| told.iter().any(|update| update["sessionUpdate"] == kind);
         for kind in ["session_info_update", "usage_update", "available_commands_update"] {
             assert!(has(kind), "{kind} in {told:?}");
         }
     }),
     case("a Turn that failed says so again", |scene| {
-        let (live, told, _) = again(scene, &["status 400 that makes no sense"]);
+        let (live, told, _) = load_after_turn(scene, &["status 400 that makes no sense"]);
         assert!(live.outcome.is_err());
         assert!(text(&told, "agent_message_chunk").contains("that makes no sense"), "{told:?}");
     }),
     case("a cancelled call is told as one that ended", |scene| {
         let session = scene.session();
-        let id = scene.probe.prompt(&session, &play("go", &["bash echo begun; sleep 600"]));
-        scene.probe.wait("its output", |message| message.to_string().contains("begun\\n"));
+        let id = scene
+            .probe
+            .send_prompt(&session, &script_prompt("go", &["bash echo begun; sleep 600"]));
+        scene
+            .probe
+            .wait_for_message("its output", |message| message.to_string().contains("begun\\n"));
         scene.probe.notify("session/cancel", json!({"sessionId": session}));
-        scene.probe.answer(id).unwrap();
+        scene.probe.wait_for_answer(id).unwrap();
         scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
         let params = params(scene, &session);
         let (told, _) = loaded(&mut scene.probe, params, &session);
-        assert_eq!(cards(&told)[0]["status"], "failed", "{told:?}");
+        assert_eq!(tool_call_updates(&told)[0]["status"], "failed", "{told:?}");
     }),
     case("the answer is an object with modes and options", |scene| {
         let session = scene.session();
@@ -141,7 +149,7 @@ const CASES: &[Case] = &[
         other.call("session/resume", params(scene, &session)).unwrap();
         let told = turn(&mut other, &session, "next » say next answer");
         assert_eq!(told.text(), "next answer");
-        assert!(told.of("user_message_chunk").is_empty());
+        assert!(told.updates_of_kind("user_message_chunk").is_empty());
     }),
     case("resuming needs no servers", |scene| {
         let session = scene.session();
@@ -176,7 +184,7 @@ const CASES: &[Case] = &[
     case("a Session of the terminal is loaded", |scene| {
         let folder = scene.workspace().join("terminal-made");
         std::fs::create_dir_all(&folder).unwrap();
-        let ran = scene.stage.run(&[
+        let ran = scene.env.run(&[
             "--json",
             "--cwd",
             folder.to_str().unwrap(),
@@ -209,7 +217,7 @@ const CASES: &[Case] = &[
             json!({"sessionId": session, "cwd": "x", "mcpServers": []}),
             json!({}),
         ] {
-            let error = scene.probe.odd("session/load", &params).unwrap_err();
+            let error = scene.probe.send_invalid("session/load", &params).unwrap_err();
             assert_eq!(error["code"], -32_602, "{error}");
         }
     }),
@@ -218,10 +226,10 @@ const CASES: &[Case] = &[
         scene.turn(&session, "words » say answer");
         scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
         let params = params(scene, &session);
-        let load = scene.probe.ask("session/load", params);
-        let prompt = scene.probe.prompt(&session, "next");
-        scene.probe.answer(load).unwrap();
-        assert_eq!(scene.probe.answer(prompt).unwrap()["stopReason"], "end_turn");
+        let load = scene.probe.send_request("session/load", params);
+        let prompt = scene.probe.send_prompt(&session, "next");
+        scene.probe.wait_for_answer(load).unwrap();
+        assert_eq!(scene.probe.wait_for_answer(prompt).unwrap()["stopReason"], "end_turn");
     }),
     case("a Session that is open is not to be had in another directory", |scene| {
         let session = scene.session();
@@ -244,35 +252,40 @@ const CASES: &[Case] = &[
     }),
     case("what is loaded in the middle of an answer is told once", |scene| {
         let session = scene.session();
-        let prompt = scene
-            .probe
-            .prompt(&session, "go » think Hm, well. ;; say begun, ;; pause 1500 ;; say  and done.");
+        let prompt = scene.probe.send_prompt(
+            &session,
+            "go » think Hm, well. ;; say begun, ;; pause 1500 ;; say  and done.",
+        );
         scene.told(&session, "agent_message_chunk");
         let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
-        let load = scene.probe.ask("session/load", params);
+        let load = scene.probe.send_request("session/load", params);
         let before = scene.probe.received.len();
-        scene.probe.answer(prompt).unwrap();
-        scene.probe.answer(load).unwrap();
+        scene.probe.wait_for_answer(prompt).unwrap();
+        scene.probe.wait_for_answer(load).unwrap();
         let updates: Vec<Value> = scene.probe.received[before..]
             .iter()
             .map(|message| message["params"]["update"].clone())
             .filter(|update| !update.is_null())
             .collect();
         assert_eq!(
-            text_of(&updates, "user_message_chunk").matches("go »").count(),
+            joined_text(&updates, "user_message_chunk").matches("go »").count(),
             1,
             "{updates:#?}"
         );
-        assert_eq!(text_of(&updates, "agent_thought_chunk").trim(), "Hm, well.", "{updates:#?}");
-        assert_eq!(text_of(&updates, "agent_message_chunk"), "begun, and done.");
+        assert_eq!(
+            joined_text(&updates, "agent_thought_chunk").trim(),
+            "Hm, well.",
+            "{updates:#?}"
+        );
+        assert_eq!(joined_text(&updates, "agent_message_chunk"), "begun, and done.");
     }),
     case("what is loaded right behind a prompt has the prompt", |scene| {
         let session = scene.session();
-        let prompt = scene.probe.prompt(&session, "go » say One answer.");
+        let prompt = scene.probe.send_prompt(&session, "go » say One answer.");
         let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
-        let load = scene.probe.ask("session/load", params);
-        scene.probe.answer(prompt).unwrap();
-        scene.probe.answer(load).unwrap();
+        let load = scene.probe.send_request("session/load", params);
+        scene.probe.wait_for_answer(prompt).unwrap();
+        scene.probe.wait_for_answer(load).unwrap();
         let updates: Vec<Value> = scene
             .probe
             .drain()
@@ -280,19 +293,19 @@ const CASES: &[Case] = &[
             .map(|message| message["params"]["update"].clone())
             .collect();
         assert_eq!(
-            text_of(&updates, "user_message_chunk").matches("go »").count(),
+            joined_text(&updates, "user_message_chunk").matches("go »").count(),
             1,
             "{updates:#?}"
         );
-        assert_eq!(text_of(&updates, "agent_message_chunk"), "One answer.");
+        assert_eq!(joined_text(&updates, "agent_message_chunk"), "One answer.");
     }),
     case("a command that runs while it is loaded shows what it printed", |scene| {
         for capabilities in [json!({}), json!({"_meta": {"terminal_output": true}})] {
             let mut probe = scene.other(&["--auto"], capabilities);
-            let session = probe.session(&scene.workspace());
-            let prompt = probe.prompt(
+            let session = probe.new_session(&scene.workspace());
+            let prompt = probe.send_prompt(
                 &session,
-                &play(
+                &script_prompt(
                     "go",
                     &[
                         "bash echo early; while [ ! -e go-on ]; do sleep 0.05; done; echo late",
@@ -300,18 +313,18 @@ const CASES: &[Case] = &[
                     ],
                 ),
             );
-            probe.wait("its output", |message| {
+            probe.wait_for_message("its output", |message| {
                 message["method"] == "session/update" && message.to_string().contains("early\\")
             });
             let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
-            let load = probe.ask("session/load", params);
-            probe.answer(load).unwrap();
+            let load = probe.send_request("session/load", params);
+            probe.wait_for_answer(load).unwrap();
             let seen: Vec<Value> = probe.drain();
             let replay = json!(seen).to_string();
             assert!(replay.contains("early\\"), "{seen:#?}");
             assert!(replay.contains("in_progress"), "{seen:#?}");
             std::fs::write(scene.workspace().join("go-on"), "").unwrap();
-            assert_eq!(probe.answer(prompt).unwrap()["stopReason"], "end_turn");
+            assert_eq!(probe.wait_for_answer(prompt).unwrap()["stopReason"], "end_turn");
             std::fs::remove_file(scene.workspace().join("go-on")).unwrap();
         }
     }),

@@ -20,19 +20,19 @@ static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::
 
 /// What a definition describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum MessageRole {
     Request,
     Response,
     Notification,
 }
 
 /// The name of what describes a method, of the side that serves it: `agent`, `client`, `protocol`.
-fn definition(method: &str, side: &str, role: Role) -> Option<&'static str> {
+fn definition(method: &str, side: &str, role: MessageRole) -> Option<&'static str> {
     let definitions = SCHEMA["$defs"].as_object().unwrap();
     let ending = match role {
-        Role::Request => "Request",
-        Role::Response => "Response",
-        Role::Notification => "Notification",
+        MessageRole::Request => "Request",
+        MessageRole::Response => "Response",
+        MessageRole::Notification => "Notification",
     };
     let found = definitions.iter().find(|(name, definition)| {
         definition["x-method"] == method && definition["x-side"] == side && name.ends_with(ending)
@@ -41,7 +41,7 @@ fn definition(method: &str, side: &str, role: Role) -> Option<&'static str> {
 }
 
 /// What a value breaks of a definition. Whoever is strict allows no key that is not in it.
-fn breaks(name: &str, value: &Value, is_strict: bool) -> Vec<String> {
+fn schema_violations(name: &str, value: &Value, is_strict: bool) -> Vec<String> {
     let key = format!("{name} {is_strict}");
     let known = VALIDATORS.lock().unwrap().get(&key).cloned();
     let validator = known.unwrap_or_else(|| {
@@ -68,14 +68,14 @@ fn cut(text: &str) -> String {
 }
 
 /// A conversation of lines, and what is wrong with it.
-pub struct Record<'a> {
+pub struct LineRecord<'a> {
     pub sent: &'a [Value],
     pub received: &'a [Value],
     /// Requests that need no answer, because the connection was cut.
     pub is_cut: bool,
 }
 
-impl Record<'_> {
+impl LineRecord<'_> {
     /// Everything that is wrong, in words; nothing when all is well.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -88,7 +88,7 @@ impl Record<'_> {
             problems.extend(agent_line(message, &asked_by_us));
         }
         problems.extend(self.unanswered());
-        problems.extend(laws(self));
+        problems.extend(protocol_violations(self));
         problems
     }
 
@@ -132,15 +132,15 @@ fn client_line(message: &Value, asked: &HashMap<String, String>) -> Vec<String> 
     let params = message.get("params").filter(|params| !params.is_null()).unwrap_or(&none);
     match (message["method"].as_str(), message.get("id")) {
         (Some(method), _) if method.starts_with('_') || BESIDE.contains(&method) => {}
-        (Some(method), Some(_)) => match definition(method, "agent", Role::Request) {
-            Some(name) => problems.extend(breaks(name, params, true)),
+        (Some(method), Some(_)) => match definition(method, "agent", MessageRole::Request) {
+            Some(name) => problems.extend(schema_violations(name, params, true)),
             None => problems.push(format!("we asked {method}, which nobody knows")),
         },
         (Some(method), None) => {
-            let known = definition(method, "agent", Role::Notification)
-                .or_else(|| definition(method, "protocol", Role::Notification));
+            let known = definition(method, "agent", MessageRole::Notification)
+                .or_else(|| definition(method, "protocol", MessageRole::Notification));
             match known {
-                Some(name) => problems.extend(breaks(name, params, true)),
+                Some(name) => problems.extend(schema_violations(name, params, true)),
                 None => problems.push(format!("we said {method}, which nobody knows")),
             }
         }
@@ -157,19 +157,23 @@ fn client_line(message: &Value, asked: &HashMap<String, String>) -> Vec<String> 
 fn agent_line(message: &Value, asked: &HashMap<String, String>) -> Vec<String> {
     let mut problems = envelope(message);
     match (message["method"].as_str(), message.get("id")) {
-        (Some(method), Some(_)) => match definition(method, "client", Role::Request) {
-            Some(name) => problems.extend(breaks(name, &message["params"], true)),
+        (Some(method), Some(_)) => match definition(method, "client", MessageRole::Request) {
+            Some(name) => problems.extend(schema_violations(name, &message["params"], true)),
             None => problems.push(format!("it asked {method}, which no client knows")),
         },
         (Some(method), None) => {
-            let known = definition(method, "client", Role::Notification)
-                .or_else(|| definition(method, "protocol", Role::Notification));
+            let known = definition(method, "client", MessageRole::Notification)
+                .or_else(|| definition(method, "protocol", MessageRole::Notification));
             match known {
-                Some(name) => problems.extend(breaks(name, &message["params"], true)),
+                Some(name) => problems.extend(schema_violations(name, &message["params"], true)),
                 None => problems.push(format!("it said {method}, which no client knows")),
             }
             if method == "session/update" {
-                problems.extend(breaks("SessionUpdate", &message["params"]["update"], true));
+                problems.extend(schema_violations(
+                    "SessionUpdate",
+                    &message["params"]["update"],
+                    true,
+                ));
             }
         }
         (None, id) => {
@@ -188,7 +192,7 @@ fn agent_line(message: &Value, asked: &HashMap<String, String>) -> Vec<String> {
 fn outcome(message: &Value, method: Option<&str>, side: &str, is_strict: bool) -> Vec<String> {
     match (message.get("result"), message.get("error")) {
         (None, Some(error)) => {
-            let mut problems = breaks("Error", error, is_strict);
+            let mut problems = schema_violations("Error", error, is_strict);
             let words = error["message"].as_str().unwrap_or_default();
             if words.trim().is_empty() || words.contains('\n') {
                 problems.push(format!("an error is one line of words, not {words:?}"));
@@ -196,8 +200,8 @@ fn outcome(message: &Value, method: Option<&str>, side: &str, is_strict: bool) -
             problems
         }
         (Some(result), None) => {
-            let name = method.and_then(|method| definition(method, side, Role::Response));
-            name.map(|name| breaks(name, result, is_strict)).unwrap_or_default()
+            let name = method.and_then(|method| definition(method, side, MessageRole::Response));
+            name.map(|name| schema_violations(name, result, is_strict)).unwrap_or_default()
         }
         _ => vec!["an answer is either a result or an error".to_owned()],
     }
@@ -215,13 +219,13 @@ fn envelope(message: &Value) -> Vec<String> {
         keys.filter(|key| !KEYS.contains(&key.as_str())).map(|key| format!("the key {key}")),
     );
     if let Some(id) = message.get("id") {
-        problems.extend(breaks("RequestId", id, false));
+        problems.extend(schema_violations("RequestId", id, false));
     }
     problems
 }
 
 /// What holds in every conversation, whatever it is about.
-fn laws(record: &Record<'_>) -> Vec<String> {
+fn protocol_violations(record: &LineRecord<'_>) -> Vec<String> {
     let mut problems = Vec::new();
     let mut calls: HashSet<(String, String)> = HashSet::new();
     let allows = |path: &str| {
@@ -271,7 +275,7 @@ fn what_breaks_the_schema_is_found() {
     let update = |update: Value| json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}});
     let text = json!({"type": "text", "text": "x"});
     let problems = |sent: &[Value], received: &[Value]| {
-        Record { sent, received, is_cut: false }.problems().len()
+        LineRecord { sent, received, is_cut: false }.problems().len()
     };
     let (sent, made) = ([good], answer(json!({"sessionId": "s"})));
     assert_eq!(problems(&sent, std::slice::from_ref(&made)), 0);

@@ -2,15 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::actor::play;
-use super::case::{Case, Scene, Topic, Turn, case, merged, turn};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, RecordedTurn, case, merged, turn};
+use super::scripted_model::script_prompt;
 
-pub const TOPIC: Topic = Topic::new("tools and diffs", CASES).with_args(&["--auto"]);
+pub const TOPIC: ConformanceTopic =
+    ConformanceTopic::new("tools and diffs", CASES).with_args(&["--auto"]);
 
 /// One call and its end.
 #[track_caller]
-fn called(scene: &mut Scene, call: &str) -> (Turn, Value) {
-    let told = scene.once(&play("go", &[call, "say done"]));
+fn called(scene: &mut CaseEnv, call: &str) -> (RecordedTurn, Value) {
+    let told = scene.once(&script_prompt("go", &[call, "say done"]));
     assert_eq!(told.stop(), "end_turn");
     let call = told.call();
     (told, call)
@@ -25,7 +26,7 @@ fn terminal() -> Value {
     json!({"_meta": {"terminal_output": true}})
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("a command is called by what it runs", |scene| {
         let (_, call) = called(scene, "bash echo one && echo two");
         assert_eq!(
@@ -67,7 +68,7 @@ const CASES: &[Case] = &[
     }),
     case("output is told while the command runs", |scene| {
         let session = scene.session();
-        let prompt = play("go", &["bash echo early; sleep 0.3; echo late", "say done"]);
+        let prompt = script_prompt("go", &["bash echo early; sleep 0.3; echo late", "say done"]);
         let told = scene.turn(&session, &prompt);
         let running = told.updates.iter().find(|update| {
             update["sessionUpdate"] == "tool_call_update" && update.to_string().contains("early")
@@ -110,7 +111,7 @@ const CASES: &[Case] = &[
     }),
     case("a file that was there never looks new", |scene| {
         scene.write("there.txt", "old\n");
-        let told = scene.once(&play(
+        let told = scene.once(&script_prompt(
             "go",
             &[
                 r#"call read {"path":"there.txt"}"#,
@@ -118,7 +119,7 @@ const CASES: &[Case] = &[
                 "say done",
             ],
         ));
-        let calls = told.of("tool_call");
+        let calls = told.updates_of_kind("tool_call");
         let call = merged(&told.updates, calls[1]["toolCallId"].as_str().unwrap());
         assert_eq!(
             (&call["content"][0]["oldText"], &call["content"][0]["newText"]),
@@ -128,7 +129,7 @@ const CASES: &[Case] = &[
     }),
     case("an empty file that was there never looks new", |scene| {
         scene.write("empty.txt", "");
-        let told = scene.once(&play(
+        let told = scene.once(&script_prompt(
             "go",
             &[
                 r#"call read {"path":"empty.txt"}"#,
@@ -136,7 +137,7 @@ const CASES: &[Case] = &[
                 "say done",
             ],
         ));
-        let calls = told.of("tool_call");
+        let calls = told.updates_of_kind("tool_call");
         let call = merged(&told.updates, calls[1]["toolCallId"].as_str().unwrap());
         assert_eq!(call["content"][0]["oldText"], "", "{call}");
     }),
@@ -211,13 +212,16 @@ const CASES: &[Case] = &[
     case("calls of one reply are told apart and all end", |scene| {
         scene.write("x.txt", "x\n");
         let read = r#"call read {"path":"x.txt"}"#;
-        let prompt = play(
+        let prompt = script_prompt(
             "go",
             &[&format!("{read} ;; bash echo 1 ;; bash echo 2"), "say", "say", "say done"],
         );
         let told = scene.once(&prompt);
-        let ids: Vec<&str> =
-            told.of("tool_call").iter().map(|call| call["toolCallId"].as_str().unwrap()).collect();
+        let ids: Vec<&str> = told
+            .updates_of_kind("tool_call")
+            .iter()
+            .map(|call| call["toolCallId"].as_str().unwrap())
+            .collect();
         assert_eq!(ids.len(), 3);
         assert!(ids.iter().all(|id| merged(&told.updates, id)["status"] == "completed"));
     }),
@@ -227,17 +231,20 @@ const CASES: &[Case] = &[
     }),
     case("a client with terminals sees the command in one", |scene| {
         let mut other = scene.other(&["--auto"], terminal());
-        let session = other.session(&scene.workspace());
+        let session = other.new_session(&scene.workspace());
         let told = turn(
             &mut other,
             &session,
-            &play("go", &["bash echo in-a-terminal; exit 4", "say done"]),
+            &script_prompt("go", &["bash echo in-a-terminal; exit 4", "say done"]),
         );
-        let first = told.of("tool_call")[0];
+        let first = told.updates_of_kind("tool_call")[0];
         let id = first["content"][0]["terminalId"].as_str().unwrap();
         assert_eq!(first["_meta"]["terminal_info"]["terminal_id"], id);
-        let metas: Vec<&Value> =
-            told.of("tool_call_update").iter().map(|update| &update["_meta"]).collect();
+        let metas: Vec<&Value> = told
+            .updates_of_kind("tool_call_update")
+            .iter()
+            .map(|update| &update["_meta"])
+            .collect();
         let output: String =
             metas.iter().filter_map(|meta| meta["terminal_output"]["data"].as_str()).collect();
         assert!(output.contains("in-a-terminal"), "{metas:?}");

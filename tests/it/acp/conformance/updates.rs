@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::actor::play;
-use super::case::{Case, Topic, case, finished, turn};
+use super::case::{ConformanceCase, ConformanceTopic, case, finished, turn};
+use super::scripted_model::script_prompt;
 
-pub const TOPIC: Topic = Topic::new("updates", CASES).with_args(&["--auto"]);
+pub const TOPIC: ConformanceTopic = ConformanceTopic::new("updates", CASES).with_args(&["--auto"]);
 
 fn kinds(updates: &[Value]) -> Vec<&str> {
     updates.iter().map(|update| update["sessionUpdate"].as_str().unwrap()).collect()
@@ -21,7 +21,7 @@ fn distinct<'v>(updates: &[&'v Value], key: &str) -> Vec<&'v Value> {
     found
 }
 
-const CASES: &[Case] = &[
+const CASES: &[ConformanceCase] = &[
     case("the pieces are the answer", |scene| {
         let told = scene.once("count » say one two three");
         assert_eq!((told.text().as_str(), told.stop()), ("one two three", "end_turn"));
@@ -31,13 +31,13 @@ const CASES: &[Case] = &[
     }),
     case("pieces of one message have one id", |scene| {
         let told = scene.once("go » deltas 20");
-        let chunks = told.of("agent_message_chunk");
+        let chunks = told.updates_of_kind("agent_message_chunk");
         assert!(!chunks.is_empty());
         assert!(distinct(&chunks, "messageId").len() == 1 && chunks[0]["messageId"].is_string());
     }),
     case("two messages have two ids", |scene| {
-        let told = scene.once(&play("go", &["note first ;; bash true", "say second"]));
-        let chunks = told.of("agent_message_chunk");
+        let told = scene.once(&script_prompt("go", &["note first ;; bash true", "say second"]));
+        let chunks = told.updates_of_kind("agent_message_chunk");
         assert_eq!(distinct(&chunks, "messageId").len(), 2, "{chunks:?}");
         assert_eq!(told.text(), "firstsecond");
     }),
@@ -45,53 +45,58 @@ const CASES: &[Case] = &[
         let session = scene.session();
         let first = scene.turn(&session, "a » say x");
         let second = scene.turn(&session, "b » say x");
-        let id = |told: &super::case::Turn| told.of("agent_message_chunk")[0]["messageId"].clone();
+        let id = |told: &super::case::RecordedTurn| {
+            told.updates_of_kind("agent_message_chunk")[0]["messageId"].clone()
+        };
         assert_ne!(id(&first), id(&second));
     }),
     case("thoughts are told as thoughts, before the words", |scene| {
         let told = scene.once("go » think pondering deeply ;; say answer");
-        let thoughts = told.of("agent_thought_chunk");
+        let thoughts = told.updates_of_kind("agent_thought_chunk");
         let words: String =
             thoughts.iter().filter_map(|thought| thought["content"]["text"].as_str()).collect();
         assert_eq!(words.trim(), "pondering deeply");
         let kinds = kinds(&told.updates);
         let place = |kind| kinds.iter().position(|other| *other == kind).unwrap();
         assert!(place("agent_thought_chunk") < place("agent_message_chunk"), "{kinds:?}");
-        assert_ne!(thoughts[0]["messageId"], told.of("agent_message_chunk")[0]["messageId"]);
+        assert_ne!(
+            thoughts[0]["messageId"],
+            told.updates_of_kind("agent_message_chunk")[0]["messageId"]
+        );
     }),
     case("usage is told with each call of the model, and fits the window", |scene| {
-        let told = scene.once(&play("go", &["bash true", "say done"]));
-        let usage = told.of("usage_update");
+        let told = scene.once(&script_prompt("go", &["bash true", "say done"]));
+        let usage = told.updates_of_kind("usage_update");
         assert_eq!(usage.len(), 2, "{usage:?}");
         let number = |key: &str| usage[0][key].as_u64().unwrap();
         assert!(number("used") > 0 && number("used") <= number("size"));
     }),
     case("without a price there is no cost", |scene| {
         let told = scene.once("hello");
-        assert!(told.of("usage_update")[0].get("cost").is_none_or(Value::is_null));
+        assert!(told.updates_of_kind("usage_update")[0].get("cost").is_none_or(Value::is_null));
     }),
     case("with a price there is one, and it adds up", |scene| {
         let prices = json!({"gpt-5.5": {"input": 1.0, "cached_input": 0.1, "output": 8.0}});
-        scene.stage.configure(&json!({"durability": "none", "prices": prices}));
+        scene.env.configure(&json!({"durability": "none", "prices": prices}));
         let mut other = scene.other(&["--auto"], json!({}));
-        let session = other.session(&scene.workspace());
-        let cost = |told: super::case::Turn| {
-            let usage = told.of("usage_update").last().unwrap()["cost"].clone();
+        let session = other.new_session(&scene.workspace());
+        let cost = |told: super::case::RecordedTurn| {
+            let usage = told.updates_of_kind("usage_update").last().unwrap()["cost"].clone();
             assert_eq!(usage["currency"], "USD");
             usage["amount"].as_f64().unwrap()
         };
         let first = cost(turn(&mut other, &session, "a"));
         let second = cost(turn(&mut other, &session, "b"));
         assert!(first > 0.0 && second > first, "{first} {second}");
-        scene.stage.configure(&json!({"durability": "none"}));
+        scene.env.configure(&json!({"durability": "none"}));
     }),
     case("the first prompt becomes the title, on one line", |scene| {
         let session = scene.session();
         let told = scene.turn(&session, "mend\nthe\tdate parser");
-        let titles = told.of("session_info_update");
+        let titles = told.updates_of_kind("session_info_update");
         assert_eq!(titles[0]["title"], "mend the date parser");
         let again = scene.turn(&session, "something else");
-        let others = again.of("session_info_update");
+        let others = again.updates_of_kind("session_info_update");
         assert!(
             others.iter().all(|update| update["title"] == "mend the date parser"),
             "{others:?}"
@@ -99,7 +104,8 @@ const CASES: &[Case] = &[
     }),
     case("a long prompt becomes a short title", |scene| {
         let told = scene.once(&"word ".repeat(100));
-        let title = told.of("session_info_update")[0]["title"].as_str().unwrap().to_owned();
+        let title =
+            told.updates_of_kind("session_info_update")[0]["title"].as_str().unwrap().to_owned();
         assert!(title.chars().count() <= 100 && title.starts_with("word word"), "{title}");
     }),
     case("a plan is told whole, each time", |scene| {
@@ -108,9 +114,9 @@ const CASES: &[Case] = &[
                 r#"call update_plan {{"plan":[{{"step":"look","status":"{status}"}},{{"step":"mend","status":"pending"}}]}}"#
             )
         };
-        let told =
-            scene.once(&play("plan", &[&plan("in_progress"), &plan("completed"), "say done"]));
-        let plans = told.of("plan");
+        let told = scene
+            .once(&script_prompt("plan", &[&plan("in_progress"), &plan("completed"), "say done"]));
+        let plans = told.updates_of_kind("plan");
         assert_eq!(plans.len(), 2, "{:?}", told.updates);
         for (plan, status) in plans.iter().zip(["in_progress", "completed"]) {
             assert_eq!(plan["entries"].as_array().unwrap().len(), 2);
@@ -126,12 +132,12 @@ const CASES: &[Case] = &[
         let told = scene.turn(&session, "hello");
         assert_eq!(kinds(&told.updates)[0], "available_commands_update");
         let second = scene.turn(&session, "hello again");
-        assert!(second.of("available_commands_update").is_empty());
+        assert!(second.updates_of_kind("available_commands_update").is_empty());
     }),
     case("everything of a Turn is told before its answer", |scene| {
         let session = scene.session();
         scene.told(&session, "available_commands_update");
-        scene.turn(&session, &play("go", &["bash echo x", "say done"]));
+        scene.turn(&session, &script_prompt("go", &["bash echo x", "say done"]));
         scene.probe.still_answers();
         std::thread::sleep(std::time::Duration::from_millis(300));
         let late = scene.probe.drain();
@@ -142,11 +148,11 @@ const CASES: &[Case] = &[
     }),
     case("two Sessions at once are told apart", |scene| {
         let (a, b) = (scene.session(), scene.session());
-        let first = scene.probe.prompt(&a, "a » deltas 30 ;; pause 50 ;; say ends-a");
-        let second = scene.probe.prompt(&b, "b » deltas 30 ;; pause 50 ;; say ends-b");
+        let first = scene.probe.send_prompt(&a, "a » deltas 30 ;; pause 50 ;; say ends-a");
+        let second = scene.probe.send_prompt(&b, "b » deltas 30 ;; pause 50 ;; say ends-b");
         let mut mixed = Vec::new();
         for id in [first, second] {
-            scene.probe.answer(id).unwrap();
+            scene.probe.wait_for_answer(id).unwrap();
         }
         mixed.extend(scene.probe.drain());
         let words = |session: &str| -> String {
@@ -165,19 +171,19 @@ const CASES: &[Case] = &[
         let odd = json!([{"name": "odd", "type": "carrier-pigeon"}]);
         let params = json!({"cwd": scene.workspace(), "mcpServers": odd});
         let mut opted = scene.other(&["--auto"], json!({"session": {"notices": {}}}));
-        opted.odd("session/new", &params).unwrap();
-        let notice = opted.update("notice");
+        opted.send_invalid("session/new", &params).unwrap();
+        let notice = opted.wait_for_update("notice");
         let words = format!("{}{}", notice["title"], notice["description"]);
         assert!(words.contains("odd"), "{notice}");
         // To the others it is said in words, before the first answer.
-        let made = scene.probe.odd("session/new", &params).unwrap();
+        let made = scene.probe.send_invalid("session/new", &params).unwrap();
         let session = made["sessionId"].as_str().unwrap().to_owned();
         assert!(turn(&mut scene.probe, &session, "hello").text().contains("odd"));
     }),
     case("a Turn of the past is no news in the next", |scene| {
         let session = scene.session();
         scene.turn(&session, "a » say earlier");
-        let id = scene.probe.prompt(&session, "b » say later");
+        let id = scene.probe.send_prompt(&session, "b » say later");
         let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
         assert_eq!(told.text(), "later");
     }),

@@ -1,11 +1,11 @@
 //! More than a hundred invalid specs: each is refused with its place and its own message.
 
 /// Steps that are wrong by themselves.
-mod alone;
-/// Steps that do not fit together.
-mod together;
+mod single_step_errors;
 /// Texts that are no JSON, and specs that are wrong at their top.
-mod whole;
+mod spec_errors;
+/// Steps that do not fit together.
+mod step_graph_errors;
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 use super::{flaws, of_steps};
 
 /// A name, a spec, where it is wrong, and words of what is said.
-pub type Case = (&'static str, String, &'static str, &'static str);
+pub type BrokenSpec = (&'static str, String, &'static str, &'static str);
 
 /// A value with these fields.
-pub fn with(mut base: Value, fields: &Value) -> Value {
+pub fn with_fields(mut base: Value, fields: &Value) -> Value {
     for (key, value) in fields.as_object().unwrap() {
         base[key] = value.clone();
     }
@@ -25,12 +25,12 @@ pub fn with(mut base: Value, fields: &Value) -> Value {
 
 /// A spec with fields at its top.
 pub fn top(fields: &Value) -> String {
-    with(of_steps(&json!([{"id": "a", "task": "x"}])), fields).to_string()
+    with_fields(of_steps(&json!([{"id": "a", "task": "x"}])), fields).to_string()
 }
 
 /// A spec of one step with these fields.
 pub fn one(fields: &Value) -> String {
-    of_steps(&json!([with(json!({"id": "a", "task": "x"}), fields)])).to_string()
+    of_steps(&json!([with_fields(json!({"id": "a", "task": "x"}), fields)])).to_string()
 }
 
 /// A spec of a step that delivers findings, and a second one with these fields.
@@ -38,7 +38,7 @@ pub fn two(fields: &Value) -> String {
     let scan = json!({"id": "scan", "task": "x", "role": "explorer", "output": {
         "type": "object", "properties": {"findings": {"type": "array", "items": {"type": "string"}}},
     }});
-    of_steps(&json!([scan, with(json!({"id": "b"}), fields)])).to_string()
+    of_steps(&json!([scan, with_fields(json!({"id": "b"}), fields)])).to_string()
 }
 
 /// A spec of these steps.
@@ -48,8 +48,13 @@ pub fn steps(steps: &Value) -> String {
 
 #[test]
 fn a_hundred_hostile_specs_are_refused_at_their_place() {
-    let all: Vec<Case> =
-        [whole::texts(), whole::tops(), alone::cases(), together::cases()].concat();
+    let all: Vec<BrokenSpec> = [
+        spec_errors::texts(),
+        spec_errors::tops(),
+        single_step_errors::cases(),
+        step_graph_errors::cases(),
+    ]
+    .concat();
     assert!(all.len() >= 100, "{}", all.len());
     let mut wrong = Vec::new();
     for (name, text, pointer, words) in &all {
@@ -81,7 +86,7 @@ fn thousands_of_flaws_are_counted_and_not_all_told() {
         .map(|n| json!({"id": format!("s{n}"), "tusk": "x", "depends_on": ["a", "b", "c", "d"]}))
         .collect();
     let text = of_steps(&json!(steps)).to_string();
-    let report = pixir::workbench::workflow(text.as_bytes(), Map::new()).unwrap_err();
+    let report = pixir::workbench::expand_workflow(text.as_bytes(), Map::new()).unwrap_err();
     assert_eq!(report.details["flaws"].as_array().unwrap().len(), 100);
     // Six of each step, and that they are more than a run may start.
     assert_eq!(report.details["left_out"], 2_000 * 6 + 1 - 100);
@@ -145,7 +150,7 @@ const KEYS: &[&str] = &[
 ];
 
 /// A spec that is good, to be spoilt.
-fn good() -> Value {
+fn valid_spec() -> Value {
     json!({
         "id": "x",
         "parameters": {"n": {"type": "integer", "default": 2}},
@@ -160,19 +165,19 @@ fn good() -> Value {
 }
 
 /// Puts something else at the place that a number leads to.
-fn spoil(value: &mut Value, mut place: usize, other: Value) {
+fn replace_value(value: &mut Value, mut place: usize, other: Value) {
     match value {
         Value::Object(fields) if !fields.is_empty() && !place.is_multiple_of(7) => {
             let nth = place % fields.len();
             place /= fields.len();
             if let Some(inner) = fields.values_mut().nth(nth) {
-                spoil(inner, place, other);
+                replace_value(inner, place, other);
             }
         }
         Value::Array(values) if !values.is_empty() && !place.is_multiple_of(7) => {
             let nth = place % values.len();
             place /= values.len();
-            spoil(&mut values[nth], place, other);
+            replace_value(&mut values[nth], place, other);
         }
         value => *value = other,
     }
@@ -189,8 +194,8 @@ proptest! {
 
     #[test]
     fn whatever_is_spoilt_is_read_or_refused(place in any::<usize>(), other in any_json()) {
-        let mut spec = good();
-        spoil(&mut spec, place, other);
+        let mut spec = valid_spec();
+        replace_value(&mut spec, place, other);
         for (pointer, _) in flaws(spec.to_string(), &json!({})) {
             // A flaw is at a place of the file, or where something is missing from it.
             let parent = pointer.rsplit_once('/').map_or("", |(parent, _)| parent);
@@ -200,7 +205,7 @@ proptest! {
 
     #[test]
     fn a_torn_text_is_refused(end in 0_usize..600) {
-        let text = good().to_string();
+        let text = valid_spec().to_string();
         let torn = text.get(..end.min(text.len() - 1)).unwrap_or_default();
         prop_assert_eq!(flaws(torn, &json!({})).len(), 1);
     }

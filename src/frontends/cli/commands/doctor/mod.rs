@@ -13,13 +13,13 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::login::{NO_KEY, describe, freshness};
-use crate::agent::inspect::Health;
+use super::login::{NO_KEY, credential_json, token_lifetime};
+use crate::agent::inspect::CheckStatus;
 use crate::base::error::{Kind, Report};
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::runner::in_runtime;
-use crate::model::credential::{Chosen, now};
+use crate::model::credential::{ChosenCredential, unix_now};
 use crate::settings::config::{Config, CredentialKind};
 
 /// Check that everything is in place for a Turn
@@ -40,9 +40,9 @@ pub struct DoctorArgs {
 
 /// One check and its result.
 #[derive(Debug, Serialize)]
-struct Check {
+struct DoctorCheck {
     id: &'static str,
-    status: Health,
+    status: CheckStatus,
     /// The error kind; absent if nothing is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<String>,
@@ -50,64 +50,66 @@ struct Check {
     details: Value,
 }
 
-impl Check {
-    fn new(id: &'static str, status: Health, message: impl Into<String>) -> Self {
+impl DoctorCheck {
+    fn new(id: &'static str, status: CheckStatus, message: impl Into<String>) -> Self {
         Self { id, status, kind: None, message: message.into(), details: json!({}) }
     }
 
     /// A warning about a path.
-    fn at(id: &'static str, path: &Path, message: impl AsRef<str>) -> Self {
+    fn warning_at(id: &'static str, path: &Path, message: impl AsRef<str>) -> Self {
         let words = format!("{} {}", path.display(), message.as_ref());
-        Self::new(id, Health::Warning, words).with(json!({ "path": path.to_string_lossy() }))
+        Self::new(id, CheckStatus::Warning, words)
+            .with_details(json!({ "path": path.to_string_lossy() }))
     }
 
-    fn kind(mut self, kind: Kind) -> Self {
+    fn with_kind(mut self, kind: Kind) -> Self {
         self.kind = Some(kind.name().to_owned());
         self
     }
 
-    fn failing(mut self) -> Self {
-        self.status = Health::Failed;
+    fn as_failure(mut self) -> Self {
+        self.status = CheckStatus::Failed;
         self
     }
 
-    fn failed(id: &'static str, report: &Report) -> Self {
+    fn from_report(id: &'static str, report: &Report) -> Self {
         let details = if report.details.is_null() { json!({}) } else { report.details.clone() };
         let kind = Some(report.kind.clone());
-        Self { id, status: Health::Failed, kind, message: report.message.clone(), details }
+        Self { id, status: CheckStatus::Failed, kind, message: report.message.clone(), details }
     }
 
-    fn with(mut self, details: Value) -> Self {
+    fn with_details(mut self, details: Value) -> Self {
         self.details = details;
         self
     }
 
-    fn next(mut self, action: &str) -> Self {
+    fn with_next_action(mut self, action: &str) -> Self {
         self.details["next_actions"] = json!([action]);
         self
     }
 }
 
-pub fn doctor(args: &DoctorArgs, context: &Context) -> Result<Exit, Report> {
-    let checks = in_runtime(async { Ok(examine(args.online, context).await) })?;
-    let failed = checks.iter().filter(|check| check.status == Health::Failed);
+pub fn doctor(args: &DoctorArgs, context: &CliContext) -> Result<Exit, Report> {
+    let checks = in_runtime(async { Ok(run_checks(args.online, context).await) })?;
+    let failed = checks.iter().filter(|check| check.status == CheckStatus::Failed);
     let failed: Vec<&str> = failed.map(|check| check.id).collect();
     let message = format!("failed: {}", failed.join(", "));
     let error = (!failed.is_empty()).then(|| Report::new(Kind::InvalidConfig, message));
-    let envelope = context.envelope("doctor", json!({ "checks": checks }))?.failing(error);
-    Ok(context.answer(&envelope, &checks.iter().map(told).collect::<String>()))
+    let envelope =
+        context.success_envelope("doctor", json!({ "checks": checks }))?.with_error(error);
+    Ok(context.print_envelope(&envelope, &checks.iter().map(check_text).collect::<String>()))
 }
 
 /// The status of a check as a word of fixed width.
-pub fn health_word(health: Health) -> &'static str {
+pub fn health_word(health: CheckStatus) -> &'static str {
     match health {
-        Health::Passed => "ok     ",
-        Health::Warning => "warning",
-        Health::Failed => "FAILED ",
+        CheckStatus::Passed => "ok     ",
+        CheckStatus::Warning => "warning",
+        CheckStatus::Failed => "FAILED ",
     }
 }
 
-fn told(check: &Check) -> String {
+fn check_text(check: &DoctorCheck) -> String {
     let word = health_word(check.status);
     let mut text = format!("{word} {}: {}\n", check.id, check.message);
     for action in check.details["next_actions"].as_array().into_iter().flatten() {
@@ -116,44 +118,50 @@ fn told(check: &Check) -> String {
     text
 }
 
-async fn examine(online: bool, context: &Context) -> Vec<Check> {
-    let mut checks = vec![runtime()];
-    let workspace = context.workspace();
+async fn run_checks(online: bool, context: &CliContext) -> Vec<DoctorCheck> {
+    let mut checks = vec![runtime_check()];
+    let workspace = context.admitted_workspace();
     let folder = workspace.as_deref().ok();
     checks.push(match &workspace {
-        Ok(folder) => workspace::writable("workspace", folder),
-        Err(report) => Check::failed("workspace", report),
+        Ok(folder) => workspace::check_writable("workspace", folder),
+        Err(report) => DoctorCheck::from_report("workspace", report),
     });
-    let settings = context.settings(folder);
-    checks.extend(settings::config(&settings));
-    checks.extend(home::home(context));
+    let settings = context.load_settings(folder);
+    checks.extend(settings::check_config(&settings));
+    checks.extend(home::check_home(context));
     let config = match settings {
         Ok(loaded) => Some(loaded.config),
         Err(_) => context.home().ok().map(Config::new),
     };
     let Some(config) = config else { return checks };
-    checks.extend(settings::pieces(&config, context));
-    checks.extend(settings::environment(context));
-    let chosen = context.chosen(&config);
+    checks.extend(settings::check_settings(&config, context));
+    checks.extend(settings::check_environment(context));
+    let chosen = context.choose_credential(&config);
     checks.push(match &chosen {
-        Ok(chosen) => credential(chosen, &config),
-        Err(report) => Check::failed("credential", report),
+        Ok(chosen) => credential_check(chosen, &config),
+        Err(report) => DoctorCheck::from_report("credential", report),
     });
     if let Some(folder) = folder {
-        checks.extend(workspace::workspace(folder, &config));
-        checks.extend(commands::commands(folder, &config, context).await);
+        checks.extend(workspace::check_workspace(folder, &config));
+        checks.extend(commands::check_commands(folder, &config, context).await);
     }
     if online {
-        checks.push(online::endpoint(chosen.as_ref().ok(), context.http_settings(&config)).await);
+        checks.push(
+            online::check_endpoint(chosen.as_ref().ok(), context.http_settings(&config)).await,
+        );
         if uses_sign_in(&chosen, &config, context) {
-            checks.push(online::issuer(context).await);
+            checks.push(online::check_issuer(context).await);
         }
     }
     checks
 }
 
 /// Whether a Turn uses a sign-in with ChatGPT, or would if there were one.
-fn uses_sign_in(chosen: &Result<Chosen, Report>, config: &Config, context: &Context) -> bool {
+fn uses_sign_in(
+    chosen: &Result<ChosenCredential, Report>,
+    config: &Config,
+    context: &CliContext,
+) -> bool {
     if let Ok(chosen) = chosen {
         return chosen.credential.tokens().is_some();
     }
@@ -164,47 +172,51 @@ fn uses_sign_in(chosen: &Result<Chosen, Report>, config: &Config, context: &Cont
 }
 
 /// The findings, or one passed check if there are none.
-fn or_well(found: Vec<Check>, id: &'static str, message: impl Into<String>) -> Vec<Check> {
-    if found.is_empty() { vec![Check::new(id, Health::Passed, message)] } else { found }
+fn or_passed(
+    found: Vec<DoctorCheck>,
+    id: &'static str,
+    message: impl Into<String>,
+) -> Vec<DoctorCheck> {
+    if found.is_empty() { vec![DoctorCheck::new(id, CheckStatus::Passed, message)] } else { found }
 }
 
-fn runtime() -> Check {
+fn runtime_check() -> DoctorCheck {
     let (version, os, arch) =
         (env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
     let message = format!("pixir {version} on {os} {arch}");
-    Check::new("runtime", Health::Passed, message)
-        .with(json!({"version": version, "os": os, "arch": arch}))
+    DoctorCheck::new("runtime", CheckStatus::Passed, message)
+        .with_details(json!({"version": version, "os": os, "arch": arch}))
 }
 
-fn credential(chosen: &Chosen, config: &Config) -> Check {
-    let Chosen { credential, reason, .. } = chosen;
+fn credential_check(chosen: &ChosenCredential, config: &Config) -> DoctorCheck {
+    let ChosenCredential { credential, reason, .. } = chosen;
     let name = credential.kind().name();
-    let details = describe(chosen);
+    let details = credential_json(chosen);
     let Some(tokens) = credential.tokens() else {
         let message = match credential.key() {
             Some(_) => format!("{name}, because {reason}"),
             None => NO_KEY.to_owned(),
         };
-        return Check::new("credential", Health::Passed, message).with(details);
+        return DoctorCheck::new("credential", CheckStatus::Passed, message).with_details(details);
     };
-    let message = format!("{name}, because {reason}; {}", freshness(&tokens));
-    if !tokens.is_alive(now()) && tokens.refresh.is_none() {
-        return Check::new("credential", Health::Failed, message)
-            .kind(Kind::NotAuthenticated)
-            .with(details)
-            .next("sign in again with `pixir login`");
+    let message = format!("{name}, because {reason}; {}", token_lifetime(&tokens));
+    if !tokens.is_alive(unix_now()) && tokens.refresh.is_none() {
+        return DoctorCheck::new("credential", CheckStatus::Failed, message)
+            .with_kind(Kind::NotAuthenticated)
+            .with_details(details)
+            .with_next_action("sign in again with `pixir login`");
     }
     let path = config.home.auth();
     if is_open_to_others(&path) {
         let message = format!("{message}; others can read {}", path.display());
         let mut details = details;
         details["path"] = json!(path.to_string_lossy());
-        return Check::new("credential", Health::Warning, message)
-            .kind(Kind::UnsafeStatePath)
-            .with(details)
-            .next("chmod 600 that file");
+        return DoctorCheck::new("credential", CheckStatus::Warning, message)
+            .with_kind(Kind::UnsafeStatePath)
+            .with_details(details)
+            .with_next_action("chmod 600 that file");
     }
-    Check::new("credential", Health::Passed, message).with(details)
+    DoctorCheck::new("credential", CheckStatus::Passed, message).with_details(details)
 }
 
 fn is_open_to_others(path: &Path) -> bool {

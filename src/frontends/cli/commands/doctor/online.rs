@@ -5,58 +5,62 @@ use std::time::Duration;
 use http::HeaderMap;
 use serde_json::json;
 
-use super::{Check, Health};
+use super::{CheckStatus, DoctorCheck};
 use crate::base::error::{Kind, Report};
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::host::http::{HttpError, HttpSettings};
-use crate::model::credential::Chosen;
+use crate::model::credential::ChosenCredential;
 
 /// Time limit for an endpoint to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends a GET without credential to the model's endpoint, which costs nothing.
-pub async fn endpoint(chosen: Option<&Chosen>, http: HttpSettings) -> Check {
+pub async fn check_endpoint(chosen: Option<&ChosenCredential>, http: HttpSettings) -> DoctorCheck {
     const ID: &str = "endpoint";
     let Some(chosen) = chosen else {
-        return Check::new(ID, Health::Warning, "not reached, because there is no credential");
+        return DoctorCheck::new(
+            ID,
+            CheckStatus::Warning,
+            "not reached, because there is no credential",
+        );
     };
     let credential = &chosen.credential;
-    let client = http.client(credential.base_url().to_owned(), PATIENCE);
+    let client = http.client(credential.base_url().to_owned(), CONNECT_TIMEOUT);
     let details = json!({ "url": credential.base_url() });
     // Sent without the credential: only reachability is checked.
-    let reached = tokio::time::timeout(PATIENCE, client.get("", HeaderMap::new())).await;
+    let reached = tokio::time::timeout(CONNECT_TIMEOUT, client.get("", HeaderMap::new())).await;
     let reached = reached.unwrap_or_else(|_| {
-        let message = format!("no answer within {} s", PATIENCE.as_secs());
+        let message = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
         Err(HttpError::Broken(message))
     });
     match reached {
         Ok(_) => {
             let message = format!("{} answers", credential.base_url());
-            Check::new(ID, Health::Passed, message).with(details)
+            DoctorCheck::new(ID, CheckStatus::Passed, message).with_details(details)
         }
         Err(error) => {
             let message = format!("{} does not answer: {error}", credential.base_url());
-            Check::new(ID, Health::Failed, message)
-                .kind(Kind::Network)
-                .with(details)
-                .next("check the network, the proxy and OPENAI_BASE_URL")
+            DoctorCheck::new(ID, CheckStatus::Failed, message)
+                .with_kind(Kind::Network)
+                .with_details(details)
+                .with_next_action("check the network, the proxy and OPENAI_BASE_URL")
         }
     }
 }
 
-pub async fn issuer(context: &Context) -> Check {
+pub async fn check_issuer(context: &CliContext) -> DoctorCheck {
     const ID: &str = "issuer";
-    let issuer = match context.issuer() {
+    let issuer = match context.sign_in_issuer() {
         Ok(issuer) => issuer,
-        Err(error) => return Check::failed(ID, &Report::describe(&error)),
+        Err(error) => return DoctorCheck::from_report(ID, &Report::describe(&error)),
     };
-    match issuer.reach(PATIENCE).await {
-        Ok(()) => Check::new(ID, Health::Passed, format!("{} answers", issuer.base())),
+    match issuer.check_reachable(CONNECT_TIMEOUT).await {
+        Ok(()) => DoctorCheck::new(ID, CheckStatus::Passed, format!("{} answers", issuer.base())),
         Err(error) => {
             let report = Report::describe(&error);
-            let mut check = Check::failed(ID, &report);
+            let mut check = DoctorCheck::from_report(ID, &report);
             if context.environment.get("OPENAI_API_KEY").is_some() {
-                check.status = Health::Warning;
+                check.status = CheckStatus::Warning;
             }
             check
         }

@@ -6,38 +6,39 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::source::{roots, spec_bytes};
-use crate::agent::workflow::{Flaw, Ground, Written};
+use super::source::{read_spec_file, workflow_roots};
+use crate::agent::workflow::{SpecContext, SpecDiagnostic, WorkflowSource};
 use crate::base::error::Report;
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::render::one_line;
 use crate::model::skill;
-use crate::model::skill::{Skill, Template, Type, strangers};
+use crate::model::skill::{ParameterType, Skill, WorkflowTemplate, unknown_placeholders};
 
 /// Most files that are read in one folder.
-const MOST: usize = 200;
+const MOST_FILES: usize = 200;
 
-pub fn list(context: &Context) -> Result<Exit, Report> {
-    let folder = context.folder()?;
-    let roster = context.roster(&folder)?;
-    let limits = context.settings(Some(&folder))?.config.subagents;
+pub fn list_workflows(context: &CliContext) -> Result<Exit, Report> {
+    let folder = context.current_folder()?;
+    let roster = context.roles(&folder)?;
+    let limits = context.load_settings(Some(&folder))?.config.subagents;
     let role = |name: &str| roster.find(name).ok();
-    let ground = Ground { role: &role, roles: roster.names(), limits, arguments: Map::new() };
+    let ground =
+        SpecContext { find_role: &role, role_names: roster.names(), limits, arguments: Map::new() };
     let (mut entries, mut broken): (Vec<Value>, Vec<(PathBuf, String)>) = (Vec::new(), Vec::new());
-    for root in roots(&folder, context)? {
-        for path in files(&root.path, root.fence.as_deref(), &mut broken) {
+    for root in workflow_roots(&folder, context)? {
+        for path in spec_files(&root.path, root.boundary.as_deref(), &mut broken) {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             if entries.iter().any(|entry| entry["name"] == name.as_str()) {
                 continue;
             }
-            match entry_of_file(&path, root.fence.as_deref(), &name, &ground) {
+            match entry_of_file(&path, root.boundary.as_deref(), &name, &ground) {
                 Ok(entry) => entries.push(entry),
                 Err(message) => broken.push((path, message)),
             }
         }
     }
-    for skill in context.skills(&folder)?.all().skills {
+    for skill in context.skills(&folder)?.read_all().skills {
         let (templates, flaws) = usable_templates(&skill, &ground);
         broken.extend(flaws.into_iter().map(|flaw| {
             let line = flaw.line.map(|line| format!("line {line}: ")).unwrap_or_default();
@@ -57,19 +58,19 @@ pub fn list(context: &Context) -> Result<Exit, Report> {
         }
     }
     for (path, message) in &broken {
-        context.notice(&format!("not used: {}: {message}", path.display()));
+        context.print_notice(&format!("not used: {}: {message}", path.display()));
     }
     if entries.is_empty() {
-        context.notice("there are no workflows; see `pixir workflow --help`");
+        context.print_notice("there are no workflows; see `pixir workflow --help`");
     }
     let output = json!({
         "workflows": entries,
         "broken": broken.iter().map(|(path, message)| json!({ "path": path.to_string_lossy(), "message": message })).collect::<Vec<_>>(),
     });
-    context.told("workflow", &words(&entries), output)
+    context.print_result("workflow", &workflows_text(&entries), output)
 }
 
-fn words(entries: &[Value]) -> String {
+fn workflows_text(entries: &[Value]) -> String {
     let name = |entry: &Value| entry["name"].as_str().unwrap_or_default().to_owned();
     let width = entries.iter().map(|entry| name(entry).len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -85,14 +86,14 @@ fn words(entries: &[Value]) -> String {
             .ok();
         text.push('\n');
         for own in entry["parameters"].as_array().into_iter().flatten() {
-            writeln!(text, "    {}", parameter(own)).ok();
+            writeln!(text, "    {}", parameter_line(own)).ok();
         }
     }
     text
 }
 
 /// A parameter on one line: its name, what it must be, and what it is for.
-fn parameter(own: &Value) -> String {
+fn parameter_line(own: &Value) -> String {
     let text = |name: &str| own[name].as_str().unwrap_or_default();
     let value = match (&own["default"], own["required"] == true) {
         (Value::Null, true) => ", required".to_owned(),
@@ -106,8 +107,12 @@ fn parameter(own: &Value) -> String {
     format!("--arg {}= ({}{value}){description}", text("name"), text("type"))
 }
 
-fn files(root: &Path, fence: Option<&Path>, broken: &mut Vec<(PathBuf, String)>) -> Vec<PathBuf> {
-    let entries = match skill::entries(root, fence) {
+fn spec_files(
+    root: &Path,
+    boundary: Option<&Path>,
+    broken: &mut Vec<(PathBuf, String)>,
+) -> Vec<PathBuf> {
+    let entries = match skill::open_folder_entries(root, boundary) {
         Ok(Some(entries)) => entries,
         Ok(None) => return Vec::new(),
         Err(flaw) => {
@@ -120,7 +125,7 @@ fn files(root: &Path, fence: Option<&Path>, broken: &mut Vec<(PathBuf, String)>)
         .filter_map(Result::ok)
         .map(|entry| entry.path())
         .filter(is_spec)
-        .take(MOST)
+        .take(MOST_FILES)
         .collect();
     paths.sort();
     paths
@@ -128,13 +133,14 @@ fn files(root: &Path, fence: Option<&Path>, broken: &mut Vec<(PathBuf, String)>)
 
 fn entry_of_file(
     path: &Path,
-    fence: Option<&Path>,
+    boundary: Option<&Path>,
     name: &str,
-    ground: &Ground<'_>,
+    ground: &SpecContext<'_>,
 ) -> Result<Value, String> {
-    let written = Written::spec(spec_bytes(path, fence)?).map_err(|error| error.to_string())?;
-    checked(&written, ground)?;
-    let Written::Spec(value) = &written else { return Err("it is no spec".to_owned()) };
+    let written = WorkflowSource::parse_spec(read_spec_file(path, boundary)?)
+        .map_err(|error| error.to_string())?;
+    check_spec(&written, ground)?;
+    let WorkflowSource::Spec(value) = &written else { return Err("it is no spec".to_owned()) };
     Ok(json!({
         "name": name,
         "title": value.get("name").or_else(|| value.get("id")),
@@ -149,24 +155,28 @@ fn entry_of_file(
 pub fn broken_templates(
     skills: &[Arc<Skill>],
     folder: &Path,
-    context: &Context,
-) -> Result<Vec<skill::Flaw>, Report> {
-    let roster = context.roster(folder)?;
-    let limits = context.settings(Some(folder))?.config.subagents;
+    context: &CliContext,
+) -> Result<Vec<skill::FileDiagnostic>, Report> {
+    let roster = context.roles(folder)?;
+    let limits = context.load_settings(Some(folder))?.config.subagents;
     let role = |name: &str| roster.find(name).ok();
-    let ground = Ground { role: &role, roles: roster.names(), limits, arguments: Map::new() };
+    let ground =
+        SpecContext { find_role: &role, role_names: roster.names(), limits, arguments: Map::new() };
     Ok(skills.iter().flat_map(|skill| usable_templates(skill, &ground).1).collect())
 }
 
 /// The templates of a Skill that can be used, and what is wrong with the others.
-fn usable_templates(skill: &Arc<Skill>, ground: &Ground<'_>) -> (Vec<Template>, Vec<skill::Flaw>) {
-    let (mut templates, mut flaws) = skill.templates();
+fn usable_templates(
+    skill: &Arc<Skill>,
+    ground: &SpecContext<'_>,
+) -> (Vec<WorkflowTemplate>, Vec<skill::FileDiagnostic>) {
+    let (mut templates, mut flaws) = skill.read_templates();
     templates.retain(|template| {
-        let written = Written::Template(Box::new(template.clone()), Arc::clone(skill));
-        let wrong = checked(&written, ground).err();
+        let written = WorkflowSource::Template(Box::new(template.clone()), Arc::clone(skill));
+        let wrong = check_spec(&written, ground).err();
         let path = skill.folder.join(&template.path);
         let is_usable = wrong.is_none();
-        flaws.extend(wrong.map(|message| skill::Flaw { path, line: None, message }));
+        flaws.extend(wrong.map(|message| skill::FileDiagnostic { path, line: None, message }));
         is_usable
     });
     (templates, flaws)
@@ -174,15 +184,15 @@ fn usable_templates(skill: &Arc<Skill>, ground: &Ground<'_>) -> (Vec<Template>, 
 
 /// Checks a workflow without arguments. Required parameters get sample values, and only errors at other places
 /// count.
-fn checked(written: &Written, ground: &Ground<'_>) -> Result<(), String> {
+fn check_spec(written: &WorkflowSource, ground: &SpecContext<'_>) -> Result<(), String> {
     let mut required = written.parameters();
     required.retain(|own| own.is_required);
     let (text, steps) = match written {
         _ if required.is_empty() => {
             return written.read(ground).map(drop).map_err(|error| error.to_string());
         }
-        Written::Spec(value) => (value.clone(), "/steps"),
-        Written::Template(template, _) => {
+        WorkflowSource::Spec(value) => (value.clone(), "/steps"),
+        WorkflowSource::Template(template, _) => {
             (json!({ "workflow": template.workflow() }), "/workflow/steps")
         }
     };
@@ -192,10 +202,12 @@ fn checked(written: &Written, ground: &Ground<'_>) -> Result<(), String> {
     if steps.is_string() || ids.any(has_place) {
         return Ok(());
     }
-    let arguments = required.iter().map(|own| (own.name.clone(), sample(own.kind))).collect();
-    let roles = ground.roles.clone();
-    let Err(error) = written.read(&Ground { roles, arguments, ..*ground }) else { return Ok(()) };
-    let is_certain = |flaw: &&Flaw| {
+    let arguments = required.iter().map(|own| (own.name.clone(), sample_value(own.kind))).collect();
+    let roles = ground.role_names.clone();
+    let Err(error) = written.read(&SpecContext { role_names: roles, arguments, ..*ground }) else {
+        return Ok(());
+    };
+    let is_certain = |flaw: &&SpecDiagnostic| {
         let Some(value) = text.pointer(&flaw.pointer) else { return false };
         let key = flaw.pointer.rsplit('/').next().unwrap_or_default();
         let is_stray = !flaw.accepted.is_empty() && !flaw.accepted.iter().any(|own| own == key);
@@ -205,16 +217,16 @@ fn checked(written: &Written, ground: &Ground<'_>) -> Result<(), String> {
 }
 
 fn has_place(value: &Value) -> bool {
-    !strangers(value, &[]).is_empty()
+    !unknown_placeholders(value, &[]).is_empty()
 }
 
 /// A sample value of a type.
-fn sample(kind: Type) -> Value {
+fn sample_value(kind: ParameterType) -> Value {
     match kind {
-        Type::String | Type::Any => json!("x"),
-        Type::Integer | Type::Number => json!(1),
-        Type::Boolean => json!(true),
-        Type::Array => json!([]),
-        Type::Object => json!({}),
+        ParameterType::String | ParameterType::Any => json!("x"),
+        ParameterType::Integer | ParameterType::Number => json!(1),
+        ParameterType::Boolean => json!(true),
+        ParameterType::Array => json!([]),
+        ParameterType::Object => json!({}),
     }
 }

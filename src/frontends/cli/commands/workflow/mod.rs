@@ -10,12 +10,12 @@ mod validate;
 use clap::{Args, Subcommand};
 
 pub use list::broken_templates;
-pub use run::{attend_run, exit_of, run_example};
-pub use source::LARGEST;
+pub use run::{exit_for_workflow, run_attended_workflow, run_example};
+pub use source::LARGEST_SPEC;
 
-use crate::agent::workflow::{Found, Outcome, all, find, session_named};
+use crate::agent::workflow::{FoundRun, RunOutcome, all_runs, parse_session_id};
 use crate::base::error::{Kind, Report};
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::session_lookup::{ambiguous, is_part};
 use crate::record::state_dir::StateRoot;
@@ -32,64 +32,64 @@ use crate::record::state_dir::StateRoot;
 )]
 pub struct WorkflowArgs {
     #[command(subcommand)]
-    action: Action,
+    action: WorkflowAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum WorkflowAction {
     /// Check a workflow and report all its errors
     Validate(source::SourceArgs),
     /// Show which steps would run when, and why
     Plan(source::SourceArgs),
     /// List the workflows that can be named here
     List,
-    Run(run::RunArgs),
-    Resume(run::ResumeArgs),
-    Status(status::StatusArgs),
+    Run(run::WorkflowRunArgs),
+    Resume(run::WorkflowResumeArgs),
+    Status(status::WorkflowStatusArgs),
 }
 
 impl WorkflowArgs {
     /// Whether a workflow is run.
     pub fn is_run(&self) -> bool {
-        matches!(self.action, Action::Run(_) | Action::Resume(_))
+        matches!(self.action, WorkflowAction::Run(_) | WorkflowAction::Resume(_))
     }
 }
 
-pub fn workflow(args: &WorkflowArgs, context: &Context) -> Result<Exit, Report> {
+pub fn workflow(args: &WorkflowArgs, context: &CliContext) -> Result<Exit, Report> {
     match &args.action {
-        Action::Validate(args) => validate::validate(args, context),
-        Action::Plan(args) => plan::plan(args, context),
-        Action::List => list::list(context),
-        Action::Run(args) => run::run(args, context),
-        Action::Resume(args) => run::resume(args, context),
-        Action::Status(args) => status::status(args, context),
+        WorkflowAction::Validate(args) => validate::validate(args, context),
+        WorkflowAction::Plan(args) => plan::plan(args, context),
+        WorkflowAction::List => list::list_workflows(context),
+        WorkflowAction::Run(args) => run::run(args, context),
+        WorkflowAction::Resume(args) => run::resume(args, context),
+        WorkflowAction::Status(args) => status::status(args, context),
     }
 }
 
 /// The run that an argument names, and the state root with its Log.
-fn found(id: &str, context: &Context) -> Result<(StateRoot, Found), Report> {
-    let (places, id_there) = match session_named(id).map(|_| context.session_named(id)) {
+fn find_run(id: &str, context: &CliContext) -> Result<(StateRoot, FoundRun), Report> {
+    let (places, id_there) = match parse_session_id(id).map(|_| context.find_session(id)) {
         Some(Ok((session, root))) => (vec![root], session.to_string()),
         Some(Err(report)) => {
             let is_unknown = report.kind == Kind::NotFound.name();
-            let refusal = if is_unknown { no_run(id) } else { report };
-            return run_by_part(id, context)?.ok_or(refusal);
+            let refusal = if is_unknown { unknown_run(id) } else { report };
+            return find_run_by_part(id, context)?.ok_or(refusal);
         }
         None => ([context.state_roots(false)?, context.state_roots(true)?].concat(), id.to_owned()),
     };
     for root in places {
-        if let Some(found) = find(&root, &id_there)? {
+        if let Some(found) = crate::agent::workflow::find_run(&root, &id_there)? {
             return Ok((root, found));
         }
     }
-    if let Some(found) = run_by_part(id, context)? {
+    if let Some(found) = find_run_by_part(id, context)? {
         return Ok(found);
     }
-    Err(no_run(id))
+    Err(unknown_run(id))
 }
 
 /// The error for an unknown run id.
-fn no_run(id: &str) -> Report {
+fn unknown_run(id: &str) -> Report {
     Report::new(Kind::NotFound, format!("there is no run {id}")).with_next_actions(vec![
         "list the runs of this Workspace: pixir workflow status".into(),
         "if it was taken back with `pixir undo`, bring it back: pixir redo".into(),
@@ -97,27 +97,31 @@ fn no_run(id: &str) -> Report {
 }
 
 /// The only run of this Workspace whose id begins or ends with a text.
-fn run_by_part(text: &str, context: &Context) -> Result<Option<(StateRoot, Found)>, Report> {
-    let mut matching = runs(context)?;
-    matching.retain(|(_, found)| is_part(text, &found.past.id));
+fn find_run_by_part(
+    text: &str,
+    context: &CliContext,
+) -> Result<Option<(StateRoot, FoundRun)>, Report> {
+    let mut matching = list_runs(context)?;
+    matching.retain(|(_, found)| is_part(text, &found.run.id));
     if matching.len() > 1 {
-        let ids = matching.iter().map(|(_, found)| found.past.id.as_str());
+        let ids = matching.iter().map(|(_, found)| found.run.id.as_str());
         return Err(ambiguous("runs", text, ids));
     }
     Ok(matching.pop())
 }
 
 /// The runs of this Workspace, the newest Session first.
-fn runs(context: &Context) -> Result<Vec<(StateRoot, Found)>, Report> {
+fn list_runs(context: &CliContext) -> Result<Vec<(StateRoot, FoundRun)>, Report> {
     let roots = context.state_roots(false)?.into_iter();
-    let found = |root: StateRoot| all(&root).into_iter().map(move |found| (root.clone(), found));
+    let found =
+        |root: StateRoot| all_runs(&root).into_iter().map(move |found| (root.clone(), found));
     Ok(roots.flat_map(found).collect())
 }
 
 /// The last run of this Workspace that is not complete.
-fn last_incomplete(context: &Context) -> Result<(StateRoot, Found), Report> {
-    let mut runs = runs(context)?.into_iter();
-    runs.find(|(_, found)| found.past.outcome != Some(Outcome::Completed)).ok_or_else(|| {
+fn find_last_incomplete_run(context: &CliContext) -> Result<(StateRoot, FoundRun), Report> {
+    let mut runs = list_runs(context)?.into_iter();
+    runs.find(|(_, found)| found.run.outcome != Some(RunOutcome::Completed)).ok_or_else(|| {
         Report::new(Kind::NotFound, "there is no run in this Workspace that is not complete")
             .with_next_actions(vec!["list the runs: pixir workflow status".into()])
     })

@@ -4,30 +4,32 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::source::{Purpose, SourceArgs, read};
+use super::source::{SourceArgs, SourcePurpose, read_workflow};
 use crate::agent::workflow::{
-    Flaw, OnFailure, Plan, Posture, Step, Wait, Workflow, WorkspaceMode, odd,
+    OnFailure, SpecDiagnostic, Step, StepPosture, WaitReason, Workflow, WorkflowPlan,
+    WorkspaceMode, lint_workflow,
 };
 use crate::base::error::{Report, counted};
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::render::{clean, name_on_one_line, one_line, terminal_width};
 
 /// The widest drawing; longer lines are no easier to read.
 const WIDEST: usize = 110;
 
-pub fn plan(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
-    let workflow = read(args, &context.folder()?, context, Purpose::Look)?.workflow;
-    let plan = Plan::of(&workflow);
-    let odd = odd(&workflow, &plan);
+pub fn plan(args: &SourceArgs, context: &CliContext) -> Result<Exit, Report> {
+    let workflow =
+        read_workflow(args, &context.current_folder()?, context, SourcePurpose::Inspect)?.workflow;
+    let plan = WorkflowPlan::new(&workflow);
+    let odd = lint_workflow(&workflow, &plan);
     for flaw in &odd {
-        context.notice(&format!("warning: {flaw}"));
+        context.print_notice(&format!("warning: {flaw}"));
     }
-    let text = drawn(&workflow, &plan, terminal_width().min(WIDEST));
-    context.told("workflow", &text, facts(&workflow, &plan, &odd))
+    let text = draw_plan(&workflow, &plan, terminal_width().min(WIDEST));
+    context.print_result("workflow", &text, plan_json(&workflow, &plan, &odd))
 }
 
-fn facts(workflow: &Workflow, plan: &Plan, odd: &[Flaw]) -> Value {
+fn plan_json(workflow: &Workflow, plan: &WorkflowPlan, odd: &[SpecDiagnostic]) -> Value {
     let id = |place: &usize| workflow.steps[*place].id.as_str();
     let waves: Vec<Vec<&str>> =
         plan.waves.iter().map(|wave| wave.iter().map(id).collect()).collect();
@@ -37,9 +39,9 @@ fn facts(workflow: &Workflow, plan: &Plan, odd: &[Flaw]) -> Value {
         .enumerate()
         .filter_map(|(place, wait)| {
             let (reason, other) = match wait.as_ref()? {
-                Wait::After(other) => ("depends_on", Some(id(other))),
-                Wait::Conflict(other) => ("conflicts_with", Some(id(other))),
-                Wait::NoSlot => ("no_slot", None),
+                WaitReason::After(other) => ("depends_on", Some(id(other))),
+                WaitReason::Conflict(other) => ("conflicts_with", Some(id(other))),
+                WaitReason::NoSlot => ("no_slot", None),
             };
             Some(json!({ "step": id(&place), "reason": reason, "other": other }))
         })
@@ -50,12 +52,12 @@ fn facts(workflow: &Workflow, plan: &Plan, odd: &[Flaw]) -> Value {
         "workflow": workflow,
         "waves": waves,
         "waits": waits,
-        "warnings": odd.iter().map(Flaw::facts).collect::<Vec<_>>(),
+        "warnings": odd.iter().map(SpecDiagnostic::to_json).collect::<Vec<_>>(),
     })
 }
 
 /// The waves, one step below the other, narrow enough for any terminal.
-fn drawn(workflow: &Workflow, plan: &Plan, width: usize) -> String {
+fn draw_plan(workflow: &Workflow, plan: &WorkflowPlan, width: usize) -> String {
     let mut text = String::new();
     let title = if workflow.name == workflow.id {
         workflow.id.clone()
@@ -65,7 +67,7 @@ fn drawn(workflow: &Workflow, plan: &Plan, width: usize) -> String {
     // Writing to a String cannot fail.
     writeln!(text, "{}", one_line(&title, width)).ok();
     if !workflow.description.is_empty() {
-        wrapped(&mut text, "", &workflow.description, width);
+        write_wrapped(&mut text, "", &workflow.description, width);
     }
     let (steps, waves) = (workflow.steps.len(), plan.waves.len());
     let limits = &workflow.limits;
@@ -73,11 +75,11 @@ fn drawn(workflow: &Workflow, plan: &Plan, width: usize) -> String {
         counted(steps, "step"),
         counted(waves, "wave"),
         format!("at most {} at once", limits.max_concurrency),
-        format!("{} in all", lasting(limits.timeout_ms)),
+        format!("{} in all", display_duration(limits.timeout_ms)),
     ];
     facts.extend(workflow.budget.tokens.map(|tokens| format!("{tokens} tokens")));
     facts.extend(workflow.budget.cost_usd.map(|cost| format!("{cost} USD")));
-    wrapped(&mut text, "", &facts.join(", "), width);
+    write_wrapped(&mut text, "", &facts.join(", "), width);
     for (number, wave) in plan.waves.iter().enumerate() {
         text.push('\n');
         writeln!(text, "wave {}", number + 1).ok();
@@ -87,27 +89,27 @@ fn drawn(workflow: &Workflow, plan: &Plan, width: usize) -> String {
             let margin = if is_last { "      " } else { "|     " };
             let step = &workflow.steps[*place];
             let mut lines = Vec::new();
-            lines.push(format!("{branch}{}", head(step)));
-            for (label, value) in details(workflow, plan, *place) {
+            lines.push(format!("{branch}{}", step_title(step)));
+            for (label, value) in step_details(workflow, plan, *place) {
                 let mut detail = String::new();
-                wrapped(&mut detail, &format!("{label:9}"), &value, width.saturating_sub(6));
+                write_wrapped(&mut detail, &format!("{label:9}"), &value, width.saturating_sub(6));
                 lines.extend(detail.lines().map(|line| format!("{margin}{line}")));
             }
             for line in lines {
-                writeln!(text, "{}", one_cut(&line, width)).ok();
+                writeln!(text, "{}", truncate_line(&line, width)).ok();
             }
         }
     }
     text
 }
 
-fn head(step: &Step) -> String {
+fn step_title(step: &Step) -> String {
     if let Some(source) = &step.apply {
         return format!("{}  (applies {source})", step.id);
     }
     let posture = match step.posture {
-        Posture::ReadOnly => "reads",
-        Posture::Write => "writes",
+        StepPosture::ReadOnly => "reads",
+        StepPosture::Write => "writes",
     };
     let place = match step.workspace {
         WorkspaceMode::Shared => "shared",
@@ -119,7 +121,11 @@ fn head(step: &Step) -> String {
 }
 
 /// The details of a step, each with a label.
-fn details(workflow: &Workflow, plan: &Plan, place: usize) -> Vec<(&'static str, String)> {
+fn step_details(
+    workflow: &Workflow,
+    plan: &WorkflowPlan,
+    place: usize,
+) -> Vec<(&'static str, String)> {
     let step = &workflow.steps[place];
     let mut all: Vec<(&str, String)> = Vec::new();
     if let Some(task) = &step.task {
@@ -161,7 +167,7 @@ fn details(workflow: &Workflow, plan: &Plan, place: usize) -> Vec<(&'static str,
     }
     all.extend(step.verify.iter().map(|check| ("verify", name_on_one_line(&check.command, 160))));
     let mut limits = Vec::new();
-    limits.extend(step.timeout_ms.map(lasting));
+    limits.extend(step.timeout_ms.map(display_duration));
     if step.retries > 0 {
         let noun = if step.retries == 1 { "retry" } else { "retries" };
         limits.push(format!("{} {noun}", step.retries));
@@ -176,18 +182,18 @@ fn details(workflow: &Workflow, plan: &Plan, place: usize) -> Vec<(&'static str,
     }
     // Dependencies are listed under `after` already.
     match plan.waits[place] {
-        Some(Wait::Conflict(other)) => {
+        Some(WaitReason::Conflict(other)) => {
             let other = &workflow.steps[other].id;
             all.push(("waits", format!("for {other}, whose files overlap with its own")));
         }
-        Some(Wait::NoSlot) => all.push(("waits", "for one of the others to end".to_owned())),
-        Some(Wait::After(_)) | None => {}
+        Some(WaitReason::NoSlot) => all.push(("waits", "for one of the others to end".to_owned())),
+        Some(WaitReason::After(_)) | None => {}
     }
     all
 }
 
 /// Writes words on as many lines as they need, the first behind a label.
-fn wrapped(text: &mut String, label: &str, words: &str, width: usize) {
+fn write_wrapped(text: &mut String, label: &str, words: &str, width: usize) {
     let room = width.saturating_sub(label.len()).max(16);
     let mut line = String::new();
     let mut lead = label.to_owned();
@@ -208,7 +214,7 @@ fn wrapped(text: &mut String, label: &str, words: &str, width: usize) {
 }
 
 /// Cuts a line to the width; blanks are kept.
-fn one_cut(line: &str, width: usize) -> String {
+fn truncate_line(line: &str, width: usize) -> String {
     let line = line.trim_end();
     if line.chars().count() <= width {
         return line.to_owned();
@@ -219,7 +225,7 @@ fn one_cut(line: &str, width: usize) -> String {
 }
 
 /// A duration in its largest whole unit.
-fn lasting(ms: u64) -> String {
+fn display_duration(ms: u64) -> String {
     match ms {
         ms if ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
         ms if ms % 60_000 == 0 => format!("{} min", ms / 60_000),

@@ -5,21 +5,23 @@ use std::path::PathBuf;
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
-use super::source::{self, Purpose, Source};
-use crate::agent::harness::{Which, WorkflowOrder};
-use crate::agent::workflow::{Finished, Halt, Outcome, Written, cut_off_before, find};
+use super::source::{self, LoadedWorkflow, SourcePurpose};
+use crate::agent::harness::{RunWorkflowOptions, SessionTarget};
+use crate::agent::workflow::{
+    FinishedRun, HaltReason, RunOutcome, WorkflowSource, find_interrupted_run, find_run,
+};
 use crate::base::error::{Kind, Report, counted};
-use crate::frontends::cli::Context;
-use crate::frontends::cli::commands::delegate::{SPENT, unread};
+use crate::frontends::cli::CliContext;
+use crate::frontends::cli::commands::delegate::{BUDGET_USED_UP, unread_answer_report};
 use crate::frontends::cli::exit;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::cli::runner::{Attended, Driver, in_runtime};
-use crate::frontends::cli::setup::Opened;
-use crate::frontends::render::{Envelope, clean};
-use crate::record::event::Heard;
+use crate::frontends::cli::runner::{AttendOutcome, SessionRunner, in_runtime};
+use crate::frontends::cli::setup::TurnSetup;
+use crate::frontends::render::{JsonEnvelope, clean};
+use crate::record::event::ListenerItem;
 
 /// Largest report that is printed, in bytes.
-const TOLD: usize = 256 * 1024;
+const LARGEST_REPORT: usize = 256 * 1024;
 
 /// Run a workflow
 #[derive(Debug, Args)]
@@ -32,7 +34,7 @@ const TOLD: usize = 256 * 1024;
         pixir workflow run review.json --arg area=src --arg depth=2\n  \
         pixir workflow run release-notes/draft --arg since=v1.2 --json"
 )]
-pub struct RunArgs {
+pub struct WorkflowRunArgs {
     #[command(flatten)]
     source: source::SourceArgs,
 }
@@ -46,43 +48,48 @@ pub struct RunArgs {
     after_long_help = "Examples:\n  pixir workflow resume wf_0123456789\n  \
         pixir workflow resume 20260721T101112-abcdef"
 )]
-pub struct ResumeArgs {
+pub struct WorkflowResumeArgs {
     /// Id of the run or of its Session, or the beginning or end of one; default: the last incomplete run
     #[arg(value_name = "RUN")]
     id: Option<String>,
 }
 
-pub fn run(args: &RunArgs, context: &Context) -> Result<Exit, Report> {
-    let workspace = context.workspace()?;
-    let Source { workflow, template, .. } =
-        source::read(&args.source, &workspace, context, Purpose::Run)?;
-    if let Some(past) = cut_off_before(&context.state_here()?.root, &workflow) {
-        context.notice(&past.offer());
+pub fn run(args: &WorkflowRunArgs, context: &CliContext) -> Result<Exit, Report> {
+    let workspace = context.admitted_workspace()?;
+    let LoadedWorkflow { workflow, template, .. } =
+        source::read_workflow(&args.source, &workspace, context, SourcePurpose::Run)?;
+    if let Some(past) = find_interrupted_run(&context.current_state()?.root, &workflow) {
+        context.print_notice(&past.resume_hint());
     }
-    let opened = context.open(&workspace, None)?;
-    let order = WorkflowOrder { workflow, template, past: None, horizon: None };
-    drive(order, Place { workspace, session: Which::New, opened }, context)
+    let opened = context.prepare_turn(&workspace, None)?;
+    let order = RunWorkflowOptions { workflow, template, recorded_run: None, time_limit: None };
+    run_in_session(order, RunTarget { workspace, session: SessionTarget::New, opened }, context)
 }
 
-pub fn resume(args: &ResumeArgs, context: &Context) -> Result<Exit, Report> {
+pub fn resume(args: &WorkflowResumeArgs, context: &CliContext) -> Result<Exit, Report> {
     let (root, found) = match &args.id {
-        Some(id) => super::found(id, context)?,
-        None => super::last_incomplete(context)?,
+        Some(id) => super::find_run(id, context)?,
+        None => super::find_last_incomplete_run(context)?,
     };
-    if found.past.outcome == Some(Outcome::Completed) {
-        let message = format!("{} is complete: there is nothing to resume", found.past.id);
+    if found.run.outcome == Some(RunOutcome::Completed) {
+        let message = format!("{} is complete: there is nothing to resume", found.run.id);
         return Err(Report::new(Kind::InvalidArgs, message).with_next_actions(vec![format!(
             "look at it: pixir workflow status {}",
-            found.past.id
+            found.run.id
         )]));
     }
     let model = crate::agent::inspect::posture_model(&root, &found.session);
     let workspace = root.workspace().to_owned();
-    let opened = context.open(&workspace, model.as_deref())?;
-    let session = Which::Resume(found.session.clone());
-    let workflow = found.past.workflow.clone();
-    let order = WorkflowOrder { workflow, template: None, past: Some(found.past), horizon: None };
-    drive(order, Place { workspace, session, opened }, context)
+    let opened = context.prepare_turn(&workspace, model.as_deref())?;
+    let session = SessionTarget::Resume(found.session.clone());
+    let workflow = found.run.workflow.clone();
+    let order = RunWorkflowOptions {
+        workflow,
+        template: None,
+        recorded_run: Some(found.run),
+        time_limit: None,
+    };
+    run_in_session(order, RunTarget { workspace, session, opened }, context)
 }
 
 /// Runs a shipped workflow in a folder that was made for it.
@@ -90,63 +97,69 @@ pub fn run_example(
     spec: &str,
     arguments: &[String],
     workspace: PathBuf,
-    opened: Opened,
-    context: &Context,
+    opened: TurnSetup,
+    context: &CliContext,
 ) -> Result<Exit, Report> {
-    let written = Written::spec(spec)?;
-    let read = source::with_arguments(&written, arguments, &workspace, context)?;
+    let written = WorkflowSource::parse_spec(spec)?;
+    let read = source::apply_arguments(&written, arguments, &workspace, context)?;
     let workflow = read?;
-    let order = WorkflowOrder { workflow, template: None, past: None, horizon: None };
-    drive(order, Place { workspace, session: Which::New, opened }, context)
+    let order =
+        RunWorkflowOptions { workflow, template: None, recorded_run: None, time_limit: None };
+    run_in_session(order, RunTarget { workspace, session: SessionTarget::New, opened }, context)
 }
 
 /// The Workspace, Session and settings of a run.
-struct Place {
+struct RunTarget {
     workspace: PathBuf,
-    session: Which,
-    opened: Opened,
+    session: SessionTarget,
+    opened: TurnSetup,
 }
 
-fn drive(mut order: WorkflowOrder, place: Place, context: &Context) -> Result<Exit, Report> {
+fn run_in_session(
+    mut order: RunWorkflowOptions,
+    place: RunTarget,
+    context: &CliContext,
+) -> Result<Exit, Report> {
     in_runtime(async {
-        let Place { workspace, session, mut opened } = place;
+        let RunTarget { workspace, session, mut opened } = place;
         // The time limit of the whole run, which records that its steps were ended; not of each step.
-        order.horizon = opened.loaded.config.budget.timeout.take();
-        let mut driver = Driver::start(workspace, session, opened, context).await?;
-        if let Some(past) = &order.past {
+        order.time_limit = opened.loaded.config.budget.timeout.take();
+        let mut driver = SessionRunner::start(workspace, session, opened, context).await?;
+        if let Some(past) = &order.recorded_run {
             // Opening the Session may have recorded what became of its children.
-            let found = find(driver.conversation.state_root(), &past.id);
+            let found = find_run(driver.conversation.state_root(), &past.id);
             let found = found?;
-            order.past = found.map(|found| found.past).or(order.past);
+            order.recorded_run = found.map(|found| found.run).or(order.recorded_run);
         }
-        let finished = attend_run(order, &mut driver, |_| ()).await?;
-        let exit = exit_of(&finished);
-        show(&finished, exit, &mut driver, context)?;
+        let finished = run_attended_workflow(order, &mut driver, |_| ()).await?;
+        let exit = exit_for_workflow(&finished);
+        print_outcome(&finished, exit, &mut driver, context)?;
         Ok(exit)
     })
 }
 
 /// Runs a workflow while its Events are shown, and then ends the runner.
-pub async fn attend_run(
-    order: WorkflowOrder,
-    driver: &mut Driver<'_>,
-    hear: impl FnMut(&Heard),
-) -> Result<Finished, Report> {
+pub async fn run_attended_workflow(
+    order: RunWorkflowOptions,
+    driver: &mut SessionRunner<'_>,
+    on_event: impl FnMut(&ListenerItem),
+) -> Result<FinishedRun, Report> {
     let cancel = CancellationToken::new();
     let work = driver.harness.run_workflow(&driver.conversation, order, cancel.clone());
-    let attended = Box::pin(driver.attend(work, async move { cancel.cancel() }, hear)).await;
+    let attended =
+        Box::pin(driver.attend_work(work, async move { cancel.cancel() }, on_event)).await;
     driver.end().await;
     match attended {
-        Attended::Done { value, .. } => value,
-        Attended::Abandoned => Err(Report::new(Kind::Interrupted, "stopped by a second signal")),
+        AttendOutcome::Done { value, .. } => value,
+        AttendOutcome::Aborted => Err(Report::new(Kind::Interrupted, "stopped by a second signal")),
     }
 }
 
-fn show(
-    finished: &Finished,
+fn print_outcome(
+    finished: &FinishedRun,
     exit: Exit,
-    driver: &mut Driver<'_>,
-    context: &Context,
+    driver: &mut SessionRunner<'_>,
+    context: &CliContext,
 ) -> Result<(), Report> {
     let text = if context.flags.events {
         // The Events have been printed already.
@@ -154,34 +167,34 @@ fn show(
     } else if context.flags.json {
         let command = resume_command(finished, driver);
         let took = context.started.elapsed();
-        let word = exit::word_of(exit);
-        let mut envelope = Envelope::outcome("workflow", word, finished.value(), took);
-        envelope.error = error_of(finished, exit, &command);
-        let envelope = envelope.having_spent(&finished.usage());
-        envelope.of_session(&finished.session_id, command).line()
+        let word = exit::exit_status_word(exit);
+        let mut envelope = JsonEnvelope::for_outcome("workflow", word, finished.to_json(), took);
+        envelope.error = incomplete_report(finished, exit, &command);
+        let envelope = envelope.with_child_usage(&finished.usage());
+        envelope.with_session(&finished.session_id, command).to_line()
     } else {
-        let mut text = clean(&finished.report(TOLD));
+        let mut text = clean(&finished.report(LARGEST_REPORT));
         text.push('\n');
         text
     };
-    if driver.view.answer(&text).is_err() {
-        let status = format!("workflow status {}", finished.run);
-        let status = context.command_here(&status, driver.conversation.workspace());
-        return Err(unread(driver.view.has_failed(), &status).0);
+    if driver.view.write_answer(&text).is_err() {
+        let status = format!("workflow status {}", finished.run_id);
+        let status = context.command_in_workspace(&status, driver.conversation.workspace());
+        return Err(unread_answer_report(driver.view.has_failed(), &status).0);
     }
-    if finished.outcome != Outcome::Completed {
-        driver.view.notice(&format!("resume: {}", resume_command(finished, driver)));
+    if finished.outcome != RunOutcome::Completed {
+        driver.view.print_notice(&format!("resume: {}", resume_command(finished, driver)));
     }
     Ok(())
 }
 
 /// The error of an incomplete run, with the command that resumes it.
-fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
+fn incomplete_report(finished: &FinishedRun, exit: Exit, command: &str) -> Option<Report> {
     let (kind, why) = match exit {
         Exit::Answered => return None,
         Exit::TimedOut => (Kind::Timeout, "the run timed out: "),
         Exit::Interrupted => (Kind::Interrupted, "the run was cancelled: "),
-        _ if finished.halt == Some(Halt::Budget) => (Kind::BudgetExceeded, SPENT),
+        _ if finished.halt == Some(HaltReason::Budget) => (Kind::BudgetExceeded, BUDGET_USED_UP),
         _ => (Kind::Incomplete, ""),
     };
     let count = finished.bundles.len();
@@ -191,19 +204,19 @@ fn error_of(finished: &Finished, exit: Exit, command: &str) -> Option<Report> {
     Some(Report::new(kind, message).with_next_actions(actions))
 }
 
-fn resume_command(finished: &Finished, driver: &Driver<'_>) -> String {
+fn resume_command(finished: &FinishedRun, driver: &SessionRunner<'_>) -> String {
     match finished.outcome {
-        Outcome::Completed => driver.resume_command(),
-        _ => format!("pixir workflow resume {}", finished.run),
+        RunOutcome::Completed => driver.resume_command(),
+        _ => format!("pixir workflow resume {}", finished.run_id),
     }
 }
 
 /// The exit code of a run.
-pub fn exit_of(finished: &Finished) -> Exit {
+pub fn exit_for_workflow(finished: &FinishedRun) -> Exit {
     match (finished.outcome, &finished.halt) {
-        (Outcome::Completed, _) => Exit::Answered,
-        (Outcome::Cancelled, _) => Exit::Interrupted,
-        (Outcome::Partial | Outcome::Failed, Some(Halt::Deadline)) => Exit::TimedOut,
-        (Outcome::Partial | Outcome::Failed, _) => Exit::NoAnswer,
+        (RunOutcome::Completed, _) => Exit::Answered,
+        (RunOutcome::Cancelled, _) => Exit::Interrupted,
+        (RunOutcome::Partial | RunOutcome::Failed, Some(HaltReason::Deadline)) => Exit::TimedOut,
+        (RunOutcome::Partial | RunOutcome::Failed, _) => Exit::NoAnswer,
     }
 }

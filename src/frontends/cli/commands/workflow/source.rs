@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::agent::workflow::{Ground, SpecError, Workflow, Written};
+use crate::agent::workflow::{SpecContext, SpecError, Workflow, WorkflowSource};
 use crate::base::error::{Kind, Report};
 use crate::base::files::open_regular;
-use crate::frontends::cli::{Context, bad_argument};
+use crate::frontends::cli::{CliContext, bad_argument};
 use crate::host::rpc::BlockingStream;
 use crate::host::workspace::{Workspace, project_folders};
 
 /// One byte more than any spec may have; a larger file is refused without reading it to its end.
-pub const LARGEST: u64 = 1_000_001;
+pub const LARGEST_SPEC: u64 = 1_000_001;
 
 #[derive(Debug, Args)]
 pub struct SourceArgs {
@@ -26,7 +26,7 @@ pub struct SourceArgs {
 }
 
 /// A workflow that can be run.
-pub struct Source {
+pub struct LoadedWorkflow {
     pub workflow: Workflow,
     /// The template that it was made from.
     pub template: Option<String>,
@@ -34,26 +34,26 @@ pub struct Source {
 
 /// What the caller will do with a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum SourcePurpose {
     /// Read it only; untrusted workflows are allowed.
-    Look,
+    Inspect,
     /// Run it; untrusted workflows are refused.
     Run,
 }
 
 /// Finds and reads a workflow. If it is invalid, the first error is returned and the others are printed as notices.
-pub fn read(
+pub fn read_workflow(
     args: &SourceArgs,
     workspace: &Path,
-    context: &Context,
-    purpose: Purpose,
-) -> Result<Source, Report> {
-    let (template, read) = attempt(args, workspace, context, purpose)?;
+    context: &CliContext,
+    purpose: SourcePurpose,
+) -> Result<LoadedWorkflow, Report> {
+    let (template, read) = try_read_workflow(args, workspace, context, purpose)?;
     match read {
-        Ok(workflow) => Ok(Source { workflow, template }),
+        Ok(workflow) => Ok(LoadedWorkflow { workflow, template }),
         Err(error) => {
             for flaw in error.flaws.iter().skip(1) {
-                context.notice(&flaw.told());
+                context.print_notice(&flaw.to_line());
             }
             Err(Report::describe(&error))
         }
@@ -61,51 +61,51 @@ pub fn read(
 }
 
 /// Like `read_workflow`, with the errors of the spec as a part of the result.
-pub fn attempt(
+pub fn try_read_workflow(
     args: &SourceArgs,
     workspace: &Path,
-    context: &Context,
-    purpose: Purpose,
+    context: &CliContext,
+    purpose: SourcePurpose,
 ) -> Result<(Option<String>, Result<Workflow, SpecError>), Report> {
-    let written = match open(&args.source, workspace, context)? {
+    let written = match open_source(&args.source, workspace, context)? {
         Ok(written) => written,
         Err(error) => return Ok((None, Err(error))),
     };
-    if purpose == Purpose::Run {
+    if purpose == SourcePurpose::Run {
         written.check_trust()?;
     }
     let template = written.template_id().map(str::to_owned);
-    let workflow = with_arguments(&written, &args.arg, workspace, context)?;
+    let workflow = apply_arguments(&written, &args.arg, workspace, context)?;
     Ok((template, workflow))
 }
 
 /// Fills in the parameters of a workflow, and reads it.
-pub fn with_arguments(
-    written: &Written,
+pub fn apply_arguments(
+    written: &WorkflowSource,
     given: &[String],
     workspace: &Path,
-    context: &Context,
+    context: &CliContext,
 ) -> Result<Result<Workflow, SpecError>, Report> {
-    let arguments = match written.arguments(given) {
+    let arguments = match written.parse_arguments(given) {
         Ok(arguments) => arguments,
         Err(error) => return Ok(Err(error)),
     };
-    let limits = context.settings(Some(workspace))?.config.subagents;
-    let roster = context.roster(workspace)?;
+    let limits = context.load_settings(Some(workspace))?.config.subagents;
+    let roster = context.roles(workspace)?;
     let role = |name: &str| roster.find(name).ok();
-    let ground = Ground { role: &role, roles: roster.names(), limits, arguments };
+    let ground = SpecContext { find_role: &role, role_names: roster.names(), limits, arguments };
     Ok(written.read(&ground))
 }
 
 /// Opens a workflow from a file, stdin or a name. The inner error means that it is no JSON, the outer one that it
 /// cannot be found.
-fn open(
+fn open_source(
     what: &str,
     folder: &Path,
-    context: &Context,
-) -> Result<Result<Written, SpecError>, Report> {
+    context: &CliContext,
+) -> Result<Result<WorkflowSource, SpecError>, Report> {
     if what == "-" {
-        return bytes(BlockingStream(std::io::stdin()), what).map(Written::spec);
+        return read_bytes(BlockingStream(std::io::stdin()), what).map(WorkflowSource::parse_spec);
     }
     let path = context.flags.cwd.as_ref().map_or_else(|| PathBuf::from(what), |cwd| cwd.join(what));
     let refuse = |path: &Path, reason: &str| {
@@ -114,35 +114,35 @@ fn open(
     };
     if path.is_file() {
         let file = open_regular(&path).map_err(|error| refuse(&path, &error.to_string()))?;
-        return bytes(file, what).map(Written::spec);
+        return read_bytes(file, what).map(WorkflowSource::parse_spec);
     }
     let is_name = !what.contains(['/', ':']) && !what.is_empty();
-    let roots = roots(folder, context).ok().filter(|_| is_name).unwrap_or_default();
-    for NamedRoot { path, fence } in roots {
+    let roots = workflow_roots(folder, context).ok().filter(|_| is_name).unwrap_or_default();
+    for WorkflowRoot { path, boundary } in roots {
         let path = path.join(format!("{what}.json"));
         if path.is_file() {
-            let read = spec_bytes(&path, fence.as_deref());
-            return Ok(Written::spec(read.map_err(|reason| refuse(&path, &reason))?));
+            let read = read_spec_file(&path, boundary.as_deref());
+            return Ok(WorkflowSource::parse_spec(read.map_err(|reason| refuse(&path, &reason))?));
         }
     }
     if Path::new(what).extension().is_some_and(|end| end == "json") {
         return Err(Report::new(Kind::NotFound, format!("there is no file {what}"))
             .with_next_actions(vec!["see `pixir workflow list`".to_owned()]));
     }
-    Written::template(&context.skills(folder)?, what).map(Ok).map_err(Report::from)
+    WorkflowSource::find_template(&context.skills(folder)?, what).map(Ok).map_err(Report::from)
 }
 
-fn bytes(from: impl Read, what: &str) -> Result<Vec<u8>, Report> {
+fn read_bytes(from: impl Read, what: &str) -> Result<Vec<u8>, Report> {
     let mut bytes = Vec::new();
-    from.take(LARGEST)
+    from.take(LARGEST_SPEC)
         .read_to_end(&mut bytes)
         .map_err(|error| bad_argument(format!("{what} cannot be read: {error}")))?;
     Ok(bytes)
 }
 
 /// Reads the file of a named spec. A link of a project may lead only to another file inside `boundary`.
-pub fn spec_bytes(path: &Path, fence: Option<&Path>) -> Result<Vec<u8>, String> {
-    let file = match fence {
+pub fn read_spec_file(path: &Path, boundary: Option<&Path>) -> Result<Vec<u8>, String> {
+    let file = match boundary {
         Some(root) => {
             let opened = Workspace::open(root).and_then(|space| space.open_file(path));
             opened.map(|open| open.file).map_err(|error| error.to_string())?
@@ -150,28 +150,28 @@ pub fn spec_bytes(path: &Path, fence: Option<&Path>) -> Result<Vec<u8>, String> 
         None => open_regular(path).map_err(|error| error.to_string())?,
     };
     let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    file.take(LARGEST_SPEC).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     Ok(bytes)
 }
 
 /// A folder whose workflows can be named.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NamedRoot {
+pub struct WorkflowRoot {
     pub path: PathBuf,
     /// The root of the project, which no link in it may leave; the user's own may lead anywhere.
-    pub fence: Option<PathBuf>,
+    pub boundary: Option<PathBuf>,
 }
 
 /// The folders of named workflows; the first one wins.
-pub fn roots(folder: &Path, context: &Context) -> Result<Vec<NamedRoot>, Report> {
-    let own = context.home()?.folder().join("workflows");
+pub fn workflow_roots(folder: &Path, context: &CliContext) -> Result<Vec<WorkflowRoot>, Report> {
+    let own = context.home()?.path().join("workflows");
     let project = project_folders(folder);
-    let fence = project.first().map(|top| top.to_path_buf());
+    let boundary = project.first().map(|top| top.to_path_buf());
     let inner = project.into_iter().rev().map(|folder| folder.join(".pixir/workflows"));
-    let mut roots: Vec<NamedRoot> = inner
+    let mut roots: Vec<WorkflowRoot> = inner
         .filter(|path| *path != own)
-        .map(|path| NamedRoot { path, fence: fence.clone() })
+        .map(|path| WorkflowRoot { path, boundary: boundary.clone() })
         .collect();
-    roots.push(NamedRoot { path: own, fence: None });
+    roots.push(WorkflowRoot { path: own, boundary: None });
     Ok(roots)
 }

@@ -4,19 +4,20 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::source::{Purpose, SourceArgs, attempt};
-use crate::agent::workflow::{Flaw, Plan, odd};
+use super::source::{SourceArgs, SourcePurpose, try_read_workflow};
+use crate::agent::workflow::{SpecDiagnostic, WorkflowPlan, lint_workflow};
 use crate::base::error::{Report, counted};
-use crate::frontends::cli::Context;
+use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::render::one_line;
 
-pub fn validate(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
-    let (_, read) = attempt(args, &context.folder()?, context, Purpose::Look)?;
+pub fn validate(args: &SourceArgs, context: &CliContext) -> Result<Exit, Report> {
+    let (_, read) =
+        try_read_workflow(args, &context.current_folder()?, context, SourcePurpose::Inspect)?;
     let error = match read {
         Ok(workflow) => {
-            let plan = Plan::of(&workflow);
-            let odd = odd(&workflow, &plan);
+            let plan = WorkflowPlan::new(&workflow);
+            let odd = lint_workflow(&workflow, &plan);
             let mut text = String::new();
             for flaw in &odd {
                 // Writing to a String cannot fail.
@@ -35,21 +36,22 @@ pub fn validate(args: &SourceArgs, context: &Context) -> Result<Exit, Report> {
                 "steps": steps,
                 "waves": waves,
                 "flaws": [],
-                "warnings": odd.iter().map(Flaw::facts).collect::<Vec<_>>(),
+                "warnings": odd.iter().map(SpecDiagnostic::to_json).collect::<Vec<_>>(),
             });
-            return context.told("workflow", &text, output);
+            return context.print_result("workflow", &text, output);
         }
         Err(error) => error,
     };
     let mut text = String::new();
     for flaw in &error.flaws {
-        writeln!(text, "error: {}", one_line(&flaw.told(), 1_000)).ok();
+        writeln!(text, "error: {}", one_line(&flaw.to_line(), 1_000)).ok();
     }
     let count = error.flaws.len() + error.left_out;
     writeln!(text, "{}: {}", one_line(&args.source, 200), counted(count, "error")).ok();
-    let flaws: Vec<_> = error.flaws.iter().map(Flaw::facts).collect();
+    let flaws: Vec<_> = error.flaws.iter().map(SpecDiagnostic::to_json).collect();
     let output = json!({ "valid": false, "flaws": flaws, "left_out": error.left_out });
-    let envelope = context.envelope("workflow", output)?.failing(Some(Report::describe(&error)));
-    context.answer(&envelope, &text);
+    let envelope =
+        context.success_envelope("workflow", output)?.with_error(Some(Report::describe(&error)));
+    context.print_envelope(&envelope, &text);
     Ok(Exit::Usage)
 }

@@ -10,7 +10,7 @@ fn reduce(frames: &[Value]) -> Vec<Result<ModelEvent, ProviderError>> {
     let mut reducer = Reducer::default();
     let mut out = VecDeque::new();
     for text in &texts {
-        reducer.take("", text.as_bytes(), &mut out);
+        reducer.push_frame("", text.as_bytes(), &mut out);
     }
     out.into()
 }
@@ -27,15 +27,15 @@ fn failure(events: Vec<Result<ModelEvent, ProviderError>>) -> ProviderError {
     events.into_iter().find_map(Result::err).unwrap()
 }
 
-fn items(events: Vec<Result<ModelEvent, ProviderError>>) -> Vec<Item> {
+fn items(events: Vec<Result<ModelEvent, ProviderError>>) -> Vec<OutputItem> {
     let events = events.into_iter().filter_map(Result::ok);
     events
         .filter_map(|event| if let ModelEvent::Item(item) = event { Some(item) } else { None })
         .collect()
 }
 
-fn said(text: &str, is_refusal: bool) -> Item {
-    Item::Message { text: text.to_owned(), is_refusal, citations: Vec::new() }
+fn said(text: &str, is_refusal: bool) -> OutputItem {
+    OutputItem::Message { text: text.to_owned(), is_refusal, citations: Vec::new() }
 }
 
 #[test]
@@ -52,9 +52,13 @@ fn deltas_are_shown_and_items_count() {
         completed(&json!({"id": "r", "usage": {"input_tokens": 5, "output_tokens": 2}})),
         json!({"type": "response.output_text.delta", "delta": "too late"}),
     ]);
-    let usage = Tokens { input_tokens: 5, output_tokens: 2, total_tokens: 7, ..Tokens::default() };
-    let completed =
-        Completed { response_id: Some("r".into()), usage: Some(usage), ..Completed::default() };
+    let usage =
+        TokenUsage { input_tokens: 5, output_tokens: 2, total_tokens: 7, ..TokenUsage::default() };
+    let completed = CompletedResponse {
+        response_id: Some("r".into()),
+        usage: Some(usage),
+        ..CompletedResponse::default()
+    };
     assert_eq!(
         events,
         [
@@ -97,8 +101,9 @@ fn reasoning_is_streamed_under_all_its_names() {
 fn calls_need_a_name_and_an_id() {
     let call =
         json!({"type": "function_call", "call_id": "c", "name": "read", "arguments": "{oops"});
-    let expected = Call { call_id: "c".into(), name: "read".into(), arguments: "{oops".into() };
-    assert_eq!(items(reduce(&[done(&call)])), [Item::Call(expected)]);
+    let expected =
+        FunctionCall { call_id: "c".into(), name: "read".into(), arguments: "{oops".into() };
+    assert_eq!(items(reduce(&[done(&call)])), [OutputItem::Call(expected)]);
     for field in ["call_id", "name"] {
         let mut bad = call.clone();
         bad[field] = "".into();
@@ -108,7 +113,7 @@ fn calls_need_a_name_and_an_id() {
     let mut empty = call;
     empty["arguments"] = "".into();
     let items = items(reduce(&[done(&empty)]));
-    assert!(matches!(&items[..], [Item::Call(call)] if call.arguments == "{}"), "{items:?}");
+    assert!(matches!(&items[..], [OutputItem::Call(call)] if call.arguments == "{}"), "{items:?}");
 }
 
 #[test]
@@ -121,10 +126,10 @@ fn a_seal_that_comes_late_is_put_where_it_belongs() {
     assert_eq!(early, [], "items wait for the seal, in order");
     let late =
         items(reduce(&[done(&open), done(&call), completed(&json!({"output": [sealed, call]}))]));
-    assert_eq!(late[0], Item::Reasoning { item: sealed.clone() });
-    assert!(matches!(late[1], Item::Call(_)));
+    assert_eq!(late[0], OutputItem::Reasoning { item: sealed.clone() });
+    assert!(matches!(late[1], OutputItem::Call(_)));
     let never = items(reduce(&[done(&open), completed(&json!({}))]));
-    assert_eq!(never, [Item::Reasoning { item: open }]);
+    assert_eq!(never, [OutputItem::Reasoning { item: open }]);
     assert_eq!(items(reduce(&[done(&sealed)])).len(), 1);
 }
 
@@ -185,7 +190,7 @@ fn errors_in_the_stream_have_their_kind() {
 fn garbage_is_skipped_unless_it_hides_the_end() {
     let take = |event: &str, data: &[u8]| {
         let mut out = VecDeque::new();
-        Reducer::default().take(event, data, &mut out);
+        Reducer::default().push_frame(event, data, &mut out);
         Vec::from(out)
     };
     for data in [&b"{not json"[..], b"", b"\xff\xfe", b"[]", b"7", b"{\"type\":7}"] {
@@ -204,9 +209,12 @@ fn items_of_the_future_are_no_failure() {
     let search = json!({"type": "brand_new_call", "id": "ws_1"});
     assert_eq!(
         items(reduce(&[done(&search)])),
-        [Item::Other { type_name: "brand_new_call".into() }]
+        [OutputItem::Other { type_name: "brand_new_call".into() }]
     );
-    assert_eq!(items(reduce(&[done(&Value::Null)])), [Item::Other { type_name: String::new() }]);
+    assert_eq!(
+        items(reduce(&[done(&Value::Null)])),
+        [OutputItem::Other { type_name: String::new() }]
+    );
 }
 
 #[test]
@@ -215,7 +223,7 @@ fn deltas_that_come_together_are_shown_together() {
     let mut out = VecDeque::new();
     let frame = br#"{"type":"response.output_text.delta","sequence_number":7,"item_id":"msg_1","output_index":0,"content_index":0,"delta":"word "}"#;
     for _ in 0..20_000 {
-        reducer.take("response.output_text.delta", frame, &mut out);
+        reducer.push_frame("response.output_text.delta", frame, &mut out);
     }
     assert_eq!(out, [Ok(ModelEvent::TextDelta("word ".repeat(20_000)))]);
 }
@@ -229,8 +237,8 @@ proptest! {
         let mut reducer = Reducer::default();
         let mut out = VecDeque::new();
         for (event, data) in &frames {
-            reducer.take(event, data.as_bytes(), &mut out);
-            reducer.take("", format!("{{\"type\":\"{event}\",\"item\":{data},\"response\":{data}}}").as_bytes(), &mut out);
+            reducer.push_frame(event, data.as_bytes(), &mut out);
+            reducer.push_frame("", format!("{{\"type\":\"{event}\",\"item\":{data},\"response\":{data}}}").as_bytes(), &mut out);
         }
         prop_assert!(out.iter().filter(|event| event.is_err()).count() <= 1);
     }
@@ -242,7 +250,9 @@ fn a_failed_answer_that_was_billed_says_so_before_its_error() {
     let error = json!({"code": "server_error", "message": "x"});
     let frame = |usage: &Value| json!({"type": "response.failed", "response": {"error": error, "usage": usage}});
     let heard = reduce(&[frame(&usage)]);
-    let [Ok(ModelEvent::Billed(tokens)), Err(_)] = heard.as_slice() else { panic!("{heard:?}") };
+    let [Ok(ModelEvent::FailedUsage(tokens)), Err(_)] = heard.as_slice() else {
+        panic!("{heard:?}")
+    };
     assert_eq!((tokens.input_tokens, tokens.total_tokens), (7, 9));
     assert_eq!(reduce(&[frame(&Value::Null)]).len(), 1);
 }
@@ -258,10 +268,10 @@ fn a_call_that_is_sent_twice_without_an_id_counts_once() {
 
 #[test]
 fn an_answer_without_end_is_an_error_and_not_the_end_of_memory() {
-    let mut reducer = Reducer { taken: LONGEST_ANSWER - 10, ..Reducer::default() };
+    let mut reducer = Reducer { bytes: MAX_ANSWER_BYTES - 10, ..Reducer::default() };
     let mut out = VecDeque::new();
     let frame = json!({"type": "response.output_text.delta", "delta": "more"}).to_string();
-    reducer.take("", frame.as_bytes(), &mut out);
+    reducer.push_frame("", frame.as_bytes(), &mut out);
     let error = failure(out.into());
     assert_eq!((error.kind, error.retryable), (Kind::InvalidResponse, false));
     assert!(reducer.is_over());

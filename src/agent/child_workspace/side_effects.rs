@@ -1,0 +1,83 @@
+//! Reverts what Pixir's own checks left in a child's Workspace beside the child's work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::{ChildChanges, ChildWorkspace, ChildWorkspaceError};
+use crate::host::snapshot::{
+    FileChange, FileState, Manifest, RestoreOutcome, RestorePlan, restore,
+};
+use crate::host::workspace::Workspace;
+
+impl ChildWorkspace {
+    /// Restores every path to its state in `before`, except those for which `is_its_own` is true.
+    pub fn revert_side_effects(
+        &self,
+        before: &ChildChanges,
+        parent: &Workspace,
+        is_its_own: &dyn Fn(&Path) -> bool,
+    ) -> Result<RestoreOutcome, ChildWorkspaceError> {
+        let store = self.store();
+        let base = self
+            .registration
+            .base
+            .ok_or(ChildWorkspaceError::Unfinished { is_being_made: false })?;
+        let base = Manifest::load(&base, &store).map_err(ChildWorkspaceError::BaseMissing)?;
+        let now = self.find_changes(parent)?;
+        let plan = plan_revert(&base, before, &now, is_its_own);
+        let child_workspace = Workspace::open(self.folder())
+            .map_err(|_| ChildWorkspaceError::FolderMissing { folder: self.folder().to_owned() })?;
+        Ok(restore(&plan, &child_workspace, &store))
+    }
+}
+
+/// The plan to get from `now` to `before`, which are both differences to the base.
+fn plan_revert(
+    base: &Manifest,
+    before: &ChildChanges,
+    now: &ChildChanges,
+    is_its_own: &dyn Fn(&Path) -> bool,
+) -> RestorePlan {
+    let mut plan = RestorePlan::default();
+    let (files_before, files_now) = (files_by_path(before), files_by_path(now));
+    let file = |changed: &BTreeMap<&Path, &FileChange>, path: &Path| -> Option<FileState> {
+        let own = changed.get(path);
+        own.map_or_else(|| base.state(path).cloned(), |change| change.to.clone())
+    };
+    let folder = |changes: &ChildChanges, path: &Path| -> Option<u32> {
+        let own = changes.folders.iter().find(|change| change.path == path);
+        own.map_or_else(|| base.folders.get(path).copied(), |change| change.to)
+    };
+    let files: BTreeSet<&Path> = files_before.keys().chain(files_now.keys()).copied().collect();
+    for path in files.into_iter().filter(|path| !is_its_own(path)) {
+        let (from, to) = (file(&files_now, path), file(&files_before, path));
+        if from != to {
+            plan.changes.push(FileChange { path: path.to_owned(), from, to });
+        }
+    }
+    // Files that became too large or unreadable since.
+    let unseen: BTreeSet<&PathBuf> = before.unreadable.iter().map(|(path, _)| path).collect();
+    for (path, _) in &now.unreadable {
+        if !is_its_own(path) && !unseen.contains(path) {
+            let to = file(&files_before, path);
+            plan.changes.push(FileChange { path: path.clone(), from: None, to });
+        }
+    }
+    let folders: BTreeSet<&PathBuf> =
+        before.folders.iter().chain(&now.folders).map(|change| &change.path).collect();
+    for path in folders.into_iter().filter(|path| !is_its_own(path)) {
+        match (folder(now, path), folder(before, path)) {
+            (Some(_), None) => plan.remove_folders.push(path.clone()),
+            (None, Some(mode)) => plan.make_folders.push((path.clone(), Some(mode))),
+            (Some(from), Some(to)) if from != to => plan.folder_modes.push((path.clone(), to)),
+            _ => {}
+        }
+    }
+    // Innermost folders first.
+    plan.remove_folders.reverse();
+    plan
+}
+
+fn files_by_path(changes: &ChildChanges) -> BTreeMap<&Path, &FileChange> {
+    changes.files.iter().map(|change| (change.path.as_path(), change)).collect()
+}

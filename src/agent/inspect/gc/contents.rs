@@ -1,0 +1,200 @@
+//! Contents that no Session needs for undo: files of the snapshot store, its segments, and objects pinned in git.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+
+use super::gc_folder::{FolderEntry, GcFolder};
+use super::references::collect_references;
+use super::{GarbageItem, SessionLog, garbage_item, is_content_draft, is_hex, is_settled};
+use crate::host::snapshot::{ContentStore, OpenSegment, manifest_file};
+use crate::record::state_dir::StateRoot;
+
+/// The folders of a store beside those of single contents.
+const SEGMENTS: &str = "segments";
+const GIT_PINS: &str = "git";
+
+/// Contents of the snapshot store that no Session of `living` references.
+pub fn unreferenced_contents(
+    root: &StateRoot,
+    sessions: &GcFolder,
+    living: &[&SessionLog],
+) -> Vec<GarbageItem> {
+    let Some(folder) = GcFolder::open(&root.snapshots()) else { return Vec::new() };
+    let mut waste = Vec::new();
+    let single = SingleContents::find(&folder, &mut waste);
+    let store = ContentStore::new(root.snapshots());
+    // A table that cannot be read may reference anything.
+    let segments = store.segments().unwrap_or_default();
+    let in_segments = segments.iter().flat_map(|segment| &segment.table().hashes);
+    let wanted: HashSet<String> =
+        single.files.keys().cloned().chain(in_segments.map(ToString::to_string)).collect();
+    let Some(named) = named_by_records(sessions, living, &wanted) else { return waste };
+    let Some(named) = single.add_named_by_manifests(&store, &wanted, named) else { return waste };
+    waste.extend(single.unreferenced(&named));
+    waste.extend(unreferenced_segments(&folder, &segments, &named));
+    waste
+}
+
+/// The contents that Logs and snapshot records name; `None` when one cannot be read: it may name anything.
+fn named_by_records(
+    sessions: &GcFolder,
+    living: &[&SessionLog],
+    wanted: &HashSet<String>,
+) -> Option<HashSet<String>> {
+    let mut named = HashSet::new();
+    for session in living {
+        let records = sessions
+            .open_folder(session.id.as_str())
+            .and_then(|folder| folder.open_folder("snapshots"));
+        let files = records.iter().flat_map(|gc_folder| {
+            gc_folder.entries().into_iter().map(move |found| gc_folder.open_file(&found.name))
+        });
+        for file in files.chain([sessions.open_file(&session.found.name)]) {
+            collect_references(file?, wanted, &mut named).ok()?;
+        }
+    }
+    Some(named)
+}
+
+/// Contents in files of their own.
+struct SingleContents {
+    folders: Vec<GcFolder>,
+    /// By hash: the index of the folder, and the file.
+    files: BTreeMap<String, (usize, FolderEntry)>,
+}
+
+impl SingleContents {
+    fn find(store: &GcFolder, waste: &mut Vec<GarbageItem>) -> Self {
+        let is_folder = |found: &&FolderEntry| is_hex(&found.name, &[2]);
+        let names = store.entries();
+        let folders =
+            names.iter().filter(is_folder).filter_map(|found| store.open_folder(&found.name));
+        let folders: Vec<GcFolder> = folders.collect();
+        let mut files = BTreeMap::new();
+        for (number, folder) in folders.iter().enumerate() {
+            let entries = folder.entries().into_iter();
+            for found in entries.filter(|found| found.sort == FileType::RegularFile) {
+                if is_hex(&found.name, &[64]) {
+                    files.insert(found.name.clone(), (number, found));
+                } else if is_content_draft(&found.name) && is_settled(&found) {
+                    waste.push(garbage_item("leftover", folder, &found, None));
+                }
+            }
+        }
+        Self { folders, files }
+    }
+
+    /// Adds the contents that named Manifests name in turn; `None` when one cannot be read.
+    fn add_named_by_manifests(
+        &self,
+        store: &ContentStore,
+        wanted: &HashSet<String>,
+        mut named: HashSet<String>,
+    ) -> Option<HashSet<String>> {
+        let mut waiting: Vec<String> = named.iter().cloned().collect();
+        while let Some(name) = waiting.pop() {
+            let Some((number, found)) = self.files.get(&name) else { continue };
+            let file = self.folders.get(*number).and_then(|folder| folder.open_file(&found.name));
+            let Some(file) = file else { continue };
+            let mut more = HashSet::new();
+            collect_named_contents(file, store, wanted, &mut more).ok()?;
+            waiting.extend(more.into_iter().filter(|name| named.insert(name.clone())));
+        }
+        Some(named)
+    }
+
+    fn unreferenced(&self, named: &HashSet<String>) -> Vec<GarbageItem> {
+        let unnamed = self.files.iter().filter(|(name, _)| !named.contains(*name));
+        let settled = unnamed.filter(|(_, (_, found))| is_settled(found));
+        let waste = settled.filter_map(|(_, (number, found))| {
+            Some(garbage_item("snapshot", self.folders.get(*number)?, found, None))
+        });
+        waste.collect()
+    }
+}
+
+/// Collects the contents that a content names: a Manifest lists all files.
+fn collect_named_contents(
+    mut file: File,
+    store: &ContentStore,
+    wanted: &HashSet<String>,
+    found: &mut HashSet<String>,
+) -> io::Result<()> {
+    let mut start = vec![0; manifest_file::MAGIC.len()];
+    let count = file.read(&mut start)?;
+    start.truncate(count);
+    if start != manifest_file::MAGIC {
+        return collect_references(start.as_slice().chain(file), wanted, found);
+    }
+    file.read_to_end(&mut start)?;
+    for hash in manifest_file::content_hashes(&start, store)? {
+        let name = hash.to_string();
+        if wanted.contains(&name) {
+            found.insert(name);
+        }
+    }
+    Ok(())
+}
+
+/// Segments without a named content, and pins that no other segment needs.
+fn unreferenced_segments(
+    store: &GcFolder,
+    segments: &[Arc<OpenSegment>],
+    named: &HashSet<String>,
+) -> Vec<GarbageItem> {
+    let Some(folder) = store.open_folder(SEGMENTS) else { return Vec::new() };
+    let files = folder.entries();
+    let is_young = |segment: &OpenSegment| {
+        let index = format!("{}.index", segment.name());
+        files.iter().any(|found| found.name == index && !is_settled(found))
+    };
+    let is_needed = |segment: &&Arc<OpenSegment>| {
+        let mut hashes = segment.table().hashes.iter();
+        is_young(segment) || hashes.any(|hash| named.contains(&hash.to_string()))
+    };
+    let (needed, unneeded): (Vec<_>, Vec<_>) = segments.iter().partition(is_needed);
+    let unneeded: BTreeSet<&str> = unneeded.iter().map(|segment| segment.name()).collect();
+    let mut waste = Vec::new();
+    for found in files.iter().filter(|found| found.sort == FileType::RegularFile) {
+        let name = found.name.strip_suffix(".index").or(found.name.strip_suffix(".data"));
+        if name.is_some_and(|name| unneeded.contains(name)) {
+            waste.push(garbage_item("snapshot", &folder, found, None));
+        } else if is_content_draft(&found.name) && is_settled(found) {
+            waste.push(garbage_item("leftover", &folder, found, None));
+        }
+    }
+    // A table that could not be read may need any of them.
+    let indexes = files.iter().filter(|found| found.name.strip_suffix(".index").is_some()).count();
+    if indexes == segments.len() {
+        waste.extend(unneeded_pins(store, &needed));
+    }
+    waste
+}
+
+fn unneeded_pins(store: &GcFolder, needed: &[&Arc<OpenSegment>]) -> Vec<GarbageItem> {
+    let Some(folder) = store.open_folder(GIT_PINS) else { return Vec::new() };
+    let packs: HashSet<&str> =
+        needed.iter().flat_map(|own| &own.table().packs).map(String::as_str).collect();
+    let loose: HashSet<String> =
+        needed.iter().flat_map(|own| &own.table().loose).map(ToString::to_string).collect();
+    let mut waste = Vec::new();
+    for found in folder.entries() {
+        if found.sort == FileType::Directory {
+            let Some(inner) = folder.open_folder(&found.name) else { continue };
+            let objects = inner.entries().into_iter();
+            let unneeded =
+                objects.filter(|own| !loose.contains(&format!("{}{}", found.name, own.name)));
+            waste.extend(unneeded.map(|own| garbage_item("snapshot", &inner, &own, None)));
+        } else {
+            let name = found.name.strip_suffix(".pack").or(found.name.strip_suffix(".idx"));
+            if name.is_some_and(|name| !packs.contains(name)) {
+                waste.push(garbage_item("snapshot", &folder, &found, None));
+            }
+        }
+    }
+    waste
+}

@@ -1,0 +1,85 @@
+//! Permission state: the permission mode and sandbox profile of a Session's next call.
+//!
+//! It is the one setting that changes during a Turn: a switch of mode means the next call, not the
+//! next prompt. A child's is never laxer than its parent's current one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::host::sandbox::Profile;
+use crate::record::event::PermissionMode;
+use crate::settings::role::stricter_mode;
+
+/// Permission mode and sandbox profile of a Session; clones share them.
+#[derive(Debug, Clone)]
+pub struct PermissionState {
+    own: Arc<Mutex<PermissionSnapshot>>,
+    /// The state of the parent Session.
+    parent: Option<Arc<PermissionState>>,
+}
+
+/// A snapshot of the permission state; a call keeps the one it was planned under.
+#[derive(Debug, Clone)]
+pub struct PermissionSnapshot {
+    /// The permission mode.
+    pub mode: PermissionMode,
+    /// The sandbox profile of host commands.
+    pub confinement: Profile,
+}
+
+impl PermissionState {
+    /// The state of a Session without a parent.
+    pub fn new(mode: PermissionMode, confinement: Profile) -> Self {
+        Self { own: Arc::new(Mutex::new(PermissionSnapshot { mode, confinement })), parent: None }
+    }
+
+    /// The state of a child's Session, never laxer than its parent's current one.
+    pub fn for_child(parent: &Self, mode: PermissionMode, confinement: Profile) -> Self {
+        Self { parent: Some(Arc::new(parent.clone())), ..Self::new(mode, confinement) }
+    }
+
+    /// The mode and profile that hold now.
+    pub fn snapshot(&self) -> PermissionSnapshot {
+        let own = self.lock().clone();
+        let above = self.parent.as_ref().map(|above| above.snapshot());
+        match above.filter(|above| stricter_mode(&own.mode, &above.mode) != own.mode) {
+            Some(stricter) => stricter,
+            None => own,
+        }
+    }
+
+    /// The permission mode that holds now.
+    pub fn mode(&self) -> PermissionMode {
+        self.snapshot().mode
+    }
+
+    /// Sets mode and profile from the next call on; running calls keep theirs.
+    pub fn set(&self, mode: PermissionMode, confinement: Profile) {
+        *self.lock() = PermissionSnapshot { mode, confinement };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PermissionSnapshot> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_as_strict_as_the_strictest_above_it_at_any_moment() {
+        let (auto, ask, reading) =
+            (PermissionMode::Auto, PermissionMode::Ask, PermissionMode::ReadOnly);
+        let root = PermissionState::new(auto.clone(), Profile::Workspace);
+        let child = PermissionState::for_child(&root, auto.clone(), Profile::Workspace);
+        let grandchild = PermissionState::for_child(&child, ask.clone(), Profile::Workspace);
+        assert_eq!((child.mode(), grandchild.mode()), (auto.clone(), ask.clone()));
+        root.set(reading.clone(), Profile::ReadOnly);
+        for below in [&child, &grandchild] {
+            let held = below.snapshot();
+            assert_eq!((held.mode, held.confinement), (reading.clone(), Profile::ReadOnly));
+        }
+        root.set(auto.clone(), Profile::Workspace);
+        assert_eq!((child.mode(), grandchild.mode()), (auto, ask), "it has its own again");
+    }
+}

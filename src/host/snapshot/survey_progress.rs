@@ -1,0 +1,82 @@
+//! The progress of a survey, readable from another thread, and a way to stop it early.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::ContentStore;
+use crate::host::walk::WalkStop;
+
+/// The progress of one survey.
+#[derive(Debug)]
+pub struct SurveyProgress {
+    stop: WalkStop,
+    total: AtomicUsize,
+    done: AtomicUsize,
+    first_batch: OnceLock<BatchSummary>,
+}
+
+/// The number and size of the contents that a batch kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchSummary {
+    pub copied_files: usize,
+    pub copied_bytes: u64,
+    /// Contents that are in git's objects and were not copied.
+    pub in_git: usize,
+}
+
+impl BatchSummary {
+    /// The notice to the user about the first batch of a store.
+    pub fn notice(&self, store: &ContentStore) -> String {
+        let Self { copied_files, copied_bytes, in_git } = self;
+        let megabytes = copied_bytes.div_ceil(1 << 20);
+        format!(
+            "recorded {copied_files} files ({megabytes} MB) in {} for undo; git holds {in_git} others. The setting \
+             undo.enabled turns it off",
+            store.path().display()
+        )
+    }
+}
+
+impl SurveyProgress {
+    /// Progress of a survey that starts now, with a time limit.
+    pub fn new(limit: Duration) -> Self {
+        Self {
+            stop: WalkStop::with_timeout(limit),
+            total: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            first_batch: OnceLock::new(),
+        }
+    }
+
+    /// The handle that stops the survey early.
+    pub fn stop(&self) -> &WalkStop {
+        &self.stop
+    }
+
+    /// Sets the number of files to read.
+    pub fn set_total(&self, files: usize) {
+        self.total.store(files, Ordering::Relaxed);
+    }
+
+    /// Adds to the number of files that were read.
+    pub fn add_done(&self, files: usize) {
+        self.done.fetch_add(files, Ordering::Relaxed);
+    }
+
+    /// Notes that this survey kept the first batch of its store.
+    pub fn set_first_batch(&self, summary: BatchSummary) {
+        self.first_batch.set(summary).ok();
+    }
+
+    /// The summary of the store's first batch, if this survey kept it.
+    pub fn first_batch(&self) -> Option<BatchSummary> {
+        self.first_batch.get().copied()
+    }
+
+    /// The numbers of files read and of files in all; `None` until known.
+    pub fn files(&self) -> Option<(usize, usize)> {
+        let total = self.total.load(Ordering::Relaxed);
+        (total > 0).then(|| (self.done.load(Ordering::Relaxed), total))
+    }
+}

@@ -1,0 +1,383 @@
+//! Commands with every shape of processes, ended in every way: no process survives.
+//!
+//! A case is a shape and an end. Survivors are found by a mark in the environment or the command
+//! line of every process.
+
+mod shapes;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
+use pixir::workbench::{Workbench, WorkbenchSetup};
+use pixir::{Conversation, UserInput, verify_log};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::task::block_in_place;
+
+use crate::support::binary_env::RunningProcess;
+use crate::support::marked_processes::{assert_gone, find_marked_processes, new_mark};
+use crate::support::test_env::{DEADLINE, send_and_finish, wait_for_turn_end};
+use crate::support::torture::{self, SuiteSize};
+use crate::support::{BinaryEnv, TestEnv};
+use shapes::{CommandShape, SHAPES, command};
+
+/// Cases that run at the same time.
+const AT_ONCE: usize = 4;
+
+/// How a command comes to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CommandEnd {
+    /// Its shell exits.
+    Normal,
+    Timeout,
+    Interrupt,
+    /// SIGTERM of Pixir.
+    Term,
+    /// SIGKILL of Pixir.
+    Kill,
+    /// `bash_stop`.
+    Stop,
+    /// The Session of a background command ends.
+    SessionEnd,
+}
+
+/// What the cells are called that do without.
+const WITHOUT_NAMESPACES: &str = "without namespaces";
+
+const FOREGROUND: [CommandEnd; 5] = [
+    CommandEnd::Normal,
+    CommandEnd::Timeout,
+    CommandEnd::Interrupt,
+    CommandEnd::Term,
+    CommandEnd::Kill,
+];
+const BACKGROUND: [CommandEnd; 6] = [
+    CommandEnd::Normal,
+    CommandEnd::Stop,
+    CommandEnd::Interrupt,
+    CommandEnd::SessionEnd,
+    CommandEnd::Term,
+    CommandEnd::Kill,
+];
+
+/// One shape and one end.
+#[derive(Clone)]
+struct ShapeCase {
+    shape: &'static CommandShape,
+    way: CommandEnd,
+    mark: String,
+    python: Arc<str>,
+}
+
+impl ShapeCase {
+    fn name(&self) -> String {
+        format!("{} by {:?}", self.shape.name, self.way)
+    }
+
+    fn command(&self) -> String {
+        command(self.shape, &self.mark, self.way != CommandEnd::Normal, &self.python)
+    }
+
+    /// Waits until the shape is what it is to be, while the runtime goes on.
+    async fn wait_until_up(&self, workspace: &Path) {
+        let end = Instant::now() + DEADLINE;
+        while !workspace.join("up").exists()
+            || find_marked_processes(&self.mark).len() < self.shape.least
+        {
+            assert!(
+                Instant::now() < end,
+                "{} never came up: {:?}",
+                self.name(),
+                find_marked_processes(&self.mark)
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// A call that has its result leaves nobody, not even for a moment.
+    #[track_caller]
+    fn assert_gone_now(&self) {
+        assert_eq!(find_marked_processes(&self.mark), Vec::<String>::new(), "{}", self.name());
+    }
+
+    #[track_caller]
+    fn assert_gone(&self) {
+        block_in_place(|| assert_gone(&self.mark, &self.name()));
+    }
+}
+
+/// The interpreter itself, and not a script that looks for one.
+fn python() -> Option<String> {
+    let asked = std::process::Command::new("python3")
+        .args(["-c", "import sys; print(sys.executable)"])
+        .output()
+        .ok()?;
+    let path = String::from_utf8(asked.stdout).ok()?.trim().to_owned();
+    (asked.status.success() && !path.is_empty()).then_some(path)
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+}
+
+/// Every shape that this machine can make, in every way; a seeded sample unless all are wanted.
+fn shape_cases(
+    what: &str,
+    ways: &[CommandEnd],
+    size: SuiteSize,
+    seed: u64,
+) -> (Vec<ShapeCase>, usize) {
+    let python: Arc<str> = python().unwrap_or_default().into();
+    let is_possible = |shape: &&CommandShape| {
+        let is_there = |program: &&str| match *program {
+            "python3" => !python.is_empty(),
+            program => is_installed(program),
+        };
+        // On the machine's own terminals a command could read what the user types, so it gets none.
+        let has_terminals = what != WITHOUT_NAMESPACES || shape.name != "terminal of its own";
+        shape.needs.iter().all(is_there) && has_terminals
+    };
+    let mut all: Vec<ShapeCase> = SHAPES
+        .iter()
+        .filter(is_possible)
+        .flat_map(|shape| ways.iter().map(move |way| (shape, *way)))
+        .map(|(shape, way)| ShapeCase { shape, way, mark: new_mark(), python: Arc::clone(&python) })
+        .collect();
+    let count = all.len();
+    fastrand::Rng::with_seed(seed).shuffle(&mut all);
+    all.truncate(size.choose(count.div_ceil(10).max(ways.len()), count));
+    (all, count)
+}
+
+async fn run_all<F>(what: &str, ways: &[CommandEnd], run: impl Fn(ShapeCase) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
+    let (cells, all) = shape_cases(what, ways, size, seed);
+    for several in cells.chunks(AT_ONCE) {
+        let tasks: Vec<_> = several.iter().map(|cell| tokio::spawn(run(cell.clone()))).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+    torture::print_summary(&format!(
+        "zoo, {what}: {} of {all} cells ({} shapes, {} ways), 0 survivors, seed={seed}, {:.1} s",
+        cells.len(),
+        all / ways.len(),
+        ways.len(),
+        began.elapsed().as_secs_f64(),
+    ));
+}
+
+fn results(conversation: &Conversation) -> Vec<Value> {
+    let log = std::fs::read_to_string(conversation.log_path()).unwrap();
+    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events
+        .filter(|event| event["type"] == "tool_result")
+        .map(|event| event["data"].clone())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_survives_in_the_foreground() {
+    assert!(SHAPES.len() >= 20);
+    run_all("foreground", &FOREGROUND, |cell| async move {
+        match cell.way {
+            CommandEnd::Term | CommandEnd::Kill => {
+                signalled(&cell, json!({"command": cell.command()}), NamespaceMode::Namespace)
+                    .await;
+            }
+            CommandEnd::Timeout => timed_out(&cell).await,
+            _ => in_a_turn(&cell).await,
+        }
+    })
+    .await;
+}
+
+async fn in_a_turn(cell: &ShapeCase) {
+    let order = json!({"command": cell.command(), "timeout_ms": 60_000});
+    let env = TestEnv::with_replies([Reply::calls("bash", order), Reply::says("ok")]).await;
+    let conversation = env.start().await;
+    conversation.send(UserInput { text: "go".into() }).await.unwrap();
+    if cell.way == CommandEnd::Interrupt {
+        cell.wait_until_up(&env.workspace()).await;
+        conversation.interrupt().await.unwrap();
+        wait_for_turn_end(&conversation).await;
+        cell.assert_gone();
+        assert_eq!(results(&conversation).len(), 1, "{}", cell.name());
+        return;
+    }
+    wait_for_turn_end(&conversation).await;
+    cell.assert_gone_now();
+    assert_eq!(results(&conversation)[0]["details"]["exit_code"], 0, "{}", cell.name());
+}
+
+/// A deadline that comes too early ends something else than the shape, so it is tried again.
+async fn timed_out(cell: &ShapeCase) {
+    for timeout_ms in [800, 3_000, 12_000, 50_000] {
+        let order = json!({"command": cell.command(), "timeout_ms": timeout_ms});
+        let env = TestEnv::with_replies([Reply::calls("bash", order), Reply::says("ok")]).await;
+        let (conversation, _) = env.run_turn("go").await;
+        cell.assert_gone_now();
+        let details = &results(&conversation)[0]["details"];
+        assert_eq!(details["timed_out"], true, "{}: {details}", cell.name());
+        if env.workspace().join("up").exists() {
+            return;
+        }
+    }
+    panic!("{} never came up", cell.name());
+}
+
+/// Where the real program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NamespaceMode {
+    /// As it is here.
+    Namespace,
+    /// Where it may not make namespaces.
+    Subreaper,
+}
+
+impl NamespaceMode {
+    fn start(self, binary_env: &BinaryEnv) -> RunningProcess {
+        if self == NamespaceMode::Namespace {
+            return binary_env.start(&["begin now"]);
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]);
+        command.arg(binary_env.program()).arg("begin now");
+        binary_env.configure_command(&mut command);
+        RunningProcess::start(&mut command)
+    }
+
+    /// Whether a root without the right to make namespaces can be had.
+    fn is_possible() -> bool {
+        rustix::process::geteuid().is_root() && is_installed("setpriv")
+    }
+}
+
+/// The real program gets a signal while the shape is up.
+async fn signalled(cell: &ShapeCase, order: Value, world: NamespaceMode) {
+    let script =
+        ModelScript::answering(move |request: &ReceivedRequest| match request.outputs().len() {
+            0 => Reply::calls("bash", order.clone()),
+            _ => Reply::new().text("And so on").stalls(),
+        });
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
+    let running = world.start(&binary_env);
+    cell.wait_until_up(&binary_env.workspace()).await;
+    let supervisors = binary_env.survivors();
+    let is_without = supervisors.iter().any(|line| line.contains("__supervise subreaper"));
+    assert_eq!(is_without, world == NamespaceMode::Subreaper, "{}: {supervisors:?}", cell.name());
+    block_in_place(|| {
+        running.signal(if cell.way == CommandEnd::Term { Signal::TERM } else { Signal::KILL });
+        let ended = running.end();
+        cell.assert_gone();
+        binary_env.assert_nothing_survives();
+        if cell.way == CommandEnd::Term {
+            ended.expect_code(130);
+        }
+        let (id, _) = binary_env.session().unwrap();
+        let verified = verify_log(&binary_env.workspace(), &id).unwrap();
+        assert!(verified.ok, "{}: {:?}", cell.name(), verified.breaks);
+        assert_eq!(verified.open_turn.is_none(), cell.way == CommandEnd::Term, "{}", cell.name());
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_survives_in_the_background() {
+    run_all("background", &BACKGROUND, |cell| async move {
+        let order = json!({"command": cell.command(), "background": true});
+        match cell.way {
+            CommandEnd::Term | CommandEnd::Kill => {
+                signalled(&cell, order, NamespaceMode::Namespace).await
+            }
+            _ => in_a_session(&cell, order).await,
+        }
+    })
+    .await;
+}
+
+async fn in_a_session(cell: &ShapeCase, order: Value) {
+    let wait = || Reply::calls("bash_output", json!({"id": "b1", "wait_ms": 20_000}));
+    let way = cell.way;
+    let script = ModelScript::answering(move |request: &ReceivedRequest| {
+        let ended = request.outputs().last().is_some_and(|output| output.contains("[b1 ended"));
+        let is_told_to_stop = request.user_texts().last() == Some(&"stop it");
+        match (request.outputs().len(), way) {
+            (0, _) if is_told_to_stop => Reply::calls("bash_stop", json!({"id": "b1"})),
+            (0, _) => Reply::calls("bash", order.clone()),
+            (_, CommandEnd::Normal) if !ended => wait(),
+            (_, CommandEnd::Interrupt) => Reply::new().text("And so on").stalls(),
+            _ => Reply::says("ok"),
+        }
+    });
+    let env = TestEnv::with_script(script).await;
+    let conversation = env.start().await;
+    if way == CommandEnd::Interrupt {
+        conversation.send(UserInput { text: "go".into() }).await.unwrap();
+        cell.wait_until_up(&env.workspace()).await;
+        conversation.interrupt().await.unwrap();
+        wait_for_turn_end(&conversation).await;
+        return cell.assert_gone();
+    }
+    send_and_finish(&conversation, "go").await;
+    if way == CommandEnd::Normal {
+        return cell.assert_gone_now();
+    }
+    cell.wait_until_up(&env.workspace()).await;
+    if way == CommandEnd::Stop {
+        send_and_finish(&conversation, "stop it").await;
+        cell.assert_gone_now();
+        assert_eq!(results(&conversation)[1]["details"]["running"], false, "{}", cell.name());
+        return;
+    }
+    drop(conversation);
+    cell.assert_gone();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_survives_without_namespaces() {
+    // Only root can be told to do without them here; for others, signals go to the first test.
+    let ways = if NamespaceMode::is_possible() { &FOREGROUND[..] } else { &FOREGROUND[..3] };
+    run_all(WITHOUT_NAMESPACES, ways, |cell| async move {
+        match cell.way {
+            CommandEnd::Term | CommandEnd::Kill => {
+                signalled(&cell, json!({"command": cell.command()}), NamespaceMode::Subreaper)
+                    .await;
+            }
+            _ => on_the_bench(&cell).await,
+        }
+    })
+    .await;
+}
+
+async fn on_the_bench(cell: &ShapeCase) {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = Workbench::new(WorkbenchSetup {
+        own_binary: env!("CARGO_BIN_EXE_pixir").into(),
+        folder: folder.path(),
+        environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
+        subreaper: true,
+        drain: Duration::from_millis(100),
+        grace: Duration::from_millis(300),
+    })
+    .unwrap();
+    let timeout_ms = if cell.way == CommandEnd::Timeout { 3_000 } else { 60_000 };
+    let order = json!({"command": cell.command(), "timeout_ms": timeout_ms});
+    let interrupt = async {
+        if cell.way == CommandEnd::Interrupt {
+            cell.wait_until_up(folder.path()).await;
+            bench.interrupt();
+        }
+    };
+    let (answer, ()) = tokio::join!(bench.call("bash", order), interrupt);
+    let answer = answer.unwrap();
+    assert_eq!(answer.details["containment"], "subreaper");
+    assert_eq!(answer.details["survivors"], json!([]), "{}", cell.name());
+    cell.assert_gone_now();
+}
