@@ -3,8 +3,6 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use crate::record::resource::control_picture;
-
 /// The maximum length of a shown line, in bytes.
 const MAX_LINE_BYTES: usize = 320;
 /// How many bytes of a long line are shown before the match.
@@ -17,6 +15,15 @@ pub fn printable(bytes: &[u8]) -> String {
         return text.into_owned();
     }
     text.chars().map(|c| if is_unprintable(c) { control_picture(c) } else { c }).collect()
+}
+
+/// The symbol that stands for a control character.
+pub fn control_picture(control: char) -> char {
+    match control {
+        '\u{7f}' => '\u{2421}',
+        c if c < ' ' => char::from_u32(0x2400 + c as u32).unwrap_or('?'),
+        _ => '?',
+    }
 }
 
 /// Whether a character is a control character other than a tab.

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::base::text::printable::control_picture;
 use crate::record::event::{Canonical, ResourceDescriptor};
 use crate::record::history::History;
 
@@ -116,13 +117,4 @@ pub fn escape_controls(text: &str) -> Cow<'_, str> {
     }
     let shown = |c: char| if is_odd(c) { control_picture(c) } else { c };
     Cow::Owned(text.replace("\r\n", "\n").chars().map(shown).collect())
-}
-
-/// The symbol that stands for a control character.
-pub fn control_picture(control: char) -> char {
-    match control {
-        '\u{7f}' => '\u{2421}',
-        c if c < ' ' => char::from_u32(0x2400 + c as u32).unwrap_or('?'),
-        _ => '?',
-    }
 }

@@ -18,9 +18,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 pub use attach::{Attachment, read_attachments};
-pub use contents::{
-    ContentPart, ResourceContents, control_picture, escape_controls, shown_resources,
-};
+pub use contents::{ContentPart, ResourceContents, escape_controls, shown_resources};
 pub use resources::{Resources, ShowResult, fitting_prefix};
 pub use sniff::{ContentKind, detect_content, is_image};
 pub use store::{ResourceReadError, ResourceStore};

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::read::Args;
 use crate::base::error::counted;
+use crate::base::text::printable::{is_unprintable, printable};
 use crate::base::tool_error::ToolError;
-use crate::tools::search::{is_unprintable, printable};
 use crate::tools::tool::ToolOutput;
 
 /// Lines per page by default.

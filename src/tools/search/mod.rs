@@ -23,7 +23,7 @@ pub use list::ListTool;
 pub use matches::{FileMatches, MatchCollector, MatchInterest, MatchPage};
 pub use name_search::{NamePage, NameSearch};
 
-pub use crate::base::text::printable::{is_unprintable, printable, printable_line};
+pub use crate::base::text::printable::{printable, printable_line};
 pub use run_search::run_search;
 
 use crate::base::error::Kind;
