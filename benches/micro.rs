@@ -3,8 +3,8 @@
 //! A row of n items always works on 100,000 items in all (a hundred Logs of 1,000, ten of 10,000,
 //! one of 100,000), so that the caches are equally cold and the cost per item can be compared.
 
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on has nothing to say")]
-#![expect(clippy::print_stdout, reason = "its tables are its answer")]
+#![expect(clippy::unwrap_used, reason = "a benchmark stops at its first error")]
+#![expect(clippy::print_stdout, reason = "the tables are the output")]
 
 #[path = "support/table.rs"]
 mod table;
@@ -62,7 +62,7 @@ struct Logs {
 }
 
 impl Logs {
-    /// Writes them, which is the `append` row.
+    /// Writes the Logs, which is the `append` row.
     fn write(size: usize, rows: &mut Vec<Row>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let ids: Vec<SessionId> = (0..TOTAL / size).map(|_| SessionId::mint()).collect();
@@ -114,7 +114,7 @@ fn measure_histories(size: usize, histories: Vec<History>, rows: &mut Vec<Row>) 
     rows.push(Row { name: "copy + append, each", size, time: copied, per_item });
 }
 
-/// A History of so many Events alone, warm, as every iteration of a Turn builds it.
+/// The request body of one warm History of `items` Events, as every Iteration of a Turn builds it.
 fn measure_request(items: usize, logs: &Logs, rows: &mut Vec<Row>) {
     let log = logs.open().into_iter().next().unwrap();
     let visible = |event: &&pixir::SharedEvent| event.type_name() != "provider_usage";
@@ -133,7 +133,7 @@ fn measure_reduction(deltas: usize, rows: &mut Vec<Row>) {
     rows.push(Row { name: "reduce deltas", size: deltas, time: taken, per_item });
 }
 
-/// Repeats until there are enough runs and enough time has passed, and gives the median.
+/// Repeats until there are enough runs and enough time has passed, and returns the median.
 ///
 /// `prepare` is not timed, and what `work` returns is dropped after the clock has stopped.
 fn median_of<I, O>(mut prepare: impl FnMut() -> I, mut work: impl FnMut(I) -> O) -> Duration {
@@ -229,7 +229,7 @@ fn usage(serial: usize) -> ProviderUsage {
     }
 }
 
-/// Words with a newline and a quote now and then, as code has them.
+/// Text of `length` bytes or slightly more, with some newlines and quotes, as in code.
 fn text(seed: usize, length: usize) -> String {
     const WORDS: [&str; 8] = [
         "let ",

@@ -1,16 +1,16 @@
-//! Live smokes for people with an account: one small Turn each, an honest report, nothing hidden.
+//! Live smoke tests for people with an account: one small Turn each, and a report of every check.
 //!
 //! `cargo run --example smoke -- e2e|login|prompt-cache|websocket|web-search|skills|subagents|workflows [--dry-run|--scripted] [--json]`
 //!
 //! Nothing here runs by itself: starting it is the consent to send one or two small requests, which
-//! may cost money. `--dry-run` says what would be sent and needs no network and no credential.
-//! `--scripted` does all of it against the model and the issuer that are part of Pixir, on loopback:
-//! it shows that the smoke works, and says nothing about an account.
+//! may cost money. `--dry-run` shows what would be sent and needs no network and no credential.
+//! `--scripted` runs against the model and the issuer that are part of Pixir, on loopback: it checks
+//! the smoke test itself, not an account.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "an example is a program of its own"
+    reason = "an example is a separate program"
 )]
 
 use std::ffi::OsString;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use pixir::scripted::{ModelScript, ReceivedRequest, Reply, ScriptedIssuer, ScriptedServer};
 use serde_json::{Value, json};
 
-/// The argument that makes this program act as Pixir, in a process of its own.
+/// The argument that makes this program act as Pixir, in a separate process.
 const AS_PIXIR: &str = "__as-pixir";
 
 /// The flags.
@@ -38,7 +38,7 @@ struct Smoke {
     judge: fn(&SmokeResult) -> Vec<SmokeCheck>,
 }
 
-/// Makes a Turn of two requests.
+/// Prompt that leads to a Turn of two requests.
 const TWO_REQUESTS: &[&str] =
     &["Run the command `echo pong` with your bash tool, once, then answer with what it printed."];
 
@@ -54,7 +54,7 @@ const SMOKES: &[Smoke] = &[
     Smoke {
         name: "login",
         what: "the credential is accepted: the list of models is asked for; and a sign-in by code begins: the \
-               service gives a code, which nobody types. No tokens are spent",
+               service gives a code, which is not entered. No tokens are spent",
         arguments: &["models", "refresh"],
         variables: &[],
         most_requests: 0,
@@ -70,7 +70,7 @@ const SMOKES: &[Smoke] = &[
     },
     Smoke {
         name: "websocket",
-        what: "one Turn of two requests over one WebSocket; the second goes on from the first",
+        what: "one Turn of two requests over one WebSocket; the second continues the first",
         arguments: TWO_REQUESTS,
         variables: &[("PIXIR_TRANSPORT", "websocket")],
         most_requests: 2,
@@ -86,7 +86,7 @@ const SMOKES: &[Smoke] = &[
     },
     Smoke {
         name: "skills",
-        what: "one Turn with a Skill that alone says which word is the answer",
+        what: "one Turn with a Skill that alone contains the expected word",
         arguments: &["Follow $smoke-word."],
         variables: &[],
         most_requests: 2,
@@ -105,7 +105,7 @@ const SMOKES: &[Smoke] = &[
     },
     Smoke {
         name: "workflows",
-        what: "a graph of two steps at once and one behind them, which is told what they delivered",
+        what: "two parallel steps, and one that depends on them and receives their output",
         arguments: &["workflow", "run", "smoke.json"],
         variables: &[],
         most_requests: 6,
@@ -113,7 +113,7 @@ const SMOKES: &[Smoke] = &[
     },
 ];
 
-/// The graph of the smoke about Workflows; its check is run by Pixir, not by the model.
+/// The graph of the smoke test `workflows`; its check is run by Pixir, not by the model.
 const GRAPH: &str = r#"{
   "id": "smoke",
   "steps": [
@@ -131,10 +131,10 @@ const GRAPH: &str = r#"{
   ]
 }"#;
 
-/// The word that only the Skill says.
+/// The word that only the Skill contains.
 const SKILL_WORD: &str = "marigold";
 
-/// The Skill of the smoke about Skills.
+/// The Skill of the smoke test `skills`.
 const SKILL: &str = "---\nname: smoke-word\ndescription: Says which word a smoke is answered with\n---\n\
     Answer with the single word marigold and nothing else. Use no tool.\n";
 
@@ -148,7 +148,7 @@ struct SmokeCheck {
     found: Value,
 }
 
-/// The result of a run: the envelope, and from the Logs the bills, the Workflow Events and the Skills.
+/// The result of a run: the envelope, and from the Logs the usage records, Workflow Events and activations.
 struct SmokeResult {
     envelope: Value,
     bills: Vec<Value>,
@@ -356,7 +356,7 @@ fn pixir(services: Option<&ScriptedServices>) -> Result<Command, std::io::Error>
     Ok(command)
 }
 
-/// Puts the Skill into a home of its own; settings and credential stay where they are.
+/// Puts the Skill into a temporary home; settings and credential stay where they are.
 fn give_skill(
     command: &mut Command,
     scratch: &Path,
@@ -374,8 +374,8 @@ fn give_skill(
     Ok(())
 }
 
-/// The first part of a sign-in by code, in a home folder of its own: the service gives a page and a code, the code is
-/// not typed, and nothing is stored. The code itself is not shown.
+/// The first part of a sign-in by code, in a temporary home: the service gives a page and a code, the code is not
+/// entered, and nothing is stored. The code itself is not shown.
 fn device_code(
     services: Option<&ScriptedServices>,
 ) -> Result<Vec<SmokeCheck>, Box<dyn std::error::Error>> {
@@ -397,7 +397,7 @@ fn device_code(
     });
     let end = Instant::now() + PATIENCE;
     let mut lines_read: Vec<String> = Vec::new();
-    // The page, and the code right behind it.
+    // The output is complete when a line follows the page: the code.
     while !lines_read.iter().rev().nth(1).is_some_and(|line| line.starts_with("http")) {
         let left = end.saturating_duration_since(Instant::now());
         let Ok(line) = lines.recv_timeout(left) else { break };
@@ -436,7 +436,7 @@ impl SmokeResult {
 
     fn ok(&self) -> SmokeCheck {
         let ok = self.envelope["ok"] == true;
-        SmokeCheck { name: "it worked", ok, found: self.envelope["error"]["kind"].clone() }
+        SmokeCheck { name: "Pixir succeeded", ok, found: self.envelope["error"]["kind"].clone() }
     }
 
     fn answered(&self) -> SmokeCheck {
@@ -478,7 +478,7 @@ impl SmokeResult {
     fn continued(&self) -> SmokeCheck {
         let used: Vec<&Value> = self.bills.iter().map(|bill| &bill["continuation"]).collect();
         let ok = used.len() > 1 && used.iter().skip(1).all(|facts| facts["used"] == true);
-        SmokeCheck { name: "later requests went on from the first", ok, found: json!(used) }
+        SmokeCheck { name: "later requests continued the first", ok, found: json!(used) }
     }
 
     fn delegated(&self) -> SmokeCheck {
@@ -487,7 +487,7 @@ impl SmokeResult {
         let found = json!({ "bills": bills, "calls": calls });
         // Three calls are the parent's own.
         SmokeCheck {
-            name: "a Subagent was asked and is on the bill",
+            name: "a Subagent was asked and its usage was counted",
             ok: calls > 3 && calls == bills,
             found,
         }
@@ -509,13 +509,13 @@ impl SmokeResult {
         let at = |what: &str| order.iter().position(|own| own == what);
         let (right, left) = (at("step_scheduled right"), at("checkpoint_decided left"));
         let ok = right.is_some() && right < left && at("verification both").is_some();
-        SmokeCheck { name: "two ran at once, and the check was run", ok, found: json!(order) }
+        SmokeCheck { name: "two steps ran at once, and the check was run", ok, found: json!(order) }
     }
 
     fn activated(&self) -> SmokeCheck {
         let names: Vec<&Value> = self.skills.iter().map(|fact| &fact["name"]).collect();
         let ok = names.len() == 1 && names.iter().all(|name| **name == "smoke-word");
-        SmokeCheck { name: "the Skill is on record", ok, found: json!(names) }
+        SmokeCheck { name: "the activation was recorded", ok, found: json!(names) }
     }
 
     fn searched(&self) -> SmokeCheck {

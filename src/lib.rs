@@ -1,4 +1,4 @@
-//! Pixir: a local-first coding agent. Any front-end, one supervised runtime, and the Log is the truth.
+//! Pixir: a local-first coding agent. All front-ends share one supervised runtime, and the Log is the truth.
 //!
 //! Groups of modules, lowest first. A group uses only lower groups; a test checks that.
 //!
@@ -42,7 +42,7 @@ pub use agent::workflow::{
     delegate_reference, delegate_schema, workflow_reference, workflow_schema,
 };
 
-/// The model that speaks the real wire from a script: for the demo, tests and benchmarks.
+/// The scripted model server, which speaks the real protocol: for the demo, tests and benchmarks.
 pub use testing::scripted;
 
 /// The schema of the JSON envelope, for the test that compares it with docs; not a part of the API.

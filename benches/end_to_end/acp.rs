@@ -12,16 +12,16 @@ use super::model::Model;
 use super::table::{median, time};
 use super::{Report, measured_process, megabytes};
 
-/// The argument to measure only these rows.
+/// The argument that measures only these rows.
 pub const ROLE: &str = "acp";
 /// The role of a process that answers one line and ends.
 pub const ANSWER: &str = "__answer";
 
-/// How much later than a trivial process it may answer `initialize`.
+/// Limit of the time by which `initialize` is slower than an answer of a trivial process.
 const INITIALIZE_OVERHEAD: Duration = Duration::from_millis(15);
-/// Most bytes of memory for one more idle Session.
+/// Limit of the memory of one more idle Session, in bytes.
 const SESSION_BYTES: u64 = 300_000;
-/// Deltas of the long answer.
+/// Number of deltas in the long answer.
 const PIECES: usize = 20_000;
 
 /// Answers one line, as the fastest possible process would.
@@ -207,7 +207,7 @@ impl BenchAcpClient {
         Self { process, stdin, stdout, next: 0 }
     }
 
-    /// Sends a request and reads until its answer; gives the answer, and the number of other lines.
+    /// Sends a request and reads until its answer; returns the answer and the number of other lines.
     fn call(&mut self, method: &str, params: &Value) -> (Value, usize) {
         self.next += 1;
         let question =
@@ -237,15 +237,15 @@ impl BenchAcpClient {
         self.call("session/new", &params).0["sessionId"].as_str().unwrap().to_owned()
     }
 
-    /// Runs one prompt to its end; gives the number of its updates.
+    /// Runs one prompt to its end; returns the number of its updates.
     fn run_prompt(&mut self, session: &str, text: &str) -> usize {
         let prompt = json!([{"type": "text", "text": text}]);
         self.call("session/prompt", &json!({"sessionId": session, "prompt": prompt})).1
     }
 
-    /// Its resident memory in bytes, once it is idle.
+    /// Resident memory of the idle process, in bytes.
     fn resident_bytes(&self) -> u64 {
-        // Sessions are announced a moment after they are made.
+        // Sessions are announced a moment after they are created.
         std::thread::sleep(Duration::from_millis(500));
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();

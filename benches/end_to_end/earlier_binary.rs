@@ -1,4 +1,4 @@
-//! This binary beside an earlier one: what a change costs, as a ratio in one run.
+//! Comparison with an earlier binary: the cost of a change, as a ratio from one run.
 //!
 //! `cargo bench --bench end_to_end -- before PATH`, where PATH is a release binary of the earlier state.
 
@@ -9,14 +9,14 @@ use super::scenario::Scenario;
 use super::table::{median, time};
 use super::{Report, median_wall, megabytes, ratio};
 
-/// The argument that asks for this comparison.
+/// The argument that runs this comparison.
 pub const ROLE: &str = "before";
 
-/// How many files the Workspaces have, besides a few.
+/// Numbers of extra files in the compared Workspaces.
 const SIZES: [usize; 2] = [0, 2000];
 /// Runs of each binary.
 const RUNS: usize = 25;
-/// Most bytes that the peak memory may have grown by.
+/// Limit of the growth of the peak memory, in bytes.
 const GROWTH: u64 = 3_000_000;
 
 pub fn measure(report: &mut Report, earlier: Option<String>) {

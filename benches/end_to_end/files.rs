@@ -73,7 +73,7 @@ fn measure_walk_and_undo(report: &mut Report) {
         }
     };
     paint("blue");
-    // Files written a moment ago are read again, which is not what is measured.
+    // A survey reads files again that were written a moment ago; that is not measured here.
     std::thread::sleep(Duration::from_millis(200));
     let mut followed = TrackedSession::new(folder.path()).unwrap();
     followed.begin_turn().unwrap();
@@ -87,9 +87,9 @@ fn measure_walk_and_undo(report: &mut Report) {
         followed.end_turn().unwrap();
     }
     let [floor, look] = looks.map(|mut looks| median(&mut looks));
-    report.times("look at 10,000 files before a command", floor, look, None);
+    report.times("survey of 10,000 files before a command", floor, look, None);
     report.promise(
-        format!("the look at 10,000 files {} ≤ 50 ms", time(look)),
+        format!("the survey of 10,000 files {} ≤ 50 ms", time(look)),
         look <= Duration::from_millis(50),
     );
     let mut backs = [Vec::new(), Vec::new()];
@@ -114,7 +114,7 @@ fn timed(work: impl FnOnce()) -> Duration {
     began.elapsed()
 }
 
-/// How many files a folder has, looked at one by one.
+/// The number of files in a folder, with one `stat` for each.
 fn stats(folder: &Path) -> usize {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
     entries.filter(|entry| entry.metadata().unwrap().is_file()).count()

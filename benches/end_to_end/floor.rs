@@ -1,4 +1,4 @@
-//! The floor client: the least that a client can do. It sends the requests that Pixir sent, reads the stream,
+//! The floor client: the smallest possible client. It sends the requests that Pixir sent, reads the stream,
 //! finds deltas and calls in it, writes the deltas to stdout, runs the calls, and nothing else.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-/// The role of the process.
+/// The role of the floor client's process.
 pub const ROLE: &str = "__floor";
 
-/// The fields of a frame that matter here.
+/// The fields of a stream frame that the client reads.
 #[derive(Deserialize)]
 pub struct Frame {
     pub r#type: String,
@@ -67,7 +67,7 @@ fn send(mut stream: &TcpStream, address: &str, body: &[u8]) {
     stream.write_all(&request).unwrap();
 }
 
-/// Reads one answer to its end and gives the calls in it.
+/// Reads one answer to its end and returns the calls in it.
 fn listen(reader: &mut BufReader<TcpStream>) -> Vec<Item> {
     let mut line = String::new();
     while line != "\r\n" {

@@ -1,6 +1,6 @@
 //! Benchmarks of large Workspaces: the wait before the first command, and the cost of an unchanged Workspace.
 //!
-//! The floor of the first row is reading every file, that of the second is looking at every name.
+//! The floor of a first recording is reading every file; the floor of the other rows is one `stat` per file.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -50,7 +50,7 @@ fn in_git(report: &mut Report, size: &Size) {
     for args in [&["init", "-q"][..], &["add", "-A"], &["commit", "-qm", "all"], &["gc", "-q"]] {
         let mut git = Command::new("git");
         git.arg("-C").arg(folder.path()).args(["-c", "user.name=a", "-c", "user.email=a@b.c"]);
-        // A gc in the background would be in the way of the one below.
+        // A background gc would interfere with the `gc` below.
         git.args(["-c", "gc.auto=0"]);
         git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").args(args);
         assert!(git.status().unwrap().success());
@@ -77,13 +77,13 @@ fn in_git(report: &mut Report, size: &Size) {
     let (unchanged, ended) = unchanged(folder.path());
     let floor = timed(|| drop(names(folder.path())));
     report.times(&format!("end of a Turn, {count} unchanged files"), floor, ended, None);
-    report.times(&format!("look at {count} unchanged files"), floor, unchanged, None);
+    report.times(&format!("survey of {count} unchanged files"), floor, unchanged, None);
     let held = unchanged <= size.unchanged;
     let limit = time(size.unchanged);
     report.promise(format!("{count} unchanged files: {} ≤ {limit}", time(unchanged)), held);
 }
 
-/// Reported without a promise: beyond the limit on files nothing is recorded.
+/// Rows without git, and without a promise: above the limit on files nothing is recorded.
 fn without_git(report: &mut Report, size: &Size) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     write_files(folder.path(), size.files);
@@ -101,8 +101,8 @@ fn without_git(report: &mut Report, size: &Size) {
     );
 }
 
-/// The look after the first command of a Session, and the one at the end of its Turn, which does not rely on
-/// the watch.
+/// Times of the survey after the first command of a Session, and of the one at the end of its Turn, which
+/// does not rely on the file watch.
 fn unchanged(folder: &Path) -> (Duration, Duration) {
     let mut looks = Vec::new();
     let mut ends = Vec::new();
@@ -154,7 +154,7 @@ fn read_all(folder: &Path) {
     }
 }
 
-/// What Pixir's state takes on the disk, without what is pinned in git.
+/// Disk usage of Pixir's state in bytes, without the objects pinned in git.
 fn stored_bytes(folder: &Path) -> u64 {
     let mut bytes = 0;
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,12 +1,12 @@
-//! End-to-end benchmarks: the release binary against the scripted model, beside a floor client.
+//! End-to-end benchmarks: the release binary against the scripted model, compared with a floor client.
 //!
-//! Model, floor client and Pixir are processes of their own; the first two are this program again,
-//! under another role. Pixir and the floor client take turns, so that a noisy machine is noisy for
-//! both, and what counts are their ratios.
+//! Model, floor client and Pixir are separate processes; the first two are this program again, under
+//! another role. Pixir and the floor client alternate, so that noise of the machine affects both, and
+//! only their ratios are compared.
 
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on has nothing to say")]
-#![expect(clippy::print_stdout, reason = "its tables are its answer")]
-#![expect(clippy::disallowed_methods, reason = "it measures processes, so it starts them")]
+#![expect(clippy::unwrap_used, reason = "a benchmark stops at its first error")]
+#![expect(clippy::print_stdout, reason = "the tables are the output")]
+#![expect(clippy::disallowed_methods, reason = "the benchmark starts the measured processes")]
 
 mod acp;
 mod earlier_binary;
@@ -28,9 +28,9 @@ use measured_process::Run;
 use scenario::{Durability, Scenario, SyncCost};
 use table::{median, time, verdict};
 
-/// The largest peak of a Turn with 50 calls that is promised.
+/// Limit of the peak memory of a Turn with 50 calls, in bytes.
 const PEAK: u64 = 25_000_000;
-/// What any flood of output may add to it.
+/// Limit of the memory that a flood of output adds to that peak, in bytes.
 const FLOOD: u64 = 30_000_000;
 
 fn main() {
@@ -136,7 +136,7 @@ fn sandboxed(report: &mut Report) {
     );
 }
 
-/// Turns of 0, 10 and 50 calls of each kind, and what one call costs.
+/// Turns of 0, 10 and 50 calls of each kind, and the cost of one call.
 fn calls(report: &mut Report) {
     let walls = |prompt: &str, runs| {
         Scenario::new(prompt).run_alternating(runs).map(|runs| median_wall(&runs))
@@ -203,7 +203,7 @@ fn memory(report: &mut Report) {
     );
 }
 
-/// What a Turn of fifty calls uploads; here the floor is what SSE must send.
+/// Uploaded bytes of a Turn with 50 calls; here the floor is the upload over SSE.
 fn uploads(report: &mut Report) {
     let scene = Scenario::new("pages 50");
     let [sse, socket] = ["sse", "websocket"].map(|transport| scene.uploaded_bytes(transport));
@@ -230,7 +230,7 @@ fn ratio(pixir: u64, floor: u64) -> String {
     format!("{:.2}", pixir as f64 / floor as f64)
 }
 
-/// Rows and promises, shown at the end.
+/// Rows and promised limits, shown at the end.
 #[derive(Default)]
 struct Report {
     rows: Vec<[String; 5]>,
@@ -238,7 +238,7 @@ struct Report {
 }
 
 impl Report {
-    /// A row of times: the floor, Pixir without syncing, Pixir as it is by default.
+    /// A row of times: the floor, Pixir without syncing, Pixir with its defaults.
     fn times(&mut self, name: &str, floor: Duration, none: Duration, default: Option<Duration>) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let ratio = ratio(nanos(none), nanos(floor));
@@ -246,7 +246,7 @@ impl Report {
     }
 
     fn row(&mut self, name: &str, [floor, none, default]: [String; 3], ratio: String) {
-        // Shown at once too, because the whole takes minutes.
+        // Printed at once too, because the whole run takes minutes.
         println!("{name}: floor {floor}, pixir {none}, ratio {ratio}");
         self.rows.push([name.to_owned(), floor, none, ratio, default]);
     }

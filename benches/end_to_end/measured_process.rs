@@ -1,4 +1,4 @@
-//! Processes that are measured: how long, how much CPU, how much memory.
+//! Measured processes: wall time, CPU time and memory.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -15,12 +15,12 @@ pub const PEAK: &str = "__peak";
 /// The times of one process.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// When it was started, on the clock that all processes share.
+    /// Start time, on the clock that all processes share.
     pub started: Duration,
     pub wall: Duration,
-    /// User and system time, its own and of the children it waited for.
+    /// User and system time of the process and of the children it waited for.
     pub cpu: Duration,
-    /// From its start to the first byte that reached the model.
+    /// Time from the start to the first byte that reached the model.
     pub first_byte: Option<Duration>,
 }
 
@@ -63,8 +63,8 @@ fn cpu_of_children() -> Duration {
     micros(usage.user_time()) + micros(usage.system_time())
 }
 
-/// The peak of another command's resident memory. The kernel keeps one maximum for all children
-/// of a process, so each is asked for in a process of its own.
+/// Peak resident memory of a command. The kernel keeps one maximum for all children of a process, so
+/// each command is measured by a separate process.
 pub fn peak(command: &Command) -> u64 {
     let mut teller = role(PEAK);
     teller.arg(command.get_program()).args(command.get_args());
@@ -76,7 +76,7 @@ pub fn peak(command: &Command) -> u64 {
     String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
 }
 
-/// Runs a command and prints the peak in bytes.
+/// Runs a command and prints its peak memory in bytes.
 pub fn print_peak(mut arguments: impl Iterator<Item = String>) {
     let mut command = Command::new(arguments.next().unwrap());
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

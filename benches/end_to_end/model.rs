@@ -1,4 +1,4 @@
-//! The scripted model in a process of its own, which answers by the words of the prompt.
+//! The scripted model in a separate process, which answers by the words of the prompt.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,13 +11,13 @@ use serde_json::json;
 
 use super::measured_process;
 
-/// The role of the process.
+/// The role of the model's process.
 pub const ROLE: &str = "__model";
 
-/// Lines of a page of the book.
+/// Lines of `book.txt` that one call reads.
 const PAGE: usize = 120;
 
-/// Serves for ever; writes the bodies of all requests to a folder if one is given.
+/// Serves until the process is killed; writes the bodies of all requests to a folder if one is given.
 pub fn serve(folder: Option<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -48,7 +48,7 @@ fn answer(request: &ReceivedRequest) -> Reply {
     let wanted: usize = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let done = request.outputs().len();
     match what {
-        // No two calls are the same, or Pixir would think the model runs in circles.
+        // No two calls are the same, because Pixir would stop them as a doom loop.
         "bash" if done < wanted => Reply::calls("bash", json!({"command": format!("true {done}")})),
         "read" if done < wanted => {
             Reply::calls("read", json!({"path": "file.txt", "offset": done + 1}))
@@ -66,7 +66,7 @@ fn answer(request: &ReceivedRequest) -> Reply {
     }
 }
 
-/// A running model.
+/// A running model process, killed on drop.
 pub struct Model {
     process: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -83,7 +83,7 @@ impl Model {
         Self { process, lines, base_url }
     }
 
-    /// When each of the next requests arrived.
+    /// Arrival times of the next `count` requests.
     pub fn arrivals(&mut self, count: usize) -> Vec<Duration> {
         let lines = self.lines.by_ref().take(count);
         lines.map(|line| Duration::from_nanos(line.unwrap().parse().unwrap())).collect()

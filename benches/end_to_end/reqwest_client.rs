@@ -1,5 +1,5 @@
-//! A client made of reqwest and eventsource-stream. It sends the first request that Pixir sent, parses the same
-//! typed frames and writes deltas to stdout.
+//! Baseline client made of reqwest and eventsource-stream. It sends the first request that Pixir sent, parses
+//! the same typed frames and writes deltas to stdout.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 
 use super::floor::Frame;
 
-/// The role of the process.
+/// The role of the client's process.
 pub const ROLE: &str = "__bare";
 
 /// Arguments: the model's address and the folder of the bodies to send.

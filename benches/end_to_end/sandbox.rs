@@ -1,4 +1,4 @@
-//! What the sandbox costs: the same command with and without it, in turn, in one process.
+//! Cost of the sandbox: the same command with and without it, alternating, in one process.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use super::table::median;
 
 /// How many commands of each kind are measured.
 const COMMANDS: usize = 200;
-/// How many first commands are; each needs a supervisor of its own.
+/// How many first commands of a Session are measured; each starts a Supervisor.
 const FIRSTS: usize = 20;
 
 /// Medians without and with the sandbox.
 pub struct Cost {
-    /// A command like those before it.
+    /// A command after the first ones of its Session.
     pub next: [Duration; 2],
     /// The first command of a Session.
     pub first: [Duration; 2],
@@ -36,7 +36,7 @@ pub fn measure_sandbox() -> Cost {
     for round in 0..COMMANDS + 5 {
         for (times, bench) in next.iter_mut().zip(&benches) {
             let time = timed(&runtime, bench);
-            // The first few make what the others use.
+            // The first few create what later ones reuse.
             if round >= 5 {
                 times.push(time);
             }

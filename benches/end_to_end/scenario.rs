@@ -30,7 +30,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// One prompt in a new Session. Pixir runs once, and its requests are kept for the floor.
+    /// One prompt in a new Session. Pixir runs once, and its requests are kept for the floor client.
     pub fn new(prompt: &str) -> Self {
         Self::unrecorded(prompt).record_requests()
     }
@@ -45,7 +45,7 @@ impl Scenario {
         Self { folder: create_bench_folder(), arguments, requests: 0, floor: floor::ROLE }
     }
 
-    /// The same in a Workspace with so many more files, a hundred in each folder.
+    /// One prompt in a Workspace with `files` more files, a hundred in each folder.
     pub fn among_files(prompt: &str, files: usize) -> Self {
         let scene = Self::unrecorded(prompt);
         for number in 0..files {
@@ -56,7 +56,7 @@ impl Scenario {
         scene.record_requests()
     }
 
-    /// One prompt in a Session that already had another.
+    /// One prompt in a Session that already has a Turn.
     pub fn resuming(first: &str, prompt: &str) -> Self {
         let mut scene = Self::new(first);
         let logs = std::fs::read_dir(scene.workspace().join(".pixir/sessions")).unwrap();
@@ -89,8 +89,8 @@ impl Scenario {
         files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
     }
 
-    /// The floor client, Pixir without syncing, and Pixir as it is by default, each so many times
-    /// and in turn.
+    /// Runs the floor client, Pixir without syncing and Pixir with its defaults, alternating, `count` times
+    /// each.
     pub fn run_alternating(&self, count: usize) -> [Vec<Run>; 3] {
         self.alternate_commands(count, |model| self.commands(model))
     }
@@ -113,7 +113,7 @@ impl Scenario {
         runs
     }
 
-    /// The peak memory of the same three, each so many times.
+    /// Peak memory of the commands of `run_alternating`, `count` runs each.
     pub fn peaks(&self, count: usize) -> [Vec<u64>; 3] {
         let model = Model::start(None);
         let commands = self.commands(&model);
@@ -128,12 +128,12 @@ impl Scenario {
         ]
     }
 
-    /// Two binaries in turn, each so many times, without syncing.
+    /// Runs two binaries without syncing, alternating, `count` times each.
     pub fn run_binaries_alternating(&self, binaries: [&Path; 2], count: usize) -> [Vec<Run>; 2] {
         self.alternate_commands(count, |model| self.commands_of(binaries, model))
     }
 
-    /// The peak memory of two binaries, each so many times.
+    /// Peak memory of two binaries, `count` runs each.
     pub fn peaks_of(&self, binaries: [&Path; 2], count: usize) -> [Vec<u64>; 2] {
         let model = Model::start(None);
         let commands = self.commands_of(binaries, &model);
@@ -186,7 +186,7 @@ fn create_bench_folder() -> TempDir {
     folder
 }
 
-/// What syncing to the disk costs on this machine now.
+/// Current cost of syncing to the disk on this machine.
 pub struct SyncCost {
     /// A small append to a file.
     pub append: Duration,

@@ -1,8 +1,8 @@
-//! `grep` and `glob` over a large tree, beside ripgrep.
+//! Benchmark of `grep` and `glob` over a large tree, compared with ripgrep.
 //!
-//! Pixir's row is the whole call of the tool in this process, from the arguments to the text for
-//! the model; ripgrep's is its process, from its start to the last byte it prints. Both use as
-//! many threads and print as many results.
+//! Pixir's time is the whole call of the tool in this process, from the arguments to the text for
+//! the model; ripgrep's is its process, from its start to the last byte it prints. Both use the
+//! same number of threads and print the same number of results.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub const ROLE: &str = "search";
 const FILES: usize = 20_000;
 const FOLDERS: usize = 500;
 const IGNORED: usize = 2_000;
-/// How often each of the two runs, in turn.
+/// Runs of each program, alternating.
 const RUNS: usize = 41;
 
 pub fn measure(report: &mut Report) {
@@ -75,7 +75,7 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// The tools over a folder.
+/// The tools, opened on one folder.
 struct ToolBench {
     tools: Workbench,
     runtime: tokio::runtime::Runtime,
@@ -94,7 +94,7 @@ impl ToolBench {
         Self { tools: tools.unwrap(), runtime: tokio::runtime::Runtime::new().unwrap() }
     }
 
-    /// How long a call took, and how many results it shows.
+    /// Runs a call; returns its duration and the number of its results.
     fn call(&self, tool: &str, args: &Value) -> (Duration, usize) {
         let began = Instant::now();
         let answer = self.runtime.block_on(self.tools.call(tool, args.clone())).unwrap();
@@ -103,8 +103,8 @@ impl ToolBench {
     }
 }
 
-/// Writes a tree like that of a large project: sources of some kilobytes in folders of forty, a
-/// few rules, and a folder that they leave out. Every 250th file has what is searched for.
+/// Writes a tree like a large project: sources of some kilobytes, forty per folder, a few ignore
+/// rules, and an ignored folder. Every 250th file has a match.
 fn write_source_tree(root: &Path) {
     let line = |n: usize| format!("    let value_{n} = compute(value_{}, {n}); // {n}\n", n / 2);
     let body: Vec<String> = (0..120).map(line).collect();

@@ -1,15 +1,15 @@
 //! Benchmark `subagents`: N children of one parent, in the release binary, against a model in another
-//! process. Every run is scored strictly: files, Logs and bills must be right, or it does not count.
+//! process. Every run is scored strictly: files, Logs and usage must be right, or it does not count.
 //!
 //! `cargo bench --bench subagents` runs the whole ladder; `-- 1 50` only these N. Results are
-//! under `target/benchmarks/subagents`; `docs/benchmarks/subagents.md` says what they mean.
+//! under `target/benchmarks/subagents`; `docs/benchmarks/subagents.md` explains them.
 //!
 //! `-- --real-network` measures a few children with the user's own credential instead, and spends a little;
 //! `-- --real-network --rehearse` does the same on loopback and spends nothing.
 
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on has nothing to say")]
-#![expect(clippy::print_stdout, reason = "its tables are its answer")]
-#![expect(clippy::disallowed_methods, reason = "it measures processes, so it starts them")]
+#![expect(clippy::unwrap_used, reason = "a benchmark stops at its first error")]
+#![expect(clippy::print_stdout, reason = "the tables are the output")]
+#![expect(clippy::disallowed_methods, reason = "the benchmark starts the measured processes")]
 #![expect(clippy::cast_precision_loss, reason = "megabytes and milliseconds need no more digits")]
 
 mod real;
@@ -29,17 +29,17 @@ const MODEL: &str = "__model";
 /// The numbers of children that are measured.
 const LADDER: [usize; 8] = [1, 5, 10, 25, 50, 100, 500, 1000];
 
-/// Marginal memory of a child that is held open, at most, in bytes.
+/// Limit of the marginal memory of a child that is held open, in bytes.
 const PER_CHILD: f64 = 300_000.0;
 
-/// How long it may take until 50 isolated children have started, in milliseconds.
+/// Limit of the time until 50 isolated children have started, in milliseconds.
 const SPAWNED_MS: f64 = 100.0;
 
-/// How many files a small Workspace has; the larger one is reported beside it.
+/// Files of a small Workspace; `MORE_FILES` are those of a larger one.
 const FILES: usize = 10;
 const MORE_FILES: usize = 40;
 
-/// Largest ratio of the times of 64 children and of one.
+/// Limit of the ratio of the times of 64 children and of one.
 const CROWD_RATIO: f64 = 1.2;
 
 fn main() -> ExitCode {
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     if counts { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The model: answers by what the user said, for ever.
+/// Serves the scripted model until the process is killed.
 fn serve() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -68,7 +68,7 @@ fn serve() {
     });
 }
 
-/// `fan N pause_ms workspace` is the parent's prompt, `child N pause_ms` a task.
+/// The model's reply: `fan N pause_ms workspace` is the parent's prompt, `child N pause_ms` a task.
 fn answer(request: &ReceivedRequest) -> Reply {
     let said = request.user_texts();
     let words: Vec<&str> =
@@ -100,7 +100,7 @@ fn answer(request: &ReceivedRequest) -> Reply {
     }
 }
 
-/// What is measured.
+/// A case of the benchmark.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -117,7 +117,7 @@ impl Case {
     }
 }
 
-/// What one run took.
+/// The measurements of one run.
 #[derive(Debug)]
 struct CaseResult {
     case: Case,
@@ -133,7 +133,7 @@ struct CaseResult {
     faults: Vec<String>,
 }
 
-/// Runs everything, and says whether all of it counts.
+/// Runs all cases; returns whether every run counts.
 fn measure(ladder: &[usize]) -> bool {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/benchmarks/subagents");
     std::fs::create_dir_all(&folder).unwrap();
@@ -183,7 +183,7 @@ fn run(case: Case) -> CaseResult {
     std::fs::write(home.join(".pixir/config.json"), config.to_string()).unwrap();
     let prompt = format!("fan {} {} {}", case.children, case.pause_ms, case.workspace);
     let began = Instant::now();
-    // A child has a Log and a connection; a thousand of them are more than some shells allow.
+    // Each child opens a Log and a connection; some shells allow too few open files.
     let mut child = Command::new("/bin/sh")
         .args(["-c", r#"ulimit -n 65536 2>/dev/null || ulimit -n 4096; exec "$@""#, "sh"])
         .arg(env!("CARGO_BIN_EXE_pixir"))
@@ -234,7 +234,7 @@ fn run(case: Case) -> CaseResult {
     taken
 }
 
-/// Samples a process until it ends: peak of memory, most threads, most processes.
+/// Samples a process until it ends; returns its peak memory, most threads and most processes.
 fn watch(child: &mut Child) -> (u64, u64, u64) {
     let status = format!("/proc/{}/status", child.id());
     let (mut peak, mut threads, mut processes) = (0, 0, 0);
@@ -255,7 +255,7 @@ fn watch(child: &mut Child) -> (u64, u64, u64) {
     (peak, threads, processes + 1)
 }
 
-/// Checks files, Logs and bills, and takes the times from the parent's Log.
+/// Checks files, Logs and usage, and takes the times from the parent's Log.
 fn score(taken: &mut CaseResult, work: &Path, child_workspaces: &Path, envelope: &Value) {
     let count = taken.case.children;
     let parent = envelope["session_id"].as_str().unwrap();
@@ -338,7 +338,7 @@ fn events(path: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Seconds of the day; a run does not last that long.
+/// Seconds of the day; a run must not cross midnight.
 fn event_seconds(event: &Value) -> f64 {
     let clock = event["ts"].as_str().unwrap().split_once('T').unwrap().1.trim_end_matches('Z');
     clock.split(':').fold(0.0, |sum, part| sum * 60.0 + part.parse::<f64>().unwrap())
@@ -392,7 +392,7 @@ fn summary(runs: &[CaseResult]) -> Value {
         let mut own = runs.iter().filter(|run| run.case.name == "2 s per call");
         own.find(|run| run.case.children == children).map_or(0.0, |run| run.wall.as_secs_f64())
     };
-    // A run that broke is quick and small.
+    // A failed run is fast and small, so its numbers must not count.
     let counts = |name: &str| {
         let mut own = runs.iter().filter(|run| run.case.name == name).peekable();
         own.peek().is_some() && own.all(CaseResult::counts)
@@ -463,12 +463,12 @@ fn report(runs: &[CaseResult], summary: &Value) -> String {
     text
 }
 
-/// Whether a promised number holds, in words.
+/// The word for whether a promised limit holds.
 fn verdict(holds: bool) -> &'static str {
     if holds { "holds" } else { "MISSED" }
 }
 
-/// The model in a process of its own, killed on drop.
+/// The model in a separate process, killed on drop.
 struct Model {
     child: Child,
     url: String,

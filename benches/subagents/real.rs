@@ -1,9 +1,9 @@
 //! Subagents over the real network: how long a few children of one delegation take, with the user's own
 //! credential. Bounded, because it costs money: few children, one small answer each, and a limit on requests,
-//! tokens and time that Pixir itself keeps.
+//! tokens and time that Pixir itself enforces.
 //!
 //! Only `--real-network` starts it, and never where `CI` is set. `--rehearse` does the same against Pixir's own
-//! model on loopback, in a home of its own.
+//! model on loopback, in a temporary home.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -13,21 +13,21 @@ use serde_json::{Value, json};
 
 use super::Model;
 
-/// How many children run at once, unless numbers are given.
+/// Default numbers of children that run at once.
 const LADDER: [usize; 3] = [1, 2, 4];
 
 /// The most children of one run, and of all of them.
 const MOST_AT_ONCE: usize = 8;
 const MOST_IN_ALL: usize = 16;
 
-/// What one child may use up: a request, one more where it failed, and far more tokens than it needs.
+/// Limits of one child: a request and one retry, and far more tokens than it needs.
 const REQUESTS_PER_CHILD: usize = 2;
 const TOKENS_PER_CHILD: usize = 50_000;
 
 /// How long one run may take.
 const RUN_TIMEOUT_MS: u64 = 120_000;
 
-/// What one run took.
+/// The result of one run.
 struct Run {
     children: usize,
     wall: Duration,
@@ -44,7 +44,7 @@ pub fn measure(asked: &[usize], is_rehearsal: bool) -> ExitCode {
         return ExitCode::from(2);
     }
     if !is_rehearsal && std::env::var_os("CI").is_some_and(|value| !value.is_empty()) {
-        println!("CI is set: the real network is for people; add --rehearse");
+        println!("CI is set, so the real network is not used; add --rehearse");
         return ExitCode::from(2);
     }
     let most = all * REQUESTS_PER_CHILD;
@@ -55,7 +55,7 @@ pub fn measure(asked: &[usize], is_rehearsal: bool) -> ExitCode {
     report(&runs, is_rehearsal)
 }
 
-/// Tasks that need no tool and one short answer; the shape of the answer is checked by Pixir.
+/// The delegation: tasks that need no tool and one short answer, whose shape Pixir checks.
 fn spec(children: usize) -> Value {
     let shape = json!({"type": "object", "required": ["word"], "additionalProperties": false,
         "properties": {"word": {"type": "string"}}});
@@ -101,7 +101,7 @@ fn run(children: usize, model: Option<&Model>) -> Run {
     Run { children, wall, envelope, requests: requests(&work) }
 }
 
-/// How many requests the Logs of a Workspace tell of, failed ones included.
+/// The number of requests in the Logs of a Workspace, including failed ones.
 fn requests(work: &Path) -> u64 {
     let logs = std::fs::read_dir(work.join(".pixir/sessions")).into_iter().flatten().flatten();
     let logs = logs.map(|entry| entry.path());
@@ -116,7 +116,7 @@ impl Run {
         self.envelope["output"]["counts"]["completed"].as_u64().unwrap_or(0)
     }
 
-    /// Whether every child delivered and the bounds were kept.
+    /// Whether every child delivered and the limit on requests was kept.
     fn counts(&self) -> bool {
         let most = (self.children * REQUESTS_PER_CHILD) as u64;
         self.completed() == self.children as u64 && (1..=most).contains(&self.requests)

@@ -8,7 +8,7 @@ pub fn median<T: Copy + Ord + Default>(values: &mut [T]) -> T {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// A time with three digits that matter.
+/// A time with three significant digits.
 pub fn time(time: Duration) -> String {
     let nanos = time.as_secs_f64() * 1e9;
     let (value, unit) = match nanos {
@@ -21,7 +21,7 @@ pub fn time(time: Duration) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Whether a promised number holds, in words.
+/// The word for whether a promised limit holds.
 pub fn verdict(holds: bool) -> &'static str {
     if holds { "holds" } else { "MISSED" }
 }

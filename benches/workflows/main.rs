@@ -1,13 +1,13 @@
-//! Benchmark `workflows`: what a scheduler of steps costs beyond the steps, and what 64 tasks of
-//! `delegate` take in memory; the release binary, against a model in another process. Every run is
-//! scored strictly: answers, Logs and bills must be right, or it does not count.
+//! Benchmark `workflows`: the cost of the scheduler beyond its steps, and the memory of 64 tasks of
+//! `delegate`; the release binary against a model in another process. Every run is scored strictly:
+//! answers, Logs and usage must be right, or it does not count.
 //!
-//! `cargo bench --bench workflows` runs all of it; `-- 100` with so many steps instead of 1,000.
-//! Results are under `target/benchmarks/workflows`; `docs/benchmarks/workflows.md` says what they mean.
+//! `cargo bench --bench workflows` runs all of it; `-- 100` with 100 steps instead of 1,000.
+//! Results are under `target/benchmarks/workflows`; `docs/benchmarks/workflows.md` explains them.
 
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on has nothing to say")]
-#![expect(clippy::print_stdout, reason = "its tables are its answer")]
-#![expect(clippy::disallowed_methods, reason = "it measures processes, so it starts them")]
+#![expect(clippy::unwrap_used, reason = "a benchmark stops at its first error")]
+#![expect(clippy::print_stdout, reason = "the tables are the output")]
+#![expect(clippy::disallowed_methods, reason = "the benchmark starts the measured processes")]
 #![expect(clippy::cast_precision_loss, reason = "megabytes and milliseconds need no more digits")]
 
 mod model;
@@ -23,22 +23,22 @@ use model::MODEL;
 use process::{BenchEnv, idle_session};
 use score::Spans;
 
-/// How many steps there are.
+/// Default number of steps.
 const STEPS: usize = 1_000;
 
-/// How many of them run at once, where they may.
+/// Limit of the children that run at once.
 const WIDTH: usize = 64;
 
-/// How often each case is run; the middle one counts.
+/// How often each case is run; the median counts.
 const TIMES: usize = 3;
 
 /// How long each call of the fan-out takes, so that all tasks are open together.
 const PAUSE_MS: u64 = 1_500;
 
-/// What a step may cost beyond its child, in milliseconds.
+/// Limit of the cost of a step beyond its child, in milliseconds.
 const PER_STEP: f64 = 2.0;
 
-/// What a fan-out may hold beyond one idle Session, in bytes.
+/// Limit of the memory of a fan-out beyond one idle Session, in bytes.
 const ABOVE_IDLE: u64 = 40_000_000;
 
 fn main() {
@@ -50,7 +50,7 @@ fn main() {
     measure(asked.unwrap_or(STEPS));
 }
 
-/// What one run took.
+/// The measurements of one run.
 #[derive(Debug, Clone)]
 struct CaseResult {
     case: &'static str,
@@ -80,7 +80,7 @@ fn measure(steps: usize) {
     println!("{report}");
 }
 
-/// Steps that do nothing: one behind the other, or all of them free to start.
+/// A Workflow of steps that do nothing, in a chain or all free to start.
 fn workflow(case: &'static str, count: usize, is_chain: bool) -> CaseResult {
     let steps: Vec<Value> = (0..count)
         .map(|place| {
@@ -106,7 +106,7 @@ fn workflow(case: &'static str, count: usize, is_chain: bool) -> CaseResult {
     taken.print_progress(&ran.stderr)
 }
 
-/// The same children without a graph: a model spawns all of them and waits.
+/// The children of `workflow` without a graph: a model spawns all of them and waits.
 fn spawned(count: usize) -> CaseResult {
     let site = BenchEnv::new(WIDTH);
     let ran = site.pixir(&["--json", "--quiet", &format!("fan {count}")]);
@@ -115,7 +115,7 @@ fn spawned(count: usize) -> CaseResult {
     taken.print_progress(&ran.stderr)
 }
 
-/// 64 tasks of another program, all open at once.
+/// A delegation of 64 tasks, all open at once.
 fn fan_out() -> CaseResult {
     let tasks: Vec<String> = (0..WIDTH).map(|place| format!("slow {place} {PAUSE_MS}")).collect();
     let site = BenchEnv::new(WIDTH);
@@ -132,7 +132,7 @@ fn fan_out() -> CaseResult {
     taken.print_progress(&ran.stderr)
 }
 
-/// A Session in which nothing happens.
+/// An idle Session.
 fn idle() -> CaseResult {
     let mut taken = CaseResult::new("idle Session", 1, idle_session(&BenchEnv::new(WIDTH)));
     if taken.peak == 0 {
@@ -175,8 +175,8 @@ impl CaseResult {
     }
 }
 
-/// The middle run of a case, by some number. One with a fault does not count, and a case without any
-/// that counts is no number, which holds no promise.
+/// The median of a number over the runs of a case. Runs with a fault do not count; without any other
+/// run the result is NaN, for which no promise holds.
 fn middle(runs: &[CaseResult], case: &str, of: impl Fn(&CaseResult) -> f64) -> f64 {
     let counts = |run: &&CaseResult| run.case == case && run.faults.is_empty();
     let mut values: Vec<f64> = runs.iter().filter(counts).map(of).collect();
@@ -221,12 +221,12 @@ fn report(runs: &[CaseResult], summary: &Value) -> String {
         )
         .unwrap();
     }
-    // What is no number stays none in JSON.
+    // JSON has no NaN: the summary has null instead.
     let number = |name: &str| summary[name].as_f64().unwrap_or(f64::NAN);
     let verdict = |name: &str| if summary[name] == true { "holds" } else { "MISSED" };
     writeln!(
         text,
-        "\nA step costs {:.2} ms beyond its child in a chain, {:.2} ms beside others, at most {PER_STEP}: {}.\n\
+        "\nA step costs {:.2} ms beyond its child in a chain, {:.2} ms in parallel, at most {PER_STEP}: {}.\n\
          {WIDTH} tasks take {:.1} MB above one idle Session, at most {}: {}.\nFaults: {}.",
         number("chain_ms_per_step"),
         number("wide_ms_per_step"),

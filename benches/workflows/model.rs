@@ -1,4 +1,4 @@
-//! The model, in a process of its own: it answers at once, or after a pause.
+//! The scripted model in a separate process, which answers at once or after a pause.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// The role of the model's process.
 pub const MODEL: &str = "__model";
 
-/// Serves for ever.
+/// Serves until the process is killed.
 pub fn serve() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -21,7 +21,7 @@ pub fn serve() {
     });
 }
 
-/// `fan N` is the prompt of a parent, `noop I` the task of a child, `slow I PAUSE` one that takes its time.
+/// The model's reply: `fan N` is a parent's prompt, `noop I` a child's task, `slow I PAUSE` a slow child's task.
 fn answer(request: &ReceivedRequest) -> Reply {
     let said = request.user_texts();
     let first = said.first().and_then(|text| text.lines().next()).unwrap_or_default();
@@ -42,7 +42,7 @@ fn answer(request: &ReceivedRequest) -> Reply {
     }
 }
 
-/// That process, killed on drop.
+/// The model's process, killed on drop.
 pub struct Model {
     child: Child,
     pub url: String,

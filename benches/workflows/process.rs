@@ -1,4 +1,4 @@
-//! Runs the measured program: its folders, its output and its memory.
+//! The measured program: its folders, its output and its memory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -16,16 +16,16 @@ pub struct BenchEnv {
     model: Model,
 }
 
-/// What a run left behind.
+/// The output of a run.
 pub struct RunOutput {
     pub envelope: Value,
-    /// The most memory it had, in bytes.
+    /// Peak memory in bytes.
     pub peak: u64,
     pub stderr: String,
 }
 
 impl BenchEnv {
-    /// An environment in which so many children may run at once.
+    /// An environment in which `width` children may run at once.
     pub fn new(width: usize) -> Self {
         let env = Self { place: tempfile::tempdir().unwrap(), model: Model::start() };
         std::fs::create_dir_all(env.home().join(".pixir")).unwrap();
@@ -51,7 +51,7 @@ impl BenchEnv {
     /// Runs Pixir to its end.
     pub fn pixir(&self, args: &[&str]) -> RunOutput {
         let mut child = self.command(args).stdin(Stdio::null()).spawn().unwrap();
-        // Both are read while it runs: an envelope of a thousand steps is larger than a pipe.
+        // Both streams are read while it runs: an envelope of a thousand steps is larger than a pipe.
         let out = read_in_thread(child.stdout.take().unwrap());
         let err = read_in_thread(child.stderr.take().unwrap());
         let mut peak = 0;
@@ -64,7 +64,7 @@ impl BenchEnv {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        // A child has a Log and a connection; some shells allow few of them.
+        // Each child opens a Log and a connection; some shells allow too few open files.
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", r#"ulimit -n 65536 2>/dev/null || ulimit -n 4096; exec "$@""#, "sh"])
@@ -112,7 +112,7 @@ pub fn idle_session(env: &BenchEnv) -> u64 {
             }
         }
     }
-    // A Session is announced a moment after it is made.
+    // A Session is announced a moment after it is created.
     std::thread::sleep(Duration::from_millis(500));
     let held = memory(child.id(), "VmRSS:");
     drop(stdin);
@@ -121,7 +121,7 @@ pub fn idle_session(env: &BenchEnv) -> u64 {
     held
 }
 
-/// A number of kilobytes that the kernel tells of a process, in bytes; 0 when it is gone.
+/// A memory field of `/proc/PID/status`, in bytes; 0 when the process has ended.
 fn memory(pid: u32, name: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));

@@ -1,17 +1,17 @@
-//! Checks of a run: answers, Logs and bills must be right, and the Log says how long it took.
+//! Checks of a run: answers, Logs and usage must be right. The times are taken from the Log.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// How long things took, as the parent's Log tells it.
+/// Times and concurrency of a run, from the parent's Log.
 #[derive(Debug, Clone, Default)]
 pub struct Spans {
     /// From the first Event of the run to the end of its last child.
     pub whole_ms: f64,
-    /// What all children took, from being queued to their end.
+    /// Sum over all children, each from being queued to its end.
     pub children_ms: f64,
-    /// How many of them were open at the same time.
+    /// Most children that were open at the same time.
     pub most_at_once: usize,
 }
 
@@ -33,7 +33,7 @@ pub fn check_answers<'a>(
     }
 }
 
-/// Checks that the Logs of a run are whole and add up; gives its times.
+/// Checks that the Logs of a run are intact and their usage adds up; returns its times.
 pub fn check_logs(work: &Path, envelope: &Value, count: usize, faults: &mut Vec<String>) -> Spans {
     if envelope["ok"] != true {
         faults.push(format!("it says: {}", envelope["error"]));
@@ -101,7 +101,7 @@ fn events(path: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Seconds of the day; a run that ends on the next one is run again.
+/// Seconds of the day; a run that crosses midnight must be repeated.
 fn event_seconds(event: &Value) -> f64 {
     let clock = event["ts"].as_str().unwrap().split_once('T').unwrap().1.trim_end_matches('Z');
     clock.split(':').fold(0.0, |sum, part| sum * 60.0 + part.parse::<f64>().unwrap())

@@ -1,6 +1,6 @@
 //! Conversation: the operations on a Session that every front-end uses.
 //!
-//! It has no state of its own: a Session's handle and the settings of its Turns.
+//! A Conversation holds a Session's handle and the settings of its Turns, and no state.
 
 mod links;
 
@@ -77,7 +77,7 @@ impl Conversation {
         self.session.log_path()
     }
 
-    /// The extra directories beside the Workspace that it may touch.
+    /// The additional directories, besides the Workspace, that the Session may touch.
     pub fn directories(&self) -> &[PathBuf] {
         self.settings.workspace.extra_roots()
     }
@@ -102,7 +102,7 @@ impl Conversation {
         self.settings.role.name
     }
 
-    /// The Session behind it; for the harness.
+    /// The underlying Session; for the harness.
     pub fn session(&self) -> &Session {
         &self.session
     }
@@ -127,12 +127,12 @@ impl Conversation {
         })
     }
 
-    /// Notices from opening it, for the user: skipped damage, ignored instructions.
+    /// Notices from opening the Session, for the user: skipped damage, ignored instructions.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
 
-    /// New notices since the last call, for the user, such as that a server ended.
+    /// New notices for the user since the last call, such as that a server ended.
     pub fn take_notices(&self) -> Vec<String> {
         let secrets = &self.settings.secrets;
         let of_undo = self.settings.tracker.as_ref().map(TurnTracker::take_notices);
@@ -142,7 +142,7 @@ impl Conversation {
     }
 
     /// Expands typed text: `/name words` may name a prompt or a Skill. Front-ends call this before `send`,
-    /// which takes every text as it is.
+    /// which expands nothing.
     pub async fn expand(&self, text: String) -> ExpandedInput {
         // Most texts have nothing to expand, and need no thread.
         if !text.contains(['/', '$']) {
@@ -270,8 +270,8 @@ impl Conversation {
         self.session.interrupt().await
     }
 
-    /// Ends a running recording of files for undo before a command: the command runs, and changes by commands of
-    /// this Turn cannot be undone.
+    /// Stops the recording of files that precedes a command: the command runs at once, and changes by commands
+    /// of this Turn cannot be undone.
     pub fn skip_recording(&self) {
         if let Some(progress) = self.settings.tracker.as_ref().and_then(TurnTracker::progress) {
             progress.stop().request();
@@ -328,7 +328,7 @@ impl Conversation {
         self.session.history().await
     }
 
-    /// The part of the History in memory: how it began, and everything that the model still sees. Cheap.
+    /// The part of the History in memory: its beginning, and everything that the model still sees. Cheap.
     pub async fn recent_history(&self) -> Result<History, ConversationError> {
         self.session.recent_history().await
     }

@@ -66,7 +66,7 @@ struct ForkDraft<'h> {
     first: &'h Canonical,
 }
 
-/// Refuses a Session with its own child Workspace: a fork would have its memory but other files.
+/// Refuses a Session with its own child Workspace: a fork would have its conversation but other files.
 pub fn refuse_child_workspace(
     child_workspaces: &ChildWorkspaces,
     logs: &StateRoot,
@@ -172,8 +172,8 @@ impl<'h> ForkDraft<'h> {
             let copied = log.append_copy(event, renumber_seqs(fact, parent, &seq_map))?;
             seq_map.extend(copied.seq().map(|own| (*seq, own)));
         }
-        // What can be undone in the parent can be undone in the child. Records in an unsafe state folder
-        // are not copied, because they may be forged: undo would remove the files that they name.
+        // Turns that can be undone in the parent can be undone in the child. Records in an unsafe state
+        // folder are not copied, because they may be forged: undo would remove the files that they name.
         if !matches!(root.problem(), Some(StateProblem::Unsafe { .. })) {
             copy_files(&from.join("snapshots"), &to.join("snapshots"), |name| {
                 let turn: Seq = name.strip_suffix(".ndjson")?.parse().ok()?;
@@ -247,7 +247,7 @@ impl<'h> ForkDraft<'h> {
             let named: Vec<String> = files.into_iter().take(MAX_NAMED_LINES).collect();
             write!(text, "\nIt changed: {}", named.join(", ")).ok();
         }
-        text.push_str("\nFiles are as that branch left them, unless they were taken back.");
+        text.push_str("\nFiles are as that branch left them, unless its Turns were undone.");
         Some(text)
     }
 }
@@ -336,7 +336,7 @@ pub enum ForkError {
     Write(#[from] io::Error),
     #[error(transparent)]
     State(StateError),
-    #[error("{id} works in a Workspace of its own, {}: a fork would remember those files and work on others", folder.display())]
+    #[error("{id} works in a Workspace of its own, {}: a fork would know those files but change others", folder.display())]
     InChildWorkspace { id: SessionId, folder: PathBuf },
     #[error(transparent)]
     ChildWorkspace(#[from] ChildWorkspaceError),
@@ -380,12 +380,12 @@ impl Explain for ForkError {
     fn next_actions(&self) -> Vec<String> {
         match self {
             Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } => {
-                vec!["look with `pixir fork <id> --dry-run`".to_owned()]
+                vec!["preview with `pixir fork <id> --dry-run`".to_owned()]
             }
             Self::Log(error) => error.next_actions(),
             Self::InChildWorkspace { id, .. } => vec![
-                format!("go on with it: `pixir resume {id}`"),
-                format!("bring its changes over with `pixir merge {id}`, and go on in its parent"),
+                format!("continue it with `pixir resume {id}`"),
+                format!("merge its changes with `pixir merge {id}`, then continue in its parent"),
             ],
             Self::ChildWorkspace(error) => error.next_actions(),
             Self::State(error) => error.next_actions(),

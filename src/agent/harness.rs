@@ -77,22 +77,22 @@ pub struct HarnessOptions {
 /// Options of a Conversation: which Session, and in which Workspace.
 #[derive(Debug)]
 pub struct StartOptions {
-    /// The directory it may touch.
+    /// The directory that the Session may touch.
     pub workspace: PathBuf,
     /// A new Session, or one that exists.
     pub session: SessionTarget,
     /// Whether the caller will answer permission questions.
     pub can_ask: bool,
-    /// MCP servers that the caller brings, beside those of the settings.
+    /// MCP servers of the caller, in addition to those of the settings.
     pub mcp_servers: Vec<McpServer>,
 }
 
 /// The Session to open: a new or an existing one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionTarget {
-    /// Mints an id.
+    /// A new Session with a new id.
     New,
-    /// Reattaches or opens the Log.
+    /// An existing Session: the live one of this process, or one opened from its Log.
     Resume(SessionId),
 }
 
@@ -256,7 +256,7 @@ impl Harness {
         state_dir::resolve_state(&self.config.home, workspace)
     }
 
-    /// The Workspace of a Session: that of its Log, or its own if it is a child that has one.
+    /// The Workspace of a Session: its child Workspace if it has one, or that of its Log.
     fn session_workspace(
         &self,
         workspace: Workspace,
@@ -392,7 +392,7 @@ impl Harness {
         (settings, notices)
     }
 
-    /// Where Skills and roles of a Workspace may be.
+    /// The folders that may hold Skills and roles of a Workspace.
     fn discovery_folders(&self, workspace: &Path) -> DiscoveryFolders {
         let home = self.config.home.clone();
         DiscoveryFolders { workspace: workspace.to_owned(), user: self.user_home(), home }
@@ -422,8 +422,8 @@ impl Harness {
         )
     }
 
-    /// The MCP servers of a Session: those of the settings, then those that the caller brings. All
-    /// its Conversations in this process share them, as long as they want the same ones.
+    /// The MCP servers of a Session: those of the settings, then those of the caller. All its
+    /// Conversations in this process share them, as long as they ask for the same ones.
     fn session_mcp_servers(
         &self,
         folder: &SessionFolder,
@@ -492,7 +492,7 @@ impl LogLocation<'_> {
     }
 }
 
-/// What the caller of `start` provides.
+/// Options of a Conversation that the caller of `start` provides.
 struct CallerOptions {
     can_ask: bool,
     mcp_servers: Vec<McpServer>,
@@ -540,7 +540,7 @@ fn damage_notices(opened: &LogOpenReport) -> Vec<String> {
         let what = match &damage.kind {
             DamageKind::Unreadable { reason, .. } => format!("was skipped: {reason}"),
             DamageKind::BrokenProof => {
-                "does not fit its proof: it may have been changed".to_owned()
+                "does not match its proof: it may have been changed".to_owned()
             }
             DamageKind::Unproven => "carries no proof".to_owned(),
             DamageKind::Blob { reason } | DamageKind::Payload { reason } => reason.clone(),

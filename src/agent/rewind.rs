@@ -31,7 +31,7 @@ const MAX_NAMED_PATHS: usize = 20;
 /// How deep children of children are followed; a forged Log can name itself.
 const MAX_CHILD_DEPTH: u32 = 8;
 
-/// The Workspace and the Records of the Session to be rewound.
+/// The Workspace and the Session folder of a rewind.
 #[derive(Debug, Clone)]
 pub struct RewindContext {
     pub workspace: Workspace,
@@ -172,7 +172,7 @@ impl Rewind {
 
     /// The `history_rewound` Event.
     pub fn rewound_event(&self, restored: &RestoreOutcome) -> Canonical {
-        // A redo brings back what the Turns themselves left.
+        // A redo restores what the Turns themselves left, so only other overwritten contents are listed.
         let is_lost =
             |conflict: &&RestoreConflict| conflict.reason != RestoreConflictReason::WhileCommandRan;
         let overwritten = self.plan.conflicts.iter().filter(is_lost).filter_map(|conflict| {
@@ -197,9 +197,9 @@ impl Rewind {
     }
 }
 
-/// Collects the Subagents, and their own, that were started since a seq and whose own Turns changed files
-/// and were not undone. A child may still write when the Turn of its parent has ended. Sessions in `seen`
-/// are skipped.
+/// Collects the Subagents, at any depth, that were started since a seq and whose Turns changed files and
+/// were not undone. A child may still write when the Turn of its parent has ended. Sessions in `seen` are
+/// skipped.
 fn collect_writing_children(
     writers: &mut BTreeSet<SessionId>,
     seen: &mut BTreeSet<SessionId>,
@@ -222,7 +222,7 @@ fn collect_writing_children(
         if !shares_files(&reading.events) {
             continue;
         }
-        // What it did for earlier Turns of its parent belongs to those.
+        // Work for earlier Turns of the parent is not undone here.
         let before = last_run_end_before(history, since, &child);
         let own = History::from_events(reading.events);
         if depth > 0 {
@@ -260,7 +260,7 @@ fn last_run_end_before(history: &History, since: Seq, child: &SessionId) -> Opti
     own.filter_map(|life| life.child_seq).max()
 }
 
-/// Whether the child can have Turns of its own from this Event on.
+/// Whether the child can have Turns from this Event on.
 fn has_begun(life: &SubagentEvent) -> bool {
     matches!(life.event, SubagentEventKind::Started | SubagentEventKind::Detached)
 }
@@ -310,9 +310,9 @@ fn paths_in_call(args: &Value) -> Vec<PathBuf> {
 /// Why a rewind is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RewindError {
-    #[error("{} can be taken back, not {wanted}", counted(*turns, "Turn"))]
+    #[error("{} can be undone, not {wanted}", counted(*turns, "Turn"))]
     NothingToUndo { wanted: usize, turns: usize },
-    #[error("nothing was taken back, or the conversation went on since")]
+    #[error("no Turn was undone, or the conversation continued since")]
     NothingToRedo,
     #[error("{}", describe_conflicts(.0))]
     Changed(Vec<(PathBuf, RestoreConflictReason)>),
@@ -406,7 +406,7 @@ fn note_unread_records(unread: &UnreadRecords) -> String {
     )
 }
 
-/// The notes about files that something else changed meanwhile.
+/// The notes about files that were changed by other programs or Sessions.
 fn note_skipped_files(plan: &RestorePlan) -> Vec<String> {
     let mut notes = Vec::new();
     if !plan.foreign.is_empty() {
@@ -461,22 +461,22 @@ impl Explain for RewindError {
     fn next_actions(&self) -> Vec<String> {
         let action = match self {
             Self::Children(children) => {
-                let undo = |child: &SessionId| format!("take back what it did: pixir undo {child}");
+                let undo = |child: &SessionId| format!("undo its Turns: pixir undo {child}");
                 return children.iter().take(MAX_NAMED_PATHS).map(undo).collect();
             }
             Self::Outside { record, .. } => {
                 let record = record.display();
-                return vec![format!("look at {record}, remove it, then try again")];
+                return vec![format!("inspect {record}, remove it, then try again")];
             }
             Self::State(error) => return error.next_actions(),
             Self::NothingToUndo { .. } => "see the Session with `pixir sessions`",
-            Self::NothingToRedo => "take Turns back with `pixir undo`",
+            Self::NothingToRedo => "undo Turns with `pixir undo`",
             Self::Changed(paths) if paths.iter().all(|(_, reason)| is_command_change(*reason)) => {
-                "look with --dry-run, then take that back too with --force"
+                "preview with --dry-run, then undo those changes too with --force"
             }
-            Self::Changed(_) => "look with --dry-run, then overwrite those changes with --force",
+            Self::Changed(_) => "preview with --dry-run, then overwrite those changes with --force",
             Self::Occupied(_) => "move it elsewhere, then run this again",
-            Self::Lost(_) => "take back fewer Turns with --turns",
+            Self::Lost(_) => "undo fewer Turns with --turns",
             Self::Read(_) => "check the permissions of .pixir in the Workspace",
         };
         vec![action.to_owned()]

@@ -24,8 +24,7 @@ impl BlockingLimit {
         Self(Semaphore::const_new(MOST_CONCURRENT))
     }
 
-    /// Starts a piece of work, or queues it. It runs to its end also when the handle is dropped, even before
-    /// it has started.
+    /// Starts a piece of work, or queues it. The work runs to its end even if the handle is dropped before it starts.
     pub fn run_blocking<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,

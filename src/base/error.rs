@@ -31,7 +31,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// An argument, flag or tool input is not acceptable.
+    /// An argument, flag or tool input is invalid.
     InvalidArgs = "invalid_args",
     /// A config file or variable has a bad key or value.
     InvalidConfig = "invalid_config",
@@ -43,9 +43,9 @@ kinds! {
     OutsideWorkspace = "outside_workspace",
     /// The directory may not be used as a Workspace.
     WorkspaceRefused = "workspace_refused",
-    /// A path inside Pixir's own state.
+    /// The path is inside Pixir's own state.
     ProtectedPath = "protected_path",
-    /// A file, Session or event that is not there.
+    /// A file, Session or Event does not exist.
     NotFound = "not_found",
     /// The text to replace does not occur.
     NoMatch = "no_match",
@@ -63,19 +63,19 @@ kinds! {
     WriteFailed = "write_failed",
     /// A command could not be started.
     CommandFailed = "command_failed",
-    /// A command cannot be confined as it must be.
+    /// A command cannot be sandboxed as required.
     SandboxUnavailable = "sandbox_unavailable",
-    /// An MCP server ended, broke off, or does not speak as it should.
+    /// An MCP server ended, disconnected, or broke the protocol.
     McpServerFailed = "mcp_server_failed",
     /// A deadline passed.
     Timeout = "timeout",
     /// The user, the mode or the write bounds refused a call.
     PermissionDenied = "permission_denied",
-    /// A call whose result never arrived.
+    /// The result of a tool call was never recorded.
     OrphanToolCall = "orphan_tool_call",
-    /// The same call again and again.
+    /// The same tool call was repeated with the same results.
     DoomLoop = "doom_loop",
-    /// More Provider calls than allowed.
+    /// A Turn needs more Provider calls than allowed.
     IterationCap = "iteration_cap",
     /// The user or a signal stopped the Turn.
     Interrupted = "interrupted",
@@ -97,7 +97,7 @@ kinds! {
     AlreadyExists = "already_exists",
     /// The Log or its proof is damaged.
     LogDamaged = "log_damaged",
-    /// No credential.
+    /// There is no credential.
     NotAuthenticated = "not_authenticated",
     /// The Provider refused the credential.
     AuthRefused = "auth_refused",
@@ -105,7 +105,7 @@ kinds! {
     InsecureTransport = "insecure_transport",
     /// The request does not fit the model's window.
     ContextOverflow = "context_overflow",
-    /// Too many requests for now.
+    /// Too many requests were sent; a later one may succeed.
     RateLimited = "rate_limited",
     /// The plan's usage is spent until a stated time.
     UsageLimitReached = "usage_limit_reached",
@@ -121,7 +121,7 @@ kinds! {
     ProviderOverloaded = "provider_overloaded",
     /// The Provider could not be reached.
     Network = "network",
-    /// The Provider's certificate, or the handshake around it, does not hold.
+    /// The TLS handshake failed, or the Provider's certificate is invalid.
     Tls = "tls",
     /// The stream was silent for too long.
     StreamIdle = "stream_idle_timeout",
@@ -129,13 +129,13 @@ kinds! {
     InvalidResponse = "invalid_response",
     /// The answer ended early, or is empty.
     Incomplete = "incomplete",
-    /// The answer is not what the caller's schema asks for.
+    /// The answer does not match the caller's schema.
     SchemaMismatch = "schema_mismatch",
     /// A limit that the user set on tokens, cost or requests is reached.
     BudgetExceeded = "budget_exceeded",
-    /// There is nothing to do: no prompt was given.
+    /// No prompt was given.
     NoPrompt = "no_prompt",
-    /// A panic; the Session goes on.
+    /// A part of the program panicked; the Session continues.
     Crashed = "crashed",
     /// A bug in Pixir.
     Internal = "internal",
@@ -147,19 +147,19 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// An error that can say what it is and what to do next.
+/// An error with a kind, facts for machines and next actions.
 pub trait Explain: std::error::Error {
-    /// The stable name of what happened.
+    /// The kind of failure.
     fn kind(&self) -> Kind;
     /// Facts for machines: paths, line numbers, limits.
     fn details(&self) -> Value {
         Value::Null
     }
-    /// What the reader can do about it, most useful first.
+    /// Next actions for the reader, most useful first.
     fn next_actions(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Whether the write bounds of the Session refused it.
+    /// Whether the write bounds of the Session refused the call.
     fn is_write_bounds(&self) -> bool {
         false
     }
@@ -178,7 +178,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of a kind and a message, where no error of a module exists.
+    /// A report of a kind and a message, where no module's error exists.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind: kind.name().to_owned(), message: message.into(), details: Value::Null }
     }
@@ -191,7 +191,7 @@ impl Report {
         if actions.is_empty() { self } else { self.with_next_actions(actions) }
     }
 
-    /// Adds what to do next.
+    /// Adds next actions.
     #[must_use]
     pub fn with_next_actions(mut self, actions: Vec<String>) -> Self {
         if actions.is_empty() {
@@ -204,7 +204,7 @@ impl Report {
         self
     }
 
-    /// What to do next, as stored in the details.
+    /// The next actions stored in the details.
     pub fn next_actions(&self) -> Vec<String> {
         let Some(actions) = self.details.get("next_actions").and_then(Value::as_array) else {
             return Vec::new();
@@ -221,7 +221,7 @@ impl<E: Explain> From<E> for Report {
 }
 
 impl Report {
-    /// The report of an error that its caller keeps.
+    /// The report of a borrowed error, with the messages of its sources joined.
     pub fn describe(error: &impl Explain) -> Self {
         let mut message = error.to_string();
         let mut cause = error.source();

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 /// The largest index that is read.
 const LARGEST_INDEX: u64 = 256 << 20;
-/// The largest `.git` that is a file.
+/// The largest `.git` file that is read.
 const LARGEST_POINTER: u64 = 64 << 10;
 /// Length of the fixed fields of an entry before its hash.
 const FIXED_LENGTH: usize = 40;
@@ -28,7 +28,7 @@ pub const HASH_LENGTHS: [usize; 2] = [20, 32];
 /// One tracked path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexEntry<'i> {
-    /// Relative to the top of the work tree.
+    /// The path relative to the top of the work tree.
     pub path: &'i [u8],
     /// The type bits of a file, a link or another repository.
     pub mode: u32,
@@ -59,7 +59,7 @@ pub fn git_folder(git: &Path) -> Option<PathBuf> {
     Some(git.parent()?.join(pointer.strip_prefix("gitdir:")?.trim()))
 }
 
-/// Opens an index for reading; `None` when it is no regular file, or is too large.
+/// Opens an index for reading; `None` when it is not a regular file, or is too large.
 pub fn open_index(path: &Path) -> Option<BufReader<File>> {
     let file = open_regular_file(path)?;
     let is_sane = file.metadata().ok()?.len() <= LARGEST_INDEX;
@@ -85,7 +85,7 @@ fn open_regular_file(path: &Path) -> Option<File> {
     file.metadata().ok()?.is_file().then_some(file)
 }
 
-/// Visits the entries of an index of version 2, 3 or 4 in their order, until a visit breaks off.
+/// Visits the entries of an index of version 2, 3 or 4 in their order, until `visit` returns `Break`.
 pub fn visit_entries<T>(
     mut index: impl BufRead,
     hash_length: usize,
@@ -108,7 +108,7 @@ pub fn visit_entries<T>(
     Ok(None)
 }
 
-/// Reads one entry; `path` holds the path before it, and then its own.
+/// Reads one entry; `path` holds the previous path before the call, and the path of the entry after it.
 fn read_entry(
     index: &mut impl BufRead,
     version: u32,
@@ -145,7 +145,7 @@ fn read_entry(
     Ok(mode)
 }
 
-/// A number as git packs it into bytes.
+/// Reads a number in git's variable-length encoding.
 fn read_offset_number(index: &mut impl BufRead) -> io::Result<usize> {
     let mut byte = [0];
     index.read_exact(&mut byte)?;

@@ -38,7 +38,7 @@ impl SessionId {
         Self(format!("{now}-{:06x}", fastrand::u32(..) & 0x00ff_ffff).into())
     }
 
-    /// Accepts an id from outside, or says what is wrong with it without echoing it.
+    /// Checks an id from outside; the error states the reason without repeating the id.
     pub fn parse(text: &str) -> Result<Self, IdError> {
         let refuse = |reason| Err(IdError { reason });
         if text.is_empty() {
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for SessionId {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EventId(EventIdRepr);
 
-/// A number, or the text of a Log. Most Events are deltas whose id is never shown, so it is formatted late.
+/// A number, or the text of a Log. Most Events are deltas whose id is never shown, so the number is formatted late.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum EventIdRepr {
     Minted(u64),
@@ -121,7 +121,7 @@ impl Serialize for EventId {
     }
 }
 
-/// The id that ties a tool call to its result; the Provider chooses it.
+/// The id that a tool call shares with its result; the Provider chooses it.
 #[derive(
     Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// More links than this are a loop, as in the kernel.
 const MOST_LINKS: usize = 40;
 
-/// The file outside of `root` to which a link in `root` leads on the way of `path`. `root` is a real path; `path`
-/// is relative to the current directory. Other ways to the outside, by `..` or by links elsewhere, are `None`.
+/// The file outside `root` that `path` reaches through a link inside `root`. `root` is a real path; `path` is
+/// relative to the current directory. Paths that leave by `..` or by links outside `root` are `None`.
 pub fn escape_by_link(root: &Path, path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let mut rest = reversed_parts(&path);

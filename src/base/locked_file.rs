@@ -1,6 +1,6 @@
-//! A JSON file in the user's own folder, changed under a lock: holds what the user granted.
+//! JSON files in the Home, changed under a lock; they hold what the user granted.
 //!
-//! It is replaced atomically, under a kernel lock, and only its owner can read it. A file that cannot be
+//! A file is replaced atomically, under a kernel lock, and only its owner can read it. A file that cannot be
 //! parsed grants nothing and is never overwritten, so that the user can inspect it.
 
 use std::ffi::OsStr;

@@ -11,8 +11,8 @@ pub const STATE_FOLDER: &str = ".pixir";
 /// The `.gitignore` that Pixir writes into `.pixir/`: its own state, and nothing of the user's.
 pub const GITIGNORE: &str = "/sessions/\n/blobs/\n/snapshots/\n/subagents/\n/.gitignore\n";
 
-/// Serializes a path as text in machine-readable output, lossy when it is not UTF-8: serde's own way would fail
-/// the whole output. Not for values that are read back as paths.
+/// Serializes a path as text in machine-readable output, lossy when it is not UTF-8; serde would fail the whole
+/// output. Not for values that are read back as paths.
 pub fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     path.to_string_lossy().serialize(to)
 }
@@ -41,17 +41,17 @@ impl Home {
     pub const MODELS: &str = "models.json";
     /// The name of the cache of Workspaces.
     pub const WORKSPACES: &str = "workspaces.json";
-    /// The name of the folder that holds child Workspaces.
+    /// The name of the folder that holds child Workspaces, and state of Workspaces that is not kept in them.
     pub const CHILD_WORKSPACES: &str = "workspaces";
 
     /// The name of the folder that holds the private layers over package caches.
     pub const CACHES: &str = "caches";
 
-    /// `PIXIR_HOME` when given, else `~/.pixir`.
+    /// The Home in this folder; the caller resolves `PIXIR_HOME` or `~/.pixir`.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self(folder.into())
     }
-    /// The folder itself.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -75,7 +75,7 @@ impl Home {
     pub fn models_cache(&self) -> PathBuf {
         self.0.join(Self::MODELS)
     }
-    /// Permissions that the user granted for good, by project.
+    /// Permissions that the user granted permanently, by project.
     pub fn permissions_file(&self) -> PathBuf {
         self.0.join("permissions.json")
     }

@@ -71,7 +71,7 @@ pub struct SecretSpan {
     pub range: Range<usize>,
     /// The text that is shown instead.
     pub marker: String,
-    /// How many line ends the value has, which are shown behind the marker.
+    /// The number of line ends in the value, which are shown after the marker.
     pub line_ends: usize,
 }
 
@@ -179,7 +179,7 @@ impl Secrets {
         self.table().matcher().is_some_and(|matcher| matcher.is_match(bytes))
     }
 
-    /// Where the bytes of a file have known values.
+    /// The positions of known values in the bytes of a file.
     pub fn find_spans(&self, bytes: &[u8]) -> Vec<SecretSpan> {
         let table = self.table();
         let Some(matcher) = table.matcher() else { return Vec::new() };
@@ -203,8 +203,8 @@ impl SecretTable {
         if self.known.is_empty() {
             return None;
         }
-        // A set too large for an automaton is not known, and not worth a panic. This kind is quick to
-        // build; the search for candidates is the same in all kinds.
+        // A build fails only for a set too large for an automaton; nothing is redacted then. This kind
+        // is quick to build; the search for candidates is the same in all kinds.
         let build = || {
             AhoCorasick::builder()
                 .kind(Some(AhoCorasickKind::ContiguousNFA))
@@ -239,7 +239,7 @@ impl SecretTable {
         }
     }
 
-    /// Where the end of `bytes`, from `from` on, might be the beginning of a secret.
+    /// The first position, from `from` on, where the rest of `bytes` may be the beginning of a secret.
     fn possible_start(&self, bytes: &[u8], from: usize) -> usize {
         let longest = self.known.iter().map(|known| known.value.len()).max().unwrap_or(0);
         let earliest = (bytes.len() + 1).saturating_sub(longest).max(from);
@@ -303,7 +303,7 @@ impl fmt::Debug for Secrets {
 
 /// Replaces known values in a stream of bytes, also those split over two chunks.
 ///
-/// It holds back only bytes that may be the beginning of a secret, so live output is not delayed.
+/// Only bytes that may be the beginning of a secret are held back, so live output is not delayed.
 pub struct StreamRedactor<'a> {
     secrets: &'a Secrets,
     held: Vec<u8>,
@@ -321,7 +321,7 @@ impl<'a> StreamRedactor<'a> {
         Self { replacement: |known| &known.in_lines, ..Self::new(secrets) }
     }
 
-    /// Takes a chunk, and returns the bytes that are certain by now.
+    /// Takes a chunk, and returns the bytes that later chunks cannot change.
     pub fn push<'c>(&mut self, chunk: &'c [u8]) -> Cow<'c, [u8]> {
         let table = self.secrets.table();
         let Some(matcher) = table.matcher() else { return Cow::Borrowed(chunk) };

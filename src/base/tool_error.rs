@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::base::error::{Explain, Kind, Report};
 
-/// A tool's failure: kind, message, details, next actions.
+/// The failure of a tool call.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {

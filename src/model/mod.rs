@@ -1,4 +1,4 @@
-//! The model: its prompt, its provider, and who pays.
+//! The model's side: credentials, prompt, Skills, roles and Providers.
 
 pub mod credential;
 pub mod prompt;

@@ -1,4 +1,4 @@
-//! What happened: Events, the Log that holds them, and what is computed from them.
+//! The record of Sessions: Events, the Log that holds them, and everything that is computed from them.
 
 pub mod compaction;
 pub mod event;

@@ -42,7 +42,7 @@ struct BoundSet {
 /// The folders that commands may write under bounds, as a kernel sandbox can enforce them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WritableFolders {
-    /// Relative to the Workspace; the empty path is all of it.
+    /// The folders, relative to the Workspace; the empty path is the whole Workspace.
     pub folders: Vec<PathBuf>,
     /// Paths in these folders that may not be written.
     pub except: Vec<PathBuf>,
@@ -100,8 +100,8 @@ impl WriteBounds {
         })
     }
 
-    /// The folders that are completely within the bounds. What a kernel cannot express, such as `*.md`, is
-    /// left out: a command may write less than a tool, never more.
+    /// The folders that are completely within the bounds. Globs that a kernel cannot express, such as `*.md`,
+    /// are left out: a command may write less than a tool, never more.
     pub fn writable_folders(&self) -> WritableFolders {
         let mut folders = vec![PathBuf::new()];
         for set in self.sets.iter().filter(|set| !set.globs.allow.is_empty()) {

@@ -1,4 +1,4 @@
-//! What the user chose: settings, roles, write bounds and trust.
+//! The user's choices: settings, roles, write bounds and trust.
 
 pub mod bounds;
 pub mod config;

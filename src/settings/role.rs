@@ -7,7 +7,7 @@ use crate::record::event::PermissionMode;
 /// A role of a Session.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Role {
-    /// Its name in flags and in the Log.
+    /// The name in flags and in the Log.
     pub name: &'static str,
     /// Instructions for the model, added to the general ones.
     pub instructions: &'static str,

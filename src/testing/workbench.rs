@@ -150,7 +150,7 @@ impl Workbench {
         stdin.write_all(words.as_bytes()).await.map_err(lost)?;
         let mut output = BytesMut::new();
         if let ServiceEvent::Ended(ending) = service.next_event(&mut output).await {
-            return Err(Report::new(Kind::CommandFailed, format!("it ended: {ending:?}")));
+            return Err(Report::new(Kind::CommandFailed, format!("the service ended: {ending:?}")));
         }
         let mut aside = vec![0; 1024];
         let count = errors.read(&mut aside).await.map_err(lost)?;
@@ -183,8 +183,8 @@ impl ChildWorkspaceBench {
         Self(ChildWorkspaces::new(config, CommandRunner::new(host, config)))
     }
 
-    /// Makes a child of a Session: its Workspace, `isolated` or `worktree`, and its Log. Returns its id and
-    /// folder.
+    /// Creates a child of a Session: its Workspace, `isolated` or `worktree`, and its Log. Returns its id
+    /// and folder.
     pub async fn create_child(
         &self,
         workspace: &Path,

@@ -104,9 +104,9 @@ fn check_args(args: &Args) -> Result<(), ToolError> {
     let wrong = if count == 0 {
         "the plan has no steps".to_owned()
     } else if count > MAX_STEPS {
-        format!("the plan has {count} steps, and {MAX_STEPS} are the most")
+        format!("the plan has {count} steps; the maximum is {MAX_STEPS}")
     } else if active > 1 {
-        format!("{active} steps are in_progress, and at most one may be")
+        format!("{active} steps are in_progress; at most one may be")
     } else if args.plan.iter().any(|step| step.step.trim().is_empty()) {
         "a step is empty".to_owned()
     } else if args.plan.iter().any(|step| is_long(&step.step))

@@ -67,7 +67,7 @@ impl Toolbox {
         Self { entries, specs: specs.into(), own_count, background: None, cleanup: None }
     }
 
-    /// The same tools, with external ones after them, so that the prefix of the prompt that a Provider has
+    /// A toolbox with external tools after these, so that the prefix of the prompt that a Provider has
     /// cached stays the same.
     #[must_use]
     pub fn with_external_tools(&self, external: Vec<Arc<dyn AnyTool>>) -> Self {
@@ -87,7 +87,7 @@ impl Toolbox {
         }
     }
 
-    /// The same tools with more of Pixir's own, whose work is ended by `rest`.
+    /// A toolbox with more of Pixir's own tools, whose work is ended by `cleanup`.
     #[must_use]
     pub fn with_tools(self, more: Vec<Arc<dyn AnyTool>>, cleanup: Cleanup) -> Self {
         let own = self.entries.iter().take(self.own_count).map(|entry| entry.tool.clone());
@@ -134,7 +134,7 @@ impl Toolbox {
         Self { background: Some(background), ..Self::new(tools) }
     }
 
-    /// The same tools with those for Skills, for a Session that has Skills.
+    /// A toolbox with the tools for Skills, for a Session that has Skills.
     #[must_use]
     pub fn with_skills(self, skills: &Skills) -> Self {
         let tools = self.entries.iter().map(|entry| entry.tool.clone());
@@ -158,7 +158,7 @@ impl Toolbox {
         tokio::join!(resting, settling);
     }
 
-    /// The tools that a role may use.
+    /// A toolbox of the tools that a role may use.
     #[must_use]
     pub fn for_role(self, role: &Role) -> Self {
         if self.specs.iter().all(|spec| role.may_use(&spec.name)) {

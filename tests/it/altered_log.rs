@@ -14,7 +14,7 @@ use crate::support::binary_env::wait_for;
 use crate::support::test_env::{DEADLINE, log_files, newest_log};
 use crate::support::{BinaryEnv, TestEnv};
 
-/// Changes something while the model is asked; it is given the Log.
+/// A change to the Log at this path, made while the model answers.
 type AlterLog = fn(&Path);
 
 /// A test environment whose model alters the Log before it asks for a command.
@@ -98,7 +98,7 @@ async fn a_log_that_is_altered_under_a_turn_stops_it_before_it_acts() {
     }
 }
 
-/// A model whose parent answers while its children wait for the file `go`.
+/// A test environment whose parent answers while its children wait for the file `go`.
 async fn stage_with_children(tasks: &[&str]) -> BinaryEnv {
     let script = scripted_family(
         [spawn_reply(tasks, "worker"), text_reply("Started.")],

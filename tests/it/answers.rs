@@ -1,4 +1,4 @@
-//! Answers with a shape, and answers from the web.
+//! Answers that match a JSON schema, and answers with web search.
 
 use std::fs;
 
@@ -95,7 +95,7 @@ async fn a_search_leaves_bounded_evidence_and_no_query() {
     let (_, log) = env.session().unwrap();
     assert!(!fs::read_to_string(log).unwrap().contains("private question"));
 
-    // Without the flag nothing is offered, and the search is not replayed.
+    // Without the flag, web search is not offered, and the earlier search is not replayed.
     env.run(&["resume", "--last", "thanks"]).expect_code(0);
     let body = &env.server.requests()[1].body;
     assert!(!body["tools"].to_string().contains("web_search"));

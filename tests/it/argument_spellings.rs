@@ -1,4 +1,4 @@
-//! Arguments in the spelling of other agents: accepted, carried out, and kept as they were written.
+//! Tool arguments in the spelling of other agents: accepted, executed, and recorded as they were written.
 
 use pixir::SessionStatus;
 use pixir::scripted::Reply;

@@ -72,7 +72,7 @@ async fn what_was_typed_before_the_question_is_no_answer() {
     .await;
     let mut terminal = TestTerminal::run(&env, &["--ask", "make it"], &[]);
     asked.recv_timeout(DEADLINE).unwrap();
-    // The model still thinks. The echo says that the kernel has the keys: two lines and a half.
+    // The model still answers. The echo shows that the kernel has the keys: two lines and a half.
     terminal.type_keys("y\ny\nyes");
     terminal.wait_for_text("y\r\ny\r\nyes");
     go_on.send(()).unwrap();
@@ -179,7 +179,7 @@ async fn what_is_allowed_for_good_is_listed_and_forgotten() {
     terminal.wait_for_text("[c] always `touch …` in this project");
     terminal.type_keys("c\n");
     assert_eq!(terminal.wait_for_exit(), Some(0));
-    // Now nobody needs to be asked.
+    // The stored approval applies without a terminal.
     env.run_pixir(&["--ask", "make it"]).assert_exit_code(0);
     assert!(log(&env).contains(r#""answered_by":"prefix""#));
     let listed = env.run_pixir(&["permissions", "--json"]).assert_exit_code(0).envelope();
@@ -217,7 +217,7 @@ async fn without_anybody_to_ask_it_is_denied_at_once_and_the_exit_code_tells() {
     assert!(strict.requests().is_empty());
 }
 
-/// Characters without a shape.
+/// Invisible characters.
 const INVISIBLE: &str = "\u{200b}\u{200c}\u{200d}\u{2060}\u{feff}\u{ad}\u{fe0f}\u{e0100}\u{3164}\u{115f}\u{1160}\
                          \u{ffa0}\u{180e}\u{34f}\u{61c}\u{200e}\u{2800}";
 
@@ -277,7 +277,7 @@ async fn a_person_allows_edits_for_the_session_by_a_choice_that_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_in_the_background_does_not_ask_on_the_terminal() {
     let env = TestEnv::with_script(calling("bash", json!({"command": "touch x"}))).await;
-    // Job control gives each job a process group of its own.
+    // With job control, each job has its own process group.
     let script = r#"set -m; echo "the diff" | "$PIXIR" --ask review it & wait $!; echo "ended $?""#;
     let mut terminal = TestTerminal::run_script(&env, script);
     terminal.wait_for_text("ended ");
@@ -302,7 +302,7 @@ async fn a_piped_prompt_leaves_the_terminal_for_questions() {
         assert_eq!(last.user_texts(), ["review it\n\nthe diff"]);
     }
     assert!(log(&env).contains(r#""answered_by":"user","answer":"once""#));
-    // Without a controlling terminal nobody can answer, also where the screen is one.
+    // Without a controlling terminal no answer is possible, even if stderr is a terminal.
     let mut detached = TestTerminal::run_script(&env, r#"setsid -w "$PIXIR" --ask it </dev/null"#);
     assert_eq!(detached.wait_for_exit(), Some(0));
     detached.wait_for_text("there is no terminal to ask on");

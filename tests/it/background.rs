@@ -1,4 +1,4 @@
-//! Background commands: they outlive their calls, never their Session, and what they print is shown once.
+//! Background commands: they outlive their calls but not their Session, and their output is shown once.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -17,10 +17,10 @@ use crate::support::test_env::{
 };
 use crate::support::{BinaryEnv, TestEnv};
 
-/// What the model does next.
+/// One step of the scripted model.
 enum ModelStep {
     Call(&'static str, Value),
-    /// Looks at a command until it has said this.
+    /// Calls `bash_output` for a command until its output contains a text.
     Until(&'static str, &'static str),
     Say(&'static str),
 }
@@ -70,7 +70,7 @@ async fn new_test_env(steps: impl IntoIterator<Item = ModelStep>) -> TestEnv {
     .await
 }
 
-/// The results of a Session's Log.
+/// The tool results in a Session's Log.
 fn results(conversation: &Conversation) -> Vec<Value> {
     let log = std::fs::read_to_string(conversation.log_path()).unwrap();
     let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -84,7 +84,7 @@ fn texts(results: &[Value]) -> String {
     results.iter().map(|result| result["output"].as_str().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
-/// Only what commands printed.
+/// The output of commands, without Pixir's own lines.
 fn printed(results: &[Value]) -> String {
     let is_ours = |line: &&str| line.starts_with('[') || *line == "(no new output)";
     texts(results).lines().filter(|line| !is_ours(line)).collect::<Vec<_>>().join("\n")
@@ -112,7 +112,7 @@ async fn a_command_is_started_watched_typed_to_and_ended() {
     let results = results(&conversation);
     assert_eq!(results[0]["details"]["background"], "b1");
     let from_the_end = |place: usize| &results[results.len() - place];
-    // A last line without its newline is not read by the shell's loop condition.
+    // The shell's loop condition does not read a last line without a newline.
     assert_eq!(
         from_the_end(4)["output"],
         "ready\ngot one\ngot two\nbye\n[b1 ended: exit code 3]",
@@ -232,7 +232,7 @@ fn marked_sleep(mark: &str) -> ModelStep {
     start(&format!("setsid bash -c 'exec -a {mark} sleep 300' & exec -a {mark} sleep 300"))
 }
 
-/// Waits until both sleepers of a command are what they were to become.
+/// Waits until this many processes with the mark have become `sleep`.
 async fn wait_for_sleepers(mark: &str, count: usize) {
     let look = async {
         while find_marked_processes(mark).iter().filter(|line| line.ends_with(" 300 ")).count()
@@ -246,7 +246,8 @@ async fn wait_for_sleepers(mark: &str, count: usize) {
 
 #[tokio::test]
 async fn an_interrupt_ends_what_its_turn_started_and_spares_what_was_there_before() {
-    let (early, late) = (new_mark(), new_mark());
+    let early = new_mark();
+    let late = new_mark();
     let env = new_test_env([
         marked_sleep(&early),
         ModelStep::Say("It runs."),

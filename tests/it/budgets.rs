@@ -1,4 +1,4 @@
-//! Hard budgets: what a run may use up, and how it says that it has.
+//! Hard budgets: the limits of a run, and the report when one is exceeded.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ async fn tokens_are_counted_over_the_session_and_nothing_leaves_beyond_them() {
     assert!(ended.stderr.contains("1100 tokens of 1000 (--max-tokens-total)"), "{}", ended.stderr);
     assert!(ended.stderr.contains("try: raise --max-tokens-total"), "{}", ended.stderr);
     assert_eq!(env.server.requests().len(), 1);
-    // The next run of the same Session begins where the last one ended.
+    // The next run of the same Session counts the usage of the last one.
     let again = env.run(&["resume", "--last", "--max-tokens-total", "1000", "go on"]);
     again.expect_code(6);
     assert_eq!(env.server.requests().len(), 1);

@@ -1,4 +1,4 @@
-//! Children in Workspaces of their own: what they change, how it is merged, and how that goes back.
+//! Child Workspaces: changes of a child, their merge, and its undo.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,7 +27,7 @@ pub fn file_states(folder: &Path) -> FileStates {
             if path.ends_with(".pixir") || path.ends_with(".git") {
                 continue;
             }
-            // It may vanish while somebody writes.
+            // The file may be removed during the scan.
             let Ok(stat) = fs::symlink_metadata(&path) else { continue };
             let content = if stat.is_symlink() {
                 fs::read_link(&path).map(|to| to.into_os_string().into_encoded_bytes())
@@ -52,7 +52,7 @@ pub struct FamilyEnv {
 }
 
 impl FamilyEnv {
-    /// The parent has said one thing; these replies are for what comes.
+    /// Runs one Turn of the parent; these replies are for the Turns after it.
     pub async fn with_replies(replies: impl IntoIterator<Item = Reply>) -> Self {
         let env = TestEnv::with_replies([Reply::says("hello")].into_iter().chain(replies)).await;
         Self::in_house(env, |_| {})
@@ -81,7 +81,7 @@ impl FamilyEnv {
         serde_json::from_str(&self.env.run_pixir(&[args, &["--json"]].concat()).out).unwrap()
     }
 
-    /// What the parent's Log tells of its children: what happened, to whom, which files.
+    /// Merge Events in the parent's Log: event, child and files.
     pub fn merges(&self) -> Vec<(String, String, Vec<String>)> {
         let log = self.env.workspace().join(format!(".pixir/sessions/{}.ndjson", self.parent));
         let text = fs::read_to_string(log).unwrap();
@@ -161,7 +161,7 @@ async fn two_children_that_change_different_files_are_merged_one_after_the_other
     );
     assert_eq!(file_states(&env.workspace()), before);
     env.run_pixir(&["merge", "--yes", &one]).assert_exit_code(0);
-    // By the name that the model knows it under: never a prompt.
+    // The tool name `merge_child` is a command here, never a prompt.
     env.run_pixir(&["merge_child", "--yes", &other]).assert_exit_code(0);
     assert_eq!((env.read("a.txt"), env.read("b.txt")), ("A\n".into(), "B\n".into()));
     assert_eq!(env.read("made.txt"), "new\n");
@@ -169,7 +169,7 @@ async fn two_children_that_change_different_files_are_merged_one_after_the_other
     let again = env.run_pixir(&["merge", "--yes", &one]).assert_exit_code(0);
     assert!(again.out.contains("nothing to merge"), "{}", again.out);
 
-    // Back again, the last one first or not: they have nothing in common.
+    // The merges are undone in any order, because they have no file in common.
     env.run_pixir(&["merge", "--yes", &one, "--undo"]).assert_exit_code(0);
     assert_eq!((env.read("a.txt"), env.read("b.txt")), ("a\n".into(), "B\n".into()));
     assert_eq!(env.read("gone.txt"), "g\n");
@@ -205,7 +205,8 @@ async fn a_conflict_is_named_and_nothing_is_written() {
         env.write(name, text);
     }
     let (child, folder) = family.child("isolated").await;
-    let (here, there) = (env.workspace(), folder);
+    let here = env.workspace();
+    let there = folder;
     fs::write(here.join("lines"), "1\nours\n3\n").unwrap();
     fs::write(there.join("lines"), "1\ntheirs\n3\n").unwrap();
     fs::write(here.join("apart"), "ours\r\n2\r\n3\r\n").unwrap();
@@ -244,7 +245,7 @@ async fn a_conflict_is_named_and_nothing_is_written() {
     assert!(refused.err.contains("line 2"), "{}", refused.err);
     assert!(refused.err.contains("pixir changes"), "a way on: {}", refused.err);
     assert_eq!(file_states(&here), before, "nothing was touched");
-    // The human settles them in the child's Workspace, and the rest comes over.
+    // The user resolves the conflicts in the child's Workspace, and the rest is merged.
     for name in ["lines", "removed", "binary", "link"] {
         fs::remove_file(there.join(name)).ok();
         fs::copy(here.join(name), there.join(name)).unwrap();
@@ -303,13 +304,13 @@ async fn a_merge_keeps_to_the_bounds_of_the_parent_and_waits_for_the_child() {
     assert!(refused.err.contains("shut.txt"), "{}", refused.err);
     assert_eq!(family.env.read("open.txt"), "x\n");
     fs::write(folder.join("shut.txt"), "x\n").unwrap();
-    // Somebody holds the child's Log: it is at work.
+    // The locked Log of the child means that the child is running.
     let log = family.env.workspace().join(format!(".pixir/sessions/{child}.ndjson"));
     let held = fs::File::open(&log).unwrap();
     held.lock().unwrap();
     let refused = family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(1);
-    assert!(refused.err.contains("still at work"), "{}", refused.err);
-    // Not dropped: a process that another story starts at this moment has it open too.
+    assert!(refused.err.contains("still running"), "{}", refused.err);
+    // Unlocked, not dropped: a process that another test starts at this moment inherits the file.
     held.unlock().unwrap();
     family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
     assert_eq!(family.env.read("open.txt"), "y\n");
@@ -356,7 +357,7 @@ async fn a_child_in_a_worktree_commits_on_its_own_branch() {
     fs::write(here.join(".git/hooks/post-checkout"), "#!/bin/sh\ntouch $HOME/hooked\n").unwrap();
     let mode = fs::Permissions::from_mode(0o755);
     fs::set_permissions(here.join(".git/hooks/post-checkout"), mode).unwrap();
-    // The parent's own work is not committed, and stays its own.
+    // Uncommitted changes of the parent stay outside the child's worktree.
     env.write("mine.txt", "changed since\n");
     let config = fs::read(here.join(".git/config")).unwrap();
 
@@ -366,7 +367,7 @@ async fn a_child_in_a_worktree_commits_on_its_own_branch() {
     let branch = format!("pixir/{child}");
     let listed = git(&here, &["worktree", "list", "--porcelain"]);
     assert!(listed.contains(&format!("branch refs/heads/{branch}")), "{listed}");
-    assert!(listed.contains("locked a child of Pixir works here"), "{listed}");
+    assert!(listed.contains("locked in use by the Pixir child Session"), "{listed}");
 
     env.run_pixir(&["resume", &child, "commit something"]).assert_exit_code(0);
     assert_eq!(git(&here, &["log", "--format=%s", &branch]), "child\nfirst\n");
@@ -374,7 +375,7 @@ async fn a_child_in_a_worktree_commits_on_its_own_branch() {
     assert_eq!(fs::read(here.join(".git/config")).unwrap(), config, "settings are not the child's");
     assert!(!here.join(".git/hooks/post-commit").exists());
 
-    // It is dirty: nobody deletes it.
+    // A dirty child Workspace is not deleted.
     let kept = family.child_factory.close(&here, &child).await.unwrap();
     assert_eq!(kept, "kept with 2 changes");
     let changes = env.run_pixir(&["changes", &child]).assert_exit_code(0);
@@ -388,7 +389,7 @@ async fn a_child_in_a_worktree_commits_on_its_own_branch() {
     assert!(!folder.exists());
     assert_eq!(git(&here, &["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);
 
-    // One that did nothing leaves nothing.
+    // A child without changes leaves no folder.
     let (idle, folder) = family.child("worktree").await;
     assert_eq!(family.child_factory.close(&here, &idle).await.unwrap(), "removed");
     assert!(!folder.exists());
@@ -466,7 +467,7 @@ async fn an_annex_whose_session_was_deleted_is_collected_unless_it_is_dirty() {
     assert!(said.contains("not committed"), "{said}");
     assert_eq!(fs::read_to_string(tree.join("a.txt")).unwrap(), "y\n", "never dirty-deleted");
     assert!(living.exists() && !copied.exists());
-    // The same through the command, and what living children began with is spared.
+    // `pixir gc` also keeps the snapshots of living children.
     let looked = family.env.run_pixir(&["gc", "--json"]).assert_exit_code(0);
     let looked: Value = serde_json::from_str(&looked.out).unwrap();
     let kinds: Vec<&Value> = looked["output"]["plans"]
@@ -522,8 +523,9 @@ async fn killed_in_the_middle_of_a_merge_it_is_taken_back_and_can_be_done_again(
     let before = file_states(&here);
     let mut states = 0;
     loop {
-        // The nth time that the Workspace looks different is the last that this process sees.
-        let (mut last, mut seen) = (before.clone(), 0);
+        // The process is killed at the nth change of the Workspace.
+        let mut last = before.clone();
+        let mut seen = 0;
         let is_here = || {
             let now = file_states(&here);
             seen += usize::from(now != last);
@@ -542,7 +544,7 @@ async fn killed_in_the_middle_of_a_merge_it_is_taken_back_and_can_be_done_again(
         let again = family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
         let journal = format!(".pixir/sessions/{}/snapshots/merge.json", family.parent);
         assert!(!here.join(journal).exists(), "state {states}");
-        // Killed after its last step, there may be nothing more to do; before, it begins anew.
+        // After its last step the merge is complete; before that, the next run rolls it back.
         assert!(again.err.contains("was interrupted and rolled back"), "{}", again.err);
         assert_eq!(again.out.lines().last(), Some("merged"), "state {states}: {}", again.out);
         assert_eq!(

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::support::leaks;
 use super::support::test_env::{DEADLINE, PIXIR, TestEnv};
 
-/// What a run left behind.
+/// Exit code and output of a run.
 struct CliOutput {
     code: Option<i32>,
     out: String,
@@ -65,8 +65,8 @@ fn ran(command: &mut Command) -> CliOutput {
 #[must_use = "a run is looked at, or its exit code is"]
 fn finish(child: Child) -> CliOutput {
     let output = child.wait_with_output().unwrap();
-    let (out, err) =
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let out = String::from_utf8(output.stdout).unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
     leaks::check_stream(&out);
     leaks::check_stream(&err);
     CliOutput { code: output.status.code(), out, err }
@@ -76,7 +76,7 @@ fn finish(child: Child) -> CliOutput {
 #[must_use = "a run is looked at, or its exit code is"]
 fn run_with_input(command: &mut Command, input: &[u8]) -> CliOutput {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-    // A run that refuses its arguments does not read; that is not this test's failure.
+    // A run that refuses its arguments does not read stdin.
     child.stdin.take().unwrap().write_all(input).ok();
     finish(child)
 }
@@ -281,7 +281,8 @@ async fn a_session_open_elsewhere_is_busy_and_says_where() {
     let env = TestEnv::with_replies([Reply::new().text("half").stalls()]).await;
     let child = pixir(&env, &["go on"]).spawn().unwrap();
     asked(&env, 1).await;
-    let (id, pid) = (only_id(&env), child.id());
+    let id = only_id(&env);
+    let pid = child.id();
     let run = ran(&mut pixir(&env, &["resume", &id, "me too"])).assert_exit_code(5);
     assert!(run.err.contains(&pid.to_string()), "{}", run.err);
     ran(&mut pixir(&env, &["sessions", "delete", &id])).assert_exit_code(5);
@@ -321,7 +322,8 @@ async fn sessions_are_found_from_elsewhere_and_deleted_by_name() {
 async fn a_changed_log_is_found_and_repaired_as_a_copy() {
     let env = TestEnv::with_replies([Reply::says("the truth"), Reply::says("on")]).await;
     ran(&mut pixir(&env, &["what", "is"])).assert_exit_code(0);
-    let (log, id) = (only_log(&env), only_id(&env));
+    let log = only_log(&env);
+    let id = only_id(&env);
     ran(&mut pixir(&env, &["verify", &id])).assert_exit_code(0);
     let forged = std::fs::read_to_string(&log).unwrap().replace("the truth", "the fruit");
     std::fs::write(&log, &forged).unwrap();
@@ -380,7 +382,7 @@ async fn endings_have_their_exit_codes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_takes_no_more_ends_the_run_with_its_own_code() {
     let env = TestEnv::with_replies([Reply::says("never asked")]).await;
-    // Room for the first line and not for the second: writes beyond it fail as on a full disk.
+    // The limit fits the first line of the Log only: later writes fail as on a full disk.
     let script = format!("trap '' XFSZ; ulimit -f 1; exec {PIXIR} hello there");
     let command = pixir(&env, &[]);
     let mut shell = Command::new("sh");

@@ -1,4 +1,4 @@
-//! `pixir config`: the origin of settings, and changes that keep everything else.
+//! `pixir config`: the origin of settings, and changes that keep the rest of the file.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -106,7 +106,7 @@ fn a_change_keeps_everything_else_in_the_file_and_its_order() {
         r#"{"zeta": null, "model": "m", "retry": {"cap_ms": 9}, "prices": {"m": {"input": 1, "output": 2}}, "sandbox": "off"}"#,
     );
     fs::set_permissions(env.file(), fs::Permissions::from_mode(0o644)).unwrap();
-    // `zeta` is a mistake of before: it is told, and does not stand in the way.
+    // The unknown key `zeta` was there before: it is reported and does not block the change.
     let run = env.run(&["set", "retry.base_ms", "5"]);
     assert_eq!(run.code, Some(0), "{}", run.err);
     assert!(run.err.contains("still to be corrected") && run.err.contains("zeta"), "{}", run.err);
@@ -218,7 +218,7 @@ fn a_link_that_leads_nowhere_yet_is_written_through_or_refused() {
     let env = ConfigEnv::new();
     let folder = env.folder.path().join("dotfiles");
     fs::create_dir(&folder).unwrap();
-    // Two links in a row, the second relative, as tools for dotfiles make them.
+    // A chain of two links, the second relative, as dotfile managers make it.
     symlink("pixir.json", folder.join("link.json")).unwrap();
     symlink(folder.join("link.json"), env.file()).unwrap();
     assert_eq!(env.run(&["set", "effort", "high"]).code, Some(0));

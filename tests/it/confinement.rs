@@ -1,5 +1,5 @@
-//! Confinement: paths that try to leave, and links that change while they are followed. Whatever
-//! the file tools are told, nothing outside the Workspace is read or touched.
+//! Confinement: paths that lead out of the Workspace, and links that change while they are followed. No path
+//! given to the file tools reads or changes anything outside the Workspace.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::support::TestEnv;
 use crate::support::torture::{self, SuiteSize};
 
-/// What stands in every file outside.
+/// The content of every file outside.
 const OUTSIDE: &str = "belongs to somebody else";
 
 struct ConfinementEnv {
@@ -25,7 +25,7 @@ struct ConfinementEnv {
 }
 
 impl ConfinementEnv {
-    /// A Workspace `app`, its look-alike `app_evil`, and a folder of somebody else.
+    /// A Workspace `app`, its look-alike `app_evil`, and a foreign folder `secret`.
     fn new() -> Self {
         let outer = tempfile::tempdir().unwrap();
         for folder in ["app/real", "app/.pixir/sessions", "app_evil", "secret", "app/sub"] {
@@ -53,7 +53,7 @@ impl ConfinementEnv {
         self.outer.path().canonicalize().unwrap().join("app")
     }
 
-    /// Everything outside the Workspace and in Pixir's own state, with times and inodes.
+    /// All files outside the Workspace and in Pixir's own state, with times and inodes.
     fn outside_state(&self) -> Vec<(PathBuf, u64, i64, i64, String)> {
         let mut found = Vec::new();
         let folders = ["app_evil", "secret", "app/.pixir", ""];
@@ -62,7 +62,8 @@ impl ConfinementEnv {
             for path in names.filter(|path| !path.ends_with("app")) {
                 let about = fs::symlink_metadata(&path).unwrap();
                 let text = fs::read_to_string(&path).unwrap_or_default();
-                let (mtime, ctime) = (about.mtime_nsec(), about.ctime_nsec());
+                let mtime = about.mtime_nsec();
+                let ctime = about.ctime_nsec();
                 found.push((path, about.ino(), mtime, ctime, text));
             }
         }
@@ -81,7 +82,7 @@ impl ConfinementEnv {
     }
 }
 
-/// Every way in which the tools can be told a path.
+/// Tool calls that take a path, in every form.
 fn calls(path: &str) -> Vec<(&'static str, Value)> {
     let wrapped = |body: String| {
         ("apply_patch", json!({"patch": format!("*** Begin Patch\n{body}*** End Patch")}))
@@ -104,7 +105,7 @@ fn calls(path: &str) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Whether a call only looks; Pixir's own state may be looked at.
+/// Whether a tool only reads; Pixir's own state may be read.
 fn only_looks(tool: &str) -> bool {
     matches!(tool, "read" | "list" | "grep" | "glob")
 }
@@ -112,7 +113,8 @@ fn only_looks(tool: &str) -> bool {
 #[tokio::test]
 async fn no_spelling_of_a_path_leads_out() {
     let place = ConfinementEnv::new();
-    let (root, app) = (place.root(), place.root().parent().unwrap().to_owned());
+    let root = place.root();
+    let app = place.root().parent().unwrap().to_owned();
     let link = |aim: &Path, name: &str| symlink(aim, root.join(name)).unwrap();
     link(Path::new("../secret/f"), "link");
     link(&app.join("secret/f"), "absolute");
@@ -164,12 +166,13 @@ async fn no_spelling_of_a_path_leads_out() {
     link(Path::new(".pixir"), "state");
     link(Path::new(".pixir/f"), "statefile");
     let before = place.outside_state();
-    let (mut tried, mut refused) = (0, 0);
+    let mut tried = 0;
+    let mut refused = 0;
     for (path, is_out) in
         out.iter().map(|path| (path.as_str(), true)).chain(state.map(|path| (path, false)))
     {
         for (tool, args) in calls(path) {
-            // Own state may be read; what stands there is no secret of somebody else.
+            // Pixir's own state may be read.
             if !is_out && only_looks(tool) {
                 continue;
             }
@@ -177,7 +180,7 @@ async fn no_spelling_of_a_path_leads_out() {
             let Some(answer) = place.call(tool, args).await else { continue };
             tried += 1;
             refused += usize::from(answer.is_err());
-            // Tools that search may find nothing instead, as long as they tell nothing.
+            // Search tools may find nothing instead of failing.
             let may_find_nothing = only_looks(tool) && tool != "read";
             assert!(answer.is_err() || may_find_nothing, "{tool} {said}: {answer:?}");
         }
@@ -191,18 +194,18 @@ async fn no_spelling_of_a_path_leads_out() {
     ));
 }
 
-/// Swaps links, files and folders for ways out, as often as asked.
+/// Swaps links, files and folders with links that lead out, `swaps` times.
 fn swap(root: &Path, swaps: usize, done: &AtomicBool) {
     let at = |name: &str| root.join(name);
     for round in 0..swaps.div_ceil(4) {
         let is_evil = round % 2 == 0;
-        // A link to a folder, replaced by one that leads out.
+        // A link to a folder is replaced by one that leads out.
         symlink(if is_evil { "../secret" } else { "real" }, at("next")).unwrap();
         fs::rename(at("next"), at("door")).unwrap();
         // A link to a file.
         symlink(if is_evil { "../secret/f" } else { "real/f" }, at("next")).unwrap();
         fs::rename(at("next"), at("window")).unwrap();
-        // A folder that is a link the next moment, and the same once more, deeper down.
+        // A folder is exchanged with a link, at the top and one level below.
         renameat_with(CWD, at("room"), CWD, at("trap"), RenameFlags::EXCHANGE).unwrap();
         renameat_with(CWD, at("deep/er"), CWD, at("deep/trap"), RenameFlags::EXCHANGE).unwrap();
     }
@@ -211,8 +214,9 @@ fn swap(root: &Path, swaps: usize, done: &AtomicBool) {
 
 #[test]
 fn a_thread_that_swaps_links_lets_nothing_out() {
-    let (swaps, seed, began) =
-        (SuiteSize::from_environment().choose(20_000, 200_000), torture::seed(), Instant::now());
+    let swaps = SuiteSize::from_environment().choose(20_000, 200_000);
+    let seed = torture::seed();
+    let began = Instant::now();
     let place = ConfinementEnv::new();
     let root = place.root();
     for folder in ["room", "deep/er"] {
@@ -229,7 +233,8 @@ fn a_thread_that_swaps_links_lets_nothing_out() {
     let doors =
         ["door/f", "window", "room/f", "deep/er/f", "door/new", "room/new/x", "door/a", "trap/f"];
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mut calls_made, mut carried_out) = (0, 0);
+    let mut calls_made = 0;
+    let mut carried_out = 0;
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| swap(&root, swaps, &done));
@@ -240,7 +245,7 @@ fn a_thread_that_swaps_links_lets_nothing_out() {
             let answer = runtime.block_on(place.call(tool, args));
             calls_made += usize::from(answer.is_some());
             carried_out += usize::from(answer.is_some_and(|answer| answer.is_ok()));
-            // What a patch took away is laid out again, where nobody swaps anything.
+            // Files removed by a patch are restored; these are not swapped.
             for file in ["real/f", "real/a"].map(|file| root.join(file)) {
                 if !file.exists() {
                     fs::write(file, "inside\n").unwrap();

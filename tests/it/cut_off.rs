@@ -1,5 +1,5 @@
-//! Kills during a token renewal: the store is the old one or the new one, and what comes
-//! next either works or says clearly what to do.
+//! Kills during a token renewal: the store is the old one or the new one, and the next run
+//! works or says what to do.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use super::support::sign_in_env::SignInEnv;
 use super::support::test_env::PIXIR;
 use super::support::{leaks, syscall_tracer};
 
-/// What can be seen from outside.
+/// The draft of the token store, as seen on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DraftState {
     None,
     /// Space is allocated, and the tokens are not written yet.
     Blank,
-    /// Some of what came is in it.
+    /// A part of the new tokens is written.
     Half,
     Whole,
 }
@@ -24,12 +24,12 @@ enum DraftState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct StoreState {
     draft: DraftState,
-    /// The issuer has spent the old refresh token.
+    /// The issuer has already exchanged the old refresh token.
     is_rotated: bool,
     is_stored: bool,
 }
 
-/// What the next run does.
+/// The expected behaviour of the next run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterKill {
     Works,
@@ -86,7 +86,7 @@ async fn killed_at(
             assert_eq!((counts.refreshes, counts.reuses), (1, 0), "{name}: {left:?}");
         }
         AfterKill::AsksToSignIn => {
-            // Said as often as it is asked, and the store stays.
+            // The error is repeated, and the store is not changed.
             for _ in 0..2 {
                 let run = env.run(&["hello", "again"]).assert_exit_code(4);
                 assert!(run.err.contains("sign in again with `pixir login`"), "{}", run.err);
@@ -140,7 +140,7 @@ async fn a_sign_out_also_forgets_what_a_killed_renewal_left() {
     std::fs::write(&draft, env.issuer.sign_in(3600).to_string()).unwrap();
     let _ = env.run(&["logout"]).assert_exit_code(0);
     assert!(!env.auth_file().exists() && !draft.exists());
-    // Also when nothing else is there to forget.
+    // The draft is removed even if there is no store.
     std::fs::write(&draft, env.issuer.sign_in(3600).to_string()).unwrap();
     let _ = env.run(&["logout"]).assert_exit_code(0);
     assert!(!draft.exists());

@@ -1,4 +1,4 @@
-//! Damage: every cut of a Log's end and flips all over it are reported, survived and repaired.
+//! Damage: cuts at every byte of a Log's end and bit flips all over it are reported, survived and repaired.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -16,13 +16,13 @@ use crate::support::TestEnv;
 use crate::support::test_env::send_and_finish;
 use crate::support::torture::{self, SuiteSize};
 
-/// How much of the Log's end is cut at every byte.
+/// The part of the Log's end in which every byte is cut.
 const CUT_BYTES: usize = 20 * 1024;
 
-/// What the model answers when a damaged Session is resumed.
+/// The model's answer in a resumed Session.
 const RESUMED: &str = "I know where we were.";
 
-/// A Log that was made by real Turns, and what an independent reader finds in it.
+/// A Log made by real Turns, and its lines as an independent reader parses them.
 struct RealLog {
     id: SessionId,
     bytes: Vec<u8>,
@@ -30,7 +30,7 @@ struct RealLog {
 }
 
 struct RealLine {
-    /// Behind its newline.
+    /// Offset after the newline.
     end: usize,
     event: Value,
 }
@@ -65,7 +65,8 @@ impl RealLog {
 
     /// How many Turns the first lines hold, and the seq and calls of the one they leave open.
     fn turns(&self, count: usize) -> (usize, Option<(u64, Vec<String>)>) {
-        let (mut turns, mut open) = (0, None);
+        let mut turns = 0;
+        let mut open = None;
         for RealLine { event, .. } in &self.lines[..count] {
             let data = &event["data"];
             let call_id = || data["call_id"].as_str().unwrap().to_owned();
@@ -85,7 +86,7 @@ impl RealLog {
     }
 }
 
-/// The model of all these stories: what the user says decides what it does.
+/// The scripted model of this file; the user's text selects the reply.
 fn reply(request: &ReceivedRequest) -> Reply {
     let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
     let step = request.outputs().len();
@@ -114,10 +115,10 @@ fn reply(request: &ReceivedRequest) -> Reply {
     }
 }
 
-/// One thing done to the Log.
+/// One damage to the Log.
 #[derive(Debug, Clone, Copy)]
 enum LogDamage {
-    /// Only so many bytes are left.
+    /// The Log is cut to this many bytes.
     Cut(usize),
     Flip {
         place: usize,
@@ -167,7 +168,7 @@ fn places(breaks: &[LogBreak]) -> Vec<(&'static str, u64)> {
     breaks.iter().map(|found| (found.kind, found.line)).collect()
 }
 
-/// What must be said about a Log that ends at `cut`.
+/// Checks the verification of a Log that ends at `cut`.
 #[track_caller]
 fn check_cut(log: &RealLog, cut: usize, seen: &Verification) {
     let whole = log.lines.partition_point(|line| line.end <= cut);
@@ -183,20 +184,20 @@ fn check_cut(log: &RealLog, cut: usize, seen: &Verification) {
         assert_eq!(told_open, open, "cut {cut}");
         assert_eq!(seen.open_turn.as_ref().map_or(turns, |open| open.number), turns);
     } else {
-        // Only the newline is missing, or more than that.
+        // A line without its newline is torn; a shorter one cannot be read.
         let kind = if cut + 1 == log.lines[whole].end { "torn_tail" } else { "unreadable_line" };
         let torn = (kind, whole as u64 + 1, start as u64, (cut - start) as u64);
         assert_eq!((seen.ok, told), (false, vec![torn]), "cut {cut}");
     }
 }
 
-/// What must be said about a Log with one wrong bit.
+/// Checks the verification of a Log with one flipped bit.
 #[track_caller]
 fn check_flip(log: &RealLog, damage: LogDamage, seen: &Verification) {
     let LogDamage::Flip { place, .. } = damage else { panic!("{damage:?}") };
     let line = log.line_of(place);
     assert!(!seen.ok, "{damage:?} in line {line} is not reported");
-    // A first line that lost its proof looks like the first Pixir's; the second line tells.
+    // A first line without proof is valid in Logs of the first Pixir; the second line shows the damage.
     let expected = if line == 1 { 1..=2 } else { line..=line };
     let is_named = seen.breaks.iter().any(|found| expected.contains(&found.line));
     assert!(is_named, "{damage:?} in line {line}: {:?}", seen.breaks);
@@ -206,7 +207,7 @@ fn check_flip(log: &RealLog, damage: LogDamage, seen: &Verification) {
 fn cuts(log: &RealLog, size: SuiteSize, random: &mut fastrand::Rng) -> Vec<usize> {
     let first = log.bytes.len() - CUT_BYTES;
     let ends = log.lines.iter().map(|line| line.end).filter(|end| *end > first);
-    // Boundaries are few and matter most: every sample has them all, and their neighbours.
+    // Every sample has all line boundaries and their neighbours, because they are few and matter most.
     let mut cuts: Vec<usize> = match size {
         SuiteSize::Full => (first..log.bytes.len()).collect(),
         SuiteSize::Sample => {
@@ -225,7 +226,7 @@ fn flips(log: &RealLog, count: usize, random: &mut fastrand::Rng) -> Vec<LogDama
     let flip = |place, bit| LogDamage::Flip { place, bit };
     let mut flips: Vec<LogDamage> =
         (0..count).map(|_| flip(random.usize(0..log.bytes.len()), random.u8(0..8))).collect();
-    // Newlines hold everything together, and proofs stand before them.
+    // Flips in each newline, and in the proof before it.
     for line in &log.lines {
         flips.push(flip(line.end - 1, random.u8(0..8)));
         flips.push(flip(line.end - 2 - random.usize(0..24), random.u8(0..8)));
@@ -233,7 +234,7 @@ fn flips(log: &RealLog, count: usize, random: &mut fastrand::Rng) -> Vec<LogDama
     flips
 }
 
-/// Cuts and flips one after the other, on two threads with a file each.
+/// Verifies all cuts and flips, on two threads per kind with a file each.
 fn verify_all(log: &RealLog, cuts: &[usize], flips: &[LogDamage]) {
     let share = |count: usize| count.div_ceil(2).max(1);
     std::thread::scope(|scope| {
@@ -272,7 +273,7 @@ async fn open(env: &TestEnv, scratch: &ScratchWorkspace, id: &SessionId) -> Conv
         .unwrap()
 }
 
-/// The damaged Log opens, takes one more Turn, and is afterwards no worse than it was.
+/// Resumes the damaged Log and runs one Turn; checks that there is no new damage.
 async fn resume(env: &TestEnv, log: &RealLog, damage: LogDamage) {
     let damaged = damage.apply(&log.bytes);
     let scratch = ScratchWorkspace::with_log(log, &damaged);
@@ -290,7 +291,8 @@ async fn resume(env: &TestEnv, log: &RealLog, damage: LogDamage) {
     assert!(history.turns().open.is_none(), "{damage:?}");
     let after = verify_log(scratch.workspace(), &log.id).unwrap();
     assert!(after.open_turn.is_none(), "{damage:?}");
-    let (known, left) = (places(&before.breaks), places(&after.breaks));
+    let known = places(&before.breaks);
+    let left = places(&after.breaks);
     let news: Vec<_> = left.iter().filter(|found| !known.contains(found)).collect();
     assert!(news.is_empty(), "{damage:?} left {news:?}");
     let bytes = fs::read(&scratch.path).unwrap();
@@ -302,7 +304,7 @@ async fn resume(env: &TestEnv, log: &RealLog, damage: LogDamage) {
     }
 }
 
-/// A cleaned copy holds, and the damaged original is as it was.
+/// Repairs into a copy; checks that the copy verifies and the original is unchanged.
 async fn repair_copy(env: &TestEnv, log: &RealLog, damage: LogDamage) {
     let damaged = damage.apply(&log.bytes);
     let scratch = ScratchWorkspace::with_log(log, &damaged);
@@ -320,7 +322,9 @@ async fn repair_copy(env: &TestEnv, log: &RealLog, damage: LogDamage) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_cut_and_every_flip_is_reported_survived_and_repaired() {
-    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
+    let size = SuiteSize::from_environment();
+    let seed = torture::seed();
+    let began = Instant::now();
     let mut random = fastrand::Rng::with_seed(seed);
     let log = RealLog::make().await;
     assert!(log.bytes.len() >= 30 * 1024, "{} bytes", log.bytes.len());
@@ -331,7 +335,7 @@ async fn every_cut_and_every_flip_is_reported_survived_and_repaired() {
     let mut resumes: Vec<LogDamage> = (0..size.choose(10, 100))
         .map(|_| LogDamage::Cut(cuts[random.usize(0..cuts.len())]))
         .collect();
-    // Some cuts at boundaries: their Turns are open and nothing else is wrong.
+    // Some cuts at line boundaries leave an open Turn as the only problem.
     resumes.extend((0..size.choose(4, 20)).map(|_| {
         let line = &log.lines[random.usize(1..log.lines.len())];
         LogDamage::Cut(line.end - random.usize(0..2))

@@ -1,4 +1,4 @@
-//! Documentation pages, checked against the program: the command reference is written here.
+//! Documentation pages, checked against the program; `docs/cli.md` and `docs/config.md` are generated here.
 
 use std::fmt::Write;
 use std::fs;
@@ -49,14 +49,14 @@ fn keep(name: &str, text: &str) {
     }
 }
 
-/// The fenced pieces of a page in a language.
+/// The fenced blocks of a page in a language.
 fn snippets(page: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     let fences = page.split(&fence).skip(1);
     fences.map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// Everything in a value that starts a program: its command and its arguments.
+/// Command lines in a JSON value: each `command` with its arguments.
 fn starts(value: &serde_json::Value, found: &mut Vec<Vec<String>>) {
     if let Some(command) = value["command"].as_str() {
         let args = value["args"].as_array().into_iter().flatten();
@@ -86,7 +86,7 @@ fn the_settings_of_editors_can_be_copied() {
         assert_eq!(found, [["pixir", "acp"]], "{text}");
         pixir::command_grammar().try_get_matches_from(&found[0]).expect("Pixir takes it");
     }
-    // What stands in other languages starts the same, and its brackets close.
+    // Blocks in other languages start the same program, and their brackets are balanced.
     for (language, count) in [("lua", 2), ("elisp", 1)] {
         let pieces = snippets(&editors, language);
         assert_eq!(pieces.len(), count, "{language}");

@@ -1,4 +1,4 @@
-//! `pixir doctor`: what it checks, and what it reports.
+//! `pixir doctor`: its checks and its report.
 
 use std::path::Path;
 use std::process::Command;
@@ -73,7 +73,7 @@ fn what_is_wrong_is_named_with_what_to_do() {
     for id in ["config", "credential"] {
         assert_eq!(status(&envelope, id), "failed", "{id}: {envelope}");
     }
-    // Sessions are kept in the Home then.
+    // Sessions are kept in the Home in this case.
     assert_eq!(status(&envelope, "log_folder"), "warning", "{envelope}");
     for check in envelope["output"]["checks"].as_array().unwrap() {
         let says_how = check["details"]["next_actions"].is_array();
@@ -96,7 +96,8 @@ async fn online_means_that_somebody_answers() {
     let folder = tempfile::tempdir().unwrap();
     let issuer = ScriptedIssuer::start().await.unwrap();
     let server = ScriptedServer::start(ModelScript::new([])).await.unwrap();
-    let (base_url, issuer_url) = (server.base_url(), issuer.base_url());
+    let base_url = server.base_url();
+    let issuer_url = issuer.base_url();
     let variables =
         [("OPENAI_BASE_URL", base_url.as_str()), ("PIXIR_AUTH_ISSUER", issuer_url.as_str())];
     let (code, envelope, _) = doctor(folder.path(), &["--online"], &variables);
@@ -104,7 +105,7 @@ async fn online_means_that_somebody_answers() {
     assert_eq!(status(&envelope, "endpoint"), "passed");
     assert!(!envelope.to_string().contains("issuer"), "no sign-in is used there: {envelope}");
     assert_eq!(server.requests().len(), 0, "nothing was spent");
-    // Without a server of one's own and a key, a sign-in is what is missing.
+    // Without a server and a key, a sign-in is missing.
     let (code, envelope, _) = doctor(folder.path(), &["--online"], &variables[1..]);
     assert_eq!((code, status(&envelope, "issuer")), (Some(1), "passed"), "{envelope}");
     drop((server, issuer));

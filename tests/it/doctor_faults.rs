@@ -14,21 +14,21 @@ use super::support::test_env::PIXIR;
 const KEY: (&str, &str) = ("OPENAI_API_KEY", "sk-planted-key");
 const ID: &str = "20260721T101112-abcdef";
 
-/// One fault.
+/// One planted fault and the finding that `pixir doctor` must report.
 struct DoctorFault {
     name: &'static str,
-    /// Breaks something in a place that is well.
+    /// Breaks something in a sound environment.
     plant: fn(&DoctorEnv),
-    /// Variables beside those that every place has; an empty value takes one away.
+    /// Additional environment variables; an empty value removes one.
     variables: &'static [(&'static str, &'static str)],
     check: &'static str,
     kind: &'static str,
-    /// What the message or the details name: a key, a path, a variable.
+    /// A key, path or variable that the message or the details must name.
     names: &'static str,
     code: i32,
 }
 
-/// A home and a Workspace that are well.
+/// A home and a Workspace without faults.
 struct DoctorEnv {
     folder: tempfile::TempDir,
 }
@@ -94,7 +94,7 @@ fn aged(path: &Path) {
     fs::File::open(path).unwrap().set_modified(long_ago).unwrap();
 }
 
-/// The checks that are not well, the sandbox aside, which this test switches off.
+/// Checks that did not pass, except for the sandbox, which this test switches off.
 fn findings(envelope: &Value) -> Vec<Value> {
     let checks = envelope["output"]["checks"].as_array().unwrap();
     let is_wrong = |check: &&Value| check["status"] != "passed" && check["id"] != "sandbox";
@@ -513,7 +513,7 @@ fn every_planted_fault_is_named_with_its_place_and_what_to_do() {
     assert!(missed.is_empty(), "{} of {}:\n{}", missed.len(), faults.len(), missed.join("\n"));
 }
 
-/// What the doctor did not say about a fault; nothing when it said everything.
+/// The missing part of the report on a fault; `None` when it is complete.
 fn examined(fault: &DoctorFault) -> Option<String> {
     let place = DoctorEnv::new();
     (fault.plant)(&place);

@@ -1,4 +1,4 @@
-//! Every Turn ends once, with every call answered, whatever happens around it.
+//! Ends of Turns: every Turn ends exactly once, with every call answered.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::test_env::{
     listen_until, log_files, send_and_finish, subscribe_from_now, wait_for_turn_end,
 };
 
-/// One end for the one Turn, and nothing that `verify` could complain about.
+/// Checks that the Turn has one end and that the Log verifies.
 #[track_caller]
 fn is_sound(env: &TestEnv, conversation: &Conversation) {
     let transcript = env.transcript(conversation);
@@ -231,7 +231,7 @@ async fn a_model_that_only_announces_to_go_on_is_stopped() {
     is_sound(&env, &conversation);
 }
 
-/// A model that deletes the Log while it answers: what comes next cannot be made durable.
+/// Runs a Turn whose model deletes the Log while it answers, so that later Events cannot be written.
 async fn without_log(durability: LogDurability, reply: fn() -> Reply) -> (TestEnv, SessionStatus) {
     let place = std::sync::Arc::new(std::sync::OnceLock::<std::path::PathBuf>::new());
     let workspace = std::sync::Arc::clone(&place);

@@ -1,4 +1,4 @@
-//! Errors of a Provider that does not answer, as a person and a script see them.
+//! Errors of a Provider that does not answer, as shown to people and scripts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -146,7 +146,7 @@ async fn a_key_that_a_server_echoes_in_another_encoding_is_shown_and_recorded_no
     let key = "sk-test-of-the-stage";
     for form in echoed_forms(key) {
         let words = format!("the key {form} is not known");
-        // Cut in the middle of the key by the limit on what is repeated of a message.
+        // The limit on repeated error messages cuts this one in the middle of the key.
         let cut = format!("{}{form}", "x ".repeat(295));
         let replies = [
             refusal(401, &json!({"message": words, "code": form}))
@@ -163,8 +163,9 @@ async fn a_key_that_a_server_echoes_in_another_encoding_is_shown_and_recorded_no
             let (_, path) = env.session().unwrap();
             let log = std::fs::read_to_string(path).unwrap();
             let trace = env.workspace().join("../trace.log");
-            let trace = std::fs::read_to_string(trace).unwrap_or_default();
-            // Half of it would still tell too much.
+            let trace = std::fs::read_to_string(trace).unwrap();
+            assert!(!log.is_empty() && !trace.is_empty(), "{form:?}: nothing was recorded");
+            // Half of the key must not be shown either.
             let part: String = form.chars().take(form.chars().count() / 2).collect();
             let escaped = json!(part).to_string();
             for (place, text) in [
@@ -230,21 +231,22 @@ async fn an_answer_that_is_no_stream_is_named_and_asked_for_once() {
         let actions = told.envelope["error"]["details"]["next_actions"].to_string();
         assert!(actions.contains("base_url"), "{actions}");
     }
-    // An error object under status 200 keeps its own class.
+    // An error object in a response with status 200 keeps its own class.
     let told =
         run_failing_turn(refusal(200, &json!({"code": "insufficient_quota", "message": "spent"})))
             .await;
     assert_eq!((told.requests, &told.envelope["error"]["kind"]), (1, &json!("quota_exceeded")));
 }
 
-/// A server that answers every request with this head and no body; how many came.
+/// Starts a server that answers every request with this head and no body; gives its address and request count.
 fn empty_answers(head: &'static str) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let address = listener.local_addr().unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let answer = move |mut stream: std::net::TcpStream| {
-        // A connection that is opened ahead may never be used.
+        // A connection that is opened in advance may never be used.
         if !matches!(stream.read(&mut [0; 4096]), Ok(1..)) {
             return;
         }
@@ -296,7 +298,7 @@ async fn an_empty_answer_is_a_cut_stream_or_of_a_wrong_endpoint() {
 async fn a_silent_server_is_named_by_host_and_port() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // The connections stay open, and nothing is ever said.
+    // The connections stay open without an answer.
     std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
     let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([])).await;
     env.configure(&json!({"stream": {"idle_ms": 200}, "retry": {"max_attempts": 1}}));
@@ -323,7 +325,7 @@ async fn a_web_page_instead_of_a_list_of_models_is_named() {
 async fn a_connection_that_fails_names_host_and_port() {
     let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([])).await;
     env.configure(&json!({"retry": {"max_attempts": 2, "base_ms": 1, "cap_ms": 2}}));
-    // A port that was free a moment ago: nothing listens there.
+    // Nothing listens on a port that was just released.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

@@ -1,5 +1,5 @@
-//! Fidelity: every tool that changes files, on every kind of file. A change is exact or refused;
-//! nothing else in the folder is ever different.
+//! Fidelity: every tool that changes files, on every kind of file. A change is exact or refused, and
+//! nothing else in the folder changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -57,7 +57,7 @@ fn file_cases() -> Vec<FileCase> {
 }
 
 impl FileCase {
-    /// The file: five lines, of which tools name the second to the fourth.
+    /// Content of the file: five lines, of which tools name the second to the fourth.
     fn content(self, target: &str, below: &str) -> Vec<u8> {
         let (odd, mixed) = match self.encoding {
             "utf-8" | "bom" | "utf-16le" | "utf-16be" => ("caf\u{e9} \u{201c}x\u{201d}", "la\rst"),
@@ -98,7 +98,7 @@ impl FileCase {
         self.encoding.starts_with("utf-16")
     }
 
-    /// The name that the tools use.
+    /// The path that the tools are given.
     fn name(self) -> &'static str {
         match self.link {
             "inside" | "outside" | "dangling" => "link.txt",
@@ -138,21 +138,21 @@ impl FileCase {
         }
     }
 
-    /// Whether the call must be refused; the reason is the promise.
+    /// Whether the call must be refused.
     fn is_refused(self) -> bool {
         match (self.link, self.tool) {
-            // Nothing outside is touched, and a link to nowhere is not replaced. A link's name is
-            // not the file's, and what is there is not added.
+            // Files outside are not touched, and a dangling link is not replaced. Moving or deleting a link is
+            // refused, and so is adding a file that exists.
             ("outside" | "dangling", _)
             | ("inside", "move" | "delete" | "add")
             | ("hard", "add") => true,
-            // Wide characters cannot be matched.
+            // Text in UTF-16 cannot be matched.
             (_, "edit" | "multi-edit" | "update" | "move") => self.is_wide(),
             _ => false,
         }
     }
 
-    /// The file afterwards.
+    /// Content of the file after the change.
     fn changed(self) -> Vec<u8> {
         if self.tool == "multi-edit" {
             return self.content("CHANGED two", "kept 2");
@@ -170,7 +170,7 @@ impl FileCase {
         format!("{mark}new{end}lines{last}").into_bytes()
     }
 
-    /// The folder afterwards, from what it was.
+    /// State of the folder after the change.
     fn expected(self, before: &FolderState) -> FolderState {
         let mut after = before.clone();
         match self.tool {
@@ -215,7 +215,7 @@ fn fresh_mode() -> u32 {
 
 type FolderState = BTreeMap<PathBuf, FileState>;
 
-/// A file or link, and what it is besides its bytes.
+/// A file or link: kind, mode, links, attributes and content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FileState {
     bytes: Vec<u8>,
@@ -237,7 +237,8 @@ fn read_folder_state(folder: &Path) -> FolderState {
             }
             let link = fs::read_link(&path).ok();
             let bytes = if link.is_some() { Vec::new() } else { fs::read(&path).unwrap() };
-            let (mode, names) = (about.mode() & 0o7777, about.nlink());
+            let mode = about.mode() & 0o7777;
+            let names = about.nlink();
             let name = path.strip_prefix(folder).unwrap().to_owned();
             state.insert(name, FileState { bytes, mode, names, link });
         }
@@ -246,7 +247,8 @@ fn read_folder_state(folder: &Path) -> FolderState {
 }
 
 fn lay_out(cell: FileCase, folder: &Path) {
-    let (workspace, outside) = (folder.join("ws"), folder.join("out"));
+    let workspace = folder.join("ws");
+    let outside = folder.join("out");
     fs::create_dir_all(&workspace).unwrap();
     fs::create_dir_all(&outside).unwrap();
     let content = cell.content("TARGET one", "keep too");
@@ -265,7 +267,7 @@ fn lay_out(cell: FileCase, folder: &Path) {
     }
 }
 
-/// Tries one cell, and says whether the change was made.
+/// Runs one case; gives whether the change was made.
 fn try_cell(cell: FileCase, runtime: &tokio::runtime::Runtime) -> bool {
     let folder = tempfile::tempdir().unwrap();
     lay_out(cell, folder.path());
@@ -289,7 +291,7 @@ fn try_cell(cell: FileCase, runtime: &tokio::runtime::Runtime) -> bool {
     };
     assert_eq!(after, before, "{cell:?} was refused and changed something: {report:?}");
     assert!(!folder.path().join("ws/new").exists(), "{cell:?} left a folder");
-    // Who may not write a file cannot change it either; root may.
+    // A read-only file cannot be changed, except by root.
     let is_locked = cell.mode == 0o444 && !rustix::process::geteuid().is_root();
     assert!(cell.is_refused() || is_locked, "{cell:?} was refused: {report:?}");
     false
@@ -297,7 +299,9 @@ fn try_cell(cell: FileCase, runtime: &tokio::runtime::Runtime) -> bool {
 
 #[test]
 fn every_change_is_exact_or_refused() {
-    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
+    let size = SuiteSize::from_environment();
+    let seed = torture::seed();
+    let began = Instant::now();
     let mut cells = file_cases();
     let all = cells.len();
     fastrand::Rng::with_seed(seed).shuffle(&mut cells);

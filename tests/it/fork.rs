@@ -1,4 +1,4 @@
-//! Forks: a Session that begins as another one was, and goes its own way.
+//! Forks: a Session that begins with the History of another one.
 
 use std::fs;
 use std::path::PathBuf;
@@ -32,7 +32,8 @@ async fn a_fork_knows_what_its_parent_knew_and_goes_its_own_way() {
     env.run_pixir(&["my colour is blue"]).assert_exit_code(0);
     env.run_pixir(&["resume", "--last", "paint it red"]).assert_exit_code(0);
     let parent_log = newest_log(&env.workspace());
-    let (parent, before) = (id_of(&parent_log), fs::read(&parent_log).unwrap());
+    let parent = id_of(&parent_log);
+    let before = fs::read(&parent_log).unwrap();
 
     let looked = forked(&env, &[&parent, "--at", "1", "--dry-run"]);
     assert_eq!(
@@ -78,7 +79,7 @@ async fn a_fork_of_a_fork_has_the_same_root_and_can_be_taken_back() {
     env.run_pixir(&["undo", "--yes", grandchild, "--force"]).assert_exit_code(0);
     assert_eq!(env.read("a.txt"), "old\n");
 
-    // The family, drawn.
+    // `pixir tree` draws parent and child.
     let drawn = env.run_pixir(&["tree", &child]).assert_exit_code(0).out;
     let lines: Vec<&str> = drawn.lines().collect();
     assert!(lines[0].starts_with(&parent), "{drawn}");
@@ -112,7 +113,7 @@ async fn what_no_longer_counts_or_is_not_there_is_not_forked() {
     ] {
         env.run_pixir(&args).assert_exit_code(code);
     }
-    // In the middle of a Turn: it gets an end.
+    // A fork in the middle of a Turn records an end of that Turn.
     let child = forked(&env, &[&parent, "--to-seq", "1"]);
     env.run_pixir(&["verify", child["session_id"].as_str().unwrap()]).assert_exit_code(0);
     let left: Vec<_> = fs::read_dir(env.workspace().join(".pixir/sessions"))

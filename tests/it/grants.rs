@@ -1,4 +1,4 @@
-//! Lasting grants: which options a prefix covers, and what a script says.
+//! Lasting grants: the options that a prefix covers, and the binding of a grant to a script's content.
 
 use pixir::scripted::{ModelScript, Reply};
 use pixir::{PermissionAnswer, PermissionMode, PermissionRequest};
@@ -70,8 +70,8 @@ async fn a_prefix_covers_no_other_command_and_no_option_that_is_not_known() {
     }
 }
 
-/// Runs a command that is granted by `answer`, changes a file, and says whether the command is
-/// asked about again, first unchanged and then changed.
+/// Runs a command that is granted by `answer`, changes a file, and counts the questions about the same command,
+/// first with the file unchanged and then changed.
 async fn asked_again(command: &str, file: &str, answer: PermissionAnswer) -> (usize, usize) {
     let env = TestEnv::with_script(running(&[command])).await.in_ask_mode();
     if let Some(folder) = std::path::Path::new(file).parent() {
@@ -107,7 +107,7 @@ async fn a_grant_for_a_script_covers_its_content() {
             assert_eq!(asked_again(command, file, answer).await, (0, 1), "{command} {answer:?}");
         }
     }
-    // What a command reads is no script.
+    // A file that a command only reads is not a script.
     let data = asked_again("cp data.txt copy.txt", "data.txt", PermissionAnswer::Session).await;
     assert_eq!(data, (0, 0));
 }
@@ -135,7 +135,7 @@ async fn a_script_with_an_odd_name_is_bound_to_its_content() {
             "{command}"
         );
     }
-    // What a test runner or a compiler is given is what people edit.
+    // Input of a test runner or compiler is edited all the time, so the grant is not bound to it.
     let data = asked_again("pytest tests/x.py", "tests/x.py", PermissionAnswer::Session).await;
     assert_eq!(data, (0, 0));
 }
@@ -170,7 +170,7 @@ async fn a_script_that_cannot_be_bound_is_allowed_once_only() {
     std::os::unix::fs::symlink(outside.path(), env.workspace().join("outside.sh")).unwrap();
     let conversation = env.start().await;
     for _ in 0..2 {
-        // A client that sends what it was not offered gains nothing.
+        // An answer that was not offered grants nothing.
         let questions = turn_with(&conversation, "go", |_| PermissionAnswer::Project.into()).await;
         let asked: Vec<&str> =
             questions.iter().map(|asked| asked.command.as_ref().unwrap().text.as_str()).collect();
@@ -210,7 +210,7 @@ async fn a_stored_grant_for_a_script_without_its_content_is_asked_again() {
     let env = TestEnv::with_script(running(&["sh run.sh", "touch plain"])).await.in_ask_mode();
     env.write("run.sh", "touch made\n");
     let project = env.workspace().canonicalize().unwrap();
-    // As earlier versions kept it: tool, arguments, paths and directory.
+    // An approval in the format of earlier versions: tool, arguments, paths and directory.
     let stored = |command: &str| {
         let bound = format!(
             r#"{{"args":{{"command":"{command}"}},"directory":"{}","paths":[],"tool":"bash"}}"#,
@@ -279,7 +279,7 @@ async fn edits_are_allowed_for_a_session_and_commands_are_not() {
     assert_eq!((env.read("a.txt"), env.read("b.txt")), ("two\n".into(), "new\n".into()));
     let log = env.transcript(&conversation);
     assert_eq!(log.matches("permission_decision allow ask by session_edits").count(), 2, "{log}");
-    // Another Session asks for itself, and what a stricter mode forbids stays forbidden.
+    // The grant does not extend to another Session, or to a stricter mode.
     let other = env.start().await;
     let questions = turn_with(&other, "go", |_| PermissionAnswer::No.into()).await;
     assert_eq!(questions[0].tool, "write");

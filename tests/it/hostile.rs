@@ -1,5 +1,5 @@
-//! Hostile repositories: whatever a stranger plants, nothing starts and nothing is called that the
-//! user did not cause. The kernel's own record (strace) is the witness.
+//! Hostile repositories: planted files start no program and open no connection that the user did not
+//! cause, as recorded by strace.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -14,18 +14,18 @@ use crate::support::BinaryEnv;
 use crate::support::binary_env::{ProcessOutput, RunningProcess};
 use crate::support::torture;
 
-/// One planted repository.
+/// One hostile repository.
 struct HostileRepository {
     name: &'static str,
     plant: fn(&TrapFiles),
 }
 
-/// Where things are planted, and what would show that they worked.
+/// The folders for planted files, and the command whose effect shows that a trap worked.
 struct TrapFiles {
     work: PathBuf,
-    /// Outside of the Workspace, and never to be touched.
+    /// A folder outside the Workspace, which must not change.
     outside: PathBuf,
-    /// A command line that leaves a mark.
+    /// A command line that creates the marker file.
     spring: String,
 }
 
@@ -54,7 +54,7 @@ impl TrapFiles {
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     }
 
-    /// A repository with this config and a branch.
+    /// Makes a repository with this config and a branch.
     fn git(&self, config: &str) {
         self.write(".git/HEAD", "ref: refs/heads/main\n");
         self.write(".git/config", format!("[core]\n\trepositoryformatversion = 0\n{config}"));
@@ -412,7 +412,7 @@ const PLANTED: &[HostileRepository] = &[
     },
 ];
 
-/// A model that looks around and runs one harmless command.
+/// A model that reads a file and runs one harmless command.
 fn reply(request: &ReceivedRequest) -> Reply {
     match request.outputs().len() {
         0 => Reply::new()
@@ -422,20 +422,20 @@ fn reply(request: &ReceivedRequest) -> Reply {
     }
 }
 
-/// The program of this name in the usual PATH.
+/// The program of this name in the PATH of the test.
 fn found(name: &str) -> Option<PathBuf> {
     let usual = std::env::var_os("PATH").unwrap();
     std::env::split_paths(&usual).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// The watcher, if the kernel lets it watch.
+/// Path of strace, if it can trace here.
 fn watcher() -> Option<PathBuf> {
     let strace = found("strace")?;
     let watched = Command::new(&strace).args(["-f", "-o", "/dev/null", "true"]).output();
     watched.is_ok_and(|output| output.status.success()).then_some(strace)
 }
 
-/// Runs the binary with the kernel's record of what it started and whom it called.
+/// Runs the binary under strace; gives its output and the recorded starts and connections.
 fn watch(env: &BinaryEnv, strace: &Path, args: &[&str], path: &OsStr) -> (ProcessOutput, String) {
     let record = env.workspace().with_file_name("record");
     let mut command = Command::new(strace);
@@ -447,7 +447,7 @@ fn watch(env: &BinaryEnv, strace: &Path, args: &[&str], path: &OsStr) -> (Proces
     (ended, fs::read_to_string(&record).unwrap_or_default())
 }
 
-/// What was started or called that nobody asked for.
+/// Recorded starts and connections that neither Pixir nor its tool call explains.
 fn uncaused(record: &str, program: &str, port: &str, shell: &str) -> Vec<String> {
     let starts = |line: &str, path: &str| line.contains(&format!("execve(\"{path}\""));
     let process = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
@@ -457,7 +457,7 @@ fn uncaused(record: &str, program: &str, port: &str, shell: &str) -> Vec<String>
         if line.contains("execve") {
             return [program, "/proc/self/exe", shell].iter().any(|own| starts(line, own));
         }
-        // The shell of the tool call asks who the user is.
+        // The shell of the tool call looks up the user's name.
         let is_name_service = line.contains("AF_UNIX") && line.contains("/nscd/socket");
         (is_name_service && shells.contains(&process(line)))
             || (line.contains(&format!("htons({port})")) && line.contains("127.0.0.1"))
@@ -479,9 +479,10 @@ async fn nothing_that_is_planted_starts_a_program_or_calls_anybody() {
     };
     let usual = std::env::var("PATH").unwrap();
     let shell = found("bash").map_or("/bin/sh".to_owned(), |shell| shell.display().to_string());
-    // Folders that a careless PATH would look into first.
+    // A PATH that searches folders of the Workspace first.
     let careless = OsString::from(format!(".:bin:node_modules/.bin::{usual}"));
     let mut problems = Vec::new();
+    let mut asked = 0;
     let seed = torture::seed();
     let mut chosen: Vec<&HostileRepository> = PLANTED.iter().collect();
     fastrand::Rng::with_seed(seed).shuffle(&mut chosen);
@@ -499,7 +500,7 @@ async fn nothing_that_is_planted_starts_a_program_or_calls_anybody() {
         let program = env.program().display().to_string();
         let server = env.server.base_url();
         let port = server.rsplit(':').next().unwrap().split('/').next().unwrap().to_owned();
-        // The prompt is spelled out: nothing here may depend on what is planted.
+        // Fixed arguments, independent of the planted files.
         let runs: [&[&str]; 6] = [
             &["look", "around", "$evil"],
             &["sessions"],
@@ -530,16 +531,20 @@ async fn nothing_that_is_planted_starts_a_program_or_calls_anybody() {
             problems.push(format!("{name}: something outside was touched"));
         }
         for request in env.server.requests() {
+            asked += 1;
             if request.body_text.contains("the secret of the user") {
                 problems.push(format!("{name}: a secret left"));
             }
         }
     }
-    let (tried, all, found) = (chosen.len(), PLANTED.len(), problems.len());
+    let tried = chosen.len();
+    let all = PLANTED.len();
+    let found = problems.len();
     torture::print_summary(&format!(
         "hostile repositories: {tried} of {all}, {found} problems, seed={seed}"
     ));
     assert!(problems.is_empty(), "{problems:#?}");
+    assert!(asked >= tried, "{asked} requests in {tried} repositories");
 }
 
 fn listed(folder: &Path) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Line mode: prompts from a person on a real terminal, one per line or paste, until they leave.
+//! Line mode: prompts typed on a terminal, one per line or paste.
 
 use std::path::PathBuf;
 
@@ -10,12 +10,12 @@ use crate::support::binary_env::wait_for;
 use crate::support::terminal::TestTerminal;
 use crate::support::test_env::{DEADLINE, newest_log};
 
-/// A model that answers everything.
+/// A test environment whose model answers every prompt.
 async fn answering() -> TestEnv {
     TestEnv::with_script(ModelScript::answering(|_| Reply::says("understood"))).await
 }
 
-/// A terminal whose Pixir writes a trace, for tests that must know when it has read what was typed.
+/// A terminal whose Pixir writes a trace, which shows when Pixir has read the input.
 fn traced(env: &TestEnv, args: &[&str]) -> TestTerminal {
     let trace = trace(env);
     let args = [&["--log-file", trace.to_str().unwrap()], args].concat();
@@ -26,7 +26,7 @@ fn trace(env: &TestEnv) -> PathBuf {
     env.workspace().parent().unwrap().join("trace.log")
 }
 
-/// Waits until the trace has said something so many times.
+/// Waits until the trace contains a text this many times.
 #[track_caller]
 fn traces(env: &TestEnv, words: &str, times: usize) {
     let count = || std::fs::read_to_string(trace(env)).unwrap_or_default().matches(words).count();
@@ -247,7 +247,7 @@ async fn the_command_that_is_offered_for_a_refused_prompt_sends_it_where_it_was_
         assert!(refused.contains(&format!("prompt: {offered}\n")), "{args:?}: {refused}");
     }
     assert_eq!(env.requests().len(), 1);
-    // What is offered goes on with the Session.
+    // The command in the hint resumes the Session.
     env.run_pixir(&["resume", "--last", "--", "exit"]).assert_exit_code(0);
     env.run_pixir(&["resume", id, "--", "exit"]).assert_exit_code(0);
     assert_eq!(prompts(&env), ["hello", "exit", "exit"]);
@@ -285,7 +285,7 @@ async fn resume_shows_the_title_and_the_last_exchange() {
     .await;
     env.run_pixir(&["the title of it all"]).assert_exit_code(0);
     env.run_pixir(&["resume", "--last", "the second prompt"]).assert_exit_code(0);
-    // Without an id it is the last one.
+    // Without an id, the last Session is resumed.
     let mut terminal = TestTerminal::run(&env, &["resume"], &[]);
     terminal.wait_for_text("› ");
     terminal.wait_for_text("line 40");

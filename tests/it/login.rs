@@ -1,4 +1,4 @@
-//! Stories of signing in and out: the real binary, a home of its own, and a scripted issuer.
+//! Signing in and out with the real binary, a temporary home, and a scripted issuer.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::support::sign_in_env::{RunOutput, SignInEnv, run_command};
 
-/// A sign-in under way, read up to the line that names the page.
+/// A running sign-in, whose output was read up to the line with the URL.
 struct RunningLogin {
     child: Child,
     err: BufReader<ChildStderr>,
@@ -35,7 +35,7 @@ impl RunningLogin {
         Self { child, err, read, page }
     }
 
-    /// Plays the browser: opens the page and is sent back to where Pixir listens.
+    /// Acts as the browser: opens the page and gives the redirect URL to Pixir's listener.
     fn redirect(&self) -> String {
         let answer = get(&self.page, None);
         let line = answer.lines().find_map(|line| line.strip_prefix("location: "));
@@ -47,7 +47,7 @@ impl RunningLogin {
     }
 
     fn finish(mut self) -> RunOutput {
-        // Stdin stays open: a person who does not paste has not left.
+        // Stdin stays open, because its end would cancel the sign-in.
         let stdin = self.child.stdin.take();
         self.err.read_to_string(&mut self.read).unwrap();
         let output = self.child.wait_with_output().unwrap();
@@ -57,10 +57,10 @@ impl RunningLogin {
     }
 }
 
-/// Flags, variables, exit code, and who pays.
+/// Flags, variables, exit code, and the credential in use.
 type Row<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], i32, &'a str);
 
-/// One GET, by hand, so that the host can be a lie.
+/// Sends a GET request with an arbitrary Host header.
 pub fn get(url: &str, host: Option<&str>) -> String {
     let rest = url.strip_prefix("http://").unwrap();
     let (address, path) = rest.split_once('/').unwrap();
@@ -68,7 +68,8 @@ pub fn get(url: &str, host: Option<&str>) -> String {
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let host = host.unwrap_or(address);
     write!(socket, "GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
-    let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
+    let mut answer = Vec::new();
+    let mut chunk = [0; 4096];
     while !answer.windows(4).any(|window| window == b"\r\n\r\n") {
         let count = socket.read(&mut chunk).unwrap();
         assert_ne!(count, 0, "{}", String::from_utf8_lossy(&answer));
@@ -93,7 +94,7 @@ async fn a_browser_signs_in_and_a_turn_runs_on_the_plan() {
     let login = RunningLogin::start(&mut env.command(&["login"]));
     let back = login.redirect();
     assert!(back.starts_with("http://127.0.0.1:"), "{back}");
-    // A stranger's state, a foreign host and another path are sent away, and use nothing up.
+    // A forged state, a foreign host and another path are refused, and do not end the sign-in.
     let forged = back.replace("state=", "state=x");
     assert!(get(&forged, None).starts_with("HTTP/1.1 400"));
     assert!(get(&back, Some("evil.example")).starts_with("HTTP/1.1 421"));
@@ -163,7 +164,7 @@ async fn without_a_port_a_code_is_shown() {
     let run =
         run_command(env.command(&["login"]).env("PIXIR_LOGIN_PORTS", &both)).assert_exit_code(0);
     assert!(run.err.contains("no port") && run.err.contains("/codex/device"), "{}", run.err);
-    // With a second one free, the browser is used.
+    // If the second port is free, the browser is used.
     let second = format!("{},0", port(&one));
     let login = RunningLogin::start(env.command(&["login"]).env("PIXIR_LOGIN_PORTS", second));
     let back = login.redirect();
@@ -306,7 +307,8 @@ async fn the_subscriptions_route_takes_no_field_too_many() {
         let rest = url.strip_prefix("http://").unwrap().to_owned();
         let (address, path) = rest.split_once('/').unwrap();
         let mut socket = TcpStream::connect(address).unwrap();
-        let (bearer, body) = (auth["access_token"].as_str().unwrap(), body.to_string());
+        let bearer = auth["access_token"].as_str().unwrap();
+        let body = body.to_string();
         write!(
             socket,
             "POST /{path}/responses HTTP/1.1\r\nauthorization: Bearer {bearer}\r\n\

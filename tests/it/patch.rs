@@ -49,8 +49,11 @@ async fn a_patch_that_does_not_fit_is_sent_again_and_changes_all_files() {
     "#);
 }
 
-/// Files that are there before; as many are added.
+/// Number of files before the patch; the patch adds as many.
 const FILES: usize = 16;
+
+/// Number of files that the patch moves.
+const MOVED: usize = FILES / 8;
 
 /// What a file holds before and after; large enough that half of it would show.
 fn content(file: usize, version: &str) -> String {
@@ -93,7 +96,8 @@ fn count_new(folder: &Path) -> usize {
         let name = format!("{file}.txt");
         let here = fs::read_to_string(folder.join(&name)).ok();
         let moved = fs::read_to_string(folder.join("moved").join(&name)).ok();
-        let (old, changed) = (content(file, "old"), content(file, "new"));
+        let old = content(file, "old");
+        let changed = content(file, "new");
         let is_new = match file % 8 {
             6 => here.is_none(),
             7 => here.is_none() && moved.is_some(),
@@ -141,16 +145,20 @@ fn kill_at(binary_env: &BinaryEnv, point: PatchKillPoint) {
     }
 }
 
+fn has_strace() -> bool {
+    Command::new("strace").arg("-V").output().is_ok()
+}
+
 /// Every rename and every removal that the patch makes, and some moments before them.
 fn kill_points(random: &mut fastrand::Rng) -> Vec<PatchKillPoint> {
     let later = |random: &mut fastrand::Rng| {
         PatchKillPoint::Later(Duration::from_micros(random.u64(0..60_000)))
     };
     let mut points: Vec<PatchKillPoint> = (0..16).map(|_| later(random)).collect();
-    let has_strace = Command::new("strace").arg("-V").output().is_ok();
-    let moved = FILES / 8;
+    let has_strace = has_strace();
     // Every new name and every old file takes one rename, and every old file one removal.
-    let (renames, removals) = (FILES + moved + FILES, FILES);
+    let renames = FILES + MOVED + FILES;
+    let removals = FILES;
     let exact = (1..=renames)
         .map(|number| PatchKillPoint::Call("renameat2", number))
         .chain((1..=removals).map(|number| PatchKillPoint::Call("unlinkat", number)));
@@ -160,12 +168,18 @@ fn kill_points(random: &mut fastrand::Rng) -> Vec<PatchKillPoint> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_kill_in_the_middle_of_a_patch_leaves_each_file_old_or_new() {
-    let (seed, began) = (torture::seed(), Instant::now());
+    let seed = torture::seed();
+    let began = Instant::now();
     let mut random = fastrand::Rng::with_seed(seed);
     let mut points = kill_points(&mut random);
     random.shuffle(&mut points);
     points.truncate(SuiteSize::from_environment().choose(points.len() / 5, points.len()));
-    let (mut untouched, mut between, mut whole) = (0, 0, 0);
+    // New names come first, then the exchange of old files: this kill is in the middle of those.
+    let middle = PatchKillPoint::Call("renameat2", FILES + MOVED + FILES / 2);
+    points.extend(has_strace().then_some(middle));
+    let mut untouched = 0;
+    let mut between = 0;
+    let mut whole = 0;
     for point in &points {
         let script = ModelScript::new([
             Reply::calls("apply_patch", patch(&great_patch())),
@@ -180,6 +194,7 @@ async fn a_kill_in_the_middle_of_a_patch_leaves_each_file_old_or_new() {
             _ => between += 1,
         }
     }
+    assert!(between > 0 || !has_strace(), "no kill hit the middle of a patch: {points:?}");
     torture::print_summary(&format!(
         "patch: kills={} untouched={untouched} between={between} whole={whole} torn files=0 seed={seed}, {:.1} s",
         points.len(),

@@ -143,6 +143,7 @@ async fn new_test_env() -> TestEnv {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_checkout_plants_for_the_model_shows_nothing_from_outside_and_hangs_nothing() {
     let mut wrong = Vec::new();
+    let mut planted = 0;
     for source in SOURCES {
         for planting in PLANTINGS {
             let env = new_test_env().await;
@@ -150,6 +151,7 @@ async fn what_a_checkout_plants_for_the_model_shows_nothing_from_outside_and_han
             if !plant(planting, source, &env.workspace(), outside.path()) {
                 continue;
             }
+            planted += 1;
             let name = format!("{} as {planting:?}", source.path);
             for args in [source.args, &["hello", "there"]] {
                 let what = format!("{name}: pixir {args:?}");
@@ -165,6 +167,7 @@ async fn what_a_checkout_plants_for_the_model_shows_nothing_from_outside_and_han
         }
     }
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(planted >= SOURCES.len() * (PLANTINGS.len() - 1), "only {planted} were planted");
 }
 
 /// The same files as files of the project are used, so that the story above can fail.

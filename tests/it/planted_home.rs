@@ -139,7 +139,8 @@ struct PlantedHomeEnv {
 
 impl PlantedHomeEnv {
     fn new(is_signed_in: bool) -> Self {
-        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
         for name in ["home/.pixir", "work/.pixir"] {
             fs::create_dir_all(folder.path().join(name)).unwrap();
         }
@@ -252,8 +253,11 @@ fn refusal_flaw(run: &RunOutput, name: &str) -> Option<String> {
 }
 
 /// The plants that a command refuses under this name.
-fn refused(name: &'static str) -> impl Iterator<Item = HomePlant> {
-    PLANTS.into_iter().filter(move |plant| plant.is_possible() && plant.is_refused(name))
+fn refused(name: &str) -> Vec<HomePlant> {
+    let is_refused = |plant: &HomePlant| plant.is_possible() && plant.is_refused(name);
+    let plants: Vec<HomePlant> = PLANTS.into_iter().filter(is_refused).collect();
+    assert!(!plants.is_empty(), "nothing is refused as {name}");
+    plants
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::subagents::scripted_family::{
 };
 use crate::support::TestEnv;
 use crate::support::sign_in_env::RunOutput;
+use crate::support::torture::print_summary;
 
 /// The owner of files that belong to another user.
 const ANOTHER_USER: u32 = 4_242;
@@ -185,7 +186,7 @@ async fn a_required_sandbox_makes_no_difference_to_planted_state() {
         let args = ["--sandbox", "required"];
         let probe = env.run_pixir(&[&args[..], &["look", "around"]].concat());
         if probe.err.contains("sandbox_unavailable") {
-            return;
+            return print_summary("skipped: no sandbox can be required here");
         }
         fs::remove_dir_all(env.home().join(".pixir")).unwrap();
         works_elsewhere(&env, &args, &format!("{what:?} at {place}"));
@@ -370,7 +371,7 @@ async fn an_ordinary_user_works_in_a_folder_that_cannot_be_written() {
     use std::os::unix::process::CommandExt;
     const NOBODY: u32 = 65_534;
     if !rustix::process::geteuid().is_root() {
-        return;
+        return print_summary("skipped: only root can run Pixir as an ordinary user");
     }
     let env = new_test_env().await;
     let top = env.workspace().parent().unwrap().to_owned();
@@ -384,7 +385,7 @@ async fn an_ordinary_user_works_in_a_folder_that_cannot_be_written() {
         crate::support::sign_in_env::run_command(command.uid(NOBODY).gid(NOBODY))
     };
     if run(&["--version"]).code != Some(0) {
-        return;
+        return print_summary("skipped: another user cannot run the program where it was built");
     }
     let ran = run(&["look", "around"]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
@@ -397,9 +398,12 @@ async fn an_ordinary_user_works_in_a_folder_that_cannot_be_written() {
 }
 
 fn assert_is_private(folder: &Path) {
+    let mut count = 0;
     for entry in fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap().path();
         let mode = fs::metadata(&entry).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode & 0o077, 0, "{}", entry.display());
+        count += 1;
     }
+    assert!(count > 0, "{} is empty", folder.display());
 }

@@ -31,11 +31,14 @@ fn results(env: &TestEnv) -> Vec<String> {
 
 #[track_caller]
 fn assert_secret_stays_in_files(env: &TestEnv) {
-    for log in log_files(&env.workspace()) {
+    let logs = log_files(&env.workspace());
+    let requests = env.requests();
+    assert!(!logs.is_empty() && !requests.is_empty(), "no Turn was run");
+    for log in logs {
         let log = std::fs::read_to_string(log).unwrap();
         assert!(!log.contains(SECRET), "{log}");
     }
-    for request in env.requests() {
+    for request in requests {
         assert!(!request.body_text.contains(SECRET), "{}", request.body_text);
     }
 }

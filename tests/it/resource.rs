@@ -144,7 +144,9 @@ async fn resource_view_shows_again_what_another_process_has_stored() {
     std::fs::remove_file(put(&binary_env, "shot.png", "gone")).unwrap();
 
     let id = |own: &Value| own["id"].as_str().unwrap().to_owned();
-    let (shot_id, note_id, data_id) = (id(&shot), id(&note), id(&data));
+    let shot_id = id(&shot);
+    let note_id = id(&note);
+    let data_id = id(&data);
     let view = move |request: &ReceivedRequest| match request.outputs().len() {
         0 => Reply::new()
             .call("resource_view", json!({"id": shot_id}))
@@ -332,7 +334,9 @@ async fn files_outside_that_the_user_names_and_links_that_stay_inside_are_attach
     ] {
         binary_env.run(args).expect_code(0);
     }
-    for request in binary_env.server.requests() {
+    let requests = binary_env.server.requests();
+    assert_eq!(requests.len(), 2);
+    for request in requests {
         assert!(request.body_text.contains("named outside"), "{}", request.body_text);
         assert!(request.body_text.contains("linked inside"), "{}", request.body_text);
     }

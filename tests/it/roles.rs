@@ -122,7 +122,9 @@ async fn a_role_that_stands_in_for_a_built_in_one_holds_after_a_resume() {
     plant(&folder, "worker.toml", &SCRIBE.replace("scribe", "worker"));
     env.run_pixir(&["--role", "worker", "document it"]).assert_exit_code(0);
     env.run_pixir(&["resume", "--last", "go on"]).assert_exit_code(0);
-    for request in env.requests() {
+    let requests = env.requests();
+    assert!(requests.len() >= 2, "{}", requests.len());
+    for request in requests {
         let tools = request.body["tools"].as_array().unwrap();
         let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
         assert_eq!(names, ["bash", "grep", "read"]);

@@ -180,7 +180,9 @@ fn leave_files(request: &ReceivedRequest, _: &str) -> Reply {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stops_the_turn_before_it_acts() {
-    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
+    let size = SuiteSize::from_environment();
+    let seed = torture::seed();
+    let began = Instant::now();
     let mut random = fastrand::Rng::with_seed(seed);
     let rehearsal = new_binary_env(leave_files).await;
     let length = tokio::task::block_in_place(|| {
@@ -195,6 +197,8 @@ async fn a_full_disk_stops_the_turn_before_it_acts() {
         let env = new_binary_env(leave_files).await;
         without_session += tokio::task::block_in_place(|| check_full_disk(&env, limit));
     }
+    let is_mixed = (1..count).contains(&without_session);
+    assert!(is_mixed, "{without_session} of {count} runs had no room for a Session");
     torture::print_summary(&format!(
         "full disk: limits={count} of {length} bytes, without a Session={without_session}, \
          seed={seed}, {:.1} s",
@@ -202,7 +206,7 @@ async fn a_full_disk_stops_the_turn_before_it_acts() {
     ));
 }
 
-/// Runs on a disk with so much room; says whether there was none for a Session.
+/// Runs with this limit on file sizes; gives 1 when there was no room for a Session, else 0.
 fn check_full_disk(env: &BinaryEnv, limit: u64) -> usize {
     let ended = env.start_limited(&["begin now"], limit, AtSizeLimit::Refuse).end();
     assert_eq!(ended.status.code(), Some(7), "{limit}: {ended:?}");

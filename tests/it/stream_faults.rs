@@ -257,7 +257,8 @@ async fn run_faults(faults: Vec<StreamFault>) {
     let mut failed = 0;
     let asked = Mutex::new(vec![[0, 0]; faults.len()]);
     let model = Arc::new(FaultModel { faults, asked, playing: AtomicUsize::new(0) });
-    let (replies, handshakes) = (model.clone(), model.clone());
+    let replies = model.clone();
+    let handshakes = model.clone();
     let script =
         ModelScript::answering(move |request| replies.reply(request)).refusing_sockets(move |_| {
             handshakes.faults.get(handshakes.playing.load(Ordering::Relaxed))?.refusal
@@ -325,6 +326,7 @@ async fn check(env: &TestEnv, model: &FaultModel, place: usize) {
     wait_for_turn_end(&conversation).await;
     drop(listener);
     let counts = model.asked.lock().unwrap()[place];
+    assert!(counts[0] > 0 || fault.refusal.is_some(), "{name}: the model was never asked");
     assert!(counts[0] <= MOST_REQUESTS && counts[1] <= 1, "{name}: {counts:?}");
     model.playing.store(usize::MAX, Ordering::Relaxed);
     resume(env, &harness, conversation, name).await;
@@ -352,6 +354,7 @@ async fn resume(env: &TestEnv, harness: &Harness, conversation: pixir::Conversat
 async fn play_all(what: &str, mut faults: Vec<StreamFault>) {
     let began = Instant::now();
     let count = faults.len();
+    assert!(count > 0, "no {what}");
     fastrand::Rng::with_seed(torture::seed()).shuffle(&mut faults);
     let chunks: Vec<Vec<StreamFault>> = faults.chunks(CHUNK).map(<[StreamFault]>::to_vec).collect();
     let waiting = Arc::new(Mutex::new(chunks));

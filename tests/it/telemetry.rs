@@ -153,7 +153,8 @@ fn edit(env: &TestEnv, mut stdin: ChildStdin, stdout: ChildStdout) -> Value {
 fn a_stranger_would_be_seen() {
     let stranger = TcpListener::bind("127.0.0.3:0").unwrap();
     let name_server = UdpSocket::bind("127.0.0.4:0").unwrap();
-    let (tcp, udp) = (stranger.local_addr().unwrap(), name_server.local_addr().unwrap());
+    let tcp = stranger.local_addr().unwrap();
+    let udp = name_server.local_addr().unwrap();
     let own = std::env::current_exe().unwrap();
     let line = format!(
         "{} --ignored --exact telemetry::a_program_that_calls_strangers; true",

@@ -68,7 +68,8 @@ async fn a_turn_of_many_calls_uploads_a_fifth_over_a_socket() {
     assert_eq!((sse.requests().len(), requests.len()), (CALLS + 1, CALLS + 1));
     assert!(requests.iter().skip(1).all(ReceivedRequest::is_continued));
     assert_eq!((socket.server.upgrades(), socket.server.connections()), (1, 1));
-    let (all, new) = (uploaded(&sse), uploaded(&socket));
+    let all = uploaded(&sse);
+    let new = uploaded(&socket);
     assert!(new * 5 <= all, "{new} of {all} bytes");
     torture::print_summary(&format!(
         "a Turn of {CALLS} calls uploads {new} bytes over a WebSocket, {all} over SSE"

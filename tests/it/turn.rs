@@ -521,7 +521,8 @@ async fn a_session_resumes_with_its_whole_history_and_its_posture() {
     assert!(resumed.notices().is_empty(), "{:?}", resumed.notices());
     assert_eq!(send_and_finish(&resumed, "and now?").await, SessionStatus::Done);
     let requests = env.requests();
-    let (before, after) = (&requests[1], &requests[2]);
+    let before = &requests[1];
+    let after = &requests[2];
     let prefix = before.input();
     assert_eq!(&after.input()[..prefix.len()], prefix, "the replayed prefix is the same");
     assert!(after.body_text.contains("encrypted_content"));

@@ -300,7 +300,9 @@ fn calls(random: &mut fastrand::Rng) -> Vec<Reply> {
 #[tokio::test(flavor = "multi_thread")]
 async fn random_workspaces_come_back_and_go_forward_again() {
     let started = Instant::now();
-    let (seed, count) = (torture::seed(), SuiteSize::from_environment().choose(20, 200));
+    let seed = torture::seed();
+    let count = SuiteSize::from_environment().choose(20, 200);
+    let mut changed = 0;
     for number in 0..count as u64 {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_add(number));
         let turns = random.usize(1..4);
@@ -328,6 +330,7 @@ async fn random_workspaces_come_back_and_go_forward_again() {
             pictures.push(file_states(&env.workspace()));
         }
         let undone = random.usize(1..=turns);
+        changed += usize::from(pictures[turns - undone] != pictures[turns]);
         let told = env
             .run_pixir(&["undo", "--yes", "--force", "--turns", &undone.to_string()])
             .assert_exit_code(0);
@@ -336,6 +339,7 @@ async fn random_workspaces_come_back_and_go_forward_again() {
         env.run_pixir(&["redo", "--yes"]).assert_exit_code(0);
         assert_eq!(file_states(&env.workspace()), pictures[turns], "redo, {place}");
     }
+    assert!(changed * 2 > count, "only {changed} of {count} Workspaces were changed");
     let seconds = started.elapsed().as_secs_f64();
     torture::print_summary(&format!(
         "undo: {count} of 200 Workspaces came back exactly and went forward again, seed={seed}, {seconds:.1} s"

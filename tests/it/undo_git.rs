@@ -83,7 +83,8 @@ fn write_files(folder: &Path, count: usize) {
 
 /// The store of the Workspace: the bytes that were copied, and those of git that have a second name there.
 fn stored_bytes(env: &TestEnv) -> (u64, u64) {
-    let (mut copied, mut pinned) = (0, 0);
+    let mut copied = 0;
+    let mut pinned = 0;
     let mut waiting = vec![env.workspace().join(".pixir/snapshots")];
     while let Some(folder) = waiting.pop() {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -232,8 +233,10 @@ fn random_workspace(env: &TestEnv, random: &mut fastrand::Rng) -> &'static str {
 #[tokio::test(flavor = "multi_thread")]
 async fn random_repositories_come_back_exactly_or_are_refused_with_the_reason() {
     let started = Instant::now();
-    let (seed, count) = (torture::seed(), SuiteSize::from_environment().choose(12, 300));
+    let seed = torture::seed();
+    let count = SuiteSize::from_environment().choose(12, 300);
     let mut refusals = 0;
+    let mut changed = 0;
     for number in 0..count as u64 {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_add(number));
         let turns = random.usize(1..4);
@@ -259,6 +262,7 @@ async fn random_repositories_come_back_exactly_or_are_refused_with_the_reason() 
             states.push(covered(files(&env.workspace())));
         }
         let undone = random.usize(1..=turns);
+        changed += usize::from(states[turns - undone] != states[turns]);
         let place = format!("seed {seed}, number {number}, {kind}, {undone} of {turns}");
         let all = files(&env.workspace());
         let ran = env.run_pixir(&["undo", "--yes", "--force", "--turns", &undone.to_string()]);
@@ -273,6 +277,7 @@ async fn random_repositories_come_back_exactly_or_are_refused_with_the_reason() 
         env.run_pixir(&["redo", "--yes"]).assert_exit_code(0);
         assert_eq!(covered(files(&env.workspace())), states[turns], "redo, {place}");
     }
+    assert!(changed > 0 && refusals < count, "{changed} changed, {refusals} refused of {count}");
     let seconds = started.elapsed().as_secs_f64();
     torture::print_summary(&format!(
         "undo in git: {} of {count} repositories came back exactly, {refusals} refused with the reason, seed={seed}, \

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::support::TestEnv;
 use crate::support::sign_in_env::{RunOutput, run_command};
 use crate::support::test_env::log_files;
+use crate::support::torture::print_summary;
 
 const ANOTHER_USER: u32 = 4_242;
 const ORDINARY_USER: u32 = 65_534;
@@ -175,7 +176,7 @@ async fn sessions_stay_in_sight_when_their_state_becomes_unusable() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_stay_in_sight_when_their_folder_becomes_read_only() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return print_summary("skipped: only root can run Pixir as an ordinary user");
     }
     let env = new_test_env().await;
     let top = env.workspace().parent().unwrap().to_owned();
@@ -190,7 +191,7 @@ async fn sessions_stay_in_sight_when_their_folder_becomes_read_only() {
         run_command(command.uid(ORDINARY_USER).gid(ORDINARY_USER))
     };
     if run(&["--version"]).code != Some(0) {
-        return;
+        return print_summary("skipped: another user cannot run the program where it was built");
     }
     run(&["look", "around"]).assert_exit_code(0);
     let read_only = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o500);
@@ -222,7 +223,7 @@ fn names_the_owner(run: &dyn Fn(&[&str]) -> RunOutput, id: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_of_another_user_is_named_as_such() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return print_summary("skipped: only root can give files to another user");
     }
     let env = new_test_env().await;
     env.run_pixir(&["look", "around"]).assert_exit_code(0);

@@ -36,8 +36,8 @@ struct CachedBase {
 }
 
 impl BaseCache {
-    /// The base of a Workspace, surveyed after `wished`. A caller that waited while another one surveyed
-    /// shares that survey if it began after its own `wished`.
+    /// The base of a Workspace, surveyed after `requested_at`. A caller that waited for another caller's
+    /// survey shares it if it began after its own `requested_at`.
     pub fn get_or_survey(
         &self,
         workspace: &Workspace,

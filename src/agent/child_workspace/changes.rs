@@ -31,7 +31,7 @@ pub struct ChildChanges {
     pub unreadable: Vec<(PathBuf, String)>,
 }
 
-/// What the comparison of a child Workspace with its base needs.
+/// The inputs for comparing a child Workspace with its base.
 pub struct CompareContext<'a> {
     /// The child's Workspace.
     pub child: &'a Workspace,
@@ -67,7 +67,7 @@ impl ChildChanges {
                 continue;
             }
             if change.to.is_none() {
-                // It may still be there, and only be ignored by now, or not be readable.
+                // The file may still exist, and be ignored by now or unreadable.
                 match read_state(annex, &change.path, Some(store)) {
                     Ok(state) => change.to = state,
                     Err(error) => {
@@ -95,7 +95,7 @@ impl ChildChanges {
         self.files.is_empty() && self.folders.is_empty() && self.unreadable.is_empty()
     }
 
-    /// A list for people, a line for each path.
+    /// The changes as a readable list, one line per path.
     pub fn format_list(&self) -> String {
         let mut text = String::new();
         for change in &self.files {
@@ -116,7 +116,7 @@ impl ChildChanges {
         text
     }
 
-    /// The list as JSON.
+    /// The changes as JSON.
     pub fn to_json(&self) -> Value {
         let file = |change: &FileChange| {
             json!({
@@ -162,7 +162,7 @@ fn change_letter(change: &FileChange) -> char {
     }
 }
 
-/// Facts about a change beside its content: mode, link target.
+/// The mode or link target of a change, which a diff of contents does not show.
 fn describe_change(change: &FileChange) -> Option<String> {
     match (&change.from, &change.to) {
         (Some(FileState::File { mode: old, .. }), Some(FileState::File { mode: new, .. })) => {
@@ -215,7 +215,7 @@ fn format_difference(change: &FileChange, store: &ContentStore, secrets: &Secret
             text.push_str(&difference.text);
         }
         (Err(error), _) | (_, Err(error)) => {
-            writeln!(text, "# {name}: its content is not kept ({error})").ok();
+            writeln!(text, "# {name}: its content is not stored ({error})").ok();
         }
     }
     text

@@ -39,7 +39,7 @@ impl ChildWorkspaces {
         child_workspace: &ChildWorkspace,
         all: &RegistrationsByWorkspace,
     ) -> Result<CloseOutcome, ChildWorkspaceError> {
-        // Changes of the child's own children could be merged nowhere without it.
+        // Without this Workspace, changes of the child's own children could not be merged.
         for inner in self.nested_workspaces(child_workspace, all) {
             if let CloseOutcome::Kept { changes } =
                 Box::pin(self.close_with_nested(&inner, all)).await?
@@ -81,7 +81,7 @@ impl ChildWorkspaces {
         let merged = self.merged_workspaces();
         let all = self.registrations_by_workspace();
         for child_workspace in merged {
-            // It may have been removed with its parent, or be in use again.
+            // The child Workspace may have been removed with its parent, or be in use again.
             if !child_workspace.folder().is_dir() || !child_workspace.is_idle() {
                 continue;
             }
@@ -132,7 +132,7 @@ impl ChildWorkspaces {
                 .all(|inner| self.is_merged(inner, all))
     }
 
-    /// The child Workspaces whose parent Workspace is this one.
+    /// The child Workspaces whose parent works in this one.
     fn nested_workspaces(
         &self,
         child_workspace: &ChildWorkspace,
@@ -220,7 +220,7 @@ pub fn remove_tree_at(parent: &StateDir, name: &OsStr) -> io::Result<()> {
     if removed { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-/// Lets the owner write in a folder and in all folders below it.
+/// Makes a folder and all folders below it writable for the owner.
 fn make_writable(parent: &StateDir, name: &OsStr) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let held = match rustix::fs::openat(parent, name, flags, Mode::empty()) {

@@ -15,10 +15,12 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::base::BaseManifest;
 use crate::base::files::StateDir;
-use crate::host::snapshot::{ContentHash, FileState};
+use crate::host::snapshot::{ContentHash, FileState, ManifestEntry, parallel_map};
 
 /// How much is read at once where the kernel does not copy.
 const COPY_BUFFER: usize = 64 << 10;
+/// How many files and links one thread copies before it takes the next ones; small copies need one thread.
+const ENTRIES_PER_GROUP: usize = 1_000;
 
 /// Makes a copy in a new folder that only its owner can access.
 pub fn copy_workspace(
@@ -31,18 +33,13 @@ pub fn copy_workspace(
     for folder in base.manifest.folders.keys() {
         rustix::fs::mkdirat(&copier.root, folder, Mode::RWXU)?;
     }
-    for (path, entry) in &base.manifest.entries {
-        let put = match &entry.state {
-            FileState::Link { target } => {
-                rustix::fs::symlinkat(target.as_ref(), &copier.root, path).map_err(Into::into)
-            }
-            FileState::File { sha256, mode } => {
-                copier.copy_file(path, sha256, *mode, entry.fingerprint.size)
-            }
-        };
-        put.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
-    }
-    // The innermost first, and after what is in them: a folder may be for reading only.
+    let entries: Vec<_> = base.manifest.entries.iter().collect();
+    let groups: Vec<_> = entries.chunks(ENTRIES_PER_GROUP).collect();
+    let copied = parallel_map(&groups, |group| {
+        group.iter().try_for_each(|(path, entry)| copier.copy_entry(path, entry))
+    });
+    copied.into_iter().collect::<io::Result<()>>()?;
+    // Modes are set last, those of inner folders first: a folder may be read-only.
     for (folder, mode) in base.manifest.folders.iter().rev() {
         let mode = Mode::from_raw_mode(*mode);
         rustix::fs::chmodat(&copier.root, folder, mode, AtFlags::empty())?;
@@ -63,6 +60,18 @@ struct Copier<'b> {
 }
 
 impl Copier<'_> {
+    fn copy_entry(&self, path: &Path, entry: &ManifestEntry) -> io::Result<()> {
+        let copied = match &entry.state {
+            FileState::Link { target } => {
+                rustix::fs::symlinkat(target.as_ref(), &self.root, path).map_err(Into::into)
+            }
+            FileState::File { sha256, mode } => {
+                self.copy_file(path, sha256, *mode, entry.fingerprint.size)
+            }
+        };
+        copied.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    }
+
     fn copy_file(
         &self,
         path: &Path,
@@ -76,7 +85,7 @@ impl Copier<'_> {
             if let Some(stored) = self.base.store.open_content_file(content)? {
                 self.copy_whole_content(&stored, &file, size)?;
             } else {
-                // It is in a segment, together with other contents.
+                // The content is in a segment, together with others.
                 let bytes = self.base.store.get(content)?;
                 File::from(file.try_clone()?).write_all(&bytes)?;
             }
@@ -99,7 +108,7 @@ impl Copier<'_> {
             }
         }
         let mut to = File::from(to.try_clone()?);
-        // Between two files the kernel copies, where their file systems can.
+        // `io::copy` between two files lets the kernel copy, where the file systems support it.
         let copied = match io::copy(&mut from.take(size), &mut to) {
             Ok(copied) => copied,
             Err(error) => {

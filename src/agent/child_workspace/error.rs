@@ -53,7 +53,7 @@ pub enum ChildWorkspaceError {
     Git { what: String, said: String },
     #[error(transparent)]
     Command(CommandError),
-    #[error("the child {child} is still at work")]
+    #[error("the child {child} is still running")]
     Busy { child: SessionId, pid: u32 },
     #[error("nothing was merged: {}", describe_conflicts(.0))]
     Conflicts(Vec<MergeConflict>),
@@ -65,7 +65,7 @@ pub enum ChildWorkspaceError {
     NoChildWorkspace(String),
     #[error("the child {child} has no Workspace of its own any more")]
     AlreadyClosed { child: SessionId },
-    #[error("a bug of ours")]
+    #[error("internal error: a task panicked")]
     TaskPanicked,
 }
 

@@ -1,7 +1,7 @@
 //! Git worktrees for children: a branch per child, in a worktree of the parent's repository.
 //!
-//! git starts programs that a repository names (hooks, monitors). So it runs without hooks, in the sandbox
-//! of the child's own commands, and is judged by its exit code and output.
+//! git starts programs that a repository names (hooks, monitors). So it runs without hooks and in the sandbox
+//! of the child's commands. Only its exit code and output are used.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -96,7 +96,7 @@ impl GitWorktree<'_> {
         })
     }
 
-    /// The folder and the branch of the worktree to be made.
+    /// The folder and the branch of the worktree to be created.
     pub fn plan_branch(
         &self,
         place: &RepositoryLocation,
@@ -112,7 +112,7 @@ impl GitWorktree<'_> {
         (self.directory.join(WORKTREE_FOLDER).join(&place.prefix), branch)
     }
 
-    /// Makes the worktree, locked against `git worktree prune`.
+    /// Creates the worktree, locked against `git worktree prune`.
     pub async fn add_worktree(
         &self,
         branch: &WorktreeBranch,
@@ -128,15 +128,15 @@ impl GitWorktree<'_> {
         ];
         let at = directory_option(&branch.top.0);
         self.run_git(self.directory, &top, &format!("{at} worktree add --quiet"), &words).await?;
-        let reason = OsString::from(format!("a child of Pixir works here: {child}"));
+        let reason = OsString::from(format!("in use by the Pixir child Session {child}"));
         let words = [OsStr::new("--reason"), &reason, tree.as_os_str()];
         self.run_git(self.directory, &top, &format!("{at} worktree lock"), &words).await.map(drop)
     }
 
     /// Removes the worktree, unless it has uncommitted changes and `is_saved` is false. A branch without
-    /// commits of its own is removed too; otherwise its name is returned.
+    /// new commits is removed too; otherwise its name is returned.
     ///
-    /// The sandbox mounts git's folder of a worktree in place, so git could not remove it: Pixir removes
+    /// The sandbox mounts git's metadata folder of the worktree, so git could not remove it: Pixir removes
     /// both folders, which refer to each other.
     pub async fn remove_worktree(
         &self,

@@ -49,7 +49,7 @@ pub fn merge_lines(base: &[u8], ours: &[u8], theirs: &[u8]) -> Result<Vec<u8>, V
     if overlaps.is_empty() { Ok(merged) } else { Err(overlaps) }
 }
 
-/// The same region in all three texts.
+/// One region of a merge, in all three texts.
 struct MergeRegion<'s, 't> {
     base: &'s [&'t [u8]],
     ours: &'s [&'t [u8]],
@@ -136,7 +136,7 @@ mod tests {
     #[derive(Debug, Clone)]
     struct Side {
         kept: Vec<bool>,
-        /// One more than there are lines.
+        /// New lines before each line and at the end: one entry more than lines.
         before: Vec<Vec<u8>>,
     }
 

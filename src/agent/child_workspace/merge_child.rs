@@ -146,7 +146,7 @@ fn roll_back_unrecorded(
         .map_err(ChildWorkspaceError::Storage)
 }
 
-/// What a merge would do.
+/// The changes of a child, and the plan to merge them.
 struct MergePreview {
     changes: ChildChanges,
     merge: MergePlan,

@@ -48,29 +48,29 @@ pub enum MergeConflictReason {
     BothCreated,
     RemovedByChild,
     RemovedByParent,
-    /// Both changed it, and it is not text.
+    /// Both changed a file that is not text.
     Binary,
-    /// Both changed it, and it is too large to be merged by line.
+    /// Both changed a file that is too large to be merged by line.
     TooLarge,
-    /// Both changed its mode.
+    /// Both changed the mode.
     Modes,
     /// Both changed the target of a link.
     Links,
-    /// It is a link on one side and something else on another.
+    /// A link on one side, something else on another.
     FileTypes,
     /// The content of the base is not in the store any more.
     BaseMissing,
-    /// Another file or folder is at the path, and the child did not know it.
+    /// The path is occupied by a file or folder that the child did not know.
     Obstructed,
-    /// An editor has unsaved changes of it.
+    /// An editor has unsaved changes of the file.
     Unsaved,
-    /// Writing there is not allowed.
+    /// Writing to the path is not allowed.
     NotAllowed(String),
     Unreadable(String),
 }
 
 impl MergeConflictReason {
-    /// Its name in JSON, and a description for people.
+    /// The reason's name in JSON, and its description for users.
     fn name_and_description(&self) -> (&'static str, Cow<'_, str>) {
         let (name, words) = match self {
             MergeConflictReason::Overlap(overlaps) => {
@@ -125,14 +125,14 @@ fn describe_overlaps(overlaps: &[LineOverlap]) -> String {
 }
 
 impl MergeConflict {
-    /// As JSON.
+    /// The conflict as JSON.
     pub fn to_json(&self) -> Value {
         let (name, words) = self.reason.name_and_description();
         json!({ "path": self.path.to_string_lossy(), "kind": name, "reason": words })
     }
 }
 
-/// What a merge plan needs of the parent.
+/// The parent's side of a merge.
 pub struct MergeTarget<'a> {
     pub workspace: &'a Workspace,
     pub store: &'a ContentStore,
@@ -236,7 +236,7 @@ impl MergePlan {
         self.folders.push(FolderChange { path: path.clone(), from: now, to: wanted });
     }
 
-    /// As JSON.
+    /// The plan as JSON.
     pub fn to_json(&self) -> Value {
         let file = |change: &FileChange| json!({ "path": change.path.to_string_lossy(), "from": change.from, "to": change.to });
         json!({
@@ -308,7 +308,7 @@ fn merge_states(
     })
 }
 
-/// Three-way choice between values: `None` when both sides changed it differently.
+/// Three-way choice between values: `None` when the sides changed it differently.
 fn merge_values<'v, T: PartialEq>(base: &'v T, ours: &'v T, theirs: &'v T) -> Option<&'v T> {
     if ours == base || ours == theirs { Some(theirs) } else { (theirs == base).then_some(ours) }
 }

@@ -29,11 +29,11 @@ use crate::record::state_dir::SessionFolder;
 /// The journal, in the folder of a Session's snapshots: contents that a file there names are kept by
 /// garbage collection.
 const JOURNAL: &str = "merge.json";
-/// The folder of the journal beside a Log.
+/// The folder of the journal, in the folder of a Session.
 const JOURNAL_FOLDER: &str = "snapshots";
 /// The largest journal that is read, in bytes.
 const MAX_JOURNAL_BYTES: u64 = 256 << 20;
-/// The journal before it is renamed.
+/// The temporary name of the journal while it is written.
 const JOURNAL_DRAFT: &str = "merge.draft";
 
 /// The suffix of the temporary names of restored files.
@@ -289,7 +289,7 @@ impl MergeTransaction {
         self.steps.iter().filter_map(failed).collect()
     }
 
-    /// Removes temporary files that a killed process left beside the files.
+    /// Removes temporary files that a killed process left next to the files.
     fn remove_drafts(&self, workspace: &Workspace) {
         let folders: std::collections::BTreeSet<PathBuf> =
             self.files().map(|path| path.parent().unwrap_or(Path::new("")).to_owned()).collect();
@@ -346,7 +346,7 @@ fn lock_draft(folder: &StateDir) -> io::Result<File> {
     loop {
         let file = folder.open_lock(JOURNAL_DRAFT)?;
         file.lock()?;
-        // The previous holder may have renamed the draft meanwhile.
+        // The previous holder may have removed the draft meanwhile.
         let own = file.metadata()?;
         let now = folder.stat(JOURNAL_DRAFT)?;
         if now.is_some_and(|now| (own.dev(), own.ino()) == (now.device, now.inode)) {

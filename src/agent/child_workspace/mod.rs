@@ -1,6 +1,6 @@
 //! Child Workspaces: children that work in a copy or a git worktree, and the merge of their changes.
 //!
-//! The child's Log stays beside its parent's; only its files are elsewhere. The files that it started from,
+//! The child's Log stays next to its parent's; only its files are elsewhere. The files that it started from,
 //! its base, are in the parent's content store. So its changes can be computed at any time (`changes`) and
 //! merged into the parent's present files (`merge_plan`, `merge_transaction`), all or none.
 
@@ -73,7 +73,7 @@ pub enum ChildWorkspaceMode {
 }
 
 impl ChildWorkspaceMode {
-    /// Its name in tool calls and in the Log.
+    /// The mode's name in tool calls and in the Log.
     pub fn name(self) -> &'static str {
         match self {
             ChildWorkspaceMode::Isolated => "isolated",
@@ -119,9 +119,9 @@ pub struct ChildWorkspaceRequest {
 /// The outcome of closing a child Workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CloseOutcome {
-    /// It was removed. A branch with commits stays, under this name.
+    /// The Workspace was removed. A branch with commits stays, under this name.
     Removed { branch: Option<String> },
-    /// It stays, because it has this many unmerged changes.
+    /// The Workspace stays, because it has this many unmerged changes.
     Kept { changes: usize },
 }
 
@@ -246,8 +246,8 @@ impl ChildWorkspaces {
         Ok(registration)
     }
 
-    /// The Workspace of a child whose Log is in this state; `None` when the child works in the shared
-    /// Workspace.
+    /// The Workspace of a child whose Log is in this state folder; `None` when the child works in the
+    /// shared Workspace.
     pub fn find(
         &self,
         logs: &StateRoot,
@@ -292,7 +292,7 @@ impl ChildWorkspaces {
         }
     }
 
-    /// The child Workspaces of all children whose Logs are in this state, ordered by the child's id.
+    /// The child Workspaces of all children whose Logs are in this state folder, ordered by child id.
     pub fn list_for_workspace(&self, logs: &StateRoot) -> Vec<ChildWorkspace> {
         let home = &self.0.home;
         let registrations = Registration::read_all(home)
@@ -407,7 +407,7 @@ impl ChildWorkspace {
         lock_holder(&log::open_file(&self.registration.state_root(), id).ok()?)
     }
 
-    /// The changes since the base; `parent` says what is ignored.
+    /// The changes since the base; `parent` has the ignore rules.
     pub fn find_changes(&self, parent: &Workspace) -> Result<ChildChanges, ChildWorkspaceError> {
         let store = self.store();
         let base = self
@@ -462,7 +462,7 @@ impl ChildWorkspace {
         Ok(done)
     }
 
-    /// Notes in the registration which files were merged by line.
+    /// Records in the registration which files were merged by line.
     fn record_line_merges(&self, merge: &MergePlan, changes: &ChildChanges) -> io::Result<()> {
         if merge.merged_by_line.is_empty() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! The registration of a child Workspace: its child and parent, its folder, and its base.
 //!
-//! It is a file in the Home folder, so no repository can plant one. It is written before the child
-//! Workspace is made, and completed after; until then its creator holds a kernel lock on it.
+//! A registration is a file in the Home folder, so no repository can plant one. It is written before the
+//! child Workspace is created, and completed afterwards; until then its creator holds a kernel lock on it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -34,9 +34,9 @@ pub struct Registration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subagent: Option<String>,
     pub mode: ChildWorkspaceMode,
-    /// The Workspace whose state has the Logs of parent and child.
+    /// The Workspace whose state folder has the Logs of parent and child.
     pub logs: RawPath,
-    /// The folder of that state, when it is not in the Workspace.
+    /// That state folder, when it is not in the Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<RawPath>,
     /// The parent's Workspace: the source of the copy and the target of merges.
@@ -65,7 +65,7 @@ pub struct LineMergedFile {
 }
 
 impl LineMergedFile {
-    /// Whether it is this change and neither side changed since.
+    /// Whether this entry belongs to a change, and neither side has changed since.
     pub fn matches_change(&self, change: &FileChange, now: Option<&FileState>) -> bool {
         self.path.0 == change.path
             && Some(&self.left) == change.to.as_ref()
@@ -85,7 +85,7 @@ pub struct WorktreeBranch {
     pub common: RawPath,
 }
 
-/// The lock on the registration of a child Workspace that is being made.
+/// The lock on the registration of a child Workspace that is being created.
 #[derive(Debug)]
 pub struct CreationLock(#[expect(dead_code, reason = "held, not read")] File);
 
@@ -106,7 +106,7 @@ impl Registration {
     /// Writes an incomplete registration. While the returned lock is held, it is not collected.
     pub fn create(&self, home: &Home) -> io::Result<CreationLock> {
         let folder = create_registrations_folder(home)?;
-        // It is locked before it has its name, so other processes never see it incomplete and unlocked.
+        // The file is locked before it is named, so other processes never see it incomplete and unlocked.
         let draft = OsString::from(format!(".{}.{:08x}.draft", self.child, fastrand::u32(..)));
         let mut file = folder.create_new(&draft)?;
         let written = file.lock().and_then(|()| file.write_all(&self.to_json_line()?));
@@ -184,7 +184,7 @@ impl Registration {
         }
     }
 
-    /// Whether the child Workspace is being made by a process that is alive.
+    /// Whether a live process is creating the child Workspace.
     pub fn is_being_created(&self, home: &Home) -> bool {
         let file = self.open_file(home);
         self.base.is_none() && file.is_some_and(|file| file.try_lock().is_err())
@@ -234,7 +234,7 @@ impl Registration {
     }
 }
 
-/// The folder of a state that is outside of its Workspace.
+/// The path of a state folder that is outside its Workspace.
 pub fn external_state_folder(logs: &StateRoot) -> Option<RawPath> {
     (!logs.is_in_workspace()).then(|| RawPath(logs.folder().path()))
 }

@@ -1,4 +1,4 @@
-//! Reverts what Pixir's own checks left in a child's Workspace beside the child's work.
+//! Reverts the side effects of Pixir's own checks in a child's Workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ impl ChildWorkspace {
     }
 }
 
-/// The plan to get from `now` to `before`, which are both differences to the base.
+/// The plan to restore `before` from `now`; both are changes since the base.
 fn plan_revert(
     base: &Manifest,
     before: &ChildChanges,

@@ -191,7 +191,7 @@ fn what_was_never_finished_is_known_and_cleared_away() {
         fixture.annexes.find(&StateRoot::in_workspace(fixture.work()), &wanted.child),
         Err(ChildWorkspaceError::Unfinished { is_being_made: true })
     ));
-    assert_eq!(runtime.block_on(fixture.annexes.remove_ownerless()).len(), 0, "somebody makes it");
+    assert_eq!(runtime.block_on(fixture.annexes.remove_ownerless()).len(), 0, "being created");
     drop(making);
     assert!(fixture.annexes.find(&StateRoot::in_workspace(fixture.work()), &wanted.child).is_err());
     let whole = fixture.create_child_workspace();
@@ -200,7 +200,7 @@ fn what_was_never_finished_is_known_and_cleared_away() {
         matches!(&collected[..], [(id, Ok(CloseOutcome::Removed { .. }))] if *id == wanted.child)
     );
     assert!(!site.exists());
-    assert!(whole.folder().exists(), "it is young: its child may be on its way");
+    assert!(whole.folder().exists(), "it is young: its child may be starting");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn children_of_one_moment_share_what_they_begin_with() {
     let expected = read_file_tree(&fixture.work());
     let bases: std::collections::BTreeSet<String> =
         annexes.iter().map(|annex| annex.registration.base.unwrap().to_string()).collect();
-    assert!(bases.len() < 50, "nobody surveys for himself alone: {}", bases.len());
+    assert!(bases.len() < 50, "surveys are shared: {}", bases.len());
     assert!(annexes.iter().all(|annex| read_file_tree(annex.folder()) == expected));
 }
 
@@ -246,7 +246,7 @@ fn what_is_ignored_by_now_is_not_taken_for_removed() {
     assert_eq!(fs::read_to_string(fixture.work().join("b.txt")).unwrap(), "other");
 }
 
-/// One path, as a side has it.
+/// The state of one path on one side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum FileVersion {
     Nothing,
@@ -430,7 +430,7 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
         for picture in [&mut back, &mut before] {
             picture.retain(|path, _| !fixture.work().join(path).is_dir() || path.starts_with("x"));
         }
-        assert_eq!(back, before, "{seed} {round}: and back");
+        assert_eq!(back, before, "{seed} {round}: rolled back");
         done += 1;
     }
     assert!(done > rounds / 20 && refused > rounds / 20, "{done} {refused}");
@@ -513,7 +513,7 @@ fn a_folder_that_becomes_writable_does_so_before_its_files_change() {
         for step in deed.steps.iter().chain(&deed.inverse().steps) {
             match step {
                 merge_transaction::MergeStep::Folder(FolderChange { from, to, .. }) => {
-                    assert_eq!(*from, Some(now), "each begins where the other ended");
+                    assert_eq!(*from, Some(now), "each step begins where the last one ended");
                     now = to.unwrap();
                     back += usize::from(now == mode);
                 }
@@ -558,7 +558,7 @@ fn what_is_tracked_belongs_to_a_copy_and_comes_back_also_where_it_is_ignored() {
     assert_eq!(read_file_tree(annex.folder()), expected);
     assert!(annex.find_changes(&fixture.workspace).unwrap().is_empty());
 
-    fs::write(annex.folder().join("dist/js/app.js"), "built anew\n").unwrap();
+    fs::write(annex.folder().join("dist/js/app.js"), "built again\n").unwrap();
     fs::remove_file(annex.folder().join("kept.log")).unwrap();
     fs::write(annex.folder().join("y.log"), "noise of the child").unwrap();
     assert_eq!(
@@ -566,6 +566,6 @@ fn what_is_tracked_belongs_to_a_copy_and_comes_back_also_where_it_is_ignored() {
         "M dist/js/app.js\nD kept.log\n"
     );
     fixture.apply_merge(&annex).unwrap();
-    assert_eq!(fs::read_to_string(work.join("dist/js/app.js")).unwrap(), "built anew\n");
+    assert_eq!(fs::read_to_string(work.join("dist/js/app.js")).unwrap(), "built again\n");
     assert!(!work.join("kept.log").exists() && work.join("x.log").exists());
 }

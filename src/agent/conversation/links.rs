@@ -22,7 +22,7 @@ pub enum ResolvedLink {
     Attached(Attachment),
     /// A folder, which is only named.
     Folder,
-    /// The reason why it is not attached; follows `not attached: `.
+    /// The reason why the link is not attached; follows `not attached: `.
     Refused(String),
 }
 

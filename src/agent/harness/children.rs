@@ -1,4 +1,4 @@
-//! The Subagents of a Session, and what a front-end may ask of them.
+//! The Subagents of a Session: their Tools, and the operations on them for front-ends.
 
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -16,8 +16,8 @@ use crate::record::history::History;
 use crate::settings::role::Role;
 
 impl Harness {
-    /// These settings with the Tools for Subagents. All Conversations of a Session in this process
-    /// share its children and its `UsageTotal`.
+    /// Adds the Tools for Subagents to settings. All Conversations of a Session in this process share its
+    /// children and its `UsageTotal`.
     pub(super) async fn with_children(
         &self,
         session: &Session,
@@ -73,7 +73,7 @@ impl Harness {
         }
     }
 
-    /// Waits until no child of a Conversation works or is queued.
+    /// Waits until no child of a Conversation is running or queued.
     pub fn wait_for_children(
         &self,
         conversation: &Conversation,
@@ -104,7 +104,7 @@ impl Harness {
         families.get(&settings.session_folder).and_then(Weak::upgrade)
     }
 
-    /// These tools with the Tools for Subagents, for a preview of the next request.
+    /// Adds the Tools for Subagents to tools, for a preview of the next request.
     pub(super) fn with_subagent_tools(
         &self,
         tools: Arc<[ToolSpec]>,
@@ -176,7 +176,7 @@ mod tests {
             &self,
             request: ModelRequest,
         ) -> BoxStream<'static, Result<ModelEvent, ProviderError>> {
-            assert_eq!(depth_and_id(&request.history).0, 0, "this call brings its Turn down");
+            assert_eq!(depth_and_id(&request.history).0, 0, "this call crashes its Turn");
             let call = |name: &str, args: Value| {
                 let (call_id, name) = (format!("c_{name}"), name.to_owned());
                 OutputItem::Call(FunctionCall { call_id, name, arguments: args.to_string() })
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// A parent that starts a child and answers; the child thinks for ever.
+    /// A parent that starts a child and answers; the child never answers.
     #[derive(Debug)]
     struct PendingChildModel;
 
@@ -246,7 +246,7 @@ mod tests {
         std::fs::create_dir(&workspace).unwrap();
         let mut harness = Harness::open(HarnessOptions {
             config: Config::new(Home::new(folder.join("home"))),
-            credential: Credential::new(Some("sk-nobody"), "http://127.0.0.1:9/v1").unwrap(),
+            credential: Credential::new(Some("sk-test"), "http://127.0.0.1:9/v1").unwrap(),
             environment: Vec::new(),
             own_binary: "/proc/self/exe".into(),
         });
@@ -265,7 +265,7 @@ mod tests {
         let (harness, conversation) =
             started_conversation(folder.path(), Arc::new(PanickingChildModel)).await;
         let workspace = conversation.workspace().to_owned();
-        // A child may work for ten minutes; what crashed is not waited for.
+        // A child may work for ten minutes; a crashed one is not waited for.
         let status =
             tokio::time::timeout(Duration::from_mins(1), conversation.wait_until_idle()).await;
         assert_eq!(status.expect("at once").unwrap(), SessionStatus::Done, "the parent goes on");

@@ -1,8 +1,8 @@
-//! Grants: modes laxer than the user's settings that they chose for one Session.
+//! Grants: permission modes, laxer than the settings, that the user chose for one Session.
 //!
-//! A Log lies in a Workspace, where it may have been planted, so it cannot by itself widen what a
-//! resumed Session may do. The user's choice is stored in their own folder, by Session and
-//! Workspace, and a laxer mode of a Log holds only if it is the chosen one.
+//! A Log is in a Workspace, where it may have been planted, so it cannot by itself widen what a
+//! resumed Session may do. The user's choice is stored in the Home folder, by Session and Workspace,
+//! and a laxer mode of a Log applies only if it is the chosen one.
 
 use std::path::{Path, PathBuf};
 

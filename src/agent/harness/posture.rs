@@ -21,9 +21,9 @@ pub struct Posture {
     pub effort: Option<String>,
     pub mode: PermissionMode,
     pub role: &'static Role,
-    /// The name of the sandbox profile; empty when a Log does not say.
+    /// The name of the sandbox profile; empty when the Log has none.
     sandbox: String,
-    /// Each run may add a set; all of them hold.
+    /// Sets of write globs, one per run that added any; all of them apply.
     writes: Vec<WriteGlobs>,
 }
 
@@ -50,7 +50,7 @@ impl Posture {
         }
     }
 
-    /// The posture at the end of a History; what a Log does not say is empty. Roles of files are
+    /// The posture at the end of a History; values that the Log lacks are empty. Roles from files are
     /// looked up by name, as they are now.
     pub fn from_history(history: &History, roster: &RoleCatalog) -> Self {
         let mut posture = Self {
@@ -121,12 +121,12 @@ impl Posture {
 
     /// The posture of a run that resumes the Session.
     ///
-    /// The Session keeps its values unless the run names others. Without a name, its mode is never
-    /// laxer than the user's settings, or than what they chose for this very Session: a Log can be
-    /// planted. Write bounds only narrow.
+    /// The Session keeps its values unless the run names others. A mode that is not named is never
+    /// laxer than the user's settings, or than the mode that the user chose for this Session: a Log can
+    /// be planted. Write bounds only narrow.
     pub fn resume_with(&self, config: &Config, granted: Option<&PermissionMode>) -> ResumedPosture {
         let role = config.role.unwrap_or(self.role);
-        // A mode that the old role forced does not outlive it.
+        // A mode that the old role forced ends with that role.
         let own = if role == self.role { &self.mode } else { &config.permission_mode };
         let wanted = if config.mode_named {
             config.permission_mode.clone()
@@ -141,7 +141,7 @@ impl Posture {
             effort: config.effort.clone().or_else(|| self.effort.clone()),
             mode: role.limit_mode(&wanted),
             role,
-            // Never what a Log says: that can be planted.
+            // Never from the Log, which can be planted.
             sandbox: config.sandbox.level.name().to_owned(),
             writes: self.writes.clone(),
         };
@@ -152,8 +152,8 @@ impl Posture {
 
     /// This posture with a change by the user.
     ///
-    /// A mode that the role forced does not outlive it, and an effort that the model does not know
-    /// becomes what the model does by itself.
+    /// A mode that the role forced ends with the role, and an effort that the model does not support
+    /// becomes the model's default.
     pub fn with_change(&self, change: &SettingsChange, models: &[Model]) -> Self {
         let role = change.role.map_or(self.role, Role::find_recorded);
         let wanted = change.mode.as_ref().unwrap_or(&self.mode);
@@ -191,8 +191,8 @@ impl Posture {
         }
     }
 
-    /// Write bounds of its tools. A bound of the Log that cannot be used refuses the Session: going
-    /// on without it would widen.
+    /// Write bounds of its tools. A bound of the Log that cannot be used refuses the Session: without
+    /// it, the Session could write more.
     pub fn bounds(&self) -> Result<WriteBounds, HarnessError> {
         let mut bounds = WriteBounds::none();
         for globs in &self.writes {

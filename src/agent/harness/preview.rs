@@ -1,7 +1,7 @@
-//! Preview of the next request, built by the code of a Turn and not sent.
+//! Preview of the next request, built by the code of a Turn, but not sent.
 //!
-//! What opening the Session would record is supposed, not recorded: results of calls that were cut,
-//! and the next user message. No lock is taken, no process is started, nothing is written.
+//! Facts that opening the Session would record are only assumed: results of interrupted calls, and the
+//! next user message. No lock is taken, no process is started, nothing is written.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::record::history::History;
 use crate::record::resource;
 use crate::tools::mcp::McpServers;
 
-/// What a preview assumes to happen next.
+/// The assumptions of a preview about what happens next.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PreviewAssumptions<'a> {
     /// The next prompt; without it the request ends where the Log does.
@@ -44,9 +44,9 @@ pub struct RequestPreview {
     /// Skills that the prompt would activate; their text is in the request, their sources are not,
     /// because a preview runs nothing.
     pub activated_skills: Vec<String>,
-    /// Calls that have no result, and would get one that says so.
+    /// The number of calls without a result, which opening the Session would close.
     pub orphans: usize,
-    /// MCP servers, whose tools and instructions are missing, because a preview starts nothing.
+    /// MCP servers; their tools and instructions are missing, because a preview starts nothing.
     pub servers: Vec<String>,
     pub notices: Vec<String>,
 }
@@ -64,11 +64,11 @@ impl Harness {
         let logs = root.workspace();
         let own = self.session_workspace(workspace.clone(), &root, id, &history);
         let (own, gone) = match own {
-            // A preview runs nothing, so the Workspace of the Log stands in.
+            // A preview runs nothing, so it can use the parent's Workspace instead.
             Err(HarnessError::Annex(
                 error @ (ChildWorkspaceError::AlreadyClosed { .. }
                 | ChildWorkspaceError::FolderMissing { .. }),
-            )) => (workspace.clone(), Some(format!("{error}; shown as in that of its parent"))),
+            )) => (workspace.clone(), Some(format!("{error}; preview in its parent's Workspace"))),
             own => (own?, None),
         };
         let workspace = own.with_hidden_folder(self.config.home.path());

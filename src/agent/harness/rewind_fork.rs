@@ -25,7 +25,7 @@ pub enum RewindDirection {
     Forward,
 }
 
-/// What an undo or redo changed.
+/// The Turns and files that an undo or redo changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RewindReport {
     /// The user's message of each Turn, oldest first.
@@ -91,8 +91,8 @@ impl Harness {
         })
     }
 
-    /// Forks a Session of a Workspace at its end, which may be open meanwhile; returns the id of
-    /// the new one.
+    /// Forks a Session of a Workspace at its end, also while it is open; returns the id of the
+    /// fork.
     pub async fn fork(&self, workspace: &Path, parent: &SessionId) -> Result<SessionId, Report> {
         let workspace = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
         let parent = parent.clone();
@@ -107,7 +107,7 @@ impl Harness {
     }
 }
 
-/// The error while Subagents are at work.
+/// The error for a rewind while Subagents are running.
 fn busy_report(ids: &[&str]) -> Report {
     let (shown, count) = (ids.iter().take(NAMED).copied().collect::<Vec<_>>(), ids.len());
     let more = count - shown.len();

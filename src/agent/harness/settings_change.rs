@@ -34,7 +34,7 @@ pub struct SettingsChange {
 }
 
 impl Harness {
-    /// Changes settings of a Session, and records them. The mode holds from the next call on, also
+    /// Changes settings of a Session, and records them. The mode applies from the next call on, also
     /// during a Turn; everything else from the next Turn on.
     pub async fn change_settings(
         &self,
@@ -77,8 +77,8 @@ impl Harness {
         Ok(conversation)
     }
 
-    /// Takes over a Session that another Harness of this process opened: signing in or out in the
-    /// meantime has changed the credential.
+    /// Takes over a Session that another Harness of this process opened with another credential: the
+    /// user has signed in or out since.
     pub fn adopt_session(&self, conversation: &Conversation, from: &Self) -> Conversation {
         self.sessions.register(conversation.session());
         self.adopt_children(conversation, from);
@@ -95,8 +95,8 @@ impl Harness {
         conversation
     }
 
-    /// The same Session with a new budget: the limits of a run are counted from here. A front-end
-    /// that runs for days calls this for each prompt.
+    /// The Conversation with a new budget: limits of a run are counted from here on. A front-end that
+    /// runs for days calls this for each prompt.
     pub fn with_new_budget(&self, conversation: &Conversation) -> Conversation {
         let budget = RunBudget::new(self.config.budget, self.config.prices.clone());
         let old = conversation.settings();
@@ -106,8 +106,8 @@ impl Harness {
         conversation
     }
 
-    /// The same Session with these MCP servers of its caller, in place of those before; and notices
-    /// about those that are not used. Servers that a Turn uses stay until its end.
+    /// The Conversation with other MCP servers of its caller, and notices about servers that are not
+    /// used. Servers that a running Turn uses stay until its end.
     pub fn with_mcp_servers(
         &self,
         conversation: &Conversation,
@@ -122,8 +122,8 @@ impl Harness {
         (conversation, notices)
     }
 
-    /// The same Session with additional directories, in place of those before; and notices about
-    /// those that cannot be used.
+    /// The Conversation with other additional directories, and notices about those that cannot be
+    /// used.
     pub fn with_extra_roots(
         &self,
         conversation: &Conversation,
@@ -166,7 +166,7 @@ impl Harness {
             let listed = models::read_cached_listing(&self.config.home, self.credential.base_url());
             let mut models = match listed {
                 Some(listing) if !listing.models.is_empty() => listing.models,
-                // A server that is not OpenAI's has models of its own.
+                // A server other than OpenAI's has its own models.
                 _ if self.credential.policy() == FieldPolicy::Portable => Vec::new(),
                 _ => models::built_in().collect(),
             };

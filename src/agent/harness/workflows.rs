@@ -25,7 +25,7 @@ use crate::tools::toolbox::Cleanup;
 const MAX_REPORT_BYTES: usize = 16 * 1024;
 
 impl Harness {
-    /// These settings with the Tool that runs Workflows, if the Session may have children.
+    /// Adds the Tool that runs Workflows to settings, if the Session may have children.
     pub(super) fn with_workflows(
         &self,
         family: &Arc<Children>,
@@ -48,8 +48,8 @@ impl Harness {
     /// Runs a Workflow in the Session of a Conversation, or resumes a run of it. Returns when every
     /// step is over; `cancel` cancels them all.
     ///
-    /// In the Log it is a Turn that no model answered: it can be undone, and a model that continues
-    /// the Session reads its report.
+    /// In the Log the run is a Turn that no model answered: it can be undone, and a model that
+    /// continues the Session reads its report.
     pub fn run_workflow(
         &self,
         conversation: &Conversation,

@@ -1,4 +1,4 @@
-//! Projections: read models computed from Logs, for every presenter; the Logs alone are authoritative.
+//! Read models computed from Logs, for every presenter; the Logs alone are authoritative.
 
 mod diagnosis;
 mod gc;

@@ -17,7 +17,7 @@ const SEALED_BYTES_PER_TOKEN: u64 = 5;
 /// The longest excerpt of an item, in characters.
 const MAX_EXCERPT_CHARS: usize = 300;
 
-/// The analysis of a request; a promise to machines, so it serializes.
+/// The analysis of a request; its JSON form is a stable interface.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RequestAnatomy {
     pub bytes: u64,
@@ -26,12 +26,12 @@ pub struct RequestAnatomy {
     pub items: Vec<RequestItem>,
     /// Items by type.
     pub counts: BTreeMap<String, u64>,
-    /// Whether every call has exactly one output behind it, and no other problem was found.
+    /// Whether every call has exactly one output after it, and no other problem was found.
     pub is_valid: bool,
     pub problems: Vec<String>,
 }
 
-/// One of the parts that add up to the whole request.
+/// A part of a request; all parts add up to the whole request.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RequestPart {
     pub name: &'static str,
@@ -54,7 +54,7 @@ pub struct RequestItem {
     pub name: Option<String>,
     pub bytes: u64,
     pub estimated_tokens: u64,
-    /// The beginning of its text.
+    /// The beginning of the item's text.
     pub excerpt: String,
 }
 
@@ -190,7 +190,7 @@ fn find_problems(items: &[Value]) -> Vec<String> {
                 ));
             }
             Some("reasoning") if index + 1 == items.len() => {
-                problems.push(format!("item {index}: reasoning that leads to nothing"));
+                problems.push(format!("item {index}: reasoning with no item after it"));
             }
             Some(_) => {}
             None => problems.push(format!("item {index} has no type")),
@@ -232,7 +232,7 @@ mod tests {
             (json!([call("a"), output("a", "")]), "is empty"),
             (json!([call("a"), said, output("a", "x")]), "a message between"),
             (json!([call("a"), call("a"), output("a", "x")]), "is made twice"),
-            (json!([{"type": "reasoning"}]), "leads to nothing"),
+            (json!([{"type": "reasoning"}]), "no item after it"),
             (json!([{}]), "has no type"),
         ] {
             let problems = problems_of(&items);

@@ -1,6 +1,6 @@
 //! Transcript: a Session exported for readers, in a stable format.
 //!
-//! Lines that cannot be read are counted and left out; bytes of attachments are never in it, and tool
+//! Lines that cannot be read are counted and left out, bytes of attachments are never included, and tool
 //! output is shortened.
 
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ const MAX_OUTPUT_BYTES: usize = 8_000;
 /// The most bytes of a diff.
 const MAX_DIFF_BYTES: usize = 64_000;
 
-/// The fields of a transcript before its Turns; a promise to machines, so it serializes.
+/// The fields of a transcript before its Turns; its JSON form is a stable interface.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct TranscriptHead {
     pub format: &'static str,
@@ -62,7 +62,7 @@ pub struct Transcript {
     /// The length of the Log when it was opened; a writer may add to it meanwhile.
     end: u64,
     live: HashSet<Seq>,
-    /// All Events, where their order in the file is not that of their seqs.
+    /// All Events, if the file is not in the order of seqs.
     sorted: Option<History>,
 }
 
@@ -74,7 +74,7 @@ pub struct TranscriptTurn {
     pub started: String,
     /// `answered`, `open`, or a terminal status.
     pub status: String,
-    /// Whether an undo that still counts removed it.
+    /// Whether the Turn is undone.
     pub is_undone: bool,
     pub entries: Vec<TranscriptEntry>,
 }
@@ -101,7 +101,7 @@ pub enum TranscriptEntry {
     Compaction {
         from_seq: Seq,
         to_seq: Seq,
-        /// The first and the last Turn that it replaces; `None` when only outputs were left out.
+        /// The first and the last replaced Turn; `None` when only outputs were left out.
         turns: Option<(usize, usize)>,
         trigger: String,
     },
@@ -136,10 +136,10 @@ pub struct TranscriptCall {
     pub call_id: String,
     pub name: String,
     pub args: Value,
-    /// `None` when it has no result.
+    /// `None` when the call has no result.
     pub ok: Option<bool>,
     pub output: String,
-    /// How long the output was before it was cut.
+    /// The length of the output before it was shortened, in bytes.
     pub output_bytes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
@@ -294,7 +294,7 @@ impl TurnStarts {
         (first <= last).then_some((first, last))
     }
 
-    /// The entry of an undo or redo. Logs of the first Pixir name only the seq to which it went back.
+    /// The entry of an undo or redo. Logs of the first version of Pixir name only the seq that it goes back to.
     fn rewound_entry(&self, rewound: &HistoryRewound) -> TranscriptEntry {
         let is_redo = rewound.extra.get("direction").is_some_and(|way| way == "redo");
         let named = rewound.extra.get("turns").and_then(Value::as_array);
@@ -323,7 +323,7 @@ impl TurnBuilder<'_> {
             }
             return None;
         };
-        // An Event without a seq gets that of the one before it.
+        // An Event without a seq gets the seq of the Event before it.
         let start = event.seq().or_else(|| self.starts.0.last().copied()).unwrap_or_default();
         self.starts.0.push(start);
         let attachments =

@@ -1,7 +1,7 @@
 //! Usage: tokens and cost of Provider calls, summed per Session, model and day.
 //!
-//! Logs are streamed; only lines that look like a bill (`provider_usage`) are parsed, and a damaged one is counted
-//! and skipped. A repaired or forked Log repeats bills of another, so each is taken once, by its id.
+//! Logs are streamed; only lines that look like a usage record (`provider_usage`) are parsed, and a damaged one is
+//! counted and skipped. A repaired or forked Log repeats records of another, so each is taken once, by its id.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -20,23 +20,23 @@ use crate::record::log::LogError;
 use crate::record::state_dir::StateRoot;
 use crate::settings::config::Prices;
 
-/// The bytes that mark a bill in a Log, of this Pixir and of the first.
+/// The bytes that mark a usage record in a Log of any version of Pixir.
 const BILL_MARK: &[u8] = br#","type":"provider_usage","data":"#;
 
 /// The bytes that mark a fact about a Subagent in the Log of its parent.
 const SUBAGENT_MARK: &[u8] = br#","type":"subagent_event","data":"#;
 
-/// The longest bill; a longer line is skipped.
+/// The longest usage record, in bytes; a longer line is skipped.
 const MAX_LINE_BYTES: u64 = 4 << 20;
 
-/// The period whose bills count.
+/// The period whose usage records count.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct UsagePeriod {
     /// Seconds since the epoch.
     pub from: Option<i64>,
 }
 
-/// Tokens, calls and cost of a group; a promise to machines, so it serializes.
+/// Tokens, calls and cost of a group; its JSON form is a stable interface.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct UsageSum {
     pub calls: u64,
@@ -75,11 +75,11 @@ pub struct SessionUsageRow {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Spending {
     pub total: UsageSum,
-    /// The one with most tokens first.
+    /// Those with most tokens first.
     pub models: Vec<UsageRow>,
     /// By UTC date, the last first.
     pub days: Vec<UsageRow>,
-    /// The one with most tokens first.
+    /// Those with most tokens first.
     pub sessions: Vec<SessionUsageRow>,
     pub unreadable_lines: u64,
     /// Sessions whose Logs cannot be read, and so are missing in the sums.
@@ -159,7 +159,7 @@ fn sorted_session_ids(root: &StateRoot) -> Vec<SessionId> {
     ids
 }
 
-/// The fields of a bill's line.
+/// The fields of a usage record's line.
 #[derive(Deserialize)]
 struct BillLine {
     #[serde(default)]
@@ -210,14 +210,14 @@ impl<'a> UsageCounter<'a> {
             line.clear();
             match reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
                 Ok(0) => break,
-                // The rest of an overlong line comes as lines of its own, none of which is a bill.
+                // The rest of an overlong line comes as separate lines, none of which is a usage record.
                 Ok(_) if !line.ends_with(b"\n") && line.len() as u64 == MAX_LINE_BYTES => {
                     self.spending.unreadable_lines += 1;
                 }
                 Ok(_) if bills.find(&line).is_some() => self.count_bill(&line, &mut sum),
                 Ok(_) if subagents.find(&line).is_some() => self.add_subagent(&line),
                 Ok(_) => {}
-                // A disk that fails in the middle: the part that was read counts.
+                // When the disk fails in the middle, the part that was read counts.
                 Err(_) => {
                     self.spending.unreadable_lines += 1;
                     break;

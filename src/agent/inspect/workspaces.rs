@@ -1,4 +1,4 @@
-//! The Workspaces that were used: a cache in the user's folder that may be deleted at any time.
+//! Cache of used Workspaces in the Home folder; it may be deleted at any time.
 //!
 //! Only convenience depends on it: a missing, broken or stale file means fewer hits for
 //! `sessions --all` and for `resume` from elsewhere, never an error.
@@ -18,7 +18,7 @@ const MAX_WORKSPACES: usize = 1000;
 /// The largest cache file that is read, in bytes.
 const MAX_CACHE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The Workspaces that still have Sessions, the one used last first. Those whose state is in the Home
+/// The Workspaces that still have Sessions, the most recently used first. Those whose state is in the Home
 /// are always known, also when the cache has lost them or their folder is gone.
 pub fn known_workspaces(home: &Home) -> Vec<PathBuf> {
     let has_sessions = |workspace: &PathBuf| !state_dir::readable_roots(home, workspace).is_empty();
@@ -58,7 +58,7 @@ pub fn roots_around(home: &Home, workspace: &Path, own: &StateRoot) -> Vec<State
 /// Moves a Workspace to the head of the cache; a failure to write it is ignored.
 pub fn remember_workspace(home: &Home, workspace: &Path) {
     let Ok(folder) = StateDir::create_root(home.path()) else { return };
-    // One process at a time, or the list of one of them would be lost; the kernel's lock ends with its holder.
+    // One process at a time, or one of their changes would be lost; the kernel releases the lock of a dead process.
     let handle = folder.lock_handle().map_err(std::io::Error::from);
     let _held = handle.and_then(|handle| handle.lock().map(|()| handle));
     let mut list = read_cache(&folder);

@@ -1,4 +1,5 @@
-//! The Session's task: the one writer of the Log. It outlives every Turn, and records the end of one that cannot.
+//! The Session's task: the only writer of its Log. It outlives every Turn, and records the end of a Turn that
+//! cannot record it itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +54,7 @@ struct RunningTurn {
     is_over: Arc<AtomicBool>,
     abort_at: Option<Instant>,
     interrupters: Vec<Reply<Result<(), SessionError>>>,
-    /// Its status, once its end is recorded.
+    /// The status of the Turn, once its end is recorded.
     ended: Option<SessionStatus>,
     /// Text that was shown and is in no recorded message yet.
     unrecorded_text: UnrecordedText,
@@ -86,8 +87,8 @@ impl Actor {
         }
     }
 
-    /// Starts to make the name of a new Log durable early, so that it is durable when the first message must
-    /// be.
+    /// Starts the sync of a new Log's folder early, so that the name of the file is durable when the first
+    /// message must be.
     fn start_folder_sync(&mut self) {
         if self.options.durability != LogDurability::None
             && let Some(folder) = self.log.take_unsynced_folder()
@@ -245,7 +246,7 @@ impl Actor {
         Ok(synced?)
     }
 
-    /// The Events from a seq on, or how to read them where they are not held.
+    /// The Events from a seq on, or how to read them if they are not held.
     fn backlog(&self, seq: u64) -> (Backlog, Option<MissedEvents>) {
         let history = self.log.history();
         let is_missed = history.forgotten().is_some_and(|forgotten| seq <= forgotten.to);
@@ -268,7 +269,7 @@ impl Actor {
             return Err(SessionError::Busy);
         }
         let Some(inbox) = self.inbox.upgrade() else { return Err(SessionError::Closed) };
-        // Calls and a Turn that could not be closed in time, on a full disk say, are closed now.
+        // Calls and a Turn that could not be closed in time, such as on a full disk, are closed now.
         close_orphans(&mut self.log, &self.bus, "its Turn ended first")?;
         if self.log.history().turns().open.is_some() {
             let message = "the end of this Turn could not be recorded when it happened";

@@ -107,7 +107,7 @@ impl Session {
         self.folder.root()
     }
 
-    /// The folder beside its Log.
+    /// The folder of the Session, next to its Log.
     pub fn folder(&self) -> &SessionFolder {
         &self.folder
     }
@@ -182,7 +182,7 @@ impl Session {
         self.request(Inbox::WaitUntilIdle).await
     }
 
-    /// Listens to the Session; missed canonical Events come again from its History.
+    /// Listens to the Session; canonical Events that the listener missed are sent again from its History.
     pub fn subscribe(&self, from: ListenFrom) -> Listener {
         // A listener must not keep the Session alive.
         let inbox = self.inbox.downgrade();

@@ -1,4 +1,4 @@
-//! Stories of a Session: ends of Turns, late messages, and refusals.
+//! Tests of a Session: ends of Turns, late messages, and refusals.
 
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ async fn a_deaf_turn_is_aborted_and_not_heard_again() {
         context.record(user("go")).await.unwrap();
         context.record(call("a")).await.unwrap();
         hands_on.send(context.clone()).ok();
-        // It blocks its thread and never checks the token.
+        // The Turn blocks its thread and never checks the token.
         std::thread::sleep(Duration::from_millis(1500));
         SessionStatus::Done
     });
@@ -145,7 +145,7 @@ async fn a_deaf_turn_is_aborted_and_not_heard_again() {
     let mut listener = fixture.session.subscribe(ListenFrom::Now);
     context.emit(Ephemeral::TextDelta("ghost".into()));
     drop(context);
-    assert!(listener.next().now_or_never().is_none(), "a ghost is not heard");
+    assert!(listener.next().now_or_never().is_none(), "an aborted Turn emits nothing");
     assert_eq!(
         fixture.transcript().await[1..],
         ["user_message", "tool_call", "tool_result orphan_tool_call", "turn_failed interrupted"]
@@ -213,8 +213,8 @@ async fn a_subscriber_that_lags_gets_every_canonical_event_once_and_in_order() {
             }
         }
     }
-    assert!(missed > 0, "it is told that deltas were lost");
-    assert!(listener.next().now_or_never().is_none(), "the end is told once");
+    assert!(missed > 0, "lost deltas are reported");
+    assert!(listener.next().now_or_never().is_none(), "the end is reported once");
     assert_eq!(seqs, (0..=62).collect::<Vec<_>>(), "32 Events and the ends of 30 calls");
 }
 

@@ -1,6 +1,6 @@
-//! The actor: owns every Subagent of a Harness, schedules their runs, and wakes waiters.
+//! The actor that owns every Subagent of a Harness, schedules their runs, and wakes waiters.
 //!
-//! It awaits only its inbox and the ends of runs. Slow work, recording included, happens in the
+//! The actor awaits only its inbox and the ends of runs. Slow work, recording included, happens in the
 //! task of a run.
 
 use std::collections::{HashMap, HashSet};
@@ -44,20 +44,20 @@ pub enum Inbox {
         ids: Option<Vec<String>>,
         reply: SubagentReply<Result<Vec<SubagentView>, ToolError>>,
     },
-    /// Waits until the runs of these are over; `on_behalf` is the child that does nothing else
-    /// meanwhile.
+    /// Waits until the runs of these children are over; `on_behalf` is the child that does nothing
+    /// else meanwhile.
     Wait { ids: Vec<String>, rule: WaitRule, on_behalf: Option<String>, reply: SubagentReply<()> },
-    /// Marks the ends of these as reported to the parent.
+    /// Marks the ends of these children as reported to the parent.
     MarkReported { ids: Vec<String> },
     /// Closes a child: cancels its run, and accepts no more input.
     Close { family: SessionId, id: String, reply: SubagentReply<Result<SubagentView, ToolError>> },
     /// Cancels all children of a Session; answered when their runs are over.
     CancelAll { family: SessionId, reply: SubagentReply<()> },
-    /// Waits until no child of a Session works or is queued; `on_behalf` as above.
+    /// Waits until no child of a Session is running or queued; `on_behalf` as in `Wait`.
     WaitIdle { family: SessionId, on_behalf: Option<String>, reply: SubagentReply<()> },
 }
 
-/// What can wake the task.
+/// The events that the task waits for.
 enum Wake {
     Message(Inbox),
     RunOver(Result<(TaskId, SubagentRunResult), JoinError>),
@@ -78,7 +78,7 @@ struct ChildEntry {
     run: Option<ActiveRun>,
 }
 
-/// A queued or working run.
+/// A queued or running run.
 struct ActiveRun {
     cancel: CancellationToken,
     /// Sent when the run may start.
@@ -290,7 +290,7 @@ impl Actor {
         let waiting = self.waiters.iter().filter(|waiter| !waiter.reply.is_closed());
         let behalf: HashSet<&str> =
             waiting.filter_map(|waiter| waiter.on_behalf.as_deref()).collect();
-        // A child that a person resumed occupies no place here.
+        // A child that the user resumed occupies no place here.
         let is_running = |id: &&&str| self.children.get(**id).is_some_and(ChildEntry::is_running);
         behalf.iter().filter(is_running).count()
     }

@@ -1,4 +1,4 @@
-//! Creates and opens children: a Session of their own, with the settings of their parent, narrowed.
+//! Creates and opens child Sessions, with the settings of their parent, narrowed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub struct ChildFactory {
     pub session_options: SessionOptions,
     pub config: Config,
     pub commands: CommandRunner,
-    /// The registry of Workspaces of children's own.
+    /// The registry of child Workspaces.
     pub child_workspaces: ChildWorkspaces,
     /// The user's home folder; `None` if it is unknown.
     pub user_home: Option<PathBuf>,
@@ -52,7 +52,7 @@ pub struct ChildFactory {
 /// The open Conversation of a child.
 pub struct ChildHandle {
     pub conversation: Conversation,
-    /// The handle of its own children.
+    /// The children of the child.
     pub children: Arc<Children>,
 }
 
@@ -81,7 +81,7 @@ impl ParentContext<'_> {
 
 /// Why a child was not created.
 pub enum SpawnError {
-    /// A Session of that id exists.
+    /// A Session with that id exists.
     IdTaken,
     Failed(Report),
 }
@@ -140,8 +140,8 @@ impl ChildFactory {
         Ok(self.open_conversation(session, workspace, record, role, &of, &history).await?)
     }
 
-    /// Creates the Workspace of a new child, if it is to have its own. It comes before the Log, so
-    /// that a failure leaves no Session.
+    /// Creates the child Workspace of a new child, if it is to have one. It is created before the Log,
+    /// so that a failure leaves no Session.
     async fn create_workspace(
         &self,
         id: &SessionId,
@@ -167,7 +167,7 @@ impl ChildFactory {
         }
     }
 
-    /// The Workspace of a child that exists. One that had its own never works in its parent's.
+    /// The Workspace of an existing child. A child that had its own never works in its parent's.
     fn find_workspace(
         &self,
         child: &SessionId,
@@ -361,12 +361,12 @@ pub fn sight_and_window(
     (sight, ContextWindowSize::new(config.context_window, endpoint(), model))
 }
 
-/// The error for bounds that cannot be used: going on without them would widen.
+/// The error for bounds that cannot be used: without them, the child could write more.
 fn invalid_bounds(reason: &str) -> Report {
     Report::new(Kind::InvalidArgs, format!("write bounds: {reason}"))
 }
 
-/// The Resources that a parent hands on, by their ids.
+/// The Resources that a parent passes to a child, by their ids.
 pub fn inherited_attachments(
     base: &TurnSettings,
     ids: &[String],

@@ -1,4 +1,4 @@
-//! Limit of Subagents that work at the same time in the whole process.
+//! Limit of Subagents that run at the same time in the whole process.
 //!
 //! An editor has a Harness for each Workspace, each with its own actor. They share this limit.
 

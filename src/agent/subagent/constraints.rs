@@ -8,14 +8,14 @@ use crate::record::history::History;
 use crate::settings::bounds::{WriteBounds, WriteGlobs};
 use crate::settings::config::AnswerSchema;
 
-/// The constraints of one child beside its `SubagentSpec`.
+/// The constraints of one child, in addition to its `SubagentSpec`.
 #[derive(Debug, Clone, Default)]
 pub struct Constraints {
-    /// Whether it is read-only, whatever its role allows.
+    /// Whether the child is read-only, whatever its role allows.
     pub is_reading: bool,
-    /// Whether it may not have children: the Workflow schedules all work.
+    /// Whether the child may not have children: the Workflow schedules all work.
     pub is_leaf: bool,
-    /// Where it may write, within what its parent may.
+    /// The paths that it may write, within its parent's bounds.
     pub writes: WriteGlobs,
     /// The schema of its answer.
     pub answer_schema: Option<AnswerSchema>,
@@ -23,7 +23,7 @@ pub struct Constraints {
     pub context_facts: Vec<(&'static str, Value)>,
     /// Further fields of each of its Events in the parent's Log.
     pub event_fields: Extra,
-    /// The usage total that it counts in; `None` is its parent's.
+    /// The usage total that includes its usage; `None` is its parent's.
     pub usage_total: Option<UsageTotal>,
 }
 

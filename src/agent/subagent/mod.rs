@@ -75,8 +75,8 @@ impl SubagentRegistry {
         Self { inbox, child_factory: Arc::new(child_factory) }
     }
 
-    /// Registers the Session of a parent that this process has not registered. Children that a dead
-    /// process left at work are recorded as detached.
+    /// Registers the Session of a parent that this process has not registered. Children that were
+    /// running when their process died are recorded as detached.
     pub async fn register_parent(
         &self,
         of: ParentSession,
@@ -108,7 +108,7 @@ impl SubagentRegistry {
         }))
     }
 
-    /// Waits until no child of a Session works or is queued.
+    /// Waits until no child of a Session is running or queued.
     async fn wait_idle(&self, family: &SessionId, patience: Duration) {
         let family = family.clone();
         let idle = self.request(|reply| Inbox::WaitIdle { family, on_behalf: None, reply });
@@ -130,7 +130,7 @@ impl SubagentRegistry {
 /// The Session of a parent, with its depth and settings.
 pub struct ParentSession {
     pub session: Session,
-    /// A root has 0.
+    /// The depth in the tree; a root has 0.
     pub depth: u32,
     /// Its own Subagent id, if it is a child.
     pub subagent_id: Option<String>,
@@ -140,8 +140,8 @@ pub struct ParentSession {
     pub settings: TurnSettings,
 }
 
-/// The children of one Session. Held by the Tools of its Conversations; with the last of them all
-/// children are cancelled.
+/// The children of one Session. The Tools of its Conversations hold it; when the last of them is
+/// dropped, all children are cancelled.
 pub struct Children {
     session: Session,
     depth: u32,
@@ -155,7 +155,7 @@ pub struct Children {
 }
 
 impl Children {
-    /// These settings with the Tools for Subagents, if the Session may have children.
+    /// Adds the Tools for Subagents to settings, if the Session may have children.
     pub fn with_tools(self: &Arc<Self>, settings: TurnSettings) -> TurnSettings {
         let may_have = self.depth < self.subagents.child_factory.config.subagents.max_depth;
         let tools = if may_have { tools::subagent_tools(self) } else { Vec::new() };
@@ -183,14 +183,14 @@ impl Children {
         self.views(None).await.unwrap_or_default()
     }
 
-    /// Cancels all working and queued children, and returns when that is recorded.
+    /// Cancels all running and queued children, and returns when that is recorded.
     pub async fn cancel_all(&self) {
         let family = self.session.id().clone();
         let cancelled = self.subagents.request(|reply| Inbox::CancelAll { family, reply });
         tokio::time::timeout(STOP_TIMEOUT, cancelled).await.ok();
     }
 
-    /// Waits until no child works or is queued.
+    /// Waits until no child is running or queued.
     pub async fn wait_idle(&self) {
         let (family, on_behalf) = (self.session.id().clone(), self.subagent_id.clone());
         // An actor that has ended has no children.
@@ -253,7 +253,7 @@ impl Children {
         &self.session
     }
 
-    /// The registry of Workspaces of children's own.
+    /// The registry of child Workspaces.
     pub fn child_workspaces(&self) -> &ChildWorkspaces {
         &self.subagents.child_factory.child_workspaces
     }
@@ -268,7 +268,7 @@ impl Children {
         &self.subagents.child_factory.config
     }
 
-    /// Opens the Session of a child that is not at work.
+    /// Opens the Session of a child that is not running.
     pub async fn open_child(&self, child: &SessionId) -> Result<Session, SessionError> {
         let child_factory = &self.subagents.child_factory;
         let logs = self.session.state_root();
@@ -328,8 +328,8 @@ impl Children {
         self.subagents.inbox.send(Inbox::MarkReported { ids }).await.ok();
     }
 
-    /// Removes the own Workspace of a closed child, unless it has changes that are nowhere else;
-    /// returns a notice.
+    /// Removes the child Workspace of a closed child, unless it has unmerged changes; returns a
+    /// notice.
     async fn close_workspace(&self, child: &SessionId) -> Option<String> {
         let logs = self.session.state_root();
         let annexes = &self.subagents.child_factory.child_workspaces;
@@ -358,7 +358,7 @@ impl std::fmt::Debug for Children {
     }
 }
 
-/// Settings without Tools: a `Children` that held those would hold itself.
+/// Settings without Tools: a `Children` that held those would keep itself alive.
 fn without_tools(settings: &TurnSettings) -> TurnSettings {
     let none = Toolbox::new([]);
     TurnSettings { toolbox: none.clone(), tools: none, ..settings.clone() }

@@ -21,12 +21,12 @@ pub struct SubagentProgress(Mutex<ProgressState>);
 struct ProgressState {
     usage: SubagentUsage,
     activity: String,
-    /// Since when it works; `None` while it waits for a person, or for its turn.
+    /// When the clock was started; `None` while the child waits for the user, or for its turn.
     working_since: Option<Instant>,
     worked: Duration,
-    /// The calls under way, and whether each waits for others before it can begin.
+    /// The calls in progress, and whether each waits for others before it can begin.
     calls: HashMap<CallId, bool>,
-    /// Whether its next request waits for the budget until others of the tree have ended.
+    /// Whether its next request waits for the budget until other requests of the tree have ended.
     waits_for_budget: bool,
 }
 
@@ -36,7 +36,7 @@ impl SubagentProgress {
         self.lock().working_since.get_or_insert_with(Instant::now);
     }
 
-    /// Stops the clock, for a wait that is not its work.
+    /// Stops the clock, for a wait that does not count as work.
     pub fn pause(&self) {
         let mut state = self.lock();
         state.worked = state.worked();
@@ -50,14 +50,14 @@ impl SubagentProgress {
         waits_for_place || state.waits_for_budget
     }
 
-    /// Clears the waits after missed Events: what is not known to wait is taken to work.
+    /// Clears the waits after missed Events: a child that is not known to wait counts as working.
     pub fn clear_waits(&self) {
         let mut state = self.lock();
         state.calls.clear();
         state.waits_for_budget = false;
     }
 
-    /// How long it has worked.
+    /// How long the run has worked.
     pub fn worked(&self) -> Duration {
         self.lock().worked()
     }

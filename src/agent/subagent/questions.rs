@@ -1,7 +1,7 @@
 //! Forwards permission questions of a child to the user, and the answers back.
 //!
-//! A question is asked again in the parent's Session, with a call id of its own and the child's
-//! name. If the parent is a child itself, the same happens there.
+//! A question is asked again in the parent's Session, with its own call id and the child's name. A
+//! parent that is a child itself forwards it in turn.
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;

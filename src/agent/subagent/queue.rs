@@ -25,12 +25,12 @@ impl RunQueue {
         self.parents.is_empty()
     }
 
-    /// Whether a child is queued whose parent may have one more at work.
+    /// Whether a child is queued whose parent may have one more running.
     pub fn has_next(&self, may_start: impl Fn(&SessionId) -> bool) -> bool {
         self.parents.iter().any(|(parent, _)| may_start(parent))
     }
 
-    /// Removes and returns the next child whose parent may have one more at work.
+    /// Removes and returns the next child whose parent may have one more running.
     pub fn pop_next(&mut self, may_start: impl Fn(&SessionId) -> bool) -> Option<String> {
         let place = self.parents.iter().position(|(parent, _)| may_start(parent))?;
         let (parent, mut waiting) = self.parents.remove(place)?;

@@ -1,5 +1,5 @@
-//! The record of a Subagent: all that is kept of one that is not at work, folded from the Events in
-//! its parent's Log.
+//! The record of a Subagent: its settings, status, result and usage, replayed from the Events in its
+//! parent's Log.
 
 use std::time::Duration;
 
@@ -16,31 +16,31 @@ use crate::record::history::History;
 use crate::record::log::Log;
 use crate::record::state_dir::StateRoot;
 
-/// How much of a task is kept beside the child's own Log, in characters.
+/// How much of a task the parent's Log keeps, in characters.
 const SHOWN_TASK: usize = 400;
 
 /// The status of a Subagent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SubagentStatus {
-    /// It is queued.
+    /// Waiting in the queue.
     #[default]
     Queued,
-    /// It works.
+    /// Working on its task.
     Running,
-    /// It answered.
+    /// Ended with an answer.
     Completed,
-    /// It ended without an answer.
+    /// Ended without an answer.
     Failed,
-    /// Its time was over.
+    /// Ended by its time limit.
     TimedOut,
-    /// It was cancelled.
+    /// Ended by a cancellation.
     Cancelled,
-    /// Its process died; its Log is there.
+    /// Ended by the death of its process; its Log remains.
     Detached,
 }
 
 impl SubagentStatus {
-    /// The word for it, in results and in the Log.
+    /// The status's name in results and in the Log.
     pub fn name(self) -> &'static str {
         match self {
             SubagentStatus::Queued => "queued",
@@ -66,7 +66,7 @@ impl SubagentStatus {
         }
     }
 
-    /// Whether no run is under way.
+    /// Whether no run is queued or in progress.
     pub fn is_over(self) -> bool {
         !matches!(self, SubagentStatus::Queued | SubagentStatus::Running)
     }
@@ -107,9 +107,9 @@ pub struct SubagentRecord {
     pub effort: Option<String>,
     /// Its permission mode.
     pub mode: PermissionMode,
-    /// Whether its Workspace is its parent's.
+    /// The kind of its Workspace: its parent's, a copy or a worktree.
     pub workspace: WorkspaceMode,
-    /// A child of a root has 1.
+    /// The depth in the tree; a child of a root has 1.
     pub depth: u32,
     /// How long it may work.
     pub timeout: Duration,
@@ -121,7 +121,7 @@ pub struct SubagentRecord {
     pub attempt: u32,
     /// The Sessions of failed attempts.
     pub failed_sessions: Vec<SessionId>,
-    /// Whether it runs, and how it ended.
+    /// Whether a run is in progress, and how the last one ended.
     pub status: SubagentStatus,
     /// A summary of its result, bounded.
     pub summary: Option<String>,
@@ -227,7 +227,7 @@ impl SubagentRecord {
     /// Marks a run whose process died as detached. Its Session is the one that was being created,
     /// if that exists.
     pub fn detach(&mut self, logs: &StateRoot) {
-        // The id may have been taken: then another one would have been tried.
+        // The id may belong to another Session: then another id would have been tried.
         let is_made = |id: &SessionId| {
             let first =
                 Log::read(logs, id).ok().and_then(|reading| reading.events.first().cloned());
@@ -248,7 +248,7 @@ impl SubagentRecord {
         self.reason = Some("the process that ran it ended".to_owned());
     }
 
-    /// An Event about it, with the common fields.
+    /// An Event about the Subagent, with the common fields.
     pub fn new_event(&self, event: SubagentEventKind) -> SubagentEvent {
         SubagentEvent {
             event,
@@ -262,7 +262,7 @@ impl SubagentRecord {
         }
     }
 
-    /// Its first Event, with everything that is needed to continue it later.
+    /// The first Event of a Subagent, with everything that is needed to continue it later.
     pub fn queued_event(&self) -> SubagentEvent {
         let effort = self.effort.as_ref().map(|effort| ("effort".to_owned(), json!(effort)));
         SubagentEvent {
@@ -276,7 +276,7 @@ impl SubagentRecord {
         }
     }
 
-    /// The Event before its Session is created: it comes first, so that a Session that a crash
+    /// The Event that is recorded before the Session is created, so that a Session that a crash
     /// leaves behind is known.
     pub fn starting_event(&self, child: &SessionId) -> SubagentEvent {
         SubagentEvent {
@@ -285,7 +285,7 @@ impl SubagentRecord {
         }
     }
 
-    /// The Event of the end of its run.
+    /// The Event of the end of a run.
     pub fn ended_event(&self, run: SubagentUsage) -> SubagentEvent {
         SubagentEvent {
             summary: self.summary.clone(),
@@ -298,7 +298,7 @@ impl SubagentRecord {
         }
     }
 
-    /// What a parent or the user may do about a run that did not complete.
+    /// The next actions after a run that did not complete, for the parent or the user.
     pub fn next_actions(&self) -> Vec<String> {
         let go_on = self.child.as_ref().map(|child| format!("go on with `pixir resume {child}`"));
         let look = self.child.as_ref().map(|child| format!("look at the Log of {child}"));
@@ -319,7 +319,7 @@ impl SubagentRecord {
     }
 }
 
-/// A record, with the current activity of the child.
+/// A record and the current activity of the child.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SubagentView {
     /// The record itself.
@@ -330,8 +330,8 @@ pub struct SubagentView {
     pub position: usize,
 }
 
-/// Marks the ends that the result of a wait reported. Those that had no room are reported by the
-/// next one, also after a restart.
+/// Marks the ends that the result of a wait reported. Ends that did not fit are reported by the next
+/// wait, also after a restart.
 fn mark_reported(records: &mut [SubagentRecord], result: &ToolResult) {
     for record in
         records.iter_mut().filter(|record| result.reported_subagents().any(|id| id == record.id))
@@ -345,7 +345,7 @@ pub fn unanswered() -> PermissionResponse {
     PermissionResponse::from(crate::record::event::PermissionAnswer::No)
 }
 
-/// Whole milliseconds.
+/// A duration in whole milliseconds.
 pub fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -15,7 +15,7 @@ use crate::record::state_dir::StateRoot;
 /// How deep trees are followed; a Log can be planted, and name itself.
 const MAX_DEPTH: u32 = 8;
 
-/// The children of a Session. One whose run has no end is at work if `is_open`, and detached
+/// The children of a Session. A child whose run has no end is running if `is_open`, and detached
 /// otherwise: the next resume of its parent records that.
 pub fn read_children(
     root: &StateRoot,

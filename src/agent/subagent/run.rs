@@ -55,7 +55,7 @@ pub struct SubagentJob {
     pub record: SubagentRecord,
     /// The message for the child.
     pub text: String,
-    /// Ids of the parent's Resources that go with it.
+    /// Ids of the parent's Resources that the child gets.
     pub resources: Vec<String>,
     pub constraints: Constraints,
     pub parent_link: ParentLink,
@@ -73,7 +73,7 @@ pub struct ParentLink {
     pub turn_cancelled: CancellationToken,
 }
 
-/// The run's side of what the actor controls.
+/// The run's side of the controls that the actor holds.
 pub struct RunControl {
     pub cancel: CancellationToken,
     pub start: oneshot::Receiver<()>,
@@ -82,12 +82,12 @@ pub struct RunControl {
 
 /// The result of the task of a run.
 pub enum SubagentRunResult {
-    /// It could not be recorded, so it did not begin.
+    /// The run could not be recorded, so it did not begin.
     Refused,
     Ended(Box<SubagentRecord>),
 }
 
-/// How a run ended.
+/// The end of a run, and its result.
 struct SubagentRunEnd {
     status: SubagentStatus,
     summary: String,
@@ -161,7 +161,7 @@ struct SubagentRun {
     is_new: bool,
 }
 
-/// What can wake the loop of a working child.
+/// The events that the loop of a running child waits for.
 enum Wake {
     Stopped(&'static str),
     Late,
@@ -208,8 +208,8 @@ impl SubagentRun {
         }
     }
 
-    /// The failure after which another attempt may help. A later run is not attempted again: it
-    /// depends on the Log that the child has.
+    /// The failure after which another attempt may help. Only a child's first run is retried: a later
+    /// one depends on the Log that the child has.
     fn may_try_again(&self, end: &SubagentRunEnd) -> Option<Kind> {
         if !self.is_new {
             return None;
@@ -361,8 +361,8 @@ impl SubagentRun {
         }
     }
 
-    /// Stops the clock during a question to the user, and while all calls wait for a place where a
-    /// command may run.
+    /// Stops the clock during a question to the user, and while all calls wait for a free command
+    /// slot.
     fn update_clock(&self, questions: &ForwardedQuestions) {
         if questions.is_empty() && !self.progress.is_blocked() {
             self.progress.resume();

@@ -21,22 +21,22 @@ const LARGEST_MENTION: usize = 300;
 /// The smallest summary that a list shows, in bytes.
 const SMALLEST_MENTION: usize = 80;
 
-/// The room for the lines around summaries, in bytes.
+/// The space for the lines around summaries, in bytes.
 const FRAME: usize = 220;
 
 /// The outcome of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitOutcome {
-    /// All of them answered.
+    /// All children answered.
     Completed,
-    /// All are over, and some did not answer.
+    /// All children have ended, some without an answer.
     Partial,
-    /// Some are still at work.
+    /// Some children are still running.
     Incomplete,
 }
 
 impl WaitOutcome {
-    /// Judges children by their status; a child that was closed after its end keeps that end.
+    /// The outcome for children by their status; a child that was closed after its end keeps that end.
     pub fn from_views(views: &[SubagentView]) -> Self {
         let mut statuses = views.iter().map(|view| view.record.status);
         if statuses.clone().any(|status| !status.is_over()) {
@@ -86,14 +86,14 @@ pub fn status_line(view: &SubagentView) -> String {
     line
 }
 
-/// The text of a wait, and the ids of the children whose ends it has room for.
+/// The text of a wait, and the ids of the children whose ends it reports.
 pub struct WaitReport {
     pub text: String,
     pub ids: Vec<String>,
 }
 
 /// The children and their summaries, each with its fair share of `limit` bytes. Those that ended
-/// come first; what has no room is left for the next wait.
+/// come first; those that do not fit are left for the next wait.
 pub fn wait_report(views: &[SubagentView], limit: usize) -> WaitReport {
     let (over, busy): (Vec<&SubagentView>, Vec<&SubagentView>) =
         views.iter().partition(|view| view.record.status.is_over());
@@ -136,8 +136,8 @@ fn report_entry(view: &SubagentView, share: usize) -> String {
     entry
 }
 
-/// All children, each with the beginning of its summary if `limit` bytes have room for it. Where
-/// there is no room for all, those that are over are counted only.
+/// All children, each with the beginning of its summary if it fits into `limit` bytes. If not all
+/// children fit, those that have ended are only counted.
 pub fn list_text(views: &[SubagentView], limit: usize) -> String {
     if views.is_empty() {
         return "No Subagents.".to_owned();
@@ -239,7 +239,7 @@ pub fn unknown_subagent_error(id: &str) -> ToolError {
     ToolError::new(Kind::NotFound, message).with_next_action("call `list_agents`")
 }
 
-/// The error for a child that is at work.
+/// The error for a child that is running.
 pub fn busy_subagent_error(record: &SubagentRecord) -> ToolError {
     let message = format!("{} is {}", record.id, record.status.name());
     ToolError::new(Kind::Busy, message)

@@ -30,17 +30,17 @@ const MAX_RESOURCES: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkspaceMode {
-    // Plain comments, because the model reads the others: the parent's Workspace itself,
+    // Plain comments, because doc comments are sent to the model. The parent's Workspace itself.
     #[default]
     Shared,
-    // a copy,
+    // A copy.
     Isolated,
-    // a worktree on a branch of its own.
+    // A worktree on its own branch.
     Worktree,
 }
 
 impl WorkspaceMode {
-    /// The word for it, in calls and in the Log.
+    /// The mode's name in calls and in the Log.
     pub fn name(self) -> &'static str {
         match self {
             WorkspaceMode::Shared => "shared",
@@ -49,7 +49,7 @@ impl WorkspaceMode {
         }
     }
 
-    /// The mode of that name; `Shared` if it is unknown, as before there was a choice.
+    /// The mode of that name; `Shared` if it is unknown or missing, as in old Logs.
     pub fn from_name(name: Option<&str>) -> Self {
         match name {
             Some("isolated") => WorkspaceMode::Isolated,
@@ -83,9 +83,9 @@ pub struct SpawnArgs {
 #[derive(Debug, Clone)]
 pub struct Requester {
     pub mode: PermissionMode,
-    /// A root has 0.
+    /// The depth in the tree; a root has 0.
     pub depth: u32,
-    /// Its own role.
+    /// The role of the parent.
     pub role: &'static Role,
     /// The roles that it can choose from.
     pub role_catalog: RoleCatalog,
@@ -96,13 +96,13 @@ pub struct Requester {
 pub struct SubagentSpec {
     pub task: String,
     pub role: &'static Role,
-    /// `None` is the parent's.
+    /// The model; `None` is the parent's.
     pub model: Option<String>,
     pub effort: Option<String>,
     pub workspace: WorkspaceMode,
     pub timeout: Duration,
     pub resources: Vec<String>,
-    /// Never laxer than the parent's or the role's.
+    /// The permission mode, never laxer than the parent's or the role's.
     pub mode: PermissionMode,
     pub depth: u32,
 }
@@ -157,13 +157,13 @@ impl SubagentSpec {
         })
     }
 
-    /// Whether it can change anything.
+    /// Whether the child is read-only.
     pub fn is_reading(&self) -> bool {
         stricter_mode(&self.mode, &PermissionMode::ReadOnly) == self.mode
     }
 }
 
-/// The role of that name. The one place where a role of a child is looked up.
+/// Finds the role of a child by name; no other function does.
 pub fn find_role(name: &str, roster: &RoleCatalog) -> Result<&'static Role, ToolError> {
     let name = truncate_chars(name, LONGEST_WORD);
     roster.find(&name).map_err(|error| {

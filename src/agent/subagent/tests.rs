@@ -100,7 +100,7 @@ fn a_list_tells_the_beginning_of_each_summary_where_there_is_room() {
     let many = vec![ended.clone(); 100];
     assert_eq!(show::list_text(&many, 16 * 1024).lines().count(), 100, "names come first");
     assert_eq!(show::list_text(&[], 100), "No Subagents.");
-    // Where not even names fit, those at work are named and the rest is counted.
+    // Where not even names fit, running children are named and the rest is counted.
     let mut crowd = vec![ended; 500];
     crowd[7] = works;
     let text = show::list_text(&crowd, 16 * 1024);

@@ -1,5 +1,5 @@
-//! Skills of a Turn: those that the user names become active before their message, and what they
-//! allow holds until the Turn ends.
+//! Skills of a Turn: those that the user names become active before the message, and their tool
+//! restrictions apply until the Turn ends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -58,7 +58,7 @@ pub(super) fn omit_known_text(mut fact: SkillActivation, history: &History) -> S
 
 impl Turn {
     /// Activates the Skills that the input names; each is recorded with its current text. Untrusted
-    /// Skills are ignored, and so are those for people if another agent wrote the input.
+    /// Skills are ignored, and so are user-only Skills if another agent wrote the input.
     pub(super) async fn activate_skills(
         &self,
         input: &TurnInput,

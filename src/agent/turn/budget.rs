@@ -30,14 +30,14 @@ pub struct RunBudget {
     children: AtomicUsize,
 }
 
-/// Why no request may be sent.
+/// The refusal of a request: the status and the error that end the Turn.
 #[derive(Debug)]
 pub struct BudgetRefusal {
     pub status: TerminalStatus,
     pub report: Box<Report>,
 }
 
-/// Waits for a reservation; calls `tell(true)` if it is not there at once, and `tell(false)` when
+/// Waits for a reservation; calls `tell(true)` if it is not granted at once, and `tell(false)` when
 /// it is.
 pub async fn notify_wait<T>(reserving: impl Future<Output = T>, tell: impl Fn(bool)) -> T {
     let mut reserving = pin!(reserving);
@@ -103,8 +103,8 @@ impl RunBudget {
         reserved.map(Some).map_err(|exhausted| limit_reached_refusal(&exhausted))
     }
 
-    /// Checks the limits before a request is sent or resent, and counts it. `billed` is what the
-    /// call under way was billed for already.
+    /// Checks the limits before a request is sent or resent, and counts it. `billed` are the tokens
+    /// that the current call was already billed for.
     pub fn check_and_count(
         &self,
         model: &str,
@@ -178,7 +178,7 @@ pub const RUN_COST_LIMIT: &str = "`budget.cost_usd`";
 /// The report for a cost limit on a model without a configured price.
 pub fn missing_price_report(model: &str, limit: &str) -> Report {
     let message =
-        format!("{limit} cannot be kept: the price of {model} is not in `prices` of the config");
+        format!("{limit} cannot be checked: the price of {model} is not in `prices` of the config");
     let example = format!(
         r#"add it, in dollars per million tokens: {{"prices": {{"{model}": {{"input": 1, "output": 2}}}}}}"#
     );

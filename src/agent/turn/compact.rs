@@ -36,7 +36,7 @@ pub struct CompactionResult {
 }
 
 impl CompactionResult {
-    /// The facts, in their order.
+    /// The facts to record, in order.
     pub fn into_facts(self) -> impl Iterator<Item = Canonical> {
         let bill = self.bill.map(Canonical::from);
         bill.into_iter().chain([self.plan.fact.into()])

@@ -143,7 +143,7 @@ impl Turn {
                 error: report,
             }));
             progress.shown.start_over();
-            // Others may send while this one waits.
+            // Other requests may be sent while this one waits.
             self.release_reservation(&mut progress);
             let slept = self.context.cancel().run_until_cancelled(tokio::time::sleep(delay)).await;
             if slept.is_none() {

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 /// How many rounds of a cycle run before the next one is refused.
 const ROUNDS: usize = 3;
 
-/// The longest cycle that is looked for, in calls.
+/// The longest cycle that is detected, in calls.
 const LONGEST_CYCLE: usize = 8;
 
-/// How many responses with refused calls a Turn survives.
+/// How many responses with refused calls do not end the Turn.
 const MAX_REFUSED_RESPONSES: u32 = 2;
 
 /// How many responses in a row may have no calls.
@@ -91,8 +91,8 @@ impl DoomLoopGuard {
         first.iter().any(|own| own.call == call) && (1..ROUNDS).all(|next| round(next) == first)
     }
 
-    /// Forgets all calls, after one that reported on unfinished work: that changes without the
-    /// model, so a cycle never goes through it.
+    /// Forgets all calls, after a call that reported on unfinished work: such work changes without
+    /// the model, so the call is never part of a cycle.
     pub(super) fn clear(&mut self) {
         self.observed.clear();
     }
@@ -114,7 +114,7 @@ impl DoomLoopGuard {
 mod tests {
     use super::*;
 
-    /// What becomes of these calls, each in a response of its own and with the same result every time.
+    /// The verdicts on calls, each in a separate response and always with the same result.
     fn verdicts<'c>(calls: impl IntoIterator<Item = &'c str>) -> Vec<LoopVerdict> {
         let mut guard = DoomLoopGuard::default();
         let judge = |call: &str| {

@@ -43,13 +43,13 @@ pub(super) struct PreparedCall {
     pub(super) args: Value,
     pub(super) tool: Arc<dyn AnyTool>,
     pub(super) plan: CallPlan,
-    /// The permission snapshot it was planned under; a later switch means the next call.
+    /// The permission snapshot it was planned under; a later change applies to the next call.
     pub(super) permission: PermissionSnapshot,
     /// Whether it runs in a read-only sandbox.
     pub(super) is_sandboxed_read_only: bool,
     /// The approval, if the mode required one.
     pub(super) approval: Option<CallApproval>,
-    /// Whether it reads a source of a Skill, and is no call of the model.
+    /// Whether it reads a source of a Skill, and is not a call of the model.
     pub(super) is_source: bool,
 }
 
@@ -74,7 +74,7 @@ impl Turn {
                 together.extend(self.record_and_prepare(&next, guard).await?);
             }
             let ran = join_all(together.into_iter().map(|prepared| self.run_call(prepared))).await;
-            // Whatever has finished gets its result, also when another one was stopped.
+            // A finished call gets its result even if another one was stopped.
             let mut stopped = Ok(());
             for ran in ran {
                 match ran {

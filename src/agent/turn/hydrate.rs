@@ -21,7 +21,7 @@ use crate::tools::tool::ToolOutput;
 
 /// How much of one source the model sees, in bytes.
 const MAX_SOURCE_BYTES: usize = 8 * 1024;
-/// How many files a source may bring.
+/// How many files a source may include.
 const MAX_FILES: usize = 8;
 /// How long a command may take, in milliseconds.
 const COMMAND_TIMEOUT_MS: u64 = 30_000;
@@ -100,7 +100,7 @@ impl Turn {
             }
         }
         let mut seen: Vec<String> = Vec::new();
-        // Notes of `glob` are in brackets, as no name with an extension is.
+        // Notes of `glob` are in brackets.
         let is_note = |path: &String| path.starts_with('[') && path.ends_with(']');
         for path in paths.into_iter().filter(|path| !is_note(path)) {
             if seen.contains(&path) {

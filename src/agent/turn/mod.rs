@@ -62,14 +62,14 @@ use budget::BudgetRefusal;
 use complete::Completion;
 use doom_loop::DoomLoopGuard;
 
-/// Everything a Turn needs besides its Session.
+/// Settings of a Turn: everything it needs besides its Session.
 #[derive(Debug, Clone)]
 pub struct TurnSettings {
     pub provider: Arc<dyn Provider>,
     pub toolbox: Toolbox,
     /// The MCP servers of the Session.
     pub mcp_servers: McpServers,
-    /// All tools of the Session, also those that its role withholds.
+    /// All tools of the Session, including those that its role may not use.
     pub tools: Toolbox,
     pub workspace: Workspace,
     pub secrets: Arc<Secrets>,
@@ -85,7 +85,7 @@ pub struct TurnSettings {
     pub dry_run: bool,
     pub max_iterations: Option<u32>,
     pub retry: RetryPolicy,
-    /// The longest that one iteration may take, all attempts together.
+    /// The time limit of one iteration, all attempts together.
     pub total: Duration,
     /// How long a cancelled tool may take to clean up.
     pub tool_grace: Duration,
@@ -118,7 +118,7 @@ pub struct TurnSettings {
     pub skills: Skills,
 }
 
-/// The parts of the prompt beside the History.
+/// The parts of the prompt besides the History.
 #[derive(Debug, Clone)]
 pub struct PromptParts {
     pub contract: &'static str,
@@ -138,7 +138,7 @@ pub struct TurnInput {
     pub resources: Vec<ResourceDescriptor>,
     /// Late context from the sender, such as the Delegation Context of a Subagent.
     pub context: Option<String>,
-    /// Whether another agent wrote it, not a person.
+    /// Whether another agent wrote the input, not the user.
     pub is_delegated: bool,
 }
 
@@ -270,7 +270,7 @@ impl Turn {
 
     async fn start(&self, input: TurnInput) -> Result<(), TurnEnd> {
         let settings = &self.settings;
-        // Servers that are still starting are waited for a moment, once per Session.
+        // Waits briefly for servers that are still starting, once per Session.
         let tell =
             |servers| self.context.emit(Ephemeral::Status(SessionStatus::Starting { servers }));
         self.context.cancel().run_until_cancelled(settings.mcp_servers.wait_for_start(tell)).await;
@@ -294,7 +294,7 @@ impl Turn {
         if let (Some(tracker), Some(seq)) = (&self.settings.tracker, said.seq()) {
             tracker.begin_turn(seq);
         }
-        // Skill sources are read for a person; a model requests them by a call.
+        // Skill sources are read for the user; a model requests them by a call.
         for skill in active.into_iter().filter(|_| !input.is_delegated) {
             self.read_skill_sources(&skill, "user").await?;
         }
@@ -350,7 +350,7 @@ impl Turn {
     ) -> Result<IterationOutcome, TurnEnd> {
         let has_calls = completion.items.iter().any(|item| matches!(item, OutputItem::Call(_)));
         let truncated = completion.end.incomplete;
-        // An answer that was cut is shown as it is, and never asked for again.
+        // A truncated answer is shown as it is, and never requested again.
         let goes_on = has_calls || (completion.end.wants_more && truncated.is_none());
         let last_text = completion.items.iter().rposition(is_text);
         // The final answer is recorded last, even if other items follow it.

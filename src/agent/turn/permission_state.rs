@@ -1,7 +1,7 @@
 //! Permission state: the permission mode and sandbox profile of a Session's next call.
 //!
-//! It is the one setting that changes during a Turn: a switch of mode means the next call, not the
-//! next prompt. A child's is never laxer than its parent's current one.
+//! No other setting changes during a Turn: a change of mode applies to the next call, not to the next
+//! prompt. A child's mode is never laxer than its parent's current one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

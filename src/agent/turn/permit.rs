@@ -1,7 +1,7 @@
-//! Permission for a call: the bounds, the mode, what was allowed before, and the question.
+//! Permission check of a call: write bounds, mode, earlier approvals, and the question to the user.
 //!
 //! A question shows what would run, and its answer is bound to exactly that: the plan is made
-//! again right before the call runs, and a call that turned into another one is refused.
+//! again right before the call runs, and a call whose plan has changed is refused.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub(super) struct CallApproval {
     shown: Option<CallPlan>,
 }
 
-/// What an answer is bound to.
+/// The facts of a call that an approval is bound to.
 struct ApprovalBinding {
     digest: String,
     /// Paths of the call, links resolved.
@@ -59,8 +59,8 @@ impl PermissionVerdict {
 }
 
 impl Turn {
-    /// Checks a call against write bounds, Skills and permission; the inner error is what the model
-    /// reads.
+    /// Checks a call against write bounds, Skills and permission; the inner error is the result that
+    /// the model reads.
     pub(super) async fn check_permission(
         &self,
         mut prepared: PreparedCall,
@@ -234,7 +234,7 @@ impl Turn {
         let resolved = plan.paths.iter().map(|path| workspace.resolve(path));
         let paths: Vec<String> = resolved.map(|path| path.to_string_lossy().into_owned()).collect();
         let directory = workspace.root().to_string_lossy();
-        // An MCP tool counts as another one when its server or its description changed.
+        // An MCP tool counts as a different one when its server or its description changed.
         let name = &prepared.event.name;
         let tool = plan.agent.as_ref().map_or(name.clone(), |agent| format!("{name} {agent}"));
         let mut bound = match &plan.target_command {
@@ -379,7 +379,7 @@ fn sandbox_availability(prepared: &PreparedCall) -> SandboxAvailability {
     }
 }
 
-/// The error that the model reads instead of a result.
+/// The error of a denied call, which the model reads instead of a result.
 fn denial_error(plan: &CallPlan, mode: &PermissionMode, verdict: &PermissionVerdict) -> ToolError {
     let summary = &plan.summary;
     let words = verdict.said.as_ref().and_then(|said| said.message.as_deref());

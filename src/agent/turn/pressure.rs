@@ -1,9 +1,8 @@
 //! Pressure: how full the model's window will be with the next request, measured before it is sent.
 //!
-//! The Provider's count for the last request holds for the prefix that it read; only what came
-//! since is estimated. Without a count, after a compaction, or if the count is implausibly small,
-//! everything is estimated. That estimate is cached and extended, so a request costs a look at what
-//! is new.
+//! The Provider's count for the last request covers the prefix that it read; only later Events are
+//! estimated. Without a count, after a compaction, or if the count is implausibly small, everything is
+//! estimated. That estimate is cached and extended, so each request estimates new Events only.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -56,8 +55,8 @@ impl PressureGauge {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Measures a History for a model; `fixed` gives the tokens beside it, and is called only when
-    /// needed.
+    /// Measures a History for a model; `fixed` returns the other tokens of the request, and is called
+    /// only when needed.
     pub(super) fn measure(
         &self,
         history: &History,
@@ -97,7 +96,7 @@ impl PressureGauge {
     }
 }
 
-/// The Provider's last count plus an estimate of what came since; `None` if no count is valid.
+/// The Provider's last count plus an estimate of later Events; `None` if no count is valid.
 fn counted_reading(history: &History, model: &str) -> Option<PressureReading> {
     let mut weight_sum = WeightSum::default();
     let mut facts = history.live_backwards().map(|(_, fact)| fact);
@@ -119,7 +118,7 @@ fn counted_reading(history: &History, model: &str) -> Option<PressureReading> {
     None
 }
 
-/// Estimate of what came after a seq; `None` if what was before it may not count any longer.
+/// Estimate of the Events after a seq; `None` if earlier Events may not count any longer.
 fn estimate_since(history: &History, seq: Seq) -> Option<u64> {
     let mut weight_sum = WeightSum::default();
     let mut facts = history.live_backwards();
@@ -142,7 +141,7 @@ struct WeightSum {
     sum: u64,
     /// Size of Subagent ends whose user message was not added yet.
     ends: u64,
-    /// Whether a user message was added: what comes before it is of an earlier Turn.
+    /// Whether a user message was added: the Events before it belong to an earlier Turn.
     is_earlier: bool,
 }
 
@@ -160,7 +159,7 @@ impl WeightSum {
         }
     }
 
-    /// The sum, after these earlier Events: their Subagent ends have used up part of the common
+    /// The sum, given the Events before: their Subagent ends have used up part of the common
     /// limit.
     fn total_after<'a>(self, before: impl Iterator<Item = &'a Canonical>) -> u64 {
         if self.ends == 0 {
@@ -186,7 +185,7 @@ fn counts_conversation(usage: &ProviderUsage, model: &str) -> bool {
         && usage.usage.as_ref().is_some_and(|tokens| tokens.input_tokens > 0)
 }
 
-/// Whether the model wrote it, so that a usage record counts it.
+/// Whether the model wrote a fact, so that a usage record counts it.
 fn is_answer(fact: &Canonical) -> bool {
     matches!(
         fact,
@@ -275,7 +274,7 @@ impl Turn {
         if !self.can_compact(history, trigger) {
             return Ok(false);
         }
-        // Model-assisted compaction takes time, so it has a status of its own.
+        // Model-assisted compaction takes time, so it has its own status.
         self.context.emit(Ephemeral::Status(SessionStatus::Compacting { iteration }));
         let asks = self.settings.compaction.model_assisted;
         let tell = |waits| {
@@ -349,7 +348,7 @@ impl Turn {
 }
 
 impl super::TurnSettings {
-    /// Tokens of a request beside the conversation: instructions, project and tool specs.
+    /// Tokens of a request besides the conversation: instructions, project and tool specs.
     pub(super) fn fixed_tokens(&self, specs: &[crate::model::tool_spec::ToolSpec]) -> u64 {
         let tool = |spec: &crate::model::tool_spec::ToolSpec| {
             let parameters = serde_json::to_string(&spec.parameters).unwrap_or_default();

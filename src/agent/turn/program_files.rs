@@ -1,4 +1,4 @@
-//! Files that commands of a Turn made or changed and that programs outside the sandbox execute,
+//! Files that commands of a Turn created or changed and that programs outside the sandbox execute,
 //! such as git hooks; the end of the Turn names them to the user.
 
 use std::collections::BTreeSet;

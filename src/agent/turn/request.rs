@@ -14,7 +14,7 @@ use crate::tools::tool::AnyTool;
 use crate::tools::toolbox::Cleanup;
 
 impl TurnSettings {
-    /// These settings with more Tools, of which the role gets those that it may use.
+    /// Adds Tools to settings; the role gets those that it may use.
     #[must_use]
     pub fn with_tools(self, more: Vec<Arc<dyn AnyTool>>, rest: Cleanup) -> Self {
         let toolbox =

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use crate::model::provider::{OutputItem, WebSearch, WebSource};
 
-/// How many sources are recorded; the count of all of them is.
+/// How many sources are recorded; the count includes all of them.
 const MOST_SOURCES: usize = 20;
 /// How many lengths of queries are recorded.
 const MOST_LENGTHS: usize = 20;
 
-/// What `provider_usage.web_search` says of a call, if anything was searched.
+/// The value of `provider_usage.web_search` for a call; `None` without a search.
 pub fn web_search(items: &[OutputItem]) -> Option<Value> {
     let searches: Vec<&WebSearch> = items
         .iter()
@@ -48,7 +48,7 @@ pub fn web_search(items: &[OutputItem]) -> Option<Value> {
     }))
 }
 
-/// What a message's metadata says about the pages it refers to.
+/// The metadata of a message for the pages that it cites.
 pub fn citations(citations: &[WebSource]) -> Option<Value> {
     (!citations.is_empty()).then(|| source_list(citations.iter()))
 }

@@ -116,7 +116,7 @@ mod fakes {
     }
 
     enum FakeTool {
-        /// Reads, and returns only when two of them run at once.
+        /// Read-only; returns only when two of them run at once.
         Pair(Arc<Barrier>),
         Panics,
         /// Never ends and ignores interrupts.

@@ -1,5 +1,5 @@
-//! Usage total: what a Session and all its Subagents were billed for, and what their requests under
-//! way have reserved.
+//! Usage total: the billed usage of a Session and all its Subagents, and the reservations of their
+//! requests in progress.
 //!
 //! One list of accounts is shared by a tree of Sessions. A request counts in every account on the
 //! path of its Session: the whole tree, a Workflow run, the children of one parent, the Session
@@ -65,7 +65,7 @@ struct UsageAccount {
 pub struct UsageAmount {
     /// Input and output.
     pub tokens: u64,
-    /// Estimated dollars, of what has a price.
+    /// Estimated dollars, for models with a price.
     pub cost: f64,
 }
 
@@ -112,8 +112,8 @@ pub struct Reservation {
     is_first: bool,
 }
 
-/// Usage billed for failed attempts of a call, until the call's usage is recorded: spent, and not
-/// in `spent` yet. Released on drop.
+/// Usage billed for failed attempts of a call, until the call's usage is recorded: spent, but not yet
+/// in `spent`. Released on drop.
 #[derive(Debug)]
 pub struct SpendHold {
     usage_total: UsageTotal,
@@ -144,7 +144,7 @@ impl UsageTotal {
         Self { shared: Arc::new(shared), path: Arc::new([0]) }
     }
 
-    /// Usage that a Log records: its own, and that of children that ended.
+    /// The usage that a Log records: of its Session, and of children that ended.
     pub fn from_history(history: &History, prices: &Prices) -> Self {
         let mut account = UsageAccount::default();
         for fact in history.facts() {
@@ -196,7 +196,7 @@ impl UsageTotal {
         self.update_accounts(|account| account.add(usage));
     }
 
-    /// Whether anything limits what may be spent.
+    /// Whether a spending limit applies.
     pub fn is_limited(&self, session: SpendLimits) -> bool {
         let accounts = self.lock();
         session.is_any() || self.path.iter().any(|place| accounts[*place].limits.is_any())
@@ -209,7 +209,7 @@ impl UsageTotal {
     }
 
     /// Waits until a request may be sent, and reserves its expected usage. It may be sent when the
-    /// limits cover it beside all requests under way, or when none is under way.
+    /// limits cover it in addition to all requests in progress, or when none is in progress.
     pub async fn reserve(
         &self,
         session: SpendLimits,
@@ -271,8 +271,8 @@ impl UsageTotal {
         SpendHold { usage_total: self.clone(), amount }
     }
 
-    /// Fails if a limit is reached; `billed` is what the call under way was billed for and is not
-    /// in the Log yet.
+    /// Fails if a limit is reached; `billed` is the usage of the current call that is not in the Log
+    /// yet.
     pub fn check(&self, session: SpendLimits, billed: UsageAmount) -> Result<(), LimitReached> {
         self.find_exhausted(&self.lock(), session, |account| account.spent.plus(billed))
     }
@@ -399,7 +399,7 @@ impl UsageAccount {
         }
     }
 
-    /// Whether `limits` cover `amount` beside everything spent, held and reserved.
+    /// Whether `limits` cover `amount` in addition to everything spent, held and reserved.
     fn covers(&self, amount: UsageAmount, limits: SpendLimits) -> bool {
         let all = self.spent.plus(self.held).plus(self.reserved).plus(amount);
         limits.tokens.is_none_or(|limit| all.tokens <= limit)

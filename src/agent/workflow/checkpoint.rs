@@ -26,11 +26,11 @@ pub struct CheckpointBundle {
     pub step_id: String,
     pub status: StepStatus,
     pub checkpoint_status: Readiness,
-    /// Whether steps that depend on it may rely on it.
+    /// Whether dependent steps may rely on this result.
     pub dependent_safe: bool,
     /// A summary for people and for later steps.
     pub summary: String,
-    /// Why it is not ready, as a snake_case word.
+    /// Why the step is not ready, as a snake_case word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -41,7 +41,7 @@ pub struct CheckpointBundle {
     pub artifacts: Vec<StepArtifact>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verification: Vec<VerificationResult>,
-    /// The files that it changed, as far as known; a long list is truncated.
+    /// The files that the step changed, as far as known; a long list is truncated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub written: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ pub struct CheckpointBundle {
     pub elapsed_ms: u64,
     #[serde(default)]
     pub usage: SubagentUsage,
-    /// A digest of the step as specified and of what earlier steps handed on. A resumed run reuses this bundle while
+    /// A digest of the step as specified and of the results of earlier steps. A resumed run reuses this bundle while
     /// the key is the same.
     #[serde(default)]
     pub key: String,
@@ -78,7 +78,7 @@ pub struct StepPayload {
     /// The digest of the schema, if the Workflow states one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema_sha256: Option<String>,
-    /// `model_declared`: the Subagent said it, and Pixir checked its shape.
+    /// `model_declared`: the Subagent stated it, and Pixir checked it against the schema.
     pub provenance: String,
     /// Always `valid`: a value that does not fit its schema is not kept as a payload.
     pub validation: String,
@@ -105,7 +105,7 @@ impl StepPayload {
 pub struct StepArtifact {
     /// `change_set` or `merge`.
     pub kind: String,
-    /// `artifact`: Pixir looked at the files itself.
+    /// `artifact`: Pixir inspected the files itself.
     pub provenance: String,
     /// The command that shows it.
     pub at: String,
@@ -131,7 +131,7 @@ pub struct VerificationResult {
 }
 
 impl CheckpointBundle {
-    /// Whether the step left changes in a Workspace of its own.
+    /// Whether the step left changes in its own Workspace.
     pub fn has_changes(&self) -> bool {
         self.artifacts.iter().any(|artifact| artifact.kind == CHANGE_SET)
     }
@@ -183,13 +183,13 @@ impl CheckpointBundle {
         found.map(|payload| &payload.payload)
     }
 
-    /// The verdict of its review.
+    /// The verdict of a review step.
     pub fn verdict(&self) -> Option<String> {
         let found = self.typed_payloads.iter().find_map(|own| own.payload.get("verdict"));
         found.and_then(Value::as_str).map(str::to_owned)
     }
 
-    /// What a later step relies on; part of that step's key.
+    /// The parts of the bundle that a later step relies on; part of that step's key.
     pub fn key_input(&self) -> Value {
         serde_json::json!({
             "step": self.step_id,

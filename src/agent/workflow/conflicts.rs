@@ -1,7 +1,7 @@
 //! Conflicts between steps: which may not run at the same time, by their read and write sets.
 //!
-//! Only writes to the shared Workspace conflict. Steps that work in a copy of their own conflict with no other, but
-//! the copy must not be made while another step writes files that go into it.
+//! Only writes to the shared Workspace conflict. Steps that work in their own copy conflict with no other, but the
+//! copy must not be made while another step writes files that go into it.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;

@@ -220,8 +220,8 @@ pub mod tests {
     }
 
     /// `sample` cases, or `full` cases with `PIXIR_TORTURE=full`; the seed is `PIXIR_SEED` or a fixed one.
-    #[expect(clippy::disallowed_methods, reason = "how much a test does is no setting")]
-    #[expect(clippy::print_stdout, reason = "a seed is said")]
+    #[expect(clippy::disallowed_methods, reason = "the size of a test is not a setting")]
+    #[expect(clippy::print_stdout, reason = "the seed is printed")]
     pub fn torture(sample: u32, full: u32) -> ProptestConfig {
         let is_full = std::env::var("PIXIR_TORTURE").is_ok_and(|size| size == "full");
         let seed = std::env::var("PIXIR_SEED").ok().and_then(|seed| seed.parse().ok());

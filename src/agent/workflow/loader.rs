@@ -13,7 +13,7 @@ use crate::settings::config::SubagentLimits;
 #[derive(Clone)]
 pub struct WorkflowLoader {
     pub skills: Skills,
-    /// Where files of roles are searched.
+    /// The folders that are searched for role files.
     pub role_places: DiscoveryFolders,
     pub limits: SubagentLimits,
 }

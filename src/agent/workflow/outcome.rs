@@ -12,7 +12,7 @@ pub const SUBAGENT_LIMIT: &str = "subagent_limit_reached";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepStatus {
-    /// Its Subagent answered, or its changes were merged.
+    /// The Subagent of the step answered, or its merge was applied.
     Completed,
     Failed,
     TimedOut,
@@ -25,7 +25,7 @@ pub enum StepStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Readiness {
-    /// Its output was checked, or its Subagent states that the task is done.
+    /// The output was checked, or the Subagent states that the task is done.
     CheckpointReady,
     /// Perhaps usable, but neither checked nor stated to be done.
     Partial,

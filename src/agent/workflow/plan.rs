@@ -12,16 +12,16 @@ pub struct WorkflowPlan {
     pub waves: Vec<Vec<usize>>,
     /// Why each step does not start one wave earlier; `None` in the first wave.
     pub waits: Vec<Option<WaitReason>>,
-    /// Whether the sets were too complex to compare, so that some steps wait without need.
+    /// Whether the sets were too complex to compare, so that some steps may wait unnecessarily.
     pub is_approximate: bool,
 }
 
 /// Why a step does not start yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitReason {
-    /// It depends on the step with this index.
+    /// The step depends on the step with this index.
     After(usize),
-    /// Its sets conflict with those of the step with this index.
+    /// The sets of the step conflict with those of the step with this index.
     Conflict(usize),
     /// `max_concurrency` steps run already.
     NoSlot,

@@ -151,7 +151,7 @@ impl FinishedRun {
         let held = self.steps_where(|bundle| bundle.checkpoint_status == Readiness::Held);
         if !held.is_empty() {
             let held = held.join(", ");
-            sentences.push(format!("Not started, because it waits for others or for time: {held}"));
+            sentences.push(format!("Not started because of other steps or the time limit: {held}"));
         }
         sentences
     }

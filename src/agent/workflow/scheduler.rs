@@ -1,7 +1,7 @@
 //! The scheduler of a run: which steps may start, which never will, and what follows when a step ends.
 //!
-//! Pure: it knows neither time nor children. Ties are decided by the order of the file, so the same results lead
-//! to the same starts.
+//! The scheduler is pure: it knows neither time nor children. Ties are decided by the order of the file, so the same
+//! results lead to the same starts.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ enum StepPhase {
     Ended(EndedStep),
 }
 
-/// What other steps need to know of a step that has ended.
+/// The result of an ended step, as far as other steps need it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedStep {
     pub readiness: Readiness,

@@ -1,6 +1,6 @@
 //! Sources of a Workflow before its arguments are known: a spec, or the template of a Skill.
 //!
-//! A template is a spec with placeholders, with its parameters beside it. It is filled, gets the template's id and
+//! A template is a spec with placeholders, with its parameters next to it. It is filled, gets the template's id and
 //! name where it has none, and is then read like any other spec; flaws keep their pointers into the file of the
 //! template.
 
@@ -146,7 +146,7 @@ fn fill_template(
 ) -> Result<Workflow, SpecError> {
     let written = Value::Object(template.workflow().clone());
     if written.get("parameters").is_some() {
-        let message = "the parameters of a template stand beside its `workflow`, not in it";
+        let message = "the parameters of a template belong next to its `workflow`, not into it";
         return Err(SpecError::single(SpecDiagnostic::new("/workflow/parameters", message)));
     }
     let filling =

@@ -24,7 +24,7 @@ pub struct WatchedRun {
 pub struct WatchedStep {
     /// Its id in the Workflow.
     pub id: String,
-    /// What it is for, in a line.
+    /// Its task, in one line.
     pub about: String,
     /// Whether it merges another step's changes instead of running a Subagent.
     pub applies: bool,
@@ -46,17 +46,17 @@ struct AnnouncedStep {
 /// The state of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepState {
-    /// It has not started.
+    /// Not started yet.
     Waiting,
-    /// It is running.
+    /// Started, and not ended.
     Running,
-    /// It ended, and other steps may rely on it.
+    /// Ended; other steps may rely on it.
     Ready,
-    /// It ended, but its result is unchecked or a decision is needed.
+    /// Ended, but the result is unchecked or a decision is needed.
     Partial,
-    /// It failed.
+    /// Ended with a failure.
     Failed,
-    /// It will not start.
+    /// Will not start.
     Held,
 }
 

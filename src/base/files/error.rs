@@ -23,13 +23,13 @@ pub enum UnsafeEntry {
     Folder,
     /// A file where a folder is expected.
     File,
-    /// It belongs to another user.
+    /// An entry that belongs to another user.
     OtherOwner,
     /// The file has a second name, and writing would change what that name shows.
     HardLink,
     /// The name is empty, is `.` or `..`, or contains a slash.
     Name,
-    /// Git tracks it: it came with a checkout.
+    /// An entry that git tracks: it came with a checkout.
     Tracked,
 }
 
@@ -84,7 +84,7 @@ pub enum StateError {
     /// A system call failed.
     #[error("{} cannot be used", path.display())]
     Io {
-        /// The path that it was called with.
+        /// The path passed to the call.
         path: PathBuf,
         /// The error of the system.
         #[source]
@@ -113,7 +113,7 @@ impl StateError {
     }
 }
 
-/// For callers whose own error holds an `io::Error`.
+/// Conversion for callers whose error holds an `io::Error`.
 impl From<StateError> for io::Error {
     fn from(error: StateError) -> Self {
         match error {
@@ -154,7 +154,7 @@ impl Explain for StateError {
                 format!("replace {path} by a copy of itself, then try again")
             }
             Self::Unsafe { .. } | Self::TooLarge { .. } => {
-                format!("look at {path}, remove it, then try again")
+                format!("inspect {path}, remove it, then try again")
             }
             Self::Io { .. } => format!("check the permissions of {path} and the free space"),
         }]

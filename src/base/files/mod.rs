@@ -4,7 +4,7 @@
 //! So every component below the root is opened relative to the descriptor of its parent, without
 //! following a link and without blocking, and the descriptor is checked: the expected type, the
 //! user's own. Nothing is truncated or changed in place; a file is created, appended to, or replaced
-//! by one that was written beside it.
+//! by a new one from the same folder.
 #![expect(clippy::disallowed_methods, reason = "the root and its parents are the user's choice")]
 
 mod error;
@@ -42,7 +42,7 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o700);
 pub enum WriteDurability {
     /// The file, and its name in the folder, are forced to the disk.
     Synced,
-    /// The system writes them when it likes.
+    /// The operating system writes the file later.
     Lazy,
 }
 
@@ -83,7 +83,7 @@ pub struct StateEntry {
 }
 
 impl StateDir {
-    /// Opens a root that the user chose, such as a Workspace or the Home; links lead to it as ever.
+    /// Opens a root that the user chose, such as a Workspace or the Home; links in its path are followed.
     pub fn open_root(path: &Path) -> Result<Self, StateError> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let fd = rustix::fs::open(path, flags, Mode::empty())
@@ -91,7 +91,7 @@ impl StateDir {
         Ok(Self { fd: Arc::new(fd), path: path.to_owned(), access: StateAccess::Own })
     }
 
-    /// This folder with another access, which holds also for everything that is opened below it.
+    /// This folder with another access, which applies to everything opened below it as well.
     #[must_use]
     pub(super) fn with_access(self, access: StateAccess) -> Self {
         Self { access, ..self }
@@ -232,14 +232,14 @@ impl StateDir {
         }
     }
 
-    /// The folder as a file of its own, to be locked.
+    /// A new file handle of the folder, for locking.
     pub fn lock_handle(&self) -> Result<File, StateError> {
         let opened = rustix::fs::openat(&self.fd, ".", FOLDER_FLAGS, Mode::empty());
         opened.map(File::from).map_err(|errno| StateError::io(&self.path, errno))
     }
 
-    /// Replaces or makes a file with this content: written beside the old one, and renamed. A failure leaves
-    /// the old one.
+    /// Replaces or makes a file: the content is written to a new file in this folder, which is renamed. A failure
+    /// leaves the old file.
     pub fn replace(
         &self,
         name: impl AsRef<OsStr>,
@@ -250,7 +250,7 @@ impl StateDir {
         self.replace_with(name, durability, write)
     }
 
-    /// Replaces or makes a file like `replace`, with a content that `write` writes.
+    /// Replaces or makes a file like `replace`; `write` writes the content.
     pub fn replace_with<T>(
         &self,
         name: impl AsRef<OsStr>,
@@ -293,7 +293,7 @@ impl StateDir {
             .map_err(|errno| StateError::io(self.path.join(name), errno))
     }
 
-    /// Gives a file a second name in this folder, which must not be taken yet.
+    /// Makes a hard link to a file of this folder, under a name that must not exist yet.
     pub fn link(
         &self,
         name: impl AsRef<OsStr>,
@@ -306,7 +306,7 @@ impl StateDir {
             .map_err(|errno| StateError::io(self.path.join(new_name), errno))
     }
 
-    /// Gives a file from elsewhere a second name in this folder, which must not be taken yet.
+    /// Makes a hard link in this folder to an open file, under a name that must not exist yet.
     pub fn link_file(&self, file: &File, name: impl AsRef<OsStr>) -> Result<(), StateError> {
         let name = self.check_name(name.as_ref())?;
         self.check_may_change(name)?;
@@ -326,7 +326,7 @@ impl StateDir {
         self.check_may_change(name)?;
         match rustix::fs::unlinkat(&self.fd, name, flags) {
             Ok(()) => Ok(true),
-            // Two processes may remove the same thing at once.
+            // Two processes may remove the same entry at once.
             Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(StateError::io(self.path.join(name), errno)),
         }

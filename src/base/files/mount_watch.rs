@@ -30,7 +30,7 @@ pub fn is_on_local_file_system(file: impl AsFd) -> bool {
 #[derive(Debug)]
 pub struct MountWatch {
     list: Option<File>,
-    /// The kernel reports a change once for each open file.
+    /// Whether a poll has reported a change, which the kernel does once for each open file.
     has_changed: AtomicBool,
 }
 

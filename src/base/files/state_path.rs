@@ -14,7 +14,7 @@ pub struct StatePath {
 }
 
 impl StatePath {
-    /// The root itself.
+    /// The path of a root.
     pub fn root(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), below: PathBuf::new(), access: StateAccess::Own }
     }

@@ -75,7 +75,7 @@ impl StateFilesFixture {
             }
             PlantedEntry::Socket => drop(UnixListener::bind(at).unwrap()),
             PlantedEntry::Device => {
-                // The same as /dev/null.
+                // The device number of /dev/null.
                 let null = rustix::fs::makedev(1, 3);
                 let mode = Mode::from_raw_mode(0o600);
                 return is_root && mknodat(CWD, at, FileType::CharacterDevice, mode, null).is_ok();

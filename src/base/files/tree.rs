@@ -1,7 +1,7 @@
 //! Whole trees below a state folder: their size, and their removal.
 //!
-//! A command may have made the tree: it can be deeper than there are descriptors, and folders in it can be
-//! closed to their owner.
+//! A command may have made the tree: it can have more levels than a process has descriptors, and its folders may
+//! deny access to their owner.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -76,8 +76,8 @@ impl StateDir {
         }
     }
 
-    /// How many bytes the files in a folder inside have together, without those that cannot be opened or are nested
-    /// too deep.
+    /// The total size in bytes of the files in a folder inside, without those that cannot be opened or are nested too
+    /// deep.
     pub fn tree_bytes(&self, name: impl AsRef<OsStr>) -> u64 {
         self.level_bytes(name.as_ref(), DEEPEST_TREE)
     }

@@ -17,7 +17,7 @@ use super::{Secrets, map_strings};
 /// The fewest letters and digits of a form; shorter ones may be ordinary words.
 const SHORTEST_FORM: usize = 8;
 
-/// A value with at least so many letters and digits is no ordinary word.
+/// The fewest letters and digits of a value that is no ordinary word.
 const LONG_KEY: usize = 14;
 
 /// The shortest piece of a value that is redacted; its digits distinguish it from ordinary words.
@@ -62,7 +62,7 @@ impl Secrets {
         table.redact(&redact_echo(text, known)).into_owned()
     }
 
-    /// `redact_server_error` for every string of a JSON value, keys included.
+    /// Applies `redact_server_error` to every string of a JSON value, keys included.
     pub fn redact_server_error_value(&self, value: &mut Value) {
         map_strings(value, &|text| self.redact_server_error(text).into());
     }
@@ -293,7 +293,7 @@ mod tests {
         let secrets = Secrets::new([("provider key".to_owned(), long.to_owned())]);
         let mark = "[redacted:provider key]";
         for (text, expected) in [
-            // Cut in the middle, at its beginning, and at its end.
+            // A key cut in the middle, at its beginning, and at its end.
             (
                 format!("bad key {}...{} given", &long[..16], &long[26..]),
                 format!("bad key {mark}...{mark} given"),
@@ -307,12 +307,12 @@ mod tests {
         ] {
             assert_eq!(secrets.redact_server_error(&text), expected, "{text}");
         }
-        // Over two fields.
+        // A key split over two fields.
         let (one, other) = long.split_at(20);
         let mut value = serde_json::json!({"message": format!("bad {one}"), "param": other});
         secrets.redact_server_error_value(&mut value);
         assert_eq!(value, serde_json::json!({"message": format!("bad {mark}"), "param": mark}));
-        // What every key of a kind begins with is no piece of this one.
+        // The prefix that all keys of a kind share is no piece of this one.
         let text = "keys begin with sk-proj-, such as sk-proj-Ab or sk-proj-********7890";
         assert_eq!(secrets.redact_server_error(text), text);
         let encoded = STANDARD.encode(long);

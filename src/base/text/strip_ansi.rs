@@ -9,9 +9,9 @@ const LINE_LIMIT: usize = 8192;
 /// The meaning of a carriage return inside a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CarriageReturn {
-    /// It restarts the line, as on a terminal: a progress bar leaves its last state.
+    /// Restarts the line, as on a terminal: a progress bar leaves its last state.
     RestartLine,
-    /// It ends the line: live output shows every state as it comes.
+    /// Ends the line: live output shows every state as it comes.
     EndLine,
 }
 
@@ -31,7 +31,7 @@ pub struct AnsiStripper {
 enum EscapeState {
     Text,
     Escape,
-    /// After `ESC` and an intermediate byte: one more byte ends it.
+    /// After `ESC` and an intermediate byte: one more byte ends the sequence.
     Charset,
     /// `ESC [` parameters, until a letter.
     ControlSequence,

@@ -1,8 +1,8 @@
 //! Tokens: estimates of how many a text or an image will be for a model, before anything is sent.
 //!
-//! Pure, and one pass over the text. A tokenizer's table is millions of bytes that would be loaded
-//! for one number, and each model has its own; so the shape of the text is looked at instead: words,
-//! capitals, digits, marks, blanks, and scripts. `tests.rs` compares it with a real tokenizer.
+//! The estimate is pure and takes one pass over the text. A tokenizer's table is millions of bytes that
+//! would be loaded for one number, and each model has its own; so the estimate uses the shape of the text:
+//! words, capitals, digits, marks, blanks, and scripts. `tests.rs` compares it with a real tokenizer.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +14,7 @@ pub const TOKENS_PER_ITEM: u64 = 6;
 const UNKNOWN_IMAGE_TOKENS: u64 = 1_700;
 /// The side of the squares into which an image is cut, in pixels.
 const PATCH_PIXELS: u32 = 32;
-/// An image is scaled down until it has at most so many squares.
+/// The most squares of an image; a larger one is scaled down.
 const MAX_PATCHES: u64 = 1_536;
 
 /// The estimated tokens of a text; at least one unless it is empty.
@@ -24,7 +24,7 @@ pub fn estimate_tokens(text: &str) -> u64 {
         CharRun { class: CharClass::Blank, length: 0, changes: 0, last: '\0', is_glued: false };
     for letter in text.chars() {
         let class = CharClass::from_char(letter);
-        // A capital and what follows it are one word.
+        // A capital and the small letters after it are one word.
         let goes_on =
             run.class == CharClass::Capital && run.length == 1 && class == CharClass::Small;
         if class == run.class || goes_on {
@@ -124,7 +124,7 @@ impl CharRun {
                     10..=12 => 150,
                     _ => 150 + (length - 12) * 28,
                 };
-                // Short pieces between capitals and digits are what base64 is made of.
+                // Base64 consists of short pieces between capitals and digits.
                 if self.is_glued && (2..=4).contains(&length) { word + 55 } else { word }
             }
             CharClass::Capital => {

@@ -4,7 +4,7 @@ use std::io;
 
 use super::{CHAIN_TOO_LARGE, MALFORMED_DELTA, invalid_data};
 
-/// The size of a copy whose instruction says zero.
+/// The size of a copy instruction whose size field is zero.
 const DEFAULT_COPY: usize = 0x1_0000;
 
 /// A delta whose sizes have been read, but not yet its instructions.
@@ -12,7 +12,7 @@ const DEFAULT_COPY: usize = 0x1_0000;
 pub(super) struct Delta {
     /// The size that the base must have.
     pub(super) base_size: u64,
-    /// The size of the object that the delta makes.
+    /// The size of the resulting object.
     pub(super) result_size: u64,
     data: Vec<u8>,
     instructions: usize,
@@ -47,8 +47,8 @@ impl Delta {
     }
 }
 
-/// The bytes that one instruction adds, and the rest after the instruction. It always adds some, so the
-/// size of the result bounds the number of instructions.
+/// The bytes that one instruction adds, and the data after the instruction. Each instruction adds at least
+/// one byte, so the size of the result bounds their number.
 fn next_bytes<'b>(opcode: u8, after: &'b [u8], base: &'b [u8]) -> Option<(&'b [u8], &'b [u8])> {
     match opcode {
         0 => None, // git reserves it
@@ -62,7 +62,7 @@ fn next_bytes<'b>(opcode: u8, after: &'b [u8], base: &'b [u8]) -> Option<(&'b [u
     }
 }
 
-/// A little-endian number of which only the bytes that have a bit in `present` are there.
+/// A little-endian number; only the bytes whose bit is set in `present` are stored.
 fn read_number(present: u8, width: u32, mut rest: &[u8]) -> Option<(usize, &[u8])> {
     let mut number = 0_u32;
     for place in (0..width).filter(|place| present >> place & 1 == 1) {

@@ -1,4 +1,4 @@
-//! Inflating of zlib data in a file, in pieces and never beyond the announced size.
+//! Inflation of zlib data in a file, in pieces and never beyond the announced size.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -8,10 +8,10 @@ use flate2::bufread::ZlibDecoder;
 
 use super::invalid_data;
 
-/// How much is read from the file at once: most entries of a pack are far smaller.
+/// Read buffer in bytes; most entries of a pack are far smaller.
 const BUFFER_SIZE: usize = 8 << 10;
 const WRONG_SIZE: &str = "the compressed data does not have the announced size";
-/// How much memory is reserved for data that has not been seen yet.
+/// The most memory to reserve before the data is inflated, in bytes.
 const RESERVED_UNSEEN: u64 = 1 << 20;
 
 /// A part of a file, read from its start to its end without moving the file's own cursor.
@@ -23,7 +23,7 @@ pub(super) struct FileSection<'f> {
 }
 
 impl<'f> FileSection<'f> {
-    /// The part from `start` up to `end`, in pieces.
+    /// A buffered reader of the part from `start` up to `end`.
     pub(super) fn new(file: &'f File, start: u64, end: u64) -> BufReader<Self> {
         BufReader::with_capacity(BUFFER_SIZE, Self { file, next: start, end })
     }
@@ -40,7 +40,7 @@ impl Read for FileSection<'_> {
     }
 }
 
-/// Appends what is left of a zlib stream to `content`, which must then have exactly `size` bytes.
+/// Appends the rest of a zlib stream to `content`, which must then have exactly `size` bytes.
 pub(super) fn inflate_to_end(
     decoder: &mut ZlibDecoder<BufReader<FileSection<'_>>>,
     mut content: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Loose objects: one object, with its header, as a zlib stream in a file of its own.
+//! Loose objects: files that hold one object, with its header, as a zlib stream.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read};
@@ -8,7 +8,7 @@ use flate2::bufread::ZlibDecoder;
 use super::inflate::{FileSection, inflate_error, inflate_to_end};
 use super::{NOT_A_BLOB, blob_too_large, invalid_data};
 
-/// The longest header, with its final NUL; git reads no longer ones either.
+/// The longest header, with its final NUL; git has the same limit.
 const LONGEST_HEADER: u64 = 32;
 const MALFORMED_HEADER: &str = "the header of a loose object is malformed";
 const OTHER_TYPES: [&[u8]; 3] = [b"commit", b"tree", b"tag"];

@@ -1,7 +1,7 @@
 //! Packs (`.pack`, version 2 or 3): many objects in one file, most of them as deltas.
 //!
-//! A delta chain is followed from the wanted object to its base, which checks every size before
-//! anything is built; then the object is built from the base upwards, by two buffers in turn.
+//! A delta chain is followed from the wanted object to its base, and every size is checked before
+//! anything is built; then the object is built from the base upwards, in two alternating buffers.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -19,17 +19,16 @@ use super::{
 const MALFORMED_HEADER: &str = "the header of a pack entry is malformed";
 /// The signature, the version and the number of objects.
 const HEADER_LENGTH: usize = 12;
-/// Where the first object is.
+/// The offset of the first object.
 const OBJECTS_START: u64 = HEADER_LENGTH as u64;
-/// No delta chain has more links; git makes at most 4095.
+/// The maximum length of a delta chain; git makes at most 4095 links.
 const DEEPEST_CHAIN: usize = 4096;
-/// No base of a delta is larger, unless the caller's limit is.
+/// The largest base of a delta in bytes, unless the caller's limit is larger.
 const LARGEST_BASE: u64 = 256 << 20;
-/// One blob may cost the building of this many objects of the caller's limit. A chain as deep as
-/// git makes it unless told otherwise (50) fits, when none of its objects exceeds the limit.
+/// The work limit for one blob, in objects as large as the caller's limit. A chain of git's default
+/// depth (50) fits when none of its objects exceeds that limit.
 const WORK_FACTOR: u64 = 64;
-/// The limit that counts for the deltas of a chain together, and for the work, when the caller's is
-/// smaller.
+/// The minimum, in bytes, of the limit from which those for deltas and work are computed.
 const LEAST_BUDGET: u64 = 64 << 20;
 
 /// A pack with its index, which several threads may read at once.
@@ -37,12 +36,12 @@ const LEAST_BUDGET: u64 = 64 << 20;
 pub struct Pack {
     file: File,
     index: PackIndex,
-    /// Where the objects end and the checksum of the pack begins.
+    /// The end of the objects, where the checksum of the pack begins.
     end: u64,
 }
 
 impl Pack {
-    /// Opens a pack of version 2 or 3 with the index that was made for it.
+    /// Opens a pack of version 2 or 3 with its index.
     pub fn open(pack: File, index: PackIndex) -> io::Result<Self> {
         let mut header = [0; HEADER_LENGTH];
         pack.read_exact_at(&mut header, 0)?;
@@ -137,7 +136,7 @@ enum PackEntryKind {
 /// An entry of a pack, up to its compressed data.
 struct PackEntry<'p> {
     kind: PackEntryKind,
-    /// How many bytes the data has when it is inflated.
+    /// The size of the inflated data in bytes.
     size: u64,
     source: BufReader<FileSection<'p>>,
 }
@@ -152,9 +151,9 @@ impl PackEntry<'_> {
 struct DeltaChain {
     limit: u64,
     largest_base: u64,
-    /// How many bytes of deltas may still be kept.
+    /// The number of bytes of deltas that may still be kept.
     delta_budget: u64,
-    /// How many bytes of objects may still be built.
+    /// The number of bytes of objects that may still be built.
     work_budget: u64,
     /// The offsets of the deltas, to find a cycle.
     offsets: Vec<u64>,
@@ -179,7 +178,7 @@ impl DeltaChain {
         if self.deltas.len() >= DEEPEST_CHAIN {
             return Err(invalid_data("the delta chain is too deep"));
         }
-        // Every cycle has a link that does not move to the front, so only those are looked at.
+        // Every cycle has a link that does not move to the front, so only those are checked.
         if base == offset || base > offset && self.offsets.contains(&base) {
             return Err(invalid_data("the delta chain is a cycle"));
         }

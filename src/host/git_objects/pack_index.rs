@@ -8,30 +8,30 @@ use std::sync::OnceLock;
 
 use super::{ObjectFormat, ObjectId, invalid_data};
 
-/// No index with more objects is read; their ids would take too much memory.
+/// The maximum number of objects; the ids of a larger index would take too much memory.
 const MOST_OBJECTS: u32 = 4_000_000;
 /// The magic number, and version 2.
 const HEADER: [u8; 8] = *b"\xfftOc\0\0\0\x02";
 const FAN_OUT_LENGTH: usize = 256 * 4;
-/// Where the ids begin: after the header and the fan-out table.
+/// The offset of the ids, after the header and the fan-out table.
 const IDS_START: u64 = (HEADER.len() + FAN_OUT_LENGTH) as u64;
 const CRC_LENGTH: u64 = 4;
 const OFFSET_LENGTH: u64 = 4;
 const LARGE_OFFSET_LENGTH: u64 = 8;
-/// The bit of an offset that makes it a place in the table of 64-bit offsets.
+/// The bit that makes an offset an index into the table of 64-bit offsets.
 const IS_LARGE: u32 = 1 << 31;
 
 /// The index of a pack, which several threads may search at once.
 ///
-/// Ids are read when the first id with the same first byte is looked for, and then kept: most
+/// Ids are read when the first id with the same first byte is searched, and then kept: most
 /// searches cost no system call.
 #[derive(Debug)]
 pub struct PackIndex {
     file: File,
     format: ObjectFormat,
-    /// For each first byte, how many ids begin with it or a smaller one.
+    /// The number of ids whose first byte is at most the position in this array.
     fan_out: Box<[u32; 256]>,
-    /// For each first byte, its ids, one after the other, once they have been read.
+    /// The concatenated ids of each first byte, once they have been read.
     buckets: Box<[OnceLock<Vec<u8>>; 256]>,
     large_offsets: u64,
 }
@@ -134,7 +134,7 @@ impl PackIndex {
         Ok(u64::from_be_bytes(offset))
     }
 
-    /// The checksum of the pack that this index was made for.
+    /// The checksum of the pack to which this index belongs.
     pub(super) fn pack_checksum(&self) -> io::Result<Vec<u8>> {
         let id_length = self.format.id_length();
         let objects = u64::from(self.object_count());
@@ -155,7 +155,7 @@ impl PackIndex {
         if let Some(ids) = bucket.get() {
             return Ok((start, ids));
         }
-        // An error is not kept: it may be a passing one. Two threads may read the same ids.
+        // An error is not cached, because it may be transient. Two threads may read the same ids.
         let ids = self.read_ids(first_byte, start, end)?;
         Ok((start, bucket.get_or_init(|| ids)))
     }
@@ -199,7 +199,7 @@ fn read_fan_out(file: &File) -> io::Result<Box<[u32; 256]>> {
     }
 }
 
-/// How many 64-bit offsets an index of this length has; `None` when no number fits.
+/// The number of 64-bit offsets in an index of this length; `None` when no number fits.
 fn count_large_offsets(length: u64, objects: u32, format: ObjectFormat) -> Option<u64> {
     let id_length = format.id_length() as u64;
     let objects = u64::from(objects);

@@ -1,4 +1,4 @@
-//! The client of one endpoint and its answers: reqwest with Pixir's limits and error texts.
+//! HTTP client of one endpoint, and its responses: reqwest with Pixir's limits and error texts.
 
 use std::error::Error;
 use std::fmt;
@@ -18,14 +18,14 @@ use super::{HttpError, HttpSettings, is_loopback, proxy, tls};
 const IDLE_CONNECTIONS: usize = 4;
 const IDLE_TIME: Duration = Duration::from_secs(90);
 
-/// Headers that an answer may have. Their bytes are limited by hyper, to 400 KiB.
+/// The maximum number of headers in a response. hyper limits their bytes to 400 KiB.
 const MOST_HEADERS: usize = 200;
 
-/// How often the kernel probes a silent connection, and how many probes may be lost.
+/// The interval at which the kernel probes a silent connection, and the number of probes that may be lost.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_RETRIES: u32 = 3;
 
-/// How long sent bytes may stay unacknowledged.
+/// Time limit for the acknowledgement of sent bytes.
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -67,7 +67,7 @@ impl HttpClient {
         self.send(Method::GET, path, headers, Bytes::new()).await
     }
 
-    /// Sends a POST request and waits for the head of the answer.
+    /// Sends a POST request and waits for the head of the response.
     pub async fn post(
         &self,
         path: &str,
@@ -163,12 +163,12 @@ impl fmt::Debug for HttpClient {
     }
 }
 
-/// Host and port of a URL, with the port that its scheme implies where it names none.
+/// Host and port of a URL; the port is the default of its scheme if the URL names none.
 pub fn host_and_port(url: &Url) -> Option<String> {
     Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?))
 }
 
-/// The innermost error. The outer ones only say which library was asked.
+/// The innermost error. The outer ones only name the libraries in between.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(source) = cause.source() {
@@ -193,7 +193,7 @@ fn is_tls(error: &reqwest::Error) -> bool {
     false
 }
 
-/// An answer whose body is read piece by piece. Dropping it abandons the call.
+/// An HTTP response whose body is read in chunks. Dropping it abandons the call.
 pub struct HttpResponse {
     response: reqwest::Response,
     /// Host and port of the server, for messages.
@@ -214,18 +214,18 @@ impl HttpResponse {
         self.response.headers()
     }
 
-    /// A header that is text.
+    /// The value of a header, if it is text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers().get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Waits for more of the body; `None` is its end.
+    /// Waits for the next chunk of the body; `None` at its end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, HttpError> {
         let chunk = self.response.chunk().await;
         chunk.map_err(|error| HttpError::Broken(format!("{} ({})", root_cause(&error), self.peer)))
     }
 
-    /// More of the body if it has arrived already.
+    /// The next chunk of the body, if it has arrived already.
     pub fn available_chunk(&mut self) -> Option<Result<Option<Bytes>, HttpError>> {
         self.chunk().now_or_never()
     }

@@ -1,8 +1,8 @@
 //! Line splitter for server-sent event streams, whose chunks are cut anywhere.
 //!
 //! An SSE parser gets whole lines only: the parsers that exist search an unfinished line again with
-//! every chunk, which takes quadratic time for a line of a megabyte in small chunks. Here each byte
-//! is looked at once, and the length of an event is limited.
+//! every chunk, which takes quadratic time for a line of a megabyte in small chunks. This splitter
+//! searches each byte once, and limits the length of an event.
 
 use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
@@ -11,22 +11,22 @@ use super::HttpError;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Bytes of an event stream that arrived and were not handed out yet.
+/// Splits an event stream into lines, and buffers the bytes that were not returned yet.
 #[derive(Debug)]
 pub struct EventLines {
     buffer: BytesMut,
-    /// How many bytes of the buffer are known to hold no line end.
+    /// The length of the prefix of the buffer that is known to hold no line end.
     searched: usize,
-    /// The last line ended with CR: an LF behind it belongs to the same line end.
+    /// Whether the last line ended with CR; an LF after it belongs to the same line end.
     is_after_cr: bool,
     is_past_first_line: bool,
-    /// Length of the current event in lines that were handed out.
+    /// Total length of the lines of the current event that were returned.
     event_length: usize,
     longest_event: usize,
 }
 
 impl EventLines {
-    /// An event of more than `longest_event` bytes is an error.
+    /// An empty splitter, to which an event of more than `longest_event` bytes is an error.
     pub fn new(longest_event: usize) -> Self {
         Self {
             buffer: BytesMut::new(),

@@ -2,7 +2,7 @@
 //! certificates, limits and error texts are the same for models, sign-in and MCP servers.
 //!
 //! HTTP/1.1 only, because a call is one request and one stream. No redirect is followed, so that a
-//! credential goes to its own endpoint only. A request that left is never sent again.
+//! credential goes to its own endpoint only. A request that was sent is never repeated.
 
 mod client;
 mod event_lines;
@@ -31,9 +31,9 @@ pub struct HttpSettings {
     /// The variable that named the proxy, and the proxy.
     proxy: Option<(&'static str, String)>,
     no_proxy: Option<String>,
-    /// Replaces the certificates of the system: `SSL_CERT_FILE`.
+    /// The certificates that replace those of the system: `SSL_CERT_FILE`.
     cert_file: Option<PathBuf>,
-    /// Added to them: `tls.extra_roots`.
+    /// Certificates that are trusted as well: `tls.extra_roots`.
     extra_roots: Vec<PathBuf>,
 }
 
@@ -85,7 +85,7 @@ pub fn is_loopback(host: &Host<&str>) -> bool {
     }
 }
 
-/// Error of a request without a complete answer.
+/// Error of a request without a complete response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum HttpError {
     /// A setting or variable cannot be used; repeating the request does not help.
@@ -100,7 +100,7 @@ pub enum HttpError {
     /// The TLS handshake failed, for example because of a certificate.
     #[error("{0}")]
     Tls(String),
-    /// The connection broke, or the answer was not HTTP.
+    /// The connection broke, or the response was not HTTP.
     #[error("{0}")]
     Broken(String),
     /// A line or event of a stream was longer than allowed.

@@ -6,14 +6,14 @@ use url::{ParseError, Url};
 use super::client::host_and_port;
 use super::{HttpError, HttpSettings};
 
-/// The proxy before an endpoint.
+/// The proxy of an endpoint.
 pub struct ProxyRule {
     pub rule: Proxy,
     /// Host and port, for messages.
     pub peer: String,
 }
 
-/// The proxy for an endpoint that is not on this machine. Like the variables' names say, only https goes through it.
+/// Finds the proxy for an endpoint that is not on this machine. Only https goes through a proxy, also with `ALL_PROXY`.
 pub fn find_proxy(settings: &HttpSettings, endpoint: &Url) -> Result<Option<ProxyRule>, HttpError> {
     let Some((name, proxy)) = &settings.proxy else { return Ok(None) };
     if endpoint.scheme() != "https" {

@@ -12,10 +12,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{HttpClient, HttpError, HttpResponse, HttpSettings};
 
-/// Time limit of one exchange; no machine is busy for this long.
+/// Time limit of one exchange, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The answers on one connection, in turn; then the server hangs up.
+/// The responses on one connection, in order; then the server closes it.
 type Answers = Vec<Vec<u8>>;
 
 /// A test server that counts connections and requests.
@@ -27,7 +27,7 @@ struct CountingServer {
 }
 
 impl CountingServer {
-    /// One list of answers per connection; more connections get none.
+    /// Starts a server with one list of responses per connection; further connections get none.
     async fn start(connections: Vec<Answers>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let base_url = format!("http://{}", listener.local_addr().unwrap());
@@ -156,7 +156,7 @@ async fn an_end_that_comes_alone_is_an_end() {
     talk.await.unwrap();
 }
 
-/// A client, and the one connection that it will make.
+/// A client, and the only connection that it will open.
 async fn client_and_connection() -> (HttpClient, tokio::task::JoinHandle<TcpStream>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let base_url = format!("http://{}", listener.local_addr().unwrap());

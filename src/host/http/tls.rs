@@ -12,7 +12,7 @@ use url::Url;
 
 use super::{HttpError, HttpSettings};
 
-/// The protocol that is offered to a server.
+/// The ALPN protocol that is offered to a server.
 const HTTP_1: &[u8] = b"http/1.1";
 
 /// The configuration for an endpoint. Reading the certificates of the system takes milliseconds, so

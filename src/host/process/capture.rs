@@ -40,7 +40,7 @@ pub struct CaptureRequest<'a> {
 pub struct CapturedCommand {
     pub exit_code: Option<i32>,
     pub stopped: Option<StopCause>,
-    /// Both streams, plain, bounded and without Secrets.
+    /// The text of both streams, without escape sequences and Secrets, bounded.
     pub text: String,
     pub duration: Duration,
 }

@@ -1,7 +1,7 @@
 //! [`CommandRunner`]: the only code that starts host processes.
 //!
 //! A command is never a direct child of Pixir: a supervisor process (see `supervisor`) runs between
-//! them. It ends, with all its descendants, as soon as Pixir closes its standard input.
+//! them. The supervisor ends, with all its descendants, as soon as Pixir closes its standard input.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -48,7 +48,7 @@ pub struct HostEnvironment {
     pub containment: Containment,
 }
 
-/// How the processes of a command are tracked, so that all of them can be killed.
+/// The mechanism that tracks the processes of a command, so that all of them can be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Containment {
     /// A pid namespace where the kernel allows it, else the subreaper.
@@ -60,21 +60,21 @@ pub enum Containment {
 struct RunnerShared {
     own_binary: PathBuf,
     environment: Vec<(OsString, OsString)>,
-    /// Looked up by the first command.
+    /// The shell, looked up by the first command.
     shell: OnceLock<PathBuf>,
     configured_shell: Option<PathBuf>,
     drain: Duration,
     grace: Duration,
     subreaper_only: AtomicBool,
-    /// Idle supervisors, new or used, so that the next command need not wait; each serves one Spec.
-    /// The most recently used is last.
+    /// Idle supervisors, new or used, so that the next command need not wait; each serves one
+    /// `SandboxSpec`. The most recently used is last.
     spares: Mutex<Vec<(Option<SandboxSpec>, SupervisorProcess)>>,
-    /// A supervisor that was started before its Spec was known.
+    /// A supervisor that was started before its `SandboxSpec` was known.
     prestarted: Mutex<Option<UnassignedSupervisor>>,
     sandbox: Sandbox,
     /// The parent of control groups for commands, if they can be created; found by the first command.
     groups: OnceLock<Option<DelegatedGroup>>,
-    /// Counts the processes that the kernel killed in Pixir's own control group.
+    /// Counts the out-of-memory kills in Pixir's own control group.
     oom_kills: OnceLock<OomKillCounter>,
     slots: ProcessSlots,
     max_commands: usize,
@@ -91,7 +91,7 @@ impl RunnerShared {
     }
 }
 
-/// A supervisor process that has not received its Spec.
+/// A supervisor process that has not received its `SandboxSpec`.
 struct UnassignedSupervisor {
     containment: &'static str,
     process: Child,
@@ -100,13 +100,13 @@ struct UnassignedSupervisor {
     status: ChildStderr,
 }
 
-/// How long a supervisor may take to read its setup frame.
+/// Time limit for a supervisor to read its setup frame.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a command is attempted while the folders mounted for it change.
+/// The maximum number of attempts of a command while the folders mounted for it change.
 const MAX_ATTEMPTS: usize = 5;
 
-/// How many idle supervisors are kept.
+/// The maximum number of idle supervisors.
 const MAX_SPARES: usize = 3;
 
 /// A request to run one command.
@@ -124,7 +124,7 @@ pub struct CommandRequest<'a> {
     pub bounds: &'a WriteBounds,
     /// The sandbox; `None` if it is turned off.
     pub spec: Option<&'a SandboxSpec>,
-    /// Gets the supervisor process, whose end is the end of the command.
+    /// Receives the supervisor process, whose end is the end of the command.
     pub exit_watch: Option<&'a ExitWatch>,
 }
 
@@ -141,13 +141,13 @@ pub struct ProcessOutcome {
     pub duration: Duration,
     /// `namespace` or `subreaper`.
     pub containment: String,
-    /// Which limits the kernel enforced while it ran.
+    /// The limits that the kernel enforced while the command ran.
     pub limit_events: LimitEvents,
     /// The sandbox level that was reached.
     pub level: EnforcementLevel,
     /// Whether a call had to declare that it needs Unix sockets.
     pub sockets: LocalSockets,
-    /// How the package caches were mounted.
+    /// The access to package caches.
     pub caches: CacheAccess,
 }
 
@@ -158,16 +158,16 @@ impl ProcessOutcome {
     }
 }
 
-/// How the shell of the command ended.
+/// The exit status of the command's shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandExit {
     Code(i32),
     Signal(i32),
-    /// It was killed before its exit status was reported.
+    /// Killed before its exit status was reported.
     Unknown,
 }
 
-/// Why Pixir stopped a command.
+/// The reason why Pixir stopped a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopCause {
     TimedOut,
@@ -184,7 +184,7 @@ pub struct LeftoverProcess {
 }
 
 impl CommandRunner {
-    /// A runner with command slots of its own; starts nothing yet.
+    /// A runner with its own command slots; starts nothing yet.
     pub fn new(host: HostEnvironment, config: &Config) -> Self {
         Self::with_slots(host, config, ProcessSlots::default())
     }
@@ -230,7 +230,7 @@ impl CommandRunner {
     }
 
     /// Ends background commands, and waits for all integrity checks and until no command runs in a supervisor.
-    /// Supervisors give back the package caches meanwhile; the next supervisor waits for those.
+    /// Supervisors release the package caches meanwhile; the next supervisor waits for those.
     pub async fn close(&self) {
         self.0.closing.cancel();
         self.0.pending_checks.wait_all().await;
@@ -246,7 +246,7 @@ impl CommandRunner {
         self.0.closing.cancelled().await;
     }
 
-    /// Whether namespaces are known to be unavailable, or are not to be used.
+    /// Whether namespaces are known to be unavailable, or must not be used.
     pub fn is_without_namespaces(&self) -> bool {
         self.0.subreaper_only.load(Ordering::Relaxed)
     }
@@ -268,7 +268,7 @@ impl CommandRunner {
         let frame = order.encode().map_err(|_| CommandError::InvalidCommand)?;
         let mut outcome = self.run_once(&frame, job, output).await;
         for _ in 1..MAX_ATTEMPTS {
-            // The folders mounted for it have changed; nothing has run yet.
+            // The folders mounted for the command have changed; nothing has run yet.
             let Err(CommandError::StaleMounts) = outcome else { break };
             self.lock_spares().retain(|(own, _)| own.as_ref() != job.spec);
             outcome = self.run_once(&frame, job, output).await;
@@ -314,7 +314,7 @@ impl CommandRunner {
         Ok(outcome)
     }
 
-    /// The limit events so far: of the command's own control group, else of Pixir's.
+    /// The limit events so far: of the command's control group, or of Pixir's if it has none.
     fn limit_events(&self, group: Option<&CommandGroup>) -> LimitEvents {
         let of_pixir = || {
             let kills = self.0.oom_kills.get_or_init(OomKillCounter::for_own_group);
@@ -323,7 +323,7 @@ impl CommandRunner {
         group.map_or_else(of_pixir, CommandGroup::events)
     }
 
-    /// Creates a control group for a supervisor with this Spec, where that is possible.
+    /// Creates a control group for a supervisor with this `SandboxSpec`, where that is possible.
     fn create_group(&self, spec: Option<&SandboxSpec>) -> Option<Arc<CommandGroup>> {
         let limits = &spec?.limits;
         let groups = self.0.groups.get_or_init(DelegatedGroup::for_this_process).as_ref()?;
@@ -342,8 +342,8 @@ impl CommandRunner {
         matches!(spare.process.try_wait(), Ok(None)).then_some(spare)
     }
 
-    /// Ends idle supervisors of the same Session with other Specs, so that the next supervisor finds in the
-    /// package caches what their commands wrote. The most recently used one ends last.
+    /// Ends idle supervisors of the same Session with other `SandboxSpec`s, so that the next supervisor finds
+    /// in the package caches what their commands wrote. The most recently used one ends last.
     async fn end_other_spares(&self, spec: Option<&SandboxSpec>) {
         let Some(spec) = spec.filter(|spec| !spec.caches.places.is_empty()) else { return };
         let is_other = |own: &Option<SandboxSpec>| {
@@ -374,7 +374,7 @@ impl CommandRunner {
         self.0.prestarted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a supervisor process if none is idle, while its Spec is still being computed.
+    /// Starts a supervisor process if none is idle, while its `SandboxSpec` is still being computed.
     pub fn prestart_supervisor(&self) {
         let mut early = self.lock_prestarted();
         if early.is_none() && self.lock_spares().is_empty() {
@@ -383,7 +383,7 @@ impl CommandRunner {
         }
     }
 
-    /// Starts a supervisor with this Spec, or sends the Spec to the one that was started early.
+    /// Starts a supervisor with this `SandboxSpec`, or sends the spec to the one that was started early.
     pub(super) fn start_supervisor(
         &self,
         spec: Option<&SandboxSpec>,
@@ -443,7 +443,7 @@ impl std::fmt::Debug for CommandRunner {
 const EMBEDDER_ACTION: &str = "a program that embeds Pixir sets `HarnessOptions::own_binary` to a binary that calls \
     `pixir::supervise` when its first argument is `pixir::SUPERVISE`: its own, or `pixir`";
 
-/// Why a command did not run.
+/// The reason why a command did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     #[error("the command contains a NUL byte or is far too long")]
@@ -504,7 +504,7 @@ impl Explain for CommandError {
             }
             Self::ProgramNotFound(_) => vec!["install it, or name it by its absolute path".into()],
             Self::Unconfined { .. } => vec![
-                "ask the user: `pixir doctor` says what is missing, and `--sandbox off` runs \
+                "ask the user: `pixir doctor` shows what is missing, and `--sandbox off` runs \
                  commands without a sandbox"
                     .into(),
             ],

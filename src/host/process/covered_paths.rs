@@ -1,8 +1,8 @@
-//! [`CoveredPaths`]: the paths that the sandbox has mounted over, and a check that they still are.
+//! [`CoveredPaths`]: the paths that the sandbox has covered by mounts, and a check that they still are.
 //!
 //! A mount belongs to a file, not to a name. When the file is replaced from outside, the kernel removes
-//! the mount; when its folder is moved, the mount moves along. Either way the name then leads to an
-//! uncovered file, so each name is compared with the mount that it led to at the start.
+//! the mount; when its folder is moved, the mount moves along. In both cases the name then resolves to
+//! an uncovered file, so each name is compared with the mount to which it resolved at the start.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct CoveredPaths {
     is_mounted: bool,
 }
 
-/// The file that a path leads to; `None` if there is none.
+/// The file to which a path resolves; `None` if there is none.
 type PathIdentity = Option<MountIdentity>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ struct MountIdentity {
     is_leaving: bool,
 }
 
-/// How many milliseconds the removal of a file may take.
+/// Time limit for the removal of a file, in milliseconds.
 const REMOVAL_WAIT_MS: usize = 20;
 
 impl CoveredPaths {
@@ -44,13 +44,13 @@ impl CoveredPaths {
             (Some(spec), EnforcementLevel::Full) => {
                 vec![&spec.writable, &spec.protected, &spec.hidden, &spec.closed_homes]
             }
-            // Landlock rights belong to files; kept files are compared by Pixir itself.
+            // Landlock rights belong to files; protected files are compared by Pixir itself.
             (Some(spec), EnforcementLevel::Partial) => vec![&spec.writable, &spec.hidden],
             (_, EnforcementLevel::Off) | (None, _) => Vec::new(),
         };
         let places = lists.into_iter().flatten();
         let places = places.map(|path| (path.clone(), path_identity(path)));
-        // In a private folder of the command, another supervisor may create files; they do not lead outside.
+        // Another supervisor may create files in a private folder of the command; they do not resolve to files outside.
         let is_outside = |(path, found): &(PathBuf, PathIdentity)| {
             found.is_some() || level != EnforcementLevel::Full || !is_private(path)
         };
@@ -88,7 +88,7 @@ impl CoveredPaths {
     fn changed_paths(&self) -> Vec<PathBuf> {
         let has_moved = |(path, was): &&(PathBuf, PathIdentity)| {
             let found = path_identity(path);
-            // It may have been replaced before its identity was recorded.
+            // The path may have been replaced before its identity was recorded.
             let is_bare = self.is_mounted && found.is_some_and(|found| !found.is_mount);
             is_bare || found != *was
         };

@@ -1,4 +1,4 @@
-//! Sandbox denials: explains in one line what the sandbox refused, why, and what would allow it.
+//! Sandbox denials: one line each about what the sandbox refused, why, and which setting would allow it.
 //!
 //! Denials are recognised by the usual error messages of programs. The lines are for the model; lines about
 //! rights that only the user can grant are shown to the user as well.
@@ -60,7 +60,7 @@ const SOCKET_NAMES: &[&str] = &[
     "open display",
 ];
 
-/// Messages of programs that cannot connect to such a socket.
+/// Messages of programs that cannot connect to a socket in [`SOCKET_NAMES`].
 const NO_SOCKET: &[&str] =
     &["connect", "refused", "no such file", "open display", "permission denied"];
 
@@ -71,7 +71,7 @@ const NO_SOCKETS_AT_ALL: &[&str] = &["permission denied", "eacces", "permissione
 const NO_SSH_KEY: &[&str] =
     &["permission denied (publickey", "host key verification failed", "no such identity"];
 
-/// How many paths in an output are resolved.
+/// The maximum number of paths in an output that are resolved.
 const MAX_PATHS: usize = 64;
 
 /// The characters that delimit a path in a message.
@@ -82,11 +82,11 @@ const PATH_DELIMITERS: &[char] =
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
     pub text: String,
-    /// Whether it is shown to the user too, because only the user can allow it.
+    /// Whether the line is shown to the user too, because only the user can allow the access.
     pub is_for_user: bool,
 }
 
-/// The rights that the call would have got, had it declared them.
+/// The rights that the call would get by declaring them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeclarableRights {
     pub network: bool,
@@ -151,7 +151,7 @@ fn find_hidden_by_path(output: &str, hidden: &HiddenPaths, directory: &Path) -> 
     ends.find_map(|end| hidden.find(&end.to_string_lossy()))
 }
 
-/// Lines about other refusals; `is_explained`: a hidden file is the reason for a refused access.
+/// Lines about other refusals; `is_explained` if a hidden file is the reason for a refused access.
 fn denial_lines(
     output: &str,
     needs: SandboxNeeds,

@@ -32,7 +32,7 @@ pub fn descendants_of(pid: Pid) -> Vec<LiveProcess> {
     collect_descendants(child_pids(&proc_folder(pid.as_raw_nonzero().get())))
 }
 
-/// Every living process of a Unix session, whatever its parent is now.
+/// Every living process of a Unix session, regardless of its current parent.
 pub fn session_processes(leader: Pid) -> Vec<LiveProcess> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -42,7 +42,7 @@ pub fn session_processes(leader: Pid) -> Vec<LiveProcess> {
     members.filter_map(read_live_process).collect()
 }
 
-/// Whether this process is the parent of that one, dead or alive.
+/// Whether a process is a child of this one, alive or a zombie.
 pub fn has_child(pid: Pid) -> bool {
     child_pids(Path::new("/proc/self")).contains(&pid.as_raw_nonzero().get())
 }

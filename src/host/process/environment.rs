@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::base::secret::{is_provider_key, is_secret_name};
 use crate::host::sandbox::FOLDER_VARIABLES;
 
-/// Allowed variables about the user, the locale and proxies; those that name folders are in [`NAMING`].
+/// Allowed variables about the user, the locale and proxies; those that name folders are in [`FOLDER_VARIABLES`].
 const ALLOWED_VARIABLES: &[&str] = &[
     "USER",
     "LOGNAME",
@@ -30,7 +30,7 @@ const ALLOWED_VARIABLES: &[&str] = &[
 const ALLOWED_PREFIXES: &[&str] = &["LC_", "XDG_"];
 
 /// Variables that every command gets, so that no program waits for input at a terminal. In the sandbox the
-/// folders around a Workspace are on another device, on which git would not look for its repository.
+/// folders above a Workspace are on another device, on which git would not search for its repository.
 const FIXED_VARIABLES: &[(&str, &str)] = &[
     ("PIXIR", "1"),
     ("GIT_TERMINAL_PROMPT", "0"),

@@ -14,10 +14,10 @@ use super::sandboxed::{CompletedCommand, SandboxNeeds, SandboxedCommands};
 use crate::host::process::post_run::PostRunFindings;
 use crate::host::sandbox::{ASIDE_SUFFIX, EnforcementLevel, LocalSockets};
 
-/// How many leftover processes are named to the model.
+/// The maximum number of leftover processes that are named to the model.
 const MAX_NAMED_LEFTOVERS: usize = 5;
 
-/// How many paths are named in one warning.
+/// The maximum number of paths that are named in one warning.
 const MAX_NAMED_PATHS: usize = 20;
 
 /// The report on how a command ended.
@@ -27,7 +27,7 @@ pub struct ExitReport {
     /// The lines after the output, without a final newline.
     pub lines: String,
     pub details: Value,
-    /// Files that programs outside the sandbox execute, and that the command made or changed.
+    /// Files that programs outside the sandbox execute, and that the command created or changed.
     pub programs: Vec<PathBuf>,
 }
 
@@ -41,7 +41,7 @@ pub struct ExitReportContext<'a> {
     pub needs: SandboxNeeds,
     /// Text before the exit status, such as the id of a background command.
     pub prefix: &'a str,
-    /// Why the command was stopped, if not by its deadline.
+    /// The reason why the command was stopped, if not by its deadline.
     pub stop_reason: &'a str,
 }
 
@@ -135,7 +135,7 @@ fn check_warnings(outcome: &ProcessOutcome, findings: &PostRunFindings) -> Vec<S
         let paths = named(&findings.nested.neutralised);
         warnings.push(format!(
             "git would run programs outside the sandbox because of {paths}, so that was removed; \
-             the original is beside it as *{ASIDE_SUFFIX}, and only the user can restore it"
+             the original was renamed to *{ASIDE_SUFFIX}, and only the user can restore it"
         ));
     }
     warnings

@@ -22,11 +22,11 @@ use crate::host::process::protocol::{
     LENGTH_PREFIX, SupervisorRequest, decode_fields, frame_length,
 };
 
-/// Pixir's end. Closing it, also by dropping it, kills the processes that the supervisor watches.
+/// Pixir's end of the lifeline. Closing or dropping it kills the processes that the supervisor watches.
 #[derive(Debug)]
 pub struct Lifeline(UnixStream);
 
-/// The far ends of a command's standard input and, for a service, standard error. Pixir closes them
+/// The far ends of a command's standard input and, for a service, standard error. Pixir closes its copies
 /// once the command has them, so that writing fails as soon as no process can read any more.
 #[derive(Debug)]
 pub struct CommandPipes(Mutex<Vec<OwnedFd>>);
@@ -47,7 +47,7 @@ impl CommandPipes {
         Ok((sender, errors, Self(Mutex::new(far))))
     }
 
-    /// Closes the far ends, when the command has them.
+    /// Closes Pixir's copies of the far ends, once the command has them.
     pub fn close(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -63,7 +63,7 @@ impl CommandPipes {
 pub struct ReceivedDescriptors {
     /// The standard input of the command.
     pub stdin: Option<OwnedFd>,
-    /// Its standard error; `None` to share the pipe of standard output.
+    /// The standard error of the command; `None` to share the pipe of standard output.
     pub stderr: Option<OwnedFd>,
 }
 
@@ -164,7 +164,8 @@ fn receive_with_descriptors(buffer: &mut [u8]) -> io::Result<(usize, ReceivedDes
     }
 }
 
-/// Reads unbuffered, because control bytes follow the request. False at the end of the stream.
+/// Fills the buffer without reading ahead, because control bytes follow the request. False at the end
+/// of the stream.
 fn read_exactly(mut buffer: &mut [u8]) -> io::Result<bool> {
     while !buffer.is_empty() {
         match rustix::io::read(rustix::stdio::stdin(), &mut *buffer) {

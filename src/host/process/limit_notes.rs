@@ -7,18 +7,18 @@ use super::command::{CommandExit, ProcessOutcome};
 use crate::host::sandbox::{CommandLimits, EnforcementLevel};
 use crate::settings::config::ADDRESS_SPACE;
 
-/// A shell reports the signal that ended a program as an exit code with this added.
+/// The offset that a shell adds to the number of the signal that ended a program, for its exit code.
 const SIGNAL_CODE: i32 = 128;
 const SIGBUS: i32 = 7;
 const SIGKILL: i32 = 9;
 const SIGXFSZ: i32 = 25;
 
-/// Messages of programs that cannot start a process or thread; they count only with a word of [`PROCESS`].
+/// Messages of programs that cannot start a process or thread; they count only with one of [`PROCESS_WORDS`].
 const NO_PROCESS: &[&str] =
     &["resource temporarily unavailable", "[errno 11]", "eagain", "os error 11"];
 const PROCESS_WORDS: &[&str] = &["fork", "clone", "thread", "spawn", "blockingioerror"];
 
-/// Messages of programs that cannot start a thread, which count alone.
+/// Messages of programs that cannot start a thread; they count without a further word.
 const NO_THREAD: &[&str] = &[
     "unable to create native thread",
     "can't start new thread",
@@ -35,7 +35,7 @@ const NO_SPACE: &[&str] = &["no space left on device", "enospc", "bus error"];
 /// Messages of programs with too many open files.
 const TOO_MANY_FILES: &[&str] = &["too many open files", "emfile"];
 
-/// Messages of programs that get no memory; sanitizers reserve theirs at the start.
+/// Messages of programs that get no memory, among them sanitizers, which reserve theirs at the start.
 const NO_MEMORY: &[&str] = &[
     "cannot allocate",
     "memoryerror",

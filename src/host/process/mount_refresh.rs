@@ -1,5 +1,5 @@
 //! Mount refresh between commands: the supervisor inside the namespace, which may not mount any more,
-//! asks the process outside to show the next command what changed outside the Workspace. The answer is
+//! asks the process outside to update the mounts to what changed outside the Workspace. The answer is
 //! awaited only before the next command, because no process reads the mounts in between.
 #![expect(clippy::disallowed_methods, reason = "inherited pipes, not state")]
 
@@ -19,38 +19,38 @@ use crate::host::sandbox::FolderViews;
 const REFRESH: [u8; 1] = [b'r'];
 /// Request to check that the mounts still show the current files, and the answer if they do.
 const CHECK: [u8; 1] = [b'c'];
-/// The answer to [`CHECK`] if they do not.
+/// The answer to [`CHECK`] if the mounts are stale.
 const STALE: [u8; 1] = [b's'];
 /// The first field of the setup frame if the mounts may become stale.
 const MAY_GO_STALE: &str = "stale";
 
-/// How long the mounts need no refresh, so that commands in quick succession need not wait.
+/// The time after a refresh in which no other is requested, so that commands in quick succession need not wait.
 const FRESH_TIME: Duration = Duration::from_millis(100);
 
-/// The end inside the namespace, which sends requests.
+/// The client inside the namespace, which sends requests.
 pub struct RefreshClient {
     requests: File,
     answers: File,
-    /// Whether an answer is on its way.
+    /// Whether a request has not been answered yet.
     is_answer_pending: bool,
-    /// When the last refresh was requested.
+    /// The time of the last request for a refresh.
     last_request: Option<Instant>,
-    /// Whether a command has run since.
+    /// Whether a command has run since the last request.
     is_dirty: bool,
     /// Whether the mounts may show outdated files.
     may_go_stale: bool,
 }
 
-/// The end outside the namespace, which answers requests.
+/// The server outside the namespace, which answers requests.
 pub struct RefreshServer {
     requests: io::PipeReader,
     answers: io::PipeWriter,
-    /// The ends of the other process, open until it has inherited them.
+    /// The pipe ends of the client, open until its process has inherited them.
     client_ends: (io::PipeWriter, io::PipeReader),
 }
 
 impl RefreshServer {
-    /// Creates both ends; the other one is inherited by the next process that is started.
+    /// Creates the pipes; the client's ends are inherited by the next process that is started.
     pub fn new() -> io::Result<Self> {
         let (questions, ask) = io::pipe()?;
         let (hear, answers) = io::pipe()?;
@@ -60,13 +60,13 @@ impl RefreshServer {
         Ok(Self { requests: questions, answers, client_ends: (ask, hear) })
     }
 
-    /// The argument with which the other process finds its end.
+    /// The argument by which the client's process finds its pipe ends.
     pub fn argument(&self) -> OsString {
         let (ask, hear) = &self.client_ends;
         format!("{},{}", ask.as_raw_fd(), hear.as_raw_fd()).into()
     }
 
-    /// Sends the rest of the Spec to the other process when everything is mounted; then answers its
+    /// Sends the rest of the `SandboxSpec` to the client once everything is mounted; then answers its
     /// requests until it ends.
     pub fn serve(self, mut spec: Vec<OsString>, views: Option<&FolderViews>) -> io::Result<()> {
         let Self { requests: mut questions, mut answers, client_ends: handed_over } = self;
@@ -93,8 +93,8 @@ impl RefreshServer {
 }
 
 impl RefreshClient {
-    /// Opens the inherited end, so that commands do not inherit it in turn. Waits until everything is mounted, and
-    /// returns the Spec as of then; `None` if mounting failed.
+    /// Reopens the inherited pipe ends, so that commands do not inherit them. Waits until everything is mounted, and
+    /// returns the rest of the `SandboxSpec` as of then; `None` if mounting failed.
     pub fn from_inherited(argument: &OsStr) -> io::Result<Option<(Self, Vec<OsString>)>> {
         let odd = || io::Error::from(io::ErrorKind::InvalidInput);
         let text = argument.to_str().ok_or_else(odd)?;
@@ -128,13 +128,13 @@ impl RefreshClient {
         Ok(Some((inherited, spec)))
     }
 
-    /// Notes that a command has run.
+    /// Records that a command has run.
     pub fn mark_dirty(&mut self) {
         self.is_dirty = true;
     }
 
-    /// Requests a refresh for the next command, unless that arrives within `FRESH`. Returns when there is
-    /// something to read on standard input, or nothing to do.
+    /// Requests a refresh for the next command, unless the command arrives within [`FRESH_TIME`]. Returns when
+    /// there is something to read on standard input, or nothing to do.
     pub fn request_refresh(&mut self) -> io::Result<()> {
         if !self.is_dirty {
             return Ok(());

@@ -7,7 +7,7 @@ use nix::mount::MsFlags;
 use nix::sched::CloneFlags;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// Why the namespaces were not entered.
+/// The reason why the namespaces were not entered.
 pub enum NamespaceError {
     /// The kernel refused; nothing has changed, so the subreaper can be used instead.
     Refused,
@@ -17,7 +17,7 @@ pub enum NamespaceError {
 
 /// Enters a new pid namespace, a mount namespace and the `others`, and a user namespace unless root.
 ///
-/// The next child will be its first process. The caller must be single-threaded.
+/// The next child will be the first process of the pid namespace. The caller must be single-threaded.
 pub fn enter_pid_namespace(others: CloneFlags) -> Result<(), NamespaceError> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let mut flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS | others;
@@ -32,7 +32,7 @@ pub fn enter_pid_namespace(others: CloneFlags) -> Result<(), NamespaceError> {
             .map_err(NamespaceError::HalfEntered)?;
         std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
             .map_err(NamespaceError::HalfEntered)?;
-        // Without it the next process cannot mount the namespace's own `/proc`, which is tolerable.
+        // Without this right the next process cannot mount the namespace's own `/proc`, which is tolerable.
         grant_mounting().ok();
     }
     Ok(())
@@ -47,7 +47,7 @@ fn grant_mounting() -> io::Result<()> {
     Ok(rustix::thread::configure_capability_in_ambient_set(mounting, true)?)
 }
 
-/// Drops that right again, so that the command never has it.
+/// Drops all capabilities again, so that the command never has the right to mount.
 pub fn drop_mounting() -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
@@ -60,7 +60,7 @@ pub fn mount_own_proc() {
     let none: Option<&str> = None;
     let private = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    // Only after mounts no longer propagate outside; if it is refused, the outer `/proc` stays.
+    // Only after mounts no longer propagate outside; if mounting is refused, the outer `/proc` stays.
     if nix::mount::mount(none, "/", none, private, none).is_ok() {
         nix::mount::mount(Some("proc"), "/proc", Some("proc"), strict, none).ok();
     }

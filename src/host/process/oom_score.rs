@@ -3,7 +3,7 @@
 //!
 //! A child inherits the score that its parent has when it is started, so a supervisor takes the score
 //! of commands while it starts one. Raising a score needs no right. A confined command cannot lower
-//! its own again, because it cannot write below `/proc`.
+//! its score again, because it cannot write below `/proc`.
 #![expect(clippy::disallowed_methods, reason = "files of the kernel")]
 
 use std::fs::File;

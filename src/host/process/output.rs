@@ -1,7 +1,7 @@
 //! Output of a command: live to listeners, bounded for the model, and complete in a file.
 //!
-//! Each way strips escape sequences first and removes Secrets then, so that an escape sequence or
-//! control byte inside a Secret does not hide it.
+//! Each destination gets text whose escape sequences are stripped before Secrets are removed, so that an
+//! escape sequence or control byte inside a Secret does not hide it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,13 +20,13 @@ use crate::host::process::output_buffer::OutputBuffer;
 use crate::record::event::ToolEvents;
 use crate::record::state_dir::SessionFolder;
 
-/// How many bytes of one command are shown live; the rest is only in the file.
+/// The maximum number of bytes of one command that are shown live; the rest is only in the file.
 const LIVE_LIMIT: usize = 1 << 20;
 /// The largest live chunk, in bytes.
 const LIVE_CHUNK: usize = 8 * 1024;
 /// The minimum time between live chunks.
 const LIVE_INTERVAL: Duration = Duration::from_millis(25);
-/// The name of the folder with spilled output beside a Log.
+/// The name of the folder for spilled output in a Session folder.
 pub const OUTPUT_FOLDER: &str = "output";
 /// The maximum size of a spill file, in bytes.
 const SPILL_LIMIT: u64 = 512 << 20;
@@ -55,7 +55,7 @@ pub struct CapturedOutput {
     pub bounded: BoundedText,
     pub total_bytes: u64,
     pub spill: Option<PathBuf>,
-    /// A note if the file is incomplete or could not be written.
+    /// The note on a file that is incomplete or could not be written.
     pub spill_note: Option<String>,
 }
 
@@ -90,8 +90,8 @@ impl<'a> OutputCollector<'a> {
         }
     }
 
-    /// A collector for a background command, which also fills an [`OutputBuffer`]. An unfinished line may
-    /// be a prompt that waits for input, so it is not held back.
+    /// A collector for a background command, which also fills an [`OutputBuffer`]. An unfinished line is not
+    /// held back, because it may be a prompt that waits for input.
     pub fn with_buffer(
         target: OutputTarget,
         secrets: &'a Secrets,
@@ -113,7 +113,7 @@ impl<'a> OutputCollector<'a> {
         self.push_to_buffer(&cleaned);
     }
 
-    /// Appends to the buffer of a background command; the path of the file first, so that it can be named.
+    /// Appends to the buffer of a background command; the path of the file is set first, so that it can be named.
     fn push_to_buffer(&self, cleaned: &[u8]) {
         let Some(buffer) = self.buffer else { return };
         if let SpillState::Open(_) | SpillState::Full = self.spill.state {
@@ -122,7 +122,7 @@ impl<'a> OutputCollector<'a> {
         buffer.push(cleaned);
     }
 
-    /// When the pending live output should be emitted, if there is any.
+    /// The time at which the pending live output should be emitted, if there is any.
     pub fn next_emit(&self) -> Option<Instant> {
         self.live.next_emit()
     }
@@ -220,7 +220,7 @@ impl<'a> LiveChunks<'a> {
     }
 }
 
-/// The file for output that does not fit, not created yet.
+/// The location of a file for output that exceeds the limit; the file is not created yet.
 #[derive(Debug, Clone)]
 pub struct SpillFile {
     folder: StatePath,
@@ -228,7 +228,7 @@ pub struct SpillFile {
 }
 
 impl SpillFile {
-    /// The file with this name in a folder that is created when needed.
+    /// The file with this name; the folder is created when needed.
     pub fn new(folder: StatePath, name: String) -> Self {
         Self { folder, name }
     }
@@ -239,7 +239,7 @@ impl SpillFile {
         Self::new(session_folder.join(OUTPUT_FOLDER), name)
     }
 
-    /// The file beside a folder with the folder's name and another extension.
+    /// The file next to a folder, with the folder's name and another extension.
     pub fn beside_folder(folder: &Path, ending: &str) -> Self {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let around = folder.parent().unwrap_or(folder);
@@ -264,7 +264,7 @@ impl SpillFile {
     }
 }
 
-/// Writes output to its spill file once it does not fit.
+/// Writes output to its spill file once it exceeds the limit.
 struct SpillWriter {
     file: SpillFile,
     limit: usize,
@@ -273,7 +273,7 @@ struct SpillWriter {
 }
 
 enum SpillState {
-    /// All bytes so far, which still fit.
+    /// All bytes so far, which do not exceed the limit.
     Small(Vec<u8>),
     Open(File),
     Full,
@@ -322,7 +322,7 @@ impl SpillWriter {
             SpillState::Small(_) => (None, None),
             SpillState::Open(_) => (Some(self.file.path()), None),
             SpillState::Full => {
-                (Some(self.file.path()), Some(format!("only its first {SPILL_LIMIT} bytes")))
+                (Some(self.file.path()), Some(format!("only the first {SPILL_LIMIT} bytes")))
             }
             SpillState::Failed(error) => {
                 (None, Some(format!("the full output could not be kept: {error}")))

@@ -1,4 +1,4 @@
-//! Output buffer of a background command: its last output, how far it was shown, and how it ended.
+//! Output buffer of a background command: its last output, how much of it was shown, and its exit.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use tokio::time::{Instant, timeout_at};
 use crate::base::tool_error::ToolError;
 use crate::host::process::exit_report::ExitReport;
 
-/// How much of a command's output is kept in memory, in bytes.
+/// The size of the output that is kept in memory, in bytes.
 const CAPACITY: usize = 1 << 20;
-/// How much more may accumulate before the oldest is dropped, so that not every chunk moves the rest.
+/// Bytes above [`CAPACITY`] that may accumulate before the oldest are dropped, so that not every chunk moves the rest.
 const SLACK: usize = CAPACITY / 4;
 
 /// The last output of a command, which can be read while the command runs.
@@ -20,7 +20,7 @@ pub struct OutputBuffer {
     state: watch::Sender<BufferState>,
 }
 
-/// How a background command ended, or why it did not run.
+/// The exit report of a background command, or the reason why it did not run.
 pub type ExitResult = Result<ExitReport, ToolError>;
 
 #[derive(Debug, Default)]
@@ -48,23 +48,23 @@ pub enum OutputPart {
 #[derive(Debug, Clone, Default)]
 pub struct OutputSnapshot {
     pub text: String,
-    /// How many bytes of the wanted part are no longer kept.
+    /// The number of bytes of the wanted part that are no longer kept.
     pub dropped: u64,
     pub total: u64,
     pub spill: Option<PathBuf>,
-    /// How the command ended; `None` while it runs.
+    /// The exit of the command; `None` while it runs.
     pub exit: Option<ExitResult>,
 }
 
 impl OutputBuffer {
-    /// Appends plain text without Secrets, in whole characters.
+    /// Appends whole characters of text from which escape sequences and Secrets were removed.
     pub fn push(&self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.state.send_modify(|state| state.push(bytes));
         }
     }
 
-    /// Sets the path of the whole output; this alone wakes no reader.
+    /// Sets the path of the whole output; does not wake readers.
     pub fn set_spill_path(&self, path: PathBuf) {
         self.state.send_if_modified(|state| {
             state.spill = Some(path);
@@ -72,7 +72,7 @@ impl OutputBuffer {
         });
     }
 
-    /// Sets how the command ended; only the first call counts.
+    /// Sets the exit of the command; only the first call counts.
     pub fn set_exit(&self, over: ExitResult) {
         self.state.send_modify(|state| {
             state.exit.get_or_insert(over);
@@ -94,8 +94,8 @@ impl OutputBuffer {
         snapshot
     }
 
-    /// Waits until new output has come and then none for `quiet`, the command has ended, or `patience` is
-    /// over.
+    /// Waits until new output has arrived and then none for `quiet`, until the command has ended, or for
+    /// `patience` at most.
     pub async fn wait_for_pause(&self, patience: Duration, quiet: Duration) {
         let end = Instant::now() + patience;
         let mut news = self.state.subscribe();
@@ -178,8 +178,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
-        /// For any output and any reads: shown and dropped bytes add up to the whole output, memory is
-        /// bounded, and no character is split.
+        /// Invariants for any output and any reads: shown and dropped bytes add up to the whole output,
+        /// memory is bounded, and no character is split.
         #[test]
         fn nothing_is_shown_twice_and_what_is_dropped_is_counted(
             chunks in proptest::collection::vec((0..400_000usize, any::<bool>()), 1..12)

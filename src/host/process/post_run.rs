@@ -1,7 +1,7 @@
 //! Integrity check after a command: finds and restores protected files that it changed.
 //!
-//! Usually the call waits for the check and reports it. When a call is dropped while its command
-//! runs, a thread waits for the supervisor to end and then checks. [`PendingChecks`] waits for all.
+//! Usually the call waits for the check and reports its findings. When a call is dropped while its command
+//! runs, a thread waits for the supervisor to end and then checks. [`PendingChecks`] waits for all checks.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ use crate::host::sandbox::{
     remove_appeared,
 };
 
-/// How long a thread waits for the end of an abandoned supervisor.
+/// Time limit of a thread that waits for the end of an abandoned supervisor.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Waits for the end of a supervisor process.
@@ -50,7 +50,7 @@ pub struct PendingChecks(TaskTracker);
 impl Default for PendingChecks {
     fn default() -> Self {
         let tracker = TaskTracker::new();
-        // A tracker that is closed still takes tokens, and can be waited for.
+        // A closed tracker still hands out tokens, and only a closed one can be waited for.
         tracker.close();
         Self(tracker)
     }
@@ -63,16 +63,16 @@ impl PendingChecks {
     }
 }
 
-/// The guard of a Session; created by the first command that needs it.
+/// The guard of a Session, created by the first command that needs it.
 pub type SharedGuard = Arc<Mutex<Option<Guard>>>;
 
 /// The repositories below the roots of a Session.
 pub type SharedNestedRepos = Arc<Mutex<NestedRepositories>>;
 
-/// Up to this many folders are checked on the calling thread, which is cheaper than spawning.
+/// The maximum number of folders that are checked on the calling thread, which is cheaper than spawning.
 const MAX_INLINE_FOLDERS: usize = 128;
 
-/// What the check after a command found.
+/// The findings of the check after a command.
 #[derive(Debug, Default)]
 pub struct PostRunFindings {
     /// Protected files that the command had changed and that were restored.
@@ -128,7 +128,7 @@ impl PostRunSetup {
         let Self { spec, workspace, roots, nested, exit_watch: witness, pending_checks: pending } =
             self;
         let top = DotGitBefore::record(&workspace);
-        // A command without writable folders makes no repositories.
+        // A command without writable folders creates no repositories.
         let nested = (!spec.writable.is_empty()).then_some(nested);
         if let Some(nested) = &nested {
             lock_mutex(nested).record_before(&roots, &spec);
@@ -168,7 +168,7 @@ struct PostRunState {
 }
 
 impl PostRunCheck {
-    /// Checks what the command changed, and restores protected files. `uncovered`: a path that the
+    /// Checks what the command changed, and restores protected files; `uncovered` if a path that the
     /// sandbox had covered was replaced while the command ran.
     pub async fn check_and_restore(mut self, uncovered: bool) -> PostRunFindings {
         let Some(state) = self.0.take() else { return PostRunFindings::default() };

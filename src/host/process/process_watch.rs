@@ -1,4 +1,4 @@
-//! Watches a command and its descendants inside a supervisor until all of them have ended.
+//! Process watch: waits inside a supervisor until a command and all its descendants have ended.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -16,11 +16,11 @@ use super::descendants;
 use super::supervisor::{KILL, TERMINATE, UNCOVERED};
 use crate::base::files::MountWatch;
 
-/// How often orphans are reaped while the command runs.
+/// The interval at which orphans are reaped while the command runs.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
-/// How often to check whether the last process has ended.
+/// The interval of checks whether the last process has ended.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
-/// How long killing is tried; a process that survives this is blocked in the kernel.
+/// Time limit for killing; a process that survives it is blocked in the kernel.
 const SWEEP_LIMIT: Duration = Duration::from_secs(5);
 /// The processes that this supervisor can see and kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,12 +32,12 @@ pub enum KillScope {
 /// Whether a command left processes behind or was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunEnd {
-    /// All processes ended on their own.
+    /// All processes ended without being killed.
     Clean,
     Unclean,
 }
 
-/// Whether everything is to be killed.
+/// Whether all processes are to be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WatchState {
     Watching,
@@ -50,9 +50,9 @@ pub struct ProcessWatch {
     command: Pid,
     status: Option<WaitStatus>,
     state: WatchState,
-    /// The outer process, if commands can kill it; when it ends, this process kills everything.
+    /// A pidfd of the outer process, if commands can kill it; when it ends, this process kills everything.
     outer: Option<OwnedFd>,
-    /// Whether a path lost its cover, which was reported.
+    /// Whether a path was found uncovered and reported.
     is_uncovered: bool,
 }
 
@@ -98,7 +98,7 @@ impl ProcessWatch {
         if self.state == WatchState::Watching { RunEnd::Clean } else { RunEnd::Unclean }
     }
 
-    /// Reports paths that are no longer covered; then everything is to be killed.
+    /// Reports paths that are no longer covered; after that, all processes are to be killed.
     fn check_covers(&mut self, covers: &CoveredPaths) {
         if self.is_uncovered {
             return;
@@ -206,7 +206,7 @@ pub fn report_leftovers() {
     }
 }
 
-/// Whether there are children.
+/// Whether this process has children.
 #[derive(PartialEq, Eq)]
 pub enum ChildState {
     Alive,

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The maximum size of a frame; larger ones are refused.
 const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// The size of the length prefix of a frame, in bytes; descriptors are sent with it.
+/// The size of the length prefix of a frame, in bytes; descriptors are sent with the prefix.
 pub const LENGTH_PREFIX: usize = 4;
 
 /// A request to run a command, sent as one frame.
@@ -24,7 +24,7 @@ pub struct SupervisorRequest {
 }
 
 impl SupervisorRequest {
-    /// The request as one frame. A field with a NUL is refused, because it could not be passed to a process.
+    /// Encodes the request as one frame. A field with a NUL is refused, because no process can receive it.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
         let variable = |(name, value): &(OsString, OsString)| {
             let mut pair = name.clone();

@@ -30,33 +30,33 @@ use crate::host::sandbox::{
 
 /// The size of the read buffer, in bytes.
 const READ_SIZE: usize = 64 * 1024;
-/// How many reads at most empty the pipe at the end.
+/// The maximum number of reads that empty the pipe at the end.
 const MAX_FINAL_READS: usize = 16;
-/// How often hidden paths are checked.
+/// The interval at which hidden paths are checked.
 const HIDDEN_CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a killed supervisor may take before Pixir goes on without it.
+/// Time limit for a killed supervisor to end before Pixir goes on without it.
 const SUPERVISOR_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long Pixir itself tries to kill processes that a supervisor did not.
+/// Time limit for Pixir to kill processes that a supervisor did not kill.
 const LAST_KILL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long output is awaited after the supervisor has ended; only a process that passed the pipe
-/// out of its namespace can hold it open then.
+/// Time limit for output after the supervisor has ended; only a process that passed the pipe out of its
+/// namespace can hold it open then.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A supervisor process. Closing the lifeline, also by dropping it, kills the processes it watches; the
-/// supervisor itself is killed from here only when it no longer responds, because a subreaper must be
-/// running to kill its descendants.
+/// A supervisor process. Closing or dropping the lifeline kills the processes it watches; Pixir kills
+/// the supervisor itself only when it no longer responds, because a subreaper must be running to kill
+/// its descendants.
 pub struct SupervisorProcess {
     pub process: Child,
     pub lifeline: Lifeline,
     pub output: ChildStdout,
     pub status: Lines<BufReader<ChildStderr>>,
-    /// Its control group, if one could be created.
+    /// The control group of the supervisor, if one could be created.
     pub group: Option<Arc<CommandGroup>>,
 }
 
 impl Drop for SupervisorProcess {
     fn drop(&mut self) {
-        // A command may have stopped it with SIGSTOP; it must run to notice that the lifeline is closed.
+        // A command may have sent it SIGSTOP; the supervisor must run to notice that the lifeline is closed.
         if let Some(pid) = self.pid() {
             rustix::process::kill_process(pid, Signal::CONT).ok();
         }
@@ -69,8 +69,8 @@ impl SupervisorProcess {
         pidfd_open(self.pid()?, PidfdFlags::empty()).ok()
     }
 
-    /// Closes the lifeline, and waits until the supervisor gives back the package caches; then it ends on
-    /// its own.
+    /// Closes the lifeline, and waits until the supervisor starts to release the package caches; then the
+    /// supervisor ends on its own.
     pub async fn release(mut self) {
         self.lifeline.close();
         let is_returning = async {
@@ -93,7 +93,7 @@ impl SupervisorProcess {
         }
     }
 
-    /// Its process id, until it has been reaped.
+    /// The process id, until the process has been reaped.
     fn pid(&self) -> Option<Pid> {
         self.process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()))
     }
@@ -107,7 +107,7 @@ pub struct SupervisedCommand<'a> {
     grace: Duration,
     started_at: Instant,
     phase: StopPhase,
-    /// When the phase ends; `None` for a command without a deadline.
+    /// The end of the phase; `None` for a command without a deadline.
     phase_deadline: Option<Instant>,
     open: OpenStreams,
     report: StatusReport,
@@ -126,7 +126,7 @@ enum StopPhase {
     Killing,
 }
 
-/// Which streams are open, and whether the supervisor runs.
+/// Flags of the streams that are open, and of the supervisor if it runs.
 struct OpenStreams {
     output: bool,
     status: bool,
@@ -142,7 +142,7 @@ pub struct StatusReport {
     failure: Option<CommandError>,
     stopped: Option<StopCause>,
     uncovered: Vec<PathBuf>,
-    /// All processes have ended, and the supervisor waits for another request.
+    /// Whether all processes have ended and the supervisor waits for another request.
     is_free: bool,
 }
 
@@ -182,7 +182,7 @@ impl<'a> SupervisedCommand<'a> {
         }
     }
 
-    /// Watches until everything has ended. Returns the supervisor if it can run another command.
+    /// Watches until all processes have ended. Returns the supervisor if it can run another command.
     pub async fn watch(
         mut self,
         output: &mut OutputCollector<'_>,
@@ -259,13 +259,13 @@ impl<'a> SupervisedCommand<'a> {
         true
     }
 
-    /// Kills the Unix session of a supervisor that was killed; processes that have left it are missed.
+    /// Kills the Unix session of a supervisor that was killed; processes that have left the session are missed.
     async fn kill_session(&mut self) {
         let Some(pid) = self.pid else { return };
         self.survivors = kill_until_gone(move || descendants::session_processes(pid)).await;
     }
 
-    /// Kills the descendants of a supervisor that does not respond, then the supervisor. It goes last,
+    /// Kills the descendants of a supervisor that does not respond, then the supervisor. It is killed last,
     /// because it adopts orphans as long as it exists, even when it is stopped.
     async fn kill_descendants(&mut self) {
         let Some(pid) = self.supervisor.pid() else { return };
@@ -288,7 +288,7 @@ impl<'a> SupervisedCommand<'a> {
         false
     }
 
-    /// Reads status lines and output that have already arrived, so that a slow disk loses nothing.
+    /// Reads status lines and output that have already arrived, so that none is lost on a slow disk.
     async fn read_rest(&mut self, buffer: &mut [u8], output: &mut OutputCollector<'_>) {
         let SupervisorProcess { output: pipe, status, .. } = &mut self.supervisor;
         while self.open.status
@@ -296,7 +296,7 @@ impl<'a> SupervisedCommand<'a> {
         {
             self.report.apply_line(&line);
         }
-        // A process that passed the pipe out may write for ever, so at most a full pipe is read.
+        // A process to which the pipe was passed may write forever, so at most a full pipe is read.
         for _ in 0..MAX_FINAL_READS {
             match timeout(Duration::ZERO, pipe.read(buffer)).await {
                 Ok(Ok(count)) if count > 0 && self.open.output => {
@@ -335,7 +335,7 @@ impl<'a> SupervisedCommand<'a> {
     }
 }
 
-/// Sleeps until then; `None` never returns.
+/// Sleeps until a moment; never returns for `None`.
 async fn sleep_until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
@@ -343,13 +343,13 @@ async fn sleep_until(moment: Option<Instant>) {
     }
 }
 
-/// Kills until no process is found; returns the survivors.
+/// Kills processes until `find` returns none; returns the survivors.
 async fn kill_until_gone(
     find: impl Fn() -> Vec<LiveProcess> + Send + 'static,
 ) -> Vec<LeftoverProcess> {
     let work = move || {
         let end = std::time::Instant::now() + LAST_KILL_TIMEOUT;
-        // In the `/proc` of another pid namespace the ids mean other processes.
+        // In the `/proc` of another pid namespace the ids belong to other processes.
         while descendants::is_proc_usable() {
             let found = find();
             if found.is_empty() || std::time::Instant::now() > end {
@@ -365,7 +365,7 @@ async fn kill_until_gone(
 }
 
 impl StatusReport {
-    /// Whether the command has started, and so has its descriptors.
+    /// Whether the command has started and therefore has its descriptors.
     pub fn has_started(&self) -> bool {
         self.started.is_some()
     }
@@ -375,7 +375,7 @@ impl StatusReport {
         self.exit.is_some() || self.failure.is_some() || self.is_free
     }
 
-    /// How the command ended, or why it failed.
+    /// The exit of the command, or the reason why it failed.
     pub fn take_exit(&mut self) -> Result<CommandExit, CommandError> {
         match (self.failure.take(), self.exit) {
             (Some(failure), _) => Err(failure),
@@ -409,7 +409,7 @@ impl StatusReport {
             UNCOVERED => self.record_uncovered(rest.into()),
             "failed" => self.failure = Some(CommandError::ShellFailed { reason: rest.to_owned() }),
             _ => {
-                // Such as the panic message of a supervisor.
+                // For example the panic message of a supervisor.
                 tracing::warn!(line, "unexpected status line of a supervisor");
             }
         }
@@ -420,7 +420,7 @@ impl StatusReport {
         if !self.uncovered.contains(&path) {
             self.uncovered.push(path);
         }
-        // A command that has already ended was not stopped by this.
+        // A command that has already ended was not stopped because of the path.
         if self.exit.is_none() {
             self.stopped.get_or_insert(StopCause::Uncovered);
         }

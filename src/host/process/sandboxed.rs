@@ -1,4 +1,4 @@
-//! Sandboxed commands of one Session: its scratch folder, the sandbox Spec of each call, and the
+//! Sandboxed commands of one Session: its scratch folder, the `SandboxSpec` of each call, and the
 //! integrity check afterwards.
 
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ pub struct SandboxedCommands {
 
 #[derive(Debug, Default)]
 struct SandboxedShared {
-    /// Created by the first command, removed with the Session.
+    /// The scratch folder, created by the first command and removed with the Session.
     scratch: Mutex<Option<Arc<ScratchFolder>>>,
     /// Protects files from commands that run without namespaces.
     guard: SharedGuard,
@@ -49,7 +49,7 @@ const PARTIAL_NOTICE: &str = "the sandbox is partial here: without namespaces, c
 
 /// Notice: namespaces work, but the sockets of other programs cannot be hidden.
 const SOCKETS_NOTICE: &str = "commands cannot use Unix sockets here unless they declare it, because \
-    those of other programs cannot be hidden from them (more than 512 entries beside a mount, or a \
+    those of other programs cannot be hidden from them (more than 512 entries next to a mount, or a \
     file system that cannot be covered)";
 
 /// Notice: package caches are replaced by private folders.
@@ -73,7 +73,7 @@ pub struct SandboxNeeds {
 #[derive(Debug)]
 pub struct CompletedCommand {
     pub outcome: ProcessOutcome,
-    /// What the integrity check found.
+    /// The findings of the integrity check.
     pub findings: PostRunFindings,
     /// The paths that were hidden from a failed command.
     pub hidden: HiddenPaths,
@@ -82,7 +82,7 @@ pub struct CompletedCommand {
 }
 
 impl SandboxedCommands {
-    /// Sandboxed commands that `commands` starts.
+    /// The sandboxed commands of a Session, started by `commands`.
     pub fn new(commands: CommandRunner) -> Self {
         let home = commands.sandbox().user_home().map(Into::into);
         let nested = Arc::new(Mutex::new(NestedRepositories::new(home)));
@@ -165,7 +165,7 @@ impl SandboxedCommands {
                 network: needs.network,
                 local_sockets: needs.local_sockets,
                 workspace: job.directory,
-                // Bounds name places in the Workspace, not in its extra roots.
+                // Write bounds are paths in the Workspace, not in its extra roots.
                 extra_roots: if job.bounds.is_empty() { job.extra_roots } else { &[] },
                 scratch: scratch.path(),
             })
@@ -233,7 +233,7 @@ impl SandboxedCommands {
                 .map_err(CommandError::NoScratch)?,
         );
         *scratch = Some(Arc::clone(&made));
-        // Not awaited: if the process ends first, or no thread can be started, the next process prunes.
+        // The thread is not joined: if it does not finish or cannot be started, the next process prunes.
         let sandbox = self.commands.sandbox().clone();
         std::thread::Builder::new().spawn(move || sandbox.prune_caches()).ok();
         Ok(made)

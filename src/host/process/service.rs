@@ -19,9 +19,9 @@ use super::lifeline::CommandPipes;
 use super::running::{StatusReport, SupervisorProcess};
 use crate::host::process::protocol::SupervisorRequest;
 
-/// How long children of a service may run after it has ended.
+/// Time limit for children of a service after it has ended.
 const DRAIN: Duration = Duration::from_millis(100);
-/// How long the last output of a service is awaited after it has ended.
+/// Time limit for the last output of a service after it has ended.
 const LAST_READ_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The program of a service.
@@ -106,7 +106,7 @@ impl Service {
                 biased;
                 read = output.read_buf(buffer), if self.is_output_open => match read {
                     Ok(count) if count > 0 => return ServiceEvent::Output(count),
-                    // The exit status comes on a status line.
+                    // The exit status is reported on a status line.
                     _ => self.is_output_open = false,
                 },
                 line = status.next_line() => match line {
@@ -125,7 +125,7 @@ impl Service {
         self.has_ended = self.report.is_decided();
     }
 
-    /// The rest of the output, and then the exit status.
+    /// Reads the rest of the output; after that, returns the exit status.
     async fn read_rest(&mut self, buffer: &mut BytesMut) -> ServiceEvent {
         let rest = self.supervisor.output.read_buf(buffer);
         match timeout(LAST_READ_TIMEOUT, rest).await {

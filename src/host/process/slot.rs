@@ -1,11 +1,11 @@
-//! Command slots: limit how many commands run at once, over all Sessions of the process.
+//! Command slots: the limit on the number of commands that run at once, over all Sessions of the process.
 
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The slots of one process, shared by all clones: an editor has a Harness for each Workspace, and each
-/// starts commands.
+/// The slots of one process, shared by all clones: with an editor, the process has a Harness for each
+/// Workspace, and each starts commands.
 #[derive(Debug, Clone, Default)]
 pub struct ProcessSlots(Arc<OnceLock<CommandSlots>>);
 
@@ -27,7 +27,7 @@ pub struct CommandSlots {
 pub type CommandSlot<'a> = SemaphorePermit<'a>;
 
 impl CommandSlots {
-    /// This many slots.
+    /// A set of `count` slots.
     pub fn new(count: usize) -> Self {
         Self { free: Semaphore::new(count), count }
     }
@@ -37,13 +37,13 @@ impl CommandSlots {
         self.free.try_acquire().ok()
     }
 
-    /// Waits for a slot, after those that wait already. Dropping the future leaves the queue.
+    /// Waits for a slot, behind earlier callers. Dropping the future leaves the queue.
     pub async fn acquire(&self) -> Option<CommandSlot<'_>> {
         // The semaphore is never closed, so this is never `None`.
         self.free.acquire().await.ok()
     }
 
-    /// Why a command is waiting.
+    /// The status text of a command that waits for a slot.
     pub fn wait_reason(&self) -> String {
         match self.count {
             1 => "for a free slot: 1 command runs".to_owned(),
@@ -72,7 +72,7 @@ mod tests {
         assert!(leaver.as_mut().now_or_never().is_none());
         assert!(last.as_mut().now_or_never().is_none());
         drop(held);
-        assert!(slots.try_acquire().is_none(), "nobody overtakes");
+        assert!(slots.try_acquire().is_none(), "later callers do not overtake");
         assert!(last.as_mut().now_or_never().is_none());
         let held = first.as_mut().now_or_never().flatten().unwrap();
         drop(leaver);

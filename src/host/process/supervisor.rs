@@ -1,15 +1,15 @@
 //! The supervisor process between Pixir and a command, which kills all processes of the command.
 //!
-//! `pixir __supervise` enters a new pid namespace and starts `pixir __supervise init` as its first
-//! process; when that one ends, for whatever reason, the kernel kills everything inside. Where
-//! namespaces are not allowed, both are subreapers: the second one watches the command and kills
-//! its descendants, and the first one does so if the second has ended or is stopped.
-//! Pixir holds the other end of standard input (`lifeline`): when it closes, also because Pixir was
+//! `pixir __supervise`, the outer process, enters a new pid namespace and starts `pixir __supervise init`
+//! as its first process; when that one ends, for any reason, the kernel kills everything inside. Where
+//! namespaces are not allowed, both are subreapers: the inner process watches the command and kills
+//! its descendants, and the outer one does so if the inner one has ended or is stopped.
+//! Pixir holds the other end of standard input (`lifeline`): when that end closes, also because Pixir was
 //! killed, all processes are killed.
 //! Standard output carries the command's output and standard error the status lines.
 //!
 //! A namespace runs one command after the other as long as each leaves it unchanged: no processes,
-//! no new mounts. Creating a new one costs more than most commands.
+//! no new mounts. Creating a new namespace takes longer than most commands.
 //!
 //! No tokio here: the outer process must stay single-threaded, and both must start fast.
 
@@ -46,9 +46,9 @@ use crate::host::sandbox::{
 pub const SUPERVISE: &str = "__supervise";
 /// The hidden second argument of the first process in a namespace.
 const INIT: &str = "init";
-/// The hidden second argument that asks for namespaces where they are allowed.
+/// The hidden second argument that requests namespaces where they are allowed.
 pub const BEST: &str = "best";
-/// The hidden second argument that asks not to try namespaces.
+/// The hidden second argument that disables namespaces.
 pub const SUBREAPER: &str = "subreaper";
 /// The hidden second argument of the inner process without a namespace.
 const INNER: &str = "inner";
@@ -58,16 +58,16 @@ pub const TERMINATE: u8 = b'T';
 /// Control byte: kill all processes.
 pub const KILL: u8 = b'K';
 
-/// Status line: nothing was run, because the mounts are no longer as they were built.
+/// Status line: nothing was run, because the mounts are out of date.
 pub const STALE: &str = "stale";
 
-/// First word of a status line: this path lost its cover while the command ran.
+/// First word of a status line: the sandbox stopped covering this path while the command ran.
 pub const UNCOVERED: &str = "uncovered";
 
 /// Status line: all processes have ended, and another request can be sent.
 pub const FREE: &str = "free";
 
-/// Status line: all processes have ended, and the package caches are being given back.
+/// Status line: all processes have ended, and the package caches are being released.
 pub const RETURNING: &str = "returning";
 
 /// First word of a status line: this command cannot be confined as required.
@@ -76,13 +76,13 @@ pub const UNCONFINED: &str = "unconfined";
 /// Status line: this `/proc` does not show the processes that must be watched.
 pub const UNUSABLE_PROC: &str = "blind";
 
-/// How long the inner process may take to kill everything after the lifeline closed, before the outer one does.
+/// Time limit for the inner process to kill everything after the lifeline closed, before the outer one does it.
 const INNER_TIMEOUT: Duration = Duration::from_millis(500);
-/// How many descriptors are closed if `/proc` does not list them.
+/// The number of descriptors to close if `/proc` does not list them.
 const GUESSED_DESCRIPTORS: i32 = 256;
 
-/// Runs as a supervisor; `arguments` are those after [`SUPERVISE`]: the role. The Spec comes through the
-/// lifeline, because this process is started while Pixir still computes it.
+/// Runs as a supervisor; `arguments` are those after [`SUPERVISE`], the first is the role. The
+/// `SandboxSpec` is sent over the lifeline, because Pixir may still compute it when this process starts.
 pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // Pixir blocks SIGXFSZ for itself, and the mask is inherited; commands expect the default.
     SigSet::from(nix::sys::signal::Signal::SIGXFSZ).thread_unblock().ok();
@@ -106,7 +106,7 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
     close_inherited();
     OomScore::for_supervisor();
-    // Without a terminal a command cannot ask on it, and Ctrl-C reaches Pixir alone.
+    // In a session without a terminal, commands cannot prompt there, and Ctrl-C reaches Pixir alone.
     rustix::process::setsid().ok();
     match lifeline::receive_setup() {
         Ok(Some(mut setup)) if !setup.is_empty() => {
@@ -121,7 +121,7 @@ pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Parses the Spec and calls `go_on` with it.
+/// Parses the `SandboxSpec` and calls `go_on` with it.
 fn with_spec(
     fields: Vec<OsString>,
     go_on: impl FnOnce(Option<SandboxSpec>) -> ExitCode,
@@ -145,7 +145,7 @@ fn supervise_outside(
     spec_fields: Vec<OsString>,
     mut spec: Option<SandboxSpec>,
 ) -> ExitCode {
-    // If this fails, the command runs without its limits.
+    // If joining fails, the command runs without the limits of the group.
     if !group.is_empty() {
         sandbox::join_group(Path::new(group)).ok();
     }
@@ -174,7 +174,7 @@ fn supervise_outside(
     outcome
 }
 
-/// Whether an error means that a path of the Spec has been removed or replaced since.
+/// Whether an error means that a path of the `SandboxSpec` has been removed or replaced since.
 fn is_about_names(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
@@ -240,9 +240,9 @@ fn build_and_serve(mut spec_fields: Vec<OsString>, spec: Option<&SandboxSpec>) -
     }
 }
 
-/// Starts the first process of the namespace. It waits for the rest of the Spec in `/`, from which it
-/// sees the later mounts.
-#[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
+/// Starts the first process of the namespace. It waits for the rest of the `SandboxSpec` in `/`, from
+/// which it sees the later mounts.
+#[expect(clippy::disallowed_methods, reason = "the supervisor is part of CommandRunner")]
 fn start_init() -> io::Result<(RefreshServer, Child)> {
     let refresh_server = RefreshServer::new()?;
     let mut init = Command::new("/proc/self/exe");
@@ -251,9 +251,9 @@ fn start_init() -> io::Result<(RefreshServer, Child)> {
     Ok((refresh_server, init))
 }
 
-/// Starts the process that watches the command, and replaces it when it has ended: without a namespace
-/// a command can see, kill or stop it.
-#[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
+/// Starts the inner process, which watches the command, and kills what is left once that process has ended
+/// or the lifeline is closed: without a namespace a command can see, kill or stop the inner process.
+#[expect(clippy::disallowed_methods, reason = "the supervisor is part of CommandRunner")]
 fn start_inner(spec_fields: &[OsString]) -> ExitCode {
     let started = adopt_orphans()
         .and_then(|()| {
@@ -306,10 +306,10 @@ fn serve_requests(
             return ExitCode::FAILURE;
         }
     };
-    // The command must not look into, or write to, the process that watches it.
+    // The command must not read or write the memory of the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
     let covers = CoveredPaths::new(spec, confined.enforcement.level);
-    // The first command runs with the mounts that were just built for it, without a check: a folder whose entries
+    // The first command runs without a check, with the mounts that were just built for it: a folder whose entries
     // change all the time would always be found stale.
     let mut is_first = true;
     loop {
@@ -368,7 +368,7 @@ fn serve_requests(
     }
 }
 
-/// The state of the process that starts commands, after it was confined.
+/// The state of the process that starts commands, after confinement.
 struct ConfinedProcess {
     enforcement: Enforcement,
     score: OomScore,
@@ -411,7 +411,7 @@ fn run_request(
     confined: &ConfinedProcess,
     covers: &CoveredPaths,
 ) -> io::Result<RunEnd> {
-    // Reported first, because the command may start by killing this process.
+    // Reported before the start, because the command may kill this process at once.
     let reach_name = if reach == KillScope::Namespace { "namespace" } else { "subreaper" };
     let Enforcement { level, sockets, caches } = confined.enforcement;
     let (level, sockets, caches) = (level.name(), sockets.name(), caches.name());
@@ -428,10 +428,10 @@ fn run_request(
     Ok(watch.run(&descriptor, request.drain, covers))
 }
 
-/// Starts the shell. Both outputs share one pipe, so their order is kept, unless Pixir sent a descriptor
-/// for standard error. Standard input is the descriptor that Pixir sent, else `/dev/null`. std resets
-/// SIGPIPE and the signal mask.
-#[expect(clippy::disallowed_methods, reason = "the supervisor is the far half of tool::command")]
+/// Starts the shell. Standard output and standard error share one pipe, so their order is kept, unless
+/// Pixir sent a descriptor for standard error. Standard input is the descriptor that Pixir sent, else
+/// `/dev/null`. std resets SIGPIPE and the signal mask.
+#[expect(clippy::disallowed_methods, reason = "the supervisor is part of CommandRunner")]
 fn spawn_shell(request: &SupervisorRequest, descriptors: ReceivedDescriptors) -> io::Result<Pid> {
     let errors = descriptors.stderr.map_or_else(open_output, Ok)?;
     let child = Command::new(&request.shell)

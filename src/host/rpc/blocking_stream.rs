@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-/// A stream whose reads and writes block, whatever the flags of its descriptor.
+/// A stream whose reads and writes block, regardless of the flags of its descriptor.
 #[derive(Debug)]
 pub struct BlockingStream<T>(pub T);
 

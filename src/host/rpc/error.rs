@@ -11,12 +11,12 @@ const INVALID_REQUEST: i64 = -32_600;
 const METHOD_NOT_FOUND: i64 = -32_601;
 /// The parameters are not valid for the method.
 const INVALID_PARAMS: i64 = -32_602;
-/// An error on this side.
+/// An internal error on this side.
 const INTERNAL_ERROR: i64 = -32_603;
 /// The request was cancelled by its sender.
 const REQUEST_CANCELLED: i64 = -32_800;
 
-/// The longest message, in characters: an invalid request is not repeated as a whole.
+/// The longest message in characters, so that a long invalid request is not repeated as a whole.
 const LONGEST_MESSAGE: usize = 2000;
 
 /// A JSON-RPC error object.
@@ -40,19 +40,19 @@ impl RpcError {
         Self { code, message, data: None }
     }
 
-    /// This error with data.
+    /// Sets the data of the error.
     #[must_use]
     pub fn with_data(mut self, data: Value) -> Self {
         self.data = Some(data);
         self
     }
 
-    /// The line could not be parsed.
+    /// The error for a line that could not be parsed.
     pub fn parse(message: impl Into<String>) -> Self {
         Self::new(PARSE_ERROR, message)
     }
 
-    /// The line is JSON but not a message, or one that is not allowed now.
+    /// The error for a line that is JSON but not a message, or for a message that is not allowed now.
     pub fn invalid_request(message: impl Into<String>) -> Self {
         Self::new(INVALID_REQUEST, message)
     }
@@ -63,7 +63,7 @@ impl RpcError {
         Self::new(METHOD_NOT_FOUND, format!("unknown method {shown}"))
     }
 
-    /// The parameters are invalid.
+    /// The error for invalid parameters.
     pub fn invalid_params(message: impl Into<String>) -> Self {
         Self::new(INVALID_PARAMS, message)
     }
@@ -73,7 +73,7 @@ impl RpcError {
         Self::new(INTERNAL_ERROR, message)
     }
 
-    /// The request was cancelled.
+    /// The error for a request that was cancelled.
     pub fn cancelled() -> Self {
         Self::new(REQUEST_CANCELLED, "the request was cancelled")
     }

@@ -1,4 +1,4 @@
-//! Hang-up detection: notices that the other side of a stream has closed its end, also while it is idle.
+//! Hang-up detection: detects that the other side of a stream has closed its end, also while the stream is idle.
 
 use std::future::pending;
 use std::os::fd::OwnedFd;
@@ -8,8 +8,8 @@ use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Cancels `gone` when the other side closes its end: the one that it writes to for `READABLE`, the
-/// one that it reads from for `WRITABLE`. The watch ends when the handle is dropped.
+/// Cancels `gone` when the other side closes its end: `side` is `READABLE` for a stream from the other
+/// side and `WRITABLE` for a stream to it. The watch ends when the handle is dropped.
 pub fn watch_hang_up(
     stream: OwnedFd,
     side: Interest,
@@ -21,7 +21,7 @@ pub fn watch_hang_up(
     }))
 }
 
-#[expect(deprecated, reason = "its successor is unsafe, and an OwnedFd keeps what that asks for")]
+#[expect(deprecated, reason = "the replacement is unsafe, and an OwnedFd meets its contract")]
 async fn wait_until_closed(stream: OwnedFd, side: Interest) {
     // A file is never closed by another side, and cannot be watched.
     let Ok(watched) = AsyncFd::with_interest(stream, side) else { return pending().await };

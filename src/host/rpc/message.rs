@@ -1,7 +1,7 @@
 //! JSON-RPC messages: parsing of a line, without knowledge of any method.
 //!
-//! Tolerant where a client may be sloppy without harm: blank lines are skipped, an empty id is an
-//! id, unknown fields are ignored. Anything else becomes an error that can be sent back.
+//! Harmless deviations are tolerated: blank lines are skipped, an empty id is an id, unknown fields
+//! are ignored. Any other deviation becomes an error that can be sent back.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::RpcError;
 
-/// A JSON-RPC message, or the error for a line that is none.
+/// A JSON-RPC message, or the error for an invalid line.
 #[derive(Debug)]
 pub enum RpcMessage {
     /// A request, which needs a response.
@@ -22,7 +22,7 @@ pub enum RpcMessage {
     Invalid { id: RpcId, fault: RpcError },
 }
 
-/// The id of a request, echoed byte for byte: text stays text, and no digit changes.
+/// The id of a request, echoed byte for byte: strings stay strings, and no digit changes.
 #[derive(Debug, Clone)]
 pub struct RpcId(Box<RawValue>);
 

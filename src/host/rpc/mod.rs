@@ -1,6 +1,6 @@
 //! JSON-RPC over two streams of lines: one reader, one ordered writer, and requests both ways.
 //!
-//! No method is known here. Every line of the input becomes a [`RpcMessage`], also an invalid one; the
+//! This module knows no methods. Every line of the input becomes a [`RpcMessage`], even an invalid one; the
 //! output has one line per message, in the order in which they were sent.
 
 mod blocking_stream;

@@ -32,7 +32,7 @@ struct PeerInner {
 type RpcResult = Result<Value, RpcError>;
 
 impl Peer {
-    /// The peer that reads the output of `writer`.
+    /// A peer that reads the output of `writer`.
     pub fn new(writer: &RpcWriter) -> Self {
         let (lines, given_up) = (writer.line_sender(), writer.waiting_stopped());
         let (next, open) = (AtomicU64::new(0), Mutex::default());
@@ -65,7 +65,7 @@ impl Peer {
         PendingResponse { peer: self.clone(), number, answer, is_answered: false }
     }
 
-    /// Passes a response to the request that waits for it; drops one without a request.
+    /// Passes a response to the request that waits for it; drops a response without a request.
     pub fn handle_response(&self, id: &RpcId, outcome: RpcResult) {
         let waiting = id.number().and_then(|number| self.pending().remove(&number));
         if let Some(reply) = waiting {
@@ -75,7 +75,7 @@ impl Peer {
         }
     }
 
-    /// Hands a line to the writer; lost when the writer has ended.
+    /// Hands a line to the writer; the line is lost when the writer has ended.
     async fn send_line(&self, line: Result<Vec<u8>, serde_json::Error>) {
         match line {
             Ok(line) => tokio::select! {
@@ -136,7 +136,7 @@ pub struct PendingResponse {
 }
 
 impl PendingResponse {
-    /// The number to cancel the request by.
+    /// The number of the request, for [`Peer::cancel_request`].
     pub fn number(&self) -> u64 {
         self.number
     }

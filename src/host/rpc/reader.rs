@@ -10,10 +10,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{RpcError, RpcId, RpcMessage, hang_up};
 
-/// The longest line; images and whole files come on one.
+/// The longest line in bytes; images and whole files arrive on one line.
 const LONGEST_LINE: u64 = 128 << 20;
 
-/// How many messages may wait to be handled.
+/// The number of messages that may wait to be handled.
 const QUEUE_LENGTH: usize = 32;
 
 /// A line of the input, without its end.
@@ -50,7 +50,7 @@ impl RpcMessages {
         self.messages.recv().await
     }
 
-    /// A token that is cancelled when the other side disconnects, also while its messages still wait.
+    /// A token that is cancelled when the other side disconnects, even while its messages still wait.
     pub fn disconnected(&self) -> CancellationToken {
         self.gone.clone()
     }
@@ -64,7 +64,7 @@ pub fn spawn_reader(input: impl Read + AsFd + Send + 'static) -> io::Result<RpcM
     let watched = input.as_fd().try_clone_to_owned()?;
     let ended = gone.clone();
     std::thread::Builder::new().name("pixir-in".to_owned()).spawn(move || {
-        // Cancels on every way out of this thread.
+        // Cancels the token on every exit from this thread.
         let _end = ended.drop_guard();
         let mut input = BufReader::with_capacity(64 * 1024, input);
         while let Some(line) = read_line(&mut input, LONGEST_LINE) {

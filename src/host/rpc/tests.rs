@@ -176,7 +176,7 @@ async fn a_question_gets_its_answer_or_is_taken_back() {
     let (first, second) =
         (peer.send_request("a", &json!({})).await, peer.send_request("b", &json!({})).await);
     peer.handle_response(&RpcId::from(1), Ok(json!("yes")));
-    peer.handle_response(&RpcId::from(9), Ok(json!("nobody asked")));
+    peer.handle_response(&RpcId::from(9), Ok(json!("no request")));
     assert_eq!(second.await, Ok(json!("yes")));
     drop(first);
     peer.send_response(&RpcId::from(7), Err::<(), _>(RpcError::method_not_found("x"))).await;

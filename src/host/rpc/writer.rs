@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::hang_up;
 
-/// How many lines may wait for a slow reader.
+/// The number of lines that may wait for a slow reader.
 const QUEUE_LENGTH: usize = 1024;
 
 /// An item of the writer's queue.
@@ -93,7 +93,7 @@ impl RpcWriter {
         self.waiting_stopped.clone()
     }
 
-    /// From now on drops lines that do not fit into the queue: the reader seems to hang.
+    /// Drops lines that do not fit into the queue from now on, because the reader seems to hang.
     pub fn stop_waiting(&self) {
         self.waiting_stopped.cancel();
     }

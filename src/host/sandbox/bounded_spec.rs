@@ -1,8 +1,8 @@
 //! Write bounds as sandbox paths: whole folders that may be written, and paths in them that must not
 //! change.
 //!
-//! A glob that the kernel cannot express, such as `*.md`, makes nothing writable for commands. A bound
-//! that leads through a link is not followed: the folder it names stays read-only.
+//! A glob that mounts cannot express, such as `*.md`, makes nothing writable for commands. A bound
+//! whose path contains a link is not followed: the folder it names stays read-only.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ impl SandboxSpec {
         if bounds.is_empty() || !is_writable {
             return self;
         }
-        // A configured root around the Workspace would let everything in it be written.
+        // A configured root that contains the Workspace would make all of it writable.
         self.writable.retain(|path| !path.starts_with(workspace) && !workspace.starts_with(path));
         let is_itself =
             |path: &Path| path.canonicalize().is_ok_and(|real| real == path && real.is_dir());
@@ -29,7 +29,7 @@ impl SandboxSpec {
                 .map(|place| workspace.join(place))
                 .filter(|place| place.starts_with(&folder))
                 .collect();
-            // A path through a link is outside this folder, where nothing protects it.
+            // A path through a link ends outside this folder, where nothing protects it.
             let leads_away = |place: &Path| {
                 let parent = place.parent().unwrap_or(workspace);
                 parent.canonicalize().is_ok_and(|real| real != parent) || place.is_symlink()

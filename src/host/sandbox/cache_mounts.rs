@@ -1,9 +1,9 @@
-//! Package caches: private layers through which commands write them, so that nothing they write is seen outside.
+//! Package cache mounts: private layers through which commands write to caches, so that no write is visible outside.
 //!
-//! The user's own programs run what lies in a package cache. So a command sees an overlay mount whose lower
-//! layer is the cache and whose upper layer lies in a slot below Pixir's home. Where there is no overlay,
-//! a private folder takes the place of the cache. Without namespaces nothing can be mounted: variables
-//! lead programs to private folders, and the caches are read-only.
+//! The user's own programs run files of package caches. So a command sees an overlay mount whose lower
+//! layer is the cache and whose upper layer is in a slot below Pixir's home. Where overlays cannot be
+//! mounted, a private folder replaces the cache. Without namespaces nothing can be mounted: variables
+//! direct programs to private folders, and the caches are read-only.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,13 +26,13 @@ use crate::base::files::StateDir;
 
 /// The name of an overlay's upper folder.
 const UPPER_FOLDER: &str = "upper";
-/// An attribute that is set to find out whether a file system supports those of an overlay.
+/// The attribute that is set to test whether a file system supports the attributes of an overlay.
 const PROBE_ATTRIBUTE: &str = "user.pixir.probe";
-/// The flags with which a layer is opened.
+/// The flags for opening a lower layer.
 const LAYER_FLAGS: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The layers of one supervisor, mounted in its namespace.
+/// The cache layers of one supervisor, mounted in its namespace.
 #[derive(Debug, Default)]
 pub struct CacheMounts {
     access: CacheAccess,
@@ -100,16 +100,16 @@ impl CacheMounts {
         Ok(tree)
     }
 
-    /// How the command uses the caches, as an argument of the next process.
+    /// The cache access of the command, as an argument of the next process.
     pub fn access_argument(&self, letter: &str) -> OsString {
         format!("{letter}a{}", self.access.name()).into()
     }
 
-    /// Lets the next command see what changed in the caches outside.
+    /// Makes changes of the caches from outside visible to the next command.
     pub fn refresh(&self) {
         let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
         for layer in &self.layers {
-            // Reconfiguring it without a change makes the kernel forget cached names.
+            // Reconfiguring a mount without a change makes the kernel drop cached names.
             let outcome = fspick(&layer.mount, "", flags)
                 .and_then(|context| fsconfig_reconfigure(context.as_fd()));
             if let Err(error) = outcome {
@@ -118,14 +118,14 @@ impl CacheMounts {
         }
     }
 
-    /// Marks the slot as being given back, so that the next supervisor waits for it.
+    /// Marks the slot as being released, so that the next supervisor waits for it.
     pub fn begin_release(&self) {
         if self.slot.as_ref().is_some_and(|slot| !slot.share_lock()) {
-            tracing::debug!("another process has the slot of caches");
+            tracing::debug!("another process has the cache slot");
         }
     }
 
-    /// Unmounts the layers when no process uses them any more, and then gives the slot back. A slot with a mount
+    /// Unmounts the layers when no process uses them any more, and then releases the slot. A slot with a mount
     /// that may be left is not used again.
     pub fn release(self) {
         let (Some(slot), Some(all)) = (self.slot, self.writable) else { return };
@@ -181,7 +181,7 @@ fn mount_layer(cache: &Path, upper: &StateDir, work: &StateDir) -> io::Result<(O
     Ok((tree, own))
 }
 
-/// A second handle of the folder of all slots, on a mount of its own that is in no namespace.
+/// A second handle of the folder of all slots, on a separate mount that is in no namespace.
 fn writable_copy(all: &StateDir) -> io::Result<StateDir> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -197,7 +197,7 @@ fn writable_copy(all: &StateDir) -> io::Result<StateDir> {
 pub struct PrivateCaches(CacheSlot);
 
 impl PrivateCaches {
-    /// Takes a slot, makes the private folders and records them in the spec.
+    /// Locks a slot, creates the private folders and records them in the spec.
     pub fn prepare(spec: &mut CacheSpec) -> Option<Self> {
         if spec.places.is_empty() {
             return None;
@@ -229,7 +229,7 @@ impl PrivateCaches {
         Ok((Self(slot), folder))
     }
 
-    /// Gives the slot back when no process of the command is left.
+    /// Releases the slot when no process of the command is left.
     pub fn release(self) {
         cache_slots::mark_used(&self.0.folder);
     }

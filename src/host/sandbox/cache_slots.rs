@@ -1,9 +1,9 @@
 //! Cache slots: folders below Pixir's home that hold the private layers of commands over package caches.
 //!
 //! A slot belongs to one supervisor at a time, which holds a lock on it as long as its mounts exist. The
-//! kernel drops the lock when the supervisor dies. While a supervisor gives its slot back, which takes longer
-//! than Pixir waits at its end, the lock is shared, and the next supervisor waits for it. The slot that was
-//! used last is taken first, so that the next command, also of another Session, finds what the last one
+//! kernel drops the lock when the supervisor dies. While a supervisor releases its slot, which takes longer
+//! than Pixir waits at exit, the lock is shared, and the next supervisor waits for it. The most recently
+//! used slot is locked first, so that the next command, also of another Session, finds what the last one
 //! downloaded. Workspaces share no slots: files that a command of one of them wrote would be built into
 //! programs of the other.
 
@@ -17,16 +17,16 @@ use sha2::{Digest, Sha256};
 
 use crate::base::files::{StateDir, StateError, StatePath};
 
-/// How many free slots are kept.
+/// The maximum number of free slots that are kept.
 const KEPT_SLOTS: usize = 16;
-/// How often a new slot is made before giving up; another process may remove one before it is locked.
+/// The maximum number of attempts to create a new slot; another process may remove it before it is locked.
 const ATTEMPTS: usize = 8;
-/// How long to wait for a slot that another supervisor is giving back.
+/// Time limit for a slot that another supervisor is releasing.
 const RETURN_TIMEOUT: Duration = Duration::from_millis(500);
-/// The interval between two attempts to lock such a slot.
+/// The interval between two attempts to lock a slot that is being released.
 const RETURN_POLL: Duration = Duration::from_micros(500);
-/// The name of an overlay's work folder. It is removed with the mount: where it is left, the supervisor
-/// died first, and the content of the slot is not used again.
+/// The name of an overlay's work folder. It is removed with the mount: where it still exists, the
+/// supervisor died first, and the content of the slot is not used again.
 pub const WORK_FOLDER: &str = "work";
 /// The name of the folder with the private folders that replace caches.
 pub const PRIVATE_FOLDER: &str = "private";
@@ -46,12 +46,12 @@ pub struct CacheSlot {
 pub struct FreeSlot {
     pub name: OsString,
     pub bytes: u64,
-    /// Seconds and nanoseconds of its last use.
+    /// Time of the last use, in seconds and nanoseconds.
     pub used: (i64, i64),
 }
 
 impl CacheSlot {
-    /// Locks the free slot of an owner that was used last, or a new one.
+    /// Locks the most recently used free slot of an owner, or a new one.
     pub fn lock_or_create(folder: &StatePath, owner: &str) -> Result<Self, StateError> {
         let all = folder.create_with_root()?;
         let is_own = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(owner));
@@ -73,28 +73,28 @@ impl CacheSlot {
         Err(StateError::io(all.path(), rustix::io::Errno::BUSY))
     }
 
-    /// Makes the lock a shared one, which shows other processes that the slot is being given back. False when
+    /// Converts the lock to a shared one, which shows other processes that the slot is being released. False when
     /// another process has the lock: the kernel may drop it during the conversion.
     pub fn share_lock(&self) -> bool {
         rustix::fs::flock(&self.lock, FlockOperation::NonBlockingLockShared).is_ok()
     }
 
-    /// Locks one slot; `None` when it is in use, missing, or no folder of the user's own. Waits up to `timeout`
-    /// for one that is being given back.
+    /// Locks one slot; `None` when it is in use, missing, or not a folder that the user owns. Waits up to
+    /// `timeout` for a slot that is being released.
     fn try_lock(all: &StateDir, name: &OsStr, timeout: Duration) -> Option<Self> {
         let folder = all.open_dir(name).ok()??;
         let lock = folder.lock_handle().ok()?;
         if !acquire_lock(&lock, timeout) {
             return None;
         }
-        // The slot may have been removed, and made again, before it was locked.
+        // The slot may have been removed, and created again, before it was locked.
         let own = rustix::fs::fstat(&lock).ok()?;
         let there = all.stat(name).ok()??;
         let is_same = (own.st_dev, own.st_ino) == (there.device, there.inode);
         is_same.then(|| Self { parent: all.clone(), folder, name: name.to_owned(), lock })
     }
 
-    /// Whether the last supervisor that used it has unmounted everything.
+    /// Whether the last supervisor that used the slot has unmounted everything.
     fn was_unmounted(&self) -> bool {
         let Ok(names) = self.folder.names() else { return false };
         names.iter().all(|name| match self.folder.open_dir(name) {
@@ -104,8 +104,8 @@ impl CacheSlot {
     }
 }
 
-/// Takes the lock of a slot, unless another process holds it. Waits up to `timeout` while that process is giving
-/// the slot back.
+/// Acquires the lock of a slot, unless another process holds it. Waits up to `timeout` while that process
+/// releases the slot.
 fn acquire_lock(lock: &File, timeout: Duration) -> bool {
     let is_granted = |operation| rustix::fs::flock(lock, operation).is_ok();
     let deadline = Instant::now() + timeout;
@@ -114,7 +114,7 @@ fn acquire_lock(lock: &File, timeout: Duration) -> bool {
             return true;
         }
         let is_returned = is_granted(FlockOperation::NonBlockingLockShared);
-        // Dropped while sleeping: a shared lock would block others that wait.
+        // The shared lock is dropped while sleeping, because it would block other waiting processes.
         rustix::fs::flock(lock, FlockOperation::NonBlockingUnlock).ok();
         if !is_returned || Instant::now() >= deadline {
             return false;
@@ -138,7 +138,7 @@ pub fn cache_name(cache: &Path) -> String {
     format!("{number:016x}")
 }
 
-/// All slots, those that were used last first.
+/// All slots, the most recently used first.
 fn slots_by_last_use(all: &StateDir) -> Result<Vec<OsString>, StateError> {
     let mut slots = all.entries()?;
     slots.retain(|entry| entry.kind == FileType::Directory && entry.is_own);
@@ -149,13 +149,13 @@ fn slots_by_last_use(all: &StateDir) -> Result<Vec<OsString>, StateError> {
 /// Removes free slots that are too many, too large, or were left by a supervisor that died.
 pub fn prune_slots(all: &StateDir, max_bytes: u64) {
     for (place, name) in slots_by_last_use(all).unwrap_or_default().into_iter().enumerate() {
-        // Measured before the slot is locked, so that a command can use it meanwhile.
+        // The size is measured before the slot is locked, so that a command can use the slot meanwhile.
         let is_useless = place >= KEPT_SLOTS || all.tree_bytes(&name) > max_bytes;
         let Some(slot) = CacheSlot::try_lock(all, &name, Duration::ZERO) else { continue };
         if (is_useless || !slot.was_unmounted())
             && let Err(error) = all.remove_tree(&name)
         {
-            tracing::debug!(%error, "a slot of caches is left behind");
+            tracing::debug!(%error, "a cache slot was not removed");
         }
     }
 }

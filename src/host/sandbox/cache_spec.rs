@@ -11,22 +11,22 @@ use super::{cache_slots, system_paths};
 use crate::base::files::StatePath;
 use crate::base::paths::Home;
 
-/// The variable that names cargo's folder.
+/// The variable with the path of cargo's folder.
 pub const CARGO_HOME: &str = "CARGO_HOME";
 
-/// Variables that lead programs to their caches, and the default folders below the user's home.
+/// Variables with the paths of caches, and the default folders below the user's home.
 const CACHE_VARIABLES: &[(&str, &str)] =
     &[(CARGO_HOME, ".cargo"), ("XDG_CACHE_HOME", ".cache"), ("npm_config_cache", ".npm")];
 
-/// How a command can use the package caches.
+/// The access of a command to the package caches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CacheAccess {
-    /// Through a private layer over each of them, or there are none.
+    /// Each cache is used through a private layer, or there are no caches.
     #[default]
     Layered,
-    /// Some are replaced by private folders, which are empty at first.
+    /// Some caches are replaced by private folders, which are empty at first.
     Private,
-    /// Some can only be read.
+    /// Some caches are read-only.
     ReadOnly,
 }
 
@@ -47,7 +47,7 @@ impl CacheAccess {
     }
 }
 
-/// The package caches of a command, and where its private layers lie.
+/// The package caches of a command, and the location of its private layers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheSpec {
     /// Pixir's home, which holds the slots.
@@ -56,9 +56,9 @@ pub struct CacheSpec {
     pub owner: String,
     /// The caches, with links resolved.
     pub places: Vec<PathBuf>,
-    /// Variables that lead programs to their caches, and the folders that they would use otherwise.
+    /// Variables with the paths of caches, and the folders that programs use by default.
     pub variables: Vec<(OsString, PathBuf)>,
-    /// How the command uses the caches; known only to the process that prepares them.
+    /// The access of the command; known only to the process that prepares the caches.
     pub access: CacheAccess,
     /// The folder with the private folders that the variables name, where nothing can be mounted.
     pub private: Option<PathBuf>,
@@ -70,7 +70,7 @@ impl CacheSpec {
         slots_folder(&self.home)
     }
 
-    /// The caches as arguments of a supervisor, each behind `letter`.
+    /// The caches as arguments of a supervisor, each prefixed with `letter`.
     pub fn arguments(&self, letter: &str) -> Vec<OsString> {
         if self.places.is_empty() {
             return Vec::new();
@@ -96,7 +96,7 @@ impl CacheSpec {
         arguments
     }
 
-    /// Reads one argument back, without the letter; `None` when it is malformed.
+    /// Parses one argument, without its letter; `None` when it is malformed.
     pub fn read_argument(&mut self, argument: &[u8]) -> Option<()> {
         let (kind, value) = argument.split_first()?;
         let text = || std::str::from_utf8(value).ok();
@@ -117,7 +117,7 @@ impl CacheSpec {
         Some(())
     }
 
-    /// The variables of a command that lead programs to private folders instead of caches.
+    /// The variables of a command that direct programs to private folders instead of caches.
     pub fn private_variables(&self) -> Vec<(&OsStr, PathBuf)> {
         let Some(private) = &self.private else { return Vec::new() };
         self.variables.iter().map(|(name, _)| (name.as_os_str(), private.join(name))).collect()
@@ -135,11 +135,11 @@ pub struct CacheSettings {
     /// Pixir's home.
     pub home: PathBuf,
     pub user_home: Option<PathBuf>,
-    /// The caches, as the settings name them.
+    /// The caches, with the paths from the settings.
     pub places: Vec<PathBuf>,
     /// Variables, and the folders that they name.
     pub variables: Vec<(OsString, PathBuf)>,
-    /// A slot with more bytes than this is removed once it is free.
+    /// The maximum size of a slot; a larger one is removed once it is free.
     pub max_bytes: u64,
 }
 
@@ -164,8 +164,8 @@ impl CacheSettings {
         }
     }
 
-    /// The caches of a command that may write `writable` directly. Targets of links in `reach`, which commands can
-    /// make, are left out, and so are a home and the folders above one.
+    /// The caches of a command that may write to `writable` directly. Targets of links in `reach` are left out,
+    /// because commands can create those; so are a home and the folders above one.
     pub fn spec(
         &self,
         workspace: &Path,
@@ -189,7 +189,7 @@ impl CacheSettings {
         let is_folder = |path: &Path| matches!(names.entry(path), NameEntry::Folder { .. });
         places.retain(|place| is_folder(place) && !is_writable(place));
         places.sort();
-        // A cache in another one is layered with it.
+        // A cache inside another cache is part of the layer of that one.
         places.dedup_by(|later, earlier| later.starts_with(earlier));
         if places.is_empty() {
             return CacheSpec::default();
@@ -208,7 +208,7 @@ impl CacheSettings {
         CacheSpec { home, owner, places, variables, ..CacheSpec::default() }
     }
 
-    /// Makes the folder of slots, and missing caches.
+    /// Creates the folder of slots, and missing caches.
     pub fn prepare(&self) {
         if self.places.is_empty() {
             return;
@@ -226,11 +226,11 @@ impl CacheSettings {
         }
     }
 
-    /// Makes a cache of the user that is missing: a layer needs a folder to lie over.
+    /// Creates a missing cache of the user, because a layer needs a lower folder.
     fn create_missing(&self, place: &Path) {
         let Some(home) = &self.user_home else { return };
         let above = place.ancestors().take_while(|folder| *folder != home);
-        // A link could lead anywhere.
+        // A link could have any target.
         let is_link = |folder: &Path| folder.is_symlink();
         if place.starts_with(home)
             && place.symlink_metadata().is_err()

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// The capabilities that root keeps: its own files in a Workspace may belong to others.
+/// The capabilities that root keeps, because files in its Workspace may belong to other users.
 const FILE_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)

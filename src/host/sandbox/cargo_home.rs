@@ -2,7 +2,7 @@
 //!
 //! Downloaded crates, their sources and git checkouts are linked one by one into folders that a command may
 //! write, so that builds find them, also offline, and can add to them. Failures are ignored or logged: a
-//! command may have put something else in the private folder.
+//! command may have created other files in the private folder.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -13,11 +13,11 @@ use rustix::fs::FileType;
 
 use crate::base::files::{StateDir, StateError};
 
-/// Files and folders that cargo reads, beside its caches; without credentials.
+/// Files and folders that cargo reads besides its caches, without credentials.
 const LINKED_ENTRIES: &[&str] = &["bin", "env", "config", "config.toml"];
 /// Cargo's caches. In each of them the entries two levels below are linked: crates and checkouts.
 const CACHE_FOLDERS: &[&str] = &["registry", "git"];
-/// How many levels of folders are made instead of linked.
+/// The number of levels of folders that are created instead of linked.
 const MADE_LEVELS: usize = 2;
 
 /// Fills the private folder with links to the entries of the real one.

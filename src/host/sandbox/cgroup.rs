@@ -1,13 +1,13 @@
 //! Control groups of version 2 for commands: limits on all processes of a command together.
 //!
-//! They are used only where another program has delegated a part of the hierarchy to this user with
+//! Control groups are used only where another program has delegated a part of the hierarchy to this user with
 //! the controllers `memory` and `pids` switched on for its children. Pixir itself is never moved, and
 //! no controller is switched on: a group that holds processes may not do so for its children. So a
-//! group for commands is made in Pixir's own group where that is possible (the root of the
-//! hierarchy), else beside it, as in the user's part of a systemd session.
+//! group for commands is created in Pixir's own group where that is possible (the root of the
+//! hierarchy), else next to it, as in the user's part of a systemd session.
 //!
 //! A supervisor joins the group before it starts anything, so that all of the command inherits it.
-//! Everything here may fail; commands then run without a control group.
+//! Every operation may fail; commands then run without a control group.
 #![expect(clippy::disallowed_methods, reason = "files of the kernel")]
 
 use std::fs;
@@ -22,19 +22,19 @@ use rustix::fs::{Access, access};
 use super::limits::CommandLimits;
 use super::memory::{self, CGROUP_ROOT};
 
-/// The start of the names of Pixir's groups; the process id and a number follow.
+/// The prefix of the names of Pixir's groups; the process id and a number follow.
 const GROUP_PREFIX: &str = "pixir-";
 /// Controllers that the limits need.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// The processes of a supervisor, which are in the group as well.
+/// The number of supervisor processes, which are in the group as well.
 const SUPERVISOR_PROCESSES: u64 = 2;
 
-/// How often limits of a control group were reached.
+/// Counts of how often limits of a control group were reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LimitEvents {
     /// Processes that the kernel killed because memory was used up.
     pub oom_kills: u64,
-    /// Processes that it refused to start.
+    /// Processes that the kernel refused to start.
     pub refused_processes: u64,
 }
 
@@ -48,7 +48,7 @@ impl LimitEvents {
     }
 }
 
-/// A control group in which groups for commands can be made.
+/// A control group in which groups for commands can be created.
 #[derive(Debug)]
 pub struct DelegatedGroup {
     folder: PathBuf,
@@ -78,7 +78,7 @@ impl DelegatedGroup {
         Some(Self { folder, made: AtomicU64::new(0), retired: Arc::default() })
     }
 
-    /// Makes a group for a supervisor and its commands.
+    /// Creates a group for a supervisor and its commands.
     pub fn create(&self, limits: &CommandLimits) -> io::Result<CommandGroup> {
         self.retired().retain(|folder| !try_remove(folder));
         let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl DelegatedGroup {
     }
 }
 
-/// Whether a group limits its children, and this user may make children and move processes there.
+/// Whether a group limits its children, and this user may create children and move processes there.
 fn has_controllers(folder: &Path) -> bool {
     let switched_on = fs::read_to_string(folder.join("cgroup.subtree_control"));
     let switched_on = switched_on.unwrap_or_default();
@@ -124,12 +124,12 @@ fn remove_abandoned(folder: &Path) {
     }
 }
 
-/// Removes a group; true when it does not exist any more.
+/// Tries to remove a group; true when it does not exist any more.
 fn try_remove(folder: &Path) -> bool {
     fs::remove_dir(folder).is_ok() || !folder.exists()
 }
 
-/// The control group of one supervisor and its commands; removed when it is dropped, or later.
+/// The control group of one supervisor and its commands; removed on drop, or later if processes are left.
 #[derive(Debug)]
 pub struct CommandGroup {
     folder: PathBuf,
@@ -137,12 +137,12 @@ pub struct CommandGroup {
 }
 
 impl CommandGroup {
-    /// The folder that a supervisor is to [`join`].
+    /// The folder of the group, which a supervisor [`join`]s.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// How often the limits of the group were reached so far.
+    /// Counts of how often limits of the group were reached so far.
     pub fn events(&self) -> LimitEvents {
         let read = |file: &str, name: &str| {
             let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();
@@ -177,7 +177,7 @@ pub fn join(folder: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A part of a hierarchy, made of ordinary files. Unlike those of the kernel, they do not
+    /// A part of a hierarchy, with ordinary files. Unlike files of the kernel, they do not
     /// vanish with their folder.
     fn hierarchy(switched_on: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_group_has_its_limits_counts_and_is_removed() {
         let root = hierarchy("cpu memory pids\n");
-        // As if this process were in the slice itself, which a test as root may use too.
+        // The list puts this process in the slice itself, which a test as root may use too.
         let parent = DelegatedGroup::find(root.path(), "1:cpu:/\n0::/slice\n").unwrap();
         let limits = CommandLimits { memory_bytes: 700, processes: 10, ..CommandLimits::default() };
         let group = parent.create(&limits).unwrap();

@@ -1,16 +1,16 @@
-//! Confinement of a supervisor: it drops, for good, the rights that its command must not have.
+//! Confinement of a supervisor: it permanently drops the rights that its command must not have.
 
 use super::landlock_rules::{self, LandlockEnforcement, MountVisibility};
 use super::seccomp_filter::{self, SyscallPolicy};
 use super::spec::{Network, RequiredEnforcement, SandboxSpec, SocketExposure};
 use super::{CacheAccess, EnforcementLevel, LocalSockets, capabilities};
 
-/// Whether a supervisor is in namespaces of its own when it confines itself.
+/// The namespaces of a supervisor when it confines itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// In its own namespaces, with mounts built for the command.
+    /// Its own namespaces, with mounts built for the command.
     OwnNamespaces,
-    /// In the namespaces of the host.
+    /// The namespaces of the host.
     HostNamespaces,
 }
 
@@ -64,14 +64,14 @@ pub fn confine(spec: &SandboxSpec, place: Isolation) -> Result<Enforcement, Stri
     Ok(Enforcement { level, sockets, caches: spec.caches.access })
 }
 
-/// Whether every command may make sockets with names: only when those of other programs are out of reach.
+/// Whether every command may create named sockets: only when those of other programs are out of reach.
 fn can_make_named_sockets(
     spec: &SandboxSpec,
     place: Isolation,
     enforced: LandlockEnforcement,
 ) -> bool {
     let is_covered = place == Isolation::OwnNamespaces && spec.sockets == SocketExposure::Covered;
-    // A network namespace has abstract sockets of its own.
+    // A network namespace has its own abstract sockets.
     let has_own_network = place == Isolation::OwnNamespaces && spec.network == Network::Closed;
     (is_covered || enforced.named_sockets) && (has_own_network || enforced.abstract_sockets)
 }

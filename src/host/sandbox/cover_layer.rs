@@ -1,7 +1,7 @@
 //! Cover layers: an overlay layer above a folder that hides files by name.
 //!
 //! A mount over a file covers that file, and moves with it when the user moves or replaces it. A whiteout
-//! in the upper layer of an overlay covers a name, whatever is created there later.
+//! in the upper layer of an overlay covers a name, regardless of which file has it later.
 
 use std::fs;
 use std::io;
@@ -18,8 +18,8 @@ pub struct CoverLayer {
 }
 
 impl CoverLayer {
-    /// Makes the layer for a folder in an empty folder. Hidden paths that lead through a file or a link
-    /// are left out.
+    /// Creates the layer for `folder` in the empty folder `place`. Hidden paths below a file or a link are
+    /// left out.
     pub fn new(folder: &Path, place: &Path, hidden: &[PathBuf]) -> io::Result<Self> {
         let mut folders = vec![copy_folder(folder, place)?];
         let mut layer = Self { hidden: Vec::new() };
@@ -27,18 +27,18 @@ impl CoverLayer {
             let Ok(inside) = path.strip_prefix(folder) else { continue };
             if make_parents(folder, place, inside, &mut folders)? {
                 let mode = Mode::empty();
-                // An overlay takes a character device with this number for a missing file.
+                // An overlay treats a character device with the number 0 as a whiteout.
                 rustix::fs::mknodat(CWD, place.join(inside), FileType::CharacterDevice, mode, 0)?;
                 layer.hidden.push(path.clone());
             }
         }
-        // At the end, because making an entry changes the times of its folder.
+        // Times are copied last, because creating an entry changes the times of its folder.
         folders.iter().try_for_each(LayerFolder::copy_times)?;
         Ok(layer)
     }
 }
 
-/// Makes the folders above a name; false when one of them is no folder.
+/// Creates the folders above a name; false when one of them is not a folder.
 fn make_parents(
     folder: &Path,
     place: &Path,
@@ -60,11 +60,11 @@ fn make_parents(
     Ok(true)
 }
 
-/// Makes a folder with the mode, owner and times of another one: an overlay shows those of its upper layer.
+/// Creates a folder with the mode and owner of another one, because an overlay shows those of its upper layer.
 fn copy_folder(like: &Path, place: &Path) -> io::Result<LayerFolder> {
     let found = fs::symlink_metadata(like)?;
     rustix::fs::mkdir(place, Mode::RWXU)?;
-    // In a user namespace only the user is mapped; other owners fail, and the folder stays the user's.
+    // In a user namespace only the user is mapped; setting another owner fails, and the folder stays the user's.
     let (user, group) = (Uid::from_raw(found.uid()), Gid::from_raw(found.gid()));
     rustix::fs::chown(place, Some(user), Some(group)).ok();
     rustix::fs::chmod(place, Mode::from_raw_mode(found.mode() & 0o7777))?;

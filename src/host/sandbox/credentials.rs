@@ -1,16 +1,16 @@
 //! Credential places: where programs keep keys, tokens, sessions and input histories below a home folder.
 //!
 //! Most of a home is hidden from commands by default (`home_view`). This table hides credentials in the
-//! folders that are shown, and in a home that is shown whole.
+//! folders that are shown, and in a home that is completely shown.
 
 use std::path::{Path, PathBuf};
 
-/// One place with credentials.
+/// A file or folder with credentials.
 #[derive(Debug, Clone, Copy)]
 pub struct CredentialPlace {
     /// A file or a folder, relative to the home folder.
     pub path: &'static str,
-    /// A file in it that holds a credential; empty when the place is a file itself.
+    /// A file with a credential in the folder `path`; empty when `path` is itself a file.
     pub file: &'static str,
     /// The program, or the manual that documents the place.
     pub source: &'static str,
@@ -24,7 +24,7 @@ const fn folder(path: &'static str, file: &'static str, source: &'static str) ->
     CredentialPlace { path, file, source }
 }
 
-/// Every known place.
+/// All known places with credentials.
 pub const CREDENTIALS: &[CredentialPlace] = &[
     // Keys, and stores of passwords.
     folder(".ssh", "id_ed25519", "ssh(1)"),
@@ -153,7 +153,7 @@ pub const CREDENTIALS: &[CredentialPlace] = &[
     file(".conan2/credentials.json", "Conan 2"),
     file(".luarocks/upload_config.lua", "luarocks upload"),
     folder(".opam/plugins/opam-publish", "token", "opam-publish"),
-    // Data bases, mail and the web.
+    // Databases, mail and the web.
     file(".netrc", "curl, ftp(1)"),
     file("_netrc", "curl"),
     file(".authinfo", "Emacs: auth-source"),
@@ -339,7 +339,7 @@ pub const CREDENTIALS: &[CredentialPlace] = &[
     folder(".config/systemd", "user/a.service.d/override.conf", "systemd.exec(5): Environment"),
 ];
 
-/// Folders of the home that a variable moves elsewhere.
+/// Folders of the home, and the variables that set another location for them.
 const MOVED_BY_VARIABLE: &[(&str, &str)] = &[
     (".config", "XDG_CONFIG_HOME"),
     (".cache", "XDG_CACHE_HOME"),
@@ -348,7 +348,7 @@ const MOVED_BY_VARIABLE: &[(&str, &str)] = &[
     (".cargo", "CARGO_HOME"),
 ];
 
-/// The path of a place below a home folder, and the one to which the environment moves it.
+/// The path of a place below a home folder, and its path if a variable sets another location.
 pub fn credential_locations<'a>(
     path: &'a str,
     home: &'a Path,

@@ -8,10 +8,10 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Dir, Mode, OFlags};
 
-/// The names in a folder, and the inodes behind them.
+/// The names in a folder, and their inodes.
 #[derive(Debug)]
 pub struct FolderEntries {
-    /// The folder itself, also when its path is mounted over.
+    /// A descriptor of the folder, which stays valid when another mount covers its path.
     folder: OwnedFd,
     entries: Vec<(OsString, u64)>,
     /// Names that are left out of the comparison.

@@ -1,8 +1,8 @@
-//! Folder tree of a Workspace: finds repositories and files that programs outside the sandbox run. Read
-//! once, and then only where it changed.
+//! Folder tree of a Workspace: finds repositories and files that programs outside the sandbox run. The
+//! tree is read once, and then only where it changed.
 //!
-//! Making, removing or renaming an entry changes the change time of its folder, which no command can
-//! set. So one `stat` per folder tells which have to be read again, at a tenth of the cost of reading
+//! Creating, removing or renaming an entry changes the change time of its folder, which no command can
+//! set. So one `stat` per folder shows which have to be read again, at a tenth of the cost of reading
 //! all of them. Ignored folders belong to the tree; links are not followed.
 
 use std::ffi::{OsStr, OsString};
@@ -17,16 +17,16 @@ use rustix::io::Errno;
 use super::program_files;
 use crate::base::paths::STATE_FOLDER;
 
-/// A folder that changed this shortly before may change again without another time.
+/// The resolution of change times: a folder may change again within this time and keep its change time.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The time before which a change time is settled: a later change gets another time.
+/// The time before which a change time is settled: a later change sets a different one.
 pub fn settled_before() -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.saturating_sub(TICK)
 }
 
-/// A Workspace with more folders than this is not searched.
+/// The maximum number of folders of a Workspace; a larger one is not searched.
 pub const MOST_FOLDERS: usize = 200_000;
 
 const LIST_FLAGS: OFlags =
@@ -60,7 +60,7 @@ pub struct FolderStamp {
 /// A mark on a folder: a repository in it, or a file that programs outside the sandbox run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FolderMark {
-    /// An entry that git takes for a repository.
+    /// An entry that git treats as a repository.
     DotGit(OsString),
     /// The folder itself has the layout of a repository.
     Layout,
@@ -68,16 +68,16 @@ pub enum FolderMark {
     Program(OsString),
 }
 
-/// Whether folders whose mode locks out their owner are opened.
+/// Handling of folders whose mode locks out their owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClosedFolders {
-    /// Leave them: they are the user's.
+    /// Left as they are, because they are the user's.
     Leave,
-    /// Open them: a command closed them.
+    /// Made accessible, because a command closed them.
     Open,
 }
 
-/// Error: the tree has more folders than are searched.
+/// The error for a tree with too many folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge;
 
@@ -89,14 +89,14 @@ impl FolderTree {
         Ok(tree)
     }
 
-    /// How many folders there are.
+    /// The number of folders.
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// Reads the changed folders again.
     pub fn update(&mut self, closed: ClosedFolders) {
-        // Folders that commands made are searched without a limit.
+        // Folders that commands created are searched without a limit.
         self.refresh(closed, usize::MAX).ok();
     }
 
@@ -113,7 +113,7 @@ impl FolderTree {
         if pass.count > most { Err(TooLarge) } else { Ok(()) }
     }
 
-    /// Every mark, with the folder that has it.
+    /// All marks, each with the folder that has it.
     pub fn marks(&self) -> Vec<(PathBuf, &FolderMark)> {
         let mut found = Vec::new();
         self.top.collect_marks(&mut self.root.clone(), &mut found);
@@ -170,7 +170,7 @@ impl TreePass {
             folder.stamp = Some(FolderStamp::from_stat(found));
             return;
         };
-        // The stamp of the folder that was opened: the name may lead elsewhere by now.
+        // The stamp is that of the opened folder, because the name may denote another one by now.
         let found = fstat(&list).unwrap_or(*found);
         let mut seen = FolderScan { is_top: path.is_empty(), ..FolderScan::default() };
         let in_program_folder = program_files::is_program_folder(path);
@@ -212,7 +212,7 @@ impl TreePass {
 fn grant_owner_access(folder: std::os::fd::BorrowedFd<'_>, found: &Stat) {
     if found.st_uid == rustix::process::geteuid().as_raw() {
         let mode = Mode::from_raw_mode(found.st_mode & 0o7777 | 0o700);
-        // A descriptor that only names a folder cannot be used to change it, but its name can.
+        // fchmod does not work on an `O_PATH` descriptor, but chmod on its name in `/proc` does.
         rustix::fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), mode).ok();
     }
 }
@@ -255,7 +255,7 @@ impl TreeFolder {
         for child in &mut self.folders {
             if let Ok(place) = before.binary_search_by(|known| known.name.cmp(&child.name)) {
                 std::mem::swap(child, &mut before[place]);
-                // No entry is taken twice: names in a folder differ.
+                // No entry is swapped twice, because names in a folder are unique.
             }
         }
     }
@@ -267,7 +267,7 @@ struct FolderScan {
     is_top: bool,
     folders: Vec<Box<[u8]>>,
     marks: Vec<FolderMark>,
-    /// Which names of [`LAYOUT`] there are.
+    /// Whether each name of [`LAYOUT`] exists.
     layout: [bool; 4],
 }
 
@@ -277,7 +277,7 @@ const LAYOUT: [&[u8]; 4] = [b"HEAD", b"commondir", b"objects", b"refs"];
 impl FolderScan {
     fn record_name(&mut self, name: &[u8], kind: FileType, in_program_folder: bool) {
         let own = || OsStr::from_bytes(name).to_owned();
-        // Also where a file system does not tell cases apart.
+        // The comparison ignores case, because the file system may do so too.
         if name.eq_ignore_ascii_case(b".git") {
             self.marks.push(FolderMark::DotGit(own()));
             return;

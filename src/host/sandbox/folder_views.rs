@@ -1,12 +1,12 @@
 //! Folder views: read-only mounts of the folders outside the Workspace, without the sockets in them.
 //!
-//! Neither a read-only mount nor a name keeps a command from connecting to a socket. A read-only
-//! overlay mount does: the socket that is seen through it is another inode than the one that a
-//! program listens on, and so is a named pipe. That holds for every name that leads there, and for
-//! sockets that are made later.
+//! A read-only mount does not keep a command from connecting to a socket, and covering one name leaves
+//! others. A read-only overlay mount does: the socket that is seen through it is another inode than the
+//! one on which a program listens, and so is a named pipe. That holds for every path to the socket, and
+//! for sockets that are created later.
 //!
 //! A folder with other mounts inside cannot be the lower layer of an overlay. It is replaced by an
-//! empty file system, into which its entries are put one by one.
+//! empty file system, into which its entries are mounted one by one.
 //!
 //! Paths that are hidden in such a folder are hidden by name (`cover_layer`), also when they are created later.
 
@@ -31,9 +31,9 @@ use super::mounts::{self, DetachedMount, Mount};
 use super::spec::SandboxSpec;
 use super::{landlock_rules, scratch};
 
-/// Folders of the kernel; Landlock and mounts of their own protect what is in them.
+/// Folders of the kernel; Landlock and separate mounts protect their content.
 const KERNEL_FOLDERS: &[&str] = &["/proc", "/sys"];
-/// The folder of devices. Other programs may listen there as well, so a command sees only what it can use.
+/// The folder of devices. Other programs may listen in it as well, so a command sees only devices that it can use.
 const DEVICES: &str = "/dev";
 /// Folders and links among the devices that a command needs.
 const DEVICE_FOLDERS: &[&str] = &["pts", "shm"];
@@ -44,7 +44,7 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
     ("stderr", "/proc/self/fd/2"),
     ("ptmx", "pts/ptmx"),
 ];
-/// Folders of the system. They are seen as they are while only root can make anything in them.
+/// Folders of the system. They are visible without a view as long as only root can create entries in them.
 const SYSTEM_FOLDERS: &[&str] =
     &["/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/snap", "/usr"];
 /// The folder for local installations, in a folder of the system.
@@ -58,12 +58,12 @@ const FILE_SYSTEMS_WITHOUT_SOCKETS: &[&str] =
 /// File systems that are the interface of another program.
 const INTERFACE_FILE_SYSTEMS: &[&str] =
     &["autofs", "fuse.gvfsd-fuse", "fuse.portal", "mqueue", "nsfs", "rpc_pipefs"];
-/// The flags with which a layer of an overlay is opened.
+/// The flags for opening a layer of an overlay.
 const LAYER_FLAGS: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// A folder with more entries than this is not rebuilt one by one.
+/// The maximum number of entries of a folder that is rebuilt from them one by one.
 const MOST_ENTRIES: usize = 512;
-/// Permission bits of a group and of others to write.
+/// The write permission bits of group and others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The folder views in the mount namespace of one command.
@@ -71,7 +71,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub struct FolderViews {
     /// The overlay mounts, to be refreshed.
     overlays: Vec<OwnedFd>,
-    /// Folders that are seen as they are, although they may hold sockets.
+    /// Folders that are visible without a view, although they may hold sockets.
     uncovered: Vec<PathBuf>,
     /// The entries of the folders that were rebuilt one by one.
     listings: Vec<FolderEntries>,
@@ -80,7 +80,7 @@ pub struct FolderViews {
 }
 
 impl FolderViews {
-    /// Whether a socket outside may be within reach.
+    /// Whether commands may be able to reach a socket outside.
     pub fn are_incomplete(&self) -> bool {
         !self.uncovered.is_empty()
     }
@@ -90,16 +90,16 @@ impl FolderViews {
         !self.listings.is_empty()
     }
 
-    /// Whether such a folder has other entries now; only a new mount namespace shows them.
+    /// Whether a rebuilt folder has other entries now; only a new mount namespace shows them.
     pub fn are_stale(&self) -> bool {
         self.listings.iter().any(FolderEntries::has_changed)
     }
 
-    /// Lets the next command see what changed outside: an overlay caches the names it has found.
+    /// Makes changes from outside visible to the next command: an overlay caches the names it has found.
     pub fn refresh(&self) {
         let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
         for overlay in &self.overlays {
-            // Reconfiguring it without a change makes the kernel forget cached names.
+            // Reconfiguring a mount without a change makes the kernel drop cached names.
             let outcome = fspick(overlay, "", flags).and_then(|context| {
                 fsconfig_set_flag(&context, "ro")?;
                 fsconfig_reconfigure(&context)
@@ -116,7 +116,7 @@ impl FolderViews {
         &self.caches
     }
 
-    /// Marks the slot of the cache layers as being given back, so that the next supervisor waits for it.
+    /// Marks the slot of the cache layers as being released, so that the next supervisor waits for it.
     pub fn begin_release(&self) {
         self.caches.begin_release();
     }
@@ -131,7 +131,7 @@ impl FolderViews {
 pub struct ViewBuilder<'a> {
     spec: &'a SandboxSpec,
     mounts: &'a [Mount],
-    /// A file system for layers, on which none lies in a layer of another one.
+    /// The mount point of a separate file system for layers, so that no layer is inside a layer of another overlay.
     layers: PathBuf,
     /// An empty layer: without an upper layer an overlay needs two lower ones.
     empty_layer: OwnedFd,
@@ -142,7 +142,7 @@ pub struct ViewBuilder<'a> {
 }
 
 impl<'a> ViewBuilder<'a> {
-    /// A builder for a spec; `mounts` is everything that is mounted.
+    /// A builder for a spec; `mounts` are all existing mounts.
     pub fn new(spec: &'a SandboxSpec, mounts: &'a [Mount]) -> io::Result<Self> {
         let layers = scratch::layers_folder(&spec.scratch);
         mounts::attach(&empty_tmpfs()?, &layers)?;
@@ -166,7 +166,7 @@ impl<'a> ViewBuilder<'a> {
         self.covered.iter().any(|covered| covered == path)
     }
 
-    /// Collects a view of every folder of the machine that may hold sockets.
+    /// Collects the views of all folders of the machine that may hold sockets.
     pub fn view_machine(&mut self) -> io::Result<()> {
         for entry in fs::read_dir("/")?.filter_map(Result::ok) {
             let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
@@ -207,7 +207,7 @@ impl<'a> ViewBuilder<'a> {
         self.view(path)
     }
 
-    /// Makes a folder visible without its sockets.
+    /// Collects a view of a folder without its sockets.
     pub fn view(&mut self, folder: &Path) -> io::Result<()> {
         let is_closed = self.spec.closed_homes.iter().any(|closed| closed == folder);
         if self.is_mounted_later(folder) || mounts::is_replaced_itself(folder) || is_closed {
@@ -223,13 +223,13 @@ impl<'a> ViewBuilder<'a> {
                 self.views.overlays.push(own);
                 Ok(())
             }
-            // It was removed in the meantime.
+            // The folder was removed in the meantime.
             Err(_) if folder.symlink_metadata().is_err() => Ok(()),
             Err(error) => self.view_with_sockets(folder, &error),
         }
     }
 
-    /// Puts an empty folder in place of each closed home.
+    /// Replaces each closed home by an empty folder.
     pub fn close_homes(&mut self) -> io::Result<()> {
         self.spec.closed_homes.iter().try_for_each(|home| self.view_empty(home))
     }
@@ -300,7 +300,7 @@ impl<'a> ViewBuilder<'a> {
         Ok(())
     }
 
-    /// The kind of the file system that a folder is on.
+    /// The type of the file system of a folder.
     fn file_system_type(&self, folder: &Path) -> Option<&'a str> {
         let around = self.mounts.iter().filter(|mount| folder.starts_with(&mount.place));
         Some(&*around.max_by_key(|mount| mount.place.components().count())?.file_system)
@@ -311,7 +311,7 @@ impl<'a> ViewBuilder<'a> {
         Ok(())
     }
 
-    /// Mounts the entries of a folder one by one into an empty one.
+    /// Rebuilds a folder: mounts its entries one by one into an empty one.
     fn view_entries(&mut self, folder: &Path) -> io::Result<()> {
         let is_of_containers = CONTAINER_FOLDERS.iter().any(|own| folder == Path::new(own));
         let Some(entries) = fs::read_dir(folder).ok().filter(|_| !is_of_containers) else {
@@ -321,7 +321,7 @@ impl<'a> ViewBuilder<'a> {
         if entries.len() > MOST_ENTRIES {
             return self.view_with_sockets(folder, &io::ErrorKind::ArgumentListTooLong.into());
         }
-        // Reading an entry of an automount folder would mount it.
+        // Reading an entry of an automount folder would mount that entry.
         let is_on_demand = self.file_system_type(folder) == Some("autofs");
         let is_there = |path: &Path| {
             !is_on_demand || self.mounts.iter().any(|mount| mount.place.starts_with(path))
@@ -365,13 +365,13 @@ impl<'a> ViewBuilder<'a> {
     }
 }
 
-/// Whether an entry is a socket or a pipe, on which another program may listen.
+/// Whether an entry is a socket or a named pipe, on which another program may listen.
 fn is_endpoint(kind: FileType) -> bool {
     kind.is_socket() || kind.is_fifo()
 }
 
-/// Whether only root can make entries in a folder of the system. In a user namespace root has no
-/// number, so there the condition is that the folder is not the user's own.
+/// Whether only root can create entries in a folder of the system. In a user namespace root may have no
+/// id, so there the condition is that the user does not own the folder.
 fn is_root_only(path: &Path) -> bool {
     let own = rustix::process::geteuid();
     let found = fs::symlink_metadata(path);
@@ -381,18 +381,18 @@ fn is_root_only(path: &Path) -> bool {
     })
 }
 
-/// Which of two layers lies above the other.
+/// The order of the two layers of an overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LayerOrder {
     CoverAbove,
     FolderAbove,
 }
 
-/// A detached read-only overlay mount of a folder and another layer, and a second descriptor of it.
+/// A detached read-only overlay mount of a folder and another layer, and a second descriptor of the mount.
 fn overlay(folder: &Path, other: &OwnedFd, order: LayerOrder) -> io::Result<(OwnedFd, OwnedFd)> {
     let lower = rustix::fs::openat(CWD, folder, LAYER_FLAGS, Mode::empty())?;
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    // A descriptor needs no escapes, whatever the folder is called.
+    // The path of a descriptor needs no escapes, unlike the name of the folder.
     let [lower_name, other_name] =
         [&lower, other].map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd()));
     let layers = match order {

@@ -10,31 +10,31 @@ use std::path::{Path, PathBuf};
 use super::git_config::included_paths;
 use super::name_cache::NameCache;
 
-/// How deep submodules of submodules are looked at.
+/// The maximum depth of nested submodules that are checked.
 const DEEPEST_MODULE: usize = 4;
-/// How many submodules and worktrees are looked at.
+/// The maximum number of submodules, of worktrees and of settings files that are checked.
 const MOST_FOLDERS: usize = 256;
-/// A pointer file is one line.
+/// The maximum size of a pointer file, which is one line.
 const LONGEST_POINTER: u64 = 8 * 1024;
 
-/// Settings longer than this include nothing.
+/// The maximum size of a settings file; includes of a larger one are ignored.
 const LONGEST_SETTINGS: u64 = 4 * 1024 * 1024;
 
 /// The paths of a repository that matter to the sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RepositoryPaths {
-    /// Folders that commits must be able to write, wherever they are.
+    /// Folders that commits must be able to write, inside or outside the Workspace.
     pub writable: Vec<PathBuf>,
     /// Files and folders in them that must not change.
     pub protected: Vec<PathBuf>,
-    /// Missing files that would change where git looks.
+    /// Missing files that would make git read or run other files.
     pub must_be_absent: Vec<PathBuf>,
-    /// Files that git reads settings from, by the names that it uses.
+    /// Files from which git reads settings, by the names that it uses.
     settings: Vec<PathBuf>,
 }
 
-/// Finds the paths of the repository whose top is the Workspace. Files that its settings include, and the targets
-/// of links, are protected like the settings where a command can write: in the Workspace and in `roots`.
+/// Finds the paths of the repository whose top folder is the Workspace. Files that its settings include, and targets
+/// of links, are protected like the settings if a command can write them: in the Workspace and in `roots`.
 pub fn repository_paths(
     workspace: &Path,
     home: Option<&Path>,
@@ -49,7 +49,7 @@ pub fn repository_paths(
     repository
 }
 
-/// The names of the files that git reads the user's and the system's settings from, whatever the repository.
+/// The names of the files from which git reads the settings of the user and the system, for every repository.
 pub fn user_settings_files(home: Option<&Path>, config_home: Option<&Path>) -> Vec<PathBuf> {
     let config_home = config_home.map(Path::to_owned).or_else(|| Some(home?.join(".config")));
     let names = [
@@ -60,8 +60,8 @@ pub fn user_settings_files(home: Option<&Path>, config_home: Option<&Path>) -> V
     names.into_iter().flatten().collect()
 }
 
-/// The paths to protect of settings outside of repositories: the files, those that they include and the targets of
-/// links, where a command can write: in `roots`.
+/// The paths to protect for settings outside of repositories: the files, their includes and the targets of links,
+/// if a command can write them, which means in `roots`.
 pub fn settings_to_protect(
     roots: &[PathBuf],
     files: &[PathBuf],
@@ -107,13 +107,13 @@ fn repository_at_top(workspace: &Path) -> RepositoryPaths {
     let mut repository = RepositoryPaths::default();
     let Ok(found) = fs::symlink_metadata(&dot_git) else {
         if is_repository(workspace) {
-            // Without a `.git`, git takes the folder itself for the repository.
+            // Without a `.git`, git uses the folder itself as the repository.
             repository.protect(workspace, workspace);
         }
         return repository;
     };
     if found.is_symlink() {
-        // Git follows it. Outside of the Workspace nothing is writable because of it.
+        // Git follows the link. A target outside of the Workspace does not become writable.
         let led_to = dot_git.canonicalize().ok();
         if let Some(own) = led_to.filter(|own| own.starts_with(workspace) && own.is_dir()) {
             repository.writable.extend(folders_between(workspace, &own));
@@ -121,7 +121,7 @@ fn repository_at_top(workspace: &Path) -> RepositoryPaths {
             repository.protect(&own, &own);
         }
     } else if found.is_dir() {
-        // A mount of its own, so that it cannot be moved aside.
+        // The folder is a separate mount, so that it cannot be moved aside.
         repository.writable.push(dot_git.clone());
         repository.protect(&dot_git, &dot_git);
     } else if found.is_file() {
@@ -148,7 +148,7 @@ pub fn folders_between(from: &Path, to: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Whether git would take a folder for a repository.
+/// Whether git would use a folder as a repository.
 pub fn is_repository(folder: &Path) -> bool {
     folder.join("HEAD").symlink_metadata().is_ok()
         && folder.join("objects").is_dir()
@@ -173,8 +173,7 @@ impl RepositoryPaths {
         }
     }
 
-    /// Gives a folder a mount of its own: files in it are protected only as long as it cannot be moved
-    /// aside.
+    /// Makes a folder a separate mount: files in it are protected only as long as it cannot be moved aside.
     fn add_mount(&mut self, folder: &Path) {
         let is_folder = fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
         if is_folder && !self.writable.iter().any(|other| other == folder) {
@@ -183,7 +182,7 @@ impl RepositoryPaths {
     }
 
     fn protect_folder(&mut self, folder: &Path) {
-        // A missing file must not be created: git would run it, or look elsewhere.
+        // A missing file must not be created: git would run it, or read other files because of it.
         for name in ["config", "config.worktree", "hooks", "gitdir", "commondir"] {
             let path = folder.join(name);
             let is_there = fs::symlink_metadata(&path).is_ok();
@@ -211,7 +210,7 @@ impl RepositoryPaths {
             if !seen.insert(config.clone()) || seen.len() > MOST_FOLDERS {
                 continue;
             }
-            // Relative to the name that git uses, also when that is a link.
+            // An included path is relative to the name that git uses, also when that is a link.
             let Some(folder) = config.parent() else { continue };
             for path in included_paths(&read_settings(&config).unwrap_or_default()) {
                 let name = included_path(folder, home, &path);
@@ -223,7 +222,7 @@ impl RepositoryPaths {
         }
     }
 
-    /// Protects the file that a name leads to and every link on the way, where a command could change them.
+    /// Protects the file to which a name resolves and every link on the way, if a command could change them.
     fn protect_name(&mut self, roots: &[&Path], name: &Path, names: &NameCache) {
         for place in names.resolve_absolute(name).links_and_end() {
             let Some(root) = roots.iter().find(|root| place.starts_with(root)) else { continue };
@@ -277,7 +276,7 @@ fn list_folders(parent: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The git folder of a worktree or submodule, and the shared one; `None` unless it points back here.
+/// The git folder of a worktree or submodule, and the shared one; `None` unless it points back to the Workspace.
 fn linked_git_folders(workspace: &Path, dot_git: &Path) -> Option<(PathBuf, PathBuf)> {
     let text = read_pointer(dot_git)?;
     let own = workspace.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
@@ -315,7 +314,7 @@ fn read_settings(path: &Path) -> Option<String> {
     (found.len() <= LONGEST_SETTINGS).then(|| fs::read_to_string(path).ok())?
 }
 
-/// `core.worktree`, by which a submodule points back.
+/// The value of `core.worktree`, by which a submodule points back to its work tree.
 fn worktree_setting(config: &Path) -> Option<String> {
     let text = read_settings(config)?;
     let value = |line: &str| {

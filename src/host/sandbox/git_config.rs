@@ -1,7 +1,7 @@
-//! Git config files: a filter for lines that name no program, and the files that they include.
+//! Git config files: a filter that keeps lines that name no program, and the files that they include.
 //!
 //! A line is kept when its key is on the list of harmless keys, or when the file had it before. Lines
-//! that are not understood are left out: this reader is stricter than git's, never more lenient.
+//! that cannot be parsed are left out: this parser is stricter than git's, never more lenient.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -119,19 +119,19 @@ const HARMLESS_KEYS: &[(&str, &[&str])] = &[
     ("lfs", &["repositoryformatversion", "access", "locksverify", "url"]),
 ];
 
-/// The key by which a submodule's repository finds its work tree.
+/// The key of the path of a submodule's work tree.
 const WORK_TREE: &str = "worktree";
 
-/// Which settings a file may have beyond those that are harmless everywhere.
+/// The settings that a file may have besides those that are harmless everywhere.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedSettings {
     known_lines: BTreeSet<(String, String)>,
-    /// The folder that holds the file, and the one that a work tree must lie in.
+    /// The folder of the file, and the folder in which a work tree must be.
     work_trees: Option<(PathBuf, PathBuf)>,
 }
 
 impl AllowedSettings {
-    /// The lines of an earlier state of the file.
+    /// Allows the lines of an earlier state of the file.
     pub fn from_text(text: &str) -> Self {
         let mut heading = String::new();
         let mut known_lines = BTreeSet::new();
@@ -145,7 +145,7 @@ impl AllowedSettings {
         Self { known_lines, work_trees: None }
     }
 
-    /// These settings, with `core.worktree` allowed as long as it leads from `folder` into `root`.
+    /// These settings, with `core.worktree` allowed if the path, relative to `folder`, is in `root`.
     #[must_use]
     pub fn with_work_trees(mut self, folder: &Path, root: &Path) -> Self {
         self.work_trees = Some((folder.to_owned(), root.to_owned()));
@@ -180,7 +180,7 @@ pub fn filter_harmless(text: &str, allowed: &AllowedSettings) -> String {
             kept.push_str(logical);
             continue;
         }
-        // A continued line is judged line by line, and its continuation is never kept.
+        // A continued line is checked line by line, and its continuation is never kept.
         for line in logical.split_inclusive('\n') {
             let bare = line.trim();
             let is_kept = bare.is_empty()
@@ -215,7 +215,7 @@ fn logical_lines(text: &str) -> Vec<&str> {
     lines
 }
 
-/// The harmless keys of a section; `None` unless the line is nothing but its heading.
+/// The harmless keys of a section; `None` unless the line is only the heading of a known section.
 fn section_keys(heading: &str) -> Option<&'static [&'static str]> {
     let inner = heading.strip_prefix('[')?.strip_suffix(']')?;
     let (name, rest) = inner.split_once(' ').unwrap_or((inner, ""));
@@ -241,13 +241,13 @@ fn is_harmless(line: &str, names: &[&str], allowed: &AllowedSettings) -> bool {
         && (!name.eq_ignore_ascii_case(WORK_TREE) || allowed.allows_work_tree(value))
 }
 
-/// A value without the quotes around the whole of it.
+/// A value without its enclosing quotes.
 fn unquote(value: &str) -> &str {
     let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
     inner.unwrap_or(value)
 }
 
-/// The paths of included files as written, whatever the condition.
+/// The paths of included files as written, regardless of conditions.
 pub fn included_paths(text: &str) -> Vec<String> {
     let mut is_inside = false;
     let mut paths = Vec::new();

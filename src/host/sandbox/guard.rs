@@ -1,10 +1,10 @@
-//! Protected files: after a command, restores and reports the files that the kernel could not keep it from
-//! changing.
+//! Guard of protected files: after a command, restores and reports those that the kernel could not keep the
+//! command from changing.
 //!
-//! A Session has one [`Guard`]. The state that it records when no command runs is the right one; commands that run
-//! side by side are all compared with it, so that none can pass its change off as the state that another
-//! one found. A file whose identity, size and times are the same has not changed: the kernel sets
-//! the change time itself. Only the others are read.
+//! A Session has one [`Guard`]. The state that it records while no command runs is the reference; commands that run
+//! at the same time are all compared with it, so that a change of one command is not recorded as the state before
+//! another one. A file whose identity, size and times are the same has not changed, because the kernel sets the
+//! change time itself. Only the other files are read.
 #![expect(clippy::disallowed_methods, reason = "copies in the private folder of a command")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,11 +18,11 @@ use rustix::fs::{FileType, Stat};
 use super::pinned_path::PinnedPath;
 use super::spec::SandboxSpec;
 
-/// The start of the name of the folder with copies, beside the folders that commands may write.
+/// The prefix of the name of the folder with copies, which is next to the folders that commands may write.
 const COPIES_PREFIX: &str = "guard";
-/// With more entries than this no command runs.
+/// The maximum number of protected entries; with more of them no command runs.
 const MOST_ENTRIES: usize = 1_000_000;
-/// The folder whose files Pixir itself appends to while commands run; only their earlier content must stay.
+/// The folder of files to which Pixir itself appends while commands run; only their earlier content is protected.
 const APPENDED_FOLDER: &str = "sessions";
 
 /// The protected files of a Session, with copies to restore them from.
@@ -31,11 +31,11 @@ pub struct Guard {
     copies: PathBuf,
     /// The protected paths; everything beneath is protected too.
     roots: BTreeSet<PathBuf>,
-    /// Folders that commands write, in which they may have replaced a folder by something else.
+    /// Folders that commands can write, in which they may have replaced a folder by another entry.
     writable: Vec<PathBuf>,
     entries: BTreeMap<PathBuf, GuardedEntry>,
     next_copy: u64,
-    /// How many commands run.
+    /// The number of running commands.
     running: usize,
 }
 
@@ -67,7 +67,7 @@ pub struct FileStamp {
 
 impl FileStamp {
     pub fn from_stat(found: &Stat) -> Self {
-        // The size and times of a folder say only that something in it changed.
+        // The size and times of a folder show only that one of its entries changed.
         let is_folder = file_type(found) == FileType::Directory;
         let unless_folder = |pair: (i64, u64)| if is_folder { (0, 0) } else { pair };
         Self {
@@ -79,7 +79,7 @@ impl FileStamp {
         }
     }
 
-    /// Kind and permissions, as the kernel has them.
+    /// The file type and permission bits, as in `st_mode`.
     pub fn mode(&self) -> u32 {
         self.mode
     }
@@ -103,7 +103,7 @@ impl Guard {
         Ok(Self { copies, roots, writable: Vec::new(), entries: known, next_copy: 0, running: 0 })
     }
 
-    /// Records the protected files before a command; copies only those that changed since the last time. While
+    /// Records the protected files before a command; copies only those that changed since the last record. While
     /// other commands run, only paths that were not protected yet are recorded.
     pub fn record_state(&mut self, spec: &SandboxSpec) -> io::Result<()> {
         let is_quiet = self.running == 0;
@@ -155,7 +155,7 @@ impl Guard {
         self.copies.join(number.to_string())
     }
 
-    /// Restores what commands changed, when one of them has ended; returns the changed paths.
+    /// Restores what commands changed, after one of them has ended; returns the changed paths.
     pub fn restore_changes(&mut self) -> Vec<PathBuf> {
         self.running = self.running.saturating_sub(1);
         let make_way = |root: &PathBuf| {
@@ -164,7 +164,7 @@ impl Guard {
         let ways = self.roots.iter().filter_map(make_way);
         let mut restored_paths: Vec<PathBuf> = ways.collect();
         restored_paths.dedup();
-        // Folders come before their entries, so that a closed one is open when it is read.
+        // Folders come before their entries, so that a folder without permissions is restored before it is read.
         let mut restored = Vec::new();
         for (path, known) in &self.entries {
             let found = stat_pinned(path);
@@ -185,7 +185,7 @@ impl Guard {
                 self.remove_new_entries(path, &mut restored_paths);
             }
         }
-        // A restored file has new times, which are now the right ones.
+        // A restored file has new times, which become the reference.
         for path in restored {
             let found = stat_pinned(&path);
             if let (Some(known), Some(found)) = (self.entries.get_mut(&path), found) {
@@ -217,7 +217,7 @@ impl Guard {
                 GuardedContent::Link(target) => place.make_link(target),
                 GuardedContent::File(copy) => {
                     let content = File::open(self.copy_path(*copy))?;
-                    // Pixir has its Log open, so the same inode is written: a replacement would leave it without a name.
+                    // Pixir has its Log open, so the same inode is written: a replacement would unlink the open file.
                     let is_same =
                         |found: &Stat| found.st_ino == known.stamp.inode && found.st_nlink == 1;
                     if is_appended(path) && found.is_some_and(is_same) {
@@ -254,7 +254,7 @@ impl Guard {
                 && stat_pinned(path).is_some_and(|found| file_type(&found) == FileType::Directory);
         };
         let same = || -> io::Result<bool> {
-            // Opened without following a link.
+            // No link is followed.
             let (old, mut new) =
                 (File::open(self.copy_path(copy))?, PinnedPath::open_parent(path)?.open_file()?);
             let mut old = io::BufReader::new(old);
@@ -288,7 +288,7 @@ pub fn none_appeared(spec: &SandboxSpec) -> bool {
     appeared_paths(spec).is_empty()
 }
 
-/// Removes the new files that would change where git looks; returns their paths.
+/// Removes new files that would make git read or run other files; returns their paths.
 pub fn remove_appeared(spec: &SandboxSpec) -> Vec<PathBuf> {
     let found = appeared_paths(spec);
     for path in &found {
@@ -300,7 +300,7 @@ pub fn remove_appeared(spec: &SandboxSpec) -> Vec<PathBuf> {
 /// The paths that must be absent and exist, without following a link in a folder above.
 fn appeared_paths(spec: &SandboxSpec) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    // Names of one folder stand beside each other in the list, and the folder is opened once for them.
+    // The names of one folder are adjacent in the list, so the folder is opened once for them.
     for names in spec.must_be_absent.chunk_by(|one, other| one.parent() == other.parent()) {
         let Some(mut place) = names.first().and_then(|first| PinnedPath::open_parent(first).ok())
         else {

@@ -1,4 +1,4 @@
-//! Hidden paths in the output of a command: explains why the command did not find them.
+//! Hidden paths in the output of a command, to explain why the command did not find them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::spec::SandboxSpec;
 use super::visibility::is_unseen;
 
-/// How many paths of an output are checked.
+/// The maximum number of paths of an output that are checked.
 const MOST_PATHS: usize = 64;
-/// Letters that end a path in a message.
+/// Characters that end a path in a message.
 const PATH_ENDS: &[char] =
     &['\'', '"', '`', ':', ';', ',', '(', ')', '<', '>', '|', '\u{2018}', '\u{2019}'];
 
@@ -23,12 +23,12 @@ pub struct HiddenPaths {
     home: Option<PathBuf>,
 }
 
-/// Why a path is hidden.
+/// A hidden path, by the reason why it is hidden.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HiddenPath {
-    /// It holds credentials, or the user hides it.
+    /// The path holds credentials, or the user hides it.
     Credential(PathBuf),
-    /// It lies in a home folder.
+    /// The path is in a home folder.
     InHome(PathBuf),
 }
 

@@ -1,9 +1,9 @@
-//! Watch for hidden names whose links are pointed elsewhere, when a spec is made and while a command runs.
+//! Watch for hidden names whose links get another target, when a spec is created and while a command runs.
 //!
-//! A cover hides a name, or a file. When a link on the way to a file is pointed elsewhere, as programs do
-//! that rotate credentials, the name leads to a file that nothing covers, and the file that was covered
+//! A cover hides a name, or a file. When a link on the way to a file gets another target, as in programs
+//! that rotate credentials, the name resolves to a file that nothing covers, and the file that was covered
 //! has no hidden name any more. A command's own mounts may still show the old link, so Pixir itself
-//! checks, from outside.
+//! checks, outside of these mounts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::recent_specs::RecordedNames;
 use super::spec::SandboxSpec;
 use super::system_paths;
 
-/// The paths to hide for a name: its target and the links that lead there, which may be replaced. For a missing
-/// target it is the first missing folder.
+/// The paths to hide for a name: its target and the links to it, which may be replaced. A missing target is
+/// represented by its first missing folder.
 ///
-/// Links among the folders on the way are left out: other paths lead through them.
+/// Links among the parent folders are left out, because other paths use them too.
 pub fn hidden_places(name: &Path, names: &NameCache) -> Vec<PathBuf> {
     let mut places = Vec::new();
     let mut name = name.to_owned();
@@ -73,7 +73,7 @@ pub struct HiddenNames {
     /// Names that the settings or Pixir itself hide.
     pub always: Vec<PathBuf>,
     pub credentials: Arc<[PathBuf]>,
-    /// The user's home, in which most of them lie; a name is checked only when the home contains it.
+    /// The user's home, which contains most of the names; such a name is checked only if it may exist.
     pub home: Option<PathBuf>,
 }
 
@@ -84,13 +84,13 @@ pub struct HiddenWatch {
     workspace: PathBuf,
     /// The sandbox of the command.
     spec: SandboxSpec,
-    /// The names that the spec was made from; nothing is revealed while they are unchanged.
+    /// The names from which the spec was computed; no path is revealed while they are unchanged.
     recorded: Option<Arc<RecordedNames>>,
     /// Hidden names that were missing when the command started, where there is no record.
     missing: Vec<PathBuf>,
 }
 
-/// The missing hidden names in folders that the command sees as they are: when one is created, the command can
+/// The missing hidden names in folders that are visible without a view: when one is created, the command can
 /// read it.
 pub fn missing_names(spec: &SandboxSpec, is_missing: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     // A layer over a cache shows files that are created in the cache later.
@@ -100,7 +100,7 @@ pub fn missing_names(spec: &SandboxSpec, is_missing: impl Fn(&Path) -> bool) -> 
 }
 
 impl HiddenWatch {
-    /// Starts to watch, when a command starts.
+    /// A watch for a command that is about to start.
     pub fn new(
         names: HiddenNames,
         workspace: &Path,
@@ -114,7 +114,7 @@ impl HiddenWatch {
         Self { names, workspace: workspace.to_owned(), spec: spec.clone(), recorded, missing }
     }
 
-    /// The present targets of hidden names that the command can read.
+    /// The current targets of hidden names that the command can read.
     pub fn revealed(&self) -> Vec<PathBuf> {
         if self.recorded.as_ref().is_some_and(|names| names.record.is_current()) {
             return Vec::new();
@@ -126,7 +126,7 @@ impl HiddenWatch {
         let places = names.flat_map(|name| hidden_places(name, &now));
         let is_revealed = |path: &PathBuf| {
             let is_hidden = is_in(&self.spec.hidden, path) && !is_in(missing, path);
-            // Files in writable folders may have been made by the command itself.
+            // The command itself may have created files in writable folders.
             let is_exempt = is_in(&self.spec.writable, path)
                 || self.workspace.starts_with(path)
                 || self.spec.is_unseen(path)

@@ -2,9 +2,9 @@
 //!
 //! Credentials in these folders are hidden one by one (`credentials`).
 
-/// Programs that users install for themselves, with their files.
+/// Folders of programs that users install for themselves.
 pub const TOOL_CHAINS: &[&str] = &[
-    // Folders of programs, by the XDG convention and by habit.
+    // Folders of programs, by the XDG convention and by common use.
     "bin",
     ".bin",
     ".local/bin",

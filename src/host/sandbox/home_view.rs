@@ -1,8 +1,8 @@
 //! Home view: the part of the users' home folders that a command sees.
 //!
-//! A home is closed: nothing in it is seen but tool chains, caches and settings of a list (`home_list`), the paths
-//! that the environment and the settings name, and the repository around the Workspace. Files that are created
-//! later are not on the list, and so they are not seen either.
+//! A home is closed: commands see only the tool chains, caches and settings of a list (`home_list`), the paths
+//! that the environment and the settings name, and the repository that contains the Workspace. Files that are
+//! created later are not on the list, so they are not visible either.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -10,33 +10,33 @@ use std::path::{Path, PathBuf};
 use super::name_cache::{NameCache, NameEntry};
 use super::{home_list, mounts};
 
-/// The folder of the homes of this machine; each folder in it is a home.
+/// The folder of the users' homes; each folder in it is a home.
 const HOMES_FOLDER: &str = "/home";
 /// The home of root, also when another user runs commands.
 const ROOT_HOME: &str = "/root";
-/// Folders of the system; a home in one of them is not closed, because programs are there too.
+/// Folders of the system; a home in one of them is not closed, because these folders contain programs too.
 const SYSTEM_FOLDERS: &[&str] = &[
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin",
     "/sys", "/usr",
 ];
-/// Folders beside the `bin` of an installation.
+/// Names of folders that are next to the `bin` of an installation.
 const BESIDE_PROGRAMS: &[&str] = &["include", "lib", "lib64", "libexec", "share"];
 
 /// The inputs of a [`HomeView`].
 pub struct HomeRequest<'a> {
-    /// The user's home folder, as the environment names it.
+    /// The user's home folder, with the path from the environment.
     pub home: Option<&'a Path>,
     pub workspace: &'a Path,
     pub extra_roots: &'a [PathBuf],
-    /// Folders that a command can write, or could write in another mode.
+    /// Folders that a command can write, or could write in another permission mode.
     pub reach: &'a [PathBuf],
-    /// The places of `home_list`.
+    /// The paths of `home_list`.
     pub listed: &'a [PathBuf],
     /// Folders that the environment names.
     pub named_paths: &'a [PathBuf],
-    /// `sandbox.read`.
+    /// The paths of the setting `sandbox.read`.
     pub read: &'a [PathBuf],
-    /// Files that git reads the user's settings from.
+    /// Files from which git reads the user's settings.
     pub git_settings: &'a [PathBuf],
     /// Folders in which repositories of the Workspace keep their data.
     pub repositories: &'a [PathBuf],
@@ -47,11 +47,11 @@ pub struct HomeRequest<'a> {
 /// The part of the homes that a command sees.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct HomeView {
-    /// Homes of which only the rest of this view and writable folders are seen.
+    /// Homes of which only the rest of this view and writable folders are visible.
     pub closed_homes: Vec<PathBuf>,
-    /// Visible folders in them.
+    /// Visible folders in closed homes.
     pub viewed: Vec<PathBuf>,
-    /// Visible files and links in them.
+    /// Visible files and links in closed homes.
     pub shown: Vec<PathBuf>,
 }
 
@@ -94,7 +94,7 @@ fn find_homes(home: Option<&Path>, names: &NameCache) -> Vec<PathBuf> {
     homes
 }
 
-/// Whether a home may be closed: not when programs need the rest of the folder.
+/// Whether a home may be closed; false when programs need the rest of the folder.
 fn can_be_closed(home: &Path) -> bool {
     let is_of_system = SYSTEM_FOLDERS.iter().any(|folder| home.starts_with(folder));
     home != Path::new("/") && !is_of_system && !mounts::contains_replaced(home)
@@ -121,7 +121,7 @@ impl HomeViewBuilder<'_> {
                 .shown
                 .extend(links.into_iter().filter(|link| is_within(&self.view.closed_homes, link)));
         }
-        // Also in a mode in which the command may not write.
+        // Writable folders stay visible in a mode in which the command may not write.
         let roots =
             self.request.reach.iter().filter(|root| is_within(&self.view.closed_homes, root));
         self.view.viewed.extend(roots.cloned());
@@ -154,7 +154,7 @@ impl HomeViewBuilder<'_> {
         self.view
     }
 
-    /// Adds a path of a closed home; of a link also its target.
+    /// Adds a path of a closed home, and the target if the path is a link.
     fn add_path(&mut self, path: &Path) {
         self.add_path_or_home(path, false);
     }
@@ -162,7 +162,7 @@ impl HomeViewBuilder<'_> {
     /// Adds a path of a closed home; a whole home only when `may_be_home`.
     fn add_path_or_home(&mut self, path: &Path, may_be_home: bool) {
         let found = self.names.resolve_absolute(path);
-        // A link that a command can make leads where the command likes.
+        // A command that can create the link can choose its target.
         if found.links.iter().any(|link| is_within(self.request.reach, link)) {
             return;
         }
@@ -190,8 +190,8 @@ impl HomeViewBuilder<'_> {
             || self.homes.iter().any(|home| home.starts_with(path))
     }
 
-    /// The whole installation of a folder of programs (`<folder>/bin` beside `<folder>/lib`), unless it has
-    /// credentials in it; otherwise the folder itself.
+    /// The installation of a folder of programs (`<folder>` for `<folder>/bin` next to `<folder>/lib`), unless it
+    /// contains credentials; otherwise the folder of programs itself.
     fn whole_installation(&self, path: &Path) -> PathBuf {
         let is_programs = path.ends_with("bin") || path.ends_with("sbin");
         let Some(around) = path.parent().filter(|_| is_programs) else { return path.to_owned() };
@@ -208,7 +208,7 @@ impl HomeViewBuilder<'_> {
     /// The names of credentials and their targets.
     fn credential_places(&self) -> Vec<PathBuf> {
         let HomeRequest { home, credentials, .. } = *self.request;
-        // In a home that is reached through a link every name leads elsewhere, also one that is missing.
+        // If the path of the home has a link, every name resolves to another path, even a missing one.
         let is_linked =
             home.is_some_and(|home| !self.names.resolve_absolute(home).links.is_empty());
         let mut places = credentials.to_vec();
@@ -217,8 +217,8 @@ impl HomeViewBuilder<'_> {
         places
     }
 
-    /// The repository in a home that contains a root: builds read files of the folders above. Only folders
-    /// above the root count, because a command could make or remove a repository in the root.
+    /// The repository in a home that contains a root, because builds read files of the folders above. Only folders
+    /// above the root count, because a command could create or remove a repository in the root.
     fn repository_around(&self, root: &Path) -> Option<PathBuf> {
         let is_inside = |folder: &&Path| {
             is_within(&self.view.closed_homes, folder) && !self.is_home_or_above(folder)

@@ -18,32 +18,32 @@ use super::spec::{Network, SandboxSpec};
 const NEWEST_ABI: ABI = ABI::V9;
 /// The first version that keeps a command from abstract sockets outside.
 const ABSTRACT_SOCKETS: ABI = ABI::V6;
-/// The first version that keeps a command from sockets with names outside what it may write.
+/// The first version that keeps a command from named sockets outside the folders that it may write.
 const NAMED_SOCKETS: ABI = ABI::V9;
-/// Devices without content of their own.
+/// Devices without stored content.
 pub const DEVICES: &[&str] =
     &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
-/// The terminals that a command makes for itself. Allowed only with mounts of its own, where there are no
-/// others: on the host's, a command could read what the user types.
+/// The pseudoterminals that a command creates. They are allowed only with its own mounts, which show no
+/// others: with the host's mounts, a command could read what the user types.
 const TERMINALS: &[&str] = &["/dev/ptmx", "/dev/pts"];
-/// Folders that a command with mounts of its own may write beside those of its spec.
+/// Folders that a command with its own mounts may write besides those of its spec.
 const PRIVATE_FOLDERS: &[&str] = &["/tmp", "/var/tmp", "/dev/shm"];
 
-/// Whether the command sees mounts of its own or those of the host.
+/// The mounts that a command sees: its own or those of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MountVisibility {
     OwnMounts,
     HostMounts,
 }
 
-/// Which of the Landlock rules the kernel enforces.
+/// The Landlock rules that the kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LandlockEnforcement {
     /// Whether any rule is enforced.
     pub any: bool,
     /// Whether abstract sockets outside are out of reach.
     pub abstract_sockets: bool,
-    /// Whether sockets with names outside the writable folders are out of reach.
+    /// Whether named sockets outside the writable folders are out of reach.
     pub named_sockets: bool,
 }
 
@@ -89,8 +89,8 @@ pub fn apply_landlock(
     })
 }
 
-/// Allows writing beneath the writable folders. Where a hidden path lies in one and no mount covers it, only the
-/// existing entries around it can be read: files that a command makes directly in such a folder are write-only.
+/// Allows writing beneath the writable folders. In a folder with a hidden path that no mount covers, only the
+/// existing entries around it can be read: files that a command creates directly in such a folder are write-only.
 fn allow_writing(
     mut ruleset: RulesetCreated,
     spec: &SandboxSpec,
@@ -113,7 +113,7 @@ fn allow_writing(
     Ok(ruleset)
 }
 
-/// Allows rights beneath a path without following a link: a command of another supervisor may put one there.
+/// Allows rights beneath a path without following a link, which a command of another supervisor may have created.
 fn allow_without_links(
     ruleset: RulesetCreated,
     path: &Path,
@@ -157,11 +157,11 @@ fn readable_paths(spec: &SandboxSpec, visibility: MountVisibility) -> Vec<PathBu
     allowed
 }
 
-/// Collects the entries around denied paths: a right on a folder holds for everything beneath it, so the siblings
+/// Collects the entries around denied paths: a right on a folder applies to everything beneath it, so the siblings
 /// of a denied path are allowed one by one.
 fn collect_around_denied(folder: &Path, denied: &[PathBuf], allowed: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
-        // A link is followed to where the rights of its target hold.
+        // A link needs no right, because access through it is decided by the rights on its target.
         if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
             continue;
         }

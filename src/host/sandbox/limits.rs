@@ -1,7 +1,7 @@
 //! Resource limits of commands: what the settings allow, bounded by the memory of this machine.
 //!
-//! Resource limits of the kernel (`setrlimit`) hold for each process, the size of a tmpfs for
-//! `/dev/shm`, and a control group (`cgroup`), where there is one, for all processes together.
+//! Resource limits of the kernel (`setrlimit`) apply to each process, the size of a tmpfs to
+//! `/dev/shm`, and a control group (`cgroup`), where there is one, to all processes together.
 //! `RLIMIT_AS` is not used: Node, Java and Go reserve far more addresses than they use.
 //! `RLIMIT_DATA` does not count reservations without access, but it does count the shadow memory of
 //! sanitizers, so by default it is as large as the address space.
@@ -21,26 +21,26 @@ const OWN_PID_RANGE: (u32, u32) = (6, 14);
 const LEAST_PID_MAX: u64 = 512;
 const MOST_PID_MAX: u64 = 4 << 20;
 
-/// The share of memory that `/dev/shm` may take: one part in so many.
+/// The divisor for the share of memory that `/dev/shm` may take.
 const SHARED_PART: u64 = 4;
-/// The share of memory that a command may take: all but one part in so many.
+/// The divisor for the share of memory that a command must leave free.
 const SPARED_PART: u64 = 8;
 /// The bytes of a tmpfs for each file in it; a file costs the kernel about 1 KiB.
 const BYTES_PER_FILE: u64 = 16 << 10;
 const FEWEST_FILES: u64 = 1024;
-/// The size of a tmpfs that holds folders, links and mount points alone.
+/// The size of a tmpfs that holds only folders, links and mount points.
 const LAYER_BYTES: &str = "16m";
 const LAYER_FILES: &str = "65536";
 /// The unit in which the kernel counts System V shared memory.
 const PAGE: u64 = 4096;
-/// Shared memory that may stay from one command to the next of the same supervisor.
+/// The shared memory that may be left from one command to the next of the same supervisor.
 const KEPT_SHARED_BYTES: u64 = 1 << 20;
 
 /// Resource limits of one command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CommandLimits {
     pub processes: u64,
-    /// The size of a file that is written.
+    /// The maximum size of a written file.
     pub file_bytes: u64,
     /// Open files of each process.
     pub open_files: u64,
@@ -48,7 +48,7 @@ pub struct CommandLimits {
     pub process_bytes: u64,
     /// The size of `/dev/shm`, and of all System V shared memory.
     pub shared_bytes: u64,
-    /// Memory of all processes, enforced where a control group can be made.
+    /// Memory of all processes, enforced where a control group can be created.
     pub memory_bytes: u64,
 }
 
@@ -70,7 +70,7 @@ impl CommandLimits {
         }
     }
 
-    /// The limits as text, for the arguments of a supervisor.
+    /// Encodes the limits for the arguments of a supervisor.
     pub fn encode(&self) -> String {
         self.fields().map(|field| field.to_string()).join(",")
     }
@@ -114,8 +114,8 @@ impl CommandLimits {
         lower_limit(Resource::Core, 0)
     }
 
-    /// Limits the pid and ipc namespaces of this process, where it is the first one in them and has
-    /// the right to. `RLIMIT_NPROC` does not hold for root, but `pid_max` does; older kernels have one
+    /// Limits the pid and ipc namespaces of this process, if it is the first one in them and has the right
+    /// to do so. `RLIMIT_NPROC` does not apply to root, but `pid_max` does; older kernels have one
     /// `pid_max` for the whole machine, so there it is not changed.
     pub fn apply_to_namespaces(&self) {
         if rustix::process::getpid() != rustix::process::Pid::INIT {
@@ -133,7 +133,7 @@ impl CommandLimits {
     }
 }
 
-/// Options of a tmpfs that holds folders, links and mount points alone, by name and value.
+/// Options of a tmpfs that holds only folders, links and mount points, by name and value.
 pub const LAYER_OPTIONS: [(&str, &str); 3] =
     [("mode", "0755"), ("size", LAYER_BYTES), ("nr_inodes", LAYER_FILES)];
 
@@ -142,8 +142,8 @@ pub fn layer_options() -> String {
     LAYER_OPTIONS.map(|(name, value)| format!("{name}={value}")).join(",")
 }
 
-/// Whether commands have left shared memory in the namespaces of this process. It stays allocated
-/// as long as they exist.
+/// Whether commands have left shared memory in the namespaces of this process, where it stays allocated
+/// as long as the namespaces exist.
 pub fn has_shared_memory_left() -> bool {
     let used = rustix::fs::statvfs("/dev/shm")
         .map_or(0, |found| found.f_blocks.saturating_sub(found.f_bfree) * found.f_frsize);
@@ -155,8 +155,8 @@ pub fn has_shared_memory_left() -> bool {
     used > KEPT_SHARED_BYTES || has_segments()
 }
 
-/// Lowers the hard limit of this process, and the soft limit where it is above; a limit that is
-/// lower already stays. Programs that use `select` rely on a low soft limit of open files.
+/// Lowers the hard limit of this process, and the soft limit if it is higher; a limit that is
+/// already lower stays. Programs that use `select` rely on a low soft limit of open files.
 fn lower_limit(resource: Resource, limit: u64) -> io::Result<()> {
     let own = rustix::process::getrlimit(resource);
     let at_most = |own: Option<u64>| Some(own.map_or(limit, |own| own.min(limit)));

@@ -1,4 +1,4 @@
-//! Loopback interface of a new network namespace: it starts switched off, and tests need it.
+//! Loopback interface of a new network namespace: it is down at first, and tests that commands run need it.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,16 +8,16 @@ use nix::sys::socket::{
     socket,
 };
 
-/// The interface index of the loopback in every namespace.
+/// The index of the loopback interface in every network namespace.
 const LOOPBACK: i32 = 1;
 const RTM_NEWLINK: u16 = 16;
 const REQUEST_AND_ACKNOWLEDGE: u16 = 1 | 4;
 const IFF_UP: u32 = 1;
-/// Header and link message.
+/// The length of header and link message, in bytes.
 const LENGTH: u32 = 32;
 const NLMSG_ERROR: u16 = 2;
 
-/// Switches the loopback on.
+/// Sets the loopback interface up.
 pub fn enable_loopback() -> io::Result<()> {
     let route = socket(
         AddressFamily::Netlink,

@@ -1,4 +1,4 @@
-//! Memory of this machine or container: its size, and how often the kernel killed a process for lack of it.
+//! Memory of this machine or container: its size, and the number of out-of-memory kills.
 //!
 //! Control groups of both versions are read, each from the group of this process up to the
 //! outermost one that is visible here.
@@ -10,9 +10,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The file that names the control groups of this process.
 const OWN_GROUPS: &str = "/proc/self/cgroup";
-/// Where control groups are mounted, by convention.
+/// The conventional mount point of control groups.
 pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
-/// Assumed when `/proc/meminfo` cannot be read.
+/// The assumed size in bytes when `/proc/meminfo` cannot be read.
 const UNKNOWN_MEMORY: u64 = 4 << 30;
 
 /// The memory that this process and its children can use together.
@@ -51,7 +51,7 @@ enum CgroupVersion {
 }
 
 impl CgroupVersion {
-    /// The files of a group that hold its limit, and the number of processes that were killed.
+    /// The files of a group with its limit and with the number of out-of-memory kills.
     fn files(self) -> (&'static str, &'static str) {
         match self {
             CgroupVersion::V1 => ("memory.limit_in_bytes", "memory.oom_control"),
@@ -77,12 +77,12 @@ impl MemoryGroup {
             (None, None) => return None,
         };
         let folder = top.join(path.trim_start_matches('/'));
-        // In a container the path may be the machine's, and its own group the outermost visible.
+        // In a container the path may be that of the machine, and its own group the outermost visible one.
         let folder = if folder.is_dir() { folder } else { top.clone() };
         Some(Self { folder, top, version })
     }
 
-    /// The lowest limit of the group and those around it.
+    /// The lowest limit of the group and its parent groups.
     fn limit(&self) -> Option<u64> {
         let (name, _) = self.version.files();
         let folders = self.folder.ancestors().take_while(|folder| folder.starts_with(&self.top));
@@ -90,18 +90,18 @@ impl MemoryGroup {
         limits.filter_map(|limit| limit.trim().parse().ok()).min()
     }
 
-    /// The file that counts the processes which were killed because memory was used up.
+    /// The file with the number of out-of-memory kills.
     fn events(&self) -> PathBuf {
         self.folder.join(self.version.files().1)
     }
 }
 
-/// Reads how many processes of a control group the kernel killed because memory was used up.
+/// Reader for the number of out-of-memory kills in a control group.
 #[derive(Debug, Default)]
 pub struct OomKillCounter(Option<Mutex<fs::File>>);
 
 impl OomKillCounter {
-    /// The counter of the group that this process is in; where there is none, it stays at zero.
+    /// The counter of this process's group; without a group it stays at zero.
     pub fn for_own_group() -> Self {
         own_group().map_or_else(Self::default, |group| Self::open(&group.events()))
     }
@@ -110,7 +110,7 @@ impl OomKillCounter {
         Self(fs::File::open(events).ok().map(Mutex::new))
     }
 
-    /// The present number.
+    /// Reads the current number.
     pub fn read(&self) -> u64 {
         let Some(file) = &self.0 else { return 0 };
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +121,7 @@ impl OomKillCounter {
     }
 }
 
-/// The number of a name in a file of names and numbers.
+/// The number after a name in a file with lines of names and numbers.
 pub fn parse_count(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(|line| line.split_once(' ').unwrap_or((line, "")));
     lines.find(|(own, _)| *own == name)?.1.trim().parse().ok()

@@ -1,10 +1,10 @@
 //! The sandbox of commands: file, network and memory limits, described by a [`SandboxSpec`] and
 //! enforced by the kernel.
 //!
-//! Pixir makes the spec (`spec`) and hands it to the supervisor of the command, which builds the
+//! Pixir computes the spec (`spec`) and sends it to the supervisor of the command, which builds the
 //! mounts that it describes (`mounts`), drops its own rights and system calls (`confine`), and only
-//! then starts the command. Files that the kernel cannot protect here are checked and restored
-//! afterwards (`guard`).
+//! then starts the command. Files that the kernel cannot protect on this machine are checked and
+//! restored afterwards (`guard`).
 
 mod bounded_spec;
 mod cache_mounts;
@@ -69,7 +69,7 @@ pub use spec::{FOLDER_VARIABLES, Sandbox, SandboxRequest, SandboxSpec};
 use crate::record::event::PermissionMode;
 use crate::settings::config::SandboxLevel;
 
-/// Sandbox profile: what a command may write and reach.
+/// Sandbox profile: which files a command may write, and whether it may use the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
     /// Writes beneath the Workspace, a private temp folder and the configured roots.
@@ -82,7 +82,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// The profile for the configured level and the mode of a Session; a mode only narrows.
+    /// The profile for the configured level and the permission mode of a Session, which can only restrict it.
     pub fn for_mode(level: SandboxLevel, mode: &PermissionMode) -> Self {
         match (level, mode) {
             (SandboxLevel::Off, _) => Profile::Off,
@@ -92,7 +92,7 @@ impl Profile {
         }
     }
 
-    /// The word for it, in settings and in the Log.
+    /// The name of the profile in settings and in the Log.
     pub fn name(self) -> &'static str {
         match self {
             Profile::Workspace => "workspace",
@@ -102,7 +102,7 @@ impl Profile {
     }
 }
 
-/// How much of a [`Profile`] this machine can enforce.
+/// The level to which this machine can enforce a [`Profile`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnforcementLevel {
     /// Namespaces, Landlock and seccomp.
@@ -113,17 +113,17 @@ pub enum EnforcementLevel {
     Off,
 }
 
-/// Which commands may make Unix sockets with names.
+/// The commands that may create named Unix sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalSockets {
-    /// All, because those of other programs are out of reach.
+    /// All commands, because sockets of other programs are out of reach.
     Harmless,
-    /// Those that declare it, because they can reach sockets of other programs.
+    /// Commands that declare it, because they can reach sockets of other programs.
     OnDeclaration,
 }
 
 impl LocalSockets {
-    /// The word for it, in status lines.
+    /// The name in status lines.
     pub fn name(self) -> &'static str {
         match self {
             LocalSockets::Harmless => "harmless",
@@ -138,7 +138,7 @@ impl LocalSockets {
 }
 
 impl EnforcementLevel {
-    /// The word for it, in status lines, results and `doctor`.
+    /// The name in status lines, results and `doctor`.
     pub fn name(self) -> &'static str {
         match self {
             EnforcementLevel::Full => "full",

@@ -1,9 +1,9 @@
-//! The mount tree of a command in its own namespaces: what it sees of the file system.
+//! Mount tree of a command in its own namespaces: the files that it can see.
 //!
-//! All mounts are made read-only, and the writable folders are mounted over them again. That stops what
-//! Landlock does not check: changes of modes, owners and times of files outside. Temp folders, `/run` and
-//! secrets are covered, and other folders are seen without the sockets in them (`folder_views`). Built by
-//! the supervisor while it still has the right to mount.
+//! All mounts are made read-only, and the writable folders are mounted over them again. That prevents
+//! changes that Landlock does not check: of modes, owners and times of files outside. Temp folders, `/run`
+//! and secrets are covered, and other folders are visible without the sockets in them (`folder_views`). The
+//! supervisor builds the tree while it still has the right to mount.
 #![expect(clippy::disallowed_methods, reason = "the file system that a command sees")]
 
 use std::fs;
@@ -23,7 +23,7 @@ use super::limits::{self, CommandLimits};
 use super::spec::{Network, SandboxSpec};
 use super::{loopback, scratch};
 
-/// The temp folder that a command with mounts of its own sees.
+/// The temp folder that a command with its own mounts sees.
 pub const PRIVATE_TEMP: &str = "/tmp";
 
 /// Folders that are replaced by the Session's temp folder.
@@ -33,7 +33,7 @@ const EMPTY_TMPFS_FOLDERS: &[&str] = &["/run", SHARED_MEMORY];
 /// The replaced folder for shared memory; the command can write it.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// The folder of terminals. A command sees only those that it makes itself, not the user's.
+/// The folder of terminals. A command sees only those that it creates, not the user's.
 const TERMINALS: &str = "/dev/pts";
 
 /// The namespaces that a command gets besides those for users and processes.
@@ -45,7 +45,7 @@ pub fn namespace_flags(spec: &SandboxSpec) -> CloneFlags {
     }
 }
 
-/// Whether a path is a replaced folder or lies in one.
+/// Whether a path is a replaced folder or is in one.
 pub fn is_replaced(path: &Path) -> bool {
     TEMP_FOLDERS.iter().chain(EMPTY_TMPFS_FOLDERS).any(|folder| path.starts_with(folder))
 }
@@ -60,7 +60,7 @@ pub fn is_replaced_itself(path: &Path) -> bool {
     TEMP_FOLDERS.iter().chain(EMPTY_TMPFS_FOLDERS).any(|folder| path == Path::new(folder))
 }
 
-/// A mount that is not attached yet, and the path that it belongs to.
+/// A mount that is not attached yet, and its path.
 pub struct DetachedMount {
     pub tree: OwnedFd,
     pub place: PathBuf,
@@ -80,11 +80,11 @@ pub fn build_mounts(spec: &SandboxSpec) -> io::Result<FolderViews> {
         loopback::enable_loopback()?;
     }
     let none: Option<&str> = None;
-    // Mounts made here must not propagate outside.
+    // Mounts in this namespace must not propagate outside.
     nix::mount::mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
     let list = fs::read_to_string("/proc/self/mountinfo")?;
     let mounts: Vec<Mount> = list.lines().filter_map(parse_mount).collect();
-    // A copy that is made before everything becomes read-only stays writable; a later one does not.
+    // A mount copied before all mounts become read-only stays writable; a later copy does not.
     let temp = clone_tree(&scratch::temp_folder(&spec.scratch))?;
     let mut detached_mounts = clone_trees(&spec.writable)?;
     let (caches, layers) = CacheMounts::new(&spec.caches);
@@ -120,13 +120,13 @@ pub fn build_mounts(spec: &SandboxSpec) -> io::Result<FolderViews> {
     attach_all(inner)?;
     in_caches.iter().try_for_each(cover_in_cache)?;
     spec.closed_homes.iter().try_for_each(|home| make_home_read_only(home))?;
-    // The working folder that this process started in still shows the old mounts.
+    // The initial working directory of this process still shows the old mounts.
     rustix::process::chdir("/")?;
     Ok(view_builder.finish(caches))
 }
 
-/// Covers a path in a package cache. When a command has replaced a folder above it in its private layer, the path
-/// cannot be reached any more and needs no cover.
+/// Covers a path in a package cache. When a command has replaced a folder above the path in its private layer, the
+/// hidden file cannot be reached any more and needs no cover.
 fn cover_in_cache(detached_mount: &DetachedMount) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     match move_mount(&detached_mount.tree, "", CWD, &detached_mount.place, flags) {
@@ -142,7 +142,7 @@ fn clone_trees(paths: &[PathBuf]) -> io::Result<Vec<DetachedMount>> {
         .collect()
 }
 
-/// A detached copy of the mounts at a path and beneath.
+/// A detached copy of the mounts at a path and beneath it.
 pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -152,7 +152,7 @@ pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
         .map_err(|errno| path_error(errno, "cannot clone the mount of", path))
 }
 
-/// Attaches mounts, parents first; of two at one path the later one covers the earlier.
+/// Attaches mounts, parents first; a later mount covers an earlier one at the same path.
 fn attach_all(mut detached_mounts: Vec<DetachedMount>) -> io::Result<()> {
     detached_mounts.sort_by_key(|detached_mount| detached_mount.place.components().count());
     detached_mounts
@@ -160,7 +160,7 @@ fn attach_all(mut detached_mounts: Vec<DetachedMount>) -> io::Result<()> {
         .try_for_each(|detached_mount| attach(&detached_mount.tree, &detached_mount.place))
 }
 
-/// Attaches a mount at a path, which is made where it is missing.
+/// Attaches a mount at a path, which is created if it is missing.
 pub fn attach(tree: &OwnedFd, place: &Path) -> io::Result<()> {
     let attempt = || move_mount(tree, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
     let outcome = match attempt() {
@@ -173,7 +173,7 @@ pub fn attach(tree: &OwnedFd, place: &Path) -> io::Result<()> {
     outcome.map_err(|errno| path_error(errno, "cannot mount", place))
 }
 
-/// Makes a missing mount point, as in a folder that was replaced by an empty one.
+/// Creates a missing mount point, for example in a folder that was replaced by an empty one.
 fn make_mount_point(tree: &OwnedFd, place: &Path) -> io::Result<()> {
     let is_folder = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(tree)?.st_mode).is_dir();
     if is_folder {
@@ -216,12 +216,12 @@ fn replace_folders(temp: &OwnedFd, limits: &CommandLimits) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a folder to be replaced exists and is no link: some are links to others.
+/// Whether a folder to be replaced exists and is not a link: some of them are links to others.
 fn is_real_folder(folder: &Path) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir())
 }
 
-/// Makes the file system of a closed home read-only, after everything in it was attached.
+/// Makes the file system of a closed home read-only, after all mounts in it were attached.
 fn make_home_read_only(home: &Path) -> io::Result<()> {
     let none: Option<&str> = None;
     let frozen = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
@@ -231,7 +231,7 @@ fn make_home_read_only(home: &Path) -> io::Result<()> {
     })
 }
 
-/// Makes everything that is mounted read-only.
+/// Makes all mounts read-only.
 fn make_read_only(mounts: &[Mount]) -> io::Result<()> {
     let none: Option<&str> = None;
     for Mount { place, flags, .. } in mounts {
@@ -240,7 +240,7 @@ fn make_read_only(mounts: &[Mount]) -> io::Result<()> {
         }
         let frozen = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | *flags;
         match nix::mount::mount(none, place, none, frozen, none) {
-            // Another mount covers it, so it cannot be reached.
+            // On these errors another mount covers this one, so it cannot be reached.
             Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT | nix::Error::EACCES) => {}
             Err(errno) => {
                 return Err(path_error(
@@ -274,7 +274,7 @@ fn parse_mount(line: &str) -> Option<Mount> {
     Some(Mount { place, file_system: kind, flags })
 }
 
-/// Decodes the octal escapes with which the kernel writes blanks and backslashes.
+/// Decodes the octal escapes that the kernel writes for blanks and backslashes.
 fn unescape(word: &str) -> std::ffi::OsString {
     use std::os::unix::ffi::OsStringExt;
     let bytes = word.as_bytes();

@@ -1,5 +1,5 @@
-//! Name resolution that records every link on the way: a command that cannot change a file may still
-//! change a link that leads to it.
+//! Name resolution that records every symbolic link on the way: a command that cannot change a file may
+//! still change a link to it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -10,15 +10,15 @@ use std::path::{Component, Path, PathBuf};
 
 use super::name_record::{FolderNames, NameRecord};
 
-/// How many links the kernel follows in one path.
+/// The maximum number of links that the kernel follows in one path.
 pub const MOST_LINKS: usize = 40;
 
-/// A name resolved as the kernel does it.
+/// A resolved name, with the same result as in the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResolvedName {
-    /// Every link on the way, with the links above it resolved.
+    /// The paths of all links on the way; their parent folders are resolved.
     pub links: Vec<PathBuf>,
-    /// The path that the name leads to, which may be missing.
+    /// The path to which the name resolves, which may be missing.
     pub end: PathBuf,
 }
 
@@ -73,14 +73,14 @@ impl NameEntry {
 #[derive(Debug, Default)]
 pub struct NameCache {
     entries: RefCell<HashMap<PathBuf, NameEntry>>,
-    /// Resolved folders; many names lie in few folders.
+    /// Resolved folders, because many names are in few folders.
     folders: RefCell<HashMap<PathBuf, ResolvedName>>,
-    /// A folder, and the names in it.
+    /// The names in one folder, which limit the paths that may exist.
     listed: Option<FolderNames>,
 }
 
 impl NameCache {
-    /// Reads a folder once, so that names which are missing in it cost nothing.
+    /// A cache with all names of a folder, so that names that are missing in it need no system call.
     pub fn with_listing(folder: Option<&Path>) -> Self {
         Self { listed: folder.and_then(FolderNames::read), ..Self::default() }
     }
@@ -90,7 +90,7 @@ impl NameCache {
         let is_missing = |path: &Path| {
             self.entries.borrow().get(path).is_some_and(|entry| *entry == NameEntry::Missing)
         };
-        // Names that a missing folder or the listing rules out need not be compared.
+        // Names that cannot exist because of a missing folder or the listing need not be compared.
         let is_needed =
             |path: &Path| self.may_exist(path) && !path.parent().is_some_and(is_missing);
         let mut entries: Vec<_> = self.entries.borrow().clone().into_iter().collect();
@@ -98,12 +98,12 @@ impl NameCache {
         NameRecord::new(entries, self.listed)
     }
 
-    /// Whether a path may exist: false when the listing rules it out.
+    /// Whether a path may exist; false when the listing excludes it.
     pub fn may_exist(&self, path: &Path) -> bool {
         self.listed.as_ref().is_none_or(|listing| listing.may_contain(path))
     }
 
-    /// The entry at a path whose folders are no links.
+    /// The entry at a path whose parent folders are not links.
     pub fn entry(&self, path: &Path) -> NameEntry {
         if let Some(known) = self.entries.borrow().get(path) {
             return known.clone();
@@ -146,7 +146,7 @@ impl NameCache {
         self.resolve_from(folder, Path::new(own))
     }
 
-    /// Whether a link on the way of an absolute name lies in one of these folders.
+    /// Whether a link on the way of an absolute name is in one of these folders.
     pub fn has_link_in(&self, name: &Path, folders: &[PathBuf]) -> bool {
         let links = self.resolve_absolute(name).links;
         links.iter().any(|link| folders.iter().any(|folder| link.starts_with(folder)))
@@ -176,7 +176,7 @@ impl NameCache {
 }
 
 impl ResolvedName {
-    /// Queues the parts of a path before those that wait.
+    /// Queues the parts of a path in front of the waiting ones.
     fn queue_parts(&mut self, path: &Path, waiting: &mut VecDeque<OsString>) {
         for part in path.components().rev() {
             match part {

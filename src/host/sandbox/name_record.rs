@@ -1,9 +1,9 @@
-//! Record of file system entries, to find out cheaply whether they are still the same.
+//! Record of file system entries, for a cheap check whether they are still the same.
 //!
-//! Making, removing or replacing an entry sets the change time of its folder, which no program can choose.
-//! So where a folder on a local file system has the change time that it had, its entries are the recorded
-//! ones, and one `stat` answers for all of them. Mounts change no time: after any change of the mount table,
-//! and where a folder changed, each entry is compared.
+//! Creating, removing or replacing an entry sets the change time of its folder, which no program can choose.
+//! So if the change time of a folder on a local file system is the recorded one, its entries are too, and
+//! one `stat` checks all of them. Mounts change no time: after any change of the mount table, and where a
+//! folder changed, each entry is compared.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use super::folder_tree::{FolderStamp, settled_before};
 use super::name_cache::NameEntry;
 use crate::base::files::{MountWatch, is_on_local_file_system};
 
-/// Entries of the file system by name, as they were when they were read.
+/// The recorded entries of the file system by name.
 #[derive(Debug)]
 pub struct NameRecord {
     folders: Vec<RecordedFolder>,
@@ -30,9 +30,9 @@ pub struct NameRecord {
 struct RecordedFolder {
     path: PathBuf,
     entries: Vec<(PathBuf, NameEntry)>,
-    /// All names in it, if they were read.
+    /// All names in the folder, if they were read.
     listing: Option<FolderNames>,
-    /// The stamp of the folder when its entries were compared last.
+    /// The stamp of the folder at the last comparison of its entries.
     stamp: Mutex<Option<FolderStamp>>,
 }
 
@@ -50,7 +50,7 @@ impl FolderNames {
         Some(Self { folder: folder.to_owned(), names: names.collect::<Option<_>>()? })
     }
 
-    /// Whether a path may exist: false only for paths in the folder whose first name it does not have.
+    /// Whether a path may exist; false only for paths in the folder whose first name is not in the list.
     pub fn may_contain(&self, path: &Path) -> bool {
         let Ok(inside) = path.strip_prefix(&self.folder) else { return true };
         inside.components().next().is_none_or(|first| self.names.contains(first.as_os_str()))
@@ -103,7 +103,7 @@ impl RecordedFolder {
         lstat(&self.path).ok().map(|found| FolderStamp::from_stat(&found))
     }
 
-    /// The stamp of a folder whose next change will show in its change time.
+    /// The stamp of a folder, if its next change will change the stamp; otherwise `None`.
     fn stamp_if_local(&self, settled: Duration) -> Option<FolderStamp> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = openat(CWD, &self.path, flags, Mode::empty()).ok()?;
@@ -129,7 +129,7 @@ mod tests {
     use super::super::name_cache::NameCache;
     use super::*;
 
-    /// A folder whose change time is old enough to show its next change.
+    /// A folder whose next change will change its change time.
     fn settled_folder() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
@@ -151,7 +151,7 @@ mod tests {
         assert!(record.is_current() && record.is_current());
         let stamped = |folder: &&RecordedFolder| folder.path == root.join("a");
         let folder = record.folders.iter().find(stamped).unwrap();
-        assert!(folder.stamp().is_some(), "the second look relies on the change time");
+        assert!(folder.stamp().is_some(), "the second check uses the change time");
         record
     }
 
@@ -164,12 +164,12 @@ mod tests {
                 fs::write(root.join("a/new"), "").unwrap();
                 fs::rename(root.join("a/new"), root.join("a/file")).unwrap();
             }),
-            ("a link leads elsewhere", |root| {
+            ("a link gets another target", |root| {
                 fs::remove_file(root.join("a/link")).unwrap();
                 symlink("file", root.join("a/link")).unwrap();
             }),
-            ("a missing name comes to be", |root| fs::write(root.join("a/missing"), "").unwrap()),
-            ("a folder comes to be", |root| fs::create_dir(root.join("a/b/missing")).unwrap()),
+            ("a missing name is created", |root| fs::write(root.join("a/missing"), "").unwrap()),
+            ("a folder is created", |root| fs::create_dir(root.join("a/b/missing")).unwrap()),
             ("a folder is moved aside", |root| {
                 fs::rename(root.join("a"), root.join("aside")).unwrap();
                 fs::create_dir(root.join("a")).unwrap();

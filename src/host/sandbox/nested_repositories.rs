@@ -1,10 +1,10 @@
-//! Nested repositories: keeps commands from adding programs to repositories below a Workspace, which
-//! the user's own git would run outside the sandbox.
+//! Nested repositories: removes programs that commands add to repositories below a Workspace, because
+//! the user's own git would run them outside the sandbox.
 //!
-//! A Session has one [`NestedRepositories`]. Before a command, when none runs, it records every repository:
-//! those are the user's, with whatever programs they name. After the command it scans again. New settings
-//! and hooks are filtered (`neutralise`): a repository that a command cloned or initialised stays as it
-//! is, because git itself writes harmless keys only.
+//! A Session has one [`NestedRepositories`]. Before a command, when no other runs, it records all
+//! repositories: those are the user's, with all programs that they name. After the command it scans again.
+//! New settings and hooks are filtered (`neutralise`): a repository that a command cloned or initialised
+//! is not changed, because git itself writes only harmless keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -22,17 +22,17 @@ use super::pinned_path::PinnedPath;
 use super::program_files;
 use super::spec::SandboxSpec;
 
-/// How deep folders of modules are searched; names of modules have slashes.
+/// The maximum depth of folders of modules, whose names may have slashes.
 const DEEPEST_MODULE: usize = 16;
-/// A `.git` file longer than this is not followed.
+/// The maximum size of a `.git` file; a larger one is not followed.
 const LONGEST_POINTER: i64 = 64 * 1024;
 
 /// Findings of the check of repositories after a command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RepositoryFindings {
-    /// Files that named programs or led git elsewhere; the originals were set aside under another name.
+    /// Files that named programs or pointed to another repository; the originals were renamed.
     pub neutralised: Vec<PathBuf>,
-    /// Files that programs outside the sandbox run, and that the command made or changed.
+    /// Files that programs outside the sandbox run, and that the command created or changed.
     pub programs: Vec<PathBuf>,
 }
 
@@ -41,30 +41,30 @@ pub struct RepositoryFindings {
 pub struct NestedRepositories {
     trees: BTreeMap<PathBuf, Option<FolderTree>>,
     known: KnownFiles,
-    /// Where `.git` files and links led.
+    /// The targets of `.git` files and links.
     pointers: BTreeMap<PathBuf, Option<PathBuf>>,
     programs: BTreeMap<PathBuf, FileStamp>,
-    /// How many commands run.
+    /// The number of running commands.
     running: usize,
 }
 
 /// The result of one scan of the folder trees.
 #[derive(Debug, Default)]
 struct RepositoryScan {
-    /// Folders that git takes for a repository's.
+    /// Folders that git uses as repositories.
     repositories: BTreeSet<PathBuf>,
-    /// Files and links that may lead to one, and where they do.
+    /// Files and links that may point to a repository, and their targets.
     pointers: BTreeMap<PathBuf, Option<PathBuf>>,
     programs: BTreeMap<PathBuf, FileStamp>,
 }
 
 impl NestedRepositories {
-    /// Without any record; `home` is what `~` means in git settings.
+    /// An empty record; `home` is the folder for `~` in git settings.
     pub fn new(home: Option<PathBuf>) -> Self {
         Self { known: KnownFiles::new(home), ..Self::default() }
     }
 
-    /// Whether all trees together have at most `most` folders, so that a scan needs no thread of its own.
+    /// Whether all trees together have at most `most` folders, so that a scan needs no separate thread.
     pub fn is_small(&self, most: usize) -> bool {
         let counts = self.trees.values().flatten().map(FolderTree::count);
         !self.trees.is_empty() && counts.sum::<usize>() <= most
@@ -111,8 +111,8 @@ impl NestedRepositories {
         }
     }
 
-    /// Scans after a command, and neutralises new settings and hooks that name programs. `uncovered` says
-    /// that files which the sandbox protects may have been changed all the same.
+    /// Scans after a command, and neutralises new settings and hooks that name programs; `uncovered` if files
+    /// that the sandbox protects may have been changed nevertheless.
     pub fn check_after(
         &mut self,
         roots: &[PathBuf],
@@ -148,8 +148,8 @@ impl NestedRepositories {
         findings
     }
 
-    /// Adds the repositories that `.git` files and links lead to; returns new ones that lead outside the
-    /// scanned folders.
+    /// Adds the repositories to which `.git` files and links point; returns new files and links that point
+    /// outside the scanned folders.
     fn follow_pointers(
         &self,
         scan: &mut RepositoryScan,
@@ -195,7 +195,7 @@ impl NestedRepositories {
                     }
                 }
             }
-            // The repository of a worktree or submodule is outside its work tree, and commits write it.
+            // The repository of a worktree or submodule is outside its work tree, and commits write to it.
             for folder in spec.writable.iter().filter(|folder| !folder.starts_with(root)) {
                 if folder.join("HEAD").symlink_metadata().is_ok() {
                     scan.add_repository(folder);
@@ -242,7 +242,7 @@ impl RepositoryScan {
     }
 }
 
-/// Neutralises the settings and hooks that start programs, in a repository that a command made and in its modules.
+/// Neutralises the settings and hooks that start programs, in a repository that a command created and in its modules.
 pub fn neutralise_repository(repository: &Path, root: &Path) -> Vec<PathBuf> {
     let mut scan = RepositoryScan::default();
     scan.add_repository(repository);
@@ -260,7 +260,7 @@ fn list_folders(parent: &Path) -> Vec<PathBuf> {
     if !lstat(parent).is_ok_and(|found| file_type(&found) == FileType::Directory) {
         return Vec::new();
     }
-    // Also of a folder that its owner cannot list: git needs not list it.
+    // A folder that its owner cannot list is opened too, because git need not list it.
     let names = PinnedPath::open_parent(parent).map(|place| place.names()).unwrap_or_default();
     let is_folder =
         |path: &PathBuf| lstat(path).is_ok_and(|found| file_type(&found) == FileType::Directory);
@@ -271,7 +271,7 @@ fn read_stamp(path: &Path) -> Option<FileStamp> {
     lstat(path).ok().map(|found| FileStamp::from_stat(&found))
 }
 
-/// Where a `.git` file or link leads, as git would follow it; `None` when that is unknown.
+/// The target of a `.git` file or link, as git would follow it; `None` when it is unknown.
 fn pointer_target(path: &Path) -> Option<PathBuf> {
     let resolved = path.canonicalize().ok()?;
     let found = lstat(&resolved).ok()?;
@@ -284,7 +284,7 @@ fn pointer_target(path: &Path) -> Option<PathBuf> {
     path.parent()?.join(OsStr::from_bytes(target)).canonicalize().ok()
 }
 
-/// Whether git would take a folder for a repository; its objects may belong to another one.
+/// Whether git would use a folder as a repository, possibly one with the objects of another repository.
 fn is_layout(folder: &Path) -> bool {
     is_repository(folder)
         || ["HEAD", "commondir"].iter().all(|name| lstat(folder.join(name)).is_ok())

@@ -1,6 +1,6 @@
-//! Neutralising of repositories: removes new settings and hooks by which git would start a program.
+//! Neutraliser of repositories: removes new settings and hooks by which git would start a program.
 //!
-//! Removed files are kept beside the old place under another name, in case the user made them meanwhile.
+//! Removed files are kept in their folder under another name, in case the user created them meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -16,28 +16,28 @@ use super::guard::{FileStamp, file_type};
 use super::name_cache::resolve;
 use super::pinned_path::PinnedPath;
 
-/// Settings and hooks longer than this are not recorded to be restored.
+/// The maximum size of settings and hooks whose content is recorded for restoring.
 const LONGEST_RECORDED: u64 = 1024 * 1024;
-/// How many files settings may include.
+/// The maximum number of included settings files.
 const MOST_INCLUDED: usize = 64;
-/// How deep folders of hooks are searched.
+/// The maximum depth of folders of hooks.
 const DEEPEST_HOOKS: usize = 8;
-/// A file that changed this recently may change again with the same stamp.
+/// The time within which a file may change again and keep its stamp.
 const TICK: Duration = Duration::from_millis(50);
-/// The content of a config file that had to be rewritten without a known state.
+/// The content of a rewritten config file whose earlier state is unknown.
 const DEFAULT_CONFIG: &str =
     "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n";
 
-/// The suffix for the names of files that git must not find.
+/// The suffix of the names of removed files, so that git does not find them.
 pub const ASIDE_SUFFIX: &str = ".untamed";
 
 /// The recorded state of the files by which git could start programs.
 #[derive(Debug, Default)]
 pub struct KnownFiles {
     files: BTreeMap<PathBuf, KnownFile>,
-    /// The targets of the names of settings.
+    /// The targets to which names of settings resolve.
     ends: BTreeMap<PathBuf, PathBuf>,
-    /// The user's home folder, by which settings may name others.
+    /// The user's home folder, for `~` in settings.
     home: Option<PathBuf>,
     /// The files that were recorded since the last [`KnownFiles::forget_others`].
     seen: BTreeSet<PathBuf>,
@@ -46,7 +46,7 @@ pub struct KnownFiles {
 #[derive(Debug)]
 struct KnownFile {
     stamp: FileStamp,
-    /// Whether a change would show in the stamp.
+    /// Whether a later change would change the stamp.
     is_settled: bool,
     content: KnownContent,
 }
@@ -100,7 +100,7 @@ fn read_file(place: &PinnedPath) -> io::Result<Vec<u8>> {
 }
 
 impl KnownFiles {
-    /// No files yet; `home` is what `~` means in settings.
+    /// An empty record; `home` is the folder for `~` in settings.
     pub fn new(home: Option<PathBuf>) -> Self {
         Self { home, ..Self::default() }
     }
@@ -125,7 +125,7 @@ impl KnownFiles {
     }
 
     fn record_included(&mut self, settings: &[PathBuf]) {
-        // Each round records what the files of the one before include.
+        // Each round records the files that those of the previous round include.
         let mut recorded = usize::MAX;
         while recorded != self.seen.len() {
             recorded = self.seen.len();
@@ -135,7 +135,7 @@ impl KnownFiles {
         }
     }
 
-    /// Records the file that a name leads to, and the links on the way.
+    /// Records the file to which a name resolves, and the links on the way.
     fn record_name(&mut self, folder: &Path, name: &Path) {
         let resolved = resolve(folder, name);
         for place in resolved.links_and_end() {
@@ -156,14 +156,14 @@ impl KnownFiles {
         }
     }
 
-    /// Forgets files that were not recorded since the last call.
+    /// Drops the records of files that were not recorded since the last call.
     pub fn forget_others(&mut self) {
         let seen = std::mem::take(&mut self.seen);
         self.files.retain(|path, _| seen.contains(path));
         self.ends.retain(|_, end| seen.contains(end));
     }
 
-    /// The names of files that settings included when they were recorded, also through one another.
+    /// The names of files that settings included, directly or indirectly, when they were recorded.
     fn included_by(&self, settings: &[PathBuf]) -> Vec<PathBuf> {
         let mut waiting = settings.to_vec();
         let mut found = Vec::new();
@@ -180,13 +180,13 @@ impl KnownFiles {
         found
     }
 
-    /// The text of the settings that a name led to when they were recorded.
+    /// The recorded text of the settings to which a name resolved.
     fn settings_text(&self, name: &Path) -> &str {
         let known = self.ends.get(name).and_then(|end| self.files.get(end));
         known.and_then(|known| known.content.text()).unwrap_or_default()
     }
 
-    /// Whether a link has its recorded target: at this path, or where its folder was moved from.
+    /// Whether a link has its recorded target: at this path, or at its path before its folder was moved.
     fn is_known_link(&self, path: &Path) -> bool {
         let Ok(found) = lstat(path) else { return false };
         let known = self.known_file(path, &found);
@@ -200,7 +200,7 @@ impl KnownFiles {
             && (known.is_settled || known.content == KnownContent::read(path, found))
     }
 
-    /// The recorded state of a file: at this path, or where its folder was moved from.
+    /// The recorded state of a file: at this path, or at its path before its folder was moved.
     fn known_file(&self, path: &Path, found: &Stat) -> Option<&KnownFile> {
         let stamp = FileStamp::from_stat(found);
         let is_moved = |(own, known): &(&PathBuf, &KnownFile)| {
@@ -211,7 +211,7 @@ impl KnownFiles {
     }
 }
 
-/// The settings of a repository.
+/// The settings files of a repository.
 fn settings_paths(repository: &Path) -> [PathBuf; 2] {
     ["config", "config.worktree"].map(|name| repository.join(name))
 }
@@ -223,14 +223,14 @@ fn is_settled(found: &Stat) -> bool {
     Duration::new(seconds, nanoseconds) < now.saturating_sub(TICK)
 }
 
-/// The folder of hooks and everything in it that git could run.
+/// The folder of hooks and all entries in it that git could run.
 fn hook_paths(repository: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![(repository.join("hooks"), DEEPEST_HOOKS)];
     while let Some((path, depth)) = waiting.pop() {
         let Ok(stat) = lstat(&path) else { continue };
         if file_type(&stat) == FileType::Directory && depth > 0 {
-            // A folder that its owner cannot list is opened: git does not list it either.
+            // A folder that its owner cannot list is opened, because git runs hooks without listing it.
             let names =
                 PinnedPath::open_parent(&path).map(|place| place.names()).unwrap_or_default();
             let names = names.into_iter().filter(|name| !is_never_run(name));
@@ -241,7 +241,7 @@ fn hook_paths(repository: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether git never runs a hook of this name.
+/// Whether a name has an extension that git never runs as a hook.
 fn is_never_run(name: &OsStr) -> bool {
     let ending = Path::new(name).extension();
     ending.is_some_and(|ending| ending == "sample" || ending == &ASIDE_SUFFIX[1..])
@@ -250,7 +250,7 @@ fn is_never_run(name: &OsStr) -> bool {
 /// Removes from one repository, after a command, new settings and hooks that start programs.
 pub struct Neutraliser<'a> {
     pub repository: &'a Path,
-    /// The folder that must contain its work tree.
+    /// The folder that must contain the work tree of the repository.
     pub root: &'a Path,
     pub known: &'a KnownFiles,
     /// Folders that the command could write.
@@ -299,7 +299,7 @@ impl Neutraliser<'_> {
         is_in(self.writable) && !is_in(self.protected)
     }
 
-    /// Follows a name as git does. New links on the way are replaced by what was there before; a new link in place of
+    /// Follows a name as git does. New links on the way are replaced by the recorded entries; a new link in place of
     /// the settings themselves is returned as the end.
     fn follow_links(
         &self,
@@ -353,7 +353,7 @@ impl Neutraliser<'_> {
         changed_paths.push(path.to_owned());
     }
 
-    /// Checks `commondir`, which takes settings from another folder: only a worktree may have one.
+    /// Checks `commondir`, which makes git read settings from another folder: only a worktree may have one.
     fn neutralise_commondir(&self, changed_paths: &mut Vec<PathBuf>) {
         let path = self.follow_links(self.repository, Path::new("commondir"), changed_paths);
         let Some(found) = self.changed_stat(&path) else { return };

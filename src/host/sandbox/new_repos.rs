@@ -1,9 +1,9 @@
-//! New repositories: neutralises the `.git` that a command made in a Workspace without one.
+//! New repositories: neutralises a `.git` that a command created in a Workspace without one.
 //!
-//! `git init` is everyday work, so a command may make a `.git`. But git runs programs that a repository
-//! names, and the user's own `git status`, or that of their prompt, does so outside of every
-//! sandbox. So a repository that a command made starts without hooks, and only with settings that
-//! start no program. Removed files are kept beside it under another name, in case the user made them
+//! `git init` is common, so a command may create a `.git`. But git runs programs that a repository
+//! names, and the user's own `git status`, or that of their prompt, does so outside of the
+//! sandbox. So a repository that a command created starts without hooks, and only with settings that
+//! start no program. Removed files are kept under another name, in case the user created them
 //! meanwhile. From the next command on its files are protected like those of any other repository. A
 //! link in place of `.git` must keep its target.
 
@@ -24,7 +24,7 @@ pub struct DotGitBefore {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum DotGitState {
-    /// No `.git`; `is_bare` when git took the Workspace itself for a repository.
+    /// No `.git`; `is_bare` when git used the Workspace itself as a repository.
     Missing { is_bare: bool },
     /// A link, and its resolved target.
     Link { target: PathBuf, led_to: Option<PathBuf> },
@@ -50,7 +50,7 @@ impl DotGitBefore {
         Self { workspace: workspace.to_owned(), state }
     }
 
-    /// Whether there is nothing to neutralise, by a few `stat` calls; `neutralise` may read and write.
+    /// Whether there is nothing to neutralise. Takes only a few `stat` calls; `neutralise` may read and write.
     pub fn is_unchanged(&self) -> bool {
         match &self.state {
             DotGitState::There => true,
@@ -63,7 +63,7 @@ impl DotGitBefore {
         }
     }
 
-    /// Checks after the command, and removes what would start a program; returns the changed paths.
+    /// Checks after the command, and removes hooks and settings that start programs; returns the changed paths.
     pub fn neutralise(&self) -> Vec<PathBuf> {
         let mut changed_paths = Vec::new();
         let dot_git = self.workspace.join(".git");
@@ -78,7 +78,7 @@ impl DotGitBefore {
                 Some(FileType::Directory) => {
                     changed_paths.extend(neutralise_repository(&dot_git, &self.workspace))
                 }
-                // A file or a link leads to a folder that was not checked.
+                // A file or a link points to a folder that was not checked.
                 Some(_) => remove(&place, dot_git, &mut changed_paths),
             },
             DotGitState::Link { target, led_to } => {
@@ -89,7 +89,7 @@ impl DotGitBefore {
                         place.make_link(target).ok();
                         changed_paths.push(dot_git);
                     }
-                    // A link on the way was changed: `.git` now leads to the old target directly.
+                    // A link on the way was changed: `.git` becomes a direct link to the old target.
                     Some(led_to) if leads_to.as_ref() != Some(led_to) => {
                         place.make_link(led_to).ok();
                         changed_paths.push(dot_git);

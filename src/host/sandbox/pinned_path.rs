@@ -2,7 +2,7 @@
 //!
 //! Pixir restores files that commands changed, with rights that commands do not have, while other commands
 //! may still run. So no path is walked twice, no link is followed, and a folder whose mode locks out its
-//! owner is opened again.
+//! owner is made accessible again.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// How deep a folder is emptied.
+/// The maximum depth to which a folder is emptied.
 const DEEPEST_REMOVAL: usize = 4096;
 
 /// A name in an open folder.
@@ -28,13 +28,13 @@ pub struct PinnedPath {
 }
 
 impl PinnedPath {
-    /// Opens the parent of a path; an error when the path leads through anything but folders.
+    /// Opens the parent of a path; an error when a parent is not a folder.
     pub fn open_parent(path: &Path) -> io::Result<Self> {
         Self::walk_to_parent(path, |_, _, _| Err(Errno::NOTDIR))
     }
 
-    /// Opens the parent of a path. Below `top`, an entry in the way is removed, and missing folders are made; returns
-    /// the path of a removed entry too.
+    /// Opens the parent of a path. Below `top`, an entry in place of a folder is removed, and missing folders are
+    /// created; returns the path of a removed entry too.
     pub fn open_clearing_way(path: &Path, top: &Path) -> io::Result<(Self, Option<PathBuf>)> {
         let mut removed = None;
         let pinned = Self::walk_to_parent(path, |parent, name, path| {
@@ -53,7 +53,7 @@ impl PinnedPath {
         Ok((pinned, removed))
     }
 
-    /// Walks to the parent of a path; calls `amend` where there is no folder.
+    /// Walks to the parent of a path; calls `amend` where a folder is missing or another entry has its place.
     fn walk_to_parent(
         path: &Path,
         mut amend: impl FnMut(&OwnedFd, &OsStr, &Path) -> Result<(), Errno>,
@@ -95,7 +95,7 @@ impl PinnedPath {
         Ok(Self { parent: folder, name })
     }
 
-    /// Points this to another name of the same folder: the last one of a path.
+    /// Changes the name, in the same folder, to the last component of `path`.
     pub fn set_name(&mut self, path: &Path) {
         path.file_name().unwrap_or_default().clone_into(&mut self.name);
     }
@@ -147,13 +147,13 @@ impl PinnedPath {
         }
     }
 
-    /// Removes the entry with everything in it.
+    /// Removes the entry, a folder with all its content.
     pub fn remove(&self) -> io::Result<()> {
         grant_owner_access(&self.parent);
         Ok(remove_at(&self.parent, &self.name, DEEPEST_REMOVAL)?)
     }
 
-    /// Renames the entry to its name with an ending, replacing an entry of that name.
+    /// Appends `ending` to the name of the entry on disk, replacing an entry of that name.
     pub fn set_aside(&self, ending: &str) -> io::Result<()> {
         let mut aside = self.name.clone();
         aside.push(ending);
@@ -209,19 +209,19 @@ impl PinnedPath {
     }
 }
 
-/// Flags to walk through a folder, also without the right to list it.
+/// Flags to walk through a folder, even without the right to list it.
 const WALK_FLAGS: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Flags to list a folder.
 const FOLDER_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Gives the owner all rights in a folder that a command closed.
+/// Gives the owner all rights in a folder from which a command removed them.
 fn grant_owner_access(folder: &OwnedFd) {
     let Ok(stat) = rustix::fs::fstat(folder) else { return };
     if stat.st_mode & 0o700 != 0o700 && stat.st_uid == rustix::process::geteuid().as_raw() {
         let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
-        // A descriptor that only names a folder cannot be used to change it, but its name can.
+        // fchmod does not work on an `O_PATH` descriptor, but chmod on its name in `/proc` does.
         let name = format!("/proc/self/fd/{}", folder.as_raw_fd());
         rustix::fs::chmod(name, mode).ok();
     }

@@ -1,12 +1,12 @@
-//! Project files that programs outside the sandbox run, or take programs from, without being asked to:
-//! when a folder is entered or opened, or when git runs a hook.
+//! Program files of a project: files that programs outside the sandbox run, or from which they start other
+//! programs, on their own: when a folder is entered or opened, or when git runs a hook.
 //!
-//! They are ordinary work, so they are reported, and never altered or refused. Scripts that are run by
-//! choice, such as a Makefile, do not belong here.
+//! Commands change such files in ordinary work, so they are reported, and never altered or refused. Scripts
+//! that the user runs explicitly, such as a Makefile, are not on the list.
 
 use std::path::Path;
 
-/// Names of such files, in any folder.
+/// Names of program files, in any folder.
 const PROGRAM_FILES: &[&str] = &[
     // Shells that enter the folder.
     ".envrc",
@@ -40,7 +40,7 @@ const PROGRAM_FILES: &[&str] = &[
     ".mcp.json",
 ];
 
-/// Names of folders whose every file counts.
+/// Names of folders in which every file is a program file.
 const PROGRAM_FOLDERS: &[&str] = &[
     ".vscode",
     ".idea",
@@ -61,10 +61,10 @@ const PROGRAM_FOLDERS: &[&str] = &[
     ".gemini",
 ];
 
-/// The end of the name of a VS Code workspace.
+/// The extension of a VS Code workspace.
 const WORKSPACE_ENDING: &[u8] = b".code-workspace";
 
-/// Folders of installed packages, which are not opened as projects; an installation would report hundreds.
+/// Folders of installed packages, which users do not open as projects; an installation would report hundreds of files.
 const PACKAGE_FOLDERS: &[&str] = &["node_modules", "site-packages"];
 
 /// Whether programs outside the sandbox run files of this name.
@@ -72,13 +72,13 @@ pub fn is_program_file(name: &[u8]) -> bool {
     PROGRAM_FILES.iter().any(|own| own.as_bytes() == name) || name.ends_with(WORKSPACE_ENDING)
 }
 
-/// Whether every file of the folder at this path counts; relative to the Workspace.
+/// Whether every file of the folder at this path, relative to the Workspace, is a program file.
 pub fn is_program_folder(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/')
         .any(|part| PROGRAM_FOLDERS.iter().any(|own| own.as_bytes() == part))
 }
 
-/// Whether a path lies among installed packages.
+/// Whether a path is in an installed package.
 pub fn is_in_package(path: &Path) -> bool {
     path.iter().any(|part| PACKAGE_FOLDERS.iter().any(|own| part == *own))
 }

@@ -1,7 +1,7 @@
-//! Cache of sandbox specs: one holds as long as the names that it was made from are unchanged.
+//! Cache of sandbox specs: a spec is valid as long as the names from which it was computed are unchanged.
 //!
-//! Making a spec compares some hundred names with each other. Most commands find the same names as the
-//! command before, so only the names are checked again.
+//! Computing a spec compares some hundred names with each other. Most commands find the same names as the
+//! previous command, so only the names are checked again.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use super::git::RepositoryPaths;
 use super::name_record::NameRecord;
 use super::spec::{Network, SandboxSpec, add_missing};
 
-/// How many specs are kept: with and without network, in two modes.
+/// The maximum number of specs in the cache: with and without network, in two permission modes.
 const MOST_SPECS: usize = 4;
 
-/// The inputs of a spec, beside names of the file system.
+/// The inputs of a spec, except names of the file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecBasis {
     pub profile: Profile,
@@ -27,15 +27,15 @@ pub struct SpecBasis {
     pub writable: Vec<PathBuf>,
     pub protected: Vec<PathBuf>,
     pub must_be_absent: Vec<PathBuf>,
-    /// Names of git settings, if a command could change what they lead to.
+    /// Names of git settings, if a command could change their targets.
     pub git_settings: Vec<PathBuf>,
-    /// Files that git reads the user's settings from.
+    /// Files from which git reads the user's settings.
     pub git_files: Vec<PathBuf>,
     /// Read-only folders in which repositories of a Workspace keep their data.
     pub repositories: Vec<PathBuf>,
-    /// Folders that commands can write, or could write in another mode.
+    /// Folders that commands can write, or could write in another permission mode.
     pub reach: Vec<PathBuf>,
-    /// Hidden names beside credentials.
+    /// Hidden names other than credentials.
     pub hidden_names: Vec<PathBuf>,
     /// Earlier targets of links to hidden paths.
     pub earlier_targets: Vec<PathBuf>,
@@ -56,12 +56,12 @@ impl SpecBasis {
 #[derive(Debug, Clone, Default)]
 pub struct RecentSpecs(Arc<Mutex<Vec<RecentSpec>>>);
 
-/// The names that a spec was made from.
+/// The names from which a spec was computed.
 #[derive(Debug)]
 pub struct RecordedNames {
     /// The entries at these names.
     pub record: NameRecord,
-    /// Hidden names that were missing, in folders that the command sees as they are.
+    /// Hidden names that were missing, in folders that are visible without a view.
     pub missing: Vec<PathBuf>,
 }
 
@@ -73,7 +73,7 @@ struct RecentSpec {
 }
 
 impl RecentSpecs {
-    /// The spec that was made on this basis, if the names that it was made from are unchanged.
+    /// The spec with this basis, if the names from which it was computed are unchanged.
     pub fn find(&self, basis: &SpecBasis) -> Option<SandboxSpec> {
         let specs = self.lock();
         let found = specs.iter().find(|own| own.basis == *basis)?;
@@ -93,7 +93,7 @@ impl RecentSpecs {
         specs.push(RecentSpec { basis, names: Arc::new(names), spec });
     }
 
-    /// The names that a spec was made from.
+    /// The names from which a spec was computed.
     pub fn recorded_names(&self, spec: &SandboxSpec) -> Option<Arc<RecordedNames>> {
         let is_same = |own: &&RecentSpec| {
             own.spec.inode_digest == spec.inode_digest && own.spec.hidden == spec.hidden

@@ -15,9 +15,9 @@ use rustix::fs::FlockOperation;
 
 use crate::base::files::StateDir;
 
-/// The start of the name of every scratch folder.
+/// The prefix of the names of scratch folders.
 const SCRATCH_PREFIX: &str = "pixir-scratch-";
-/// A younger folder may not be locked yet.
+/// The minimum age of a folder that is removed, because a younger one may not be locked yet.
 const LEAST_AGE: Duration = Duration::from_mins(1);
 
 /// A private temp folder; removed when dropped.
@@ -28,7 +28,7 @@ pub struct ScratchFolder {
 }
 
 impl ScratchFolder {
-    /// Makes a scratch folder in the temp folder of the machine.
+    /// Creates a scratch folder in the temp folder of the machine.
     pub fn new(parent: &Path) -> io::Result<Self> {
         remove_abandoned(parent);
         let folder = parent.join(format!("{SCRATCH_PREFIX}{:016x}", fastrand::u64(..)));
@@ -64,11 +64,11 @@ pub fn temp_folder(scratch: &Path) -> PathBuf {
 pub fn layers_folder(scratch: &Path) -> PathBuf {
     scratch.join("layers")
 }
-/// An unreadable folder that is mounted over hidden ones.
+/// An unreadable folder that is mounted over hidden folders.
 pub fn empty_folder(scratch: &Path) -> PathBuf {
     scratch.join("empty")
 }
-/// An unreadable file that is mounted over hidden ones.
+/// An unreadable file that is mounted over hidden files.
 pub fn empty_file(scratch: &Path) -> PathBuf {
     scratch.join("nothing")
 }
@@ -96,11 +96,11 @@ fn remove_abandoned(parent: &Path) {
     }
 }
 
-/// Removes a folder, also one in which a command took rights from the owner.
+/// Removes a folder, even one in which a command removed rights of the owner.
 fn remove_scratch(folder: &Path) {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return };
     let removed = StateDir::open_root(parent).and_then(|parent| parent.remove_tree(name));
     if let Err(error) = removed {
-        tracing::warn!(folder = %folder.display(), %error, "scratch is left behind");
+        tracing::warn!(folder = %folder.display(), %error, "scratch folder not removed");
     }
 }

@@ -1,7 +1,7 @@
-//! Seccomp filters: system calls that a command may not make, whatever their arguments lead to.
+//! Seccomp filters: system calls that a command may not make, regardless of the files in their arguments.
 //!
-//! They deny what neither mounts nor Landlock see: kinds of sockets, other processes' memory, new
-//! namespaces with rights of their own, and rarely used interfaces of the kernel.
+//! The filters deny access that neither mounts nor Landlock control: kinds of sockets, other processes' memory,
+//! new namespaces with additional rights, and rarely used interfaces of the kernel.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use seccompiler::{
 
 use super::spec::{Network, SandboxSpec};
 
-/// The groups of system calls that are allowed or denied by where the command runs.
+/// The groups of system calls that are allowed or denied depending on the namespaces of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a group of system calls")]
 pub struct SyscallPolicy {
     /// Sockets of the internet.
     pub internet: bool,
-    /// Sockets with names, and pairs from which one can send to a name.
+    /// Named Unix sockets, and socket pairs that can send to a named socket.
     pub local: bool,
     /// Memory, queues and semaphores of System V, and the queues of POSIX.
     pub system_v: bool,
@@ -28,11 +28,12 @@ pub struct SyscallPolicy {
 }
 
 impl SyscallPolicy {
-    /// With namespaces of its own everything is allowed: the mounts cover what would be harmful.
+    /// The policy for a command with its own namespaces: all groups are allowed, because mounts and namespaces
+    /// already restrict them.
     pub fn for_own_namespaces(local: bool) -> Self {
         Self { internet: true, local, system_v: true, attributes: true }
     }
-    /// On the host's mounts, denying whole kinds of calls is the only protection.
+    /// The policy for a command on the host's mounts, where only denying whole groups of calls protects.
     pub fn for_host(spec: &SandboxSpec, local: bool) -> Self {
         Self {
             internet: spec.network == Network::Open,
@@ -51,7 +52,7 @@ const DENIED_CALLS: &[i64] = &[
     libc::SYS_process_vm_writev,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // The shape of the file system.
+    // Mounts, namespaces and swap.
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_pivot_root,
@@ -103,7 +104,7 @@ const DENIED_CALLS: &[i64] = &[
 ];
 
 /// Calls on System V and POSIX objects, which all programs of the machine share. `/proc` shows the numbers of
-/// existing ones, so using them is denied as well as making them.
+/// existing ones, so using them is denied as well as creating them.
 const SYSTEM_V_CALLS: &[i64] = &[
     libc::SYS_msgget,
     libc::SYS_msgsnd,
@@ -175,7 +176,7 @@ const NAMESPACES: &[i32] = &[
     libc::CLONE_NEWCGROUP,
 ];
 
-/// `ioctl` requests that change flags and attributes of an open file, also of one that is open to read.
+/// `ioctl` requests that change flags and attributes of an open file, even of one that is open only for reading.
 const FILE_FLAG_REQUESTS: &[u64] = &[
     0x4008_6602, // FS_IOC_SETFLAGS
     0x4004_6602, // FS_IOC32_SETFLAGS
@@ -184,10 +185,10 @@ const FILE_FLAG_REQUESTS: &[u64] = &[
     0x401c_5820, // FS_IOC_FSSETXATTR
 ];
 
-/// `ioctl` requests that put words into a terminal as if they had been typed.
+/// `ioctl` requests that insert input into a terminal as if it had been typed.
 const TERMINAL_INPUT_REQUESTS: &[u64] = &[libc::TIOCSTI, libc::TIOCLINUX];
 
-/// The bit of the x32 ABI: on `x86_64` a second set of numbers for the same calls, which few kernels have.
+/// The bit of x32 call numbers: a second set of numbers for the same calls on `x86_64`, which few kernels support.
 const X32_BIT: i64 = 0x4000_0000;
 
 type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -214,7 +215,7 @@ pub fn compile_programs(policy: SyscallPolicy) -> FilterResult<Vec<BpfProgram>> 
         });
         forbidden.insert(call, rules.collect::<FilterResult<_>>()?);
     }
-    // Limits of other processes; one's own go by number 0.
+    // Only limits of other processes are denied: a process passes pid 0 for its own.
     forbidden.insert(
         libc::SYS_prlimit64,
         vec![all_conditions([argument_condition(0, SeccompCmpOp::Ne, 0)])?],
@@ -235,7 +236,7 @@ pub fn compile_programs(policy: SyscallPolicy) -> FilterResult<Vec<BpfProgram>> 
     ])
 }
 
-/// Denied sockets: all families but the harmless ones, raw sockets, and netlink but for routes.
+/// Denied sockets: all families except the harmless ones, raw sockets, and netlink except for routes.
 fn socket_rules(policy: SyscallPolicy) -> FilterResult<Vec<SeccompRule>> {
     let mut families = vec![libc::AF_NETLINK];
     if policy.internet {
@@ -267,7 +268,7 @@ fn pair_rules(policy: SyscallPolicy) -> FilterResult<Vec<SeccompRule>> {
     let mut rules =
         vec![all_conditions([argument_condition(0, SeccompCmpOp::Ne, number(libc::AF_UNIX))])?];
     if !policy.local {
-        // The kind is in the lowest four bits: 1 is a stream, and 5 are sequenced packets.
+        // The socket type is in the lowest four bits: 1 is a stream, 5 are sequenced packets.
         for (bit, refused) in [(1, 0), (2, 2), (8, 8)] {
             rules.push(all_conditions([argument_condition(
                 1,

@@ -1,4 +1,4 @@
-//! The sandbox spec of one command: the paths of this machine that it may write, must not change and cannot read.
+//! Sandbox spec of one command: the paths that it may write, must not change and cannot read, and its limits.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use crate::base::paths::Home;
 use crate::settings::config;
 use crate::settings::config::{NetworkRule, SandboxLevel, SocketRule};
 
-/// The least enforcement with which a command is started.
+/// The minimum enforcement with which a command is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequiredEnforcement {
     /// Namespaces, Landlock and seccomp; without all of them no command runs.
@@ -42,7 +42,7 @@ pub enum Network {
 pub enum SocketExposure {
     /// Sockets outside the Workspace are out of reach.
     Covered,
-    /// Some folder outside could not be covered.
+    /// At least one folder outside could not be covered.
     Reachable,
 }
 
@@ -63,41 +63,41 @@ pub struct SandboxSpec {
     pub hidden: Vec<PathBuf>,
     /// Home folders of which only the writable, shown and viewed paths can be read.
     pub closed_homes: Vec<PathBuf>,
-    /// Paths that are seen as they are, with the sockets in them.
+    /// Paths that are visible without a view, including the sockets in them.
     pub shown: Vec<PathBuf>,
-    /// Folders that must be visible although they lie in a folder that is replaced or closed.
+    /// Folders that must be visible although they are in a folder that is replaced or closed.
     pub viewed: Vec<PathBuf>,
     /// Package caches, which are written through private layers.
     pub caches: CacheSpec,
     pub sockets: SocketExposure,
-    /// Whether the command may make Unix sockets where those of other programs are within reach.
+    /// Whether the command may create Unix sockets where it can reach those of other programs.
     pub local_sockets: bool,
-    /// Names of git settings outside of repositories, if a command could change the files that they lead to.
+    /// Names of git settings outside of repositories, if a command could change their targets.
     /// Used for the check after the command; not sent to the supervisor.
     pub git_settings: Vec<PathBuf>,
     pub limits: CommandLimits,
-    /// A digest of the devices and inodes of the writable, protected, hidden and visible paths and the folders above:
-    /// when one of them was replaced, the mounts of an earlier supervisor are stale.
+    /// A digest of the devices and inodes of the writable, protected, hidden and visible paths and the folders above
+    /// them: when one of them was replaced, the mounts of an earlier supervisor are stale.
     pub inode_digest: u64,
 }
 
-/// The sandbox of a Session: its settings, and the folders of this machine that it depends on.
+/// The sandbox of a Session: its settings, and the folders of this machine on which it depends.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     pub(super) settings: config::SandboxSettings,
     pub(super) user_home: Option<PathBuf>,
     pub(super) state: PathBuf,
     temp: PathBuf,
-    /// The folders and files that the environment of commands names.
+    /// The folders and files that variables of the command environment name.
     pub(super) named_paths: Vec<PathBuf>,
     pub(super) writable_roots: Vec<PathBuf>,
     caches: CacheSettings,
     pub(super) home_places: HomePlaces,
-    /// Earlier targets of links to hidden paths; they stay hidden when the links lead elsewhere.
+    /// Earlier targets of links to hidden paths; they stay hidden when the links get another target.
     pub(super) earlier_targets: EarlierTargets,
-    /// Specs of earlier commands.
+    /// Cache of the specs of earlier commands.
     pub(super) recent_specs: RecentSpecs,
-    /// The names by which git reads settings outside of repositories.
+    /// The files from which git reads settings outside of repositories, by the names that it uses.
     pub(super) git_settings: Vec<PathBuf>,
     /// Reasons why configured roots cannot be writable.
     pub objections: Vec<String>,
@@ -111,12 +111,12 @@ pub struct SandboxRequest<'a> {
     /// Whether the call declared that it needs Unix sockets, and may have them.
     pub local_sockets: bool,
     pub workspace: &'a Path,
-    /// Directories beside the Workspace that may be written as well.
+    /// Directories besides the Workspace that may be written.
     pub extra_roots: &'a [PathBuf],
     pub scratch: &'a Path,
 }
 
-/// Variables that name folders which commands need to see; all of them reach a command.
+/// Variables with folders that commands need to see; all of them are passed to commands.
 pub const FOLDER_VARIABLES: &[&str] = &[
     "HOME",
     "PATH",
@@ -132,7 +132,7 @@ pub const FOLDER_VARIABLES: &[&str] = &[
     "SSL_CERT_DIR",
 ];
 
-/// The letter of the supervisor's arguments about package caches.
+/// The letter of supervisor arguments about package caches.
 pub const CACHE_LETTER: &str = "c";
 
 impl Sandbox {
@@ -192,22 +192,22 @@ impl Sandbox {
         system_paths::write_objection(root, self.user_home.as_deref(), &self.state)
     }
 
-    /// The user's home folder, as commands know it.
+    /// The user's home folder in the environment of commands.
     pub fn user_home(&self) -> Option<&Path> {
         self.user_home.as_deref()
     }
 
-    /// Makes the folders that private layers over package caches need, before a command that writes.
+    /// Creates the folders for private layers over package caches, before a command that may write.
     pub fn prepare_caches(&self) {
         self.caches.prepare();
     }
 
-    /// Removes private layers over package caches that are too many or too large.
+    /// Removes private layers over package caches if there are too many or they are too large.
     pub fn prune_caches(&self) {
         self.caches.prune();
     }
 
-    /// Where scratch folders are made.
+    /// The parent folder of scratch folders.
     pub fn temp_folder(&self) -> &Path {
         &self.temp
     }
@@ -222,7 +222,7 @@ impl Sandbox {
         self.settings.local_sockets != SocketRule::Deny
     }
 
-    /// The setting that decides which commands may make Unix sockets.
+    /// The setting that decides which commands may create Unix sockets.
     pub fn socket_rule(&self) -> SocketRule {
         self.settings.local_sockets
     }
@@ -272,7 +272,7 @@ impl Sandbox {
             let roots = basis.writable.clone();
             for root in [request.workspace].into_iter().chain(further) {
                 let state = paths::state_folder(root);
-                // Without a Session the folder is missing; a command must not make it.
+                // Without a Session the folder is missing; a command must not create it.
                 if !names.exists(&state) {
                     basis.must_be_absent.push(state.clone());
                 }
@@ -291,7 +291,7 @@ impl Sandbox {
             }
             basis.add_repository(of_user);
         } else {
-            // Writable folders are seen as well.
+            // Folders that would be writable in another profile are made visible.
             basis.repositories = git::repository_paths(&top, home, &[], names).writable;
         }
         basis.protected.retain(|path| names.exists(path));
@@ -318,7 +318,7 @@ impl Sandbox {
         }
     }
 
-    /// Builds a spec from its basis and the present names of the file system.
+    /// Builds a spec from its basis and the current names of the file system.
     fn build_spec(&self, basis: &SpecBasis, names: &NameCache) -> SandboxSpec {
         let mut writable = basis.writable.clone();
         let mut kept = basis.protected.clone();
@@ -337,7 +337,7 @@ impl Sandbox {
         let is_unseen =
             |path: &Path| is_unseen(&closed, &[&writable, &shown, &viewed, &caches.places], path);
         let mut hidden = self.paths_to_hide(basis, &is_unseen, names);
-        // Without a cover by name, only existing files can be hidden. A command may make the others itself.
+        // Without a cover by name, only existing files can be hidden. A command may create missing ones itself.
         let is_in_reach = |path: &PathBuf| writable.iter().any(|root| path.starts_with(root));
         hidden.retain(|path| {
             names.exists(path)
@@ -375,7 +375,7 @@ impl Sandbox {
     }
 }
 
-/// The folder in which the repository of a root is looked for: the root itself. Only in the worktree of a child
+/// The folder in which the repository of a root is searched: usually the root itself. In the worktree of a child
 /// Workspace it may be a folder above, because the Workspace can be a part of the worktree.
 fn repository_top(root: &Path, child_workspaces: &Path) -> PathBuf {
     let inside =
@@ -407,7 +407,7 @@ fn inode_digest<'p>(paths: impl Iterator<Item = &'p PathBuf>, names: &NameCache)
     digest.finish()
 }
 
-/// Expands `~` in a configured root; `~/.cargo` and `~/.cache` follow their variables.
+/// Expands `~` in a configured root; variables may set another location for `~/.cargo` and `~/.cache`.
 fn expand_root(
     root: &Path,
     home: Option<&Path>,
@@ -430,14 +430,14 @@ pub fn expand_tilde(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
 }
 
 impl SandboxSpec {
-    /// Whether a path lies in a closed home and is not visible there.
+    /// Whether a path is in a closed home and not visible there.
     pub fn is_unseen(&self, path: &Path) -> bool {
         let seen: [&[PathBuf]; 4] =
             [&self.writable, &self.shown, &self.viewed, &self.caches.places];
         is_unseen(&self.closed_homes, &seen, path)
     }
 
-    /// Whether a path is mounted over a replaced folder or a closed home.
+    /// Whether a path is visible by a mount, even in a replaced folder or a closed home.
     pub fn is_mounted(&self, path: &Path) -> bool {
         let seen = self.writable.iter().chain(&self.shown).chain(&self.viewed);
         let mut seen = seen.chain(&self.caches.places);
@@ -453,7 +453,7 @@ impl SandboxSpec {
         }
     }
 
-    /// The spec as arguments of the supervisor: one letter, and the value.
+    /// Encodes the spec as arguments of the supervisor, each a letter and a value.
     pub fn arguments(&self) -> Vec<OsString> {
         let word = |letter: &str, word: &str| OsString::from(format!("{letter}{word}"));
         let path = |letter: &str, path: &Path| {
@@ -489,13 +489,13 @@ impl SandboxSpec {
         arguments
     }
 
-    /// Arguments that follow those of a spec: the facts that only the process that made the mounts knows.
+    /// Arguments that follow those of a spec: facts that only the process that built the mounts knows.
     pub fn view_arguments(views: &FolderViews) -> Vec<OsString> {
         let sockets = views.are_incomplete().then(|| "ureachable".into());
         sockets.into_iter().chain([views.caches().access_argument(CACHE_LETTER)]).collect()
     }
 
-    /// Reads the arguments back; without any, the command is not confined.
+    /// Parses the arguments; `None` without arguments, which means that the command is not confined.
     pub fn from_arguments(arguments: impl Iterator<Item = OsString>) -> io::Result<Option<Self>> {
         let mut arguments = arguments.peekable();
         if arguments.peek().is_none() {

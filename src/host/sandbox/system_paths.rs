@@ -1,8 +1,8 @@
-//! System credentials that no command may read, and folders that no setting makes writable.
+//! System paths: credentials that no command may read, and folders that no setting makes writable.
 
 use std::path::{Path, PathBuf};
 
-/// Credentials of the system; most of them only root could read anyway.
+/// Credentials of the system; most of them are readable only for root anyway.
 const SYSTEM_CREDENTIALS: &[&str] = &[
     "/etc/shadow",
     "/etc/shadow-",
@@ -63,7 +63,7 @@ const SYSTEM_CREDENTIALS: &[&str] = &[
     "/var/lib/tailscale",
 ];
 
-/// Folders that programs are started or configured from; no setting makes them writable.
+/// Files and folders of the home from which programs are started or configured; no setting makes them writable.
 const NEVER_WRITABLE_IN_HOME: &[&str] = &[
     "bin",
     ".bin",
@@ -84,12 +84,12 @@ const NEVER_WRITABLE_IN_HOME: &[&str] = &[
 const NEVER_WRITABLE_IN_SYSTEM: &[&str] =
     &["/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr"];
 
-/// The places of system credentials.
+/// The paths of system credentials.
 pub fn system_credentials() -> impl Iterator<Item = PathBuf> {
     SYSTEM_CREDENTIALS.iter().map(PathBuf::from)
 }
 
-/// Whether a path is a place of system credentials, lies in one, or is a folder above one.
+/// Whether a path is a system credential, is in a folder of them, or is a folder above one.
 pub fn overlaps_system_credentials(path: &Path) -> bool {
     SYSTEM_CREDENTIALS.iter().any(|own| path.starts_with(own) || Path::new(own).starts_with(path))
 }
@@ -98,11 +98,11 @@ pub fn overlaps_system_credentials(path: &Path) -> bool {
 pub fn write_objection(root: &Path, home: Option<&Path>, state: &Path) -> Option<String> {
     let own = NEVER_WRITABLE_IN_HOME.iter().filter_map(|name| Some(home?.join(name)));
     let of_system = NEVER_WRITABLE_IN_SYSTEM.iter().map(PathBuf::from);
-    // Skipped when it contains the whole home.
+    // Pixir's folder is skipped when it contains the whole home.
     let state =
         Some(state.to_owned()).filter(|state| home.is_none_or(|home| !home.starts_with(state)));
     let mut forbidden = own.chain(of_system).chain(state);
     let overlap = |other: &PathBuf| root.starts_with(other) || other.starts_with(root);
     let found = forbidden.find(overlap)?;
-    Some(format!("{} cannot be writable: it touches {}", root.display(), found.display()))
+    Some(format!("{} cannot be writable: it overlaps {}", root.display(), found.display()))
 }

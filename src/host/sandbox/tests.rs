@@ -146,7 +146,7 @@ fn a_virtual_environment_of_the_path_is_seen_whole() {
         |path: &&PathBuf| path.starts_with(&place.root) && !path.starts_with(place.path("home"));
     let viewed: Vec<&PathBuf> = spec.viewed.iter().filter(is_own).collect();
     let expected = [place.path("tools/bin"), place.path("venv")];
-    // Only where commands see another temp folder.
+    // Paths are viewed only if they are in a replaced temp folder.
     let is_replaced = super::mounts::is_replaced(&place.root);
     assert_eq!(viewed, expected.iter().filter(|_| is_replaced).collect::<Vec<_>>());
 }
@@ -186,7 +186,7 @@ fn a_repository_keeps_its_hooks_and_settings() {
     );
     fs::remove_dir_all(git.join("hooks")).unwrap();
     let bare = repository_paths(&place.path("work"), None, &[], &NameCache::default());
-    assert!(bare.must_be_absent.contains(&git.join("hooks")), "hooks to come are no better");
+    assert!(bare.must_be_absent.contains(&git.join("hooks")), "missing hooks must not be created");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_git_file_is_believed_only_when_what_it_names_points_back() {
         repository_paths(&place.path("work"), None, &[], &NameCache::default()).writable,
         Vec::<PathBuf>::new()
     );
-    // A repository that names the folder of another one, or a plain folder, gets nothing.
+    // A repository that names the folder of another one, or a plain folder, makes nothing writable.
     for victim in [main, place.path("home"), place.path("missing")] {
         dot_git(&victim);
         assert_eq!(
@@ -219,7 +219,7 @@ fn a_git_file_is_believed_only_when_what_it_names_points_back() {
             Vec::<PathBuf>::new()
         );
     }
-    // A submodule points back by its own setting.
+    // A submodule points back by its `core.worktree`.
     place.write("main/.git/modules/part/HEAD", "");
     place.write("main/.git/modules/part/config", "[core]\n\tworktree = ../../../../work\n");
     let module = place.path("main/.git/modules/part");
@@ -394,10 +394,10 @@ fn where_links_to_credentials_led_stays_hidden() {
     for name in ["home/.netrc", "home/data/link", "home/data/1/netrc"] {
         assert!(first.hidden.contains(&place.path(name)), "{name}: {:?}", first.hidden);
     }
-    assert!(!first.hidden.contains(&place.path("home/data/now")), "other things lie behind it");
+    assert!(!first.hidden.contains(&place.path("home/data/now")), "other paths use it");
     assert_eq!(watch.revealed(), Vec::<PathBuf>::new());
     fs::remove_file(place.path("home/data/now")).unwrap();
-    assert_eq!(watch.revealed(), Vec::<PathBuf>::new(), "it leads nowhere");
+    assert_eq!(watch.revealed(), Vec::<PathBuf>::new(), "it has no target");
     symlink("2", place.path("home/data/now")).unwrap();
     assert_eq!(watch.revealed(), [place.path("home/data/2/netrc")]);
     let second = spec();

@@ -15,19 +15,19 @@ use crate::base::paths;
 use crate::base::paths::Home;
 use crate::settings::config;
 
-/// Paths in the user's home folder, by settings and environment.
+/// Visible and hidden paths in the user's home folder, by settings and environment.
 #[derive(Debug, Clone, Default)]
 pub struct HomePlaces {
     /// Paths that commands see by default.
     listed: Vec<PathBuf>,
     /// Places of credentials, without those in `sandbox.read`.
     credentials: Arc<[PathBuf]>,
-    /// `sandbox.read`.
+    /// The paths of the setting `sandbox.read`.
     read: Vec<PathBuf>,
 }
 
 impl HomePlaces {
-    /// Computes the paths once; `folder` gives the folder that a variable names.
+    /// Computes the paths once; `folder` returns the folder in a variable.
     pub fn new(
         settings: &config::SandboxSettings,
         home: Option<&Path>,
@@ -50,7 +50,7 @@ impl HomePlaces {
     }
 }
 
-/// Whether a path lies in a closed folder, outside its visible parts.
+/// Whether a path is in a closed folder, outside its visible parts.
 pub fn is_unseen(closed: &[PathBuf], seen: &[&[PathBuf]], path: &Path) -> bool {
     let around = closed.iter().filter(|closed| path.starts_with(closed));
     let Some(innermost) = around.max_by_key(|closed| closed.components().count()) else {
@@ -83,15 +83,15 @@ impl Sandbox {
         )
     }
 
-    /// The paths that the environment names, without those through a link that a command could make: it would
-    /// lead where the command likes.
+    /// The paths that the environment names, without those through a link that a command could create, because
+    /// the command could choose its target.
     fn trusted_named_paths(&self, basis: &SpecBasis, names: &NameCache) -> Vec<PathBuf> {
         let is_trusted = |path: &&PathBuf| !names.has_link_in(path, &basis.reach);
         self.named_paths.iter().filter(is_trusted).cloned().collect()
     }
 
-    /// The read-only paths that are seen as they are, and the folders that programs need where the command
-    /// sees a replaced folder.
+    /// The folders that programs need in replaced folders, and the read-only paths that are visible without a
+    /// view. Returns the latter first.
     pub(super) fn visible_paths(
         &self,
         basis: &SpecBasis,
@@ -99,7 +99,7 @@ impl Sandbox {
     ) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_folder = |path: &PathBuf| matches!(names.entry(path), NameEntry::Folder { .. });
         let trusted = self.trusted_named_paths(basis, names);
-        // Neither a socket nor a device is shown because the environment names it.
+        // A socket or device is not shown, even if the environment names it.
         let is_plain = |path: &PathBuf| path.is_dir() || path.is_file();
         let ends = trusted.iter().filter_map(|path| names.canonical(path)).filter(is_plain);
         let (mut viewed, mut shown): (Vec<_>, Vec<_>) = ends
@@ -123,7 +123,7 @@ impl Sandbox {
             shown.push(basis.repository_top.clone());
         }
         if basis.network == Network::Open {
-            // Often a link into /run.
+            // `/etc/resolv.conf` is often a link into `/run`.
             let resolver = names.canonical(Path::new("/etc/resolv.conf"));
             shown.extend(resolver.filter(|path| mounts::is_replaced(path)));
         }
@@ -131,13 +131,13 @@ impl Sandbox {
             list.sort();
             list.dedup();
         }
-        // A path in a visible folder is seen with it.
+        // A path in a visible folder is visible with that folder.
         viewed.dedup_by(|later, earlier| later.starts_with(earlier));
         (shown, viewed)
     }
 
-    /// The paths to hide in Pixir's folder when it contains the Workspace or lies in it: the tokens, and for
-    /// a child Workspace everything but the folder of child Workspaces.
+    /// The paths to hide in Pixir's folder when it contains the Workspace or is in it: the tokens, and for a
+    /// child Workspace all entries except the folder of child Workspaces.
     fn hidden_state_paths(&self, workspace: &Path) -> Vec<PathBuf> {
         let home = Home::new(&self.state);
         let mut hidden = vec![home.auth()];
@@ -149,10 +149,10 @@ impl Sandbox {
         hidden
     }
 
-    /// The hidden names beside credentials: those of the settings, and Pixir's own folder.
+    /// The hidden names other than credentials: those of the settings, and Pixir's own folder.
     pub(super) fn hidden_names(&self, workspace: &Path) -> Vec<PathBuf> {
         let home = self.user_home.as_deref();
-        // The whole folder where it holds only Pixir's files: the tokens may be written later.
+        // The whole folder is hidden if it holds only Pixir's files, because the tokens may be written later.
         let is_shared = self.state == paths::state_folder(workspace)
             || workspace.starts_with(&self.state)
             || home.is_some_and(|home| home.starts_with(&self.state));
@@ -162,7 +162,7 @@ impl Sandbox {
         own.into_iter().chain(configured).collect()
     }
 
-    /// Starts to watch, from outside the command's mounts, where the hidden names lead while it runs.
+    /// A watch on the targets of hidden names while a command runs, outside of the command's mounts.
     pub fn hidden_watch(&self, workspace: &Path, spec: &SandboxSpec) -> HiddenWatch {
         let names = HiddenNames {
             always: self.hidden_names(workspace),
@@ -172,7 +172,7 @@ impl Sandbox {
         HiddenWatch::new(names, workspace, spec, self.recent_specs.recorded_names(spec))
     }
 
-    /// The paths that are hidden from a command, to be found in its output.
+    /// The paths that are hidden from a command, for a search in its output.
     pub fn hidden_paths(&self, spec: &SandboxSpec) -> HiddenPaths {
         HiddenPaths::new(spec, self.user_home.as_deref(), Arc::clone(&self.home_places.credentials))
     }
@@ -190,7 +190,7 @@ impl Sandbox {
         let credentials: Vec<PathBuf> = of_home.collect();
         let of_system =
             system_paths::system_credentials().filter(|path| !self.home_places.read.contains(path));
-        // A link that a command can make leads where the command likes.
+        // A command that can create the link can choose its target.
         let is_in_reach = |link: &Path| {
             link.starts_with(workspace) || writable.iter().any(|root| link.starts_with(root))
         };
@@ -202,17 +202,17 @@ impl Sandbox {
         let places = places.flat_map(|name| hidden_places(&name, names));
         let seen = places.chain(earlier).filter(|place| !is_unseen(place));
         let always = always.iter().flat_map(|name| hidden_places(name, names));
-        // A Workspace inside such a folder was named by the user.
+        // A folder that contains the Workspace is not hidden, because the user chose the Workspace.
         let is_meant = |path: &PathBuf| !workspace.starts_with(path);
         let mut hidden: Vec<PathBuf> = always.chain(seen).filter(is_meant).collect();
         hidden.sort();
-        // A path in a hidden folder is hidden with it.
+        // A path in a hidden folder is hidden with that folder.
         hidden.dedup_by(|later, earlier| later.starts_with(earlier));
         hidden
     }
 }
 
-/// The whole virtual environment of a Python `bin` folder: its programs need the files beside them.
+/// The whole virtual environment of a Python `bin` folder, because its programs need the other folders.
 fn whole_virtual_environment(path: PathBuf, names: &NameCache) -> PathBuf {
     let has_settings = |around: &&Path| names.canonical(&around.join("pyvenv.cfg")).is_some();
     let around = path.parent().filter(has_settings).map(Path::to_owned);

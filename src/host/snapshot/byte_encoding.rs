@@ -19,7 +19,7 @@ pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// Appends a signed number in zigzag form: those near zero are short.
+/// Appends a signed number in zigzag form, in which numbers near zero are short.
 pub fn put_signed(out: &mut Vec<u8>, number: i64) {
     put_number(out, ((number << 1) ^ (number >> 63)).cast_unsigned());
 }
@@ -51,7 +51,7 @@ impl<'b> ByteReader<'b> {
         Self { left: bytes }
     }
 
-    /// Whether everything was read.
+    /// Whether all bytes were read.
     pub fn is_at_end(&self) -> bool {
         self.left.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Reads the content, state and fingerprint of files in a Workspace.
+//! File content, state and fingerprint: reading them from a Workspace.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use crate::host::workspace::{OpenKind, Workspace};
 
 /// The bits of a file mode that are compared and restored.
 const MODE: u32 = 0o7777;
-/// How many bytes one system call reads at most.
+/// The maximum number of bytes that one system call reads.
 const READ_AT_ONCE: usize = 64 << 20;
 
 /// Reads a regular file; `None` when it is larger than the limit.
@@ -31,8 +31,8 @@ pub fn read_content(
     Ok((bytes.len() as u64 <= limit).then_some((bytes, before)))
 }
 
-/// Reads a file up to a limit. One system call suffices when the file has the expected size: it asks for
-/// one byte more, so that the end is seen.
+/// Reads a file up to a limit. One system call suffices when the file has the expected size: it requests
+/// one byte more, which detects the end.
 fn read_up_to(mut file: File, size: u64, limit: u64) -> io::Result<Vec<u8>> {
     let asked = usize::try_from(size.saturating_add(1).min(limit)).unwrap_or(usize::MAX);
     let mut bytes = vec![0; asked.min(READ_AT_ONCE)];
@@ -48,7 +48,7 @@ fn read_up_to(mut file: File, size: u64, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The present state of a path; the content of a file is hashed, and kept when there is a store.
+/// The current state of a path; the content of a file is hashed, and stored if there is a store.
 pub fn read_state(
     workspace: &Workspace,
     path: &Path,
@@ -62,7 +62,7 @@ pub fn read_state(
             };
             Ok(Some(FileState::File { sha256, mode: look.mode }))
         }
-        // It may be a link, which is not opened, or have a link above it.
+        // The path may be a link, which is not opened, or have a link above it.
         Err(refused @ (Errno::LOOP | Errno::ACCESS)) => match workspace.stat_no_follow(path) {
             Ok(seen) => match seen.link {
                 Some(target) => Ok(Some(FileState::Link { target: RawPath(target) })),

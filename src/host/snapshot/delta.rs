@@ -1,4 +1,4 @@
-//! The difference between two Manifests, small enough for a line of a Record.
+//! Manifest delta: the difference between two Manifests, small enough for a line of a Record.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub struct ManifestDelta {
     /// Files that changed and are too large to be kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_kept: Vec<RawPath>,
-    /// Files that existed before but were not covered: ignored, unreadable or outside of the Workspace.
+    /// Files that existed before but were not in surveys: ignored, unreadable or outside of the Workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub appeared: Vec<AppearedFile>,
 }
@@ -110,7 +110,7 @@ impl ManifestDelta {
         self
     }
 
-    /// Splits these files off into another delta.
+    /// Moves files that match `is_other` to another delta.
     pub fn split_off(&mut self, is_other: impl Fn(&FileChange) -> bool) -> Self {
         let files = std::mem::take(&mut self.files);
         let (other, own) = files.into_iter().partition(is_other);
@@ -148,7 +148,7 @@ impl ManifestDelta {
             }
         }
         for RawPath(path) in &self.not_kept {
-            // Its entry would be compared with an unknown state.
+            // An old entry of the path would be compared with an unknown state.
             manifest.entries.remove(path);
             manifest.too_large.insert(path.clone(), fingerprint);
         }

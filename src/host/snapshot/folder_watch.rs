@@ -1,10 +1,10 @@
-//! Watches the folders of a survey with inotify: while the kernel reports no change, the survey holds and
-//! need not be repeated.
+//! Folder watch: watches the folders of a survey with inotify. While the kernel reports no change, the survey
+//! is current and need not be repeated.
 //!
-//! The kernel queues an event before the system call that changes something returns. It does not report
+//! The kernel queues an event before the system call that makes a change returns. It does not report
 //! writes through a hard link in another folder or writes by another machine, and reports a write to mapped
 //! memory only when the file is closed. So a watch covers only folders on one local file system whose files
-//! have one hard link each, and the survey at the end of a Turn does not rely on it. Ignore rules also
+//! have one hard link each, and the survey at the end of a Turn does not use it. Ignore rules also
 //! depend on files outside of the survey and on mounts: those are compared.
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,9 +25,9 @@ use crate::base::files::{MountWatch, is_on_local_file_system};
 use crate::host::walk::rules_outside;
 use crate::host::workspace::{OpenKind, Workspace};
 
-/// The most watches of one process; a user has 128 by default, for all programs together.
+/// The maximum number of watches of one process; a user has 128 by default, for all programs together.
 const MOST_WATCHES: usize = 8;
-/// The most folders of one watch; each takes about a kilobyte of kernel memory.
+/// The maximum number of folders of one watch; each takes about a kilobyte of kernel memory.
 const MOST_FOLDERS: usize = 20_000;
 
 const CHANGES: WatchFlags = WatchFlags::CREATE
@@ -65,12 +65,12 @@ struct WatchedFolders {
     folders: HashMap<i32, PathBuf>,
     /// Files with ignore rules outside of the watched folders, with their stamps.
     rules: Vec<(PathBuf, Option<RuleFileStamp>)>,
-    /// Changes reported before the last survey, and since it began.
+    /// Changes reported before the last survey.
     before: ReportedChanges,
     since: ReportedChanges,
 }
 
-/// Reported changes.
+/// The paths of reported changes.
 #[derive(Debug, Default)]
 struct ReportedChanges {
     paths: BTreeSet<PathBuf>,
@@ -84,7 +84,7 @@ impl ReportedChanges {
     }
 }
 
-/// The stamp of a file with ignore rules: inode, and unless it is a folder, size and time of change.
+/// The stamp of a file with ignore rules: inode, and unless the path is a folder, size and change time.
 type RuleFileStamp = (u64, i64, i64, u64);
 
 fn stamp_rule_file(path: &Path) -> Option<RuleFileStamp> {
@@ -95,7 +95,7 @@ fn stamp_rule_file(path: &Path) -> Option<RuleFileStamp> {
     Some((found.st_ino, found.st_size, found.st_ctime, found.st_ctime_nsec))
 }
 
-/// A permit for one of the process's watches.
+/// The right to one of the process's watches; released on drop.
 #[derive(Debug)]
 struct WatchPermit;
 
@@ -131,7 +131,7 @@ impl FolderWatch {
         })
     }
 
-    /// Starts watching for a survey of the whole Workspace; changes reported so far are covered by it.
+    /// Starts to watch before a survey of the whole Workspace, which includes all changes reported so far.
     pub fn begin_survey(&self, workspace: &Workspace) {
         self.mounts.take_change();
         self.take_events();
@@ -195,7 +195,7 @@ impl FolderWatch {
         self.is_current.store(false, Ordering::Relaxed);
     }
 
-    /// Whether no change was seen since the last survey began.
+    /// Whether no change was reported since the last survey began.
     pub fn is_quiet(&self) -> bool {
         if self.is_current.load(Ordering::Relaxed)
             && (self.take_events() || self.mounts.take_change() || self.have_rules_changed())
@@ -218,7 +218,7 @@ impl FolderWatch {
         self.lock_watched().rules.iter().any(|(path, was)| stamp_rule_file(path) != *was)
     }
 
-    /// Reads all events; true when there were any, or the queue overflowed.
+    /// Reads all events; true when there were events, or the queue overflowed.
     fn take_events(&self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
@@ -354,7 +354,7 @@ mod tests {
         survey(&Workspace::open(&inner).unwrap(), &watch);
         assert!(!watch.was_reported(Path::new("b/file")));
         fs::rename(inner.join("b"), inner.join("c")).unwrap();
-        assert!(watch.was_reported(Path::new("c/file")), "a folder has another place");
+        assert!(watch.was_reported(Path::new("c/file")), "a folder was moved");
     }
 
     #[test]

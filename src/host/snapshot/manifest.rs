@@ -1,4 +1,4 @@
-//! A Manifest: the files, links and folders that one survey of a Workspace found.
+//! Manifest: the files, links and folders that one survey of a Workspace found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead};
@@ -16,7 +16,7 @@ pub struct Manifest {
     pub folders: BTreeMap<PathBuf, u32>,
     /// Files that are too large to be kept, with their fingerprints.
     pub too_large: BTreeMap<PathBuf, FileFingerprint>,
-    /// Paths that could not be read, with the reason. Not written to the store: the next survey may
+    /// Paths that could not be read, with the reason. They are not stored, because the next survey may
     /// succeed.
     pub unreadable: BTreeMap<PathBuf, String>,
 }
@@ -28,7 +28,7 @@ pub struct ManifestEntry {
     pub fingerprint: FileFingerprint,
 }
 
-/// The fingerprint of a file: while it is the same, so is the content.
+/// The fingerprint of a file, which changes with the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFingerprint {
     pub size: u64,
@@ -70,7 +70,7 @@ impl Manifest {
         paths.iter().filter(is_other).map(|path| (*path).clone()).collect()
     }
 
-    /// Stores the Manifest; the result is the hash and the length of its file.
+    /// Stores the Manifest; returns the hash and the length of its file.
     pub fn save(&self, store: &ContentStore) -> io::Result<(ContentHash, u64)> {
         let bytes = manifest_file::encode(self, store)?;
         Ok((store.put(&bytes)?, bytes.len() as u64))
@@ -85,7 +85,7 @@ impl Manifest {
         Self::read_json(bytes.as_slice())
     }
 
-    /// Reads a Manifest of an earlier version, a line of JSON for each path.
+    /// Reads a Manifest of an earlier version, with a line of JSON for each path.
     fn read_json(input: impl BufRead) -> io::Result<Self> {
         let mut manifest = Self::default();
         for line in input.split(b'\n') {

@@ -1,10 +1,10 @@
-//! The binary file format of a Manifest: a short row for each path, and the hashes that no segment of the
+//! Binary file format of a Manifest: a short row for each path, and the hashes that no segment of the
 //! store has.
 //!
-//! Paths are sorted and omit the prefix shared with the path before, times and inodes are differences to
-//! those of the path before, and a hash that is in the table of a segment is a row number. So the Manifest
-//! of 100,000 files takes about one megabyte. Earlier versions wrote a line of JSON for each path; those
-//! are still read.
+//! Paths are sorted and omit the prefix shared with the previous path, times and inodes are differences to
+//! those of the previous path, and a hash that is in the table of a segment is a row number. So the Manifest
+//! of 100,000 files takes about one megabyte. Earlier versions wrote a line of JSON for each path; such
+//! Manifests are still read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -20,9 +20,9 @@ use super::manifest::{FileFingerprint, ManifestEntry};
 use super::store::OpenSegment;
 use super::{ContentHash, ContentStore, FileState, Manifest, RawPath};
 
-/// The first bytes of a Manifest in this form.
+/// The first bytes of a Manifest in this format.
 pub const MAGIC: &[u8] = b"pixir-manifest 2\n";
-/// The largest Manifest that is read, unpacked.
+/// The maximum size of a decompressed Manifest, in bytes.
 const LARGEST: u64 = 4 << 30;
 
 const FILE: u8 = 0;
@@ -34,7 +34,7 @@ const NOT_KEPT: u8 = 4;
 /// Encodes a Manifest for this store.
 pub fn encode(manifest: &Manifest, store: &ContentStore) -> io::Result<Vec<u8>> {
     let mut segments = store.segments()?;
-    // The largest first, because it has most of the hashes.
+    // The largest segment comes first, because it has most of the hashes.
     segments.sort_by_key(|segment| std::cmp::Reverse(segment.table().hashes.len()));
     let mut writer = ManifestWriter { segments, ..ManifestWriter::default() };
     for (path, entry) in &manifest.entries {
@@ -76,7 +76,7 @@ pub fn decode(bytes: &[u8], store: &ContentStore) -> io::Result<Manifest> {
         .read_manifest()
 }
 
-/// The hashes of all contents that a Manifest names.
+/// The hashes of all file contents in a Manifest.
 pub fn content_hashes(bytes: &[u8], store: &ContentStore) -> io::Result<Vec<ContentHash>> {
     let entries = decode(bytes, store)?.entries;
     let hashes = entries.into_values().filter_map(|entry| match entry.state {
@@ -86,7 +86,7 @@ pub fn content_hashes(bytes: &[u8], store: &ContentStore) -> io::Result<Vec<Cont
     Ok(hashes.collect())
 }
 
-/// The fingerprint that the first row is a difference to.
+/// The fingerprint from which differences of the first row are computed.
 const ZERO_FINGERPRINT: FileFingerprint =
     FileFingerprint { size: 0, mode: 0, inode: 0, modified: 0, changed: 0 };
 
@@ -141,7 +141,7 @@ impl ManifestWriter {
         self.put_fingerprint(look);
     }
 
-    /// Writes the part of a path that differs from the one before, and the kind of the entry.
+    /// Writes the part of a path that differs from the previous path, and the kind of the entry.
     fn put_path(&mut self, path: &Path, kind: u8) {
         let path = path.as_os_str().as_bytes();
         let pairs = self.path.iter().zip(path);
@@ -170,7 +170,7 @@ impl ManifestWriter {
     }
 }
 
-/// Nanoseconds as they are written; an invalid time has the smallest value, as in memory.
+/// Encodes a time in nanoseconds; an invalid time has the smallest value, as in memory.
 fn encode_time(nanoseconds: i128) -> i64 {
     i64::try_from(nanoseconds).unwrap_or(i64::MIN)
 }

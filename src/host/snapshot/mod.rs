@@ -1,9 +1,9 @@
 //! Snapshots of the files of a Workspace, so that a Turn can be undone.
 //!
-//! Contents are stored by hash in the `snapshots` folder of the Workspace's state, shared by all Sessions.
-//! Each Turn has a Record beside the Log: the state of each file before and after a file tool wrote it, a
-//! Manifest of everything before the first command, and the changes seen by the surveys around each
-//! command. None of it is needed to read a Log; without it less can be undone, and the user is told so.
+//! Contents are stored by hash in the `snapshots` folder of the state folder, shared by all Sessions. Each
+//! Turn has a Record in a folder next to the Log: the state of each file before and after a file tool wrote
+//! it, a Manifest of the Workspace before the first command, and the changes that surveys found around each
+//! command. Logs can be read without Records; less can be undone then, which is reported to the user.
 
 mod byte_encoding;
 mod content;
@@ -33,8 +33,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use content::read_state;
 pub use delta::{FileChange, FolderChange, ManifestDelta};
-pub use manifest::Manifest;
+pub use manifest::{Manifest, ManifestEntry};
 pub use other_sessions::{OtherSessions, UnreadRecords};
+pub use parallel::parallel_map;
 pub use record::{TurnRecord, load_last_manifest};
 pub use restore::{
     CurrentFiles, RestoreOutcome, find_nonempty_folders, find_obstacles, missing_contents, restore,

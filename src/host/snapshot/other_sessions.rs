@@ -1,9 +1,9 @@
-//! Changes that other Sessions made to the same files, read from their Turn Records.
+//! Changes of other Sessions to the same files, read from their Turn Records.
 //!
-//! A Record may be forged: in a Workspace inside this one by a command of this Session, in a folder around
-//! it by anything. So a Record counts only for the Session and the Workspace in whose state it lies, a file
-//! that a command of this Workspace could have written proves nothing, and the amount that is read is
-//! bounded.
+//! A Record may be forged: in a Workspace inside this one by a command of this Session, in a folder above
+//! this one by any program. So a Record counts only for the Session and the Workspace in whose state folder
+//! it is, a Record that a command of this Workspace could have written proves nothing, and the amount that
+//! is read is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -21,21 +21,21 @@ use crate::base::files::StateEntry;
 use crate::base::id::SessionId;
 use crate::record::state_dir::{SessionFolder, StateRoot};
 
-/// By how much the timestamp of a file may lag behind the clock.
+/// The maximum lag of a file's timestamp behind the clock.
 const CLOCK_TICK: Duration = Duration::from_secs(1);
-/// The largest Record of another Session that is read.
+/// The maximum size of a Record of another Session, in bytes.
 const MAX_RECORD_BYTES: u64 = 16 << 20;
-/// The longest line of a Record that is read; longer ones are skipped.
+/// The maximum length of a line of a Record in bytes; longer lines are skipped.
 const MAX_LINE_BYTES: u64 = 4 << 20;
-/// How many bytes of Records are read in all.
+/// The maximum total size of the Records that are read, in bytes.
 const MAX_TOTAL_BYTES: u64 = 32 << 20;
-/// How many Records of other Sessions are read.
+/// The maximum number of Records of other Sessions that are read.
 const MAX_RECORDS: usize = 1_000;
 
 /// The changes of other Sessions, which a rewind of this Session must not revert.
 #[derive(Debug, Default)]
 pub struct OtherSessions {
-    /// Writes of their file tools, the only changes that are certainly theirs.
+    /// Writes by file tools of other Sessions, the only changes that are certainly theirs.
     claims: BTreeMap<PathBuf, Vec<WriteClaim>>,
     /// Changes during a command of this Session that may also come from a command of another Session, from
     /// a Session without proof, or from another program.
@@ -47,7 +47,7 @@ pub struct OtherSessions {
 #[derive(Debug, Default, Clone)]
 pub struct UnreadRecords {
     pub count: usize,
-    /// The first of them.
+    /// The path of the first unread Record.
     pub path: PathBuf,
 }
 
@@ -61,7 +61,7 @@ struct WriteClaim {
     span: TimeSpan,
 }
 
-/// The rewound Session: its Workspace, when its commands ran, and what changed meanwhile.
+/// The rewound Session: its Workspace, the times of its commands, and the paths that changed meanwhile.
 struct RewoundSession<'r> {
     root: &'r StateRoot,
     workspace: &'r Path,
@@ -80,7 +80,7 @@ struct OtherRecord {
 
 impl OtherSessions {
     /// Reads the changes that other Sessions in these state folders made since the first survey of these
-    /// Records, in the same Workspace, one inside it or one around it. Unreadable Records are ignored.
+    /// Records, in the same Workspace, one inside it or one that contains it. Unreadable Records are ignored.
     pub fn read(
         session_folder: &SessionFolder,
         roots: &[StateRoot],
@@ -110,7 +110,7 @@ impl OtherSessions {
                 found.extend(records_since(&folder, since, own.is_proof(folder.root())));
             }
         }
-        // Records that are proof come first, and the newest of them.
+        // Records that are proof come first, then the newest.
         found.sort_by_key(|record| std::cmp::Reverse((record.is_proof, record.written)));
         others.read_all(found, &own, &began);
         others
@@ -195,8 +195,8 @@ impl OtherSessions {
 }
 
 impl RewoundSession<'_> {
-    /// Whether Records in a state folder are proof: no command of this Workspace can have written them.
-    /// Commands cannot write the Workspace's own `.pixir`, but they can write that of a folder inside.
+    /// Whether Records in a state folder are proof, because no command of this Workspace can have written them.
+    /// Commands cannot write to the Workspace's own `.pixir`, but they can write to that of a folder inside.
     fn is_proof(&self, root: &StateRoot) -> bool {
         root == self.root
             || root.workspace() == self.workspace
@@ -221,7 +221,7 @@ impl RecordLines {
     fn open(record: &OtherRecord) -> Option<Self> {
         let folder = record.folder.join(RECORDS_FOLDER).open().ok()??;
         let file = folder.open_file(record_file_name(record.turn)).ok()??;
-        // It may have grown since its size was read.
+        // The file may have grown since its size was read.
         Some(Self { file: BufReader::new(file.take(MAX_RECORD_BYTES)), is_whole: true })
     }
 }
@@ -250,7 +250,7 @@ struct RecordReader<'a> {
     session: &'a SessionId,
     workspace: &'a Path,
     is_proof: bool,
-    /// Writes without an end: their start, and the folders they made.
+    /// Writes without an end: their start time, and the folders they created.
     open: BTreeMap<PathBuf, (u64, Vec<RawPath>)>,
     /// The start of the running command.
     running: Option<u64>,
@@ -285,8 +285,8 @@ impl RecordReader<'_> {
         }
     }
 
-    /// Ends the Record: a Turn that was cut off or still runs may have finished its open writes at any time
-    /// since.
+    /// Ends the Record: a Turn that was cut off or still runs may have finished its open writes at any later
+    /// time.
     fn finish(mut self) {
         for (path, (started, made)) in std::mem::take(&mut self.open) {
             self.add_write(&RawPath(path), &made, (started, u64::MAX));
@@ -336,12 +336,12 @@ fn command_spans(record: &TurnRecord) -> Vec<TimeSpan> {
         spans.extend(running.map(|since| (since, *ended)));
         running = is_running.then_some(*started);
     }
-    // The Turn was cut off.
+    // The last command has no end if the Turn was cut off.
     spans.extend(running.map(|since| (since, u64::MAX)));
     spans
 }
 
-/// Translates a path of one Workspace to another; `None` when it is outside of that.
+/// Translates a path of one Workspace to another; `None` when it is outside of the other one.
 fn translate_path(path: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
     if from == to {
         return Some(path.to_owned());
@@ -349,8 +349,8 @@ fn translate_path(path: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
     from.join(path).strip_prefix(to).ok().map(Path::to_owned)
 }
 
-/// The paths that changed during commands of these Turns or were written by their file tools: only these
-/// can belong to another Session instead.
+/// The paths that changed during commands of these Turns or were written by their file tools: only changes of
+/// these paths may have been made by another Session instead.
 fn changed_paths(records: &[TurnRecord], store: &ContentStore) -> BTreeSet<PathBuf> {
     let mut paths = BTreeSet::new();
     for record in records {
@@ -369,7 +369,7 @@ fn changed_paths(records: &[TurnRecord], store: &ContentStore) -> BTreeSet<PathB
     paths
 }
 
-/// The changes between a survey with a full Manifest and the survey before.
+/// The changes between a survey with a full Manifest and the previous survey.
 fn full_delta(
     record: &TurnRecord,
     place: usize,

@@ -1,4 +1,4 @@
-//! A parallel map over a slice, on as many threads as the machine runs at once.
+//! Parallel map over a slice, with the available parallelism.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! The Record of a Turn: states of files before and after its changes, as lines in a file beside the Log.
+//! Record of a Turn: states of files before and after its changes, as lines in a file of the Session folder.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,9 +13,9 @@ use crate::base::files::WriteDurability;
 use crate::host::workspace::Workspace;
 use crate::record::state_dir::SessionFolder;
 
-/// The folder of Records beside a Log.
+/// The folder of Records in a Session folder.
 pub(super) const RECORDS_FOLDER: &str = "snapshots";
-/// The largest Record that is read.
+/// The maximum size of a Record, in bytes.
 const LARGEST: u64 = 256 << 20;
 
 /// The Record of one Turn.
@@ -27,7 +27,7 @@ pub struct TurnRecord {
 }
 
 impl TurnRecord {
-    /// Reads the Record of a Turn; a Turn without changes has none. A line truncated by a crash ends it.
+    /// Reads the Record of a Turn, which is empty for a Turn without changes. A line truncated by a crash ends it.
     pub fn read(session_folder: &SessionFolder, turn: u64) -> io::Result<Self> {
         let folder = session_folder.join(RECORDS_FOLDER).open()?;
         let text = folder.map(|folder| folder.read(record_file_name(turn), LARGEST)).transpose()?;
@@ -42,7 +42,7 @@ impl TurnRecord {
         session_folder.join(RECORDS_FOLDER).path().join(record_file_name(turn))
     }
 
-    /// Why changes of commands are not covered, if so.
+    /// The reason why changes of commands are not covered, if they are not.
     pub fn survey_failure(&self) -> Option<&str> {
         self.lines.iter().find_map(|line| match line {
             RecordLine::NotSurveyed { reason, .. } => Some(reason.as_str()),
@@ -64,7 +64,7 @@ impl TurnRecord {
         touched.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// A path that leads out of the Workspace: only a forged Record has one.
+    /// A path in the Record that is outside of the Workspace; only a forged Record has one.
     pub fn path_outside_workspace(&self) -> Option<&Path> {
         let is_outside =
             |path: &&Path| !path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -114,8 +114,8 @@ impl TurnRecord {
         last.unwrap_or(false)
     }
 
-    /// Reopens a Turn for commands that belong to it but run after its end. Until it is closed again, it
-    /// counts as cut off.
+    /// Reopens the Record of a Turn for commands that belong to the Turn but run after its end. Until the
+    /// Record is closed again, the Turn counts as cut off.
     pub fn reopen(
         session_folder: &SessionFolder,
         turn: u64,
@@ -131,8 +131,7 @@ impl TurnRecord {
         Ok(record)
     }
 
-    /// Adds the missing end of a Turn that was cut off, with a last survey, so that an undo of it can be
-    /// redone.
+    /// Adds the missing end of a Turn that was cut off, with a last survey, so that its undo can be redone.
     pub fn close(&mut self, session_folder: &SessionFolder, survey: &Survey<'_>) -> io::Result<()> {
         if self.lines.contains(&RecordLine::Ended) {
             return Ok(());
@@ -163,7 +162,7 @@ impl TurnRecord {
         self.write(session_folder)
     }
 
-    /// Rewrites the file: a crash may have left half a line, and lines after one are not read.
+    /// Rewrites the file: a crash may have left a truncated line, and lines after such a line are not read.
     fn write(&self, session_folder: &SessionFolder) -> io::Result<()> {
         let mut text = Vec::new();
         for line in &self.lines {
@@ -214,7 +213,8 @@ fn command_survey_line(
     })
 }
 
-/// Surveys the Workspace and returns the line; a failed survey must not be taken for no changes.
+/// Surveys the Workspace and returns the line; a failed survey gets its own line, so that it is not read as a
+/// survey without changes.
 fn survey_line(
     when: SurveyPosition,
     survey: &Survey<'_>,
@@ -240,7 +240,7 @@ pub(super) fn save_as_last(
     Ok((hash, length))
 }
 
-/// The Manifest of the last survey of this Workspace by any Session; a cache.
+/// The cached Manifest of the last survey of this Workspace by any Session.
 pub fn load_last_manifest(store: &ContentStore) -> Option<Manifest> {
     Manifest::load(&store.last_manifest_hash()?, store).ok()
 }

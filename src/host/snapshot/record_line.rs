@@ -1,4 +1,4 @@
-//! The lines of a Turn's Record.
+//! Lines of a Turn's Record.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub enum SurveyPosition {
 pub enum SurveyResult {
     /// The hash of a full Manifest in the store.
     All(ContentHash),
-    /// The changes since the survey before.
+    /// The changes since the previous survey.
     Changed(ManifestDelta),
 }
 
@@ -47,14 +47,14 @@ pub enum RecordLine {
         #[serde(default)]
         at: u64,
     },
-    /// A folder that Pixir made, removed or changed the mode of.
+    /// A folder that Pixir created or removed, or whose mode it changed.
     Folder(FolderChange),
     /// A survey before or after a command.
     CommandSurvey {
         seen: SurveyResult,
         /// Whether a command may run between this survey and the next.
         is_running: bool,
-        /// When the survey began and ended, in nanoseconds since the epoch.
+        /// The start and end of the survey, in nanoseconds since the epoch.
         started: u64,
         ended: u64,
     },

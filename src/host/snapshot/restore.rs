@@ -1,4 +1,4 @@
-//! Applies a restore plan to the files of a Workspace, by descriptors below its root.
+//! Restore: applies a plan to the files of a Workspace, by descriptors below its root.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -15,10 +15,10 @@ use super::parallel::parallel_map;
 use super::{ContentStore, FileChange, FileState, RestorePlan, content, survey};
 use crate::host::workspace::{OpenKind, Workspace, writable_file_name};
 
-/// Up to this many files are synced one by one; for more, syncing the whole file system is cheaper.
+/// The maximum number of files that are synced one by one; for more, syncing the whole file system is cheaper.
 const ONE_BY_ONE: usize = 64;
 
-/// How many files one work item has.
+/// The number of files in one work item.
 const PIECE: usize = 64;
 
 /// The outcome of a restore.
@@ -55,7 +55,7 @@ pub fn find_obstacles(plan: &RestorePlan, workspace: &Workspace) -> Vec<PathBuf>
                 found.insert(above.to_owned());
             }
         }
-        // Where the plan saw a file, there is no folder.
+        // A path at which the plan found a file is not a folder.
         if change.from.is_none()
             && is_folder(workspace, &change.path) == Some(true)
             && !is_fully_removed(&change.path, &gone, workspace)
@@ -119,7 +119,7 @@ pub fn restore(plan: &RestorePlan, workspace: &Workspace, store: &ContentStore) 
     let there = |path: &Path| Ok(open_parent_folder(workspace, path)?.0);
     restored.restore_each(&gone, there, |folder, name, _| remove_file(folder, name));
     for folder in &plan.remove_folders {
-        // Removal fails for a folder that is not empty, so foreign files stay.
+        // Removal fails for a folder that is not empty, so files of other programs stay.
         remove_folder(workspace, folder).ok();
     }
     for (folder, mode) in &plan.make_folders {
@@ -149,8 +149,8 @@ pub fn restore(plan: &RestorePlan, workspace: &Workspace, store: &ContentStore) 
 }
 
 impl RestoreOutcome {
-    /// Applies `work` to every file, in parallel, through a descriptor of its folder. A descriptor is used
-    /// for a few files only: the folder may be moved meanwhile.
+    /// Applies `work` to every file, in parallel, by a descriptor of its folder. A descriptor is used only
+    /// for a few files, because the folder may be moved meanwhile.
     fn restore_each(
         &mut self,
         changes: &[&FileChange],
@@ -235,7 +235,7 @@ fn set_folder_mode(workspace: &Workspace, path: &Path, mode: u32) -> io::Result<
     Ok(rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode))?)
 }
 
-/// Replaces a file or link atomically, so that on failure the old one is still there.
+/// Replaces a file or link atomically, so that on failure the old one still exists.
 fn replace_file(
     folder: &OwnedFd,
     name: &OsStr,
@@ -293,7 +293,7 @@ fn has_other_names(folder: &impl AsFd, name: &OsStr) -> bool {
     })
 }
 
-/// Makes missing folders above a path, with default modes, as a file tool would.
+/// Creates missing folders above a path, with default modes, as a file tool would.
 fn make_folders_above(workspace: &Workspace, path: &Path) -> io::Result<()> {
     let above: Vec<&Path> = folders_above(path).collect();
     above.into_iter().rev().try_for_each(|folder| make_folder(workspace, folder, None))
@@ -304,7 +304,7 @@ fn folders_above(path: &Path) -> impl Iterator<Item = &Path> {
     path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty())
 }
 
-/// The present files of a Workspace, for planning.
+/// The current files of a Workspace, for planning.
 #[derive(Debug)]
 pub struct CurrentFiles<'a> {
     pub workspace: &'a Workspace,
@@ -313,7 +313,7 @@ pub struct CurrentFiles<'a> {
 }
 
 impl CurrentFiles<'_> {
-    /// When the file at a path was created, in nanoseconds since the epoch, where known.
+    /// The creation time of the file at a path, in nanoseconds since the epoch, if known.
     pub(super) fn created_at(&self, path: &Path) -> Option<u64> {
         self.workspace.creation_time(path)
     }
@@ -323,12 +323,12 @@ impl CurrentFiles<'_> {
         super::Manifest::load(hash, self.store)
     }
 
-    /// The present state of a path.
+    /// The current state of a path.
     pub(super) fn read_state(&self, path: &Path) -> io::Result<Option<FileState>> {
         content::read_state(self.workspace, path, Some(self.store))
     }
 
-    /// The present states of these paths.
+    /// The current states of these paths.
     pub(super) fn read_states(&self, paths: &[&Path]) -> io::Result<Vec<Option<FileState>>> {
         let pieces: Vec<&[&Path]> = paths.chunks(PIECE).collect();
         let look = |piece: &&[&Path]| piece.iter().map(|path| self.read_state(path)).collect();
@@ -336,7 +336,7 @@ impl CurrentFiles<'_> {
         Ok(seen.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
-    /// Temporary files beside this one that a file tool wrote but did not rename.
+    /// Temporary files in the folder of this file that a file tool wrote for it but did not rename.
     pub(super) fn find_drafts(&self, path: &Path) -> Vec<PathBuf> {
         let Some(name) = path.file_name() else { return Vec::new() };
         // `.<beginning of the name>.<16 hex>.pixir-new`

@@ -1,4 +1,4 @@
-//! Plans an undo or redo of Turns: compares their Records with the present files.
+//! Plan of an undo or redo of Turns, from their Records and the current files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,30 +9,30 @@ use super::record::TurnRecord;
 use super::turn_changes::{ChangeSource, FolderState, TurnChanges};
 use super::{CurrentFiles, FileChange, FileState};
 
-/// Undo or redo.
+/// The direction of a restore: undo (`Back`) or redo (`Forward`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     Back,
     Forward,
 }
 
-/// A path that is changed only with `--force`, and why.
+/// A path that is changed only with `--force`, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoreConflict {
     pub change: FileChange,
     pub reason: RestoreConflictReason,
 }
 
-/// Why a path is changed only with `--force`.
+/// The reason why a path is changed only with `--force`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestoreConflictReason {
-    /// It is not what the Turn left any more.
+    /// The path is no longer in the state after the Turn.
     ChangedSince,
-    /// It was changed between two of the Turns.
+    /// The path was changed between two of the Turns.
     ChangedBetween,
     /// The Turn was cut off, so either the Turn or something else changed it.
     Unsure,
-    /// It changed while a command of the Turn ran: by the command, or by another program.
+    /// The path changed while a command of the Turn ran: by the command, or by another program.
     WhileCommandRan,
 }
 
@@ -53,7 +53,7 @@ impl RestoreConflictReason {
 pub struct RestorePlan {
     pub changes: Vec<FileChange>,
     pub conflicts: Vec<RestoreConflict>,
-    /// Folders to make, with their mode where it is known; outermost first.
+    /// Folders to create, with their mode if it is known; outermost first.
     pub make_folders: Vec<(PathBuf, Option<u32>)>,
     /// Folders to remove if they are empty; innermost first.
     pub remove_folders: Vec<PathBuf>,
@@ -61,9 +61,9 @@ pub struct RestorePlan {
     pub folder_modes: Vec<(PathBuf, u32)>,
     /// Folders of this plan that changed while a command of the Turn ran.
     pub command_folders: Vec<PathBuf>,
-    /// Paths that changed between commands and are left as they are.
+    /// Paths that changed between commands, by other programs; they are not changed.
     pub foreign: Vec<PathBuf>,
-    /// Paths that another Session changed while a command ran, with its id; left as they are.
+    /// Paths that another Session changed while a command ran, with its id; they are not changed.
     pub claimed: Vec<(PathBuf, String)>,
     /// Notes for the user about changes that are not covered.
     pub notes: Vec<String>,
@@ -82,9 +82,9 @@ struct CombinedChanges {
     after: StatesByPath,
     folders_before: FoldersByPath,
     folders_after: FoldersByPath,
-    /// Paths that something else changed between two changes of the Turns.
+    /// Paths that another program changed between two changes of the Turns.
     between: BTreeSet<PathBuf>,
-    /// Paths that something else may have changed after a Turn was cut off.
+    /// Paths that another program may have changed after a Turn was cut off.
     unsure: BTreeSet<PathBuf>,
     while_command_ran: BTreeSet<PathBuf>,
 }
@@ -114,8 +114,8 @@ impl CombinedChanges {
         }
     }
 
-    /// Why undoing the change of this file needs `--force`, although it is as the Turns left it. Redo never
-    /// needs it: it overwrites only what undo has written.
+    /// The reason why undoing the change of this file needs `--force`, although the file is in the state after the
+    /// Turns. Redo never needs `--force`, because it overwrites only what undo has written.
     fn conflict_reason(&self, path: &Path, direction: Direction) -> Option<RestoreConflictReason> {
         if direction == Direction::Forward {
             None
@@ -130,7 +130,7 @@ impl CombinedChanges {
 }
 
 impl RestorePlan {
-    /// Plans for the Records of these Turns, oldest first. Paths that `others` claim are left as they are.
+    /// The plan for the Records of these Turns, oldest first. Paths that `others` claim are not changed.
     pub fn for_records(
         records: &[TurnRecord],
         direction: Direction,
@@ -173,7 +173,7 @@ impl RestorePlan {
             Direction::Back => (&total.after, &total.before),
             Direction::Forward => (&total.before, &total.after),
         };
-        // Files that the Turns themselves restored need no change.
+        // Files that the Turns themselves changed back need no change.
         let is_other = |path: &&PathBuf| from.get(*path) != to.get(*path);
         let paths: Vec<&Path> = to.keys().filter(is_other).map(PathBuf::as_path).collect();
         for (path, now) in paths.iter().zip(current.read_states(&paths)?) {
@@ -210,7 +210,7 @@ impl RestorePlan {
         self.command_folders = named.cloned().collect();
     }
 
-    /// Turns conflicts into changes, because the user gave `--force`.
+    /// Converts conflicts to changes, because the user passed `--force`.
     #[must_use]
     pub fn with_conflicts_forced(mut self) -> Self {
         self.changes.extend(self.conflicts.drain(..).map(|conflict| conflict.change));

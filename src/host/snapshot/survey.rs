@@ -1,4 +1,4 @@
-//! A survey: a walk over the Workspace that records the state of every file and stores contents that are
+//! Survey: a walk over the Workspace that records the state of every file and stores contents that are
 //! new since the last survey.
 
 use std::cmp::Ordering;
@@ -33,10 +33,10 @@ const CLOCK_TICK: Duration = Duration::from_millis(50);
 /// The time limit for reading one folder.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many files one work item has.
+/// The number of files in one work item.
 const PIECE: usize = 32;
 
-/// From this many new files on, contents are stored as a batch.
+/// The minimum number of new files whose contents are stored as a batch.
 const BATCH: usize = 64;
 
 /// Limits of a survey: size, number of files, time.
@@ -44,7 +44,7 @@ const BATCH: usize = 64;
 pub struct SurveyLimits {
     /// The largest file that is stored, in bytes.
     pub file: u64,
-    /// The size of all files; or, without files in git, the size of the whole store.
+    /// The size of all files if files in git count, else the size of the whole store, in bytes.
     pub total: u64,
     /// The number of files.
     pub files: usize,
@@ -62,7 +62,7 @@ impl SurveyLimits {
 }
 
 impl SurveyLimits {
-    /// The limits of a batch; where files in git count, all files were counted before.
+    /// The limits of a batch; if files in git count, all files were counted before.
     fn batch_limits(self) -> BatchLimits {
         if self.is_git_counted {
             BatchLimits { files: usize::MAX, bytes: u64::MAX }
@@ -72,27 +72,27 @@ impl SurveyLimits {
     }
 }
 
-/// Why a survey failed.
+/// The reason why a survey failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SurveyError {
-    #[error("the files that are not ignored are too many: {bytes} bytes of {limit}")]
+    #[error("the files that are not ignored are too large: {bytes} bytes, limit {limit}")]
     TooMuch { bytes: u64, limit: u64 },
-    #[error("the files that are not ignored are too many: {count} of {limit}")]
+    #[error("the files that are not ignored are too many: {count}, limit {limit}")]
     TooMany { count: usize, limit: usize },
     #[error(
         "the files that are neither ignored nor in git are more than {limit} (setting undo.max_files)"
     )]
     TooManyOutsideGit { limit: usize },
     #[error(
-        "what is kept for undo would take more than {limit} bytes (setting undo.max_bytes); \
+        "the contents for undo would take more than {limit} bytes (setting undo.max_bytes); \
          `pixir gc` removes what no Session needs"
     )]
     StoreFull { limit: u64 },
     #[error("recording was skipped")]
     Skipped,
-    #[error("looking at all files took longer than {} s", limit.as_secs())]
+    #[error("the survey of all files took longer than {} s", limit.as_secs())]
     TooSlow { limit: Duration },
-    #[error("{} could not be kept: {source}", path.display())]
+    #[error("{} could not be stored: {source}", path.display())]
     Storage { path: PathBuf, source: io::Error },
 }
 
@@ -112,8 +112,8 @@ struct SurveyedPath {
     sort: WalkEntryKind,
 }
 
-/// The results of one thread of the walk. Paths in one folder come in succession, so the folder is opened
-/// once, following no link, and its files are examined by descriptor.
+/// The results of one thread of the walk. Paths in one folder are visited in succession, so the folder is
+/// opened once, following no link, and its files are examined by descriptor.
 struct SurveyWorker<'w> {
     workspace: &'w Workspace,
     watch: Option<&'w FolderWatch>,
@@ -151,14 +151,14 @@ impl SurveyWorker<'_> {
 }
 
 impl Survey<'_> {
-    /// Surveys everything that is not ignored. Files with the same fingerprint as in `known` are not read
+    /// Surveys all files that are not ignored. Files with the same fingerprint as in `known` are not read
     /// again.
     pub fn run(&self, known: Option<&Manifest>) -> Result<Manifest, SurveyError> {
         let progress = SurveyProgress::new(self.limits.time);
         Ok(self.scan(known, None, &progress)?.unwrap_or_else(|| known.cloned().unwrap_or_default()))
     }
 
-    /// Surveys everything; `None` when nothing differs from `known`.
+    /// Surveys all files that are not ignored; `None` when nothing differs from `known`.
     fn scan(
         &self,
         known: Option<&Manifest>,
@@ -225,7 +225,7 @@ impl Survey<'_> {
         }))
     }
 
-    /// Whether a Manifest still holds. Both lists are sorted.
+    /// Whether a Manifest equals the found paths. Both lists are sorted.
     fn is_same(&self, known: &Manifest, found: &[SurveyedPath]) -> bool {
         let mut entries = known.entries.iter();
         let mut folders = known.folders.iter();
@@ -253,7 +253,7 @@ impl Survey<'_> {
             && known.unreadable.is_empty()
     }
 
-    /// Surveys everything that is not ignored, and these files even when they are ignored.
+    /// Surveys all files that are not ignored, and `files` even if they are ignored.
     pub fn run_including(
         &self,
         known: Option<&Manifest>,
@@ -264,7 +264,7 @@ impl Survey<'_> {
         Ok(taken.unwrap_or_else(|| known.cloned().unwrap_or_default()))
     }
 
-    /// Surveys like `run_including`, and lets `watch` report changes from now on; `None` when nothing
+    /// Surveys like `run_including`, and makes `watch` report changes from now on; `None` when nothing
     /// differs from `known`.
     pub fn run_watched(
         &self,
@@ -339,8 +339,8 @@ impl Survey<'_> {
             .filter(|found| matches!(found.sort, WalkEntryKind::File | WalkEntryKind::Link));
         let (count, limit) = (files.count(), self.limits.files);
         if !self.limits.is_git_counted {
-            // Files that git does not hold count; when even the largest possible number in git leaves too
-            // many, nothing is read.
+            // Only files that git does not hold count. If there are too many of them even when all entries of
+            // git's index are subtracted, nothing is read.
             let in_git = git_index::entry_count(&self.workspace.root().join(".git"));
             let is_certain = count.saturating_sub(in_git) > limit;
             return if is_certain { Err(SurveyError::TooManyOutsideGit { limit }) } else { Ok(()) };
@@ -387,7 +387,7 @@ impl Survey<'_> {
                     manifest.folders.insert(folder.to_owned(), fingerprint(&seen.stat).mode);
                 }
             }
-            // It is read in every survey: its fingerprint may be too recent to rely on.
+            // The fingerprint may be too recent, so it is made invalid and every survey reads the file.
             let look = FileFingerprint { changed: i128::MIN, ..own };
             manifest.entries.insert(path.clone(), ManifestEntry { state, fingerprint: look });
         }
@@ -410,7 +410,7 @@ impl Survey<'_> {
             let kept = piece.iter().map(|path| self.store_file(path, batch.as_ref()));
             let kept = kept.collect::<Result<Vec<_>, _>>();
             progress.add_done(piece.len());
-            // Stop the other threads.
+            // An error stops the other threads.
             kept.inspect_err(|_| progress.stop().request())
         });
         let refused =
@@ -485,7 +485,7 @@ fn merge_sorted(lists: &[Mutex<Vec<SurveyedPath>>]) -> Vec<SurveyedPath> {
         list.sort_unstable_by(|one, other| compare_by_components(&one.path, &other.path));
         list
     });
-    // A stable sort merges lists that are in order already.
+    // A stable sort merges sorted lists in linear time.
     let mut all: Vec<SurveyedPath> = lists.drain(..).flatten().collect();
     all.sort_by(|one, other| compare_by_components(&one.path, &other.path));
     all
@@ -507,7 +507,7 @@ fn compare_by_components(one: &Path, other: &Path) -> Ordering {
 /// The result of storing a file.
 enum StoreFileResult {
     Stored(FileState, FileFingerprint),
-    /// It was removed or is not a file.
+    /// The path was removed or is not a file.
     Missing,
     Unreadable(Errno),
 }
@@ -543,8 +543,8 @@ pub fn is_covered(workspace: &Workspace, path: &Path) -> bool {
     found.contains(&true)
 }
 
-/// A fingerprint for the next survey; that of a file that changed just now is made invalid, so that it is
-/// read again.
+/// A fingerprint for the next survey; that of a file that changed just now is made invalid, so that the
+/// next survey reads the file again.
 fn invalidate_if_recent(look: FileFingerprint, fresh: i128) -> FileFingerprint {
     if look.changed < fresh { look } else { FileFingerprint { changed: i128::MIN, ..look } }
 }

@@ -1,4 +1,4 @@
-//! The progress of a survey, readable from another thread, and a way to stop it early.
+//! Survey progress, readable from another thread, and a way to stop the survey early.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ pub struct SurveyProgress {
     first_batch: OnceLock<BatchSummary>,
 }
 
-/// The number and size of the contents that a batch kept.
+/// The number and size of the contents that a batch stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchSummary {
     pub copied_files: usize,
@@ -64,12 +64,12 @@ impl SurveyProgress {
         self.done.fetch_add(files, Ordering::Relaxed);
     }
 
-    /// Notes that this survey kept the first batch of its store.
+    /// Records that this survey stored the first batch of its store.
     pub fn set_first_batch(&self, summary: BatchSummary) {
         self.first_batch.set(summary).ok();
     }
 
-    /// The summary of the store's first batch, if this survey kept it.
+    /// The summary of the store's first batch, if this survey stored it.
     pub fn first_batch(&self) -> Option<BatchSummary> {
         self.first_batch.get().copied()
     }

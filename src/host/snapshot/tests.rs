@@ -1,4 +1,4 @@
-//! Random Workspaces with random changes, undone and redone.
+//! Tests of undo and redo: random Workspaces with random changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ struct RandomWorkspace {
     random: fastrand::Rng,
 }
 
-/// Everything that must be restored: kind, mode, bytes or target.
+/// The state that must be restored, by path: mode with file type, and bytes or link target.
 type WorkspaceTree = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 fn session_folder(workspace: &Path) -> SessionFolder {
@@ -101,7 +101,7 @@ impl RandomWorkspace {
             3 => drop(fs::remove_dir_all(self.path("a"))),
             4 => drop(fs::create_dir_all(self.path("made/by/command"))),
             5 if exists && !path.is_symlink() => {
-                // The same size and time, as some tools leave it.
+                // Size and time stay the same, as with some tools.
                 let old = fs::read(&path).unwrap();
                 let new: Vec<u8> = old.iter().rev().copied().collect();
                 let times = fs::metadata(&path).unwrap().modified().unwrap();
@@ -177,13 +177,13 @@ impl RandomWorkspace {
     fn carry_out(&self, plan: RestorePlan) {
         let is_of_command =
             |conflict: &RestoreConflict| conflict.reason == RestoreConflictReason::WhileCommandRan;
-        assert!(plan.conflicts.iter().all(is_of_command), "nobody else was here: {plan:?}");
+        assert!(plan.conflicts.iter().all(is_of_command), "unexpected conflicts: {plan:?}");
         let restored = restore(&plan.with_conflicts_forced(), &self.workspace, &self.store());
         assert_eq!(restored.failed, []);
     }
 }
 
-/// The files of a plan that need force, and why.
+/// The files of a plan that need force, and the reasons.
 fn reasons(plan: &RestorePlan) -> Vec<(&str, RestoreConflictReason)> {
     let named = |conflict: &RestoreConflict| conflict.reason;
     let conflicts = plan.conflicts.iter();
@@ -318,7 +318,7 @@ fn what_changes_while_a_background_command_runs_needs_force_until_it_ends() {
     workspace_fixture.tracker.before_write(Path::new("tool"), Some((b"one\n", mode))).unwrap();
     fs::write(workspace_fixture.path("tool"), "two\n").unwrap();
     workspace_fixture.tracker.after_write(Path::new("tool"), Some((b"two\n", mode))).unwrap();
-    // A file tool writes what the command in the background made.
+    // A file tool writes a file that the background command created.
     let its_mode = fs::metadata(workspace_fixture.path("by_background")).unwrap().mode();
     workspace_fixture
         .tracker
@@ -404,7 +404,7 @@ fn what_a_command_changes_without_a_report_is_found_before_the_next_change() {
 fn what_only_came_into_sight_is_never_removed() {
     type FileAction = fn(&RandomWorkspace);
     let deeds: [(&str, FileAction); 3] = [
-        ("ignored no more", |workspace_fixture| {
+        ("no longer ignored", |workspace_fixture| {
             fs::write(workspace_fixture.path(".gitignore"), "").unwrap()
         }),
         ("another repository", |workspace_fixture| {
@@ -462,7 +462,7 @@ fn what_another_session_changed_meanwhile_is_its_own() {
     workspace_fixture.tracker.begin_turn(1);
     workspace_fixture.run(|workspace_fixture| {
         fs::write(workspace_fixture.path("mine"), "two\n").unwrap();
-        // Written earlier by the other Session, and now by this one.
+        // The other Session wrote this file earlier, and now this one does.
         fs::write(workspace_fixture.path("earlier"), "two\n").unwrap();
         write(workspace_fixture, "by_tool");
         let running = other.command_started();
@@ -488,7 +488,7 @@ fn what_another_session_changed_meanwhile_is_its_own() {
     );
     let claimed: Vec<_> = plan.claimed.iter().map(|(path, id)| (path.as_path(), &**id)).collect();
     assert_eq!(claimed, [(Path::new("by_tool"), "other")]);
-    // Commands of both ran: neither Record proves whose it is.
+    // Commands of both Sessions ran, so neither Record proves which one changed the folder.
     assert_eq!(plan.command_folders, [Path::new("their_folder")]);
     for (path, expected) in [("by_command", 1), ("their_folder", 1), ("mine", 0), ("by_tool", 0)] {
         assert_eq!(others.sessions_sharing(Path::new(path)).count(), expected, "{path}");
@@ -509,7 +509,7 @@ fn what_sessions_of_other_workspaces_and_roots_changed_is_their_own() {
     let workspace = Workspace::open(&folder).unwrap();
     let own = session_folder(&folder);
     let tracker = TurnTracker::new(workspace.clone(), own.clone(), limits());
-    // Where each of the others works, where its state is, and how it names the file that it writes.
+    // The Workspace, the state folder and the written file of each other Session.
     let cases = [
         (folder.join("sub"), StatePath::root(&folder).join("sub/.pixir"), "x"),
         (top.path().to_owned(), StatePath::root(top.path()).join(".pixir"), "own/y"),
@@ -542,7 +542,7 @@ fn what_sessions_of_other_workspaces_and_roots_changed_is_their_own() {
     let store = ContentStore::for_session(&own);
     let here = CurrentFiles { workspace: &workspace, store: &store, limits: limits() };
     let plan = RestorePlan::for_records(&record, Direction::Back, &here, &others).unwrap();
-    // A folder inside may have been written by a command of this Workspace.
+    // A command of this Workspace may have written to a folder inside it.
     assert_eq!(
         reasons(&plan),
         ["mine", "sub/x"].map(|name| (name, RestoreConflictReason::WhileCommandRan))

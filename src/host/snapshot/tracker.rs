@@ -1,4 +1,4 @@
-//! Records the Turns of one Session: notes what file tools write, and surveys the Workspace around each
+//! Turn tracker of one Session: records what file tools write, and surveys the Workspace around each
 //! command.
 
 use std::collections::BTreeSet;
@@ -20,11 +20,11 @@ use crate::base::git_index;
 use crate::host::workspace::Workspace;
 use crate::record::state_dir::SessionFolder;
 
-/// How many surveys of a small Workspace are taken before it is watched: those around the first command.
+/// The number of surveys of a small Workspace before it is watched: those around the first command.
 /// Closing a watch takes the kernel about 15 ms, longer than a survey of a few hundred files.
 const SURVEYS_WITHOUT_WATCH: usize = 2;
-/// A Workspace with this many files is watched from its first survey on, because another survey would take
-/// longer than closing the watch.
+/// The minimum number of files of a Workspace that is watched from its first survey on, because another
+/// survey would take longer than closing the watch.
 const LARGE_WORKSPACE: usize = 5_000;
 
 /// Records the file changes of a Session's Turns; cheap to clone.
@@ -37,10 +37,10 @@ struct Shared {
     store: ContentStore,
     limits: SurveyLimits,
     session_folder: SessionFolder,
-    /// Held during a survey: each survey is a difference to the one before.
+    /// Held during a survey, because each survey is a difference to the previous one.
     surveying: Mutex<()>,
     turn_state: Mutex<TurnState>,
-    /// Whether the notice that commands are not covered was given.
+    /// Whether the notice that commands are not covered was sent.
     has_reported_refusal: AtomicBool,
 }
 
@@ -52,21 +52,21 @@ struct TurnState {
     /// Files that file tools have written since the last survey.
     touched_since: BTreeSet<PathBuf>,
     is_surveyed: bool,
-    /// Why no further surveys are taken in this Turn.
+    /// The reason why no further surveys are taken in this Turn.
     refused: Option<String>,
     /// Whether a command may have run since the last survey.
     is_running: bool,
-    /// How many commands run now, including background commands.
+    /// The number of running commands, including background commands.
     commands: usize,
     /// The last Manifest, so that unchanged files are not read again.
     last: Option<KnownManifest>,
-    /// Reports whether the last Manifest still holds.
+    /// The watch that reports whether the last Manifest is still current.
     watch: Option<FolderWatch>,
-    /// How many full surveys this Session has taken.
+    /// The number of full surveys in this Session.
     surveys: usize,
-    /// Whether a survey since the last full one relied on the watch.
+    /// Whether a survey since the last full one used the watch instead of reading files.
     has_relied_on_watch: bool,
-    /// When the last survey began, in nanoseconds since the epoch.
+    /// The start of the last survey, in nanoseconds since the epoch.
     surveyed_at: u64,
     /// The file of this Turn's Record.
     record: Option<File>,
@@ -76,7 +76,7 @@ struct TurnState {
     notices: Vec<String>,
 }
 
-/// How much of the Workspace a survey reads.
+/// The part of the Workspace that a survey reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SurveyDepth {
     /// Only what the watch reported as changed.
@@ -91,7 +91,7 @@ struct KnownManifest {
     stored: Option<(super::ContentHash, u64)>,
 }
 
-/// A running command; it counts as ended when this is dropped.
+/// A running command; counts as ended when dropped.
 #[derive(Debug)]
 pub struct RunningCommand(TurnTracker);
 
@@ -170,8 +170,8 @@ impl TurnTracker {
         is_other && turn_state.watch.as_ref().is_some_and(|watch| !watch.was_reported(path))
     }
 
-    /// Whether a file was made by a command that still runs: the survey before would have found it
-    /// otherwise.
+    /// Whether a command that still runs created a file, because the previous survey did not find the
+    /// file.
     fn is_of_running_command(&self, path: &Path) -> bool {
         let turn_state = self.turn_state();
         let is_known = |KnownManifest { manifest, .. }: &KnownManifest| {
@@ -195,7 +195,7 @@ impl TurnTracker {
         )
     }
 
-    /// Records the present state of a file that may have changed.
+    /// Records the current state of a file that may have changed.
     pub fn after_change(&self, path: &Path) -> io::Result<()> {
         let Some(turn) = self.turn_state().turn else { return Ok(()) };
         let _hold = self.0.store.lock_shared()?;
@@ -206,7 +206,7 @@ impl TurnTracker {
         )
     }
 
-    /// Records that Pixir made, removed or changed the mode of a folder.
+    /// Records that Pixir created or removed a folder, or changed its mode.
     pub fn folder_changed(&self, folder: FolderChange) -> io::Result<()> {
         let Some(turn) = self.turn_state().turn else { return Ok(()) };
         self.append_line(turn, &RecordLine::Folder(folder))
@@ -218,7 +218,7 @@ impl TurnTracker {
         RunningCommand(self.clone())
     }
 
-    /// Surveys the Workspace before a command. Changes since the last survey were made by something else,
+    /// Surveys the Workspace before a command. Changes since the last survey were made by other programs,
     /// unless another command still ran.
     pub fn before_command(&self) -> io::Result<()> {
         let _alone = self.lock_surveys();
@@ -234,7 +234,7 @@ impl TurnTracker {
         self.survey(turn, true, SurveyDepth::Incremental)
     }
 
-    /// Records the survey before a command if the last one still holds, without blocking; false when
+    /// Records the survey before a command if the last one is still current, without blocking; false when
     /// `before_command` has to be called.
     pub fn try_before_command(&self) -> bool {
         let Ok(_alone) = self.0.surveying.try_lock() else { return false };
@@ -242,7 +242,7 @@ impl TurnTracker {
         self.is_last_survey_current() && self.survey(turn, true, SurveyDepth::Incremental).is_ok()
     }
 
-    /// Records the survey after a command if the last one still holds, without blocking; false when
+    /// Records the survey after a command if the last one is still current, without blocking; false when
     /// `after_command` has to be called.
     pub fn try_after_command(&self) -> bool {
         let Ok(_alone) = self.0.surveying.try_lock() else { return false };
@@ -256,7 +256,7 @@ impl TurnTracker {
                 && self.survey(turn, still_runs, SurveyDepth::Incremental).is_ok()
     }
 
-    /// Whether the last survey of this Turn still holds.
+    /// Whether the last survey of this Turn is still current.
     fn is_last_survey_current(&self) -> bool {
         let turn_state = self.turn_state();
         turn_state.is_surveyed
@@ -264,7 +264,7 @@ impl TurnTracker {
             && turn_state.watch.as_ref().is_some_and(FolderWatch::is_quiet)
     }
 
-    /// Takes the notices about undo, each once.
+    /// Takes the notices about undo; each is returned once.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut self.turn_state().notices)
     }
@@ -285,8 +285,8 @@ impl TurnTracker {
         if is_needed { self.survey(turn, still_runs, SurveyDepth::Incremental) } else { Ok(()) }
     }
 
-    /// Ends the Turn, with a survey if commands still run. The result is the reason why changes of commands
-    /// are not covered, if so.
+    /// Ends the Turn, with a survey if commands still run. Returns the reason why changes of commands are not
+    /// covered, if they are not.
     pub fn end_turn(&self) -> io::Result<Option<String>> {
         let _alone = self.lock_surveys();
         let (turn, is_running, has_record) = {
@@ -318,8 +318,8 @@ impl TurnTracker {
         turn_state.turn.filter(|_| turn_state.refused.is_none())
     }
 
-    /// Takes a full survey if earlier ones relied on the watch. Unreported differences are attributed to
-    /// the earlier commands; the others were made by something else.
+    /// Takes a full survey if earlier ones used the watch. Unreported differences are attributed to the
+    /// earlier commands; reported ones were made by other programs.
     fn record_unreported_changes(&self, turn: u64) -> io::Result<()> {
         let surveyed_at = {
             let turn_state = self.turn_state();
@@ -369,7 +369,7 @@ impl TurnTracker {
         Ok(())
     }
 
-    /// The changes since a survey that began at that time.
+    /// The changes between two Manifests, the first of a survey that began at `began`.
     fn changes_between(
         &self,
         before: &Arc<Manifest>,
@@ -412,14 +412,14 @@ impl TurnTracker {
         surveyed.and(noted)
     }
 
-    /// The last Manifest, the files that tools wrote in this Turn, and those of them since the last survey.
+    /// Returns the last Manifest, the files that tools wrote in this Turn, and those written since the last survey.
     fn take_comparison_inputs(&self) -> (Option<KnownManifest>, Vec<PathBuf>, BTreeSet<PathBuf>) {
         let mut turn_state = self.turn_state();
         let named = std::mem::take(&mut turn_state.touched_since);
         (turn_state.last.clone(), turn_state.touched.iter().cloned().collect(), named)
     }
 
-    /// Takes a survey and records it; the result is the reason why it failed.
+    /// Takes a survey and records it; returns the reason if it failed.
     fn try_survey(
         &self,
         turn: u64,
@@ -455,7 +455,7 @@ impl TurnTracker {
                 (SurveyResult::Changed(delta), known)
             }
             known => {
-                // Without an earlier Manifest of this Session there may be one of another Session.
+                // If this Session has no earlier Manifest, another Session may have stored one.
                 let read = if known.is_none() { KnownManifest::load_last(store) } else { None };
                 let before = known.as_ref().or(read.as_ref()).map(|known| &known.manifest);
                 let manifest = match self.survey_everything(before, &touched, progress) {
@@ -496,7 +496,7 @@ impl TurnTracker {
         Survey { workspace, store, limits: *limits }
     }
 
-    /// Surveys the whole Workspace and watches it where possible: from the second command on, or from the
+    /// Surveys the whole Workspace and, where possible, watches it: from the second command on, or from the
     /// first one if the Workspace is large.
     fn survey_everything(
         &self,
@@ -544,7 +544,7 @@ impl TurnTracker {
         missing
     }
 
-    /// Appends a line to this Turn's Record; a new Record gets its first line before.
+    /// Appends a line to this Turn's Record; a new Record gets its header line first.
     fn append_line(&self, turn: u64, line: &RecordLine) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
@@ -580,7 +580,7 @@ pub(super) fn is_created_before(born: u64, began: u64) -> bool {
 }
 
 impl KnownManifest {
-    /// Stores the Manifest, unless the store still has it.
+    /// Stores the Manifest, unless the store already has it.
     fn ensure_stored(self, store: &ContentStore) -> io::Result<(SurveyResult, Self)> {
         let kept = match self.stored.filter(|(hash, length)| store.refresh_if_whole(hash, *length))
         {
@@ -590,7 +590,7 @@ impl KnownManifest {
         Ok((SurveyResult::All(kept.0), Self { stored: Some(kept), ..self }))
     }
 
-    /// The entry for a later Manifest, which is not stored unless it is equal.
+    /// The entry for a later Manifest, which is not stored yet unless it is equal.
     fn replaced_by(self, manifest: Arc<Manifest>) -> Self {
         if Arc::ptr_eq(&self.manifest, &manifest) || self.manifest == manifest {
             self

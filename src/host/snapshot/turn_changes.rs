@@ -1,8 +1,8 @@
-//! The changes of one Turn with their sources, read from its Record.
+//! Changes of one Turn with their sources, read from its Record.
 //!
 //! The lines between two surveys are one interval. If a command ran in it, every difference that no file
-//! tool wrote counts as changed while a command ran; in any other interval something outside of the Turn
-//! changed it.
+//! tool wrote counts as changed while a command ran; in any other interval it counts as changed by a
+//! program outside of the Turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ use super::{ContentHash, CurrentFiles, FileChange, FileState, FolderChange, Mani
 /// The source of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeSource {
-    /// The Turn: a file tool, a merge, or anything in an old Record.
+    /// The Turn: a file tool, a merge, or any change in an old Record.
     Turn,
-    /// A command, or another program while one ran.
+    /// A command, or another program while a command ran.
     Command,
     /// The Turn or another program, because the Turn was cut off.
     CutOff,
@@ -39,7 +39,7 @@ pub struct FileTouch {
 pub enum FolderState {
     Absent,
     Mode(u32),
-    /// It exists with an unknown mode.
+    /// The folder exists with an unknown mode.
     Existing,
 }
 
@@ -58,7 +58,7 @@ pub struct FolderTouch {
     pub source: ChangeSource,
 }
 
-/// All changes of a Turn; those of one path are in order.
+/// All changes of a Turn; the changes of each path are in order.
 #[derive(Debug, Default)]
 pub struct TurnChanges {
     pub touches: Vec<FileTouch>,
@@ -71,24 +71,24 @@ pub struct TurnChanges {
     pub is_cut_off: bool,
 }
 
-/// What may have changed files since the last survey.
+/// The interval since the last survey, by what may have changed files in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Interval {
-    /// No command.
+    /// An interval without a command.
     Idle,
-    /// A command, since this moment.
+    /// A command that started at this time.
     Running { started: u64 },
     /// The whole Turn, in an old Record.
     Old(ContentHash),
 }
 
-/// A write of a file tool since the last survey; the result of an unfinished one is unknown.
+/// A write of a file tool since the last survey; the result of an unfinished write is unknown.
 #[derive(Debug, Default)]
 struct ToolWrite {
     found: Option<FileState>,
     #[expect(
         clippy::option_option,
-        reason = "`None` while it is open; what it left may be nothing"
+        reason = "`None` while unfinished; the resulting state may be a missing file"
     )]
     left: Option<Option<FileState>>,
 }
@@ -156,7 +156,7 @@ impl TurnChangesReader<'_> {
                     });
                 }
                 let writes = self.writes.entry(path.0.clone()).or_default();
-                // An unfinished write changed nothing.
+                // An unfinished write did not change the file.
                 writes.retain(|write| write.left.is_some());
                 writes.push(ToolWrite { found: state.clone(), left: None });
             }
@@ -189,7 +189,7 @@ impl TurnChangesReader<'_> {
             }
             RecordLine::NotSurveyed { reason, .. } => {
                 self.changes.add_note(format!(
-                    "what commands changed is not covered, only the changes of file tools: {reason}"
+                    "changes by commands are not covered, only those by file tools: {reason}"
                 ));
                 self.interval = Interval::Idle;
             }
@@ -255,7 +255,7 @@ impl TurnChangesReader<'_> {
         ManifestDelta::between(before, after, &self.writes.keys().cloned().collect())
     }
 
-    /// Adds the changes of an interval in which commands ran: what no file tool wrote has this source.
+    /// Adds the changes of an interval in which commands ran; changes that no file tool wrote get this source.
     fn attribute_changes(
         &mut self,
         delta: &ManifestDelta,
@@ -269,7 +269,7 @@ impl TurnChangesReader<'_> {
                 self.changes.claimed.insert(path.clone(), session.to_owned());
             }
             let is_ours = claim.is_none();
-            // The survey before does not have an ignored file that no file tool had written yet.
+            // The previous survey lacks an ignored file that no file tool had written yet.
             let first = writes.first().map(|write| write.found.clone());
             let mut state = if from.is_some() { from.clone() } else { first.unwrap_or_default() };
             let mut open = Vec::new();
@@ -302,16 +302,16 @@ impl TurnChangesReader<'_> {
         for AppearedFile { path: RawPath(path), .. } in &delta.appeared {
             let path = path.display();
             self.changes.add_note(format!(
-                "{path} existed before where it was not covered (ignored, unreadable or elsewhere), so it stays"
+                "{path} existed before but was not covered (ignored, unreadable or in another folder), so it is kept"
             ));
         }
         for RawPath(path) in &delta.not_kept {
             let path = path.display();
-            self.changes.add_note(format!("{path} changed, and is too large to be taken back"));
+            self.changes.add_note(format!("{path} changed, but is too large to be undone"));
         }
     }
 
-    /// Adds the finished writes of file tools as changes of the Turn; unfinished ones stay.
+    /// Adds the finished writes of file tools as changes of the Turn; keeps unfinished ones.
     fn flush_writes(&mut self) {
         for (path, writes) in std::mem::take(&mut self.writes) {
             let mut open = Vec::new();
@@ -332,8 +332,8 @@ impl TurnChangesReader<'_> {
         self.changes.is_cut_off = !lines.is_empty() && !lines.contains(&RecordLine::Ended);
         if self.changes.is_cut_off {
             self.changes.add_note(
-                "the Turn was cut off: what its commands changed and what was changed later \
-                 outside this session cannot be told apart"
+                "the Turn was cut off: changes by its commands cannot be distinguished from later \
+                 changes outside this session"
                     .to_owned(),
             );
             self.end_cut_off_interval();
@@ -355,7 +355,7 @@ impl TurnChangesReader<'_> {
         self.changes
     }
 
-    /// Ends the interval in which the Turn was cut off, with the present files.
+    /// Ends the interval in which the Turn was cut off, with the current files.
     fn end_cut_off_interval(&mut self) {
         match self.interval {
             Interval::Idle => {}
@@ -388,7 +388,7 @@ impl TurnChangesReader<'_> {
 
     fn note_unknown_changes(&mut self, error: &std::io::Error) {
         self.changes.add_note(format!(
-            "what commands changed is not known any more ({error}): only the changes of file tools \
+            "changes by commands are no longer known ({error}): only those by file tools \
              are covered"
         ));
     }

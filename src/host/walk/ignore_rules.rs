@@ -1,10 +1,10 @@
-//! Ignore rules: the names that a search leaves out, as git and ripgrep decide it.
+//! Ignore rules: the names that a search leaves out, by the rules of git and ripgrep.
 //!
-//! `.ignore` counts more than `.gitignore`, that more than `.git/info/exclude`, and the nearer
-//! folder more than the one above. Rules of git end at the root of a repository, and begin there
-//! too: when the Workspace is a folder inside one, the files above it are read, but never shown.
+//! `.ignore` takes precedence over `.gitignore`, that over `.git/info/exclude`, and a folder over
+//! those above it. Rules of git apply from the root of a repository down: when the Workspace is a
+//! folder inside a repository, rule files above the Workspace are read, but never shown.
 //! Settings of the user's git (`core.excludesFile`) are not read, because a search must give all
-//! users the same answer.
+//! users the same result.
 #![expect(clippy::disallowed_methods, reason = "files of the user, which are only read")]
 
 use std::ffi::OsStr;
@@ -26,18 +26,18 @@ const GITIGNORE_FILE: &str = ".gitignore";
 const IGNORE_FILE: &str = ".ignore";
 const EXCLUDE_FILE: &str = ".git/info/exclude";
 
-/// How much of an ignore file is read.
+/// The maximum size of an ignore file that is read, in bytes.
 const FILE_LIMIT: u64 = 1 << 20;
 
-/// The ignore rules that hold in a folder; cheap to clone.
+/// The ignore rules that apply in a folder; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct IgnoreRules(Option<Arc<RuleLevel>>);
 
-/// The rules of one folder, above those of the folders that hold it.
+/// The rules of one folder, which take precedence over those of the folders above.
 #[derive(Debug)]
 struct RuleLevel {
     above: IgnoreRules,
-    /// How many bytes of an entry's path come before the part that is below this folder.
+    /// The length of the prefix of an entry's path that leads to this folder, in bytes.
     start: usize,
     own: Option<Gitignore>,
     git: Option<Gitignore>,
@@ -49,7 +49,7 @@ struct RuleLevel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IgnoreVerdict {
     Ignored,
-    /// A rule with `!` includes it, also when it is hidden.
+    /// Included by a rule with `!`, even if the name is hidden.
     Included,
     Unmatched,
 }
@@ -60,7 +60,7 @@ impl IgnoreVerdict {
     }
 }
 
-/// Which files with ignore rules a folder may have.
+/// The files with ignore rules that a folder may have.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RuleFiles {
     own: bool,
@@ -69,7 +69,7 @@ pub struct RuleFiles {
 }
 
 impl RuleFiles {
-    /// The names of the folder were not read, so that each file may exist.
+    /// The value for a folder whose names were not read, so that each file may exist.
     pub const UNKNOWN: Self = Self { own: true, git: true, repository: true };
 
     /// Records a name of the folder.
@@ -86,7 +86,7 @@ pub fn rule_files_outside(workspace: &Workspace) -> Vec<PathBuf> {
     let root = workspace.root();
     let mut files = vec![root.join(EXCLUDE_FILE)];
     let Some(top) = root.ancestors().find(|folder| folder.join(DOT_GIT).exists()) else {
-        // Rules above apply as soon as there is a repository.
+        // Rules of folders above apply as soon as one of them becomes a repository.
         files.extend(root.ancestors().skip(1).map(|folder| folder.join(DOT_GIT)));
         return files;
     };
@@ -127,8 +127,8 @@ impl IgnoreRules {
         (rules, before)
     }
 
-    /// The rules inside a folder of the Workspace; `start` is the offset in the paths of its entries
-    /// behind the folder.
+    /// The rules inside a folder of the Workspace; `start` is the offset of the names of its entries
+    /// in their paths.
     pub fn in_folder(
         &self,
         workspace: &Workspace,

@@ -1,8 +1,8 @@
-//! Directory walk: visits every name beneath a folder, by several threads, in no order.
+//! Directory walk: visits every name beneath a folder, with several threads, in no particular order.
 //!
-//! Each folder is opened from the root of the Workspace, through no link, when its turn comes, and
-//! its names are read from that descriptor. A folder that was swapped for a link meanwhile is not
-//! entered, and links are never followed, so there are no loops either.
+//! Each folder is opened from the root of the Workspace, without following links, just before it is
+//! visited, and its names are read from that descriptor. A folder that was replaced by a link meanwhile
+//! is not entered, and links are never followed, so there are no loops either.
 
 mod ignore_rules;
 mod stop;
@@ -23,15 +23,15 @@ use crate::host::workspace::{OpenKind, Workspace};
 pub use ignore_rules::rule_files_outside as rules_outside;
 use ignore_rules::{DOT_GIT, IgnoreRules, IgnoreVerdict, RuleFiles};
 
-/// More threads than this do not make a walk faster; ripgrep has the same limit.
+/// The maximum number of threads; more do not make a walk faster, and ripgrep has the same limit.
 const MOST_THREADS: usize = 12;
-/// How many files of one folder are one task.
+/// The number of files of one folder in one task.
 const FILES_PER_TASK: usize = 32;
-/// The buffer for names that the kernel returns at once, in bytes.
+/// The size of the buffer for names from the kernel, in bytes.
 const NAMES_BUFFER: usize = 32 * 1024;
-/// How many names of a folder are read between two checks of the clock.
+/// The number of names of a folder that are read between two checks of the clock.
 const NAMES_PER_CHECK: usize = 256;
-/// How many unreadable paths are reported by name.
+/// The maximum number of unreadable paths that are reported by name.
 const MOST_REPORTED: usize = 3;
 
 /// Options of a walk.
@@ -46,7 +46,7 @@ pub struct WalkOptions<'w> {
     pub hidden: bool,
     /// Visit only files that these globs match; paths are matched relative to `start`.
     pub globs: &'w Override,
-    /// How many levels of folders to read; 1 is the folder alone.
+    /// The number of levels of folders to read; 1 is the start folder alone.
     pub depth: usize,
     /// Whether the files of one folder are shared among threads, because visiting one is expensive.
     pub shares_files: bool,
@@ -65,7 +65,7 @@ pub enum WalkEntryKind {
 /// An entry that a walk found.
 #[derive(Debug, Clone, Copy)]
 pub struct WalkEntry<'p> {
-    /// Relative to the root.
+    /// The path, relative to the root of the Workspace.
     pub path: &'p [u8],
     pub kind: WalkEntryKind,
 }
@@ -82,8 +82,8 @@ pub struct WalkSummary {
 }
 
 impl WalkSummary {
-    /// Records a path that could not be opened or read. One that was removed or replaced since its name was
-    /// read is not recorded.
+    /// Records a path that could not be opened or read, unless it was removed or replaced since its name was
+    /// read.
     pub fn add_unreadable(&mut self, path: &[u8], errno: Errno) {
         if matches!(errno, Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::INVAL | Errno::NXIO)
         {
@@ -107,8 +107,8 @@ impl WalkSummary {
     }
 }
 
-/// Walks and calls `visit` for every entry, which also returns whether to enter a folder. Each thread
-/// has a state of its own; all states are returned.
+/// Walks and calls `visit` for every entry; its result decides whether a folder is entered. Each thread
+/// has its own state; all states are returned.
 pub fn walk<S: Send>(
     walk: &WalkOptions<'_>,
     state: impl Fn() -> S + Sync,
@@ -128,7 +128,7 @@ pub fn walk<S: Send>(
     };
     let threads = if walk.depth == 1 { 1 } else { threads() };
     let results: Vec<(S, WalkSummary)> = std::thread::scope(|scope| {
-        // Where no thread can be started, this one does the work alone.
+        // If no thread can be started, this one does all the work.
         let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
         let others: Vec<_> = (1..threads).map_while(start).collect();
         let own = work();
@@ -286,7 +286,7 @@ impl<'w, S> WalkWorker<'w, S> {
             if walk.stop.is_set() {
                 return;
             }
-            // Neither is text of the project; they are walked only when one is the start folder.
+            // `.git` and `.pixir` are not text of the project; they are walked only as the start folder.
             if name == DOT_GIT.as_bytes() || name == STATE_FOLDER.as_bytes() {
                 continue;
             }
@@ -364,7 +364,7 @@ impl<'w, S> WalkWorker<'w, S> {
     }
 }
 
-/// The path and type of an entry that is no folder.
+/// The path and type of an entry that is not a folder.
 type NonFolder = (Box<[u8]>, WalkEntryKind);
 
 /// A task of a walk.
@@ -384,7 +384,7 @@ struct PendingTasks {
     busy: usize,
 }
 
-/// Guard of a running task; the task counts as done when it is dropped, also by a panic.
+/// Guard of a running task; the task counts as done when the guard is dropped, also by a panic.
 struct BusyGuard<'q>(&'q WalkQueue);
 
 impl Drop for BusyGuard<'_> {

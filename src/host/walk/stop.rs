@@ -1,4 +1,4 @@
-//! Stopping of a walk: by request, or when it takes too long.
+//! Walk stop: ends a walk on request, or when it takes too long.
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ pub struct WalkStop {
 }
 
 impl WalkStop {
-    /// Without a request, and with this time limit.
+    /// A walk stop with this time limit, and without a request.
     pub fn with_timeout(limit: Duration) -> Self {
         let deadline = Instant::now() + limit;
         Self {
@@ -50,7 +50,7 @@ impl WalkStop {
         self.is_set()
     }
 
-    /// The reason for an early end, if any. A request counts also when it came after the deadline.
+    /// The reason for an early end, if any. A request takes precedence, even after the deadline.
     pub fn reason(&self) -> Option<WalkStopReason> {
         if self.is_requested.load(Ordering::Relaxed) {
             return Some(WalkStopReason::Requested);

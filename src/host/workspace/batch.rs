@@ -1,8 +1,8 @@
-//! Batch of file changes that are made together, or not at all.
+//! Batch of file changes that are applied together, or not at all.
 //!
-//! Everything that needs space or time comes first, in new files beside the old ones. Then come renames,
-//! one per file, so each file is old or new whenever the process dies. An old file keeps its inode until
-//! all steps are done; when a step fails, the others are rolled back.
+//! New contents are first written to temporary files in the folders of the old ones. Then come renames, one
+//! per file, so each file is old or new whenever the process dies. An old file keeps its inode until all
+//! steps are done; when a step fails, the others are rolled back.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use super::{OpenFile, WorkspaceError, is_same_file, metadata};
 /// One change of one file.
 #[derive(Debug)]
 pub enum BatchStep {
-    /// Writes this content. A new file may take over the mode and owner of another.
+    /// Writes this content. A new file may copy the mode and owner of another one.
     Write { target: WriteTarget, content: Vec<u8>, like: Option<OpenFile> },
     /// Removes the file.
     Remove(WriteTarget),
@@ -49,7 +49,7 @@ pub struct BatchError {
 /// The result of the rollback for one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepRollback {
-    /// The step was not made.
+    /// The step was not applied.
     Untouched,
     /// The step was undone.
     Undone,
@@ -57,7 +57,7 @@ pub enum StepRollback {
     Failed(String),
 }
 
-/// A prepared step, with its new content in a file beside the target.
+/// A prepared step, with its new content in a temporary file in the target's folder.
 struct PreparedStep {
     step: BatchStep,
     staged: Option<StagedFile>,
@@ -71,9 +71,9 @@ struct StagedFile {
     path: PathBuf,
 }
 
-/// How a step is undone.
+/// The data to undo a step.
 enum StepUndo {
-    /// The old file is beside the new one, under this name.
+    /// The old file is in the same folder, under this name.
     Exchanged(OsString),
     /// The old file has no name any more, but is still open.
     Replaced,
@@ -83,7 +83,7 @@ enum StepUndo {
     Renamed,
 }
 
-/// Makes all steps, or none.
+/// Applies all steps, or none.
 pub fn commit_batch(steps: Vec<BatchStep>) -> Result<Vec<StepResult>, BatchError> {
     let count = steps.len();
     let mut ready: Vec<PreparedStep> = steps
@@ -110,7 +110,7 @@ pub fn commit_batch(steps: Vec<BatchStep>) -> Result<Vec<StepResult>, BatchError
         rollbacks[at] = ready[at].roll_back();
     }
     for (step, rollback) in ready.iter().zip(&rollbacks).rev() {
-        // The leftovers of a step that was not undone are the only copy of the old file.
+        // The leftovers of a step that could not be undone are the only copy of the old file.
         if !matches!(rollback, StepRollback::Failed(_)) {
             step.remove_leftovers();
         }
@@ -118,7 +118,7 @@ pub fn commit_batch(steps: Vec<BatchStep>) -> Result<Vec<StepResult>, BatchError
     Err(BatchError { failed_step: at, error, rollbacks })
 }
 
-/// Drops steps that were not started, and removes the folders that were made for them.
+/// Drops steps that were not started, and removes the folders that were created for them.
 pub fn abandon_batch(steps: &[BatchStep]) {
     for step in steps.iter().rev() {
         step.target().created_folders.iter().rev().for_each(CreatedFolder::remove);
@@ -143,7 +143,7 @@ fn sync_folders(ready: &[PreparedStep]) {
 }
 
 impl BatchStep {
-    /// The file that the step is about.
+    /// The file that the step changes.
     fn target(&self) -> &WriteTarget {
         match self {
             Self::Write { target, .. } | Self::Remove(target) => target,
@@ -166,7 +166,7 @@ impl PreparedStep {
         }
     }
 
-    /// Writes the new content beside the file.
+    /// Writes the new content to a temporary file in the target's folder.
     fn prepare(&mut self) -> Result<(), WorkspaceError> {
         let BatchStep::Write { target, content, like } = &self.step else { return Ok(()) };
         if let Some(existing) = &target.existing
@@ -189,7 +189,7 @@ impl PreparedStep {
         Ok(())
     }
 
-    /// Makes the step: one rename, or a write in place.
+    /// Applies the step: one rename, or a write in place.
     fn apply(&mut self) -> Result<(), WorkspaceError> {
         let undo = match (&self.step, &self.staged) {
             (BatchStep::Write { target, .. }, Some(beside)) => match &target.existing {
@@ -225,7 +225,7 @@ impl PreparedStep {
         Ok(())
     }
 
-    /// Finishes a step of a successful batch: removes the old file beside the target.
+    /// Finishes a step of a successful batch: removes the old file from the target's folder.
     fn finish(&mut self) -> StepResult {
         let target = self.step.target();
         match &self.undo {
@@ -275,9 +275,9 @@ impl PreparedStep {
         let explain = |errno| target.error_from(errno);
         let (folder, name) = (&target.folder, &target.name);
         match undo {
-            // Afterwards the file beside the target is the new one, and is removed with the other leftovers.
+            // After the exchange the temporary is the new file, which is removed with the other leftovers.
             StepUndo::Exchanged(beside) => {
-                // A file that another process has put there since is not removed.
+                // A file that another process has created under the name since is not removed.
                 let own = self.staged.as_ref().and_then(|own| rustix::fs::fstat(&own.file).ok());
                 if !own.is_some_and(|own| is_same_file(folder, name, &own)) {
                     return Err(explain(Errno::STALE));
@@ -309,18 +309,18 @@ impl PreparedStep {
         }
     }
 
-    /// Removes the files and folders that a failed step has made.
+    /// Removes the files and folders that a failed step has created.
     fn remove_leftovers(&self) {
         let target = self.step.target();
         if let Some(beside) = &self.staged {
             rustix::fs::unlinkat(&target.folder, &beside.name, AtFlags::empty()).ok();
-            tracing::debug!(left = %beside.path.display(), "cleared away");
+            tracing::debug!(left = %beside.path.display(), "removed a leftover");
         }
         target.created_folders.iter().rev().for_each(CreatedFolder::remove);
     }
 }
 
-/// Writes the old file again from its open descriptor.
+/// Restores the old file from its open descriptor.
 fn restore_content(target: &WriteTarget) -> Result<(), WorkspaceError> {
     let explain = |errno| target.error_from(errno);
     let Some(existing) = &target.existing else { return Ok(()) };
@@ -357,7 +357,7 @@ fn exchange_files(
         }
         Err(errno) => return Err(errno),
     }
-    // Another process may have replaced the file just before; its file is put back.
+    // Another process may have replaced the file just before the exchange; its file is restored.
     if !is_same_file(folder, beside, &existing.stat) {
         swap()?;
         return Err(Errno::STALE);
@@ -365,7 +365,7 @@ fn exchange_files(
     Ok(StepUndo::Exchanged(beside.to_owned()))
 }
 
-/// Renames a file, unless it is not the file that was opened.
+/// Renames a file, unless another file has replaced the one that was opened.
 fn rename_checked(target: &WriteTarget, folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     let Some(existing) = &target.existing else { return Err(Errno::NOENT) };
     if !is_same_file(&target.folder, &target.name, &existing.stat) {
@@ -388,7 +388,7 @@ mod tests {
     use super::super::Workspace;
     use super::*;
 
-    /// On file systems that cannot exchange two names.
+    /// The case of file systems that cannot exchange two names.
     #[test]
     fn what_cannot_be_put_back_is_kept_and_named() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! The project around a Workspace: the folders from the enclosing git root down to it.
+//! Enclosing project of a Workspace: the folders from the enclosing git root down to the Workspace.
 //!
-//! They are only read; a Workspace is never extended to them.
+//! These folders are only read; a Workspace is never extended to them.
 
 use std::path::Path;
 
 /// The folders whose files may apply to a Workspace, from the enclosing git root down to the Workspace
-/// itself. A root has a `.git`, be it a folder or the file of a worktree.
+/// itself. A git root has a `.git`: a folder, or the file of a worktree.
 pub fn project_folders(workspace: &Path) -> Vec<&Path> {
     let root = workspace.ancestors().find(|folder| folder.join(".git").exists());
     let root = root.unwrap_or(workspace);

@@ -1,8 +1,8 @@
-//! Extra roots: directories beside the Workspace that belong to the same work.
+//! Extra roots: directories besides the Workspace that a Session may touch.
 //!
-//! A path leads into one only when it is absolute and lies beneath it; that root then confines it by
-//! descriptor, as the Workspace does. Files of an extra root are always named by their absolute paths,
-//! so that none is taken for a file of the Workspace.
+//! A path belongs to an extra root only when it is absolute and beneath it; that root then confines the
+//! path by descriptor, as the Workspace does. Files of an extra root are always named by their absolute
+//! paths, so that they are not confused with files of the Workspace.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -19,8 +19,8 @@ pub(super) struct ExtraRoots {
 }
 
 impl Workspace {
-    /// This Workspace with these extra roots, in place of those it had. One that lies in
-    /// another, or in the Workspace, is left out.
+    /// This Workspace with these extra roots instead of earlier ones. A root inside another one, or
+    /// inside the Workspace, is left out.
     #[must_use]
     pub fn with_extra_roots(self, spaces: Vec<Workspace>) -> Self {
         let mut extra_roots = ExtraRoots::default();
@@ -41,7 +41,7 @@ impl Workspace {
         &self.3.roots
     }
 
-    /// The extra root that a path leads into, if any.
+    /// The extra root of a path, if any.
     pub(super) fn extra_root_for(&self, path: &Path) -> Option<&Workspace> {
         if self.3.workspaces.is_empty() || path.is_relative() || self.relative(path).is_ok() {
             return None;
@@ -49,7 +49,7 @@ impl Workspace {
         self.3.workspaces.iter().find(|workspace| workspace.relative(path).is_ok())
     }
 
-    /// The extra root that a canonical path lies in, and the length of the root's path in bytes.
+    /// The extra root of a canonical path, and the length of the root's path in bytes.
     pub(super) fn split_extra_root(&self, path: &[u8]) -> Option<(&Workspace, usize)> {
         if path.first() != Some(&b'/') {
             return None;
@@ -60,7 +60,7 @@ impl Workspace {
         Some((workspace, workspace.root().as_os_str().len()))
     }
 
-    /// How many bytes of a canonical path name its extra root; 0 in the Workspace itself.
+    /// The length of the extra root's path in a canonical path, in bytes; 0 in the Workspace itself.
     pub fn root_length(&self, path: &Path) -> usize {
         self.split_extra_root(path.as_os_str().as_bytes()).map_or(0, |(_, length)| length)
     }
@@ -75,21 +75,21 @@ impl Workspace {
 }
 
 impl OpenFile {
-    /// This file, named by its absolute path.
+    /// The open file with its path made absolute.
     pub(super) fn named_in(self, workspace: &Workspace) -> Self {
         Self { path: workspace.absolute(&self.path), ..self }
     }
 }
 
 impl ResolvedPath {
-    /// This resolved path as an absolute path.
+    /// The resolved path made absolute.
     pub(super) fn named_in(self, workspace: &Workspace) -> Self {
         Self { path: workspace.absolute(&self.path), ..self }
     }
 }
 
 impl WriteTarget {
-    /// This target, named by its absolute path.
+    /// The target with its path made absolute.
     pub(super) fn named_in(mut self, workspace: &Workspace) -> Self {
         self.set_path(workspace.absolute(self.path()));
         self

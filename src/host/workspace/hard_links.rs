@@ -1,8 +1,8 @@
-//! Files with several hard links: changed in place, so that every name keeps the file.
+//! Hard links: a file with several of them is changed in place, so that all names keep the file.
 //!
-//! A rename cannot do that, so there is a moment in which the file is neither old nor new. It is kept
-//! short and harmless: a synced copy of the new content exists beside the file before the first byte
-//! changes, the space for it is allocated beforehand, and after an error the old bytes are restored.
+//! Such a write is not atomic like a rename, so for a moment the file is neither old nor new. That is
+//! kept short and harmless: a synced copy of the new content exists in the same folder before the first
+//! byte changes, the space is allocated beforehand, and after an error the old bytes are restored.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,11 +17,11 @@ use super::target::{ReplacedFile, WriteTarget, errno_of};
 use super::{OpenFile, Workspace, WorkspaceError, metadata, open_at};
 use crate::base::paths::STATE_FOLDER;
 
-/// The largest file that is changed in place.
+/// The maximum size of a file that is changed in place, in bytes.
 pub const LARGEST_IN_PLACE: u64 = 1 << 20;
 
-/// How many files of Pixir's own state are compared; with more, nothing with several names is
-/// written.
+/// The maximum number of files of Pixir's own state that are compared; with more, no file with several
+/// names is written.
 const COMPARED_FILES: usize = 100_000;
 
 impl Workspace {
@@ -48,7 +48,7 @@ impl Workspace {
     }
 }
 
-/// Whether a folder contains the file, however deep. An entry that cannot be read is an error.
+/// Whether a folder contains the file, at any depth. An entry that cannot be read is an error.
 fn contains_inode(folder: OwnedFd, file: (u64, u64)) -> Result<bool, Errno> {
     let mut waiting = vec![folder];
     let mut compared = 0;
@@ -134,7 +134,7 @@ pub(super) fn old_bytes(existing: &OpenFile) -> io::Result<Vec<u8>> {
 fn write_in_place(file: &File, content: &[u8], old_length: usize) -> Result<(), Errno> {
     if content.len() > old_length {
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, content.len() as u64) {
-            // Not every file system supports that; the old bytes can still be restored.
+            // Not every file system supports allocation; the old bytes can still be restored.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(errno),
         }

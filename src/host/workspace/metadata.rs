@@ -1,4 +1,4 @@
-//! File metadata that a new file takes over from the one it replaces: owner, attributes and mode.
+//! File metadata that is copied from a replaced file to the new one: owner, attributes and mode.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ const KEPT_MODE: u32 = 0o1777;
 /// Mode bits that do not survive a rewrite.
 const DROPPED_MODE: u32 = 0o6000;
 
-/// Longest list of attributes, and longest attribute, that is carried over.
+/// The maximum size of a list of attributes, and of an attribute, that is copied.
 const ATTRIBUTE_LIMIT: usize = 64 * 1024;
 
 /// The attribute with the POSIX access list: rights of named users and groups.
@@ -33,7 +33,7 @@ pub fn copy_metadata(existing: &OpenFile, new: &File) -> Result<Vec<String>, Err
         notes.extend(changed_owner(old, &rustix::fs::fstat(new)?));
     }
     if !copy_attributes(&existing.file, new) {
-        // A folder may give its new files an access list of its own.
+        // A folder may have a default access list, which its new files get.
         match rustix::fs::fremovexattr(new, ACCESS_LIST) {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(errno),
@@ -67,7 +67,7 @@ fn copy_attributes(old: &impl AsFd, new: &impl AsFd) -> bool {
     let mut value = vec![0; ATTRIBUTE_LIMIT];
     let mut has_access_list = false;
     for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        // Rights of a program do not pass to changed content.
+        // Capabilities of a program are not copied to changed content.
         if name == b"security.capability" {
             continue;
         }

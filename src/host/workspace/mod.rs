@@ -1,8 +1,8 @@
-//! The Workspace: the directory a Session may touch, and paths that cannot leave it.
+//! Workspace: the directory that a Session may touch, and paths that cannot leave it.
 //!
-//! The kernel decides where a path leads, while it opens it (`openat2` with `RESOLVE_BENEATH`), so
-//! neither `..`, nor an absolute path, nor a link, nor a race gets out. Nothing is checked first
-//! and opened later by name.
+//! The kernel resolves a path while it opens it (`openat2` with `RESOLVE_BENEATH`), so neither `..`,
+//! nor an absolute path, nor a link, nor a race leaves the directory. No path is checked first and
+//! opened later by name.
 
 mod batch;
 mod enclosing;
@@ -35,10 +35,10 @@ use crate::base::paths::STATE_FOLDER;
 use crate::settings::bounds::WriteBounds;
 use extra_roots::ExtraRoots;
 
-/// How often an open is tried again when the kernel saw a rename in the middle of it.
+/// The maximum number of attempts to open a path while the kernel detects concurrent renames.
 const RENAME_RETRIES: usize = 128;
 
-/// How many names of a folder are read for a suggestion.
+/// The maximum number of names of a folder that are read for a suggestion.
 const NAMES_LIMIT: usize = 2000;
 
 /// An open Workspace, cheap to clone.
@@ -47,18 +47,18 @@ pub struct Workspace(Arc<WorkspaceRoot>, Arc<WriteBounds>, Option<Arc<Path>>, Ar
 
 #[derive(Debug)]
 struct WorkspaceRoot {
-    /// As the user spelled it, made absolute.
+    /// The absolute path, as spelled by the user.
     given: PathBuf,
     canonical: PathBuf,
     folder: OwnedFd,
 }
 
-/// How a directory was chosen as the Workspace.
+/// The way in which a directory was chosen as the Workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkspaceChoice {
-    /// The user named it.
+    /// Named by the user.
     Named,
-    /// It is where Pixir was started.
+    /// The directory in which Pixir was started.
     Current,
 }
 
@@ -107,12 +107,12 @@ impl Workspace {
         self.2.as_deref().is_some_and(|hidden| parent() == hidden)
     }
 
-    /// Where tools may write.
+    /// The write bounds, which limit where tools may write.
     pub fn bounds(&self) -> &WriteBounds {
         &self.1
     }
 
-    /// Refuses `/`, the user's home and its parents, unless the user named them.
+    /// Refuses `/`, the user's home and its parents, unless the user named the path.
     pub fn refuse_wide(
         path: &Path,
         home: Option<&Path>,
@@ -130,8 +130,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Refuses the user's own Pixir folder and everything below it, also when the user names it:
-    /// commands could change settings, grants and the state of other Workspaces there.
+    /// Refuses the user's own Pixir folder and all folders below it, even if the user names one, because
+    /// commands could change settings, grants and the state of other Workspaces in it.
     pub fn refuse_home(path: &Path, own_folder: &Path) -> Result<(), WorkspaceError> {
         let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let workspace = real(path);
@@ -146,12 +146,12 @@ impl Workspace {
         &self.0.canonical
     }
 
-    /// The path as people should see it: relative to the root where it lies beneath.
+    /// The path for display: relative to the root if it is beneath it.
     pub fn display<'p>(&self, path: &'p Path) -> &'p Path {
         self.relative(path).unwrap_or(path)
     }
 
-    /// Opens a regular file for reading; everything else is refused and never blocks.
+    /// Opens a regular file for reading; other kinds of files are refused and never block.
     pub fn open_file(&self, path: &Path) -> Result<OpenFile, WorkspaceError> {
         if let Some(other) = self.extra_root_for(path) {
             return Ok(other.open_file(path)?.named_in(other));
@@ -175,7 +175,7 @@ impl Workspace {
         Ok(OpenFile { file: File::from(descriptor), path: real, stat })
     }
 
-    /// The metadata of the file that a path leads to, without opening it for reading.
+    /// The metadata of the file to which a path resolves, without opening the file for reading.
     pub fn metadata(&self, path: &Path) -> Result<Stat, WorkspaceError> {
         if let Some(other) = self.extra_root_for(path) {
             return other.metadata(path);
@@ -282,8 +282,8 @@ impl Workspace {
         rest.map(or_root).map_err(|_| WorkspaceError::Outside { path: path.to_owned() })
     }
 
-    /// Opens beneath the root. The second try serves absolute links that lead back inside; it is
-    /// the kernel again that decides about the canonical path.
+    /// Opens beneath the root. The second attempt is for absolute links whose target is inside; the
+    /// kernel resolves the canonical path again.
     fn open_beneath(&self, relative: &Path, flags: OFlags) -> Result<OwnedFd, WorkspaceError> {
         let explain = |errno| WorkspaceError::from_errno(errno, relative);
         match open_at(&self.0.folder, relative, flags, Mode::empty()) {
@@ -296,7 +296,7 @@ impl Workspace {
         open_at(&self.0.folder, or_root(inside), flags, Mode::empty()).map_err(explain)
     }
 
-    /// The real path of an open descriptor, relative to the present path of the root.
+    /// The real path of an open descriptor, relative to the current path of the root.
     fn real_path(&self, descriptor: &impl AsFd, path: &Path) -> Result<PathBuf, WorkspaceError> {
         let read = |source| WorkspaceError::Read { path: path.to_owned(), source };
         let place = descriptor_path(descriptor).map_err(read)?;
@@ -306,7 +306,7 @@ impl Workspace {
     }
 }
 
-/// Opens beneath a folder, in one step, without magic links.
+/// Opens beneath a folder, in one system call, without magic links.
 fn open_at(folder: &impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     open_resolved(folder, path, flags | OFlags::CLOEXEC, mode, ResolveFlags::NO_MAGICLINKS)
 }
@@ -335,7 +335,7 @@ fn descriptor_path(descriptor: &impl AsFd) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd()))
 }
 
-/// `.` in place of the empty relative path, which means the root itself.
+/// The path, or `.` for the empty path, which means the root itself.
 fn or_root(relative: &Path) -> &Path {
     if relative.as_os_str().is_empty() { Path::new(".") } else { relative }
 }
@@ -345,7 +345,7 @@ fn os_string(bytes: &[u8]) -> OsString {
     OsStr::from_bytes(bytes).to_owned()
 }
 
-/// The kind of a file in words; `None` for a regular one.
+/// The kind of a file in words; `None` for a regular file.
 fn irregular_kind(stat: &Stat) -> Option<&'static str> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => None,
@@ -358,10 +358,10 @@ fn irregular_kind(stat: &Stat) -> Option<&'static str> {
     }
 }
 
-/// The folder of git's hooks and settings, which can start programs outside of every sandbox.
+/// The folder of git's hooks and settings, which can start programs outside of the sandbox.
 const GIT_FOLDER: &str = ".git";
 
-/// Refuses a path that passes through Pixir's own state, or git's.
+/// Refuses a path with a component that belongs to Pixir's own state or to git.
 fn refuse_protected(relative: &Path, path: &Path) -> Result<(), WorkspaceError> {
     let is_own =
         |name: &OsStr| [STATE_FOLDER, GIT_FOLDER].iter().any(|own| name.eq_ignore_ascii_case(own));
@@ -370,7 +370,7 @@ fn refuse_protected(relative: &Path, path: &Path) -> Result<(), WorkspaceError> 
     if protected { Err(WorkspaceError::Protected { path: path.to_owned() }) } else { Ok(()) }
 }
 
-/// Whether a name in a folder is still this file, with the content it had.
+/// Whether a name in a folder is still this file, with unchanged content.
 fn is_same_file(folder: &impl AsFd, name: &OsStr, stat: &Stat) -> bool {
     rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|now| file_version(&now) == file_version(stat))
@@ -384,7 +384,7 @@ pub fn file_version(stat: &Stat) -> (u64, u64, i64, i64, u64) {
 /// Error of a path of the Workspace.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkspaceError {
-    #[error("{} is too wide to be a Workspace", path.display())]
+    #[error("{} cannot be a Workspace by default: it is / or contains the home folder", path.display())]
     TooWide { path: PathBuf },
     #[error("{} belongs to Pixir's own folder and cannot be a Workspace", path.display())]
     OwnHome { path: PathBuf },
@@ -394,7 +394,7 @@ pub enum WorkspaceError {
     Protected { path: PathBuf },
     #[error("{} is in the user's own Pixir folder and cannot be read by tools", path.display())]
     Hidden { path: PathBuf },
-    #[error("{} is outside what may be written in this Session", path.display())]
+    #[error("{} is outside the write bounds of this Session", path.display())]
     Bounded { path: PathBuf },
     #[error("{} does not exist", path.display())]
     Missing { path: PathBuf },
@@ -411,7 +411,7 @@ pub enum WorkspaceError {
     #[error("cannot write {}, and {} could not be removed", path.display(), left.display())]
     LeftBehind { path: PathBuf, left: PathBuf, source: io::Error },
     #[error(
-        "writing {} failed half-way; its new content is whole in {}",
+        "writing {} failed half-way; the complete new content is in {}",
         path.display(), copy.display()
     )]
     HalfWritten { path: PathBuf, copy: PathBuf, source: io::Error },

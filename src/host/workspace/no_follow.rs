@@ -1,8 +1,8 @@
-//! Opening without links: files and folders of a Workspace, opened from the root through no link at all.
+//! Opening without links: files and folders of a Workspace are opened from the root without following any link.
 //!
-//! A walk over the tree reads names first and opens them later. Here the kernel checks again, at
-//! every single open, that the whole path is beneath the root and that no part of it has become a
-//! link since its name was read.
+//! A walk over the tree reads names first and opens them later. At each open the kernel checks again
+//! that the whole path is beneath the root and that no part of it has become a link since its name
+//! was read.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -19,13 +19,13 @@ use super::{
 /// A path of the Workspace with its links resolved.
 #[derive(Debug)]
 pub struct ResolvedPath {
-    /// Relative to the root, links resolved; empty for the root itself.
+    /// The path relative to the root, links resolved; empty for the root itself.
     pub path: PathBuf,
     pub(super) stat: Stat,
 }
 
 impl ResolvedPath {
-    /// Whether it is a folder.
+    /// Whether the path is a folder.
     pub fn is_folder(&self) -> bool {
         FileType::from_raw_mode(self.stat.st_mode) == FileType::Directory
     }
@@ -48,12 +48,12 @@ pub struct NoFollowEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenKind {
     Folder,
-    /// A regular file; anything else is refused and never blocks.
+    /// A regular file; other kinds are refused and never block.
     File,
 }
 
 impl Workspace {
-    /// Resolves a path, following links that stay inside; opens nothing for reading.
+    /// Resolves a path, following links that stay inside; opens no file for reading.
     pub fn locate(&self, path: &Path) -> Result<ResolvedPath, WorkspaceError> {
         if let Some(other) = self.extra_root_for(path) {
             return Ok(other.locate(path)?.named_in(other));
@@ -79,7 +79,7 @@ impl Workspace {
         Ok(NoFollowEntry { stat, link })
     }
 
-    /// Checks that the entry at this path may be replaced; a link there is the link itself, not its
+    /// Checks that the entry at this path may be replaced; for a link, the link itself is checked, not its
     /// target.
     pub fn check_replaceable(&self, path: &Path) -> Result<(), WorkspaceError> {
         refuse_protected(path, path)?;
@@ -90,8 +90,8 @@ impl Workspace {
         }
     }
 
-    /// Opens the parent of a path, through no link, and returns it with the file name. Paths in Pixir's
-    /// own state or git's are refused.
+    /// Opens the parent of a path, without following links, and returns it with the file name. Paths in
+    /// Pixir's own state or git's are refused.
     pub fn open_parent_no_follow(
         &self,
         path: &Path,
@@ -104,13 +104,13 @@ impl Workspace {
         Ok((folder, name.to_owned()))
     }
 
-    /// Opens a path through no link at all.
+    /// Opens a path without following any link.
     fn open_path_no_follow(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         open_resolved(&self.0.folder, path, flags, Mode::empty(), resolve)
     }
 
-    /// The creation time of the entry at this path, in nanoseconds since the epoch, where it is known.
+    /// The creation time of the entry at this path, in nanoseconds since the epoch, if known.
     pub fn creation_time(&self, path: &Path) -> Option<u64> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = self.open_path_no_follow(or_root(path), flags).ok()?;

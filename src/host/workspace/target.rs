@@ -1,4 +1,4 @@
-//! Write target: a file that is to be written, with its folder open, and the replacement of its content.
+//! Write target: a file to be written, with its open folder, and the replacement of its content.
 //!
 //! A file with one name is replaced by a synced temporary and a rename, so a reader sees the old
 //! or the new content and a crash loses neither. For a file with several names see `hard_links`.
@@ -18,21 +18,21 @@ use super::{
     os_string, refuse_protected,
 };
 
-/// How many bytes of a name go into the name of its temporary.
+/// The maximum length of a name's part in the name of its temporary, in bytes.
 const LONGEST_NAME_PART: usize = 200;
 
-/// A file that may be written: it exists and is open, or its folder does.
+/// A file that may be written: its folder is open, and so is the file if it exists.
 #[derive(Debug)]
 pub struct WriteTarget {
     pub(super) folder: OwnedFd,
     pub(super) name: OsString,
     path: PathBuf,
     pub(super) existing: Option<OpenFile>,
-    /// The folders that were made for the file, the outermost first.
+    /// The folders that were created for the file, the outermost first.
     pub(super) created_folders: Vec<CreatedFolder>,
 }
 
-/// A folder that was made for a target.
+/// A folder that was created for a target.
 #[derive(Debug)]
 pub(super) struct CreatedFolder {
     above: OwnedFd,
@@ -40,7 +40,7 @@ pub(super) struct CreatedFolder {
 }
 
 impl CreatedFolder {
-    /// Removes the folder, unless it has got entries meanwhile.
+    /// Removes the folder, unless it has entries meanwhile.
     pub(super) fn remove(&self) {
         rustix::fs::unlinkat(&self.above, &self.name, AtFlags::REMOVEDIR).ok();
     }
@@ -55,7 +55,7 @@ pub struct ReplacedFile {
 }
 
 impl Workspace {
-    /// Opens the target of a write to `path`, making missing folders.
+    /// Opens the target of a write to `path`, and creates missing folders.
     pub fn open_target(&self, path: &Path) -> Result<WriteTarget, WorkspaceError> {
         if let Some(other) = self.extra_root_for(path) {
             self.refuse_unbounded_extra_root(path)?;
@@ -64,7 +64,7 @@ impl Workspace {
         let relative = self.relative(path)?;
         refuse_protected(relative, path)?;
         refuse_folder_name(path)?;
-        // Checked before a folder is made, and again with the resolved path.
+        // Checked before a folder is created, and again with the resolved path.
         self.refuse_unbounded(&self.resolve(path), path)?;
         match self.open_file(path) {
             Ok(existing) => self.existing_target(existing),
@@ -73,7 +73,7 @@ impl Workspace {
         }
     }
 
-    /// Opens a file that is to be removed or renamed; a link is refused, because the name is the link's.
+    /// Opens a file that is to be removed or renamed; a link is refused, because the change would affect the link.
     pub fn open_target_no_follow(&self, path: &Path) -> Result<WriteTarget, WorkspaceError> {
         if let Some(other) = self.extra_root_for(path) {
             self.refuse_unbounded_extra_root(path)?;
@@ -144,7 +144,7 @@ impl Workspace {
         let folder = self.ensure_folder(parent, &mut made)?;
         if let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             let path = relative.to_owned();
-            // A dangling link: a write does not replace the link itself.
+            // An entry without a target is a dangling link, and a write does not replace the link itself.
             return Err(match irregular_kind(&stat) {
                 Some(what) => WorkspaceError::NotRegular { path, what },
                 None => WorkspaceError::Changed { path },
@@ -161,7 +161,7 @@ impl Workspace {
         })
     }
 
-    /// Opens a folder, making missing components one after the other.
+    /// Opens a folder, and creates missing components one after the other.
     fn ensure_folder(
         &self,
         relative: &Path,
@@ -244,7 +244,7 @@ impl WriteTarget {
         }
     }
 
-    /// Writes a temporary beside the file and renames it into place.
+    /// Writes a temporary in the same folder and renames it into place.
     fn replace_by_rename(&self, content: &[u8]) -> Result<ReplacedFile, WorkspaceError> {
         let (file, temporary, notes) = self.write_temporary(content, self.existing.as_ref())?;
         let (folder, name) = (&self.folder, &self.name);
@@ -262,8 +262,8 @@ impl WriteTarget {
         Ok(ReplacedFile { stat, notes })
     }
 
-    /// Writes and syncs the content to a temporary beside the file, with the metadata of `like`; returns notes
-    /// about what could not be copied. Without `like` the umask decides the mode.
+    /// Writes and syncs the content to a temporary in the same folder, with the metadata of `like`; returns notes
+    /// about metadata that could not be copied. Without `like` the umask decides the mode.
     pub(super) fn write_temporary(
         &self,
         content: &[u8],
@@ -285,7 +285,7 @@ impl WriteTarget {
         }
     }
 
-    /// Writes a synced copy of the new content beside the file, for the time in which the file is
+    /// Writes a synced copy of the new content to the same folder, for the time in which the file is
     /// neither old nor new.
     pub(super) fn write_spare_copy(
         &self,
@@ -309,7 +309,7 @@ impl WriteTarget {
     }
 }
 
-/// A temporary file beside the one that is written.
+/// A temporary file in the folder of the target.
 pub(super) struct TemporaryFile<'t> {
     folder: &'t OwnedFd,
     pub name: OsString,
@@ -321,7 +321,7 @@ impl TemporaryFile<'_> {
         rustix::fs::unlinkat(self.folder, &self.name, AtFlags::empty())
     }
 
-    /// Removes the temporary after a failure; in an append-only folder that fails too, which the error then says.
+    /// Removes the temporary after a failure; if that fails too, as in an append-only folder, the error reports it.
     pub(super) fn remove_after_failure(&self, error: WorkspaceError) -> WorkspaceError {
         match (self.remove(), error) {
             (Err(errno), WorkspaceError::Write { path, source }) if errno != Errno::NOENT => {
@@ -332,7 +332,7 @@ impl TemporaryFile<'_> {
     }
 }
 
-/// A random name for a temporary file beside the one with this name.
+/// A random name for a temporary file of the file with this name.
 pub(super) fn temporary_name(name: &OsStr, ending: &str) -> OsString {
     let shown = &name.as_bytes()[..name.len().min(LONGEST_NAME_PART)];
     let random = format!(".{:016x}.{ending}", fastrand::u64(..));
@@ -353,7 +353,7 @@ pub(super) fn rename_new(
     }
 }
 
-/// Refuses a path that ends like that of a folder.
+/// Refuses a path whose end (`/` or `/.`) denotes a folder.
 pub(super) fn refuse_folder_name(path: &Path) -> Result<(), WorkspaceError> {
     let bytes = path.as_os_str().as_bytes();
     if bytes.ends_with(b"/") || bytes.ends_with(b"/.") {

@@ -252,7 +252,7 @@ fn a_batch_puts_back_what_it_did_when_a_file_was_replaced_meanwhile() {
         BatchStep::Remove(itself("gone")),
         BatchStep::Remove(itself("other")),
     ];
-    // Only the last step fails, when all others are done.
+    // The last step fails after all others were applied.
     fs::remove_file(place.path("other")).unwrap();
     fs::write(place.path("other"), "theirs").unwrap();
     let broken = commit_batch(steps).unwrap_err();
@@ -398,7 +398,7 @@ fn a_further_root_is_reached_by_absolute_path_and_confined_like_the_workspace() 
     assert_eq!(place.workspace.extra_roots(), std::slice::from_ref(&beside));
     assert_eq!(place.read(&file).as_deref(), Ok("a"));
     assert_eq!(place.read("a.txt").as_deref(), Ok("workspace"));
-    // Named by its absolute path, so that it is not taken for a file of the Workspace.
+    // The absolute path distinguishes the file from files of the Workspace.
     assert_eq!(place.workspace.open_file(&file).unwrap().path, file);
     assert_eq!(place.workspace.resolve(&file), file);
     assert_eq!(place.workspace.resolve_missing(&beside.join("new")), beside.join("new"));
@@ -412,7 +412,7 @@ fn a_further_root_is_reached_by_absolute_path_and_confined_like_the_workspace() 
     }
     assert_eq!(place.write(beside.join(".pixir/x"), "x"), Err(Kind::ProtectedPath));
     assert_eq!(place.write(beside.join("sub/.pixir/x"), "x"), Err(Kind::ProtectedPath));
-    // A link of the Workspace still does not lead out of it.
+    // A link in the Workspace to an extra root is still not followed.
     assert_eq!(place.read("in/a.txt"), Err(Kind::OutsideWorkspace));
     // Write bounds name paths of the Workspace only: with them no extra root is written.
     let mut bounds = WriteBounds::none();

@@ -22,7 +22,7 @@ const MAX_REQUEST_BYTES: usize = 16 * 1024;
 /// The timeout of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The capacity for redirects; one sign-in has fewer.
+/// The capacity of the channel for redirects; one sign-in has fewer.
 const QUEUE: usize = 4;
 
 const DONE: &str = "Pixir has what it needs. You can close this page and go back to the terminal.";
@@ -166,7 +166,7 @@ pub fn parse_redirect(url: &Url, state: &str) -> Option<Result<String, RedirectE
     Some(only("code").ok_or_else(missing))
 }
 
-/// Compares in constant time, so that the time reveals nothing.
+/// Compares two texts in constant time, so that the time reveals nothing about them.
 pub fn eq_constant_time(one: &str, other: &str) -> bool {
     bool::from(one.as_bytes().ct_eq(other.as_bytes()))
 }

@@ -15,7 +15,7 @@ use super::token::{SubscriptionTokens, unix_now};
 pub struct PollTiming {
     /// The shortest interval, whatever the server says.
     pub min_interval: Duration,
-    /// Added to the interval at every `slow_down`.
+    /// The time added to the interval at every `slow_down`.
     pub slow_down_step: Duration,
     /// How long to wait for the user.
     pub deadline: Duration,

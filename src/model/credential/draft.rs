@@ -21,7 +21,7 @@ const RESERVED_BYTES: usize = 64 * 1024;
 /// The prefix of a draft's file name.
 const DRAFT_PREFIX: &str = ".auth.";
 
-/// A file beside the store that will replace it; removed on drop unless it was committed.
+/// A file that will replace the store, in the same folder; removed on drop unless it was committed.
 pub struct StoreDraft<'a> {
     store: &'a TokenStore,
     folder: StateDir,

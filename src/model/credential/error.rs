@@ -33,7 +33,7 @@ pub enum CredentialError {
     Endpoint {
         /// The variable that named it.
         name: &'static str,
-        /// What is wrong with it.
+        /// The reason why the URL cannot be used.
         reason: &'static str,
     },
     /// Requests would be sent in clear text.
@@ -51,7 +51,7 @@ pub enum CredentialError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, without its content.
+        /// The reason, without the content of the file.
         reason: String,
     },
     /// The stored tokens cannot be read.
@@ -87,13 +87,13 @@ pub enum CredentialError {
     /// The issuer could not be reached, or its answer was unusable; another attempt may help.
     #[error("the sign-in service could not be used: {message}")]
     Unavailable {
-        /// What happened.
+        /// The cause.
         message: String,
     },
     /// A setting or variable of the connection to the issuer cannot be used.
     #[error("{message}")]
     Setting {
-        /// Which one, and why; without its value, which may hold a password.
+        /// The name and the reason, without the value, which may hold a password.
         message: String,
     },
     /// The issuer or the user refused the sign-in.

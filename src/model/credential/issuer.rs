@@ -1,6 +1,6 @@
 //! Client of the issuer, the sign-in service that issues, renews and revokes tokens.
 //!
-//! Its messages may be shown to the user, with our secrets redacted, but are never logged.
+//! Messages of the issuer may be shown to the user, with our secrets redacted, but are never logged.
 
 use std::fmt;
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Issuer {
         &self.base
     }
 
-    /// Whether it is a stand-in on this machine, for tests.
+    /// Whether the issuer is a stand-in on this machine, for tests.
     pub fn is_loopback(&self) -> bool {
         self.is_loopback
     }
@@ -163,7 +163,7 @@ impl Issuer {
         }
     }
 
-    /// Posts JSON and returns the answer, also an error answer, to the caller.
+    /// Posts JSON and returns the answer, error answers included.
     pub async fn request_json(
         &self,
         path: &str,
@@ -295,12 +295,12 @@ impl IssuerFailure {
             || (self.status == 400 && says("invalid_grant"))
     }
 
-    /// Converts it to the error of a refused sign-in.
+    /// Converts the failure to the error of a refused sign-in.
     pub fn into_refused(self) -> CredentialError {
         CredentialError::Refused { code: self.code, message: self.message }
     }
 
-    /// Converts it to an error that another attempt may resolve.
+    /// Converts the failure to an error that another attempt may resolve.
     pub fn into_unavailable(self) -> CredentialError {
         CredentialError::Unavailable { message: format!("{} ({})", self.message, self.status) }
     }

@@ -127,7 +127,7 @@ impl Keyring {
     /// Replaces the access token `used`: with tokens that another task or process has renewed, or by a renewal.
     pub async fn renew(&self, used: &SecretString) -> Result<SubscriptionTokens, CredentialError> {
         let (shared, used) = (Arc::clone(&self.0), used.clone());
-        // A task of its own, so that an interrupted Turn does not lose tokens that the issuer has already issued in
+        // A separate task, so that an interrupted Turn does not lose tokens that the issuer has already issued in
         // exchange for the old ones.
         let renewal = tokio::spawn(async move { shared.renew(&used).await });
         renewal.await.unwrap_or_else(|error| {
@@ -168,7 +168,9 @@ impl Shared {
         self.spend_refresh_token(stored, &lock).await.map_err(|error| match error {
             CredentialError::Ended { code, message } if was_cut => CredentialError::Ended {
                 code,
-                message: format!("{message} (an earlier Pixir was killed while it renewed it)"),
+                message: format!(
+                    "{message} (an earlier Pixir process was killed during a renewal)"
+                ),
             },
             error => error,
         })

@@ -47,7 +47,7 @@ const CHATGPT_BASE_URL: &str = "https://chatgpt.com/backend-api/codex";
 /// The value of the `originator` header.
 const ORIGINATOR: &str = "pixir";
 
-/// The longest name of a Session that a backend accepts, in bytes.
+/// The longest Session id that a backend accepts, in bytes.
 const MAX_SESSION_ID_BYTES: usize = 64;
 
 /// A credential with its endpoint and the headers and fields for it.
@@ -125,7 +125,7 @@ impl Credential {
         Ok(Self::from_parts(means, base_url, FieldPolicy::OpenAi))
     }
 
-    /// Ties a subscription to its own endpoint, or to one on this machine that stands in for it.
+    /// Ties a subscription to its own endpoint, or to a stand-in on this machine.
     pub fn for_subscription(keyring: Keyring, base_url: &str) -> Result<Self, CredentialError> {
         let place = endpoint::check_endpoint("PIXIR_CHATGPT_BASE_URL", base_url, true)?;
         if place != NetworkLocation::Loopback && base_url != CHATGPT_BASE_URL {
@@ -284,7 +284,7 @@ impl Authorization {
     }
 }
 
-/// Shows no secret.
+/// Debug output without secrets.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credential")

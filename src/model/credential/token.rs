@@ -35,9 +35,9 @@ pub struct SubscriptionTokens {
     pub refresh: Option<SecretString>,
     pub id: Option<SecretString>,
     pub account_id: String,
-    /// Unix seconds.
+    /// The time of issue, in Unix seconds.
     pub obtained_at: i64,
-    /// Unix seconds, as the issuer stated beside the token; the token's own claim takes precedence.
+    /// The expiry in Unix seconds that the issuer's answer states; a claim in the token takes precedence.
     pub stated_end: Option<i64>,
 }
 
@@ -176,7 +176,7 @@ impl SubscriptionTokens {
     }
 }
 
-/// Shows neither token nor account.
+/// Debug output without tokens and account.
 impl fmt::Debug for SubscriptionTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tokens").field("ends_at", &self.ends_at()).finish_non_exhaustive()

@@ -1,8 +1,8 @@
 //! The AGENTS.md chain, as one developer message that is stable for a Session.
 //!
-//! The user's own file first, then from the enclosing git root down to the Workspace, so that the
-//! nearest file comes last. Characters that a reader cannot see are removed and reported: an
-//! instruction that hides from the user must not reach the model. Nothing here is fatal.
+//! The user's own file comes first, then those from the enclosing git root down to the Workspace, so that
+//! the nearest file is last. Invisible characters are removed and reported: an instruction that the user
+//! cannot see must not reach the model. No failure here is fatal.
 
 use std::fs;
 use std::io::Read;
@@ -19,14 +19,14 @@ const FILE_NAME: &str = "AGENTS.md";
 /// How many hidden characters are named one by one; more are counted.
 const MAX_NAMED_CHARACTERS: usize = 5;
 
-/// How much is read beyond what fits: it shows that something is cut, and completes a character or
-/// a secret at the edge.
+/// The bytes read beyond the limit: they show that the file is cut, and complete a character or a secret
+/// at the edge.
 const MARGIN: u64 = 8192;
 
-/// Where the AGENTS.md files are, and how much of them is used.
+/// The locations of the AGENTS.md files, and the limit of their size.
 #[derive(Debug, Clone)]
 pub struct AgentsMdSources<'a> {
-    /// An absolute path.
+    /// The Workspace, as an absolute path.
     pub workspace: &'a Path,
     /// The user's instructions for every project.
     pub user_file: &'a Path,
@@ -54,7 +54,7 @@ impl AgentsMd {
             let Some(raw) = read_file(&path, root.as_deref(), left, &mut project.notices) else {
                 continue;
             };
-            // Secrets are replaced before the cut, which could leave half of one standing.
+            // Secrets are replaced before the cut, which could leave half of one.
             let seen = remove_hidden(&path, &raw, &mut project.notices);
             let whole = sources.secrets.redact(&seen);
             let is_cut = whole.len() > left;
@@ -129,7 +129,7 @@ fn read_file(
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Opens a file of the project; a link may lead to another file of it, and to nothing else.
+/// Opens a file of the project; a link may lead only to another file of the project.
 fn open_within(path: &Path, root: &Path) -> Result<fs::File, String> {
     let opened = Workspace::open(root).and_then(|space| space.open_file(path));
     opened.map(|open| open.file).map_err(|error| match error {

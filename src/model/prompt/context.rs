@@ -1,8 +1,8 @@
 //! Late context: current facts such as date, branch and mode, as short lines for a developer
 //! message.
 //!
-//! The text is a function of the struct alone. The day has no hour and the branch no commit: what
-//! changes with every request would spoil the cache, and says nothing the model needs.
+//! The text is a function of the struct alone. The day has no hour and the branch no commit: facts that
+//! change with every request would invalidate the cache, and the model does not need them.
 
 use std::path::{Path, PathBuf};
 
@@ -29,11 +29,11 @@ pub struct LateContext {
     pub git_branch: Option<String>,
     pub mode: PermissionMode,
     pub role: &'static Role,
-    /// Where tools may write, when that is not everywhere.
+    /// The write bounds; empty when tools may write everywhere.
     pub bounds: Vec<WriteGlobs>,
     /// Additional directories of the Workspace.
     pub extra_roots: Vec<PathBuf>,
-    /// What MCP servers say about their tools, bounded.
+    /// Texts of MCP servers about their tools, bounded.
     pub servers: Option<String>,
 }
 
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn no_repository_has_no_branch() {
         let folder = tempfile::tempdir().unwrap();
-        // The temporary folder may itself stand in a repository; an empty `.git` ends the search.
+        // The temporary folder may itself be in a repository; an empty `.git` ends the search.
         std::fs::create_dir(folder.path().join(".git")).unwrap();
         assert_eq!(git_branch(folder.path()), None);
     }

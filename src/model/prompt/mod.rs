@@ -1,12 +1,12 @@
 //! The prompt contract: the parts of the prompt, from the most stable to the least.
 //!
-//! 1. The instructions: the same bytes for everybody, under a version name.
+//! 1. The instructions: the same bytes for all users, under a version name.
 //! 2. The project: the AGENTS.md chain and the indexes of Skills and roles, the same bytes for a Session
 //!    (`project`, `skills`, `roles`).
-//! 3. Late context: workspace, day, branch, mode; said with the user message where it became true
+//! 3. Late context: workspace, day, branch, mode; sent with the user message at which it changed
 //!    (`context`).
 //!
-//! A Provider caches by prefix, so nothing that changes may stand before something that does not.
+//! A Provider caches by prefix, so parts that change come after parts that do not.
 
 mod agents_md;
 mod context;
@@ -28,7 +28,7 @@ pub const VERSION: &str = "pxr3";
 /// The byte-stable instructions.
 pub const INSTRUCTIONS: &str = include_str!("instructions.md");
 
-/// How much of a model's name goes into a cache key.
+/// How many characters of a model's name go into a cache key.
 const MODEL_LIMIT: usize = 24;
 
 /// The Provider's cache key: one per contract, model and Session family, of at most 64 characters.

@@ -1,6 +1,6 @@
 //! Classification of Provider errors, from an HTTP error answer or from an error inside the stream.
 //!
-//! Servers word the same error in many ways, so the code is looked at first, then the message, the
+//! Servers word the same error in many ways, so the code is examined first, then the message, the
 //! type and the status. An unknown error is a `provider_error`, retried when the server is at fault
 //! and not when the request is.
 
@@ -99,7 +99,7 @@ pub fn classify_http(status: u16, hints: ErrorHints, body: &[u8]) -> ProviderErr
 }
 
 /// A 200 answer of an unexpected format: a web page, compressed data, or other content. The same
-/// request would meet it again, so it is not retried.
+/// request would get it again, so the request is not retried.
 pub struct UnexpectedResponse<'a> {
     /// Host and port of the server.
     pub peer: &'a str,
@@ -187,7 +187,7 @@ struct ErrorPayload {
 }
 
 impl ErrorPayload {
-    /// Understands `{"error":{…}}`, `{"error":"…"}`, `{"detail":…}` and a bare `{code, message}`.
+    /// Parses `{"error":{…}}`, `{"error":"…"}`, `{"detail":…}` and a bare `{code, message}`.
     fn from_json(json: &Value) -> Self {
         let inner = match json.get("error").filter(|error| !error.is_null()) {
             Some(error) => error,
@@ -366,7 +366,7 @@ fn parse_stated_wait(prose: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The message of a plain body. An HTML page is reduced to its title and a mark for Cloudflare blocks.
+/// The message of a body without JSON. An HTML page is reduced to its title and a mark for Cloudflare blocks.
 fn body_message(text: &str) -> String {
     if !is_web_page(text) {
         return truncate_message(text.trim());

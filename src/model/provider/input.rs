@@ -23,7 +23,7 @@ use crate::record::event::{
 use crate::record::history::{History, link_calls};
 use crate::record::resource::ResourceContents;
 
-/// Stands for an empty tool output; the API refuses empty outputs.
+/// The replacement of an empty tool output; the API refuses empty outputs.
 const NO_OUTPUT: &str = "(no output)";
 /// The output of a call whose result was never recorded.
 const ORPHAN_OUTPUT: &str = "error orphan_tool_call: this call was interrupted and its result is not known; \
@@ -35,7 +35,7 @@ pub struct InputOptions<'a> {
     pub model: &'a str,
     /// Fingerprint of endpoint and paying account; `None` when unknown.
     pub account: Option<&'a str>,
-    /// Reasoning up to this Event was refused as unreadable and is left out.
+    /// The last Event whose reasoning was refused as unreadable; reasoning up to it is left out.
     pub unreadable_to: Option<Seq>,
     /// Contents of the Resources that the current Turn shows.
     pub contents: Option<&'a ResourceContents>,
@@ -364,7 +364,7 @@ impl<'a> InputWriter<'a> {
         }
     }
 
-    /// Writes a message with role `user` that the user did not write; never between a call and its output.
+    /// Writes a message with role `user` that the user did not write; defers it while outputs are pending.
     fn write_or_defer_user(&mut self, text: String) {
         self.write_or_defer(InputRole::User, text);
     }
@@ -396,7 +396,7 @@ impl<'a> InputWriter<'a> {
         self.out.extend_from_slice(b"}]}");
     }
 
-    /// Writes reasoning verbatim but for the id, which would make the server look for an item it never stored.
+    /// Writes reasoning verbatim except the id, which would make the server look for an item it never stored.
     fn write_pending_reasoning(&mut self) {
         let held = std::mem::take(&mut self.pending_reasoning);
         for fields in held.iter().filter_map(|reasoning| reasoning.item.as_object()) {

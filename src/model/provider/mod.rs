@@ -47,7 +47,7 @@ pub trait Provider: Send + Sync + Debug {
     fn request_body(&self, _request: &ModelRequest) -> Option<Vec<u8>> {
         None
     }
-    /// Drops what is kept for a Session, such as its connection; no call of it will follow.
+    /// Drops the state of a Session, such as its connection; no call of that Session will follow.
     fn forget_session(&self, _session: &SessionId) {}
     /// A short fingerprint of endpoint and paying account; `None` when there is only one.
     fn account(&self) -> Option<Arc<str>> {
@@ -55,7 +55,7 @@ pub trait Provider: Send + Sync + Debug {
     }
 }
 
-/// A request to a model: everything that it sees.
+/// A request to a model: everything that the model sees.
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
     /// The model's name.
@@ -76,8 +76,8 @@ pub struct ModelRequest {
     pub cache_key: String,
     /// The Session that the call belongs to; the calls of one Session share a connection.
     pub session: SessionId,
-    /// How often the Provider may send it again by itself, over another transport or without what the
-    /// server refused, as long as there is no output yet.
+    /// How often the Provider may send the request again by itself, over another transport or without
+    /// the parts that the server refused, as long as there is no output yet.
     pub resends: u32,
     /// Options of the answer.
     pub response_options: ResponseOptions,
@@ -86,7 +86,7 @@ pub struct ModelRequest {
 /// Options of an answer that the user asked for.
 #[derive(Debug, Clone, Default)]
 pub struct ResponseOptions {
-    /// The Provider may search the web.
+    /// Whether the Provider may search the web.
     pub web_search: bool,
     /// The JSON schema that the final message must follow.
     pub answer_schema: Option<AnswerSchema>,
@@ -119,7 +119,7 @@ pub struct SentRequest {
     pub fallback_reason: Option<String>,
     /// `None` for a transport that cannot continue a response.
     pub continuation: Option<ContinuationUse>,
-    /// Reasoning was left out, because the server could not read it.
+    /// Whether reasoning was left out, because the server could not read it.
     pub is_without_reasoning: bool,
     /// The error of the same request's previous attempt.
     pub previous_error: Option<Box<ProviderError>>,
@@ -174,7 +174,7 @@ pub struct FunctionCall {
 }
 
 impl FunctionCall {
-    /// Parses the arguments: an object, or why they are not one.
+    /// Parses the arguments as an object; the error says why they are not one.
     pub fn parse_arguments(&self) -> Result<Value, String> {
         if self.arguments.trim().is_empty() {
             return Ok(json!({}));
@@ -269,13 +269,13 @@ impl ServerErrorCode {
 }
 
 impl ProviderError {
-    /// A failure that the same request would meet again: not retryable.
+    /// A failure that the same request would cause again: not retryable.
     pub fn terminal(kind: Kind, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { kind, message, retryable: false, retry_after: None, facts: Box::default() }
     }
 
-    /// A failure that may pass: retryable.
+    /// A temporary failure: retryable.
     pub fn transient(kind: Kind, message: impl Into<String>) -> Self {
         Self { retryable: true, ..Self::terminal(kind, message) }
     }
@@ -353,7 +353,7 @@ impl Explain for ProviderError {
             Kind::UsageLimitReached => &[&until],
             Kind::QuotaExceeded => &["check the plan and billing of this account"],
             Kind::ModelNotSupported => {
-                &["see what there is with `pixir models refresh`", "choose one with `--model`"]
+                &["list the models with `pixir models refresh`", "choose one with `--model`"]
             }
             Kind::ProviderRefusal => &["rephrase the request"],
             Kind::Tls => &[
@@ -372,7 +372,7 @@ impl Explain for ProviderError {
             }
             Kind::InvalidResponse if !self.retryable => &[
                 "check OPENAI_BASE_URL, or the provider's `base_url`: it must be that of a Responses API and usually ends in /v1",
-                "check what stands between, such as a proxy or a sign-in page of the network",
+                "check for a proxy or a sign-in page of the network in between",
             ],
             Kind::InvalidResponse | Kind::ProviderError | Kind::Incomplete => {
                 &["resume the Session to try again"]

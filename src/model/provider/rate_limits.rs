@@ -90,7 +90,7 @@ pub fn resets_at(limits: &RateLimits) -> Option<u64> {
     windows.filter(|window| window.used_percent >= 100.0).filter_map(|w| w.resets_at).max()
 }
 
-/// How long until a used-up allowance is refilled.
+/// The time until a used-up allowance is refilled.
 pub fn refills_in(limits: &RateLimits) -> Option<Duration> {
     let allowances = [&limits.requests, &limits.tokens].into_iter().flatten();
     let waits = allowances.filter(|own| own.remaining == 0).filter_map(|own| own.resets_in_s);

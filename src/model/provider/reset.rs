@@ -7,7 +7,7 @@ use super::ProviderError;
 /// When a usage limit resets: a point in time, a wait, both or neither.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct LimitReset {
-    /// In Unix seconds.
+    /// The time of the reset, in Unix seconds.
     pub at: Option<u64>,
     pub wait: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! The Provider against the scripted model: what streams, and what each fault becomes.
+//! Tests of the Provider against the scripted model: streams, and the error for each fault.
 
 mod socket;
 
@@ -14,7 +14,7 @@ use crate::record::event::{CanonicalParts, Event, Extra, Timestamp, UserMessage}
 use crate::settings::config::StreamTimeouts;
 use crate::testing::scripted::{ModelScript, Reply, ScriptedServer};
 
-/// Short enough for a test, long enough for a busy machine.
+/// Timeouts that are short enough for a test and long enough for a busy machine.
 const PATIENT: StreamTimeouts = StreamTimeouts {
     idle: Duration::from_secs(20),
     total: Duration::from_secs(40),
@@ -70,7 +70,7 @@ fn text_of(results: &StreamResults) -> String {
     deltas.collect()
 }
 
-/// The same events with neighbouring deltas joined: how many arrive together depends on the network.
+/// The results with neighbouring deltas joined: how many arrive together depends on the network.
 fn joined(results: StreamResults) -> StreamResults {
     let mut joined: StreamResults = Vec::new();
     for event in results {
@@ -311,7 +311,7 @@ async fn a_cut_answer_is_a_marked_success() {
 async fn a_cut_at_any_byte_ends_in_an_error_or_in_completion() {
     let reply = Reply::new().reasoning("hm").text("hi").call("read", json!({"path": "x"}));
     let server = ScriptedServer::start(ModelScript::answering(move |request| {
-        // The prompt says where to cut.
+        // The cache key says where to cut.
         let cut = request.body["prompt_cache_key"].as_str().and_then(|text| text.parse().ok());
         reply.clone().cut_at(cut.unwrap_or(usize::MAX))
     }))

@@ -24,7 +24,7 @@ pub use role_file::RoleDefinition;
 /// How many files of one folder are read.
 const MAX_FILES_PER_FOLDER: usize = 200;
 
-/// The owner of a role, in order of precedence.
+/// The origin of a role, in order of precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RoleOrigin {
     Repo,
@@ -34,7 +34,7 @@ pub enum RoleOrigin {
 }
 
 impl RoleOrigin {
-    /// Its name in lists.
+    /// The name in lists.
     pub fn name(self) -> &'static str {
         match self {
             RoleOrigin::Repo => "repo",
@@ -52,12 +52,12 @@ pub struct RoleFile {
     pub path: PathBuf,
     /// SHA-256 of the file, in hex.
     pub digest: String,
-    /// Whether another person than the user may have written it, so that it needs trust.
+    /// Whether a person other than the user may have written the file, so that it needs trust.
     pub is_foreign: bool,
-    /// Whether it may be used: it is the user's own, or the user trusts it.
+    /// Whether the role may be used: the file is the user's own, or the user trusts it.
     pub is_trusted: bool,
     pub definition: RoleDefinition,
-    /// The line of its `tools`, if any.
+    /// The line of the key `tools`, if any.
     pub tools_line: Option<usize>,
     /// Warnings about the file.
     pub warnings: Vec<FileDiagnostic>,
@@ -272,7 +272,7 @@ impl Explain for RoleError {
         match self {
             Self::Unknown { known, .. } => vec![format!("use one of: {}", known.join(", "))],
             Self::Untrusted { .. } => {
-                vec!["look at the file, then run `pixir trust` in a terminal".to_owned()]
+                vec!["review the file, then run `pixir trust` in a terminal".to_owned()]
             }
             Self::Broken { .. } => {
                 vec!["fix the file; `pixir agents validate` checks it".to_owned()]

@@ -1,4 +1,4 @@
-//! Reads the file of a role, TOML in the form of other agents.
+//! Role files: TOML in the form that other agents use.
 //!
 //! ```toml
 //! name = "scribe"
@@ -55,7 +55,7 @@ struct RoleFields {
     rest: toml::Table,
 }
 
-/// Reads a role file. A link must not lead out of `fence`, the project; the user's own files have none.
+/// Reads a role file. A link must not lead out of `boundary`, the project; the user's own files have none.
 pub fn read_role_file(
     path: &Path,
     origin: RoleOrigin,

@@ -1,4 +1,4 @@
-//! Role files on a real disk: chosen, shadowed, refused, and reported with their lines.
+//! Tests of role files on a real disk: chosen, shadowed, refused, and reported with their lines.
 
 use std::fs;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ impl RolesFixture {
 }
 
 impl RoleCatalog {
-    /// No roles but those of this build.
+    /// A catalog with only the built-in roles.
     pub fn none() -> Self {
         let home = Home::new("/nowhere");
         Self { roots: Vec::new(), trust: TrustStore::new(&home) }
@@ -80,7 +80,7 @@ fn a_role_of_a_file_is_honoured_in_full() {
     );
     assert_eq!(roster.find_recorded("plan").name, "plan");
     let odd = &roster.read_all().entries[0].warnings;
-    assert!(odd[0].message.contains("`nickname` means nothing"), "{odd:?}");
+    assert!(odd[0].message.contains("unknown key `nickname`"), "{odd:?}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_file_of_the_users_stands_in_for_a_role_of_this_build_also_when_a_log_names_
     assert!(matches!(roster.find("worker"), Err(RoleError::Broken { .. })));
     assert!(std::ptr::eq(roster.find_recorded("worker"), Role::unknown()));
     fs::remove_file(own).unwrap();
-    // An error in a file of the project does not matter.
+    // An error in a file of the project has no effect.
     site.write("repo/.pixir/agents/worker.toml", "name = \n");
     assert!(std::ptr::eq(roster.find("worker").unwrap(), Role::find("worker").unwrap()));
 }

@@ -1,7 +1,7 @@
 //! `allowed-tools`: the tools that may be used in a Turn with an active Skill.
 //!
-//! It narrows what the Session may use and never widens it: permission mode, bounds and sandbox still apply
-//! to a tool that is named. Names are Pixir's, or those of other agents for the same tool.
+//! The list narrows what the Session may use and never widens it: permission mode, bounds and sandbox still
+//! apply to a tool that is named. Names are Pixir's, or those of other agents for the same tool.
 
 use super::FileDiagnostic;
 use super::yaml::{YamlNode, YamlValue};
@@ -31,10 +31,10 @@ pub struct AllowedTools(Vec<AllowedToolRule>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AllowedToolRule {
-    /// As written.
+    /// The rule as written.
     text: String,
     tool: String,
-    /// `Bash(git add:*)`: a command must begin with these words.
+    /// The words with which a command must begin, as in `Bash(git add:*)`.
     prefix: Option<String>,
 }
 
@@ -69,7 +69,7 @@ impl AllowedTools {
         (!rules.is_empty()).then_some(Self(rules))
     }
 
-    /// The names as written, for people and for the Log.
+    /// The names as written, for display and for the Log.
     pub fn words(&self) -> Vec<String> {
         self.0.iter().map(|rule| rule.text.clone()).collect()
     }

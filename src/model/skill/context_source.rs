@@ -62,7 +62,7 @@ impl GitQuery {
         ("diff", GitQuery::Diff),
     ];
 
-    /// The shell command of the query. It starts no program that a repository names and takes no lock.
+    /// The shell command of the query, which starts no program that a repository names and takes no lock.
     pub fn command(self) -> String {
         let asked = match self {
             GitQuery::Branch => "rev-parse --abbrev-ref HEAD",

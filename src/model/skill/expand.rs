@@ -13,7 +13,7 @@ pub struct ExpandedInput {
     pub text: String,
     /// Notices for the user.
     pub notices: Vec<String>,
-    /// The name after a leading slash, if it is no prompt or Skill that can be used.
+    /// The name after a leading slash, if no usable prompt or Skill has it.
     pub unknown_name: Option<String>,
 }
 
@@ -22,7 +22,7 @@ pub struct ExpandedInput {
 pub struct SlashName {
     /// The name.
     pub name: String,
-    /// What it does.
+    /// The description of the prompt or Skill.
     pub description: String,
     /// The arguments that may follow.
     pub hint: String,

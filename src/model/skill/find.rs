@@ -38,9 +38,9 @@ pub struct FoundSkills {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ShadowedSkill {
     pub name: String,
-    /// The one that is used.
+    /// The location of the Skill that is used.
     pub selected: String,
-    /// Those that are not used.
+    /// The locations of the Skills that are not used.
     pub shadowed: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ pub struct SkillCache(HashMap<PathBuf, CachedSkill>);
 #[derive(Debug, Clone)]
 struct CachedSkill {
     stamp: SkillFileStamp,
-    /// Without the user's trust, which may change while the file does not.
+    /// The Skill without the user's trust, which may change while the file does not.
     outcome: Result<Arc<Skill>, FileDiagnostic>,
 }
 
@@ -79,7 +79,7 @@ impl SkillCache {
             for folder in list_paths(&root.path, boundary, (MOST_ENTRIES, None), &mut found.broken)
             {
                 let Some(known) = self.read_cached(&folder, root) else { continue };
-                // An I/O error may be gone next time, although the file is the same.
+                // An I/O error may not recur next time, although the file is the same.
                 if known.outcome.as_ref().map_or_else(|flaw| flaw.line.is_some(), |_| true) {
                     seen.insert(folder, known.clone());
                 }
@@ -298,8 +298,8 @@ fn read_skill(folder: &Path, path: &Path, root: &SearchRoot) -> Result<Skill, Fi
 }
 
 /// Reads a file that was written for a model; returns its bytes and its folder, links resolved. With a
-/// `fence`, the root of a project, no link may lead out of the folder or the project; the user's own files
-/// may be links to anywhere.
+/// `boundary`, the root of a project, no link may lead out of the folder or the project; the user's own
+/// files may be links to anywhere.
 pub fn read_within_boundary(
     path: &Path,
     boundary: Option<&Path>,

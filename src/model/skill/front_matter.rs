@@ -22,9 +22,9 @@ pub struct FrontMatter {
     pub metadata: Vec<(String, String)>,
     /// The only tools of a Turn in which the Skill is active.
     pub allowed_tools: Option<AllowedTools>,
-    /// Whether only the user may activate it, not the model.
+    /// Whether only the user may activate the Skill, not the model.
     pub is_user_only: bool,
-    /// The sources of its context.
+    /// The sources of the Skill's context.
     pub sources: Vec<ContextSource>,
 }
 

@@ -35,7 +35,7 @@ impl<'t> CodeFence<'t> {
         (length >= 3).then_some(Self { mark, length, behind })
     }
 
-    /// Backticks followed by others are inline code.
+    /// Whether the fence opens a block; backticks with more of them later in the line are inline code.
     fn opens(self) -> bool {
         self.mark == '~' || !self.behind.contains('`')
     }
@@ -71,7 +71,7 @@ pub fn name_length(text: &str) -> usize {
     }
     let is_rest = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
     let end = text.bytes().position(|byte| !is_rest(byte)).unwrap_or(text.len());
-    // Followed by any other letter, it is a part of a longer word.
+    // A name followed by another letter is a part of a longer word.
     if text[end..].chars().next().is_some_and(char::is_alphanumeric) {
         return 0;
     }

@@ -72,7 +72,7 @@ pub enum SkillScope {
 }
 
 impl SkillScope {
-    /// Its name in lists and in the Log.
+    /// The name in lists and in the Log.
     pub fn name(self) -> &'static str {
         match self {
             SkillScope::Repo => "repo",
@@ -95,9 +95,9 @@ pub struct Skill {
     pub text: Arc<str>,
     /// SHA-256 of the main file, in hex.
     pub digest: String,
-    /// Whether another person than the user may have written it, so that it needs trust.
+    /// Whether a person other than the user may have written the file, so that it needs trust.
     pub is_foreign: bool,
-    /// Whether it may be used: it is the user's own, or the user trusts it.
+    /// Whether the Skill may be used: it is the user's own, or the user trusts it.
     pub is_trusted: bool,
     /// Warnings about the package.
     pub warnings: Vec<FileDiagnostic>,
@@ -108,7 +108,7 @@ impl Skill {
         &self.front_matter.name
     }
 
-    /// Its scope and path, without the folders of this machine.
+    /// The scope and path, without the folders of this machine.
     pub fn short_path(&self) -> String {
         let folder = self.path.parent().and_then(Path::file_name).unwrap_or_default();
         format!("{}:{}/{MAIN_FILE}", self.scope.name(), folder.to_string_lossy())
@@ -120,7 +120,7 @@ impl Skill {
 pub struct FileDiagnostic {
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub path: PathBuf,
-    /// The line, from 1; `None` when it concerns the whole file.
+    /// The line, from 1; `None` when the message concerns the whole file.
     pub line: Option<usize>,
     pub message: String,
 }
@@ -176,7 +176,7 @@ pub struct SearchRoot<S = SkillScope> {
     pub scope: S,
     /// Whether others than the user may have written there: a project, or tools in the Workspace.
     pub needs_trust: bool,
-    /// The Workspace, where tools may write, whatever link leads there.
+    /// The Workspace: tools may have written a file that a link resolves to inside it.
     workspace: Option<PathBuf>,
     /// The folder that links in it must not lead out of; `None` for the user's own folders.
     pub boundary: Option<PathBuf>,

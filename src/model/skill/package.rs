@@ -1,6 +1,6 @@
 //! Other files in a Skill's folder, which its instructions refer to; shown one at a time.
 //!
-//! They are opened by descriptor below the folder, so no `..`, absolute path or link leads out of it.
+//! The files are opened by descriptor below the folder, so no `..`, absolute path or link leads out of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,12 @@ const DEEPEST: usize = 4;
 pub struct PackageFile {
     pub text: String,
     pub digest: String,
-    /// Whether it is the main file, by whatever path.
+    /// Whether the path leads to the main file.
     pub is_main: bool,
 }
 
 impl Skill {
-    /// Reads a file of the Skill's folder; the main file is as it was found.
+    /// Reads a file of the Skill's folder; the main file is returned as it was when the Skill was read.
     pub fn read_package_file(&self, path: &Path) -> Result<PackageFile, PackageError> {
         let space = Workspace::open(&self.folder)?;
         let open = space.open_file(path)?;
@@ -49,7 +49,7 @@ impl Skill {
         Ok(PackageFile { digest: sha256(&bytes), text, is_main: false })
     }
 
-    /// The files beside the main file, sorted, and how many more there are.
+    /// The files other than the main file, sorted, and how many more there are.
     pub fn list_package_files(&self) -> (Vec<PathBuf>, usize) {
         let (mut files, mut waiting) = (Vec::new(), vec![(self.folder.clone(), 0)]);
         while let Some((folder, depth)) = waiting.pop() {

@@ -55,7 +55,7 @@ impl ParameterType {
         }
     }
 
-    /// Its name in JSON.
+    /// The name of the type in JSON.
     pub fn name(self) -> &'static str {
         match self {
             ParameterType::String => "string",

@@ -17,19 +17,19 @@ const LARGEST: u64 = 64 * 1024;
 /// How many prompts of one folder are read.
 const MOST: usize = 500;
 
-/// A prompt.
+/// A prompt from a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptFile {
     pub name: String,
     pub description: String,
-    /// A hint at its arguments.
+    /// A hint about the arguments.
     pub hint: String,
     pub scope: SkillScope,
     pub path: PathBuf,
     pub digest: String,
-    /// Whether another person than the user may have written it, so that it needs trust.
+    /// Whether a person other than the user may have written the file, so that it needs trust.
     pub is_foreign: bool,
-    /// Whether it may be used: it is the user's own, or the user trusts it.
+    /// Whether the prompt may be used: it is the user's own, or the user trusts it.
     pub is_trusted: bool,
     body: String,
 }

@@ -28,10 +28,10 @@ pub struct WorkflowTemplate {
     pub full_id: String,
     pub name: String,
     pub description: String,
-    /// Relative to the Skill's folder.
+    /// The path relative to the Skill's folder.
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub path: PathBuf,
-    /// In the order of the file.
+    /// The parameters, in the order of the file.
     pub parameters: Vec<TemplateParameter>,
     #[serde(skip)]
     workflow: Map<String, Value>,

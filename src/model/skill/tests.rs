@@ -1,4 +1,4 @@
-//! Skill packages on a real disk: found, counted, refused and read again.
+//! Tests of Skill packages on a real disk: found, counted, refused and read again.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -81,7 +81,7 @@ fn the_nearest_that_is_trusted_counts() {
     assert_eq!(names(&skills.read_all())[0], "a=outer");
     site.trust(&inner);
     assert_eq!(names(&skills.read_all())[0], "a=inner");
-    // One byte more is another file.
+    // One more byte changes the digest.
     fs::write(&inner, format!("{}\n", fs::read_to_string(&inner).unwrap())).unwrap();
     assert_eq!(names(&skills.read_all())[0], "a=outer");
 }
@@ -124,7 +124,7 @@ fn the_users_own_folder_within_a_workspace_needs_trust() {
     let found = Skills::new(places).read_all();
     assert_eq!((found.skills.len(), found.skills[0].is_trusted), (1, false));
     assert_eq!(found.skills[0].scope, SkillScope::User);
-    // Whatever name or link leads to it.
+    // The same holds for every name or link that leads to the folder.
     symlink(site.at("user"), site.at("alias")).unwrap();
     site.write("alias/.agents/prompts/p.md", "words");
     let places = DiscoveryFolders {

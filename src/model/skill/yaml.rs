@@ -9,7 +9,7 @@ use super::FileDiagnostic;
 
 /// How deep lists and maps may be nested.
 const DEEPEST: usize = 6;
-/// How many values there may be.
+/// The most values of a document.
 const MOST: usize = 2000;
 
 /// A value, and its first line, counted from 1.
@@ -28,7 +28,7 @@ pub enum YamlValue {
         plain: bool,
     },
     List(Vec<YamlNode>),
-    /// In the order of the file, without duplicate keys.
+    /// A map in the order of the file, without duplicate keys.
     Map(Vec<(String, YamlNode)>),
 }
 
@@ -41,13 +41,13 @@ impl YamlNode {
         }
     }
 
-    /// Whether it is null: no value after a key.
+    /// Whether the value is null: absent, `~` or `null`.
     pub fn is_null(&self) -> bool {
         matches!(&self.value, YamlValue::Text { text, plain: true }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
-    /// The boolean value of a scalar, in all spellings of YAML.
+    /// The boolean value of a scalar, in all spellings of YAML, and `1` or `0`.
     pub fn as_bool(&self) -> Option<bool> {
         match self.as_text()?.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "1" => Some(true),
@@ -214,7 +214,7 @@ mod tests {
         let bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n";
         assert_eq!(flaw(bomb), (Some(2), "aliases are not supported".to_owned()));
         assert_eq!(flaw("x: 1\ny: !!python/object a\n").0, Some(2));
-        assert_eq!(flaw("a: 1\nb: 2\na: 3\n"), (Some(3), "`a` stands here twice".to_owned()));
+        assert_eq!(flaw("a: 1\nb: 2\na: 3\n"), (Some(3), "duplicate key `a`".to_owned()));
         let deep = format!("a: {}{}", "[".repeat(20), "]".repeat(20));
         assert!(flaw(&deep).1.contains("deep"));
         assert!(parse(&format!("a: {}", "[".repeat(5000))).is_err());

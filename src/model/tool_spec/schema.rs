@@ -1,7 +1,7 @@
 //! JSON Schemas of tool arguments.
 //!
-//! Those of built-in tools are generated from their types by a test and stored as text, because generating
-//! them would delay the first request of every run, which sends all of them.
+//! Schemas of built-in tools are generated from their types by a test and stored as text, because
+//! generating them would delay the first request of every run, which sends all of them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -81,7 +81,7 @@ pub fn generate_schema<A: JsonSchema>() -> Value {
     shorten_schema(schema)
 }
 
-/// Removes what a model does not need: titles, number formats, null as another way to leave out.
+/// Removes parts that a model does not need: titles, number formats, defaults, and null for a missing value.
 fn shorten_schema(schema: Value) -> Value {
     let Value::Object(mut map) = schema else { return schema };
     for noise in ["title", "format", "default"] {

@@ -1,7 +1,7 @@
 //! The checkpoint: the facts that are kept of Turns that are no longer replayed, gathered without a model.
 //!
-//! Paths, never contents; messages of the user before those of the model; and nothing is dropped silently:
-//! entries that do not fit are counted.
+//! A checkpoint has paths and never contents; messages of the user come before those of the model. Nothing is
+//! dropped silently: entries that do not fit are counted.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,6 +1,6 @@
 //! Compaction: plans how a long History is shortened for the model, without asking a model.
 //!
-//! Pure: from a History to the one `history_compaction` that makes its replay smaller, or the
+//! A pure function from a History to the one `history_compaction` that makes its replay smaller, or the
 //! reason why there is none. Old outputs are pruned first; then whole Turns are replaced by
 //! a checkpoint, the oldest first; and only when a single Turn is too large, its own older outputs
 //! are pruned as well. The last user message always stays.
@@ -26,9 +26,9 @@ use crate::record::history::{History, VisibleFacts, link_calls};
 
 /// Outputs and arguments that are larger than this are pruned.
 const PRUNE_OVER_BYTES: u64 = 400;
-/// The target size of the conversation afterwards, in percent of the window beside the prompt.
+/// The target size of the conversation afterwards, in percent of the window without the prompt.
 const GOAL_PERCENT: u64 = 50;
-/// The largest checkpoint, in percent of the window beside the prompt.
+/// The largest checkpoint, in percent of the window without the prompt.
 const CHECKPOINT_PERCENT: u64 = 15;
 /// The largest checkpoint in tokens.
 const MAX_CHECKPOINT_TOKENS: u64 = 8_000;
@@ -42,7 +42,7 @@ pub const KEPT_TURNS: usize = 2;
 pub struct WindowBudget {
     /// The model's window, in tokens.
     pub window: u64,
-    /// The tokens of instructions, tools and project context, beside the conversation.
+    /// The tokens of instructions, tools and project context, which are not part of the conversation.
     pub fixed: u64,
 }
 
@@ -68,7 +68,7 @@ pub enum CompactionTrigger {
     Manual { keep: usize },
     /// The next request would nearly fill the window.
     CriticalPressure,
-    /// The Provider refused the last one as too long.
+    /// The Provider refused the last request as too long.
     OverflowRecovery,
 }
 
@@ -87,7 +87,7 @@ impl CompactionTrigger {
 pub struct CompactionPlan {
     /// The fact to record.
     pub fact: HistoryCompaction,
-    /// The facts behind its summary.
+    /// The facts from which the summary is written.
     pub checkpoint: Option<Checkpoint>,
     /// The estimated tokens of a request before and after.
     pub before: u64,
@@ -138,7 +138,7 @@ struct WeighedFact {
     seq: Seq,
     full: u64,
     pruned: u64,
-    /// Its certain weight: zero for reasoning, which not every model gets replayed.
+    /// The weight that is certain: zero for reasoning, which is not replayed to every model.
     sure: u64,
 }
 
@@ -215,8 +215,8 @@ impl<'a> CompactionPlanner<'a> {
         checkpoint + pieces.map(weight).sum::<u64>()
     }
 
-    /// The most tokens of a checkpoint: those of the last one and half of the facts that it replaces. So it always
-    /// saves tokens, and earlier content is not dropped for a short Turn.
+    /// The most tokens of a checkpoint: those of the last one and half of those of the facts that it replaces. So a
+    /// checkpoint always saves tokens, and earlier content is not dropped for a short Turn.
     fn checkpoint_budget(&self, cut: CompactionCut) -> u64 {
         let replaced: u64 = self.pieces[..cut.checkpoint].iter().map(|piece| piece.sure).sum();
         self.window_budget.checkpoint_tokens().min(self.checkpoint_weight() + replaced / 2)

@@ -1,7 +1,7 @@
 //! Pruning: the markers that replace outputs and arguments that are too large to be replayed.
 //!
-//! Pure, and never to be changed: replay and estimate both use it, and a changed marker would change
-//! the bytes of prefixes that Providers have cached.
+//! The functions are pure and must not change: replay and estimate both use them, and a changed marker
+//! would change the bytes of prefixes that Providers have cached.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use crate::record::event::{ToolCall, ToolResult};
 /// The marker for an output that is larger than `limit`; `None` when it is not.
 pub fn prune_output(result: &ToolResult, limit: u64) -> Option<String> {
     let size = result.output.as_deref().map_or(0, str::len);
-    // An image in a result is shown beside its text.
+    // An image in a result is shown with its text.
     let is_shown = result.descriptor().is_some();
     if size as u64 <= limit && !is_shown {
         return None;

@@ -1,4 +1,4 @@
-//! Compaction, rule by rule, and for any History.
+//! Tests of compaction, rule by rule and for any History.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn texts(items: &[Value]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// The rules of the wire: every call has exactly one output behind it, and none stands alone.
+/// Checks the rules of the API: every call has exactly one output after it, and no output stands alone.
 fn check_valid(items: &[Value]) -> Result<(), TestCaseError> {
     let mut open: HashMap<&str, usize> = HashMap::new();
     for (place, item) in items.iter().enumerate() {
@@ -462,7 +462,7 @@ proptest! {
         let said = after.iter().rev().find(|item| item["role"] == "user" && item.to_string().contains(&last));
         prop_assert!(said.is_some(), "the last message stays");
         prop_assert_eq!(history.len(), count + 1, "the Log only grows");
-        // Undone with its Turn, everything is as it was.
+        // A rewind to before the compaction restores everything.
         push(&mut history, HistoryRewound { to_seq: seq, ..HistoryRewound::default() });
         prop_assert_eq!(replay(&history), before);
     }

@@ -1,4 +1,4 @@
-//! Weights: the estimated tokens of a fact when it is replayed. They follow the rules of replay loosely:
+//! Weights: the estimated tokens of a fact when it is replayed. Weights follow the rules of replay loosely:
 //! a fact that is never replayed weighs nothing, and an opaque item is estimated by its size.
 
 use serde_json::Value;

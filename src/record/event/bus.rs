@@ -147,12 +147,12 @@ impl WeakBus {
     }
 }
 
-/// Where a listener starts.
+/// The position at which a listener starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenFrom {
     /// With the first Event of the Log.
     Start,
-    /// Behind an Event that the listener already has.
+    /// After an Event that the listener already has.
     After(Seq),
     /// With the next Event.
     Now,
@@ -188,7 +188,7 @@ pub enum ListenerItem {
 /// The listening side: an ordered stream without gaps in the canonical Events.
 pub struct Listener {
     session_id: SessionId,
-    /// The tick at which it started to listen.
+    /// The tick at which the listener started.
     started_at_tick: u64,
     receiver: broadcast::Receiver<SharedEvent>,
     source: BacklogSource,
@@ -205,7 +205,7 @@ pub struct Listener {
 impl Listener {
     /// The next item; `None` when the Session has closed.
     ///
-    /// Cancel-safe: what was not returned comes with the next call.
+    /// Cancel-safe: an item that was not returned comes with the next call.
     pub async fn next(&mut self) -> Option<ListenerItem> {
         loop {
             if let Some(item) = self.ready.pop_front() {
@@ -222,7 +222,7 @@ impl Listener {
             }
             match self.receiver.recv().await {
                 Ok(event) => self.enqueue_event(event),
-                // What is still in the channel stays there: History first, then the Events of the
+                // Events that are still in the channel stay there: History first, then the Events of the
                 // channel that are newer than History.
                 Err(broadcast::error::RecvError::Lagged(count)) => {
                     self.dropped += count;
@@ -245,7 +245,7 @@ impl Listener {
             {
                 return;
             }
-            // Older than Events that came from History: showing it now would be out of order.
+            // A notice older than Events that came from History would be out of order now.
             (EventKind::Ephemeral(_), _)
                 if tick < self.caught_up_tick && before < self.next_seq =>
             {
@@ -258,7 +258,7 @@ impl Listener {
         self.ready.push_back(ListenerItem::Event(event));
     }
 
-    /// Counts what was lost while the Backlog was on its way, so that it is reported before the Backlog.
+    /// Counts the Events lost while the Backlog was requested, so that the loss is reported before the Backlog.
     fn record_lag(&mut self) -> Option<SharedEvent> {
         if self.receiver.len() <= CAPACITY {
             return None;

@@ -90,7 +90,7 @@ facts! {
     ToolResult = "tool_result",
     /// Why a call was or was not allowed.
     PermissionDecision = "permission_decision",
-    /// What one Provider call cost, successful or not.
+    /// The cost of one Provider call, successful or not.
     ProviderUsage = "provider_usage",
     /// The Turn ended without an answer.
     TurnFailed = "turn_failed",
@@ -106,7 +106,7 @@ facts! {
     WorkflowEvent = "workflow_event",
     /// The Session branched off another; seq 0 of a fork.
     SessionFork = "session_fork",
-    /// What happened on the branch that was left.
+    /// A summary of the branch that was left.
     BranchSummary = "branch_summary",
     /// Older History is replaced by a checkpoint for the model.
     HistoryCompaction = "history_compaction",
@@ -146,7 +146,7 @@ impl PartialEq for Unknown {
 open_enum! {
     /// Whether a message of the model goes on or ends the Turn.
     Phase {
-        /// Text beside tool calls.
+        /// Text sent with tool calls.
         Commentary = "commentary",
         /// The answer.
         Final = "final",
@@ -154,32 +154,32 @@ open_enum! {
 }
 
 open_enum! {
-    /// How a Turn ended that has no final answer.
+    /// The end of a Turn that has no final answer.
     TerminalStatus {
-        /// The Provider failed for good.
+        /// The Provider failed permanently.
         ProviderError = "provider_error",
         /// Settings or credentials do not work.
         ConfigurationError = "configuration_error",
-        /// A tool, or the Log under it, failed for good.
+        /// A tool, or the Log under it, failed permanently.
         ToolError = "tool_error",
         /// Stopped by the user, a signal, or the end of the process.
         Interrupted = "interrupted",
         /// A deadline of the run passed.
         TimedOut = "timed_out",
-        /// Too many Provider calls.
+        /// The limit of Provider calls was reached.
         IterationCap = "iteration_cap",
-        /// The same call again and again.
+        /// The same tool call was repeated with the same results.
         DoomLoop = "doom_loop",
         /// A hard budget is spent.
         BudgetExceeded = "budget_exceeded",
         /// The model ended without a usable answer.
         Incomplete = "incomplete",
-        /// A panic.
+        /// A panic ended the Turn.
         Crashed = "crashed",
     }
 }
 
-/// A message of the user, and the developer context that became true with it.
+/// A message of the user, and the developer context that changed with it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct UserMessage {
     pub text: String,
@@ -213,7 +213,7 @@ pub struct AssistantMessage {
 }
 
 impl AssistantMessage {
-    /// Whether it is the text of a broken stream: evidence, never replayed.
+    /// Whether the message is the text of a broken stream: evidence, never replayed.
     pub fn is_partial(&self) -> bool {
         self.metadata
             .as_ref()
@@ -221,7 +221,7 @@ impl AssistantMessage {
             .is_some_and(|partial| partial == &Value::Bool(true))
     }
 
-    /// Whether Pixir wrote it, about a Workflow run that the user started.
+    /// Whether Pixir wrote the message, about a Workflow run that the user started.
     pub fn is_report(&self) -> bool {
         self.metadata.as_ref().is_some_and(|metadata| metadata.contains_key(REPORT_OF))
     }
@@ -231,12 +231,12 @@ impl AssistantMessage {
         self.metadata.as_ref()?.get("truncated")?.as_str()
     }
 
-    /// The notice for the user about the Turn that it ends.
+    /// The notice for the user about the Turn that the message ends.
     pub fn notice(&self) -> Option<&str> {
         self.metadata.as_ref()?.get(NOTICE)?.as_str()
     }
 
-    /// Whether it ends its Turn.
+    /// Whether the message ends its Turn.
     pub fn is_final(&self) -> bool {
         !self.is_partial() && self.phase.as_ref().is_none_or(|phase| *phase == Phase::Final)
     }
@@ -273,7 +273,7 @@ pub struct ToolResult {
     pub call_id: CallId,
     #[serde(default)]
     pub ok: bool,
-    /// The model-channel text.
+    /// The text for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -299,17 +299,17 @@ pub struct ProviderUsage {
     pub error_kind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<TokenUsage>,
-    /// What failed attempts of this call were billed for.
+    /// The billed usage of failed attempts of this call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_usage: Option<Box<TokenUsage>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
-    /// Why it was not the transport that is preferred.
+    /// Why the preferred transport was not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback_reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation: Option<ContinuationUse>,
-    /// Reasoning was left out, because the server could not read it.
+    /// Whether reasoning was left out, because the server could not read it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reasoning_dropped: bool,
     #[serde(default)]
@@ -372,7 +372,7 @@ pub struct PlanEntry {
 pub struct Plan {
     #[serde(default)]
     pub entries: Vec<PlanEntry>,
-    /// Why it changed.
+    /// Why the plan changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explanation: Option<String>,
     #[serde(flatten)]
@@ -386,13 +386,13 @@ pub struct SkillActivation {
     pub name: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Whose it is: `repo`, `user` or `pixir`.
+    /// The owner of the Skill: `repo`, `user` or `pixir`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub scope: String,
-    /// Its path, without folders of this machine.
+    /// The path of the Skill, without folders of this machine.
     #[serde(default)]
     pub path: String,
-    /// Its folder, for the files beside it.
+    /// The folder of the Skill, for its other files.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub folder: String,
     /// The hash of the whole file.
@@ -401,13 +401,13 @@ pub struct SkillActivation {
     /// The text as it was, cut where it is too long; empty when the Log has it already.
     #[serde(default)]
     pub content: String,
-    /// How many bytes the whole has, when the text is cut.
+    /// The size of the whole text in bytes, when it is cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_from: Option<u64>,
-    /// It is active already, and its text has been shown.
+    /// Whether the Skill was active already and its text has been shown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeated: bool,
-    /// The only tools of its Turn, as they are written.
+    /// The only tools allowed in the Turn, as the Skill writes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_tools: Vec<String>,
     /// `user`, `model`, or `parent` when another agent named it in a task.
@@ -431,16 +431,16 @@ pub struct SkillContextHydration {
     /// `files`, `git` or `command`.
     #[serde(default)]
     pub kind: String,
-    /// What was read or run.
+    /// The files, the query or the command.
     #[serde(default)]
     pub request: String,
-    /// The tools that did it, through the Executor.
+    /// The tools that read or ran it, through the Executor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
     /// `user` or `model`.
     #[serde(default)]
     pub requested_by: String,
-    /// The permission mode it happened under.
+    /// The permission mode at that time.
     #[serde(default)]
     pub mode: String,
     #[serde(default)]
@@ -451,7 +451,7 @@ pub struct SkillContextHydration {
     /// The SHA-256 of that text.
     #[serde(default)]
     pub sha256: String,
-    /// How many bytes there were, when not all are shown.
+    /// The size of the whole content in bytes, when it is cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_from: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -534,7 +534,7 @@ pub struct LogRepaired {
     pub length: u64,
     #[serde(default)]
     pub sha256: String,
-    /// The line was whole and only its newline was missing, so it counts.
+    /// Whether the line was whole and only its newline was missing, so that it counts.
     #[serde(default)]
     pub kept: bool,
     #[serde(flatten)]

@@ -24,13 +24,13 @@ pub struct HistoryCompaction {
     /// `manual`, `critical_pressure` or `overflow_recovery`.
     #[serde(default)]
     pub trigger: String,
-    /// What is replayed in place of the range; null when only outputs were pruned.
+    /// The text that is replayed in place of the range; null when only outputs were pruned.
     #[serde(default)]
     pub summary: Value,
     /// The late developer context that holds where the range ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
-    /// Up to here, large outputs and arguments are replayed as a marker, and reasoning is not.
+    /// The last seq up to which large outputs and arguments are replayed as a marker, and reasoning is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prune_to_seq: Option<u64>,
     /// The size above which an output or argument is large.
@@ -39,7 +39,7 @@ pub struct HistoryCompaction {
     /// The facts behind the summary, for the next compaction.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub checkpoint: Value,
-    /// How many more Turns it summarises than the compaction before it.
+    /// How many more Turns are summarised than by the compaction before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns_compacted: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ pub struct HistoryCompaction {
     /// The estimated tokens of a request before the compaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_before: Option<u64>,
-    /// The estimated tokens of a request after it.
+    /// The estimated tokens of a request after the compaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_after: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,9 +63,9 @@ pub struct HistoryCompaction {
 }
 
 impl HistoryCompaction {
-    /// The last seq that its summary replaces; `None` when it only prunes.
+    /// The last seq that the summary replaces; `None` when the compaction only prunes.
     pub fn hidden_to(&self) -> Option<Seq> {
-        // The first Pixir kept both ends in a range of their own.
+        // The first Pixir kept both ends in a separate range.
         let range = self.extra.get("range").and_then(|range| range.get("to_seq")?.as_u64());
         (!self.summary.is_null()).then(|| range.unwrap_or(self.to_seq))
     }

@@ -23,7 +23,7 @@ pub struct TokenUsage {
     /// Input and output together.
     #[serde(default)]
     pub total_tokens: u64,
-    /// Fields of the future.
+    /// Fields that this build does not know.
     #[serde(flatten)]
     pub extra: Extra,
 }
@@ -57,10 +57,10 @@ impl ProviderUsage {
 /// Whether a call continued the previous response, or why the whole conversation was sent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ContinuationUse {
-    /// Only what was new was sent.
+    /// Whether only new items were sent.
     #[serde(default)]
     pub used: bool,
-    /// Absent when there was no previous response.
+    /// Why the previous response was not continued; absent when there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_reason: Option<String>,
 }
@@ -71,13 +71,13 @@ pub struct RateLimits {
     /// The shorter window of a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary: Option<UsageWindow>,
-    /// The longer one.
+    /// The longer window of a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secondary: Option<UsageWindow>,
     /// Requests that an API key has left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<Allowance>,
-    /// Tokens that it has left.
+    /// Tokens that an API key has left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Allowance>,
     /// The name of the limit.
@@ -92,7 +92,7 @@ pub struct RateLimits {
     /// Credits bought beyond the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credits: Option<Credits>,
-    /// Fields of the future.
+    /// Fields that this build does not know.
     #[serde(flatten)]
     pub extra: Extra,
 }
@@ -106,7 +106,7 @@ pub struct UsageWindow {
     /// The length of the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_minutes: Option<u64>,
-    /// When it resets, in Unix seconds.
+    /// When the window resets, in Unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resets_at: Option<u64>,
 }
@@ -117,10 +117,10 @@ pub struct Allowance {
     /// The limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// What remains of it.
+    /// The remaining part of the limit.
     #[serde(default)]
     pub remaining: u64,
-    /// Seconds until it resets.
+    /// Seconds until the limit resets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resets_in_s: Option<f64>,
 }

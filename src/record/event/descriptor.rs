@@ -1,4 +1,4 @@
-//! Resource descriptors: the metadata of a Resource in the Log; its bytes are stored beside the Log.
+//! Resource descriptors: the metadata of a Resource in the Log; its bytes are in a separate file.
 //!
 //! The Log, listeners and the screen get a descriptor and never the bytes. Only the Provider may see more, and
 //! only for a Turn.
@@ -44,12 +44,12 @@ impl ResourceDescriptor {
         Self::deserialize(value).ok().filter(|descriptor| !descriptor.id.is_empty())
     }
 
-    /// Whether it is a picture.
+    /// Whether the Resource is an image.
     pub fn is_image(&self) -> bool {
         self.kind == "image"
     }
 
-    /// Whether it is text.
+    /// Whether the Resource is text.
     pub fn is_text(&self) -> bool {
         self.kind == "text"
     }
@@ -67,7 +67,7 @@ impl ResourceDescriptor {
 }
 
 impl UserMessage {
-    /// The Resources that are attached to it.
+    /// The Resources that are attached to the message.
     pub fn descriptors(&self) -> impl Iterator<Item = ResourceDescriptor> {
         self.resources.iter().filter_map(ResourceDescriptor::from_value)
     }

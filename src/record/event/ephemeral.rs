@@ -19,7 +19,7 @@ pub enum Ephemeral {
     ReasoningDelta(String),
     /// A piece of a running tool's output.
     ToolOutputDelta { call_id: CallId, chunk: String },
-    /// What the Session does now.
+    /// The current status of the Session.
     Status(SessionStatus),
     /// How full the model's window is.
     ContextPressure(ContextPressure),
@@ -78,7 +78,7 @@ impl Ephemeral {
     }
 }
 
-/// What a Session does now; three of the values end a Turn.
+/// The status of a Session; three of the values end a Turn.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum SessionStatus {
@@ -92,7 +92,7 @@ pub enum SessionStatus {
     WaitingForBudget { iteration: u32 },
     /// A Provider call is under way.
     Thinking { iteration: u32 },
-    /// Before a command runs, files are recorded so that it can be undone.
+    /// Before a command runs, files are recorded so that its changes can be undone.
     Recording {
         call_id: CallId,
         /// Absent until it is known how many files have to be read.
@@ -109,7 +109,7 @@ pub enum SessionStatus {
     },
     /// The Turn ended with an answer.
     Done,
-    /// The Turn ended without one.
+    /// The Turn ended without an answer.
     Error { terminal_status: String, error: Report },
     /// The Turn was stopped.
     Interrupted,
@@ -174,12 +174,12 @@ pub struct ProviderRetry {
     pub error: Report,
 }
 
-/// A question to the user; what runs is what is shown here, bound by the digest.
+/// A question to the user; the digest binds the answer to the call as it is shown here.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct PermissionRequest {
     pub call_id: CallId,
-    /// Which Subagent asks; `None` when it is the Session itself.
+    /// The Subagent that asks; absent when the Session itself asks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     pub tool: String,
@@ -187,28 +187,28 @@ pub struct PermissionRequest {
     pub args: Value,
     /// The paths of the call with links resolved, relative to the directory.
     pub paths: Vec<String>,
-    /// The directory it runs in.
+    /// The directory in which the call runs.
     pub directory: String,
     /// The diff of the change, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
-    /// Whether the diff is not all of it; the arguments are.
+    /// Whether the diff is cut; the arguments are complete.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub diff_is_cut: bool,
-    /// The command it would run.
+    /// The command that the call would run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<ShownCommand>,
-    /// Whether it asks for the network, or for programs that may reach it.
+    /// Whether the call asks for the network, or for programs that may reach it.
     pub network: bool,
-    /// Whether it asks for Unix sockets where those of other programs cannot be hidden from it.
+    /// Whether the call asks for Unix sockets where those of other programs cannot be hidden from it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub local_sockets: bool,
-    /// Whether it is a command that would run without a sandbox.
+    /// Whether the call is a command that would run without a sandbox.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_unsandboxed: bool,
-    /// The answers that make sense here.
+    /// The possible answers.
     pub answers: Vec<PermissionAnswer>,
-    /// What `prefix` would allow: every simple command that begins with these words.
+    /// The words with which every simple command begins that the answer `prefix` would allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
     pub digest: String,
@@ -218,8 +218,8 @@ pub struct PermissionRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ShownCommand {
     pub text: String,
-    /// Each command and redirection in it, substitutions included; empty when it could not be
-    /// taken apart.
+    /// Each command and redirection in the text, substitutions included; empty when it could not be
+    /// parsed.
     pub parts: Vec<String>,
 }
 

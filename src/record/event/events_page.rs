@@ -16,7 +16,7 @@ Every line of a Log, and every line of `pixir --events`, is one envelope
 `{id, session_id, seq, ts, type, data}`. `seq` counts canonical Events from 0 and is null on
 ephemeral ones, which are never in a Log. In a Log each line ends in `,\"h\":\"…\"}`, its proof.
 Version of this contract: LOG_VERSION (`log_version` in `session_started`). A reader ignores types
-and fields that it does not know. `events.schema.json` beside this page is the same as a JSON schema.
+and fields that it does not know. `events.schema.json` in this folder is the same as a JSON schema.
 ";
 
 fn facts() -> Vec<(Canonical, &'static str)> {
@@ -29,7 +29,7 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
         "session_started" => (
             json!({"pixir_version": "0.1.0", "log_version": 1, "workspace": "/home/ada/app", "role": "build",
                 "permission_mode": "auto", "sandbox_mode": "off", "model": "gpt-5.5"}),
-            "Seq 0 of every Log that is not a fork: who the Session is and what it may do.",
+            "Seq 0 of every Log that is not a fork: the identity of the Session and what it may do.",
         ),
         "user_message" => (
             json!({"text": "make it look like this", "context": "Workspace: /home/ada/app", "resources": [{"id":
@@ -39,11 +39,11 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
         ),
         "assistant_message" => (
             json!({"text": "They pass now.", "phase": "final"}),
-            "`commentary` beside tool calls, `final` at the end; `metadata.partial` marks the text of a broken stream.",
+            "`commentary` with tool calls, `final` at the end; `metadata.partial` marks the text of a broken stream.",
         ),
         "reasoning" => (
             json!({"item": {"type": "reasoning", "encrypted_content": "…"}, "model": "gpt-5.5", "account": "3fa9c1d20b77"}),
-            "An opaque item, replayed only to the model and the account that made it; `account` is a mark, not a name.",
+            "An opaque item, replayed only to the model and the account that made it; `account` is a fingerprint, not a name.",
         ),
         "tool_call" => (
             json!({"call_id": "call_1", "name": "bash", "args": {"command": "cargo test"}}),
@@ -63,7 +63,7 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
                 "cached_tokens": 1024, "output_tokens": 40, "reasoning_tokens": 16, "total_tokens": 1240},
                 "transport": "websocket", "continuation": {"used": false, "reset_reason": "history_changed"},
                 "retries": 0, "first_byte_ms": 310, "duration_ms": 900}),
-            "One Provider call, failed ones too. `continuation` is absent over SSE; `fallback_reason` says why SSE was used, `reasoning_dropped` that the server could not read reasoning. `estimated_cost_usd` is absent when the price is not known, `failed_usage` counts what failed attempts were billed for, `web_search` says how often the Provider searched and what it found, never what for. `rate_limits` is what the server said was left.",
+            "One Provider call, failed ones too. `continuation` is absent over SSE; `fallback_reason` says why SSE was used, `reasoning_dropped` that the server could not read reasoning. `estimated_cost_usd` is absent when the price is not known, `failed_usage` counts what failed attempts were billed for, `web_search` says how often the Provider searched and what it found, never the queries. `rate_limits` is what the server said was left.",
         ),
         "turn_failed" => (
             json!({"terminal_status": "interrupted", "error_kind": "interrupted", "error_message": "the Turn was interrupted"}),
@@ -90,7 +90,7 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
                 "attempt": 1, "elapsed_ms": 2100, "child_seq": 7,
                 "usage": {"calls": 2, "input_tokens": 200, "cached_tokens": 120, "output_tokens": 40,
                     "reasoning_tokens": 10, "total_tokens": 240}}),
-            "Something happened to a child Session: queued, starting, started, input, retrying or closed; or its run ended: finished, failed, timed_out, cancelled or detached; or what it changed was merged, or that was merge_taken_back.",
+            "Something happened to a child Session: queued, starting, started, input, retrying or closed; or its run ended: finished, failed, timed_out, cancelled or detached; or its changes were merged, or that merge was undone: merge_taken_back.",
         ),
         "workflow_event" => (
             json!({"kind": "verification", "workflow_id": "wf_0123456789", "step_id": "implement", "command": "cargo test",
@@ -111,14 +111,14 @@ fn sample(type_name: &str) -> (Canonical, &'static str) {
             json!({"from_seq": 1, "to_seq": 40, "strategy": "deterministic", "trigger": "manual", "summary": "…",
                 "prune_to_seq": 52, "prune_over_bytes": 400, "checkpoint": {"user_instructions": ["make it faster"]},
                 "turns_compacted": 9, "turns_kept": 2, "outputs_pruned": 4, "tokens_before": 91_000, "tokens_after": 21_000, "window_tokens": 272_000}),
-            "What the model sees of older History from here on; the Log keeps everything. `summary` stands for everything up to `to_seq` (null when nothing is replaced), `context` is the late context that holds there; up to `prune_to_seq`, outputs and arguments over `prune_over_bytes` are replayed as a marker. The last one that counts rules alone. `trigger` is `manual`, `critical_pressure` or `overflow_recovery`; `strategy` is `deterministic` or `model_assisted`, and `fallback_reason` says why the model did not help.",
+            "What the model sees of older History from here on; the Log keeps everything. `summary` stands for everything up to `to_seq` (null when nothing is replaced), `context` is the late context that holds there; up to `prune_to_seq`, outputs and arguments over `prune_over_bytes` are replayed as a marker. Only the last one that counts has an effect. `trigger` is `manual`, `critical_pressure` or `overflow_recovery`; `strategy` is `deterministic` or `model_assisted`, and `fallback_reason` says why the model did not help.",
         ),
         "history_rewound" => {
             (json!({"to_seq": 12}), "The conversation went back to before this seq.")
         }
         "posture_changed" => (
             json!({"permission_mode": "ask", "allow_write": ["src/**"]}),
-            "Mode, model, effort or role changed; absent fields stay. `allow_write` and `deny_write` only ever narrow: each is one more set that holds besides the earlier ones.",
+            "Mode, model, effort or role changed; absent fields stay. `allow_write` and `deny_write` only ever narrow: each adds one more set to the earlier ones.",
         ),
         "log_repaired" => (
             json!({"offset": 4096, "length": 77, "sha256": "…", "kept": false}),
@@ -202,7 +202,7 @@ fn describe_notice(notice: &Ephemeral) -> &'static str {
         Ephemeral::ReasoningDelta(_) => "A piece of the model's reasoning summary.",
         Ephemeral::ToolOutputDelta { .. } => "A piece of a running tool's output.",
         Ephemeral::Status(_) => {
-            "idle, starting (the first Turn waits a moment for the MCP servers that `servers` names), thinking, working (with `waiting` and the reason while a call waits for its turn), or the end of a Turn: done, error, interrupted."
+            "idle, starting (the first Turn waits a moment for the MCP servers that `servers` names), thinking, working (with `waiting` and the reason while a call waits for its turn), compacting, recording, waiting_for_budget, or the end of a Turn: done, error, interrupted."
         }
         Ephemeral::ContextPressure(_) => {
             "How full the model's window is before a request leaves: once at 70 % (advisory), 80 % (warning) and 90 % (critical), and again after a compaction. `estimated_tokens` of them are estimated, the others were counted by the Provider. `window_is_assumed` is true where no setting, server or table says how large the window is."
@@ -210,7 +210,7 @@ fn describe_notice(notice: &Ephemeral) -> &'static str {
         Ephemeral::ProviderRetry(_) => "A Provider call failed and will be tried again.",
         Ephemeral::PermissionRequest(_) => "The user is asked for permission.",
         Ephemeral::PermissionResolved { .. } => {
-            "The question was answered: once, session, project, prefix or no."
+            "The question was answered: once, session, session_tool, session_edits, project, prefix or no."
         }
     }
 }

@@ -57,7 +57,7 @@ pub fn spell_hidden(text: &str) -> String {
 }
 
 /// The first few different hidden characters of some texts that can deceive a reader, spelled as code points.
-/// Those that emoji are made of, and joiners between letters of scripts that need them, are ordinary text.
+/// Code points of emoji, and joiners between letters of scripts that need them, are ordinary text.
 pub fn find_hidden<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for text in texts {
@@ -91,7 +91,7 @@ fn is_ordinary(text: &str, place: usize, c: char) -> bool {
     }
 }
 
-/// Whether tags are those of a flag that emoji know: England, Scotland, Wales.
+/// Whether tags are those of a flag emoji: England, Scotland, Wales.
 fn is_in_flag(before: &str, rest: &str) -> bool {
     let is_tag = |c: char| ('\u{e0020}'..='\u{e007f}').contains(&c);
     let base = before.trim_end_matches(is_tag);
@@ -102,7 +102,7 @@ fn is_in_flag(before: &str, rest: &str) -> bool {
         && ["gbeng\u{7f}", "gbsct\u{7f}", "gbwls\u{7f}"].contains(&word.as_str())
 }
 
-/// More tags than a flag has.
+/// The most tags that are read; a flag has fewer.
 const MAX_TAGS: usize = 8;
 
 /// Whether a character is drawn as a picture, or changes the skin of one.

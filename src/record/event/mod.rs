@@ -133,7 +133,7 @@ pub struct Event {
 /// The order of an ephemeral Event on the bus. A listener that caught up from History drops older ones by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BusPosition {
-    /// The next canonical seq when it was emitted.
+    /// The next canonical seq when the Event was emitted.
     before: Seq,
     /// How many ephemeral Events the bus had emitted before.
     tick: u64,
@@ -143,13 +143,13 @@ pub struct BusPosition {
 pub struct CanonicalParts {
     /// The Event's own id.
     pub id: EventId,
-    /// The Session it belongs to.
+    /// The Session that the Event belongs to.
     pub session_id: SessionId,
-    /// Absent only on odd lines of foreign Logs.
+    /// The seq; absent only on odd lines of foreign Logs.
     pub seq: Option<Seq>,
-    /// When it happened.
+    /// The time of the Event.
     pub ts: Timestamp,
-    /// What happened.
+    /// The payload of the Event.
     pub fact: Canonical,
     /// Envelope keys this build does not know.
     pub extra: Extra,
@@ -207,23 +207,23 @@ impl Event {
     pub fn id(&self) -> &EventId {
         &self.id
     }
-    /// The Session it belongs to.
+    /// The Session that the Event belongs to.
     pub fn session_id(&self) -> &SessionId {
         &self.session_id
     }
-    /// Its place in the Log; `None` for live Events.
+    /// The seq in the Log; `None` for live Events.
     pub fn seq(&self) -> Option<Seq> {
         self.seq
     }
-    /// When it happened.
+    /// The time of the Event.
     pub fn ts(&self) -> &Timestamp {
         &self.ts
     }
-    /// What happened.
+    /// The payload of the Event.
     pub fn kind(&self) -> &EventKind {
         &self.kind
     }
-    /// The durable fact, if it is one.
+    /// The durable fact; `None` for live Events.
     pub fn fact(&self) -> Option<&Canonical> {
         match &self.kind {
             EventKind::Canonical(fact) => Some(fact),

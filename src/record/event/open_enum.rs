@@ -1,4 +1,4 @@
-//! Enums of text values that keep unknown values: those of other versions are written back unchanged.
+//! Enums of text values that keep unknown values: values of other versions are written back unchanged.
 
 /// Declares an open enum: the values that this build knows, and `Other` for the rest.
 macro_rules! open_enum {

@@ -10,9 +10,9 @@ use super::{Extra, PermissionAnswer};
 use crate::base::id::CallId;
 
 open_enum! {
-    /// What the harness may do without asking.
+    /// Permission modes: what the harness may do without asking.
     PermissionMode {
-        /// Everything that the permission floor does not forbid.
+        /// Everything is allowed that the rules of every permission mode do not forbid.
         Auto = "auto",
         /// The user is asked before changes.
         Ask = "ask",
@@ -41,15 +41,15 @@ pub struct InitialPosture {
     pub model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effort: Option<String>,
-    /// Globs of what tools may write; empty means everything in the Workspace.
+    /// Globs of paths that tools may write; empty means everything in the Workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_write: Vec<String>,
-    /// Globs of what tools may not write.
+    /// Globs of paths that tools may not write.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny_write: Vec<String>,
 }
 
-/// Who the Session is and what it may do.
+/// The identity of the Session and what it may do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionStarted {
     #[serde(flatten)]
@@ -98,10 +98,10 @@ pub struct PostureChanged {
     /// The sandbox profile of commands from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_mode: Option<String>,
-    /// One more set of globs that what tools write must fit; earlier sets stay.
+    /// One more set of globs that written paths must match; earlier sets stay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_write: Vec<String>,
-    /// More globs of what tools may not write.
+    /// More globs of paths that tools may not write.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny_write: Vec<String>,
     #[serde(flatten)]
@@ -119,7 +119,7 @@ pub struct PermissionDecision {
     pub rule: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_by: Option<String>,
-    /// What a person answered: once, session, project, prefix or no.
+    /// The user's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<PermissionAnswer>,
     /// The message to the model that came with the answer.
@@ -128,7 +128,7 @@ pub struct PermissionDecision {
     /// The digest that an answer is bound to: of tool, arguments, resolved paths and directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// A notice for the user, such as that an answer could not be kept.
+    /// A notice for the user, such as that an answer could not be stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
     #[serde(flatten)]

@@ -5,17 +5,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How near the end of its window a Session is.
+/// The tier of a Session's pressure.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum PressureTier {
-    /// From 70 % on.
+    /// At least 70 % of the window is used.
     Advisory,
-    /// From 80 % on.
+    /// At least 80 % of the window is used.
     Warning,
-    /// From 90 % on: the conversation is compacted before the request is sent.
+    /// At least 90 % is used: the conversation is compacted before the request is sent.
     Critical,
 }
 
@@ -49,10 +49,10 @@ pub struct ContextPressure {
     pub model: String,
     pub input_tokens: u64,
     pub window_tokens: u64,
-    /// Whether no setting, server or table says how large the window is.
+    /// Whether the size of the window is assumed, because no setting, server or table states it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub window_is_assumed: bool,
-    /// How much of the tokens is estimated; the rest was counted by the Provider.
+    /// The estimated part of the tokens; the rest was counted by the Provider.
     pub estimated_tokens: u64,
     pub next_actions: Vec<String>,
 }
@@ -63,7 +63,7 @@ impl ContextPressure {
         self.input_tokens.saturating_mul(100) / self.window_tokens.max(1)
     }
 
-    /// One line for a person.
+    /// The pressure in one line, for display.
     pub fn summary(&self) -> String {
         let assumed = if self.window_is_assumed {
             format!(", assumed to have {} tokens,", self.window_tokens)

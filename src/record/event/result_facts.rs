@@ -5,16 +5,16 @@ use serde_json::Value;
 use super::{ToolResult, TurnFailed};
 use crate::base::error::Report;
 
-/// One file that a result is about.
+/// One file that a result concerns.
 #[derive(Debug, Clone, Copy)]
 pub struct FileResult<'a> {
     /// The path, as the Tool names it.
     pub path: &'a str,
-    /// The hash of its content as the model knows it.
+    /// The hash of the content as the model knows it.
     pub sha256: Option<&'a str>,
-    /// Whether the call changed it.
+    /// Whether the call changed the file.
     pub is_changed: bool,
-    /// Whether the call removed it.
+    /// Whether the call removed the file.
     pub is_deleted: bool,
 }
 
@@ -37,7 +37,7 @@ impl ToolResult {
         self.text("notice")
     }
 
-    /// Whether it is the result of a command that ran to its end.
+    /// Whether the result is that of a command that ran to its end.
     pub fn is_command(&self) -> bool {
         self.details.get("exit_code").is_some()
     }
@@ -59,17 +59,17 @@ impl ToolResult {
         Some((self.text("background")?, is_running))
     }
 
-    /// The ids of Subagents whose ends it reports.
+    /// The ids of Subagents whose ends the result reports.
     pub fn reported_subagents(&self) -> impl Iterator<Item = &str> {
         self.list("told").iter().filter_map(Value::as_str)
     }
 
-    /// The ids of those Subagents that did not fit into its text.
+    /// The ids of Subagents whose ends did not fit into the text.
     pub fn unreported_subagents(&self) -> impl Iterator<Item = &str> {
         self.list("left").iter().filter_map(Value::as_str)
     }
 
-    /// The files that it is about.
+    /// The files that the result concerns.
     pub fn files(&self) -> impl Iterator<Item = FileResult<'_>> {
         let several = self.list("files").iter();
         std::iter::once(&self.details).chain(several).filter_map(|facts| {

@@ -61,7 +61,7 @@ fn event_rule(name: &str, data: &Value) -> Value {
     })
 }
 
-/// Allows a reference to a blob: a payload over 256 KiB is stored in a file beside the Log, which its line names.
+/// Allows a reference to a Blob: a payload over 256 KiB is stored in a separate file, which its line names.
 fn or_in_blob(payload: &Value) -> Value {
     json!({ "anyOf": [payload, { "type": "object", "required": ["$blob"] }] })
 }

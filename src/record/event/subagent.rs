@@ -9,33 +9,33 @@ use super::open_enum::open_enum;
 use super::{Extra, ProviderUsage, TerminalStatus};
 
 open_enum! {
-    /// What happened to a child.
+    /// Kinds of events of a child.
     SubagentEventKind {
-        /// It waits for a free slot.
+        /// The child waits for a free slot.
         Queued = "queued",
-        /// Its Session is about to be created.
+        /// The Session of the child is about to be created.
         Starting = "starting",
-        /// Its run began.
+        /// A run of the child began.
         Started = "started",
-        /// It was given more to do.
+        /// The child got another message.
         Input = "input",
         /// A failed run is tried again.
         Retrying = "retrying",
-        /// Its run ended well.
+        /// The run succeeded.
         Finished = "finished",
-        /// Its run failed.
+        /// The run failed.
         Failed = "failed",
-        /// Its run took too long.
+        /// The run took too long.
         TimedOut = "timed_out",
-        /// Its run was stopped.
+        /// The run was stopped.
         Cancelled = "cancelled",
         /// The process that ran it ended.
         Detached = "detached",
-        /// It accepts no more input.
+        /// The child accepts no more input.
         Closed = "closed",
-        /// Its changes were merged.
+        /// The changes of the child were merged.
         Merged = "merged",
-        /// The merge of its changes was undone.
+        /// The merge of the child's changes was undone.
         MergeTakenBack = "merge_taken_back",
         /// The permission mode of a Session of the first Pixir.
         PermissionPosture = "permission_posture",
@@ -57,23 +57,23 @@ pub struct SubagentEvent {
     pub subagent_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child_session_id: Option<String>,
-    /// The name of its role.
+    /// The name of the child's role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// Its result, shortened.
+    /// The result of the run, shortened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// Its task, shortened; the full text is in its own Log.
+    /// The task, shortened; the full text is in the child's Log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Why it did not end well.
+    /// Why the run did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
-    /// Which attempt this is, from 1.
+    /// The number of the attempt, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,16 +82,16 @@ pub struct SubagentEvent {
     pub permission_mode: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// How long it may work.
+    /// The time limit of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// How long it worked, without its time in the queue and without waiting for the user.
+    /// The duration of the run, without time in the queue and without waiting for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_ms: Option<u64>,
     /// The usage of the run, its own children included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<SubagentUsage>,
-    /// Where in the child's Log its end is.
+    /// The seq of the end of the run in the child's Log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child_seq: Option<u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -187,7 +187,7 @@ impl SubagentEvent {
         self.extra.contains_key(COPY_OF)
     }
 
-    /// Whether its run ended because the budget was spent. A Workflow has limits of its own, and reports the
+    /// Whether the run ended because the budget was spent. A Workflow has its own limits, and reports the
     /// outcome of its steps itself.
     pub fn ran_out_of_budget(&self) -> bool {
         let reason = TerminalStatus::BudgetExceeded;
@@ -196,7 +196,7 @@ impl SubagentEvent {
             && !self.extra.contains_key(WORKFLOW)
     }
 
-    /// Whether it is the end of a run.
+    /// Whether the Event is the end of a run.
     pub fn ends_run(&self) -> bool {
         matches!(
             self.event,

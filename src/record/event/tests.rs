@@ -1,4 +1,4 @@
-//! The wire form of Events: names, round trips, and tolerance.
+//! Tests of the wire form of Events: names, round trips, and tolerance.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Facts that close what was left open: calls without a result, a Turn without an end.
+//! Closing facts: results for calls without one, and ends for Turns without one.
 
 use serde_json::{Value, json};
 

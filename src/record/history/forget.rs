@@ -2,19 +2,19 @@
 //!
 //! The model does not see them again, and the Log has them. The plan and the late context stay among the
 //! Events, because a Turn needs them. The first fact, the first user message and the sum of the Turns are
-//! kept beside.
+//! kept separately.
 
 use std::collections::BTreeSet;
 
 use super::{History, Turns};
 use crate::record::event::{Canonical, Seq, SharedEvent, UserMessage};
 
-/// The Events that a History does not hold any more, and what is kept of them.
+/// The Events that a History does not hold any more, and the facts that are kept of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ForgottenEvents {
     /// The last seq that was dropped.
     pub to: Seq,
-    /// The last seq when they were dropped. A rewind to it or before may undo the compaction, or another rewind,
+    /// The last seq when Events were dropped. A rewind to it or before may undo the compaction, or another rewind,
     /// and then needs all Events.
     pub at: Seq,
     /// The Turns up to `to`.
@@ -52,7 +52,7 @@ impl History {
         known.or_else(|| self.iter().find(|event| event.fact().is_some()))
     }
 
-    /// The first message of the user, also when it was undone.
+    /// The first message of the user, even if it was undone.
     pub fn first_user_message(&self) -> Option<&UserMessage> {
         match self.first_user_event()?.fact() {
             Some(Canonical::UserMessage(message)) => Some(message),

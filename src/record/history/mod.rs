@@ -36,7 +36,7 @@ pub struct History {
 }
 
 impl History {
-    /// Orders Events by seq, then by position; an Event without a seq stays behind the one before it.
+    /// Orders Events by seq, then by position; an Event without a seq stays after the one before it.
     pub fn from_events(events: Vec<SharedEvent>) -> Self {
         let mut seq = 0;
         let mut in_order = true;
@@ -163,7 +163,7 @@ impl History {
         None
     }
 
-    /// The id of the Session at the root of its forks; its own when it is no fork.
+    /// The id of the Session at the root of the forks; `own` when this Session is no fork.
     pub fn fork_root_id(&self, own: &SessionId) -> String {
         match self.first_fact() {
             Some(Canonical::SessionFork(fork)) if !fork.fork_root_session_id.is_empty() => {

@@ -1,7 +1,7 @@
 //! Rewinds: which facts still count, and which Turns can be undone or redone.
 //!
-//! A Log only grows. A `history_rewound` says that everything from a seq on no longer counts; a
-//! later one that names the first brings it back, because then the first no longer counts.
+//! A Log only grows. A `history_rewound` states that everything from a seq on no longer counts; a
+//! later one that goes back to before it undoes it, because then the earlier one no longer counts.
 
 use super::History;
 use crate::record::event::{Canonical, Seq};
@@ -9,7 +9,7 @@ use crate::record::event::{Canonical, Seq};
 /// Turns that were undone and can be redone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndoneTurns {
-    /// The seq of the `history_rewound` that undid them.
+    /// The seq of the `history_rewound` that undid the Turns.
     pub marker: Seq,
     /// The seqs of their `user_message`s, the oldest first.
     pub turns: Vec<Seq>,
@@ -66,7 +66,7 @@ impl History {
     }
 }
 
-/// What an Event means for which Turns count; enough for callers that do not hold the Events themselves.
+/// The effect of an Event on which Turns count, for callers that do not hold the Events themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TurnMarker {
     UserMessage,

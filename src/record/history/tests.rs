@@ -1,4 +1,4 @@
-//! Stories of the fold: order, Turns, orphans, and a cheap copy.
+//! Tests of the History: order, Turns, orphans, and a cheap copy.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use crate::record::event::{Canonical, Event, Seq, TerminalStatus};
 /// A Turn that began and has no terminal event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenTurn {
-    /// Which Turn it is, from 1.
+    /// The number of the Turn, from 1.
     pub number: usize,
     /// The seq of its `user_message`.
     pub seq: Option<Seq>,
@@ -15,9 +15,9 @@ pub struct OpenTurn {
 /// A summary of the Turns of a History.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Turns {
-    /// How many began.
+    /// The number of Turns that began.
     pub count: usize,
-    /// The last one, if it has not ended.
+    /// The last Turn, if it has not ended.
     pub open: Option<OpenTurn>,
     /// How the last ended Turn failed; `None` when it was answered.
     pub last_failure: Option<TerminalStatus>,

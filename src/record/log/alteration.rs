@@ -1,7 +1,7 @@
 //! Alterations of an open Log by other programs: truncated, removed, moved or replaced under its writer.
 //!
-//! The lock keeps other Pixir processes away, not `rm`, `mv` or an editor. Checked before each append,
-//! so that nothing is recorded where no reader will find it.
+//! The lock keeps other Pixir processes away, not `rm`, `mv` or an editor. The file is checked before each
+//! append, so that nothing is recorded where no reader will find it.
 
 use std::fmt;
 use std::fs::{File, Metadata};

@@ -1,4 +1,4 @@
-//! Blobs: payloads too large for a line, stored beside the Log under the hash of their bytes.
+//! Blobs: payloads too large for a line, stored in the Session's folder under the hash of their bytes.
 //!
 //! The line keeps the payload's small fields and a reference, so that calls and results still pair
 //! when a blob is lost.
@@ -17,7 +17,7 @@ use crate::record::state_dir::SessionFolder;
 /// A payload of more bytes than this goes to a blob.
 pub const LARGEST_INLINE: usize = 256 << 10;
 
-/// The folder of blobs beside a Log.
+/// The name of the folder of blobs in the Session's folder.
 const FOLDER: &str = "blobs";
 
 /// The key of a reference to a blob.
@@ -35,7 +35,7 @@ struct BlobReference {
 /// The largest payload that is read; written ones are far smaller.
 const LARGEST: u64 = 1 << 30;
 
-/// Where the blobs of a Session are.
+/// The path of the folder of a Session's blobs.
 pub fn blobs_folder(folder: &SessionFolder) -> PathBuf {
     folder.join(FOLDER).path()
 }

@@ -47,7 +47,7 @@ impl Proof {
     }
 }
 
-/// Writes a line with its newline to the end of `buffer`, and gives its proof.
+/// Writes a line with its newline to the end of `buffer`, and returns its proof.
 pub fn encode_line(
     buffer: &mut Vec<u8>,
     fields: &EventFields<'_, &RawValue>,
@@ -67,11 +67,11 @@ pub fn encode_line(
 /// The result of checking a line's proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProofStatus {
-    /// It follows from the line before.
+    /// The proof follows from the line before.
     Proven(Proof),
-    /// It carries a proof that does not fit: this line or the one before it was changed.
+    /// The line carries a proof that does not fit: this line or the one before it was changed.
     Broken(Proof),
-    /// It carries none, as in Logs of the first Pixir.
+    /// The line carries no proof, as in Logs of the first Pixir.
     Unproven,
 }
 
@@ -109,9 +109,9 @@ fn null() -> &'static RawValue {
 /// Why a line cannot be read.
 #[derive(Debug)]
 pub struct UnreadableLine {
-    /// One sentence for a person.
+    /// The reason, in one sentence.
     pub reason: String,
-    /// Whether it is the beginning of a line, as left by a writer that was killed.
+    /// Whether the bytes are the beginning of a line, as left by a writer that was killed.
     pub stops_short: bool,
 }
 

@@ -24,7 +24,7 @@ pub fn lock_holder(file: &File) -> Option<u32> {
     (0..MAX_READS).find_map(|_| FileLocks::read_current().holder(file))
 }
 
-/// How often the table is read at most.
+/// The most readings of the table.
 const MAX_READS: usize = 8;
 
 /// Every exclusive file lock of this machine, from `/proc/locks`; reading it takes no lock.

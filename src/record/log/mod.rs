@@ -42,7 +42,7 @@ use crate::record::state_dir::{SessionFolder, StateProblem, StateRoot, log_name}
 use alteration::{FileIdentity, find_alteration};
 use line::Proof;
 
-/// No Log has more bytes.
+/// The largest Log, in bytes.
 pub const LARGEST: u64 = 16 << 30;
 
 /// An open Log: this process is its one writer until the value is dropped.
@@ -168,7 +168,7 @@ impl Log {
         self.append_as(EventId::mint(), Timestamp::now(), fact, Extra::new())
     }
 
-    /// Writes a fact of another Session as the next Event, with its time.
+    /// Writes a fact of another Session as the next Event, with its original time.
     pub fn append_copy(&mut self, of: &Event, fact: Canonical) -> Result<SharedEvent, LogError> {
         self.append_as(EventId::mint(), of.ts().clone(), fact, of.extra().clone())
     }
@@ -252,7 +252,7 @@ impl Log {
         Ok(inline)
     }
 
-    /// Refuses bytes that would make the file larger than what is ever opened.
+    /// Refuses bytes that would make the file larger than the largest Log that is opened.
     fn check_room(&self, bytes: usize) -> Result<(), LogError> {
         if self.end.saturating_add(bytes as u64) <= LARGEST {
             return Ok(());
@@ -307,22 +307,22 @@ impl Log {
         LogSyncer { file: Arc::clone(&self.file), path: self.path.clone(), unsynced_folder }
     }
 
-    /// After a failed sync nothing more is written through this handle.
+    /// Refuses all further writes through this handle, because a sync failed.
     pub fn poison(&mut self) {
         self.state = WriteState::Poisoned;
     }
 
-    /// The Session this Log belongs to.
+    /// The id of the Session.
     pub fn id(&self) -> &SessionId {
         &self.id
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder beside it.
+    /// The folder of blobs and spilled output.
     pub fn folder(&self) -> &SessionFolder {
         &self.folder
     }
@@ -439,32 +439,32 @@ pub fn open_append(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
 /// Errors of reading and writing a Log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// No such Log in this Workspace.
+    /// The Log does not exist in this Workspace.
     #[error("there is no Session {id} in this Workspace")]
     NotFound {
-        /// The Session that was asked for.
+        /// The requested Session.
         id: SessionId,
     },
     /// A new Log would replace one.
     #[error("a Session {id} already exists")]
     AlreadyExists {
-        /// The Session that is there.
+        /// The existing Session.
         id: SessionId,
     },
-    /// Another process is its writer.
+    /// Another process is the writer of the Log.
     #[error("Session {id} is open in {}", holder_text(*.holder))]
     Busy {
-        /// The Session that was asked for.
+        /// The requested Session.
         id: SessionId,
-        /// The process that has it, where it is known.
+        /// The process that holds the lock, where it is known.
         holder: Option<u32>,
     },
     /// The state root of the Log cannot be written any more.
     #[error("Session {id} can be read, not continued: {problem}")]
     ReadOnly {
-        /// The Session that was asked for.
+        /// The requested Session.
         id: SessionId,
-        /// Why its state is not used.
+        /// Why the state folder is read-only.
         problem: StateProblem,
     },
     /// A link or special file is in the place of Pixir's state.
@@ -475,11 +475,11 @@ pub enum LogError {
     Write {
         /// The Log.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// Another program changed it while it was open here.
+    /// Another program changed the Log while it was open here.
     #[error("the Log {} cannot be written: {alteration} while this Session was open", path.display())]
     Altered {
         /// The Log.
@@ -492,7 +492,7 @@ pub enum LogError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },

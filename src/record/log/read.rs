@@ -15,7 +15,7 @@ use crate::base::id::SessionId;
 use crate::record::event::{Canonical, Event, Seq, SharedEvent};
 use crate::record::state_dir::SessionFolder;
 
-/// Pixir writes no longer line: it is damage, and is skipped without being held in memory.
+/// The longest line that Pixir writes, in bytes; a longer one is damage, and is skipped without being held in memory.
 const LONGEST_LINE: usize = 64 << 20;
 
 /// The contents of a Log: its Events, its damage, and the state of its proof chain.
@@ -36,7 +36,7 @@ pub struct LogContents {
     pub proven: u64,
     /// How many lines carry a proof that does not follow from the line before.
     pub broken: u64,
-    /// The first line that carries one, whether it holds or not.
+    /// The first line that carries a proof, whether the proof holds or not.
     pub first_proven: Option<u64>,
     /// The last line, when its newline is missing.
     pub torn: Option<TornLine>,
@@ -58,7 +58,7 @@ pub struct LinePosition {
 pub struct TornLine {
     pub place: LinePosition,
     pub sha256: String,
-    /// Whether it could be read: only the newline is missing.
+    /// Whether the line could be read: only the newline is missing.
     pub whole: bool,
 }
 
@@ -72,15 +72,15 @@ pub struct LogDamage {
 /// The kind of damage of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DamageKind {
-    /// It cannot be read and is skipped; the hash is of its bytes.
+    /// The line cannot be read and is skipped; the hash is of its bytes.
     Unreadable { reason: String, sha256: String },
-    /// Its proof does not follow from the line before.
+    /// The proof does not follow from the line before.
     BrokenProof,
-    /// It carries no proof although lines before it do.
+    /// The line carries no proof although lines before it do.
     Unproven,
-    /// Its payload is in a blob that is missing or changed.
+    /// The payload is in a blob that is missing or changed.
     Blob { reason: String },
-    /// Its payload does not fit its type.
+    /// The payload does not fit its type.
     Payload { reason: String },
 }
 
@@ -247,7 +247,7 @@ struct RawLine {
     is_torn: bool,
     is_blank: bool,
     too_long: bool,
-    /// Set only when the bytes were not kept.
+    /// The hash of the line; set only when the bytes were not kept.
     sha256: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! `LogReader`: reads an open Log again from its start, as often as needed.
 //!
-//! A Session holds what a Turn needs, which is not everything. Other callers read the rest through
-//! the same descriptor, so that neither the name of the file nor a lock matters.
+//! A Session holds only the Events that a Turn needs. Other callers read the rest through the same
+//! descriptor, so that neither the name of the file nor a lock matters.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,7 +25,7 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Where the file is, or was.
+    /// The path at which the file is, or was.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -50,7 +50,7 @@ impl LogReader {
     }
 }
 
-/// A file read from its start at an offset of its own, because the descriptor is shared.
+/// A file read from its start at a separate offset, because the descriptor is shared.
 #[derive(Debug)]
 struct FromStart<'a> {
     file: &'a File,

@@ -24,15 +24,15 @@ const REPORT: &str = "repair.json";
 pub struct RepairReport {
     /// The Session that was damaged.
     pub original: SessionId,
-    /// Its Log, which is unchanged.
+    /// The Log of the original, which is unchanged.
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub original_path: PathBuf,
-    /// The copy, a Session of its own.
+    /// The copy, which is a separate Session.
     pub session_id: SessionId,
     /// The copy's Log.
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub path: PathBuf,
-    /// Where this report was written.
+    /// The path of this report.
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub report_path: PathBuf,
     /// Events that were copied.
@@ -44,11 +44,11 @@ pub struct RepairReport {
     pub events_dropped: usize,
     /// Ends and results that were missing and were added.
     pub events_added: usize,
-    /// Everything that was wrong with the original.
+    /// All breaks of the original.
     pub breaks: Vec<LogBreak>,
 }
 
-/// Writes a cleaned copy under a new id, and the report beside it.
+/// Writes a cleaned copy under a new id, and the report into the copy's folder.
 pub fn repair_log(root: impl Into<StateRoot>, id: &SessionId) -> Result<RepairReport, LogError> {
     let root = &root.into();
     let verification = verify_log(root, id)?;

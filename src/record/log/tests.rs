@@ -1,4 +1,4 @@
-//! Stories of the Log: what it survives, what it proves, and what it refuses.
+//! Tests of the Log: damage that it survives, proofs, and refusals.
 
 use std::fs;
 use std::io::Write;

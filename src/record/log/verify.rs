@@ -13,7 +13,7 @@ use crate::record::history::{History, OpenTurn};
 use crate::record::resource::ResourceStore;
 use crate::record::state_dir::StateRoot;
 
-/// The result of checking a Log; a promise to machines, so it serializes.
+/// The result of checking a Log. The serialized fields are a contract with scripts.
 #[derive(Debug, Serialize)]
 pub struct Verification {
     /// The Session of the Log.
@@ -23,22 +23,22 @@ pub struct Verification {
     pub path: PathBuf,
     /// Whether no break was found.
     pub ok: bool,
-    /// Everything between two newlines, damaged or not.
+    /// All lines, damaged or not.
     pub lines: u64,
     /// Lines that could be read.
     pub events: usize,
     /// Lines that carry a proof that holds.
     pub proven_lines: u64,
-    /// Lines that carry a proof that does not hold: they, or what stood before them, were changed.
+    /// Lines that carry a proof that does not hold: they, or the lines before them, were changed.
     pub broken_lines: u64,
-    /// Lines of the first Pixir, which carry none.
+    /// Lines without a proof, as the first Pixir wrote them.
     pub unproven_lines: u64,
     /// How many Turns have begun.
     pub turns: usize,
     /// The last Turn, when it has no terminal event yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_turn: Option<UnfinishedTurn>,
-    /// Everything that is wrong, in the order of the file.
+    /// All breaks, in the order of the file.
     pub breaks: Vec<LogBreak>,
     /// Torn lines that a later `log_repaired` accounts for.
     pub repaired: Vec<LogBreak>,
@@ -51,13 +51,13 @@ pub struct Verification {
 pub struct UnfinishedTurn {
     /// The number of the Turn, from 1.
     pub number: usize,
-    /// The seq at which it began.
+    /// The seq at which the Turn began.
     pub seq: Option<Seq>,
-    /// Calls of it that have no result.
+    /// Calls of the Turn that have no result.
     pub pending_calls: Vec<CallId>,
 }
 
-/// One thing that is wrong in a Log, and its position.
+/// One break of a Log, and its position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LogBreak {
     /// One word for machines, such as `unreadable_line` or `broken_proof`.
@@ -207,8 +207,8 @@ impl VerifyFindings {
         }
     }
 
-    /// Every Turn but the last has an end. The first Pixir did not promise that, so its lines are
-    /// not judged by it.
+    /// Checks that every Turn but the last has an end. The first Pixir did not promise that, so its
+    /// lines are not checked.
     fn check_turn_ends(&mut self, reading: &LogContents) {
         let mut open: Option<LinePosition> = None;
         for (event, place) in reading.events.iter().zip(&reading.places) {
@@ -223,7 +223,7 @@ impl VerifyFindings {
         }
     }
 
-    /// Every Resource that a line names is stored and unchanged; each is read once.
+    /// Checks that every Resource that a line names is stored and unchanged; each is read once.
     fn check_resources(&mut self, reading: &LogContents, store: &ResourceStore) {
         let mut looked_at = HashSet::new();
         for (event, place) in reading.events.iter().zip(&reading.places) {

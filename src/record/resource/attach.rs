@@ -36,17 +36,17 @@ impl Attachment {
         Self::check_bytes(&path, bytes).map_err(|flaw| ResourceError { path, flaw })
     }
 
-    /// Whether it is an image.
+    /// Whether the file is an image.
     pub fn is_image(&self) -> bool {
         matches!(self.content_kind, ContentKind::Image(_))
     }
 
-    /// The number of its bytes.
+    /// The size in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,4 +1,4 @@
-//! The contents of Resources that one request shows. The Log alone decides which they are.
+//! The contents of Resources that one request shows. The Log alone decides which are shown.
 //!
 //! A Turn shows what was attached to its user message and the images of its own results, in every
 //! request, so that its prefix stays the same bytes. Earlier Turns are replayed with descriptors.
@@ -22,7 +22,7 @@ pub(super) enum LoadedContent {
     Image(Arc<str>),
     /// The beginning of a text.
     Text(Arc<str>),
-    /// The reason why it is not shown.
+    /// The reason why the content is not shown.
     Withheld(Arc<str>),
 }
 

@@ -37,7 +37,7 @@ pub const MAX_TURN_BYTES: u64 = 48 << 20;
 pub const LONGEST_SIDE: u32 = 16_000;
 /// How many bytes of a text are shown on its Turn; the model can page through the rest.
 pub const MAX_INLINED_BYTES: usize = 64 << 10;
-/// How many bytes of all texts of a Turn together.
+/// How many bytes of all texts together are shown on a Turn.
 pub const MAX_TURN_INLINED_BYTES: usize = 256 << 10;
 /// How many images a Turn shows, attached or viewed; every request of the Turn carries them.
 pub const MAX_TURN_IMAGES: usize = 40;
@@ -117,7 +117,7 @@ impl Explain for ResourceError {
 }
 
 /// A name for Logs, models and screens: the last part of a path, on one line and without
-/// characters that cannot be seen.
+/// invisible characters.
 pub fn display_name(path: &std::path::Path) -> String {
     const LONGEST_NAME: usize = 120;
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -23,7 +23,7 @@ use crate::base::secret::Secrets;
 use crate::record::event::{Canonical, Extra, ResourceDescriptor};
 use crate::record::history::History;
 
-/// Shown in place of an image to a model that accepts none.
+/// The text in place of an image, for a model that accepts none.
 const NO_IMAGES: &str = "this model takes no images";
 
 /// The Resources of one Session; cheap to clone.
@@ -49,7 +49,7 @@ struct ResourcesState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShowResult {
     Now,
-    /// The Turn shows it already.
+    /// The Turn shows the image already.
     Already,
     /// The Turn shows as many images as it may.
     Full,

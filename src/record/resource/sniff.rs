@@ -96,7 +96,7 @@ fn unsupported_image(bytes: &[u8]) -> Option<&'static str> {
     if bytes.starts_with(b"II*\0") || bytes.starts_with(b"MM\0*") {
         return Some("image/tiff");
     }
-    // Two letters are no proof: the header also says its own size, and four zeros.
+    // Two letters are no proof: the header also has the size of the file, and four zeros.
     let is_bitmap = bytes.starts_with(b"BM")
         && bytes.get(6..10) == Some(&[0; 4])
         && le32(bytes, 2) == u32::try_from(bytes.len()).ok();
@@ -122,8 +122,8 @@ fn png(bytes: &[u8]) -> Option<(u32, u32)> {
     is_header.then_some((be32(bytes, 16)?, be32(bytes, 20)?))
 }
 
-/// Whether the end of a PNG is missing: its chunks have lengths, and the last one has a name of its own. A Provider
-/// would refuse it, again with every later request that shows it.
+/// Whether the end of a PNG is missing: its chunks have lengths, and the last one is named `IEND`. A Provider would
+/// refuse such an image in every request that shows it.
 fn is_truncated_png(bytes: &[u8]) -> bool {
     let mut place = 8;
     while bytes.starts_with(b"\x89PNG") {

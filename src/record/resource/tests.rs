@@ -1,4 +1,4 @@
-//! Stories of Resources: content sniffing, limits of attachments, storage, and what a Turn shows.
+//! Tests of Resources: content sniffing, limits of attachments, storage, and the contents that a Turn shows.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use crate::base::secret::Secrets;
 use crate::record::event::ResourceDescriptor;
 use crate::record::history::History;
 
-/// The parts of a PNG, with as many bytes in the one for the picture.
+/// A PNG with `rest` bytes of image data.
 fn png(width: u32, height: u32, rest: usize) -> Vec<u8> {
     let part = |name: &[u8], data: &[u8]| {
         let length = u32::try_from(data.len()).unwrap().to_be_bytes();
@@ -128,7 +128,7 @@ impl ResourceFixture {
         fs::write(&path, bytes).unwrap();
         path
     }
-    /// A sparse file of so many zeros.
+    /// A sparse file of `length` zeros.
     fn write_sparse_file(&self, name: &str, length: u64) -> PathBuf {
         let path = self.folder.path().join(name);
         fs::File::create(&path).unwrap().set_len(length).unwrap();

@@ -1,4 +1,4 @@
-//! The state folder of a Workspace: its Logs, the files beside them, and contents of files.
+//! The state folder of a Workspace: its Logs, the folders of their Sessions, and contents of files.
 //!
 //! Usually it is `.pixir` in the Workspace. When that folder came with a checkout, belongs to another user,
 //! has unexpected entries or cannot be written, it is a folder of the Home instead.
@@ -32,14 +32,14 @@ pub struct StateRoot {
 }
 
 impl StateRoot {
-    /// `.pixir` in the Workspace.
+    /// The state root `.pixir` in the Workspace.
     pub fn in_workspace(workspace: impl Into<PathBuf>) -> Self {
         let workspace = workspace.into();
         let folder = StatePath::root(&workspace).join(STATE_FOLDER);
         Self::in_state_folder(workspace, folder)
     }
 
-    /// Another folder, for tools that run without a Session.
+    /// A state root in another folder, for tools that run without a Session.
     pub fn in_state_folder(workspace: impl Into<PathBuf>, folder: StatePath) -> Self {
         Self { workspace: workspace.into(), folder, problem: None }
     }
@@ -81,7 +81,7 @@ impl StateRoot {
         }
     }
 
-    /// The Workspace whose state this is.
+    /// The Workspace of this state.
     pub fn workspace(&self) -> &Path {
         &self.workspace
     }
@@ -91,7 +91,7 @@ impl StateRoot {
         self.folder.path() == paths::state_folder(&self.workspace)
     }
 
-    /// The folder itself.
+    /// The folder, to be opened or joined.
     pub fn folder(&self) -> &StatePath {
         &self.folder
     }
@@ -111,7 +111,7 @@ impl StateRoot {
         self.sessions().path().join(log_name(id))
     }
 
-    /// The folder beside the Log: blobs, spilled output, resources.
+    /// The folder of a Session, next to its Log: blobs, spilled output, resources.
     pub fn session_folder(&self, id: &SessionId) -> SessionFolder {
         SessionFolder { root: self.clone(), id: id.clone() }
     }
@@ -142,14 +142,14 @@ impl StateRoot {
     }
 }
 
-/// A Workspace path means `.pixir` in it.
+/// Converts a Workspace path to the state root `.pixir` in it.
 impl From<&Path> for StateRoot {
     fn from(workspace: &Path) -> Self {
         Self::in_workspace(workspace)
     }
 }
 
-/// A Workspace path means `.pixir` in it.
+/// Converts a Workspace path to the state root `.pixir` in it.
 impl From<&PathBuf> for StateRoot {
     fn from(workspace: &PathBuf) -> Self {
         Self::in_workspace(workspace)
@@ -162,7 +162,7 @@ impl From<&StateRoot> for StateRoot {
     }
 }
 
-/// The folder beside the Log of a Session; it need not exist.
+/// The folder of a Session, next to its Log; it need not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SessionFolder {
     root: StateRoot,
@@ -175,12 +175,12 @@ impl SessionFolder {
         &self.root
     }
 
-    /// The Session whose folder it is.
+    /// The Session of the folder.
     pub fn id(&self) -> &SessionId {
         &self.id
     }
 
-    /// The folder itself.
+    /// The folder, to be opened or joined.
     pub fn folder(&self) -> StatePath {
         self.root.sessions().join(self.id.as_str())
     }

@@ -1,4 +1,4 @@
-//! Chooses the state folder of a Workspace, and says why it is not the one in the Workspace.
+//! Choice of the state folder of a Workspace, with the reason when it is not the one in the Workspace.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -42,7 +42,7 @@ pub enum StateProblem {
     Unsafe {
         /// The path of the problem.
         path: PathBuf,
-        /// What was found there.
+        /// The entry that was found there.
         found: UnsafeEntry,
     },
     /// The folder cannot be written.
@@ -68,7 +68,7 @@ impl StateProblem {
         }
     }
 
-    /// How to make the folder in the Workspace usable again.
+    /// The next action that makes the folder in the Workspace usable again.
     pub fn next_action(&self) -> String {
         match self {
             Self::Unsafe { found: UnsafeEntry::Tracked, path } => {
@@ -78,7 +78,7 @@ impl StateProblem {
             Self::Unsafe { found: UnsafeEntry::OtherOwner, .. } => {
                 "make it your own with `chown`, or remove it".to_owned()
             }
-            Self::Unsafe { .. } => "look at it and remove it".to_owned(),
+            Self::Unsafe { .. } => "inspect it and remove it".to_owned(),
             Self::Unwritable { .. } => "make it writable for you".to_owned(),
         }
     }

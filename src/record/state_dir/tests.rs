@@ -1,4 +1,4 @@
-//! The choice of the state folder, for everything that can be in a Workspace.
+//! Tests of the choice of the state folder, for everything that can be in a Workspace.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -48,7 +48,7 @@ impl StateRootFixture {
         resolve_state(&self.home, &self.work()).problem
     }
 
-    /// What was found, and where, below the Workspace.
+    /// The path of the problem below the Workspace, and the entry that was found there.
     fn found(&self) -> Option<(String, UnsafeEntry)> {
         match self.problem()? {
             StateProblem::Unsafe { path, found } => {
@@ -106,7 +106,7 @@ fn links_and_special_files_in_the_place_of_state_move_it_to_the_home() {
             assert_eq!(resolved.root, StateRoot::in_home(&place.home, place.work()));
             assert_eq!(resolved.earlier, None, "{kind} {name}");
             if !matches!(name, "" | "/sessions") {
-                // Sessions beside it can still be read, and both judgements agree on that.
+                // Sessions in the same folder can still be read, and both checks agree on that.
                 fs::create_dir(place.work().join(".pixir/sessions")).unwrap();
                 let earlier = resolve_state(&place.home, &place.work()).earlier.unwrap();
                 assert_eq!(earlier.problem(), resolved.problem.as_ref());
@@ -155,7 +155,7 @@ fn state_that_git_tracks_moves_to_the_home_in_every_version_of_the_index() {
             place.git("work", &["add", "-f", "."]);
             place.git("work", &["update-index", "--index-version", version]);
             if state == "sessions" {
-                // What stands there now is a folder; what git tracks is a file.
+                // The entry is a folder now; git tracks a file.
                 fs::remove_file(&at).unwrap();
                 fs::create_dir(&at).unwrap();
             }
@@ -317,7 +317,7 @@ fn state_in_the_home_names_its_workspace_and_no_other() {
 #[test]
 fn a_folder_that_cannot_be_written_keeps_its_sessions_and_gets_no_new_ones() {
     if rustix::process::geteuid().is_root() {
-        // Nothing is forbidden to root; the story about an ordinary user covers it.
+        // Nothing is forbidden to root; a test as an ordinary user covers this.
         return;
     }
     let place = StateRootFixture::new();

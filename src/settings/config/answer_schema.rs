@@ -43,7 +43,7 @@ impl AnswerSchema {
         &self.schema
     }
 
-    /// Whether the Provider can enforce it (strict mode): every object is closed and requires all its properties.
+    /// Whether the Provider can enforce the schema (strict mode): every object is closed and requires all properties.
     pub fn is_strict(&self) -> bool {
         self.is_strict
     }
@@ -72,7 +72,7 @@ impl AnswerSchema {
 /// A place where an answer does not match the schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnswerMismatch {
-    /// A JSON pointer; empty for the whole.
+    /// A JSON pointer; empty for the whole answer.
     pub path: String,
     pub message: String,
 }

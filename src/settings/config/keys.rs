@@ -14,7 +14,7 @@ pub struct SettingKey {
     pub name: String,
     /// One sentence without a full stop.
     pub about: String,
-    /// Whether a Workspace may set it: only what cannot widen trust.
+    /// Whether a Workspace may set the key: only keys that cannot widen trust.
     pub in_workspace: bool,
     /// The JSON pointer to its value in a serialised `Config`.
     pointer: String,
@@ -106,7 +106,7 @@ impl SettingKey {
         format!("PIXIR_{}", self.name.replace('.', "_").to_uppercase())
     }
 
-    /// What it accepts, in the words of its error message.
+    /// The accepted values, in the words of the error message.
     pub fn accepts(&self) -> String {
         forms::describe_accepted(&self.schema)
     }
@@ -172,7 +172,7 @@ impl SettingKey {
         Ok(())
     }
 
-    /// Its value in a `Config`; `null` when it is unset and has no default.
+    /// The value in a `Config`; `null` when the setting is unset and has no default.
     pub fn read_from(&self, config: &Config) -> Value {
         let tree = serde_json::to_value(config).unwrap_or_default();
         let mut value = tree.pointer(&self.pointer).cloned().unwrap_or_default();

@@ -20,7 +20,7 @@ use crate::record::event::PermissionMode;
 use crate::settings::bounds::WriteGlobs;
 use crate::settings::role::Role;
 
-/// Where the settings of a run come from, weakest first.
+/// The sources of the settings of a run, weakest first.
 pub struct ConfigSources<'a> {
     pub home: Home,
     /// The Workspace whose config file is read, if known.
@@ -374,7 +374,7 @@ impl ConfigError {
         Self { source: SettingOrigin::User(path.to_owned()), problems: vec![problem] }
     }
 
-    /// Whether it has a mistake that `other` does not have.
+    /// Whether the error has a mistake that `other` does not have.
     pub(super) fn is_worse_than(&self, other: Option<&ConfigError>) -> bool {
         let is_old = |problem| other.is_some_and(|other| other.problems.contains(problem));
         !self.problems.iter().all(is_old)

@@ -27,7 +27,7 @@ pub struct McpSettings {
     #[serde(rename = "mcp.wait_ms", with = "forms::millis")]
     #[schemars(with = "u64", range(max = HOUR))]
     pub wait: Duration,
-    /// How long a server may take to say what it offers.
+    /// How long a server may take to connect and report what it offers.
     #[serde(rename = "mcp.connect_ms", with = "forms::millis")]
     #[schemars(with = "u64", range(min = 1, max = HOUR))]
     pub connect: Duration,
@@ -62,11 +62,11 @@ impl Default for McpSettings {
 pub struct McpServer {
     /// The name, which is part of the names of its tools.
     pub name: String,
-    /// How to connect to it.
+    /// How to connect to the server.
     pub transport: McpTransport,
-    /// Where its entry comes from.
+    /// The origin of the entry.
     pub origin: McpOrigin,
-    /// Whether Pixir believes it when it states that a tool only reads.
+    /// Whether Pixir trusts the server's statement that a tool only reads.
     pub is_trusted: bool,
 }
 
@@ -81,7 +81,7 @@ pub enum McpTransport {
         args: Vec<String>,
         /// Variables in addition to those that every command may inherit.
         env: Vec<(String, String)>,
-        /// The folder that it runs in.
+        /// The folder in which the program runs.
         folder: McpFolder,
     },
     /// An endpoint with the streamable HTTP transport.
@@ -95,7 +95,7 @@ pub enum McpTransport {
     Broken {
         /// The key of the entry.
         key: String,
-        /// What is wrong with it.
+        /// The mistake in the entry.
         problem: String,
     },
 }
@@ -103,7 +103,7 @@ pub enum McpTransport {
 /// The folder that the program of a server runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpFolder {
-    /// The user's home, where files of a repository cannot affect it.
+    /// The user's home, where files of a repository cannot affect the program.
     Home,
     /// The Workspace.
     Workspace,
@@ -111,7 +111,7 @@ pub enum McpFolder {
     At(PathBuf),
 }
 
-/// Where the entry of a server comes from.
+/// The origin of a server's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum McpOrigin {
     /// The user's own settings.
@@ -167,7 +167,7 @@ impl McpServer {
         }
     }
 
-    /// The mistake in its entry, for people; `None` when it can be used.
+    /// The mistake in the server's entry, for display; `None` when the entry can be used.
     pub fn problem(&self) -> Option<String> {
         match &self.transport {
             McpTransport::Broken { key, problem } => {
@@ -178,7 +178,7 @@ impl McpServer {
     }
 }
 
-/// Shows the names of variables and headers, never their values.
+/// Debug output with the names of variables and headers, never their values.
 impl fmt::Debug for McpTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = |pairs: &[(String, String)]| -> Vec<String> {
@@ -221,7 +221,7 @@ struct McpEntry {
     #[schemars(with = "BTreeMap<String, String>", extend("accepts" = "an object of texts"))]
     headers: Map<String, Value>,
     trusted: bool,
-    /// Checked before the other fields are read.
+    /// Whether the entry is skipped; checked before the other fields are read.
     disabled: bool,
 }
 

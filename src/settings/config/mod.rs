@@ -91,7 +91,7 @@ pub struct Config {
     /// The role of the Session; `None` keeps its role, which is `build` for a new one.
     #[serde(skip)]
     pub role: Option<&'static Role>,
-    /// The globs that this run lets tools write.
+    /// The globs of the paths that tools may write in this run.
     #[serde(skip)]
     pub writes: WriteGlobs,
     /// How many calls of the model a Turn may make; 0 for no limit.
@@ -116,7 +116,7 @@ pub struct Config {
     /// MCP servers.
     #[serde(flatten)]
     pub mcp: McpSettings,
-    /// Which credential pays: subscription or API key; without it, the subscription if there is one, else the key.
+    /// Credential to use: subscription or API key; without it, the subscription if there is one, else the key.
     #[schemars(with = "String", extend("enum" = ["chatgpt", "api-key"]))]
     pub credential: Option<CredentialKind>,
     /// When the Log is synced to disk: at the commit points of a Turn, at every Event, or never.
@@ -129,7 +129,7 @@ pub struct Config {
     pub retry: RetryPolicy,
     /// Timeouts of Provider calls.
     pub stream: StreamTimeouts,
-    /// Transport of Provider calls; without it, what the endpoint prefers.
+    /// Transport of Provider calls; without it, the transport that the endpoint prefers.
     #[schemars(with = "String", extend("enum" = ["auto", "websocket", "sse"]))]
     pub transport: Option<TransportSetting>,
     /// Files of CA certificates to trust, in addition to the system's.
@@ -447,7 +447,7 @@ pub struct WorkspaceCopyLimits {
 
 impl Default for WorkspaceCopyLimits {
     fn default() -> Self {
-        Self { most_files: 100_000, largest_file: 256 << 20, largest_sum: 1 << 30 }
+        Self { most_files: 1_000_000, largest_file: 256 << 20, largest_sum: 1 << 30 }
     }
 }
 

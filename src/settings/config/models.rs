@@ -43,13 +43,13 @@ pub struct Model {
     /// The context window in tokens; `None` when unknown.
     #[serde(default)]
     pub context_window: Option<u64>,
-    /// The reasoning efforts that it accepts; empty when unknown.
+    /// The reasoning efforts that the model accepts; empty when unknown.
     #[serde(default)]
     pub efforts: Vec<String>,
     /// The reasoning effort when a request names none.
     #[serde(default)]
     pub default_effort: Option<String>,
-    /// Whether it accepts images; `None` when unknown.
+    /// Whether the model accepts images; `None` when unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<bool>,
 }
@@ -113,7 +113,7 @@ const WINDOW_FIELDS: [&str; 7] = [
 ];
 
 /// The context window in an entry of a models endpoint; the smallest of several, because some servers list the
-/// model's maximum beside their own limit.
+/// model's maximum in addition to their own limit.
 fn parse_window(entry: &Value) -> Option<u64> {
     let named = WINDOW_FIELDS.iter().filter_map(|field| entry.pointer(field)?.as_u64());
     named.filter(|window| *window > 0).min()
@@ -139,7 +139,7 @@ pub fn parse_listing(answer: &Value) -> Option<Vec<Model>> {
 /// The last listing of a models endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelListing {
-    /// Seconds since the epoch.
+    /// The time of the listing, in seconds since the epoch.
     pub fetched_at: i64,
     pub models: Vec<Model>,
 }

@@ -19,14 +19,14 @@ pub struct ProviderServers(BTreeMap<String, ProviderServer>);
 pub struct ProviderServer {
     #[schemars(schema_with = "forms::text")]
     pub base_url: String,
-    /// The environment variable that holds its key; the key itself is never in a file.
+    /// The environment variable that holds the server's key; the key itself is never in a file.
     #[serde(default)]
     #[schemars(schema_with = "variable")]
     pub key_env: Option<String>,
     #[serde(default)]
     #[schemars(with = "String", extend("enum" = ["portable", "openai"]))]
     pub policy: ServerPolicy,
-    /// The names of its models, the default one first.
+    /// The names of the server's models, the default one first.
     #[serde(default)]
     #[schemars(inner(length(min = 1)), extend("accepts" = "a list of names"))]
     pub models: Vec<String>,
@@ -36,10 +36,10 @@ pub struct ProviderServer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerPolicy {
-    /// Only those that every server accepts.
+    /// Only fields that every server accepts.
     #[default]
     Portable,
-    /// All that OpenAI accepts.
+    /// All fields that OpenAI accepts.
     OpenAi,
 }
 

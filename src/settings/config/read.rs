@@ -24,7 +24,7 @@ pub fn read_user_file(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Reads the Workspace's file; no symbolic link in its path, because it must be the Workspace's own.
+/// Reads the Workspace's file; `.pixir` and the file must not be symbolic links, which could lead elsewhere.
 pub fn read_workspace_file(workspace: &Path) -> Result<Option<String>, String> {
     let folder_flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(CWD, paths::state_folder(workspace), folder_flags, Mode::empty());
@@ -34,7 +34,7 @@ pub fn read_workspace_file(workspace: &Path) -> Result<Option<String>, String> {
     missing_as_none(file)?.map_or(Ok(None), read_text)
 }
 
-/// Reads `.mcp.json`, the MCP servers of a Workspace; no symbolic link either.
+/// Reads `.mcp.json`, the MCP servers of a Workspace; the file must not be a symbolic link.
 pub fn read_mcp_json(workspace: &Path) -> Result<Option<String>, String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(CWD, paths::workspace_mcp_file(workspace), flags, Mode::empty());

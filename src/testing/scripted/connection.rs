@@ -15,7 +15,7 @@ use super::{ModelScript, ReceivedRequest, RequestLog, request_check, websocket};
 /// The largest request that is read, in bytes.
 pub(super) const MAX_REQUEST_BYTES: usize = 256 * 1024 * 1024;
 
-/// What happens to the connection after a reply.
+/// What to do with the connection after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionAction {
     /// Another request may follow.
@@ -23,7 +23,7 @@ pub(super) enum ConnectionAction {
     Close,
 }
 
-/// Answers requests until the client leaves or a fault says otherwise.
+/// Answers requests until the client disconnects or a fault ends the connection.
 pub async fn run(mut socket: TcpStream, script: Arc<ModelScript>, requests: Arc<RequestLog>) {
     socket.set_nodelay(true).ok();
     let mut buffer = Vec::new();
@@ -84,7 +84,7 @@ async fn handle_request(
     }
 }
 
-/// The refusal by the route of a request, if any.
+/// The refusal of a request that its route does not accept, if any.
 pub(super) fn route_refusal(
     requests: &RequestLog,
     request: &ReceivedRequest,

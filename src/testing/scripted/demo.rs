@@ -1,7 +1,7 @@
 //! The demo model `pixir-demo`: an embedded script for one prompt and the shipped Workflows.
 //!
-//! It repairs a small shell program with real tools in a real Turn, and plays the steps of the shipped
-//! Workflows. To any other prompt it answers that it is a demo and cannot think.
+//! The script repairs a small shell program with real tools in a real Turn, and plays the steps of the
+//! shipped Workflows. To any other prompt it answers that it is a demo model.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ pub const DEMO_FILES: &[(&str, &str)] = &[
 
 pub const BUG: &str = "total=$number";
 pub const FIX: &str = "total=$((total + number))";
-/// What the test prints when it passes.
+/// The output of a passing test.
 pub const PASSED: &str = "all 4 checks passed";
 
 /// The script of the embedded model.
@@ -95,7 +95,7 @@ fn introduction(earlier_turns: usize) -> Reply {
         many => format!("{many} earlier turns"),
     };
     Reply::says(&format!(
-        "I am Pixir's embedded demo model: I can mend total.sh and play the shipped Workflows. I see {turns} of this \
+        "I am Pixir's embedded demo model: I can fix total.sh and play the shipped Workflows. I see {turns} of this \
          Session, but I cannot answer this. For a real model, run `pixir login` or set OPENAI_API_KEY, \
          and resume this Session with `--model`."
     ))

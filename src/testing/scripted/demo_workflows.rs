@@ -1,7 +1,7 @@
 //! The demo model's replies for the steps of the shipped Workflows.
 //!
-//! They are computed from the step's task and the outputs of its tools: with other files the findings
-//! differ, and only what the outputs show is reported.
+//! The replies are computed from the step's task and the outputs of its tools: with other files the
+//! findings differ, and only what the outputs show is reported.
 
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ fn context_value(told: &str, name: &str) -> Option<String> {
     serde_json::from_str(text.trim_end_matches(',')).ok()
 }
 
-/// What a step's Subagent sees.
+/// The input of a step's Subagent: its task, tool outputs and tool definitions.
 struct DemoStep<'r> {
     task: &'r str,
     outputs: &'r [&'r str],
@@ -117,7 +117,7 @@ impl DemoStep<'_> {
                 "total.sh",
                 text,
                 "in \"$@\"",
-                "nobody checks that these are numbers",
+                "the arguments are not checked to be numbers",
             ))
         })
     }

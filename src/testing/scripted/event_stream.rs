@@ -42,7 +42,7 @@ pub fn stream_pieces(reply: &Reply, model: &Value, serial: usize) -> Vec<StreamP
 
 struct StreamBuilder {
     pieces: Vec<StreamPiece>,
-    /// Finished items, which the last event repeats.
+    /// Finished items, repeated in the last event.
     output: Vec<Value>,
     sequence: u64,
     response: Value,

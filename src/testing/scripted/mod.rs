@@ -1,7 +1,7 @@
 //! The scripted model: a loopback server of the Responses API that answers from a script.
 //!
-//! It is part of the product: `pixir demo`, the tests and the benchmarks talk to it through the
-//! same sockets as to a real Provider. It keeps every request for assertions, refuses what the
+//! The server is part of the product: `pixir demo`, the tests and the benchmarks talk to it through
+//! the same sockets as to a real Provider. It keeps every request for assertions, refuses what the
 //! real service refuses, and produces faults on command.
 
 mod connection;
@@ -46,7 +46,7 @@ enum ReplySource {
 }
 
 impl ModelScript {
-    /// The n-th request gets the n-th reply; further requests get an HTTP 500 that says so.
+    /// A script in which the n-th request gets the n-th reply; further requests get an HTTP 500.
     pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
         Self::with_source(ReplySource::Listed(replies.into_iter().collect()))
     }
@@ -99,13 +99,13 @@ impl ModelScript {
 /// A request that the server received.
 #[derive(Debug, Clone)]
 pub struct ReceivedRequest {
-    /// Such as `POST`.
+    /// HTTP method, such as `POST`.
     pub method: String,
-    /// Such as `/responses`.
+    /// Path and query, such as `/v1/responses`.
     pub path: String,
-    /// Names are in lower case.
+    /// Headers; names are in lower case.
     pub headers: Vec<(String, String)>,
-    /// Null when the body is not JSON.
+    /// The parsed body; null when it is not JSON.
     pub body: Value,
     /// The bytes of the body.
     pub body_text: String,
@@ -113,7 +113,7 @@ pub struct ReceivedRequest {
     pub transport: &'static str,
     /// All items that the model sees: those of the continued response, then the input.
     context: Vec<Value>,
-    /// When its first byte arrived.
+    /// Arrival time of the first byte.
     pub arrived: Instant,
 }
 
@@ -133,7 +133,7 @@ impl ReceivedRequest {
         self.body["input"].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// Whether it continues a response instead of replaying everything.
+    /// Whether the request continues a response instead of replaying everything.
     pub fn is_continued(&self) -> bool {
         self.body.get("previous_response_id").is_some()
     }

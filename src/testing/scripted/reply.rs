@@ -335,7 +335,7 @@ impl Reply {
         self.step(ReplyStep::Binary)
     }
 
-    /// Closes the WebSocket with a code; over SSE, the end of the connection.
+    /// Closes the WebSocket with a code; over SSE, closes the connection.
     pub fn closes(self, code: u16) -> Self {
         self.step(ReplyStep::Close(code))
     }

@@ -36,7 +36,7 @@ async fn connect(server: &ScriptedServer) -> TcpStream {
     TcpStream::connect(server.address).await.unwrap()
 }
 
-/// Reads until the text has come in so often.
+/// Reads until `mark` has arrived `times` times.
 async fn read_until(socket: &mut TcpStream, mark: &str, times: usize) -> String {
     let mut bytes = Vec::new();
     while String::from_utf8_lossy(&bytes).matches(mark).count() < times {
@@ -129,7 +129,7 @@ async fn other_paths_are_not_found_and_closed_servers_are_gone() {
     assert!(rest.is_empty());
 }
 
-/// Records what a Session would, without one.
+/// Appends a fact to a History, as a Session would.
 fn record(history: &mut History, fact: impl Into<Canonical>) {
     history.push(Arc::new(Event::new_canonical(CanonicalParts {
         id: EventId::mint(),

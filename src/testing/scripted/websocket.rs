@@ -1,7 +1,7 @@
 //! WebSocket connections of the scripted model; frames are written by hand so that a fault can fall on any byte.
 //!
 //! As at the real service, a connection knows only the responses that it sent: a request may continue
-//! one of them, and is refused when it does not fit what that response has seen.
+//! one of them, and is refused when its input does not fit that response.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,7 +30,7 @@ pub fn is_upgrade_request(request: &ReceivedRequest) -> bool {
         && request.header("upgrade").is_some_and(|to| to.eq_ignore_ascii_case("websocket"))
 }
 
-/// Answers requests until the client leaves or a fault says otherwise.
+/// Answers requests until the client disconnects or a fault ends the connection.
 pub async fn run(
     mut socket: TcpStream,
     handshake: ReceivedRequest,
@@ -58,7 +58,7 @@ pub async fn run(
 }
 
 struct SocketConnection {
-    /// Messages are read through it; bytes are written to the socket below.
+    /// The WebSocket that reads messages; answers are written to its TCP socket directly.
     frames: WebSocketStream<TcpStream>,
     handshake: ReceivedRequest,
     /// The items that the model had seen at the end of each response, by response id.
@@ -66,7 +66,7 @@ struct SocketConnection {
 }
 
 impl SocketConnection {
-    /// The next text message; `None` when the client has left.
+    /// The next text message; `None` when the client has disconnected.
     async fn read(&mut self) -> Option<String> {
         loop {
             match self.frames.next().await?.ok()? {

@@ -19,7 +19,7 @@ use crate::tools::tool::ToolOutput;
 /// How many bytes are read to detect an image.
 const SNIFF_BYTES: usize = 16;
 
-/// Shows a file that is an image; `None` if it is none, and then the file position is unchanged.
+/// Shows a file that is an image. `None` for any other file, whose read position is unchanged.
 pub fn read_image(
     opened: &OpenFile,
     resources: &Resources,
@@ -85,7 +85,7 @@ pub fn show_image(
                  bytes of them"
             );
             Err(ToolError::invalid_args(message)
-                .with_next_action("go on with what you have seen, or answer"))
+                .with_next_action("continue with the images shown so far, or answer"))
         }
     }
 }

@@ -119,7 +119,7 @@ fn open_text_file(
             return suggest_similar_names(explained, workspace, path, "read");
         }
         if is_irregular {
-            explained.with_next_action("look at it with bash and ls")
+            explained.with_next_action("inspect it with bash and ls")
         } else {
             explained
         }
@@ -155,7 +155,7 @@ fn binary_file_error(path: &Path, head: &[u8]) -> ToolError {
             .with_next_action("convert it with bash and iconv");
     }
     ToolError::new(Kind::BinaryFile, format!("{shown} is a binary file"))
-        .with_next_action("look at it with bash, for example with file or xxd")
+        .with_next_action("inspect it with bash, for example with file or xxd")
 }
 
 fn read_error(path: &Path, source: std::io::Error) -> WorkspaceError {

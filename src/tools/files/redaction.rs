@@ -254,15 +254,15 @@ fn find_near_marker(text: &[u8]) -> Option<usize> {
 fn near_marker_error(new: &[u8], at: usize, marker: &str) -> ToolError {
     let line = memchr::memchr_iter(b'\n', &new[..at]).count() + 1;
     let message = format!(
-        "line {line} of the new text says that a value is redacted, and a hidden value of the file would be gone, \
+        "line {line} of the new text says that a value is redacted, and a hidden value of the file would be lost, \
          so nothing was written"
     );
     ToolError::new(Kind::RedactionMarker, message)
         .with_details(json!({ "marker": marker, "line": line }))
         .with_next_action(format!(
-            "write {marker} exactly so, where it stood, to keep the hidden value"
+            "write exactly {marker}, at its place in the file, to keep the hidden value"
         ))
-        .with_next_action("or remove the value first, with an edit that says nothing in its place")
+        .with_next_action("or remove the value first, with an edit that puts nothing in its place")
 }
 
 /// Refuses markers in a new file, which has no hidden values.
@@ -388,7 +388,7 @@ mod tests {
             ("x=value-of-b\n", "x=[redacted:B]\n", Some("x=value-of-b\n")),
             ("x=value-of-b", "x = '[redacted:B]'\ny\n", Some("x = 'value-of-b'\ny\n")),
             ("x=value-of-b\ny\n", "y\n", Some("y\n")),
-            // The same value may stand twice where it stood once.
+            // A value may be repeated in the changed part that had it.
             ("x=value-of-b\n", "x=[redacted:B]\nz=[redacted:B]\n", None),
             (
                 "x=value-of-b\n",
@@ -398,7 +398,7 @@ mod tests {
             ("x=value-of-b\n", "x=[redacted:A]\n", None),
             ("x\n", "x=[redacted:B]\n", None),
             ("", "[redacted:B]", None),
-            // Values of one name keep their order, or must be told apart.
+            // Values of one name keep their order, or must be distinguishable.
             (
                 "x=value-of-a-1\ny=value-of-a-2\n",
                 "X=[redacted:A]\nY=[redacted:A]\n",
@@ -406,7 +406,7 @@ mod tests {
             ),
             ("x=value-of-a-1\ny=value-of-a-2\n", "X=[redacted:A]\n", None),
             ("x=value-of-a-1\ny=value-of-a-2\n", "x=[redacted:A]\n", Some("x=value-of-a-1\n")),
-            // What looks like a marker and is none.
+            // Text that only looks like a marker.
             ("see [redacted:NAME]\n", "see [redacted:NAME]!\n", Some("see [redacted:NAME]!\n")),
             ("see [redacted:NAME]\n", "see [redacted:OTHER]\n", None),
             (
@@ -471,7 +471,7 @@ mod tests {
             let secrets = secrets();
             let masked = MaskedFile::new(old.as_bytes(), &secrets);
             prop_assert_eq!(masked.restore_values(masked.text()).unwrap(), old.as_bytes());
-            // And a line before it changes nothing about that.
+            // A line before it makes no difference.
             let more = [format!("{line}-\n").as_bytes(), masked.text()].concat();
             if let Ok(filled) = masked.restore_values(&more) {
                 prop_assert_eq!(filled, [format!("{line}-\n").as_bytes(), old.as_bytes()].concat());

@@ -275,7 +275,7 @@ fn refuse_inside_character(content: &[u8], place: &Range<usize>) -> Result<(), T
     );
     Err(ToolError::invalid_args(message)
         .with_details(json!({ "line": line }))
-        .with_next_action("begin old_string behind a blank or at the start of a line, or use bash"))
+        .with_next_action("begin old_string after a blank or at the start of a line, or use bash"))
 }
 
 fn line_number(content: &[u8], at: usize) -> usize {

@@ -58,7 +58,7 @@ impl Tool for ResourceViewTool {
             let path = resources.path(&found);
             let path = path.strip_prefix(context.workspace.root()).unwrap_or(&path);
             let text = format!(
-                "{}: neither text nor an image. Its bytes are in {}, to be looked at with bash",
+                "{}: neither text nor an image. Its bytes are in {}; inspect them with bash",
                 found.summary(),
                 path.display()
             );

@@ -1,4 +1,4 @@
-//! Changes one file for the tools `write` and `edit`: loads it, applies a change, writes it and compares.
+//! File changes of the tools `write` and `edit`: load a file, apply a change, write it and compare.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub const COMPARE_TIME: Duration = Duration::from_millis(300);
 /// How long a comparison in a plan may take before it becomes coarse.
 pub const PLAN_COMPARE_TIME: Duration = Duration::from_millis(50);
 
-/// Changes files for one Session.
+/// The writer of file changes of one Session.
 #[derive(Debug, Clone, Default)]
 pub struct FileRewriter {
     read_tracker: ReadTracker,
@@ -238,7 +238,7 @@ pub fn snapshot_after(context: &ToolContext, real: &Path, new: Option<&[u8]>) {
     }
 }
 
-/// Whether the editor took a changed file; otherwise it must be written to disk.
+/// Whether the editor accepted a changed file; otherwise it must be written to disk.
 #[derive(Debug, Default)]
 pub struct EditorHandover {
     pub is_taken: bool,
@@ -281,7 +281,7 @@ pub fn write_through_editor(
         }
         EditorWrite::NotAsked => Ok(EditorHandover::default()),
         EditorWrite::Refused(reason) => {
-            let note = format!("the editor did not take it ({reason}), so it was written to disk");
+            let note = format!("the editor refused it ({reason}), so it was written to disk");
             Ok(EditorHandover { is_taken: false, notes: vec![note] })
         }
     }

@@ -11,7 +11,7 @@ const MAX_WANTED_LINES: usize = 100;
 /// The minimum similarity of a line for a hint.
 const MIN_SIMILARITY: f64 = 0.6;
 
-/// The line that was probably meant: number, text, and how it differs.
+/// The line that is most similar to text that was not found: number, text, and how it differs.
 pub fn find_similar_line<'t>(text: &'t str, old: &str) -> Option<(usize, String, &'t str)> {
     let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     // Of several lines, the first that does not occur in the file is the wrong one.

@@ -13,7 +13,7 @@ use crate::tools::tool::ToolOutput;
 
 /// The longest name in a line that describes a part.
 const LONGEST_NAME: usize = 200;
-/// How many blocks of an answer are looked at; its bytes are bounded as well.
+/// How many blocks of an answer are converted; its bytes are bounded as well.
 const MOST_BLOCKS: usize = 100_000;
 
 /// Whether a result may have images to be stored, which blocks on the disk.
@@ -37,7 +37,7 @@ pub fn tool_output(result: CallToolResult, resources: &Resources, limit: usize) 
     let mut details = json!({});
     if let Some(structured) = result.structured_content {
         let text = structured.to_string();
-        // A server that sends both says the same thing twice.
+        // Structured content repeats the text of a server that sends both.
         if answer.lines.is_empty() {
             answer.lines.push(text.clone());
         }
@@ -85,7 +85,7 @@ pub fn explain_invalid_result(answer: &Value) -> String {
     }
     match fields.get("isError") {
         Some(odd) if !odd.is_boolean() => format!("`isError` is {}", json_type_name(odd)),
-        _ => "it is of a kind that Pixir does not know".to_owned(),
+        _ => "its type is unknown".to_owned(),
     }
 }
 
@@ -103,7 +103,7 @@ fn json_type_name(value: &Value) -> &'static str {
 struct ToolOutputBuilder<'a> {
     resources: &'a Resources,
     lines: Vec<String>,
-    /// The image that is shown with the result; at most one is.
+    /// The one image that is shown with the result.
     resource: Option<Value>,
 }
 
@@ -122,7 +122,7 @@ impl ToolOutputBuilder<'_> {
                 self.lines.push(format!("[link to {title}: {uri}]"));
             }
             ContentBlock::Resource(embedded) => self.add_resource(embedded.resource),
-            _ => self.lines.push("[a part of a kind that Pixir does not know]".to_owned()),
+            _ => self.lines.push("[a part of an unknown type]".to_owned()),
         }
     }
 
@@ -140,7 +140,7 @@ impl ToolOutputBuilder<'_> {
                 let line = format!("[resource {uri} {kind}, {bytes} bytes: it cannot be shown]");
                 self.lines.push(line);
             }
-            _ => self.lines.push("[a resource of a kind that Pixir does not know]".to_owned()),
+            _ => self.lines.push("[a resource of an unknown type]".to_owned()),
         }
     }
 
@@ -160,7 +160,7 @@ impl ToolOutputBuilder<'_> {
         let nature = detect_content(&bytes).map_err(|flaw| flaw.to_string())?;
         let ContentKind::Image(image) = nature else { return Err("it is no image".to_owned()) };
         let kept = self.resources.store_image(title, &bytes, image);
-        let kept = kept.map_err(|error| format!("it cannot be kept: {error}"))?;
+        let kept = kept.map_err(|error| format!("it cannot be stored: {error}"))?;
         if self.resource.is_some() {
             let (summary, id) = (kept.summary(), &kept.id);
             return Ok(format!("image {summary}, resource {id}: `resource_view` shows it"));

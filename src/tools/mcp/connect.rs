@@ -26,14 +26,14 @@ use crate::host::http::HttpSettings;
 use crate::host::process::{CommandRunner, ServiceProgram};
 use crate::settings::config::{McpFolder, McpOrigin, McpServer, McpSettings, McpTransport};
 
-/// How many tools of one server are read, and in how many pages they may come.
+/// How many tools of one server are read; `MOST_PAGES` limits the pages of its list.
 const MOST_LISTED: usize = 10_000;
 const MOST_PAGES: usize = 100;
 
 /// How long to wait for the exit of a program that closed its pipes.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What connections need: how to start programs, HTTP settings, folders, secrets and limits.
+/// The context of connections: command runner, HTTP settings, folders, secrets and limits.
 #[derive(Clone)]
 pub struct McpContext {
     pub commands: CommandRunner,
@@ -118,7 +118,7 @@ async fn try_connect(
         }
         Err(error) => {
             if delivery.is_some() && is_cut(&error) {
-                // The exit code of a program that ended is about to be known.
+                // The program ends: wait for its exit code.
                 tokio::time::timeout(EXIT_TIMEOUT, running.waiting()).await.ok();
             }
             Err(request_error(&failure, &error))
@@ -126,13 +126,13 @@ async fn try_connect(
     }
 }
 
-/// Whether a request failed because the connection did.
+/// Whether a request failed because the connection ended.
 fn is_cut(error: &ServiceError) -> bool {
     matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_))
 }
 
-/// A command is a name or an absolute path; only trusted settings of a Workspace may use a relative
-/// one, because that leads to a program of the repository.
+/// Resolves a command: a name or an absolute path. Only trusted settings of a Workspace may use a
+/// relative path, because that leads to a program of the repository.
 fn resolve_command(
     server: &McpServer,
     command: &str,
@@ -217,14 +217,14 @@ pub async fn list_tools(peer: &Peer<RoleClient>) -> Result<ListedTools, ServiceE
     Ok(listed)
 }
 
-/// Why initialization failed: the transport's reason counts more than the SDK's.
+/// The error of a failed initialization; the transport's reason takes precedence over the SDK's.
 fn initialize_error(failure: &SharedFailure, error: &ClientInitializeError) -> McpError {
     failure
         .take()
         .unwrap_or_else(|| McpError::protocol(sanitize_text::clean_line(&error.to_string(), 300)))
 }
 
-/// Why a request failed: the transport's reason counts more than the SDK's.
+/// The error of a failed request; the transport's reason takes precedence over the SDK's.
 pub fn request_error(failure: &SharedFailure, error: &ServiceError) -> McpError {
     match (failure.take(), error) {
         (Some(known), _) => known,

@@ -8,40 +8,40 @@ use crate::base::error::{Explain, Kind};
 use crate::host::http::HttpError;
 use crate::host::process::{CommandError, CommandExit};
 
-/// Why a server cannot be used.
+/// The reason why a server cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum McpError {
-    /// Its program cannot be started.
+    /// The server's program cannot be started.
     #[error("its program does not start: {reason}")]
     Start { kind: Kind, reason: String, next: Vec<String> },
-    /// Its program has ended.
+    /// The server's program has ended.
     #[error("its program ended {end}{}", last_line(.errors))]
     Ended { end: String, errors: String },
-    /// Its program reads no more input, and whether it has ended is not known yet.
+    /// The server's program reads no more input; it is not known yet whether it has ended.
     #[error("its program ended or closed its pipes{}", last_line(.errors))]
     PipesClosed { errors: String },
-    /// It does not answer.
+    /// The server does not answer.
     #[error("it did not answer within {}{}", format_duration(.after), last_line(.errors))]
     TimedOut { after: Duration, errors: String },
-    /// It sends messages that are not valid MCP.
-    #[error("it does not speak MCP as it should: {reason}")]
+    /// The server sends messages that are not valid MCP.
+    #[error("it violates the MCP protocol: {reason}")]
     Protocol { reason: String, errors: String },
-    /// It requires authentication.
+    /// The server requires authentication.
     #[error("it refused the request: HTTP {status}")]
     Unauthorized { status: u16 },
-    /// It answers with an error.
+    /// The server answers with an HTTP error.
     #[error("it answered with HTTP {status}{}", redirect_note(*.status))]
     Http { status: u16 },
-    /// It cannot be reached.
+    /// The server cannot be reached.
     #[error("it cannot be reached: {reason}")]
     Network { kind: Kind, reason: String },
-    /// Its entry in the settings is invalid.
+    /// The server's entry in the settings is invalid.
     #[error("{0}")]
     InvalidSetting(String),
-    /// Its headers would be sent unencrypted.
+    /// The entry's headers would be sent unencrypted.
     #[error("its address is not protected: headers would be sent over plain http to {0}")]
     Insecure(String),
-    /// The connection is over.
+    /// The connection has ended.
     #[error("the connection has ended")]
     Closed,
 }
@@ -141,10 +141,10 @@ impl Explain for McpError {
         match self {
             Self::Start { next, .. } => next.clone(),
             Self::Ended { .. } | Self::PipesClosed { .. } => {
-                one("start its command by hand, and read what it says")
+                one("run its command by hand, and read its output")
             }
             Self::TimedOut { .. } => {
-                one("start its command by hand, or raise `mcp.connect_ms` if it is slow")
+                one("run its command by hand, or raise `mcp.connect_ms` if it is slow")
             }
             Self::Protocol { .. } => one("check that the command or address is an MCP server"),
             Self::Unauthorized { .. } => {
@@ -152,9 +152,9 @@ impl Explain for McpError {
                      environment")
             }
             Self::Http { status } if is_redirect(*status) => {
-                one("put the address that it leads to into its `url`")
+                one("set its `url` to the address of the redirect")
             }
-            Self::Http { .. } => one("check its `url`, and what the server says about it"),
+            Self::Http { .. } => one("check its `url`, and the log of the server"),
             Self::Network { .. } => one("check its `url`, and that the server runs"),
             Self::InvalidSetting(_) => one("correct its entry in `mcp_servers`"),
             Self::Insecure(_) => one("use https, or a server on this machine"),

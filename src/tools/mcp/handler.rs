@@ -3,7 +3,7 @@
 //! A server may ask for the roots, report the progress of a call, and announce that its tools
 //! changed. Nothing else is offered to it: no model, no question to the user.
 
-#![expect(deprecated, reason = "servers of today still ask for roots")]
+#![expect(deprecated, reason = "current servers still ask for roots")]
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -67,7 +67,7 @@ impl McpClientHandler {
         }))
     }
 
-    /// Waits until the server says that its tools changed.
+    /// Waits until the server announces that its tools changed.
     pub async fn tools_changed(&self) {
         self.0.changed.notified().await;
     }
@@ -138,7 +138,7 @@ impl ClientHandler for McpClientHandler {
         tracing::debug!(
             server = self.0.server,
             said = sanitize_text::clean_line(&said, 500),
-            "a server says"
+            "log message of an MCP server"
         );
     }
 

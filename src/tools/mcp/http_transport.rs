@@ -1,7 +1,7 @@
 //! HTTP transport of MCP: rmcp's reqwest client with Pixir's policy around it.
 //!
 //! Proxies, certificates and connections are those of every other request. rmcp reads a JSON answer
-//! without a limit, so that messages are posted here and answers are limited; streams that the client
+//! without a limit, so messages are posted here, with a limit on answers; streams that the client
 //! opens and the end of a Session are rmcp's own code.
 
 use std::borrow::Cow;
@@ -45,7 +45,7 @@ const RESERVED: [&str; 9] = [
     "last-event-id",
 ];
 
-/// Limit for opening a connection.
+/// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The shortest time between two requests for a stream.
 const LISTEN_EVERY: Duration = Duration::from_secs(1);
@@ -62,8 +62,8 @@ pub struct McpHttpClient {
     listen_at: Arc<Mutex<Option<Instant>>>,
 }
 
-/// The headers of an entry, which rmcp adds to every request. An unencrypted address outside this
-/// machine may have none.
+/// The HTTP headers of a server entry, which rmcp adds to every request. An unencrypted address
+/// outside this machine may have none.
 pub fn parse_headers(
     url: &str,
     headers: &[(String, String)],
@@ -106,7 +106,7 @@ impl McpHttpClient {
         self.client.reqwest().map_err(|error| self.record_failure(McpError::from(&error)))
     }
 
-    /// Notes why a request failed. The SDK carries its text only.
+    /// Records the error of a request, of which the SDK keeps only the text.
     fn record_failure(&self, error: McpError) -> McpHttpError {
         let message = Cow::from(error.to_string());
         self.failure.set(error);
@@ -244,7 +244,7 @@ impl StreamableHttpClient for McpHttpClient {
     }
 }
 
-/// The events of a posted message's answer, none longer than a message may be.
+/// The events in the answer to a posted message, each with the size limit of a message.
 fn parse_events(response: HttpResponse) -> BoxStream<'static, Result<Sse, SseError>> {
     let state = (response, EventLines::new(LONGEST_MESSAGE));
     let lines = stream::try_unfold(state, |(mut response, mut lines)| async {

@@ -1,7 +1,7 @@
 //! MCP client: tools of other programs, through the official SDK.
 //!
-//! Each server of a Session has a task that connects, publishes its tools, and reconnects when it
-//! dies. Only the first Turn waits for servers, and only for a moment. MCP tools are ordinary
+//! Each server of a Session has a task that connects, publishes its tools, and reconnects when the
+//! connection ends. Only the first Turn waits for servers, and only briefly. MCP tools are ordinary
 //! tools: their calls are recorded, judged, bounded and redacted like all others, and their effect
 //! counts as running a program.
 
@@ -41,7 +41,7 @@ use server::{McpNotices, McpServerHandle, McpServerState, server_slugs};
 
 /// A wait of a Turn is announced after this time.
 const NOTICEABLE: Duration = Duration::from_millis(500);
-/// How much a server may say about itself, in bytes; and all of them together.
+/// Limit of the instructions of one server in bytes; `ALL_INSTRUCTIONS` is that of all together.
 const LONGEST_INSTRUCTIONS: usize = 1024;
 const ALL_INSTRUCTIONS: usize = 4096;
 
@@ -63,7 +63,7 @@ struct McpServersInner {
 }
 
 impl McpServers {
-    /// Starts to connect, and returns at once. Without servers nothing is started.
+    /// Starts to connect to the servers, and returns at once.
     pub fn start(servers: Vec<McpServer>, context: McpContext) -> Self {
         if servers.is_empty() {
             return Self::default();
@@ -90,7 +90,7 @@ impl McpServers {
         self.0.as_ref().map(|inner| WeakMcpServers(Arc::downgrade(inner)))
     }
 
-    /// Whether it consists of exactly these servers.
+    /// Whether these are exactly the given servers.
     pub fn has_servers(&self, servers: &[McpServer]) -> bool {
         let own = self.0.iter().flat_map(|inner| inner.remotes.iter().map(|one| &one.server));
         own.eq(servers)
@@ -116,7 +116,7 @@ impl McpServers {
         let late = inner.starting();
         if !late.is_empty() && !inner.is_late_reported.swap(true, Ordering::Relaxed) {
             let words = starting_servers_text(&late);
-            inner.notices.add(format!("{words}: what it offers joins at a later Turn"));
+            inner.notices.add(format!("{words}: the tools are available in a later Turn"));
         }
     }
 
@@ -138,7 +138,7 @@ impl McpServers {
         }
         tools.retain(|tool| wanted == McpToolFilter::All || tool.offer.effect == CallEffect::Read);
         tools.sort_by(|one, other| one.offer.name.cmp(&other.offer.name));
-        // A Provider refuses a list in which a name stands twice.
+        // A Provider refuses a list in which a name occurs twice.
         tools.dedup_by(|later, earlier| later.offer.name == earlier.offer.name);
         tools.into_iter().map(|tool| tool as Arc<dyn AnyTool>).collect()
     }
@@ -155,7 +155,7 @@ impl McpServers {
             McpServerState::Starting => (
                 Kind::McpServerFailed,
                 format!("MCP server `{name}` is still starting, so `{tool}` cannot be called yet"),
-                "go on with something else; its tools join with the next prompt of the user",
+                "continue with other work; its tools are available after the user's next prompt",
             ),
             McpServerState::Ready(ready) => {
                 let is_offered = |offer: &Arc<offered_tool::OfferedTool>| {
@@ -165,8 +165,8 @@ impl McpServers {
                 ready.offers.iter().find(|offer| is_offered(offer))?;
                 (
                     Kind::UnknownTool,
-                    format!("`{tool}` was added while this Turn was under way"),
-                    "go on with something else; it can be called after the next prompt of the user",
+                    format!("`{tool}` was added during this Turn"),
+                    "continue with other work; it can be called after the user's next prompt",
                 )
             }
             McpServerState::Down(down) if down.is_final => (
@@ -176,8 +176,8 @@ impl McpServers {
             ),
             McpServerState::Down(down) => (
                 Kind::McpServerFailed,
-                format!("MCP server `{name}` is started again: {}", down.error),
-                "go on with something else; its tools join with the next prompt of the user",
+                format!("MCP server `{name}` is being restarted: {}", down.error),
+                "continue with other work; its tools are available after the user's next prompt",
             ),
         };
         Some(ToolError::new(kind, message).with_next_action(next))
@@ -223,7 +223,7 @@ impl McpServersInner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum McpToolFilter {
     All,
-    /// Only those that are known to change nothing.
+    /// Only tools that are known to change nothing.
     ReadOnly,
 }
 
@@ -264,7 +264,7 @@ pub struct ProbedTool {
     /// The name that the model uses.
     pub name: String,
     pub description: String,
-    /// Whether it is read-only.
+    /// Whether the tool is read-only.
     pub is_reading: bool,
 }
 

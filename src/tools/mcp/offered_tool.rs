@@ -13,7 +13,7 @@ use crate::model::tool_spec::ToolSchema;
 use crate::settings::config::{McpServer, McpTransport};
 use crate::tools::tool::CallEffect;
 
-/// How many tools of one server are shown.
+/// How many tools of one server are offered.
 pub const MAX_OFFERED_TOOLS: usize = 128;
 
 /// One tool of a server.
@@ -25,7 +25,7 @@ pub struct OfferedTool {
     pub own_name: String,
     pub description: String,
     pub schema: ToolSchema,
-    /// Its worst effect: to execute, unless a trusted server declares it read-only.
+    /// The worst effect of a call: to execute, unless a trusted server declares the tool read-only.
     pub effect: CallEffect,
     /// Digest of the server and its declaration of the tool, to which approvals are bound.
     pub identity: String,
@@ -97,12 +97,12 @@ fn tool_identity(server: &McpServer, tool: &str, manual: &str, schema: &Value) -
         McpTransport::Http { url, headers } => {
             add("http");
             add(url);
-            // Their values are credentials, which are renewed.
+            // Header values are credentials, which are renewed.
             for (name, _) in headers {
                 add(name);
             }
         }
-        // It offers nothing.
+        // A broken entry offers no tools.
         McpTransport::Broken { key, .. } => add(key),
     }
     [server.name.as_str(), tool, manual, &schema.to_string()].into_iter().for_each(add);

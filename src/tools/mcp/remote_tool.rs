@@ -25,7 +25,7 @@ use crate::record::event::describe_mcp_call;
 use crate::record::resource::Resources;
 use crate::tools::tool::{AnyTool, CallPlan, ToolContext, ToolOutput, store_text};
 
-/// How much of the arguments the summary of a call shows, in characters.
+/// How many characters of the arguments the summary of a call shows.
 const SHOWN_ARGUMENTS: usize = 200;
 /// How long a call waits for a server that is being connected again.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -151,7 +151,7 @@ impl RemoteTool {
         })
     }
 
-    /// The connection, after a short wait if there is none; never `lost`, which took no call.
+    /// The connection, after a short wait if there is none; never `lost`, which did not accept the call.
     async fn wait_until_ready(
         &self,
         lost: Option<&Arc<ReadyServer>>,
@@ -216,7 +216,7 @@ impl RemoteTool {
             .with_details(
                 json!({ "server": self.server, "tool": self.offer.own_name, "flaw": flaw }),
             )
-            .with_next_action("look at what the call may have done, then go on without this tool")
+            .with_next_action("check what the call may have done, then go on without this tool")
     }
 
     fn request_failed_error(&self, ready: &ReadyServer, error: &ServiceError) -> ToolError {
@@ -242,13 +242,13 @@ impl RemoteTool {
         let error = ToolError::new(Kind::McpServerFailed, message)
             .with_details(json!({ "server": self.server, "tool": self.offer.own_name }));
         if ready.peer.is_transport_closed() {
-            return error.with_next_action("look at what the call may have done, then try again");
+            return error.with_next_action("check what the call may have done, then try again");
         }
         error.with_next_action("change the arguments, or go on without it")
     }
 
     fn interrupted_error(&self) -> ToolError {
-        let message = format!("the call was interrupted; {} was told to stop", self.server_label());
+        let message = format!("the call was interrupted; {} was notified", self.server_label());
         ToolError::new(Kind::Interrupted, message)
     }
 
@@ -268,7 +268,7 @@ impl RemoteTool {
     }
 }
 
-/// Why a call has no answer.
+/// The error of a call without an answer.
 enum McpCallError {
     /// The server had ended before the call reached it.
     Undelivered,

@@ -62,7 +62,7 @@ fn keep_valid_properties(schema: Map<String, Value>) -> Value {
     if is_valid_schema(&slim) { slim } else { json!({ "type": "object", "properties": {} }) }
 }
 
-/// Whether it is a valid schema whose references resolve.
+/// Whether a schema is valid and its references resolve.
 fn is_valid_schema(schema: &Value) -> bool {
     jsonschema::draft202012::new(schema).is_ok()
 }

@@ -42,7 +42,7 @@ pub struct McpNotices(Arc<Mutex<Vec<String>>>);
 
 impl McpNotices {
     pub fn add(&self, words: String) {
-        tracing::info!(words, "of an MCP server");
+        tracing::info!(words, "notice about an MCP server");
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() < MOST_NOTICES && !all.contains(&words) {
             all.push(words);
@@ -58,17 +58,17 @@ impl McpNotices {
 /// Handle of the task of one server.
 pub struct McpServerHandle {
     pub server: McpServer,
-    /// Its part in the names of its tools.
+    /// The server's part in the names of its tools.
     pub slug: String,
     state: watch::Receiver<McpServerState>,
-    /// Dropped with the Session, and the connection with it.
+    /// The task; dropped with the Session, which closes the connection.
     _task: AbortOnDropHandle<()>,
 }
 
 /// The state of the connection to a server.
 #[derive(Clone)]
 pub enum McpServerState {
-    /// Its first attempt is under way.
+    /// The first attempt to connect is under way.
     Starting,
     Ready(Arc<ReadyServer>),
     /// Not connected; keeps the tools it had last.
@@ -92,7 +92,7 @@ pub struct DownServer {
     pub error: McpError,
     pub offers: Vec<Arc<OfferedTool>>,
     pub instructions: Option<String>,
-    /// Whether it is not retried.
+    /// Whether no further attempt is made.
     pub is_final: bool,
 }
 
@@ -138,12 +138,12 @@ impl McpServerHandle {
         self.state.clone()
     }
 
-    /// Whether its first attempt is under way.
+    /// Whether the first attempt to connect is under way.
     pub fn is_starting(&self) -> bool {
         matches!(*self.state.borrow(), McpServerState::Starting)
     }
 
-    /// Waits until its first attempt is over, either way.
+    /// Waits until the first attempt to connect has succeeded or failed.
     pub async fn wait_for_start(&self) {
         let mut state = self.state.clone();
         state.wait_for(|state| !matches!(state, McpServerState::Starting)).await.ok();
@@ -190,7 +190,7 @@ impl Actor {
         }
     }
 
-    /// Publishes the tools of a connection until it ends, and returns why it did.
+    /// Publishes the tools of a connection until it ends; returns the reason of the end.
     async fn serve_connection(&self, live: McpConnection) -> McpError {
         let McpConnection { running, handler, tools, failure, errors, call_delivery: delivery } =
             live;
@@ -216,9 +216,9 @@ impl Actor {
                 Ok(Ok(tools)) => self.publish_ready(&ready, tools),
                 Ok(Err(error)) => {
                     let error = request_error(&failure, &error);
-                    tracing::warn!(server = self.server.name, %error, "no new list of tools");
+                    tracing::warn!(server = self.server.name, %error, "cannot list the tools");
                 }
-                Err(_) => tracing::warn!(server = self.server.name, "no new list of tools in time"),
+                Err(_) => tracing::warn!(server = self.server.name, "timeout of a list of tools"),
             }
             tokio::time::sleep(LIST_PAUSE).await;
         }
@@ -226,7 +226,7 @@ impl Actor {
         error.with_errors(errors.tail(&self.context.secrets))
     }
 
-    /// Publishes a connection with the tools that it has now.
+    /// Publishes a connection with its current tools.
     fn publish_ready(&self, ready: &ReadyServer, tools: ListedTools) {
         let ready = ReadyServer { offers: self.offered_tools(tools), ..ready.clone() };
         self.publish.send_replace(McpServerState::Ready(Arc::new(ready)));

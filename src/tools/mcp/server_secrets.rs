@@ -53,7 +53,7 @@ fn is_secret(name: &str, value: &str) -> bool {
     (is_secret_name(name) && value.len() >= SHORTEST_TOLD) || is_token(value)
 }
 
-/// A long word of letters and digits that is neither a path nor an address.
+/// Whether a value looks like a token: long, with letters and digits, neither a path nor an address.
 fn is_token(value: &str) -> bool {
     value.len() >= SHORTEST_TOKEN
         && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.=+".contains(&byte))

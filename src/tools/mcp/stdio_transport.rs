@@ -1,7 +1,7 @@
 //! Stdio transport of MCP: one JSON message per line, from and to a program.
 //!
-//! A line that is no message is skipped, one that does not end closes the connection, and standard
-//! error goes to the trace.
+//! A line that is not a message is skipped, an endless line closes the connection, and standard error
+//! goes to the trace.
 
 use std::collections::HashSet;
 use std::io;
@@ -28,7 +28,7 @@ use crate::host::process::{Service, ServiceEvent, StartedService};
 
 /// The longest message, in bytes.
 pub const LONGEST_MESSAGE: usize = 24 << 20;
-/// How many lines that are no message are tolerated.
+/// How many lines that are not messages are tolerated.
 const MAX_INVALID_LINES: usize = 1000;
 /// Timeout of a write to a program that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 const MOST_WAITING: usize = 256;
 /// How much of standard error is kept for error reports, in bytes.
 const KEPT_ERRORS: usize = 4096;
-/// How much of it goes to the trace.
+/// How much of standard error goes to the trace, in bytes.
 const TRACED_ERRORS: usize = 256 * 1024;
 
 /// The reason why a connection ended or a request failed, shared between the transport and its
@@ -52,17 +52,17 @@ struct FailureState {
 }
 
 impl SharedFailure {
-    /// Sets why a request failed; the last reason counts.
+    /// Records the error of a request; the last one counts.
     pub fn set(&self, error: McpError) {
         *self.lock() = FailureState { error: Some(error), is_end: false };
     }
 
-    /// Sets why the connection ended.
+    /// Records the error that ended the connection.
     pub fn set_end(&self, error: McpError) {
         *self.lock() = FailureState { error: Some(error), is_end: true };
     }
 
-    /// Sets that the program closed its input, unless a reason is known already.
+    /// Records that the program closed its input, unless an error is known already.
     fn set_closed(&self) {
         let mut noted = self.lock();
         if noted.error.is_none() {
@@ -71,12 +71,12 @@ impl SharedFailure {
         }
     }
 
-    /// The reason, which stays.
+    /// The recorded error, which stays.
     pub fn peek(&self) -> Option<McpError> {
         self.lock().error.clone()
     }
 
-    /// Takes the reason: that of a request is returned once, that of an ended connection stays.
+    /// Takes the recorded error: that of a request is returned once, that of an ended connection stays.
     pub fn take(&self) -> Option<McpError> {
         let mut noted = self.lock();
         if noted.is_end { noted.error.clone() } else { noted.error.take() }
@@ -142,10 +142,10 @@ pub struct StdioTransport {
     service: Service,
     stdin: Arc<tokio::sync::Mutex<pipe::Sender>>,
     buffer: BytesMut,
-    /// How much of the buffer is known to hold no end of a line.
+    /// How many bytes at the start of the buffer are known to have no line end.
     searched: usize,
     invalid_lines: usize,
-    /// How many messages are on their way to the program.
+    /// How many messages wait to be written to the program.
     waiting: Arc<AtomicUsize>,
     /// Cancelled when the program sends nothing more: then nothing needs to be written either.
     over: CancellationToken,
@@ -216,7 +216,7 @@ impl StdioTransport {
                 Ok(message) => return Ok(Some(message)),
                 Err(error) => {
                     self.invalid_lines += 1;
-                    tracing::debug!(%error, bytes = line.len(), "a line of a server is no message");
+                    tracing::debug!(%error, bytes = line.len(), "invalid line of an MCP server");
                     if self.invalid_lines > MAX_INVALID_LINES {
                         return Err(McpError::protocol("its output is not MCP"));
                     }
@@ -241,7 +241,7 @@ impl StdioTransport {
 /// The error text for an answer that cannot be read.
 pub fn unreadable_answer(error: &serde_json::Error) -> String {
     let reason = match error.to_string() {
-        // This text of the decoder is about itself, not about the message.
+        // This text describes the decoder, not the message.
         reason if reason.starts_with("data did not match") => {
             "it is neither a result nor an error".to_owned()
         }
@@ -293,8 +293,8 @@ impl Transport<RoleClient> for StdioTransport {
                 return Err(error);
             }
             failure.set_closed();
-            // Nothing waits for a notification. Initialization ends with one, and ignores its
-            // failure, so that the end of the program is read, and with it the exit code.
+            // A lost notification is no error. Initialization ends with one; without an error it
+            // goes on until the end of the program is read, and with it the exit code.
             if is_notice { Ok(()) } else { Err(error) }
         }
     }
@@ -347,7 +347,7 @@ async fn read_stderr(
         if traced <= TRACED_ERRORS {
             let text = String::from_utf8_lossy(chunk);
             let said = sanitize_text::clean_text(&secrets.redact(&text), 2048);
-            tracing::debug!(server, said, "on standard error");
+            tracing::debug!(server, said, "standard error of an MCP server");
         }
     }
 }

@@ -6,11 +6,11 @@ use sha2::{Digest, Sha256};
 
 use crate::base::id::hex;
 
-/// The longest name that Providers take.
+/// The longest name that Providers accept.
 const LONGEST: usize = 64;
 /// The longest part for the server.
 const LONGEST_SERVER: usize = 24;
-/// Hash digits that tell two names apart that would be the same.
+/// Hash digits that distinguish names that would otherwise be equal.
 const DIGITS: usize = 6;
 
 /// The part of tool names for a server, distinct from `taken`.

@@ -19,7 +19,7 @@ use crate::base::paths::Home;
 use crate::record::event::PermissionAnswer;
 use crate::tools::tool::CallPlan;
 
-/// How much of a summary is kept for the list.
+/// How many characters of a summary are stored.
 const SUMMARY_LIMIT: usize = 200;
 
 /// The properties of a call that approvals are matched against.
@@ -32,13 +32,13 @@ pub struct ApprovalSubject {
     pub summary: String,
     /// The shell text, if it is a command.
     pub command: Option<String>,
-    /// Whether it asks for the network.
+    /// Whether the call asks for the network.
     pub network: bool,
-    /// Whether it is a command that would run without a sandbox.
+    /// Whether the call is a command that would run without a sandbox.
     pub is_unsandboxed: bool,
-    /// Whether what it runs is known beforehand, so that an answer may last.
+    /// Whether the code that runs is known beforehand, so that an answer may last.
     pub may_last: bool,
-    /// The kind of calls that it belongs to, where one can be allowed for a Session.
+    /// The kind of the call, if calls of its kind can be allowed for a Session.
     pub kind: Option<CallKind>,
 }
 
@@ -62,7 +62,7 @@ impl CallKind {
         }
     }
 
-    /// The answer that allows it.
+    /// The answer that allows calls of this kind.
     pub fn answer(&self) -> PermissionAnswer {
         match self {
             Self::McpTool { .. } => PermissionAnswer::SessionTool,
@@ -72,13 +72,13 @@ impl CallKind {
 }
 
 impl ApprovalSubject {
-    /// The prefix that may be offered for it.
+    /// The command prefix that may be offered as an approval.
     pub fn prefix(&self) -> Option<Vec<String>> {
         self.command.as_deref().filter(|_| self.may_last).and_then(prefix::offer_prefix)
     }
 }
 
-/// The SHA-256 of what an approval is bound to, over sorted keys.
+/// The digest to which an approval is bound: the SHA-256 of all arguments, with sorted keys.
 pub fn approval_digest(tool: &str, args: &Value, paths: &[String], directory: &str) -> String {
     let bound = json!({ "args": args, "directory": directory, "paths": paths, "tool": tool });
     sha256(sort_keys(&bound).to_string().as_bytes())
@@ -94,16 +94,16 @@ pub struct Approval {
     pub summary: String,
     #[serde(flatten)]
     pub scope: ApprovalScope,
-    /// Whether it was given to a call that asked for the network.
+    /// Whether the approved call asked for the network.
     #[serde(default)]
     pub network: bool,
-    /// Whether it was given to a command without a sandbox.
+    /// Whether the approved call is a command without a sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unheld: bool,
     pub granted_at: String,
 }
 
-/// What an approval covers.
+/// The scope of an approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalScope {
@@ -177,7 +177,7 @@ impl ApprovalSource {
     }
 }
 
-/// Everything that was allowed beyond a single call; cheap to clone.
+/// The approvals of one user; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ApprovalStore {
     file: LockedFile<Approval>,
@@ -185,7 +185,7 @@ pub struct ApprovalStore {
     sessions: Arc<Mutex<HashMap<SessionId, SessionApprovals>>>,
 }
 
-/// What is allowed while one Session is open.
+/// Approvals that last while one Session is open.
 #[derive(Debug, Default)]
 struct SessionApprovals {
     /// Digests of single calls.
@@ -294,8 +294,8 @@ impl ApprovalStore {
         Ok(all)
     }
 
-    /// Allows simple commands that begin with these words in a project, as the user says on the
-    /// command line. `None` when such words cannot be allowed. Blocks on the disk.
+    /// Allows simple commands that begin with these words in a project, as the user asked on the command
+    /// line. `None` when such words cannot be allowed. Blocks on the disk.
     pub fn allow_prefix(
         &self,
         project: &Path,

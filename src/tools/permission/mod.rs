@@ -1,4 +1,4 @@
-//! Permissions: what a mode allows, judged from the plan of a call and never from its name.
+//! Permission decisions: what a mode allows, judged from the plan of a call and never from its name.
 //!
 //! Checks that hold in every mode are made by the tools themselves: they refuse paths that leave
 //! the Workspace or its write bounds, and Pixir's own state.
@@ -23,7 +23,7 @@ use crate::tools::tool::{CallEffect, CallPlan};
 /// The rule that denies Unix sockets to a call in `auto`.
 pub const SOCKETS_UNASKED: &str = "local_sockets_unasked";
 
-/// The decision about a call.
+/// A permission decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     Allow {
@@ -48,7 +48,7 @@ pub enum SandboxAvailability {
     Unavailable,
 }
 
-/// Decides about a plan. A mode of another version is treated as the strictest one.
+/// Decides about a planned call. A mode of another version is treated as the strictest one.
 pub fn decide_call(mode: &PermissionMode, plan: &CallPlan, hold: SandboxAvailability) -> Decision {
     match (mode, plan.effect) {
         (_, CallEffect::Read) => Decision::Allow { rule: "reading" },
@@ -88,7 +88,7 @@ pub fn decide_call(mode: &PermissionMode, plan: &CallPlan, hold: SandboxAvailabi
 }
 
 impl Decision {
-    /// Whether it is recorded in the Log: in `auto`, only unusual decisions are.
+    /// Whether the decision is recorded in the Log: in `auto`, only unusual decisions are.
     pub fn is_recorded(self, mode: &PermissionMode) -> bool {
         *mode != PermissionMode::Auto
             || !matches!(self, Decision::Allow { rule: "reading" | "auto" })

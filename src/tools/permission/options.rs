@@ -1,11 +1,11 @@
-//! What a command prefix covers: programs that are known, and those of their options and operands
-//! that do not write elsewhere, start a program, or name settings that could.
+//! Allow-list of command prefixes: known programs, and those of their options and operands that do
+//! not write elsewhere, start a program, or name settings that could.
 //!
 //! A lasting approval of `git log …` means reading the log, not `--output=FILE`. A program, a
-//! command or an option that is not listed here is asked about again. Compilers and archivers are
+//! command or an option that is not listed here needs another approval. Compilers and archivers are
 //! left out: too many of their options name programs.
 
-/// What a prefix covers for some programs.
+/// A row of the allow-list: programs, their subcommands, and the covered options.
 struct CoveredPrograms {
     /// Names, separated by blanks.
     programs: &'static str,
@@ -18,12 +18,12 @@ struct CoveredPrograms {
 /// Options by name, separated by blanks. A letter with `=` takes a value.
 enum CoveredOptions {
     All,
-    /// Only these; others are not known to be harmless.
+    /// Only these options; others are not known to be harmless.
     Only(&'static str),
-    /// Only these, and at most this many operands: a further one is a file that is written, or
-    /// another task.
+    /// Only these options, and at most this many operands: a further one is a file that is written,
+    /// or another task.
     Operands(usize, &'static str),
-    /// Only these, and every operand is another command of the row.
+    /// Only these options, and every operand is another command of the row.
     Tasks(&'static str),
 }
 
@@ -42,7 +42,7 @@ const fn these_commands(
 }
 
 const COVERED: &[CoveredPrograms] = &[
-    // Read-only with any option.
+    // Programs that are read-only with any option.
     any_command(
         "base32 base64 basename cat cksum cmp column comm cut df diff dirname du echo egrep expand expr \
          false fgrep fmt fold grep head hexdump id join jq ls md5sum nl nproc numfmt od paste pgrep ps \
@@ -51,7 +51,7 @@ const COVERED: &[CoveredPrograms] = &[
          whoami",
         All,
     ),
-    // They change the files that are their operands, as their names say.
+    // Programs that change the files that are their operands, as their names say.
     any_command(
         "bunzip2 bzip2 chmod chown cp csplit gunzip gzip kill ln mkdir mktemp mv pkill rm rmdir touch \
          truncate unxz unzip xz zstd",
@@ -196,7 +196,7 @@ const GIT_READ_ONLY: &str = "blame, cat-file, describe, diff, diff-files, diff-i
 const GIT_LIST: &str = "-a -l= -n= -r -v --all --color --column --contains --format --list --merged \
     --no-color --no-contains --no-merged --points-at --remotes --show-current --sort --verbose";
 
-/// Options of remote commands, without those that name a program on the other side, such as `-u` of
+/// Options of remote commands, without those that name a program on the remote side, such as `-u` of
 /// `clone`.
 const GIT_REMOTE: &str = "-4 -6 -a -b= -f -j= -k -n -p -q -r -t -v --all --atomic --autostash --bare --branch --depth \
     --dry-run --ff --ff-only --force --heads --jobs --mirror --no-checkout --no-ff --no-rebase \
@@ -256,7 +256,7 @@ const PYTEST: &str = "-h -k= -l -m= -n= -q -r= -s -v -x --co --collect-only --co
     --new-first --nf --no-header --no-summary --numprocesses --quiet --runxfail --setup-show \
     --show-capture --showlocals --stepwise --strict-markers --sw --tb --verbose --version";
 
-/// What linters, formatters and test runners share, without settings, plugins and reports.
+/// Options that linters, formatters and test runners share, without settings, plugins and reports.
 const RUNNER: &str = "-b -g= -h -i -j= -k= -l -m= -q -s -t= -u -v -w -x --bail --check --ci --color \
     --coverage --diff --exitFirst --ext --fail-fast --filter --fix --grep --help --list-different \
     --max-warnings --maxWorkers --no-color --noEmit --pretty --quiet --run --runInBand --silent \
@@ -292,7 +292,7 @@ const MIX: &str = "--check-formatted --cover --exclude --failed --force --includ
 
 const MVN: &str = "-B -U -X -e -o -q -am --batch-mode --errors --offline --quiet --show-version";
 
-/// The last ones are names that scripts of a project usually have.
+/// Commands of npm, pnpm and yarn; the last ones are usual names of project scripts.
 const NPM_COMMANDS: &str = "add, audit, ci, dedupe, i, info, install, list, ls, outdated, prune, remove, \
     run *, start, t, test, uninstall, view, why, build, check, format, lint, typecheck";
 
@@ -435,7 +435,7 @@ fn are_covered(program: &str, words: &[String], commands: &str, options: &Covere
     }
 }
 
-/// Whether a word is no option, or one of these.
+/// Whether a word is an operand, or one of these options.
 fn is_known(word: &str, options: &str, has_letters: bool) -> bool {
     let mut options = options.split(' ').filter(|option| !option.is_empty());
     let Some(letters) = word.strip_prefix('-').filter(|rest| !rest.is_empty()) else {
@@ -456,7 +456,7 @@ fn is_known(word: &str, options: &str, has_letters: bool) -> bool {
     for letter in letters.chars().filter(|letter| !letter.is_ascii_digit()) {
         match short.iter().find(|option| option[1..].starts_with(letter)) {
             None => return false,
-            // What follows is its value.
+            // The rest of the word is the option's value.
             Some(option) if option.ends_with('=') => return true,
             Some(_) => {}
         }

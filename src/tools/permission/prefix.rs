@@ -1,7 +1,7 @@
 //! Command prefixes: the leading words by which the user may approve similar commands of a project.
 //!
-//! Offered for simple commands of known words only, and for programs that are known not to run
-//! what they are given.
+//! A prefix is offered only for simple commands of known words, and for programs that are known not
+//! to run their arguments.
 
 use super::options;
 use super::shell::ShellScript;
@@ -17,7 +17,7 @@ pub fn offer_prefix(command: &str) -> Option<Vec<String>> {
 
 /// Whether a command is simple and begins with these words.
 pub fn prefix_covers(prefix: &[String], command: &str) -> bool {
-    // What would not be offered is not covered either, whatever a file says.
+    // A command without a prefix to offer is never covered, whatever the file of approvals says.
     if prefix.is_empty() || offer_prefix(command).is_none() {
         return false;
     }

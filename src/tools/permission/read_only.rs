@@ -1,9 +1,9 @@
 //! Commands that are plainly read-only, by program and options; every other command needs an
 //! answer.
 //!
-//! Two things make an error here cheap: such a command runs where the kernel lets nothing be
-//! written and nothing be sent, and it names only paths of the Workspace. `git` is not in the
-//! list, because a repository's own config can make it start programs.
+//! Two things make an error here cheap: such a command runs in a sandbox without writes and without
+//! network, and it names only paths of the Workspace. `git` is not in the list, because a
+//! repository's own config can make it start programs.
 
 use super::options::is_one_of;
 use super::shell::{ShellScript, ShellWord};

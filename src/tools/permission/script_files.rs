@@ -1,13 +1,13 @@
 //! Script files of the Workspace that a command runs, so that a lasting approval covers their
 //! content.
 //!
-//! `sh run.sh` says nothing about what happens; the file does. A lasting approval of such a command
-//! is bound to the content of the files that it runs, and asked for again when one of them changed.
-//! What those files use in turn is not followed.
+//! The effect of `sh run.sh` depends on the file. A lasting approval of such a command is bound to the
+//! content of the files that it runs, and is asked for again when one of them has changed. Files that
+//! those files use are not followed.
 //!
 //! A command gets a lasting approval only if all of it is understood: a list of simple commands,
-//! each of a program that is known here or in the table of prefixes, with words that are known. A
-//! program or an option that is not listed can be allowed once only.
+//! each of a program that is known here or in the allow-list of prefixes, with words that are known.
+//! A program or an option that is not listed can be allowed only once.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -25,16 +25,15 @@ use crate::host::workspace::{Workspace, WorkspaceError};
 /// How much of a file is read, in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// How many words of a command are checked, and how deep commands are nested in the words of
-/// others.
+/// How many words of a command are checked; `MAX_DEPTH` limits commands nested in the words of others.
 const MAX_WORDS: usize = 512;
 const MAX_DEPTH: usize = 4;
 
-/// Interpreters of the language of commands.
+/// Interpreters of shell scripts.
 const SHELLS: &str = "ash bash dash ksh sh zsh";
 
-/// Other interpreters, which run the first file that they are given, and the letters of options
-/// that change nothing about it.
+/// Other interpreters, which run their first file operand, each with the option letters that do not
+/// change that.
 const INTERPRETERS: &[(&str, &str)] = &[
     ("bats", ""),
     ("csh", ""),
@@ -54,7 +53,7 @@ const INTERPRETERS: &[(&str, &str)] = &[
     ("tsx", ""),
 ];
 
-/// Programs that run what a file of a fixed name says, and files that say how.
+/// Build tools, each with the names of its build files and of its settings files.
 const BUILD_FILES: &[(&str, &str, &str)] = &[
     ("gmake", "GNUmakefile makefile Makefile", ""),
     (
@@ -71,10 +70,10 @@ const BUILD_FILES: &[(&str, &str, &str)] = &[
     ("yarn", "package.json", ".npmrc .yarnrc .yarnrc.yml"),
 ];
 
-/// What a shell does itself without running or setting anything.
+/// Shell builtins that run no program and set no variable.
 const BUILTINS: &str = ": exit printf set test wait";
 
-/// Programs that write the files which they are given, beside those of the table of prefixes.
+/// Programs that write to their operands, in addition to those of the allow-list of prefixes.
 const WRITERS: &str = "dd tee";
 
 /// Programs that change files but cannot write a given text into one.
@@ -84,12 +83,12 @@ const WITHOUT_TEXT: &str = "chmod kill mkdir rm rmdir sleep touch";
 const VARIABLES: &str = "CI CLICOLOR COLUMNS DEBUG FORCE_COLOR GOARCH GOOS HOST LANG LC_ALL LINES NODE_ENV NO_COLOR PORT \
     PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED RUST_BACKTRACE RUST_LOG RUST_TEST_THREADS TERM TZ VERBOSE";
 
-/// What a lasting approval of a command is bound to, besides its words.
+/// The files to which a lasting approval of a command is bound, in addition to its words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptFiles {
-    /// The files of the Workspace that it may run, with the SHA-256 of their content.
+    /// The files of the Workspace that the command may run, with the SHA-256 of their content.
     Known(BTreeMap<PathBuf, String>),
-    /// What it runs is not known beforehand, so that it can be allowed once only.
+    /// The files are not known beforehand, so the command can be allowed only once.
     Unknown,
 }
 
@@ -116,14 +115,14 @@ struct UnknownScript;
 
 struct ScriptSearch<'w> {
     workspace: &'w Workspace,
-    /// Where relative names begin, if that is known.
+    /// The folder to which names are relative, if it is known.
     folder: Option<PathBuf>,
-    /// How many words may still be looked at.
+    /// How many words may still be checked.
     left: usize,
     found: BTreeMap<PathBuf, String>,
     /// Whether a program may write a file that a script of the same command is read from.
     writes: bool,
-    /// Whether a list of commands stands in the words of another.
+    /// Whether the words of a command contain a list of commands.
     is_nested: bool,
 }
 
@@ -131,7 +130,7 @@ struct ScriptSearch<'w> {
 #[derive(Clone, Copy)]
 enum ScriptInput<'c> {
     File(&'c str),
-    /// Nothing, or text that is typed later, which is asked about then.
+    /// No input, or text that is typed later and needs a permission then.
     Typed,
     Unknown,
 }
@@ -172,7 +171,7 @@ impl ScriptSearch<'_> {
             let place = CommandPosition { input, is_last: at + 1 == commands.len(), depth };
             self.visit_command(command, place)?;
         }
-        // The last command may write if it stands alone: whatever else runs was read by then.
+        // The last command may write if it is not in a pipeline: the scripts were read by then.
         let is_alone = !self.is_nested && commands.last().is_some_and(|last| !last.is_in_pipeline);
         self.writes |= !outputs.iter().all(|before| is_alone && *before == commands.len());
         Ok(())
@@ -205,7 +204,7 @@ impl ScriptSearch<'_> {
         if program.has_pattern {
             return Err(UnknownScript);
         }
-        // A pattern may become any option, which only some programs take without harm.
+        // A pattern may expand to any option, which is harmless for some programs only.
         let shown = |word: &ShellWord| {
             if word.has_pattern { "--computed".to_owned() } else { word.text.clone() }
         };
@@ -223,7 +222,7 @@ impl ScriptSearch<'_> {
         self.visit_known_words(name, &rest_shown, place)
     }
 
-    /// A command whose words are all known.
+    /// Checks a command whose words are all known.
     fn visit_known_words(
         &mut self,
         program: &str,
@@ -290,8 +289,8 @@ impl ScriptSearch<'_> {
         self.visit_known_words(program, rest, place)
     }
 
-    /// Whether a program is a file of the Workspace; a link to one of the system is bound to where
-    /// it leads, as those of a virtual environment.
+    /// Whether a program is a file of the Workspace. A link to a system program, as in a virtual
+    /// environment, is bound to its target.
     fn visit_program_path(&mut self, program: &str) -> Result<bool, UnknownScript> {
         let is_plain = Path::new(program).components().all(|part| part != Component::ParentDir);
         if !is_plain {
@@ -313,8 +312,8 @@ impl ScriptSearch<'_> {
         Ok(false)
     }
 
-    /// `.` looks in `PATH` first unless the name has a slash, and changes the shell for all that
-    /// follows.
+    /// Checks `.` and `source`, which search `PATH` unless the name has a slash, and change the shell
+    /// for all later commands.
     fn visit_sourced(
         &mut self,
         words: &[String],
@@ -357,7 +356,7 @@ impl ScriptSearch<'_> {
         self.bind_input(place.input)
     }
 
-    /// An interpreter without a file runs its standard input.
+    /// Binds the approval to the standard input, which an interpreter without a file runs.
     fn bind_input(&mut self, input: ScriptInput<'_>) -> Result<(), UnknownScript> {
         match input {
             ScriptInput::File(name) => self.bind_file(name),
@@ -397,7 +396,7 @@ impl ScriptSearch<'_> {
         self.bind_input(place.input)
     }
 
-    /// A Python module of the Workspace, or one that is a known program.
+    /// Checks a Python module: one of the Workspace, or a known program.
     fn visit_module(&mut self, module: &str, words: &[String]) -> Result<(), UnknownScript> {
         if !module.chars().all(|c| c.is_ascii_alphanumeric() || "._".contains(c)) {
             return Err(UnknownScript);
@@ -408,7 +407,7 @@ impl ScriptSearch<'_> {
             is_found |= self.bind_file(&format!("{path}{inside}")).is_ok();
         }
         if is_found {
-            // Every package around it runs first.
+            // The enclosing packages run first.
             for (end, _) in path.match_indices('/') {
                 self.bind_if_present(&format!("{}/__init__.py", &path[..end]))?;
             }
@@ -418,7 +417,7 @@ impl ScriptSearch<'_> {
         options::covered_words(module, words).map(|_| ()).ok_or(UnknownScript)
     }
 
-    /// `go run` with the files of a program.
+    /// Checks `go run` with source files.
     fn visit_go_run(&mut self, words: &[String]) -> Result<(), UnknownScript> {
         let [run, files @ ..] = words else { return Err(UnknownScript) };
         let files: Vec<&String> = files.iter().take_while(|word| has_ending(word, "go")).collect();
@@ -483,7 +482,7 @@ impl ScriptSearch<'_> {
         if self.bind_if_present(name)? { Ok(()) } else { Err(UnknownScript) }
     }
 
-    /// Binds the approval to a file if it exists; fails if it is no regular file of the Workspace.
+    /// Binds the approval to a file if it exists; fails if it is not a regular file of the Workspace.
     fn bind_if_present(&mut self, name: &str) -> Result<bool, UnknownScript> {
         let path = self.resolve_path(name)?;
         match self.workspace.metadata(&path) {
@@ -496,7 +495,7 @@ impl ScriptSearch<'_> {
         Ok(true)
     }
 
-    /// A path below the root, without `.` components.
+    /// Resolves a name to a path below the Workspace root, without `.` components.
     fn resolve_path(&self, name: &str) -> Result<PathBuf, UnknownScript> {
         let folder = self.folder.as_ref().ok_or(UnknownScript)?;
         let given = Path::new(name);
@@ -528,14 +527,14 @@ fn check_variables(variables: &[(String, String)]) -> Result<(), UnknownScript> 
     if are_known { Ok(()) } else { Err(UnknownScript) }
 }
 
-/// An index such as `a[$(x)]` is computed, and `printf -v` sets a variable.
+/// Fails on a word that is computed, such as `a[$(x)]`, and on `printf -v`, which sets a variable.
 fn check_builtin(program: &str, words: &[String]) -> Result<(), UnknownScript> {
     let is_computed = |word: &String| word.contains(['[', '$', '`']);
     let sets = program == "printf" && words.first().is_some_and(|word| word.starts_with('-'));
     if sets || words.iter().any(is_computed) { Err(UnknownScript) } else { Ok(()) }
 }
 
-/// The command that a program starts, if it is one that starts others.
+/// The inner command of a program that starts another one, such as `env`.
 fn started_command<'w>(
     program: &str,
     words: &'w [String],

@@ -1,7 +1,7 @@
 //! Parser of shell commands, for display and for permission questions; not a security boundary.
 //!
-//! The sandbox enforces what a command may do: a command that is taken for read-only runs where
-//! nothing can be written, so a parser error costs a question or a failed command, not a file.
+//! The sandbox enforces what a command may do: a command that is parsed as read-only runs in a sandbox
+//! without writes, so a parser error costs a question or a failed command, not a file.
 
 use tree_sitter::{Node, Parser, Tree};
 
@@ -20,7 +20,7 @@ pub struct ShellScript<'a> {
 impl<'a> ShellScript<'a> {
     /// Parses a shell text; `None` unless all of it is understood.
     pub fn parse(text: &'a str) -> Option<Self> {
-        // The grammar splits words at blanks that a shell takes for letters.
+        // The grammar splits words at blanks that are ordinary characters to a shell.
         let is_odd = |c: char| (c.is_control() || c.is_whitespace()) && !" \t\n".contains(c);
         if text.len() > LONGEST || text.contains(is_odd) {
             return None;
@@ -31,7 +31,7 @@ impl<'a> ShellScript<'a> {
         (!tree.root_node().has_error()).then_some(Self { text, tree })
     }
 
-    /// Each command and each redirection, substitutions included, in the order they stand.
+    /// Each command and each redirection, substitutions included, in the order of the text.
     pub fn parts(&self) -> Vec<String> {
         let mut parts = Vec::new();
         let mut waiting = vec![self.tree.root_node()];
@@ -89,8 +89,8 @@ impl<'a> ShellScript<'a> {
         is_exact.then(|| words.into_iter().map(|word| word.text).collect())
     }
 
-    /// The commands of a script that is made of nothing but plain commands, pipes and lists, whose
-    /// words are all known beforehand, and which redirects to nowhere but `/dev/null`.
+    /// The commands of a script that consists only of plain commands, pipes and lists, whose words are
+    /// all known beforehand, and which redirects only to `/dev/null` or another stream.
     pub fn plain_commands(&self) -> Option<Vec<Vec<ShellWord>>> {
         let script = self.plain_script()?;
         let is_plain =
@@ -102,8 +102,8 @@ impl<'a> ShellScript<'a> {
         (!commands.is_empty()).then_some(commands)
     }
 
-    /// The commands of a script that is made of nothing but plain commands, pipes, lists and
-    /// redirections, in the order they stand, if all of their words are known beforehand.
+    /// The commands of a script that consists only of plain commands, pipes, lists and redirections,
+    /// in the order of the text, if all of their words are known beforehand.
     pub fn plain_script(&self) -> Option<PlainScript> {
         let mut script = PlainScript::default();
         // Each node with the place where its pipeline begins.
@@ -120,12 +120,12 @@ impl<'a> ShellScript<'a> {
                             "|" | "&&" | ";" | "\n" => {}
                             "||" => script.has_or = true,
                             "!" => script.has_negation = true,
-                            // A command in the background runs beside those that follow.
+                            // A command in the background runs in parallel with those that follow.
                             _ => return None,
                         }
                     }
-                    // In `a && b 2>&1 | c` the grammar takes the whole list for the first command
-                    // of the pipeline, where a shell takes its last one.
+                    // In `a && b 2>&1 | c` the grammar takes the whole list as the first command
+                    // of the pipeline, where a shell takes only the last command of the list.
                     let is_list = node.kind() == "list" && pipeline == Some(node.start_byte());
                     let named: Vec<Node<'_>> =
                         children.into_iter().filter(Node::is_named).collect();
@@ -163,7 +163,7 @@ impl<'a> ShellScript<'a> {
 
     fn parse_assignment(&self, node: Node<'_>) -> Option<(String, String)> {
         let (name, value) = self.node_text(node).split_once('=')?;
-        // Neither `+=` nor an index, which is computed.
+        // A name only: `+=` and an index, which is computed, are refused.
         let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let value = match node.child_by_field_name("value") {
             Some(value) => self.parse_word(value)?.text,
@@ -176,7 +176,7 @@ impl<'a> ShellScript<'a> {
         let mut cursor = node.walk();
         let children: Vec<Node<'_>> = node.children(&mut cursor).collect();
         let operator = children.iter().find(|child| !child.is_named())?.kind();
-        // The grammar takes further words for files, which are words of the command.
+        // The grammar reports further words as files, although they are words of the command.
         let mut files =
             children.iter().filter(|child| child.is_named() && child.kind() != "file_descriptor");
         let file = self.parse_word(*files.next()?).filter(|word| !word.has_pattern)?.text;
@@ -193,8 +193,8 @@ impl<'a> ShellScript<'a> {
         Some(())
     }
 
-    /// Whether an escaped line end stands between words; `None` where an escaped blank does, which
-    /// is a word to a shell and nothing to the grammar.
+    /// Whether there is an escaped line end between words; `None` for an escaped blank, which is a
+    /// word to a shell and nothing to the grammar.
     fn has_joined_lines(&self, command: Node<'_>) -> Option<bool> {
         let mut cursor = command.walk();
         let mut end = command.start_byte();
@@ -224,7 +224,7 @@ impl<'a> ShellScript<'a> {
         match node.kind() {
             "word" | "number" => {
                 let has_pattern = text.contains(['*', '?', '[', ']', '{', '}', '~']);
-                // What a backslash hides is not plain.
+                // An escaped character is not plain.
                 (!text.contains(['\\', '$', '`']))
                     .then(|| ShellWord { text: text.to_owned(), has_pattern })
             }
@@ -262,13 +262,13 @@ pub struct PlainScript {
     pub commands: Vec<PlainCommand>,
     /// The files from which commands read.
     pub inputs: Vec<String>,
-    /// For each file that is written, how many commands stand before the redirection.
+    /// For each file that is written, how many commands precede the redirection.
     pub outputs: Vec<usize>,
     /// Whether a command runs only if another one fails.
     pub has_or: bool,
     /// Whether the success of a command is negated.
     pub has_negation: bool,
-    /// Whether a redirection leads elsewhere than to `/dev/null` or to another stream.
+    /// Whether a redirection has another target than `/dev/null` or a stream.
     pub has_other_redirect: bool,
 }
 
@@ -278,7 +278,7 @@ pub struct PlainCommand {
     pub variables: Vec<(String, String)>,
     pub words: Vec<ShellWord>,
     pub is_in_pipeline: bool,
-    /// Whether its words stand on several lines, which backslashes join.
+    /// Whether the command spans several lines, which backslashes join.
     pub has_joined_lines: bool,
 }
 

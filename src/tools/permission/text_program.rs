@@ -1,13 +1,13 @@
-//! Programs of `sed` and `awk` that plainly change text and neither run a command nor name a file.
+//! Checks of `sed` and `awk` programs, which must only change text: run no command and name no file.
 
-/// What a command of `sed` does.
+/// The effect of a `sed` command line that was understood.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PlainSed {
     /// Whether it changes its files.
     pub writes: bool,
 }
 
-/// Reads the words behind `sed`; `None` when one is not understood.
+/// Checks the words after `sed`; `None` when one is not understood.
 pub fn check_sed(words: &[String]) -> Option<PlainSed> {
     let mut plain = PlainSed { writes: false };
     let mut has_program = false;
@@ -18,7 +18,7 @@ pub fn check_sed(words: &[String]) -> Option<PlainSed> {
             operands.push(word);
             continue;
         };
-        // What follows `i` at once is the ending of a copy.
+        // Text directly after `i` is the suffix of a backup.
         let (letters, is_program) = match letters.strip_suffix('e') {
             Some(before) => (before, true),
             None => (letters, false),
@@ -56,7 +56,7 @@ fn is_plain_sed(program: &str) -> bool {
     }
 }
 
-/// What follows one command with its addresses.
+/// The text after one command with its addresses.
 fn sed_command(text: &str) -> Option<&str> {
     let mut rest = sed_address(text)?;
     if let Some(second) = rest.strip_prefix(',') {
@@ -79,7 +79,7 @@ fn sed_command(text: &str) -> Option<&str> {
     }
 }
 
-/// What follows an address, if there is one.
+/// The text after an address, if there is one.
 fn sed_address(text: &str) -> Option<&str> {
     if let Some(rest) = text.strip_prefix('$') {
         return Some(rest);
@@ -90,8 +90,8 @@ fn sed_address(text: &str) -> Option<&str> {
     Some(text.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
-/// What follows the next mark that no backslash stands before. Brackets, in which some programs
-/// take a mark for a letter, must not hold one.
+/// The text after the next unescaped mark; `None` for a mark in brackets, which is an ordinary
+/// character to some programs.
 fn text_after_mark(text: &str, mark: char) -> Option<&str> {
     let mut is_escaped = false;
     let mut is_in_brackets = false;
@@ -108,7 +108,7 @@ fn text_after_mark(text: &str, mark: char) -> Option<&str> {
     None
 }
 
-/// Whether the words behind `awk` are a program that starts nothing, reads and writes no file by
+/// Whether the words after `awk` are a program that starts nothing, reads and writes no file by
 /// itself, and loads nothing.
 pub fn is_plain_awk(words: &[String]) -> bool {
     let mut words = words.iter();
@@ -117,13 +117,13 @@ pub fn is_plain_awk(words: &[String]) -> bool {
             "-F" | "-v" => {
                 words.next();
             }
-            // What follows at once is its value.
+            // The value follows directly.
             option if option.starts_with("-F") || option.starts_with("-v") => {}
             option if option.starts_with('-') => return false,
             program => {
                 let does_more = ["system", "getline", "|", ">", "<", "@"];
                 let is_plain = !does_more.iter().any(|one| program.contains(one));
-                // Options may stand behind the program, too.
+                // Options may also follow the program.
                 return is_plain && words.all(|word| !word.starts_with('-'));
             }
         }

@@ -31,9 +31,9 @@ pub struct FileMatches {
 pub enum MatchInterest {
     /// This many matching lines, with their context.
     Lines(usize),
-    /// Only their number.
+    /// Only the number of matching lines.
     Count,
-    /// Only whether there are any.
+    /// Only whether any line matches.
     Any,
 }
 
@@ -112,7 +112,7 @@ impl Sink for MatchCollector<'_> {
 #[derive(Debug, Default)]
 pub struct MatchPage {
     pub text: String,
-    /// How many matches it contains.
+    /// How many matches the page contains.
     pub shown: usize,
     pub files: usize,
 }

@@ -117,7 +117,7 @@ fn locate_start_folder(
     let what = place.irregular_kind().unwrap_or("a file");
     Err(ToolError::invalid_args(format!("{shown} is {what}, not a folder"))
         .with_details(json!({ "path": shown }))
-        .with_next_action(format!("read {shown}, or use the folder that holds it")))
+        .with_next_action(format!("read {shown}, or use its folder")))
 }
 
 /// Compiles the globs of a call; a name without a slash matches at any depth.

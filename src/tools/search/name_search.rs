@@ -60,7 +60,7 @@ pub struct NameSearch<'t> {
     pub limit: Option<u64>,
     /// The plural noun for the results in notes: "files".
     pub noun: &'t str,
-    /// The text if there are none.
+    /// The text if there are no results.
     pub none_text: &'t str,
     /// Whether skipped names are noted even if others were found.
     pub shows_everything: bool,

@@ -1,7 +1,7 @@
 //! Background commands: commands of a Session that outlive the call that started them.
 //!
-//! Each has a task that runs it like the command of a call: same supervisor, same sandbox, same
-//! cleaning of its output. Tasks and commands end with the Session.
+//! Each has a task that runs it like the command of a call, with the same supervision, sandbox and
+//! redaction of output. Tasks and commands end with the Session.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
@@ -57,7 +57,7 @@ struct BackgroundState {
     /// The last number that was assigned.
     last_number: u64,
     commands: BTreeMap<u64, BackgroundEntry>,
-    /// How the commands ended whose output was discarded, by id.
+    /// How each command ended whose output was discarded, by id.
     ended: HashMap<String, String>,
 }
 
@@ -81,13 +81,13 @@ pub enum BackgroundLookup {
 pub struct BackgroundRequest {
     pub commands: SandboxedCommands,
     pub command: String,
-    /// `None` when it may run as long as the Session does.
+    /// `None` when the command may run as long as the Session.
     pub timeout: Option<Duration>,
     pub needs: SandboxNeeds,
 }
 
 impl BackgroundCommands {
-    /// At most `most` run at once. Commands of earlier processes are listed from `history` as ended.
+    /// A table with at most `most` running commands. Those of earlier processes, from `history`, have ended.
     pub fn new(most: usize, history: &History) -> Self {
         let past = ended_in_history(history);
         let last = past.keys().filter_map(|id| parse_id(id)).max().unwrap_or(0);

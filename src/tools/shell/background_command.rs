@@ -1,4 +1,4 @@
-//! A background command: read its output, write to its standard input, stop it.
+//! A background command: its output, its standard input, and how to stop it.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ const FOOTER_RESERVE: usize = 1024;
 pub struct BackgroundCommand {
     /// The id for the model, such as `b1`.
     pub id: String,
-    /// The shell text that it runs.
+    /// The shell text that runs.
     pub command: String,
     pub needs: SandboxNeeds,
     pub output: OutputBuffer,
@@ -107,7 +107,7 @@ impl BackgroundCommand {
                 Err(_) => {
                     let (id, length) = (&self.id, text.len());
                     let message =
-                        format!("{id} does not read: it took {written} of {length} bytes");
+                        format!("{id} does not read: it accepted {written} of {length} bytes");
                     return Err(ToolError::new(Kind::CommandFailed, message)
                         .with_details(json!({ "written_bytes": written }))
                         .with_next_action(

@@ -81,7 +81,7 @@ impl BashTool {
         git_notes::describe_hidden(&settings, &ran.hidden)
     }
 
-    /// Acquires a slot; if it has to wait, reports that as the status.
+    /// Acquires a slot; if the call has to wait, reports that as the status.
     async fn acquire_slot(
         &self,
         args: &Args,

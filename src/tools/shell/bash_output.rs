@@ -37,7 +37,7 @@ impl Tool for BashOutputTool {
     fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
         Ok(CallPlan::new(
             CallEffect::Read,
-            format!("look at {}", crate::base::text::truncate_chars(&args.id, 40)),
+            format!("show output of {}", crate::base::text::truncate_chars(&args.id, 40)),
         ))
     }
 

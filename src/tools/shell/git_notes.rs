@@ -74,8 +74,8 @@ pub fn describe_hidden(settings: &[GitSetting], hidden: &HiddenPaths) -> Option<
     }
     (!found.is_empty()).then(|| {
         format!(
-            "sandbox: git settings are without effect in commands, because what they name is \
-             hidden: {found}; the user can show it with sandbox.read"
+            "sandbox: git settings are without effect in commands, because the paths they name are \
+             hidden: {found}; the user can make them visible with sandbox.read"
         )
     })
 }

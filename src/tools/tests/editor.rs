@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 use super::*;
 use crate::tools::tool::Editor;
 
-/// A fake editor with open buffers; it saves each text it gets, unless `is_lazy`.
+/// A fake editor with open buffers, which saves each accepted text unless `is_lazy`.
 #[derive(Debug, Default)]
 struct FakeEditor {
     held: Mutex<HashMap<PathBuf, String>>,
@@ -16,9 +16,9 @@ struct FakeEditor {
     is_locked: bool,
     /// Does not support writing.
     is_read_only: bool,
-    /// Takes changes and does not save them.
+    /// Accepts changes without saving them.
     is_lazy: bool,
-    /// The texts it got, in order.
+    /// The accepted texts, in order.
     taken: Mutex<Vec<(PathBuf, String)>>,
 }
 
@@ -28,7 +28,7 @@ impl Editor for FakeEditor {
     fn read_text(&self, path: &Path) -> EditorResult<String> {
         let held = self.held.lock().unwrap().get(path).cloned();
         let text = held.map_or_else(|| fs::read_to_string(path).map_err(|e| e.to_string()), Ok);
-        // As a buffer shows it.
+        // The text as a buffer shows it.
         let text = text.map(|text| text.replace("\r\n", "\n"));
         Some(Box::pin(async move {
             tokio::task::yield_now().await;
@@ -82,7 +82,7 @@ impl EditorTestEnv {
         self.env.context.workspace.root().join(name)
     }
 
-    /// Plans on a worker, as the Executor does, and then runs.
+    /// Plans a call on a worker thread, as the Executor does, and then runs it.
     fn call(&self, name: &'static str, args: Value) -> Result<(CallPlan, ToolOutput), ToolError> {
         let (toolbox, context) = (self.env.toolbox.clone(), self.env.context.clone());
         let work = self.runtime.spawn(async move {
@@ -164,8 +164,8 @@ fn an_editor_that_does_not_take_a_change_leaves_it_to_the_disk() {
         editor_env.env.write_file("a.txt", "one\n");
         let (_, done) = editor_env.call("edit", edit("a.txt", "one", "1")).unwrap();
         assert_eq!(editor_env.env.read_bytes("a.txt"), b"1\n");
-        let is_told = done.text.contains("the editor did not take it (locked)");
-        assert_eq!(is_told, editor_env.editor.is_locked, "a refusal is told: {}", done.text);
+        let is_told = done.text.contains("the editor refused it (locked)");
+        assert_eq!(is_told, editor_env.editor.is_locked, "a refusal is reported: {}", done.text);
         // But unsaved text of the editor is never overwritten.
         editor_env.hold("b.txt", "one\n", "one, unsaved\n");
         let error = editor_env.call("edit", edit("b.txt", "one", "1")).unwrap_err();

@@ -1,4 +1,4 @@
-//! Tests of exact changes: encodings, line endings, hard links, secrets and changes from outside.
+//! Tests of exact changes: encodings, line endings, hard links, Secrets and changes outside the Session.
 
 use std::time::{Duration, Instant};
 

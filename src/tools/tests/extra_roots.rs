@@ -1,4 +1,4 @@
-//! Tests of every file tool in an extra root beside the Workspace.
+//! Tests of every file tool in an extra root outside the Workspace.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn files_are_read_written_edited_and_patched_by_absolute_path() {
     let edited = env.edit(shown, "main", "start").unwrap();
     assert_eq!(edited.details["path"], shown);
     assert!(edited.details["diff"].as_str().unwrap().contains("+fn start"), "{}", edited.details);
-    // A change from outside is noticed there too, and the file is not mistaken for one of the Workspace.
+    // A change outside the Session is noticed there too, and the file is not taken for one of the Workspace.
     fs::write(&path, "fn other() {}\n").unwrap();
     assert_eq!(env.edit(shown, "other", "x").unwrap_err().kind, Kind::FileChanged);
     let new = root.join("new.txt");
@@ -64,7 +64,7 @@ fn searches_begin_there_and_know_its_rules() {
     assert!(one.contains("fn log"), "a file that is named is searched: {one}");
     assert!(
         !told("glob", json!({"pattern": "*.rs"})).contains("a.rs"),
-        "the Workspace is the Workspace"
+        "without a path, only the Workspace is searched"
     );
     let outside = root.parent().unwrap();
     assert_eq!(env.kind("list", json!({ "path": outside })), Kind::OutsideWorkspace);

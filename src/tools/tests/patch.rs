@@ -188,7 +188,7 @@ fn a_patch_knows_what_the_session_has_seen_also_after_a_resume() {
     let history = exact::history_of([env.call("read", json!({"path": "gone"})).unwrap(), output]);
     fs::remove_file(env.path("gone")).unwrap();
     let resumed = ToolTestEnv { toolbox: toolbox(env.folder.path(), &history), ..env };
-    // The Log says that this Session deleted it, so it was not removed from outside.
+    // The Log says that this Session deleted the file, so nothing outside the Session removed it.
     resumed.call("write", json!({"path": "gone", "content": "again\n"})).unwrap();
     assert_eq!(resumed.edit("b", "three", "four").unwrap_err().kind, Kind::FileChanged);
 }

@@ -18,7 +18,7 @@ impl ToolTestEnv {
             fs::write(path, content).unwrap();
         }
     }
-    /// The same tools with another folder as the Workspace.
+    /// The environment with another folder as the Workspace.
     fn inside(mut self, folder: &str) -> Self {
         self.context.workspace = Workspace::open(&self.path(folder)).unwrap();
         self
@@ -51,7 +51,7 @@ fn the_three_are_told_in_few_bytes() {
 
 #[test]
 fn names_are_left_out_as_git_would() {
-    // Rules of one `.gitignore` at the root, files, and those that are found.
+    // Rules of one `.gitignore` at the root, all files, and the files that are found.
     let cases: &[(&str, &[&str], &[&str])] = &[
         ("*.log", &["a.log", "b/c.log", "d.txt"], &["d.txt"]),
         ("*.log\n!keep.log", &["a.log", "keep.log"], &["keep.log"]),
@@ -97,7 +97,7 @@ fn nearer_rules_count_more_and_own_rules_most() {
         ("docs/draft.md", ""),
         (".git/info/exclude", "private*\n"),
         ("private.txt", ""),
-        // Another repository begins here, and the rules of git above it end.
+        // Another repository begins here, in which git rules from above do not apply.
         ("vendor/dep/.git/HEAD", ""),
         ("vendor/dep/a.gen", ""),
         ("vendor/b.gen", ""),
@@ -113,7 +113,7 @@ fn nearer_rules_count_more_and_own_rules_most() {
     assert!(!all.iter().any(|path| path.contains(".pixir") || path.contains(".git/")), "{all:?}");
     assert_eq!(all.len(), 14);
     let state = env.glob_files(json!({"pattern": "*", "path": ".pixir/sessions"}));
-    assert_eq!(state, [".pixir/sessions/log.ndjson"], "who names it sees it");
+    assert_eq!(state, [".pixir/sessions/log.ndjson"], "a named folder is searched");
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn mistakes_are_explained() {
         ("grep", json!({"pattern": "x", "path": "src/mian.rs"}), "use path src/main.rs"),
         ("glob", json!({"pattern": "x", "path": "srcs"}), "use path src"),
         ("list", json!({"path": "src/main.r"}), "use path src/main.rs"),
-        ("list", json!({"path": "readme.md"}), "read readme.md, or use the folder that holds it"),
+        ("list", json!({"path": "readme.md"}), "read readme.md, or use its folder"),
         ("glob", json!({"pattern": "x", "path": "readme.md"}), "read readme.md"),
         ("glob", json!({"pattern": "a{b"}), "use *, **"),
         ("grep", json!({"pattern": "x", "globs": ["[z-a]"]}), "use *, **"),

@@ -28,7 +28,7 @@ pub fn rename_args(args: &mut ArgMap, aliases: ArgAliases) {
     }
 }
 
-/// Normalises the arguments of `edit`: a single replacement beside the path becomes a list of one.
+/// Normalises the arguments of `edit`: a replacement outside `edits` becomes a list of one.
 pub fn normalize_edit(args: &mut ArgMap) {
     rename_arg(args, "file_path", "path");
     rename_args(args, SHORT_NAMES);

@@ -20,7 +20,7 @@ impl ToolContext {
 }
 
 /// Opens the full output of a command by the path that its result names. The path may be outside the Workspace,
-/// as the state folder may be; no other file there is opened.
+/// because the state folder may be; no other file there is opened.
 pub fn open_spilled_output(context: &ToolContext, path: &Path) -> Option<OpenFile> {
     let mut folders = context.output_folders.iter().map(|session| session.join(OUTPUT_FOLDER));
     let folder = folders.find(|folder| path.starts_with(folder.path()))?;
@@ -36,7 +36,7 @@ const PATH_RESERVE: usize = 1024;
 /// A bounded text for the model, and the file with the whole text if it was too long.
 #[derive(Debug)]
 pub struct StoredText {
-    /// Bounded, with the path of the file at its end.
+    /// The bounded text, with the path of the file at its end.
     pub text: String,
     pub path: Option<PathBuf>,
     pub total_bytes: u64,

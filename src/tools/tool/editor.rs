@@ -45,7 +45,7 @@ pub struct EditorBridge {
 /// The result of writing a text through the editor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum EditorWrite {
-    /// The editor took the text.
+    /// The editor accepted the text.
     Accepted,
     /// There is no editor, or a buffer would not keep this text byte for byte.
     NotAsked,

@@ -62,7 +62,7 @@ pub trait Tool: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ToolOutput, ToolError>> + Send;
 }
 
-/// What a running tool may use.
+/// The context of a running call: Workspace, cancellation, limits and access to the Session.
 #[derive(Clone)]
 pub struct ToolContext {
     pub call_id: CallId,
@@ -85,33 +85,33 @@ pub struct ToolContext {
     pub tracker: Option<TurnTracker>,
 }
 
-/// What a call would do: its effect, paths, diff and the rights it needs.
+/// The plan of a call: its effect, paths, diff and the rights it needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct CallPlan {
     pub effect: CallEffect,
     /// One line for the user: what the call does.
     pub summary: String,
-    /// Workspace-relative paths that it touches.
+    /// Paths that the call touches: relative to the Workspace, absolute in extra roots.
     pub paths: Vec<PathBuf>,
-    /// The diff that it would make, where that is known beforehand.
+    /// The diff that the call would make, if it is known beforehand.
     pub diff: Option<String>,
-    /// Whether that diff is incomplete.
+    /// Whether the diff is incomplete.
     pub diff_is_cut: bool,
-    /// Whether it needs the network, or sockets of programs that may reach the network.
+    /// Whether the call needs the network, or sockets of programs that may reach the network.
     pub network: bool,
-    /// The rule by which it gets Unix sockets, if it needs them and the sockets of other programs
-    /// cannot be hidden from it.
+    /// The rule by which the call gets Unix sockets, if it needs them and the sockets of other
+    /// programs cannot be hidden from it.
     pub local_sockets: Option<SocketRule>,
-    /// Whether the sandbox keeps it from changing anything, whatever it runs.
+    /// Whether the sandbox keeps the call from changing anything, whatever it runs.
     pub is_sandboxed_read_only: bool,
-    /// Whether it must not run beside other calls, although it only reads.
+    /// Whether the call must not run in parallel with others, although it only reads.
     pub is_exclusive: bool,
-    /// Whether it only changes files of the Workspace, as its diff shows.
+    /// Whether the call only changes files of the Workspace, as its diff shows.
     pub is_file_edit: bool,
-    /// The shell text that it would run, verbatim.
+    /// The shell text that the call would run, verbatim.
     pub command: Option<String>,
-    /// The agent that would run it, if that is not Pixir itself; a permission is bound to it.
+    /// The identity of the tool of an MCP server that would run; a permission is bound to it.
     pub agent: Option<String>,
     /// The command behind the id that the call names. A permission is bound to it as well, because
     /// another Session gives the same id to another command.
@@ -137,7 +137,7 @@ impl CallPlan {
         Self { effect, summary, ..Self::default() }
     }
 
-    /// Whether it may run beside other such calls: it only reads, or the sandbox enforces that.
+    /// Whether the call may run in parallel with others: it only reads, or the sandbox enforces that.
     pub fn is_shareable(&self) -> bool {
         let changes_nothing =
             !self.effect.is_mutating() || (self.is_sandboxed_read_only && !self.network);
@@ -169,15 +169,15 @@ impl CallEffect {
 pub struct ToolOutput {
     /// False when the tool worked but its answer is bad news, such as exit code 1.
     pub ok: bool,
-    /// Model-channel text; the Executor bounds and cleans it.
+    /// The text for the model; the Executor bounds and cleans it.
     pub text: String,
     /// Facts for presenters and audits.
     pub details: Value,
-    /// Whether the work goes on in the background: repeating the call is then no doom loop.
+    /// Whether the work continues in the background: repeating the call is then no doom loop.
     pub is_unfinished: bool,
     /// The Skill whose context the call asked for.
     pub skill_context: Option<String>,
-    /// Files that programs outside the sandbox execute, and that a command made or changed.
+    /// Files that programs outside the sandbox execute, and that a command created or changed.
     pub programs: Vec<PathBuf>,
 }
 

@@ -1,7 +1,7 @@
-//! npm `acpx` as a client: a foreign program, run as a user would run it.
+//! npm `acpx` as a client: a third-party program, run as a user would run it.
 //!
 //! `.ci/run` puts it, and the Node it needs, into a folder of the build. Without that folder the
-//! stories are skipped with a word about it, except in CI.
+//! tests are skipped with a message, except in CI.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -50,7 +50,7 @@ impl Acpx {
 
     #[track_caller]
     fn run(&self, args: &[&str]) -> RunOutput {
-        // Its own process that waits for prompts may be about to leave; then it asks to be called again.
+        // The waiting process of `acpx` may be about to exit; `acpx` then asks for another call.
         for _ in 0..20 {
             let told = run_command(&mut self.command(args));
             if !told.out.contains("is shutting down") {
@@ -61,7 +61,7 @@ impl Acpx {
         run_command(&mut self.command(args)).assert_exit_code(0)
     }
 
-    /// Starts it, and lets it run.
+    /// Starts `acpx` without waiting for its end.
     fn start(&self, args: &[&str]) -> std::process::Child {
         let mut command = self.command(args);
         command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
@@ -72,7 +72,7 @@ impl Acpx {
     }
 }
 
-/// Every line that it dumped of the wire is JSON; these are the stop reasons among them.
+/// The stop reasons in the dumped protocol lines, each of which is JSON.
 fn reasons(out: &str) -> Vec<String> {
     let lines = out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter_map(|line| Some(line["result"]["stopReason"].as_str()?.to_owned())).collect()
@@ -91,7 +91,7 @@ async fn a_prompt_with_tools_is_allowed_or_denied() {
     assert!(acpx.work().join("made.txt").exists());
     let told = acpx.run(&["--approve-all", "exec", "hello » say words for acpx"]);
     assert!(told.out.contains("words for acpx"), "{}", told.out);
-    // A denial is no failure of ours; the file is not there.
+    // A denial is not a failure of Pixir; the file does not exist.
     let prompt = script_prompt("go", &[&write("denied.txt"), "say denied then"]);
     let denied = run_command(&mut acpx.command(&["--deny-all", "exec", &prompt]));
     assert!(!acpx.work().join("denied.txt").exists(), "{}", denied.out);
@@ -113,7 +113,7 @@ async fn a_session_is_made_resumed_listed_and_closed_by_many_processes() {
     assert!(told.out.contains("rhubarb"), "{}", told.out);
     acpx.run(&["sessions", "close"]);
     acpx.env.assert_nothing_survives();
-    // By its id it is taken up again under another name.
+    // The Session is resumed by its id under another name.
     acpx.run(&["sessions", "new", "--name", "again", "--resume-session", &id]);
     let told = acpx.run(&["--approve-all", "prompt", "--session", "again", "which word » repeat"]);
     assert!(told.out.contains("rhubarb"), "{}", told.out);

@@ -1,5 +1,5 @@
-//! Permissions: what an editor is asked, what its answer does, and what happens to a question that
-//! nobody needs any more.
+//! Permission questions to an editor: their content, the effect of each answer, and the withdrawal of questions
+//! that are no longer needed.
 
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ async fn what_was_allowed_for_the_session_is_not_asked_again_in_it() {
     let asked = editor.wait_for_request("session/request_permission");
     editor.choose(&asked, "session");
     editor.wait_for_answer(prompt).unwrap();
-    // Another Session of the project asks for itself.
+    // A grant does not extend to another Session of the project.
     let other = editor.new_session(&env.workspace());
     let prompt = editor.send_prompt(&other, "a again");
     let asked = editor.wait_for_request("session/request_permission");
@@ -78,7 +78,7 @@ async fn a_cancelled_turn_takes_its_question_back() {
     let taken_back = place(&|line| line["method"] == "$/cancel_request");
     let answered = place(&|line| line.get("method").is_none() && line["id"] == prompt);
     assert!(taken_back < answered, "no question outlives its Turn");
-    // Clients answer it anyway.
+    // Clients may still answer a withdrawn question.
     editor.send_reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
     assert_eq!(editor.run_prompt(&id, "next").unwrap()["stopReason"], "end_turn");
     assert!(!env.workspace().join("a").exists());
@@ -94,7 +94,7 @@ async fn a_late_answer_to_a_cancelled_turn_does_not_touch_the_next() {
     for round in 0..ROUNDS {
         let prompt = editor.send_prompt(&id, "go");
         let asked = editor.wait_for_request("session/request_permission");
-        // All at once, as a client does whose user stops the Turn by saying something else.
+        // In one burst, as a client sends it when its user stops the Turn with a new prompt.
         editor.notify("session/cancel", json!({"sessionId": id}));
         editor.send_reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
         let next = editor.send_prompt(&id, "something else");

@@ -1,4 +1,4 @@
-//! What a prompt may hold: links, files that came along, images, and what cannot be used.
+//! Content of a prompt: links, embedded files, images, and unusable blocks.
 
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ async fn all_blocks_reach_the_model_in_order() {
     for part in ["fn b() {}", "data:image/png;base64,", "Cursor in a.rs, line 3"] {
         assert!(body.contains(part), "{part}");
     }
-    // What the editor says is said again only when it changed.
+    // The editor's context is sent again only when it changed.
     editor.run_prompt(&id, "and?").unwrap();
     let second = &facts(&env, "user_message")[1];
     assert!(!second["context"].as_str().unwrap_or_default().contains("Cursor"), "{second}");

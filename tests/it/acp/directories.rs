@@ -1,4 +1,4 @@
-//! Further directories: the work of a Session that spans several.
+//! Additional directories: a Session that works in several folders.
 
 use pixir::scripted::Reply;
 use serde_json::json;
@@ -9,7 +9,8 @@ use crate::support::acp_client::AcpClient;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() {
     let [beside, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let (near, far) = (beside.path().canonicalize().unwrap(), other.path().canonicalize().unwrap());
+    let near = beside.path().canonicalize().unwrap();
+    let far = other.path().canonicalize().unwrap();
     let write = |folder: &std::path::Path, name: &str| {
         let path = folder.join(name);
         Reply::new().call("write", json!({"path": path, "content": "written\n"})).call(
@@ -50,12 +51,12 @@ async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() 
     assert!(std::fs::read_dir(&far).unwrap().next().is_none(), "nobody gave it that one");
     let failed = client.updates().iter().filter(|update| update["status"] == "failed").count();
     assert_eq!(failed, 2);
-    // Who opens the Session again says again what belongs to it.
+    // The directories are passed again with each `session/resume`.
     client.call("session/resume", json!({"sessionId": id, "cwd": env.workspace()})).unwrap();
     assert_eq!(listed(&mut client), json!(null));
     client.run_prompt(&id, "near again").unwrap();
     assert!(!near.join("again").exists());
-    // What is beside the Workspace is not surveyed, so undo leaves it alone, and says so.
+    // Additional directories are not recorded, so undo leaves them alone and says so.
     let told = client.run_prompt(&id, "/undo 3").unwrap();
     assert_eq!(told["stopReason"], "end_turn");
     let told = crate::support::acp_client::joined_text(&client.updates(), "agent_message_chunk");

@@ -1,4 +1,4 @@
-//! The editor's own files: what it holds is read, and what is changed goes through it.
+//! Files that an editor has open: reads and writes go through the editor.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn edit(old: &str, new: &str) -> Reply {
     Reply::calls("edit", json!({"path": "a.txt", "edits": edits}))
 }
 
-/// Answers for files until the prompt is over; gives what was written, and the updates.
+/// Answers file requests until the prompt ends; gives the written files and the updates.
 fn serve(client: &mut AcpClient, prompt: u64, held: &str, may_write: bool) -> (Vec<Value>, Value) {
     let mut held = held.to_owned();
     let mut written = Vec::new();
@@ -156,7 +156,7 @@ async fn a_hidden_value_is_kept_and_does_not_go_through_the_editor() {
     std::fs::write(&file, &saved).unwrap();
     let (mut client, id) = with_a_token(&env);
     let prompt = client.send_prompt(&id, "change it");
-    // A buffer without unsaved changes shows what the disk has.
+    // A buffer without unsaved changes has the content of the file on disk.
     let end = loop {
         let message = client.wait_for_message("the end or a request", |message| {
             message["id"] == prompt || message["method"] == "fs/read_text_file"

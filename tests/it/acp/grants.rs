@@ -1,4 +1,4 @@
-//! What an editor can grant, where it may work, and when it counts as gone.
+//! Grants of an editor, its working directories, and the detection of its exit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ async fn an_editor_is_offered_one_always_and_it_is_the_narrowest() {
     assert!(name.contains("exactly this call") && name.contains("session"), "{name}");
     let words = asked["params"]["toolCall"]["content"].to_string();
     assert!(words.contains("pixir permissions allow touch"), "the wider grant is named: {words}");
-    // Option ids of earlier versions were not offered, so they allow nothing.
+    // Option ids of earlier versions are not offered, so they grant nothing.
     client.choose(&asked, "prefix");
     let asked = client.wait_for_request("session/request_permission");
     assert_eq!(asked["params"]["toolCall"]["rawInput"]["command"], "touch b");
@@ -73,7 +73,7 @@ async fn a_wider_grant_is_given_on_the_command_line() {
     }
 }
 
-/// Starts `pixir acp --auto` with this stdout and brings it into a Turn that runs a command.
+/// Starts `pixir acp --auto` with this stdout.
 fn start_turn(env: &BinaryEnv, stdout: Stdio) -> Child {
     let mut command: Command = env.command(&["acp", "--auto"]);
     leaks::start_process_scan();
@@ -85,7 +85,7 @@ fn say(child: &mut Child, id: u64, method: &str, params: &Value) {
     child.stdin.as_mut().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// Reads until a line has a text, and gives it.
+/// Reads until a line contains a text, and gives that line.
 fn read_until(lines: &mut impl BufRead, text: &str) -> Value {
     let mut line = String::new();
     loop {
@@ -97,7 +97,7 @@ fn read_until(lines: &mut impl BufRead, text: &str) -> Value {
     }
 }
 
-/// A client that reads until a command runs and then closes its end, while stdin stays open.
+/// Reads until a command runs, then closes the read end while stdin stays open.
 fn close_the_read_end(
     env: &BinaryEnv,
     stdout: Stdio,
@@ -187,7 +187,7 @@ async fn the_root_the_home_and_its_parents_are_no_workspace_for_an_editor() {
             assert!(error["message"].as_str().unwrap().contains("--cwd"), "{error}");
         }
     }
-    // Nothing was begun there; what the real root holds is not ours to judge.
+    // No Session began there. The real root is not checked, because other programs may write to it.
     for cwd in &refused[1..3] {
         assert!(log_files(cwd).is_empty(), "{cwd:?}");
     }
@@ -195,7 +195,7 @@ async fn the_root_the_home_and_its_parents_are_no_workspace_for_an_editor() {
     assert!(!project.is_empty(), "a folder of the home is fine");
     assert!(client.close_and_wait().0.success());
 
-    // The user named it where the editor starts Pixir.
+    // The user named the folder in the command that starts Pixir.
     let mut client = AcpClient::start(&env, &["--cwd", home.to_str().unwrap()]);
     client.initialize(json!({}));
     client.new_session(&env.workspace().join("link"));
@@ -288,7 +288,7 @@ async fn the_one_always_of_an_edit_is_about_edits_and_its_label_says_so() {
     client.choose(&asked, "session_edits");
     let asked = client.wait_for_request("session/request_permission");
     assert_eq!(asked["params"]["toolCall"]["rawInput"]["command"], "touch c", "no edit");
-    // It was not offered for a command, so it allows nothing.
+    // The option was not offered for a command, so it grants nothing.
     client.choose(&asked, "session_edits");
     client.wait_for_answer(prompt).unwrap();
     let exists = |name: &str| env.workspace().join(name).exists();

@@ -1,4 +1,4 @@
-//! From the greeting to the end of the process: what is answered, what is refused, and what stays.
+//! The lifecycle of `pixir acp`, from `initialize` to the end of the process.
 
 use pixir::scripted::{ModelScript, Reply};
 use rustix::process::Signal;
@@ -20,7 +20,8 @@ async fn any_version_is_greeted_with_the_one_that_is_spoken() {
         assert_eq!(hello["agentInfo"]["name"], "pixir");
         assert_eq!(hello["agentCapabilities"]["loadSession"], true);
         let methods = hello["authMethods"].as_array().unwrap();
-        assert!(methods.iter().all(|method| method.get("type").is_none()), "{methods:?}");
+        let is_untyped = |method: &Value| method.get("type").is_none();
+        assert!(!methods.is_empty() && methods.iter().all(is_untyped), "{methods:?}");
     }
     let allowed = client.initialize(json!({"auth": {"terminal": true}}));
     let terminal = allowed["authMethods"].as_array().unwrap().last().unwrap().clone();
@@ -85,7 +86,7 @@ async fn a_session_is_on_disk_from_its_birth_and_others_find_it() {
     let id = client.new_session(&env.workspace());
     assert!(env.workspace().join(format!(".pixir/sessions/{id}.ndjson")).is_file());
     client.wait_for_update("available_commands_update");
-    // While it is open here, nobody else may write to it, and they are told who does.
+    // While the Session is open here, another process is refused and told the holder.
     let mut other = AcpClient::initialized(&env, json!({}));
     let params = json!({"sessionId": id, "cwd": env.workspace(), "mcpServers": []});
     let busy = other.call("session/resume", params.clone()).unwrap_err();
@@ -138,7 +139,7 @@ async fn a_signal_ends_it_too_and_so_does_a_reader_that_left() {
     let status = wait_for(DEADLINE, || client.child.try_wait().unwrap(), Option::is_some);
     assert!(status.unwrap().success());
 
-    // Nothing was ever written, and stdin stays open.
+    // No message was ever written, and stdin stays open.
     let mut unread = env.command(&["acp"]);
     unread.stdin(std::process::Stdio::piped());
     let mut child = unread.spawn().unwrap();
@@ -176,7 +177,7 @@ async fn a_session_that_is_closed_while_it_works_ends_its_call_and_its_prompt() 
     let ended = client.updates().iter().filter(|update| update["status"] == "failed").count();
     assert_eq!(ended, 1, "no card is left hanging");
     assert_eq!(client.run_prompt(&id, "anybody?").unwrap_err()["code"], -32_002);
-    // A Supervisor may wait for the next command of another Session; what it ran is gone.
+    // A Supervisor may wait for the next command of another Session; its last command is gone.
     let left = || {
         let mut left = env.survivors();
         left.retain(|line| !line.contains("__supervise"));
@@ -234,7 +235,7 @@ async fn settings_that_make_no_sense_are_told_where_they_matter() {
     let refused = client.call("session/new", json!({"cwd": env.workspace()})).unwrap_err();
     assert!(refused["message"].as_str().unwrap().contains("acp.mode"), "{refused}");
     assert!(client.call("session/list", json!({})).unwrap()["sessions"].is_array());
-    // Mended meanwhile, it works without a restart.
+    // Repaired settings take effect without a restart.
     env.configure(&json!({}));
     client.new_session(&env.workspace());
     assert!(client.close_and_wait().0.success());

@@ -1,4 +1,4 @@
-//! Links in a prompt, and images in results: what the model is shown of them, and what the client is.
+//! Links in prompts and images in results, as the model and the client receive them.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn link(path: &Path) -> Value {
     json!({"type": "resource_link", "name": name, "uri": format!("file://{}", path.display())})
 }
 
-/// Sends a prompt of links, and answers for files until it is over.
+/// Sends a prompt of links, and answers file requests until it ends.
 fn send(client: &mut AcpClient, id: &str, links: &[Value], held: &[(&Path, &str)]) {
     let text = json!({"type": "text", "text": "Look at"});
     let prompt: Vec<&Value> = [&text].into_iter().chain(links).collect();
@@ -55,7 +55,7 @@ fn send(client: &mut AcpClient, id: &str, links: &[Value], held: &[(&Path, &str)
     }
 }
 
-/// The user's message and what the model was sent with it.
+/// The recorded user message, and the model request that carried it.
 fn sent(env: &BinaryEnv) -> (Value, String) {
     let message = facts(env, "user_message").pop().unwrap();
     (message, env.server.requests().last().unwrap().body_text.clone())
@@ -86,7 +86,7 @@ async fn files_of_the_workspace_and_of_the_clients_roots_come_with_the_prompt() 
         root.join("gone.rs"),
     ];
     let mut links = links.map(|path| link(&path)).to_vec();
-    // The same file again, with a place in it.
+    // The same file again, with a line number.
     let mut place = links[0].clone();
     place["uri"] = json!(format!("{}#L1", place["uri"].as_str().unwrap()));
     links.push(place);
@@ -112,7 +112,7 @@ async fn files_of_the_workspace_and_of_the_clients_roots_come_with_the_prompt() 
         assert!(body.contains(part), "{part}: {body}");
     }
     assert!(body.len() < 250_000, "a long text is bounded: {} bytes", body.len());
-    // On the next Turn they are named and not shown.
+    // On the next Turn, the files are named without their content.
     client.run_prompt(&id, "and?").unwrap();
     let body = env.server.requests().last().unwrap().body_text.clone();
     assert!(!body.contains("fn linked() {}") && !body.contains("data:image/png"), "{body}");
@@ -147,7 +147,8 @@ async fn files_outside_come_through_the_client_or_are_named_as_unreachable() {
         // A link that a checkout could bring.
         std::os::unix::fs::symlink(outside.join("b.txt"), root.join("inside.txt")).unwrap();
         let (mut client, id) = new_client(&env, &[], json!({"fs": {"readTextFile": reads}}));
-        let (a, b) = (outside.join("a.txt"), outside.join("b.txt"));
+        let a = outside.join("a.txt");
+        let b = outside.join("b.txt");
         let elsewhere =
             json!({"type": "resource_link", "name": "Issue 7", "uri": "https://host.example/7"});
         let links = [link(&a), link(&b), link(&root.join("inside.txt")), elsewhere];
@@ -186,7 +187,7 @@ async fn an_image_that_was_read_reaches_the_client_as_an_image() {
     let updates = client.updates();
     let end = updates.iter().find(|update| update["status"] == "completed").unwrap();
     assert!(is_image(end), "{end}");
-    // And again when the Session is loaded.
+    // The image is sent again when the Session is loaded.
     let params = json!({"sessionId": id, "cwd": env.workspace(), "mcpServers": []});
     client.call("session/load", params).unwrap();
     let call = client.updates().into_iter().find(|update| update["sessionUpdate"] == "tool_call");
@@ -226,7 +227,7 @@ async fn a_cancel_behind_a_setting_is_heard_while_files_are_asked_for() {
     let (mut client, id) = new_client(&env, &[], json!({"fs": {"readTextFile": true}}));
     let prompt = json!({"sessionId": id, "prompt": [link(&outside)]});
     let asked = client.send_request("session/prompt", prompt);
-    // The client never answers, which is waited for five seconds.
+    // The client never answers; Pixir waits five seconds.
     client.wait_for_request("fs/read_text_file");
     let set = client.send_request("session/set_mode", json!({"sessionId": id, "modeId": "plan"}));
     let since = Instant::now();
@@ -236,7 +237,7 @@ async fn a_cancel_behind_a_setting_is_heard_while_files_are_asked_for() {
     client.wait_for_answer(set).unwrap();
     assert_eq!(facts(&env, "user_message").len(), 0, "no Turn began");
     assert_eq!(env.server.requests().len(), 0, "and nothing was sent");
-    // One that is closed meanwhile leaves no request without an answer.
+    // Closing the Session meanwhile leaves no request without an answer.
     let asked =
         client.send_request("session/prompt", json!({"sessionId": id, "prompt": [link(&outside)]}));
     let set = client.send_request("session/set_mode", json!({"sessionId": id, "modeId": "ask"}));
@@ -281,7 +282,7 @@ async fn a_cancel_while_files_are_asked_for_ends_children_that_go_on() {
     let env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     let (mut client, id) = new_client(&env, &[], json!({"fs": {"readTextFile": true}}));
     client.run_prompt(&id, GO).unwrap();
-    // The child has a Log beside it.
+    // The child has a Log beside its parent's.
     let log = env.workspace().join(format!(".pixir/sessions/{id}.ndjson"));
     assert_eq!(count_subagent_events(&log, "cancelled"), 0, "it goes on");
     let prompt = json!({"sessionId": id, "prompt": [link(&outside)]});

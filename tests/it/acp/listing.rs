@@ -1,4 +1,4 @@
-//! The list of Sessions: of one directory or of all, newest first, page by page.
+//! `session/list`: one directory or all, newest first, in pages.
 
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
@@ -12,10 +12,11 @@ async fn sessions_are_listed_in_pages_and_newest_first() {
     for _ in 0..60 {
         editor.new_session(&env.workspace());
     }
-    // The clock of files ticks every few milliseconds; what is written in one tick is equally new.
+    // Modification times have a granularity of a few milliseconds.
     std::thread::sleep(std::time::Duration::from_millis(50));
     editor.run_prompt(&first, "the first one\nagain").unwrap();
-    let (mut seen, mut cursor) = (Vec::<Value>::new(), Value::Null);
+    let mut seen = Vec::<Value>::new();
+    let mut cursor = Value::Null;
     for _ in 0..5 {
         let page =
             editor.call("session/list", json!({"cwd": env.workspace(), "cursor": cursor})).unwrap();
@@ -49,7 +50,7 @@ async fn without_a_directory_all_that_were_used_are_listed() {
     assert!(all.contains(&here) && all.contains(&there), "{all}");
     let some = editor.call("session/list", json!({ "cwd": other })).unwrap().to_string();
     assert!(!some.contains(&here) && some.contains(&there), "{some}");
-    // A Session is found for its deletion wherever it is.
+    // A Session of any directory can be deleted.
     assert_eq!(editor.call("session/delete", json!({ "sessionId": there })).unwrap(), json!({}));
     let none = editor.call("session/list", json!({ "cwd": other })).unwrap();
     assert_eq!(none["sessions"], json!([]));

@@ -1,4 +1,4 @@
-//! Stories of an editor and its agent, told by the lines between them and by the Log.
+//! Editors over the Agent Client Protocol, checked by the protocol lines and by the Log.
 
 mod acpx;
 mod asking;
@@ -36,7 +36,7 @@ fn new_client(env: &BinaryEnv, args: &[&str], capabilities: Value) -> (AcpClient
     (editor, id)
 }
 
-/// The facts of one type in the Log.
+/// The Events of one type in the Log.
 fn facts(env: &BinaryEnv, type_name: &str) -> Vec<Value> {
     let events = env.events().into_iter().filter(|event| event["type"] == type_name);
     events.map(|event| event["data"].clone()).collect()

@@ -1,4 +1,4 @@
-//! Pickers: mode, model and thinking of a Session, kept by the Log.
+//! Options of a Session: mode, model and reasoning effort, kept in the Log.
 
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
@@ -72,14 +72,14 @@ async fn what_is_chosen_is_asked_for_recorded_and_kept() {
     );
     assert_eq!(facts(&env, "posture_changed").len(), 4);
     assert!(client.close_and_wait().0.success());
-    // Another process goes on with what was chosen, also where it is laxer than the settings.
+    // Another process keeps the choice, also where it is laxer than the settings.
     let mut again = AcpClient::initialized(&env, json!({}));
     let params = json!({"sessionId": id, "cwd": env.workspace(), "mcpServers": []});
     let resumed = again.call("session/resume", params).unwrap();
     assert_eq!(resumed["modes"]["currentModeId"], "auto");
     assert_eq!(current(&resumed["configOptions"], "model"), "gpt-5.5");
     assert!(again.close_and_wait().0.success());
-    // On a machine where the user never chose it, the Log alone does not widen anything.
+    // Without the user's own grant on this machine, the Log alone widens no permission.
     std::fs::remove_file(env.workspace().join("../home/.pixir/grants.json")).unwrap();
     let mut elsewhere = AcpClient::initialized(&env, json!({}));
     let params = json!({"sessionId": id, "cwd": env.workspace()});

@@ -1,4 +1,4 @@
-//! Loading: everything that was said and done, as it was told when it happened.
+//! `session/load`: all messages and tool calls again, as they were first sent.
 
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ async fn a_session_of_the_terminal_is_loaded_whole_and_goes_on() {
     let params = json!({"sessionId": id.to_string(), "cwd": env.workspace(), "mcpServers": []});
     let asked = client.send_request("session/load", params);
     let answer = client.wait_for_answer(asked).unwrap();
-    // Everything that is heard before the answer is the replay.
+    // All updates before the answer are the replay.
     let place = client.received.iter().position(|line| line["id"] == asked).unwrap();
     let told: Vec<Value> = client.received[..place]
         .iter()
@@ -69,7 +69,7 @@ async fn a_session_of_the_terminal_is_loaded_whole_and_goes_on() {
     client.drain();
     assert_eq!(client.run_prompt(&id.to_string(), "and now").unwrap()["stopReason"], "end_turn");
     assert!(client.close_and_wait().0.success());
-    // And the other way round.
+    // In the other direction: a Session of the editor on the command line.
     let listed = env.run(&["sessions", "--json"]);
     assert!(listed.stdout.contains("please do"), "{}", listed.stdout);
 }
@@ -110,7 +110,7 @@ async fn a_resumed_session_says_nothing_of_the_past() {
     env.run(&["--json", "first"]).expect_code(0);
     let (id, _) = env.session().unwrap();
     let mut client = AcpClient::initialized(&env, json!({}));
-    // Without servers, and with the prompt on its heels.
+    // Without servers, and with a prompt sent before the answer.
     let resume = client.send_request(
         "session/resume",
         json!({"sessionId": id.to_string(), "cwd": env.workspace()}),

@@ -1,4 +1,4 @@
-//! The official Rust SDK as a client: what it can do, it can do with `pixir acp`.
+//! The official Rust SDK as a client of `pixir acp`.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use crate::support::BinaryEnv;
 use crate::support::leaks;
 use crate::support::test_env::DEADLINE;
 
-/// What the client was told and asked.
+/// The updates and requests that the client received.
 #[derive(Clone, Default)]
 struct ClientRecord {
     updates: Arc<Mutex<Vec<SessionUpdate>>>,
@@ -57,13 +57,14 @@ fn agent(env: &BinaryEnv) -> AcpAgent {
     AcpAgent::new(config).with_debug(|line, _| leaks::check_stream(line))
 }
 
-/// Drives a client through its agent; it says yes once to whatever it is asked.
+/// Runs a client against the agent; every permission request is allowed once.
 async fn run_with_client(
     env: &BinaryEnv,
     heard: &ClientRecord,
     story: impl AsyncFnOnce(ConnectionTo<Agent>) -> Result<(), Error>,
 ) {
-    let (told, asked) = (heard.clone(), heard.clone());
+    let told = heard.clone();
+    let asked = heard.clone();
     let driven = Client
         .v1()
         .name("story")
@@ -137,14 +138,16 @@ async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
     let work: PathBuf = env.workspace().canonicalize().unwrap();
     let heard = ClientRecord::default();
     let made: Arc<Mutex<Option<SessionId>>> = Arc::default();
-    let (ears, place, made_here) = (heard.clone(), work.clone(), Arc::clone(&made));
+    let ears = heard.clone();
+    let place = work.clone();
+    let made_here = Arc::clone(&made);
     run_with_client(&env, &heard, async move |client: ConnectionTo<Agent>| {
         initialize(&client).await?;
         let opened =
             client.send_request(NewSessionRequest::new(place.clone())).block_task().await?;
         let session = opened.session_id;
         *made_here.lock().unwrap() = Some(session.clone());
-        // A prompt with tools, one of which is asked for.
+        // A prompt with tools, one of which needs permission.
         let write = r#"call write {"path":"made.txt","content":"made\n"}"#;
         let script = script_prompt("go", &[write, "bash cat made.txt", "echo"]);
         let answer = prompt(&client, &session, &script).await?;
@@ -162,7 +165,7 @@ async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
         let (answer, cancelled) = tokio::join!(running, cancelling);
         cancelled?;
         assert_eq!(answer?.stop_reason, StopReason::Cancelled);
-        // It is on the list, it can be closed, and loaded with all that was.
+        // The Session is listed, closed, and loaded with its full replay.
         let listed = client.send_request(ListSessionsRequest::new()).block_task().await?;
         assert!(listed.sessions.iter().any(|one| one.session_id == session));
         client.send_request(CloseSessionRequest::new(session.clone())).block_task().await?;
@@ -177,7 +180,7 @@ async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
     })
     .await;
     env.assert_nothing_survives();
-    // Another process goes on with it.
+    // Another process resumes the Session.
     let session = made.lock().unwrap().clone().unwrap();
     let ears = heard.clone();
     run_with_client(&env, &heard, async move |client: ConnectionTo<Agent>| {

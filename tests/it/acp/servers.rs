@@ -1,4 +1,4 @@
-//! MCP servers that an editor hands over with a Session.
+//! MCP servers that an editor passes with a Session.
 
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ async fn a_server_that_does_not_start_is_told_and_holds_up_nothing() {
     binary_env.assert_nothing_survives();
 }
 
-/// What the user was told, by whichever way.
+/// The texts shown to the user, in notices or messages.
 fn told(client: &mut AcpClient) -> String {
     let updates = client.updates();
     let words = updates.iter().filter_map(|update| {
@@ -195,14 +195,14 @@ async fn a_session_that_is_opened_again_has_the_servers_that_were_named_last() {
     let params = json!({"sessionId": id, "cwd": binary_env.workspace(), "mcpServers": servers});
     client.call("session/load", params).unwrap();
     client.run_prompt(&id, "with it").unwrap();
-    // Who does not speak of servers keeps them.
+    // A request that does not mention servers keeps them.
     let params = json!({"sessionId": id, "cwd": binary_env.workspace()});
     client.call("session/resume", params).unwrap();
     client.run_prompt(&id, "still with it").unwrap();
     let results = facts(&binary_env, "tool_result");
     let ok: Vec<bool> = results.iter().map(|result| result["ok"] == true).collect();
     assert_eq!(ok, [false, true, true], "{results:#?}");
-    // And who wants none has none.
+    // An empty list removes them.
     let params = json!({"sessionId": id, "cwd": binary_env.workspace(), "mcpServers": []});
     client.call("session/resume", params).unwrap();
     let is_gone = |left: &Vec<String>| !left.iter().any(|line| line.contains("when_asked"));

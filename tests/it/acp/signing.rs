@@ -19,7 +19,7 @@ async fn who_is_not_signed_in_is_told_so_and_who_signs_out_is_out() {
     assert_eq!(refused["code"], -32_000, "{refused}");
     let refused = client.call("authenticate", json!({"methodId": "openai-api-key"})).unwrap_err();
     assert_eq!(refused["code"], -32_000, "{refused}");
-    // Signed in on a terminal, meanwhile.
+    // The user signs in on a terminal meanwhile.
     env.sign_in(3600);
     let id = client.new_session(&work);
     assert_eq!(client.run_prompt(&id, "hi").unwrap()["stopReason"], "end_turn");
@@ -29,7 +29,7 @@ async fn who_is_not_signed_in_is_told_so_and_who_signs_out_is_out() {
     assert_eq!(out["code"], -32_000, "{out}");
     assert_eq!(client.call("session/new", params).unwrap_err()["code"], -32_000);
     env.sign_in(3600);
-    // The editor says that somebody signed in again: the Session goes on.
+    // After the editor reports the new sign-in, the Session continues.
     assert_eq!(client.run_prompt(&id, "and now?").unwrap()["stopReason"], "end_turn");
     assert!(client.close_and_wait().0.success());
 }
@@ -42,7 +42,7 @@ async fn the_agent_signs_in_through_a_browser_while_everything_else_goes_on() {
     client.initialize(json!({}));
     let signing = client.send_request("authenticate", json!({"methodId": "chatgpt"}));
     let page = client.wait_for_stderr_line("http");
-    // Nobody waits for the browser but who asked.
+    // Other requests are answered while the sign-in waits for the browser.
     assert!(client.call("session/list", json!({})).unwrap()["sessions"].is_array());
     let answer = get(&page, None);
     let back = answer.lines().find_map(|line| line.strip_prefix("location: ")).unwrap();
@@ -51,7 +51,7 @@ async fn the_agent_signs_in_through_a_browser_while_everything_else_goes_on() {
     assert_eq!(env.stored_tokens()["kind"], "subscription");
     let id = client.new_session(&work);
     assert_eq!(client.run_prompt(&id, "hi").unwrap()["stopReason"], "end_turn");
-    // One that nobody finishes can be taken back.
+    // An unfinished sign-in can be cancelled.
     let again = client.send_request("authenticate", json!({"methodId": "chatgpt"}));
     client.notify("$/cancel_request", json!({ "requestId": again }));
     assert_eq!(client.wait_for_answer(again).unwrap_err()["code"], -32_800);

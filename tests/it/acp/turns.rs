@@ -1,4 +1,4 @@
-//! Prompts: what an editor sees of a Turn, and how it ends.
+//! Prompts: the updates and the end of a Turn, as an editor receives them.
 
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ async fn a_cancelled_prompt_is_answered_at_once_and_the_next_one_works() {
     let began = Instant::now();
     let next = editor.send_prompt(&id, "and now");
     assert_eq!(editor.wait_for_answer(running).unwrap()["stopReason"], "cancelled");
-    // The promise is a second; a loaded machine gets more.
+    // The documented limit is a second; a loaded machine gets more.
     assert!(began.elapsed() < Duration::from_secs(10));
     assert_eq!(editor.wait_for_answer(covered).unwrap()["stopReason"], "cancelled");
     assert_eq!(editor.wait_for_answer(next).unwrap()["stopReason"], "end_turn");

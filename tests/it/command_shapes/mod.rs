@@ -1,6 +1,6 @@
-//! Commands with every shape of processes, ended in every way: no process survives.
+//! Commands with process trees of every shape, ended in every way: no process survives.
 //!
-//! A case is a shape and an end. Survivors are found by a mark in the environment or the command
+//! A case is a shape and a way to end. Survivors are found by a mark in the environment or the command
 //! line of every process.
 
 mod shapes;
@@ -27,24 +27,24 @@ use shapes::{CommandShape, SHAPES, command};
 /// Cases that run at the same time.
 const AT_ONCE: usize = 4;
 
-/// How a command comes to its end.
+/// The way in which a command ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CommandEnd {
-    /// Its shell exits.
+    /// The shell of the command exits.
     Normal,
     Timeout,
     Interrupt,
-    /// SIGTERM of Pixir.
+    /// Pixir gets SIGTERM.
     Term,
-    /// SIGKILL of Pixir.
+    /// Pixir gets SIGKILL.
     Kill,
-    /// `bash_stop`.
+    /// The model calls `bash_stop`.
     Stop,
     /// The Session of a background command ends.
     SessionEnd,
 }
 
-/// What the cells are called that do without.
+/// Name of the suite that runs without namespaces.
 const WITHOUT_NAMESPACES: &str = "without namespaces";
 
 const FOREGROUND: [CommandEnd; 5] = [
@@ -63,7 +63,7 @@ const BACKGROUND: [CommandEnd; 6] = [
     CommandEnd::Kill,
 ];
 
-/// One shape and one end.
+/// One shape and one way to end it.
 #[derive(Clone)]
 struct ShapeCase {
     shape: &'static CommandShape,
@@ -81,7 +81,7 @@ impl ShapeCase {
         command(self.shape, &self.mark, self.way != CommandEnd::Normal, &self.python)
     }
 
-    /// Waits until the shape is what it is to be, while the runtime goes on.
+    /// Waits until all processes of the shape run, without blocking the runtime.
     async fn wait_until_up(&self, workspace: &Path) {
         let end = Instant::now() + DEADLINE;
         while !workspace.join("up").exists()
@@ -97,10 +97,16 @@ impl ShapeCase {
         }
     }
 
-    /// A call that has its result leaves nobody, not even for a moment.
+    /// Checks that no process is left right after the result of the call.
     #[track_caller]
     fn assert_gone_now(&self) {
         assert_eq!(find_marked_processes(&self.mark), Vec::<String>::new(), "{}", self.name());
+    }
+
+    /// Checks that the command got as far as starting its processes.
+    #[track_caller]
+    fn assert_was_up(&self, workspace: &Path) {
+        assert!(workspace.join("up").exists(), "{} never came up", self.name());
     }
 
     #[track_caller]
@@ -109,7 +115,7 @@ impl ShapeCase {
     }
 }
 
-/// The interpreter itself, and not a script that looks for one.
+/// Path of the Python interpreter itself, not of a wrapper script.
 fn python() -> Option<String> {
     let asked = std::process::Command::new("python3")
         .args(["-c", "import sys; print(sys.executable)"])
@@ -124,7 +130,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).exists())
 }
 
-/// Every shape that this machine can make, in every way; a seeded sample unless all are wanted.
+/// Every shape that this machine can make, with every way to end; a seeded sample unless `size` is full.
 fn shape_cases(
     what: &str,
     ways: &[CommandEnd],
@@ -137,7 +143,7 @@ fn shape_cases(
             "python3" => !python.is_empty(),
             program => is_installed(program),
         };
-        // On the machine's own terminals a command could read what the user types, so it gets none.
+        // Without namespaces a command gets no terminal, because it could read the user's input.
         let has_terminals = what != WITHOUT_NAMESPACES || shape.name != "terminal of its own";
         shape.needs.iter().all(is_there) && has_terminals
     };
@@ -157,8 +163,11 @@ async fn run_all<F>(what: &str, ways: &[CommandEnd], run: impl Fn(ShapeCase) -> 
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
+    let size = SuiteSize::from_environment();
+    let seed = torture::seed();
+    let began = Instant::now();
     let (cells, all) = shape_cases(what, ways, size, seed);
+    assert!(!cells.is_empty(), "{what}: no shape can be made here");
     for several in cells.chunks(AT_ONCE) {
         let tasks: Vec<_> = several.iter().map(|cell| tokio::spawn(run(cell.clone()))).collect();
         for task in tasks {
@@ -214,10 +223,11 @@ async fn in_a_turn(cell: &ShapeCase) {
     }
     wait_for_turn_end(&conversation).await;
     cell.assert_gone_now();
+    cell.assert_was_up(&env.workspace());
     assert_eq!(results(&conversation)[0]["details"]["exit_code"], 0, "{}", cell.name());
 }
 
-/// A deadline that comes too early ends something else than the shape, so it is tried again.
+/// Runs a case with a time limit; a limit that ends before the shape is up is raised.
 async fn timed_out(cell: &ShapeCase) {
     for timeout_ms in [800, 3_000, 12_000, 50_000] {
         let order = json!({"command": cell.command(), "timeout_ms": timeout_ms});
@@ -233,12 +243,12 @@ async fn timed_out(cell: &ShapeCase) {
     panic!("{} never came up", cell.name());
 }
 
-/// Where the real program runs.
+/// Whether the binary may make namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NamespaceMode {
-    /// As it is here.
+    /// With the namespaces of this machine.
     Namespace,
-    /// Where it may not make namespaces.
+    /// Without the right to make namespaces.
     Subreaper,
 }
 
@@ -254,13 +264,13 @@ impl NamespaceMode {
         RunningProcess::start(&mut command)
     }
 
-    /// Whether a root without the right to make namespaces can be had.
+    /// Whether root can start a process without the right to make namespaces.
     fn is_possible() -> bool {
         rustix::process::geteuid().is_root() && is_installed("setpriv")
     }
 }
 
-/// The real program gets a signal while the shape is up.
+/// Sends a signal to the binary while the shape is up.
 async fn signalled(cell: &ShapeCase, order: Value, world: NamespaceMode) {
     let script =
         ModelScript::answering(move |request: &ReceivedRequest| match request.outputs().len() {
@@ -327,6 +337,7 @@ async fn in_a_session(cell: &ShapeCase, order: Value) {
     }
     send_and_finish(&conversation, "go").await;
     if way == CommandEnd::Normal {
+        cell.assert_was_up(&env.workspace());
         return cell.assert_gone_now();
     }
     cell.wait_until_up(&env.workspace()).await;
@@ -342,7 +353,7 @@ async fn in_a_session(cell: &ShapeCase, order: Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nobody_survives_without_namespaces() {
-    // Only root can be told to do without them here; for others, signals go to the first test.
+    // Only root can start the binary without namespaces; for other users, signals are tested above.
     let ways = if NamespaceMode::is_possible() { &FOREGROUND[..] } else { &FOREGROUND[..3] };
     run_all(WITHOUT_NAMESPACES, ways, |cell| async move {
         match cell.way {
@@ -377,6 +388,10 @@ async fn on_the_bench(cell: &ShapeCase) {
     };
     let (answer, ()) = tokio::join!(bench.call("bash", order), interrupt);
     let answer = answer.unwrap();
+    // A time limit may come before the shape is up.
+    if cell.way != CommandEnd::Timeout {
+        cell.assert_was_up(folder.path());
+    }
     assert_eq!(answer.details["containment"], "subreaper");
     assert_eq!(answer.details["survivors"], json!([]), "{}", cell.name());
     cell.assert_gone_now();

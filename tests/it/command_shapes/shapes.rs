@@ -1,16 +1,16 @@
 //! Shapes of commands: ways in which a command can start processes that stay.
 //!
-//! `HOLD` is what the shell itself does at the end: nothing, or sleep. `PYTHON` is an interpreter.
+//! `HOLD` is replaced by the last command of the shell, `true` or `sleep`; `PYTHON` by an interpreter.
 //! Every process inherits the mark in its environment; one that clears it carries the mark as its name.
 
-/// One shape.
+/// One shape: a shell script and the processes that it starts.
 #[derive(Clone, Copy)]
 pub struct CommandShape {
     pub name: &'static str,
     pub script: &'static str,
-    /// How many processes carry the mark when it is up, the shell that holds included.
+    /// Least number of marked processes when the shape is up, including its shell.
     pub least: usize,
-    /// Programs without which it cannot be made.
+    /// Programs that the script needs.
     pub needs: &'static [&'static str],
 }
 
@@ -22,7 +22,6 @@ const fn with_needs(needs: &'static [&'static str], shape: CommandShape) -> Comm
     CommandShape { needs, ..shape }
 }
 
-/// All shapes.
 pub const SHAPES: &[CommandShape] = &[
     shape("plain", 1, "touch up; HOLD"),
     shape("pipeline", 3, "touch up; HOLD | cat | cat"),

@@ -1,4 +1,4 @@
-//! A Session that goes on and on in a small window: it ends well, every request is valid and fits,
+//! A long Session in a small window: every Turn succeeds, every request is valid and fits,
 //! and the process does not grow.
 
 use std::fs;
@@ -13,10 +13,10 @@ use crate::support::BinaryEnv;
 use crate::support::acp_client::AcpClient;
 use crate::support::torture::{SuiteSize, print_summary};
 
-/// Small, but larger than instructions and tools.
+/// A small context window that still fits instructions and tools.
 const WINDOW: u64 = 16_000;
 
-/// What was wrong with requests, and how large they were.
+/// Problems of requests, and their sizes.
 #[derive(Default)]
 struct RequestProblems {
     problems: Mutex<Vec<String>>,
@@ -90,19 +90,21 @@ fn answer(request: &ReceivedRequest, seen: &RequestProblems) -> Reply {
     reply.usage(size, size / 2, 60)
 }
 
-/// What the process holds in memory, in KiB.
+/// Resident memory of a process in KiB.
 fn resident(pid: u32) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// The slope of the best line through these points.
+/// The slope of the regression line through these points.
 #[expect(clippy::cast_precision_loss, reason = "counts of a test")]
 fn slope(values: &[f64]) -> f64 {
     let count = values.len() as f64;
-    let (mean_x, mean_y) = ((count - 1.0) / 2.0, values.iter().sum::<f64>() / count);
-    let (mut covariance, mut variance) = (0.0, 0.0);
+    let mean_x = (count - 1.0) / 2.0;
+    let mean_y = values.iter().sum::<f64>() / count;
+    let mut covariance = 0.0;
+    let mut variance = 0.0;
     for (place, value) in values.iter().enumerate() {
         let x = place as f64 - mean_x;
         covariance += x * (value - mean_y);
@@ -129,7 +131,9 @@ async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
     let mut client = AcpClient::initialized(&env, capabilities);
     let id = client.new_session(&env.workspace());
     let mut memory = Vec::new();
-    let (mut begun, mut compactions, mut pressures) = (0, 0, 0);
+    let mut begun = 0;
+    let mut compactions = 0;
+    let mut pressures = 0;
     for turn in 0..turns {
         let ended = client.run_prompt(&id, &format!("turn {turn}: look at the next file"));
         assert_eq!(ended, Ok(json!({"stopReason": "end_turn"})), "turn {turn}");
@@ -156,18 +160,18 @@ async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
     assert!(compactions >= turns / 25, "{compactions}");
     assert!(pressures >= compactions, "{pressures} {compactions}");
     assert_eq!(of_type(&events, "turn_failed"), Vec::<Value>::new());
-    // Compaction came in time: no request was refused for its length.
+    // Compaction is early enough: no request is refused for its length.
     assert_eq!(seen.overflows.load(Ordering::Relaxed), 0);
     for event in &recorded {
         let data = &event["data"];
         assert!(data["tokens_after"].as_u64() < data["tokens_before"].as_u64(), "{data}");
     }
-    // What the Session was about is still told.
+    // The summary still contains the topic of the Session.
     let last = recorded.last().unwrap()["data"]["summary"].as_str().unwrap().to_owned();
     assert!(last.contains("turn 0: look at the next file"), "{last}");
     env.run(&["verify", &id]).expect_code(0);
-    // What a checkpoint stands for is not held. A short run has not settled yet, so only a long one
-    // can be held to it.
+    // Compacted facts are dropped from memory. A short run has not settled yet, so only a long one
+    // has a strict limit.
     #[expect(clippy::cast_precision_loss, reason = "counts of a test")]
     let log = fs::metadata(pid_log).unwrap().len() as f64 / 1024.0 / turns as f64;
     let steady = &memory[memory.len() / 3..];

@@ -1,4 +1,4 @@
-//! Windows that fill up: what is said about it, what is done about it, and what is kept.
+//! Context windows that fill up: notices, compaction, and the facts that are kept.
 
 mod long;
 mod stories;
@@ -23,7 +23,7 @@ pub fn tokens(request: &ReceivedRequest) -> u64 {
     (words + 5 * request.input().len()) as u64
 }
 
-/// What a Provider says to a request that is too long.
+/// The reply of a Provider to a request that is too long.
 pub fn too_long() -> Reply {
     let message = "Your input exceeds the context window of this model.";
     let error = json!({"error": {"code": "context_length_exceeded", "message": message}});

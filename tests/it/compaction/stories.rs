@@ -1,4 +1,4 @@
-//! What a person sees and does about a window that fills up.
+//! Compaction as users see it: pressure notices, `pixir compact`, undo and editors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -101,7 +101,7 @@ async fn a_preview_changes_nothing_and_the_command_keeps_what_it_showed() {
     let shown = binary_env.run(&["compact", "--last", "--dry-run"]);
     shown.expect_code(0);
     assert_eq!(std::fs::read(&log).unwrap(), before, "nothing was changed");
-    // The number depends on the path of the test environment.
+    // The number of tokens depends on the path of the test environment.
     let (sizes, rest) = shown.stdout.split_once('\n').unwrap();
     assert!(sizes.starts_with(&format!("the conversation of {id} becomes about ")), "{sizes}");
     insta::assert_snapshot!(rest);
@@ -126,7 +126,7 @@ async fn a_preview_changes_nothing_and_the_command_keeps_what_it_showed() {
     assert_eq!(&texts[1..], ["step 2", "step 3", "go on"]);
     assert_eq!(last.input()[0]["role"], "developer", "where it works is still told");
 
-    // Where nothing is won, nothing is done.
+    // Compaction that saves nothing is not done.
     let binary_env = long_conversation(200_000).await;
     binary_env.run(&["hi"]).expect_code(0);
     let ended = binary_env.run(&["compact", "--last"]);
@@ -161,7 +161,7 @@ async fn undo_brings_back_what_was_before_and_a_fork_stays_small() {
     let forked = texts(&binary_env);
     assert!(forked[0].starts_with("[Checkpoint"), "{forked:?}");
     assert_eq!(&forked[1..], ["step 2", "in the fork"]);
-    // Past the compaction: it no longer counts, and everything before it does again.
+    // Undo past the compaction: the full History before it is replayed again.
     binary_env.run(&["undo", "--yes", &id]).expect_code(0);
     binary_env.run(&["resume", &id, "another way"]).expect_code(0);
     assert_eq!(texts(&binary_env), ["first wish", "step 0", "step 1", "another way"]);
@@ -172,7 +172,7 @@ async fn a_request_that_is_refused_as_too_long_is_shortened_and_sent_again_once(
     for fits in [true, false] {
         let refused = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&refused);
-        // Nobody told Pixir how small the window really is.
+        // Pixir does not know the real size of the window.
         let script = ModelScript::answering(move |request: &ReceivedRequest| {
             if request.user_texts().last() == Some(&"go on") && (!fits || tokens(request) > 10_000)
             {
@@ -431,7 +431,7 @@ async fn room_that_cannot_be_made_is_not_promised() {
     assert_eq!(of_type(&events, "history_compaction"), Vec::<Value>::new());
 }
 
-/// An editor's Session that was compacted at least once, and the words of its Turns.
+/// Runs Turns in an editor's Session until it was compacted at least once; gives their prompts.
 fn talked(client: &mut AcpClient, id: &str, turns: usize) -> Vec<String> {
     let said: Vec<String> = (0..turns).map(|turn| format!("step {turn}")).collect();
     for words in &said {
@@ -458,14 +458,14 @@ async fn what_an_open_session_sends_is_what_its_log_says_whatever_it_holds() {
     };
     let texts = check(&mut client, "go on");
     assert!(texts[0].starts_with("[Checkpoint"), "{texts:?}");
-    // Back to where nothing was told in short: everything is sent as it was said.
+    // After undo past the compaction, the full texts are sent again.
     client.updates();
     client.run_prompt(&id, "/undo 17").unwrap();
     let told = joined_text(&client.updates(), "agent_message_chunk");
     assert!(told.contains("17 Turns taken back"), "{told}");
     let texts = check(&mut client, "another way");
     assert_eq!(texts, [&said[..2], &["another way".to_owned()]].concat());
-    // Who looks again is told everything that was not taken back.
+    // Loading replays everything that was not undone.
     client.updates();
     let wish = json!({"sessionId": id, "cwd": binary_env.workspace(), "mcpServers": []});
     let loaded = client.call("session/load", wish);

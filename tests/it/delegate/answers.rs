@@ -1,4 +1,4 @@
-//! What comes back: every task at its index, with its Log and what to do next.
+//! Answers of `pixir delegate`: every task at its index, with its Log and next actions.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -17,10 +17,11 @@ use crate::workflows::scripted_steps::{
     last_checkpoint, root_log, workflow_fact_kinds, workflow_facts,
 };
 
-/// An order in which so many tasks can end when at most `width` run at once, begun in their order.
+/// A possible order of ends of `count` tasks that are started in order, at most `width` at once.
 fn some_order(count: usize, width: usize, seed: u64) -> Vec<usize> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mut waiting, mut running) = (0..count, Vec::new());
+    let mut waiting = 0..count;
+    let mut running = Vec::new();
     let mut order = Vec::new();
     while order.len() < count {
         running.extend(waiting.by_ref().take(width - running.len()));
@@ -34,7 +35,7 @@ async fn tasks_are_joined_by_their_index_whatever_order_they_end_in() {
     let order = some_order(20, 6, seed());
     let expected: Vec<String> =
         order.iter().map(|index| format!("checkpoint_decided task_{}", index + 1)).collect();
-    // Each one waits until the one before it in that order is over.
+    // Each task waits until the one before it in that order has ended.
     let root: OnceLock<PathBuf> = OnceLock::new();
     let env = new_test_env(move |told| {
         let number: usize = told.step()["task_".len()..].parse().unwrap();
@@ -65,7 +66,7 @@ async fn tasks_are_joined_by_their_index_whatever_order_they_end_in() {
         assert_eq!(child["summary"], format!("answer {}", index + 1));
         assert_eq!(child["checkpoint_status"], "not_stated");
         assert_eq!(child["posture"], "read_only");
-        // The Log that is named is that child's own.
+        // The named Log belongs to this child.
         let log = std::fs::read_to_string(child["log_path"].as_str().unwrap()).unwrap();
         assert!(log.contains(&format!("question {index}")), "{index}");
     }
@@ -132,7 +133,7 @@ async fn each_task_ends_as_it_deserves() {
     let asked = env.requests();
     let of_model = asked.iter().filter(|request| request.body["model"] == "gpt-5.5-mini");
     assert!(of_model.count() >= 1, "a child's model reaches the Provider");
-    // One that was tried twice has two children.
+    // A task that was tried twice has two children.
     assert_eq!(check_family_logs(&env.workspace()), 11);
     assert_eq!(
         last_checkpoint(&root_log(&env.workspace()), "silent")["known_limitations"],

@@ -26,7 +26,7 @@ fn is_alive(mark: &str) -> bool {
     processes.any(|words| String::from_utf8_lossy(&words).contains(mark))
 }
 
-/// The tasks that never end by themselves.
+/// Tasks that never end by themselves.
 const SLEEPERS: [&str; 3] = ["one", "two", "three"];
 
 /// A test environment whose children run a command that never ends, and report that in a file of their folder.
@@ -62,7 +62,7 @@ fn sleeping_tasks() -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_horizon_everything_is_cancelled_and_recorded() {
-    // On a machine that is slow a near horizon comes before the commands do; then a later one is tried.
+    // On a slow machine a near time limit may pass before the commands start; then a later one is tried.
     for (number, horizon) in [4_000, 12_000, 36_000].into_iter().enumerate() {
         let mark = format!("{}1{number}", std::process::id());
         let env = sleepers(&mark).await;
@@ -114,6 +114,7 @@ async fn a_signal_cancels_all_children_and_still_answers() {
             (&json!("cancelled"), &json!("cancelled"))
         );
         assert_eq!(statuses(output)[1..], ["cancelled"; 3]);
+        assert!(!run.err.is_empty(), "no line of progress");
         for line in run.err.lines() {
             fits("progress", &serde_json::from_str(line).expect(line));
         }
@@ -182,14 +183,14 @@ async fn an_answer_that_cannot_be_written_is_said_once_and_can_be_had_again() {
 async fn who_may_only_read_cannot_have_others_write() {
     let env = new_test_env(|_| Reply::says("never asked")).await;
     let spec = json!({"tasks": ["look", {"task": "change it", "posture": "write"}]});
-    // A role that only reads is as good a reason as a flag.
+    // A read-only role has the same effect as the flag.
     for flags in [&["--read-only"][..], &["--role", "plan"]] {
         let envelope = hand_over(&env, &spec, flags, 3);
         assert_eq!(envelope["error"]["kind"], "permission_denied");
         assert_eq!(envelope["error"]["details"]["children"], json!([1]));
     }
     assert!(env.requests().is_empty() && log_files(&env.workspace()).is_empty());
-    // Reading is no reason to say no.
+    // A delegation that only reads is accepted.
     let output = hand_over(&env, &json!({"tasks": ["look"]}), &["--read-only"], 0);
     assert_eq!(output["output"]["status"], "completed");
 }
@@ -238,7 +239,7 @@ async fn a_log_that_cannot_be_written_is_its_own_end() {
 async fn an_answer_that_nobody_can_read_is_not_taken_for_a_good_one() {
     let env = new_test_env(|told| {
         if told.step() == "lost" {
-            // Its Log goes away under its feet, right before its last word.
+            // The Log is removed right before the last message.
             let is_own = |path: &std::path::PathBuf| {
                 std::fs::read_to_string(path).unwrap().contains("\"text\":\"the lost one")
             };

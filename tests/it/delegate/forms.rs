@@ -1,4 +1,4 @@
-//! The forms of a spec, and of an answer: tasks, a workflow, a template; JSON, text, lines of progress.
+//! Forms of a spec (tasks, workflow, template) and of an answer (JSON, text, lines of progress).
 
 use std::io::Write;
 use std::path::Path;
@@ -40,7 +40,7 @@ async fn a_workflow_runs_as_it_is_and_its_steps_are_children() {
     assert_eq!((&output["source"], &output["status"]), (&json!("workflow"), &json!("partial")));
 }
 
-/// Puts a Skill with a template under a folder.
+/// Writes a Skill with a template below a folder.
 fn skill(root: &Path) {
     let folder = root.join(".agents/skills/look");
     std::fs::create_dir_all(folder.join("workflows")).unwrap();
@@ -117,7 +117,7 @@ fn with_stdin(env: &TestEnv, args: &[&str], text: &str) -> RunOutput {
     RunOutput::from_output(child.wait_with_output().unwrap())
 }
 
-/// The lines of progress, each as it is published, in order and without a gap.
+/// The lines of progress; checks the schema of each, their order, and that none is missing.
 fn progress(run: &RunOutput) -> Vec<Value> {
     let lines: Vec<Value> =
         run.err.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
@@ -161,7 +161,7 @@ async fn progress_is_lines_of_json_on_stderr_and_nothing_else() {
         own.sort_unstable();
         assert_eq!(own, [0, 1, 2], "{kind}");
     }
-    // What is refused is told the same way.
+    // A refusal has the same form.
     let refused = with_stdin(&env, &args, r#"{"taskz": []}"#).assert_exit_code(2);
     let lines = progress(&refused);
     assert_eq!(lines.len(), 1);

@@ -1,4 +1,4 @@
-//! Specs that are wrong: each is refused with its place, and nothing starts.
+//! Invalid specs: each is refused with its place, and nothing starts.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use super::{fits, new_test_env};
 use crate::support::sign_in_env::RunOutput;
 use crate::support::test_env::log_files;
 
-/// A spec, the place of its first flaw, and what its message says.
+/// Invalid specs, each with the place of its first error and a part of the message.
 fn specs() -> Vec<(Vec<u8>, &'static str, &'static str)> {
     let of = |spec: Value, place: &'static str, says: &'static str| {
         (spec.to_string().into_bytes(), place, says)
@@ -159,7 +159,7 @@ async fn what_comes_through_stdin_is_held_to_the_same() {
     ] {
         let mut command = env.command(&["delegate", "--spec", "-", "--json"]);
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-        // It need not read what is too much.
+        // The program may stop reading a spec that is too large.
         child.stdin.take().unwrap().write_all(spec).ok();
         let run = RunOutput::from_output(child.wait_with_output().unwrap()).assert_exit_code(2);
         let envelope = run.envelope();
@@ -167,11 +167,11 @@ async fn what_comes_through_stdin_is_held_to_the_same() {
         assert_eq!(envelope["error"]["kind"], "invalid_args");
         assert!(envelope["error"]["message"].as_str().unwrap().contains(says), "{envelope}");
     }
-    // A folder is no spec, and neither is nothing at all.
+    // A folder is refused as a spec, and so is empty input.
     env.run_pixir(&["delegate", "--spec", ".", "--json"]).assert_exit_code(2);
     env.run_pixir(&["delegate", "--spec", "", "--json"]).assert_exit_code(2);
     env.run_pixir(&["delegate", "--json"]).assert_exit_code(2);
-    // Flags that nobody would honour are refused.
+    // Flags without an effect here are refused.
     env.write("spec.json", r#"{"tasks": ["x"]}"#);
     env.write("flow.json", r#"{"id": "w", "steps": [{"id": "a", "task": "x"}]}"#);
     for args in [["delegate", "--spec", "spec.json"], ["workflow", "run", "flow.json"]] {

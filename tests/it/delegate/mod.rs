@@ -1,4 +1,4 @@
-//! `pixir delegate`: many tasks of another program, one answer, and nothing left behind.
+//! `pixir delegate`: many tasks of another program, one answer, and no process left behind.
 
 mod answers;
 mod ends;
@@ -20,7 +20,7 @@ async fn new_test_env(answer: impl Fn(&StepRequest) -> Reply + Send + Sync + 'st
     TestEnv::with_script(scripted_steps(answer)).await
 }
 
-/// Whether a value is what the published schema says of this name.
+/// Checks a value against the published schema of this name.
 #[track_caller]
 fn fits(name: &str, value: &Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/delegate.schema.json");
@@ -34,7 +34,7 @@ fn fits(name: &str, value: &Value) {
     assert!(flaws.is_empty(), "{name}: {flaws:#?}\n{value:#}");
 }
 
-/// Hands a spec over, and gives the envelope, which fits the published schema.
+/// Runs `pixir delegate` with a spec; gives the envelope, checked against the published schema.
 #[track_caller]
 fn hand_over(env: &TestEnv, spec: &Value, flags: &[&str], code: i32) -> Value {
     fits("delegation", spec);
@@ -58,7 +58,7 @@ fn hand_over(env: &TestEnv, spec: &Value, flags: &[&str], code: i32) -> Value {
     envelope
 }
 
-/// The lists, the counts and the sums of an answer agree with its children.
+/// Checks that lists, counts and sums of an answer agree with its children.
 #[track_caller]
 fn adds_up(output: &Value) {
     let children = output["children"].as_array().unwrap();
@@ -85,7 +85,7 @@ fn adds_up(output: &Value) {
     }
 }
 
-/// All tokens that the Logs of a Workspace tell of.
+/// The sum of all tokens in the Logs of a Workspace.
 fn billed(workspace: &Path) -> u64 {
     let bills = log_files(workspace).into_iter().flat_map(|path| read_events(&path));
     let bills = bills.filter(|event| event["type"] == "provider_usage");

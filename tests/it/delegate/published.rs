@@ -1,4 +1,4 @@
-//! What is published stays true: the schema, the tables of keys, and the envelope.
+//! Published documents of `pixir delegate`: the schema, the tables of keys, and the envelope.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn page(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Keeps a file as it must be: when it is stale, it is rewritten and the test fails once.
+/// Compares a generated file with its text; a stale file is rewritten, and the test fails once.
 fn keep(name: &str, text: &str) {
     if fs::read_to_string(page(name)).unwrap_or_default() != text {
         fs::write(page(name), text).unwrap();
@@ -51,7 +51,7 @@ fn the_page_has_every_exit_code() {
     }
 }
 
-/// The same for every run.
+/// Replaces values that differ from run to run.
 fn stable(value: &mut Value, workspace: &str) {
     match value {
         Value::Object(fields) => {
@@ -106,7 +106,7 @@ async fn the_envelope_is_as_it_is_published() {
     });
     let mut envelope = hand_over(&env, &spec, &[], 6);
     let workspace = env.workspace().canonicalize().unwrap();
-    // Two run at once: which one ends first is nobody's promise.
+    // Two tasks run at once, in no fixed order of ends.
     envelope["output"]["waves"] = json!("WAVES");
     stable(&mut envelope, &workspace.to_string_lossy());
     insta::assert_snapshot!(format!("{envelope:#}"));

@@ -1,4 +1,4 @@
-//! Logs in every bad state, and every command that reads one.
+//! Damaged Logs of every kind, opened by every command that reads one.
 
 use std::fs;
 
@@ -17,10 +17,10 @@ const COMMANDS: &[&[&str]] = &[
 
 type DamageBytes = fn(&[u8]) -> Vec<u8>;
 
-/// A way to put something else where a Log was.
+/// Replaces the Log at this path with something else.
 type ReplaceLog = fn(&std::path::Path);
 
-/// What can be wrong with the bytes of a Log.
+/// Damages to the bytes of a Log, by name.
 const DAMAGED_LOGS: &[(&str, DamageBytes)] = &[
     ("an empty file", |_| Vec::new()),
     ("one newline", |_| b"\n".to_vec()),

@@ -1,4 +1,4 @@
-//! A diagnosis: how Turns ended, what is damaged and where, and what to do next.
+//! `pixir diagnose`: ends of Turns, damage and its place, and next actions.
 
 use std::fs;
 use std::io::Write;
@@ -34,7 +34,7 @@ async fn a_sound_session_is_explained_turn_by_turn() {
     assert_eq!(output["turns"][0]["tool_calls"], 3);
     assert_eq!(output["turns"][0]["tool_failures"], 1, "bash exited with 3");
     assert_eq!(output["last_success"], 3);
-    // What a later answer has overtaken is told, and warns no more.
+    // A failure before a later successful Turn is reported without a warning.
     let failures = check(&found, "failures");
     assert_eq!((&failures["status"], &failures["details"]["past"]), (&json!("passed"), &json!(1)));
     assert_eq!(output["usage"]["calls"], 5);
@@ -85,7 +85,7 @@ async fn damage_is_named_with_its_place() {
         found["output"]["next_actions"][0].as_str().unwrap().contains("pixir verify"),
         "{found}"
     );
-    // The rest is judged all the same.
+    // The rest of the Log is still checked.
     assert_eq!(found["output"]["turns"].as_array().unwrap().len(), 3);
     assert_eq!(check(&found, "replay")["status"], "passed");
 }

@@ -1,4 +1,4 @@
-//! `pixir export`.
+//! `pixir export`: Markdown and JSON of a Session.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ async fn a_document_tells_everything_and_nothing_breaks_out_of_it() {
         let words = words.replace("\\_", "_");
         assert!(page.contains(&words), "{words}: {page}");
     }
-    // The command printed a fence: the one around it is longer.
+    // The output contains a fence, so the fence around it is longer.
     assert!(page.contains("````text\n"), "{page}");
     assert!(
         page.contains("```rust\nfn main() {}\n```"),
@@ -103,7 +103,7 @@ async fn a_secret_that_is_known_only_now_and_a_terminals_orders_are_left_out() {
     let (house, id) = new_test_env().await;
     let path = log_of(&house, &id);
     let log = fs::read_to_string(&path).unwrap();
-    // As another program, or another environment, could have left it.
+    // A Secret that another program, or another environment, left in the Log.
     let planted =
         log.replace("Let me look.", "sk-test-of-the-house \\u001b]0;owned\\u0007\\u202e look");
     fs::write(&path, planted).unwrap();
@@ -140,7 +140,7 @@ fn large_log(id: &str, turns: usize, output: usize) -> String {
     log
 }
 
-/// The most memory that a process has held, in bytes; `None` when it is gone.
+/// Peak memory of a process in bytes; `None` when the process is gone.
 fn peak_memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

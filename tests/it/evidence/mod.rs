@@ -1,14 +1,14 @@
-//! Evidence: commands that look at a Session, whatever state its Log is in, and change nothing.
+//! Evidence: commands that read a Session in any state of its Log, and change nothing.
 
-/// Logs in every bad state, before every command.
+/// Damaged Logs under every command.
 mod damaged;
-/// What is wrong, and what to do next.
+/// `pixir diagnose`.
 mod diagnose;
-/// A Session written down.
+/// `pixir export`.
 mod export;
-/// What nobody needs any more.
+/// `pixir gc`.
 mod gc;
-/// The request that would leave next.
+/// `pixir inspect-replay`.
 mod replay;
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::support::TestEnv;
 use crate::support::test_env::newest_log;
 
-/// A Session of three Turns: one with tools, one that failed, one that was answered.
+/// An environment with a Session of three Turns: one with tools, one that failed, one that was answered.
 async fn new_test_env() -> (TestEnv, String) {
     let env = TestEnv::with_script(ModelScript::answering(reply)).await;
     env.write("poem.txt", "roses are red\nviolets are blue\n");
@@ -51,7 +51,7 @@ fn reply(request: &ReceivedRequest) -> Reply {
     }
 }
 
-/// What every file beneath a folder holds, with its mode and the time of its last change.
+/// Content, mode and modification time of every file below a folder.
 fn state(folder: &Path) -> BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![folder.to_owned()];

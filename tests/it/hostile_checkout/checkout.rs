@@ -1,5 +1,5 @@
-//! Scenes: a Workspace with state of every kind, a Home, what lies outside, and the commands that are
-//! run there.
+//! Environments of hostile checkouts: a Workspace with state of every kind, a Home, a folder outside, and the
+//! commands that run there.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -17,7 +17,7 @@ use crate::child_workspaces::git;
 use crate::support::test_env::{PIXIR, newest_log};
 use crate::support::{binary_env, leaks};
 
-/// The content of every file outside. It must never be read.
+/// Content of every file outside, which must never be read.
 pub const CANARY: &str = "CONTENT-OF-A-FILE-OUTSIDE";
 
 /// How long a command may take before it counts as hanging.
@@ -26,7 +26,7 @@ pub const DEADLINE: Duration = Duration::from_secs(90);
 /// More memory than any command needs, in KiB: an unbounded read fails instead of taking the machine's.
 const MEMORY: &str = "3000000";
 
-/// The server that crafted settings name. It must never be called.
+/// The server named by planted settings, which must never be called.
 pub fn other_endpoint() -> &'static TcpListener {
     static LISTENER: OnceLock<TcpListener> = OnceLock::new();
     LISTENER.get_or_init(|| {
@@ -42,7 +42,7 @@ pub struct HostileCheckout {
     pub root: PathBuf,
 }
 
-/// The ids of what a scene contains.
+/// Ids of the Sessions in an environment.
 #[derive(Debug, Clone)]
 pub struct Ids {
     /// Two Turns with changes, a blob, Resources and spilled output.
@@ -63,14 +63,14 @@ pub struct CommandOutput {
     pub output: String,
 }
 
-/// One command that is run in scenes.
+/// One command to run in the environment.
 #[derive(Debug, Clone)]
 pub struct ProbeCommand {
     pub name: &'static str,
     pub args: Vec<String>,
-    /// The code with which it ends where nothing is planted.
+    /// Exit code where nothing is planted.
     pub code: i32,
-    /// Whether it leaves the Sessions of the scene as they are.
+    /// Whether the command leaves all Sessions unchanged.
     pub is_calm: bool,
 }
 
@@ -99,7 +99,7 @@ impl HostileCheckout {
         fs::write(path, content).unwrap();
     }
 
-    /// Files only: a repository, what it has for models, a Home, and what lies outside.
+    /// An environment with files only: a repository with files for models, a Home, and a folder outside.
     pub fn bare(root: PathBuf) -> Self {
         let scene = Self { root };
         for file in ["outside/canary.txt", "outside/folder/canary.txt", "home/.ssh/id_rsa"] {
@@ -118,7 +118,7 @@ impl HostileCheckout {
         scene
     }
 
-    /// The same with a git repository and the state of many Sessions.
+    /// An environment with a git repository and the state of many Sessions.
     pub fn full(root: PathBuf, server: &ScriptedServer) -> (Self, Ids) {
         let scene = Self::bare(root);
         let work = scene.work();
@@ -131,7 +131,7 @@ impl HostileCheckout {
             let line = ended.output.lines().find(|line| line.starts_with('{'));
             let envelope = line.and_then(|line| serde_json::from_str(line).ok());
             let envelope: Value = envelope.unwrap_or_else(|| panic!("{args:?}: {ended:?}"));
-            // A step that says nothing about its outcome is not a success.
+            // A step that does not state its outcome is not a success.
             assert!(matches!(ended.code, Some(0 | 6)), "{args:?}: {}", ended.output);
             envelope
         };
@@ -158,14 +158,14 @@ impl HostileCheckout {
         run(&["resume", &main, "--auto", "play say"]);
         assert!(newest_log(&work).ends_with(format!("{main}.ndjson")));
         write_leftovers(&work.join(".pixir"), &main);
-        // Without what the user granted, as if the Sessions came with the checkout.
+        // Grants are removed, as if the Sessions came with the checkout.
         for file in ["grants.json", "permissions.json", "trust.json"] {
             fs::remove_file(scene.home().join(".pixir").join(file)).ok();
         }
         (scene, Ids { main, parent, child, damaged, flow, undone })
     }
 
-    /// Removes it. An overlay whose supervisor was killed leaves folders that not even their owner may enter.
+    /// Removes the environment. An overlay of a killed supervisor leaves folders that their owner cannot enter.
     pub fn remove(self) {
         if fs::remove_dir_all(&self.root).is_ok() {
             return;
@@ -175,7 +175,7 @@ impl HostileCheckout {
         fs::remove_dir_all(&self.root).unwrap();
     }
 
-    /// A copy at another place, which the Home knows about.
+    /// A copy at another path, with the paths in the Home replaced.
     pub fn copy(&self, root: PathBuf) -> Self {
         fs::create_dir(&root).unwrap();
         let copied = Command::new("cp").arg("-a").arg(self.root.join(".")).arg(&root).status();
@@ -189,7 +189,7 @@ impl HostileCheckout {
         copy
     }
 
-    /// Runs a command line of Pixir to its end, or to the deadline.
+    /// Runs Pixir with arguments to its end, or to the deadline.
     pub fn run(&self, before: &[String], args: &[&str], server: &ScriptedServer) -> CommandOutput {
         let program = [before, &[PIXIR.to_owned()]].concat();
         self.run_program(&program, args, server, DEADLINE)
@@ -205,7 +205,7 @@ impl HostileCheckout {
         let mut output = tempfile::tempfile().unwrap();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", r#"ulimit -v "$0" && exec "$@""#, MEMORY]).args(program);
-        // An editor names its Session itself.
+        // With `acp`, the client names the Session.
         command.args(if args.first() == Some(&"acp") { &args[..1] } else { args });
         command
             .current_dir(self.work())
@@ -288,7 +288,7 @@ fn child_of(work: &Path, parent: &str) -> String {
     events.filter(|event| event["type"] == "subagent_event").find_map(child).unwrap()
 }
 
-/// Breaks a line in the middle of a Log.
+/// Damages a line in the middle of a Log.
 fn damage(log: &Path) {
     let text = fs::read_to_string(log).unwrap();
     let mut lines: Vec<&str> = text.lines().collect();
@@ -297,7 +297,7 @@ fn damage(log: &Path) {
     fs::write(log, lines.join("\n") + "\n").unwrap();
 }
 
-/// Leaves old files that no Log mentions.
+/// Writes old files that no Log mentions.
 fn write_leftovers(state: &Path, session: &str) {
     let digest = "a1".repeat(32);
     let own = format!("sessions/{session}");

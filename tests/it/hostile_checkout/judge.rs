@@ -1,4 +1,4 @@
-//! Checks of what must not have happened after a command has run where something was planted.
+//! Checks after a command has run in a hostile checkout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,29 +12,29 @@ use sha2::{Digest, Sha256};
 use super::checkout::{CANARY, CommandOutput, HostileCheckout, other_endpoint};
 use super::plant::{PlantKind, STRANGER};
 
-/// What can be wrong.
+/// Kinds of findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FindingKind {
-    /// Something outside the Workspace changed.
+    /// A file outside the Workspace changed.
     Outside,
     /// The command did not end.
     Hang,
-    /// State or settings were used that must not be.
+    /// Planted state or settings were used.
     Believed,
-    /// Content from outside was read and kept, shown or sent.
+    /// Content from outside was stored, shown or sent.
     Read,
     /// The command was killed, panicked or used up its memory.
     Death,
 }
 
-/// A finding: what is wrong, and how it shows.
+/// A finding and its evidence.
 #[derive(Debug, Clone)]
 pub struct Finding {
     pub fault: FindingKind,
     pub text: String,
 }
 
-/// Content is read from files up to this size.
+/// Largest size of files whose content is compared.
 const LARGEST: u64 = 64 << 20;
 
 /// Mode, owner, time, size and content of a file.
@@ -60,7 +60,7 @@ impl StateBefore {
         Self { outside, kept, forbidden: forbidden(scene), second_names }
     }
 
-    /// What is wrong afterwards.
+    /// Findings after the command.
     pub fn findings(
         &self,
         scene: &HostileCheckout,
@@ -87,8 +87,8 @@ impl StateBefore {
         }
         let after = kept(scene, kind, paths);
         let mut before = self.kept.clone();
-        // What a stranger has in the user's own folder may be replaced or removed as a whole. Nothing in a folder
-        // that is the stranger's too, and stays, may go.
+        // Another user's file in the user's own folder may be replaced or removed as a whole. Nothing in a folder
+        // of the other user may be removed.
         let stays_in_strange_folder = |path: &Path| {
             let folder = path.parent();
             folder
@@ -120,7 +120,7 @@ impl StateBefore {
     }
 }
 
-/// Which files are at these paths; another one has another identity.
+/// Identities of the files at these paths; a replaced file has another identity.
 pub fn identity(scene: &HostileCheckout, paths: &[PathBuf]) -> Vec<Option<(u64, u32, u64)>> {
     let stat = |path: &PathBuf| fs::symlink_metadata(scene.work().join(path)).ok();
     let identity = |stat: fs::Metadata| {
@@ -158,12 +158,13 @@ fn look_below(
     }
 }
 
-/// All that is neither the Workspace nor Pixir's own folder, and what git would run.
+/// All files outside the Workspace and Pixir's own folder, and files of the Workspace that git would run.
 fn outside(scene: &HostileCheckout) -> BTreeMap<PathBuf, FileIdentity> {
     let mut seen = BTreeMap::new();
-    let (work, own) = (scene.work(), scene.home().join(".pixir"));
+    let work = scene.work();
+    let own = scene.home().join(".pixir");
     look_below(&scene.root, &mut seen, &|path| path != work && path != own);
-    // The folder's own time changes when Pixir's folder is made.
+    // Making Pixir's folder changes the time of its parent.
     seen.remove(&scene.home());
     for name in ["hooks", "config"] {
         look_below(&work.join(".git").join(name), &mut seen, &|_| true);
@@ -190,7 +191,7 @@ fn second_names(
     outside.keys().filter(is_planted).cloned().collect()
 }
 
-/// What the model tries to write where the user did not permit it.
+/// Files that the model tries to write without permission.
 fn forbidden(scene: &HostileCheckout) -> BTreeMap<PathBuf, FileIdentity> {
     let mut seen = BTreeMap::new();
     for name in ["believed.txt", "believed-too.txt"] {
@@ -199,7 +200,7 @@ fn forbidden(scene: &HostileCheckout) -> BTreeMap<PathBuf, FileIdentity> {
     seen
 }
 
-/// State that belongs to a stranger or came with the repository; it must stay as it is.
+/// State of another user or from the repository, which must not change.
 fn kept(
     scene: &HostileCheckout,
     kind: PlantKind,
@@ -220,7 +221,7 @@ fn is_state(path: &Path) -> bool {
     is_below("sessions") || is_below("snapshots")
 }
 
-/// What is different now, in words.
+/// Descriptions of the differences between two states.
 fn differences(
     before: &BTreeMap<PathBuf, FileIdentity>,
     after: &BTreeMap<PathBuf, FileIdentity>,
@@ -236,7 +237,7 @@ fn differences(
     (!all.is_empty()).then(|| shortened(all))
 }
 
-/// The first few of many.
+/// The first few entries, and the number of the others.
 fn shortened(mut all: Vec<String>) -> String {
     let more = all.len().saturating_sub(3);
     all.truncate(3);
@@ -244,7 +245,7 @@ fn shortened(mut all: Vec<String>) -> String {
     if more == 0 { shown } else { format!("{shown} and {more} more") }
 }
 
-/// Where the content of a file outside has come to.
+/// Places that contain content of a file outside.
 fn leaks(
     scene: &HostileCheckout,
     ended: &CommandOutput,

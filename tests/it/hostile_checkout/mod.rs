@@ -1,7 +1,7 @@
-//! Hostile checkouts: something is planted at every path that Pixir touches below a Workspace. Nothing
-//! outside changes, nothing hangs, and nothing is believed.
+//! Hostile checkouts: files are planted at every path that Pixir touches below a Workspace. Nothing
+//! outside changes, no command hangs, and planted state is not used.
 //!
-//! The paths come from a record of Pixir's own system calls, so a path that a later version touches is
+//! The paths come from recorded system calls of Pixir, so a path that a later version touches is
 //! covered without being listed here.
 
 mod checkout;
@@ -26,10 +26,10 @@ use checkout::{HostileCheckout, ProbeCommand};
 use judge::{Finding, FindingKind, StateBefore};
 use plant::PlantKind;
 
-/// What one command touched: every pattern with the paths that have it.
+/// Paths touched by one command, by pattern.
 type TouchedPaths = BTreeMap<String, BTreeSet<PathBuf>>;
 
-/// Something planted at all paths of a pattern, and commands that touch them.
+/// One kind of planted file at all paths of a pattern, and commands that touch them.
 #[derive(Debug, Clone)]
 struct PlantCase {
     pattern: String,
@@ -37,32 +37,34 @@ struct PlantCase {
     probes: Vec<usize>,
 }
 
-/// What is wrong after a command, by its number.
+/// Findings by number of the command.
 type CaseFindings = Vec<(usize, Vec<Finding>)>;
 
-/// A scene that is copied for every cell, the commands, and what they touch.
+/// An environment that is copied for every case, the commands, and the paths that they touch.
 struct HostileSuite {
     folder: tempfile::TempDir,
     template: HostileCheckout,
     probes: Vec<ProbeCommand>,
-    /// For every pattern, the paths at which something can be planted.
+    /// Paths at which files can be planted, by pattern.
     places: BTreeMap<String, BTreeSet<PathBuf>>,
-    /// For every command, the patterns that it touches.
+    /// Touched patterns of every command.
     touched: Vec<BTreeSet<String>>,
     copies: AtomicUsize,
 }
 
 impl HostileSuite {
-    /// Makes the scene and records what every command touches in it.
+    /// Makes the environment and records the paths that every command touches in it.
     fn record(servers: &[ScriptedServer]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap().join("template");
         fs::create_dir(&root).unwrap();
         let (template, ids) = HostileCheckout::full(root, &servers[0]);
         let probes = checkout::probes(&ids);
-        let (places, touched, copies) = (BTreeMap::new(), Vec::new(), AtomicUsize::new(0));
+        let places = BTreeMap::new();
+        let touched = Vec::new();
+        let copies = AtomicUsize::new(0);
         let mut suite = Self { folder, template, probes, places, touched, copies };
-        // Commands that leave the Sessions as they are share a scene.
+        // Commands that leave the Sessions unchanged share an environment.
         let (calm, rough): (Vec<usize>, Vec<usize>) =
             (0..suite.probes.len()).partition(|number| suite.probes[*number].is_calm);
         let calm = calm.chunks(calm.len().div_ceil(servers.len())).map(<[usize]>::to_vec);
@@ -80,7 +82,7 @@ impl HostileSuite {
             .copy(self.folder.path().canonicalize().unwrap().join(format!("copy-{number}")))
     }
 
-    /// Runs commands where nothing is planted, and gives what they touched.
+    /// Runs commands where nothing is planted; gives the touched paths.
     fn trace(&self, server: &ScriptedServer, numbers: &[usize]) -> Vec<(usize, TouchedPaths)> {
         let scene = self.copy();
         let mut traced = Vec::new();
@@ -108,7 +110,7 @@ impl HostileSuite {
         traced
     }
 
-    /// Keeps the paths that can be foreseen: those that are there, those without a variable part, and
+    /// Keeps the predictable paths: those that exist, those without a variable part, and
     /// contents that more than one command touched.
     fn keep(&mut self, mut records: Vec<(usize, TouchedPaths)>) {
         records.sort_by_key(|(number, _)| *number);
@@ -130,8 +132,8 @@ impl HostileSuite {
         self.touched = records.iter().map(|touched| touched.keys().cloned().collect()).collect();
     }
 
-    /// Every pattern with every kind, each with some of the commands that touch it. Which ones differs
-    /// from kind to kind, so that all have their turn.
+    /// Every pattern with every kind, each with some of the commands that touch it. The selection differs
+    /// between kinds, so that every command is used.
     fn plant_cases(&self, seed: u64, most: usize) -> Vec<PlantCase> {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut cells = Vec::new();
@@ -142,7 +144,7 @@ impl HostileSuite {
             random.shuffle(&mut turns);
             for kind in PlantKind::ALL.into_iter().filter(|kind| kind.is_possible()) {
                 let mut probes: Vec<usize> = turns.iter().copied().take(most).collect();
-                // In the order of the list, whose end leaves little for others.
+                // In the order of the list, because the last commands remove what the others need.
                 probes.sort_unstable();
                 cells.push(PlantCase { pattern: pattern.clone(), kind, probes });
                 let length = turns.len();
@@ -156,8 +158,8 @@ impl HostileSuite {
         format!("{}|{:?}|{}", cell.pattern, cell.kind, self.probes[probe].name)
     }
 
-    /// Whether the user asked for it: a file that the command line names is read wherever it leads, and a Session
-    /// that is deleted goes with all that lies beside it.
+    /// Whether the user asked for the effect: a file named on the command line is read wherever it leads, and a
+    /// Session is deleted with all files beside it.
     fn is_asked_for(&self, cell: &PlantCase, probe: usize, finding: &Finding) -> bool {
         let probe = &self.probes[probe];
         match finding.fault {
@@ -167,7 +169,7 @@ impl HostileSuite {
         }
     }
 
-    /// Plants, runs and judges one command after the other.
+    /// Plants, runs and checks one command after the other.
     fn judge(&self, cell: &PlantCase, server: &ScriptedServer) -> CaseFindings {
         let paths: Vec<PathBuf> = self.places[&cell.pattern].iter().cloned().collect();
         let mut judged = CaseFindings::new();
@@ -176,7 +178,7 @@ impl HostileSuite {
             let scene = self.copy();
             let is_planted = plant::plant(&scene, &paths, cell.kind);
             let planted = judge::identity(&scene, &paths);
-            // A scene is used until a command has taken away what was planted.
+            // An environment is used until a command has removed the planted file.
             while is_planted && planted == judge::identity(&scene, &paths) {
                 let Some(probe) = waiting.next() else { break };
                 let before = StateBefore::capture(&scene, cell.kind, &paths);
@@ -198,7 +200,7 @@ impl HostileSuite {
     }
 }
 
-/// Does pieces of work on as many threads as there are servers, and gives the results in order.
+/// Runs `count` jobs on one thread per server; gives the results in order.
 fn share<T: Send>(
     servers: &[ScriptedServer],
     count: usize,
@@ -234,7 +236,7 @@ async fn servers() -> Vec<ScriptedServer> {
     servers
 }
 
-/// Paths that Pixir touches for sure; where one is missing, the record is not what it should be.
+/// Paths that Pixir certainly touches; a missing one means that the recording is incomplete.
 const KNOWN: &[&str] = &[
     ".git",
     ".git/HEAD",
@@ -275,7 +277,7 @@ async fn whatever_is_planted_nothing_outside_changes_nothing_hangs_and_nothing_i
     );
 }
 
-/// Runs the cells; gives a summary and what is wrong, by cell.
+/// Runs the cases; gives a summary and the findings by case.
 fn run(servers: &[ScriptedServer], seed: u64) -> (String, Vec<String>) {
     let suite = HostileSuite::record(servers);
     for known in KNOWN {
@@ -318,7 +320,7 @@ fn run(servers: &[ScriptedServer], seed: u64) -> (String, Vec<String>) {
     (summary, problems.collect())
 }
 
-/// The judge can accuse: whatever a bad program does through what is planted is found.
+/// The checks report every effect of a bad program on planted files.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_judge_accuses_a_program_that_follows_what_is_planted() {
     let server = ScriptedServer::start(model::script()).await.unwrap();

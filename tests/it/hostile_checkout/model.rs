@@ -1,9 +1,9 @@
-//! The scripted model: it does what the last word of the user says.
+//! Scripted model: the last word of the user selects its calls.
 
 use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::json;
 
-/// What a command tries that a sandbox must not let it do.
+/// A command that the sandbox must prevent.
 const ESCAPE: &str =
     "touch ../outside/made; echo x >> ../outside/canary.txt; echo x >> ../home/.bashrc";
 
@@ -36,7 +36,7 @@ fn answer(request: &ReceivedRequest) -> Reply {
     }
 }
 
-/// Every tool that looks.
+/// Calls of every tool that only reads.
 fn looks() -> Reply {
     Reply::new()
         .call("read", json!({"path": "AGENTS.md"}))
@@ -52,7 +52,7 @@ fn looks() -> Reply {
 fn changes() -> Reply {
     let patch = "*** Begin Patch\n*** Add File: patched.txt\n+patched\n*** End Patch";
     let edits = json!([{"old_string": "hello", "new_string": "hello hello"}]);
-    // Replaced as a whole: a command that writes into a hard link is not what is judged here.
+    // The file is replaced as a whole, because writes of commands through hard links are tested elsewhere.
     let replace = "date +%N > by-command.new; mv -T by-command.new by-command.txt";
     let command = format!("{replace}; seq 1 60000; {ESCAPE}");
     Reply::new()

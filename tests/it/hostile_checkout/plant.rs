@@ -1,4 +1,4 @@
-//! What is planted at a path of a Workspace.
+//! Planted files at paths of a Workspace.
 
 use std::fs;
 use std::os::unix::fs::{lchown, symlink};
@@ -11,16 +11,16 @@ use sha2::{Digest, Sha256};
 use super::checkout::{HostileCheckout, other_endpoint};
 use crate::child_workspaces::git;
 
-/// The user whom planted files belong to that are not the user's own.
+/// Owner of planted files of another user.
 pub const STRANGER: u32 = 54_321;
 
-/// One kind of thing that is planted.
+/// Kinds of planted files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlantKind {
     LinkToFile,
     LinkToFolder,
     LinkToNothing,
-    /// What was there lies outside now, and a link leads to it.
+    /// The original is moved outside, and a link leads to it.
     LinkToOriginal,
     LinkToHome,
     LinkToGitHooks,
@@ -28,21 +28,21 @@ pub enum PlantKind {
     Fifo,
     Socket,
     Device,
-    /// A folder where a file is expected, or a file where a folder is.
+    /// A folder in place of a file, or a file in place of a folder.
     Swapped,
     OtherOwner,
     HardLink,
-    /// What was there lies outside as well, as the same file.
+    /// A hard link of the original lies outside.
     HardLinkToOriginal,
     Huge,
     Garbage,
     /// JSON that claims every permission.
     Claims,
-    /// What was there, with wider modes and absolute paths outside.
+    /// The original with wider modes and absolute paths outside.
     AbsolutePaths,
-    /// What was there, with wider modes and relative paths outside.
+    /// The original with wider modes and relative paths outside.
     RelativePaths,
-    /// What was there, in git's index.
+    /// The original, added to git's index.
     Tracked,
 }
 
@@ -70,18 +70,18 @@ impl PlantKind {
         Self::Tracked,
     ];
 
-    /// Whether the user running the tests can make it.
+    /// Whether the user who runs the tests can plant this kind.
     pub fn is_possible(self) -> bool {
         !matches!(self, Self::Device | Self::OtherOwner) || rustix::process::geteuid().is_root()
     }
 
-    /// Whether the planted file has the content of a file outside by itself, so that Pixir cannot know.
+    /// Whether the planted file itself has the content of a file outside, which Pixir cannot detect.
     pub fn shares_content(self) -> bool {
         matches!(self, Self::HardLink | Self::HardLinkToOriginal)
     }
 }
 
-/// Plants one kind at these paths of the Workspace; `false` when it makes no sense at any.
+/// Plants one kind at these paths of the Workspace; `false` when it is possible at none.
 pub fn plant(scene: &HostileCheckout, paths: &[PathBuf], kind: PlantKind) -> bool {
     let mut is_planted = false;
     for (number, path) in paths.iter().enumerate() {
@@ -129,7 +129,7 @@ impl PlantSite<'_> {
         }
     }
 
-    /// Takes away what is there; `false` when there can be nothing, because of a link or file above.
+    /// Removes the path; `false` when a link or file above makes the path impossible.
     fn clear(&self) -> bool {
         let Some(folder) = self.path.parent() else { return false };
         if fs::create_dir_all(folder).is_err() {
@@ -190,7 +190,8 @@ impl PlantSite<'_> {
     }
 
     fn claims(&self) -> String {
-        let (outside, home) = (self.scene.outside(), self.scene.home());
+        let outside = self.scene.outside();
+        let home = self.scene.home();
         let endpoint = format!("http://{}/v1", other_endpoint().local_addr().unwrap());
         let claims = json!({
             "permission_mode": "auto", "mode": "auto", "sandbox": "off", "sandbox_mode": "off", "trust": true,
@@ -205,7 +206,7 @@ impl PlantSite<'_> {
         claims.to_string()
     }
 
-    /// Changes every line of JSON; `false` when there is none.
+    /// Rewrites every line of JSON; `false` when there is none.
     fn crafted(&self, to: &str) -> bool {
         if !self.path.is_file() {
             return false;
@@ -248,7 +249,7 @@ fn garbage() -> Vec<u8> {
     bytes
 }
 
-/// A line with wider modes and other paths. A Log's line gets the proof that belongs to it.
+/// A line with wider modes and other paths. A line of a Log gets a valid proof.
 fn crafted_line(line: &str, to: &str, proof: &mut String) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
     let has_proof = value.get("h").is_some();

@@ -1,4 +1,4 @@
-//! Traces: which paths below a Workspace Pixir itself touched, by the kernel's record of a run.
+//! Traces: paths below a Workspace that Pixir itself touched, as recorded by strace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// One file per thread, descriptors with their paths, and process ids as strace itself sees them.
+/// Flags of strace: one file per thread, descriptors with their paths, and process ids of its own namespace.
 const FLAGS: [&str; 8] = [
     "-ff",
     "-y",
@@ -18,7 +18,7 @@ const FLAGS: [&str; 8] = [
     "-etrace=%file,?fork,?vfork,clone,?clone3",
 ];
 
-/// The words before a program that run it under strace.
+/// The words before a command line that run it under strace.
 pub fn prefix(record: &Path) -> Vec<String> {
     let mut words = vec!["strace".to_owned()];
     words.extend(FLAGS.map(str::to_owned));
@@ -26,7 +26,7 @@ pub fn prefix(record: &Path) -> Vec<String> {
     words
 }
 
-/// Whether strace is there, knows the flags and is allowed to trace.
+/// Whether strace is installed, knows the flags and may trace.
 pub fn is_possible() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let words = prefix(&folder.path().join("trace"));
@@ -35,8 +35,8 @@ pub fn is_possible() -> bool {
     probe.status().is_ok_and(|status| status.success())
 }
 
-/// The paths below `work` that `program` itself touched, and their parents, relative to `work`. What
-/// other programs touched that it started is left out. `record` is the prefix of strace's files.
+/// The paths below `work` that `program` itself touched, and their parents, relative to `work`. Paths
+/// touched by its child programs are left out. `record` is the prefix of strace's files.
 pub fn touched(record: &Path, program: &Path, work: &Path) -> BTreeSet<PathBuf> {
     let name = record.file_name().and_then(OsStr::to_str).unwrap();
     let mut threads: BTreeMap<u32, String> = BTreeMap::new();
@@ -89,7 +89,7 @@ fn child(line: &str) -> Option<u32> {
     number.parse().ok()
 }
 
-/// The paths that a call names, made absolute.
+/// The paths in a system call, made absolute.
 fn paths(line: &str, work: &Path) -> Vec<PathBuf> {
     let Some((call, arguments)) = line.split_once('(') else { return Vec::new() };
     let wanted: &[usize] = match call {
@@ -107,7 +107,7 @@ fn paths(line: &str, work: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A text among the arguments of a call, and the folder whose descriptor stands before it.
+/// A text argument of a system call, and the folder of the descriptor before it.
 struct TracedPath {
     folder: Option<PathBuf>,
     path: String,
@@ -127,7 +127,7 @@ fn texts(arguments: &str) -> Vec<TracedPath> {
     found
 }
 
-/// A text up to its closing quote, and how long it was with it.
+/// A text up to its closing quote, and its length including the quote.
 fn unquoted(quoted: &str) -> (String, usize) {
     let mut text = String::new();
     let mut letters = quoted.char_indices();
@@ -154,7 +154,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// The path with everything replaced that differs from run to run: Session ids, digests, random names and
+/// The path with placeholders for variable parts: Session ids, digests, random names and
 /// numbers.
 pub fn pattern(path: &Path) -> String {
     let parts = path.iter().map(|part| part.to_string_lossy());

@@ -1,4 +1,4 @@
-//! Checks after a kill that must hold whatever the moment was.
+//! Checks that must hold after a kill at any moment.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -14,15 +14,15 @@ use crate::support::BinaryEnv;
 /// The end of the Log after a kill, for the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogEnd {
-    /// It was killed before there was a Session.
+    /// The process was killed before there was a Session.
     NoSession,
-    /// The Log ended with a whole line.
+    /// The Log ended with a complete line.
     Whole,
-    /// The Log ended in the middle of one.
+    /// The Log ended in the middle of a line.
     Torn,
 }
 
-/// Checks the state that a kill left.
+/// Checks the state after a kill, before the Session is resumed.
 pub fn check_state_after_kill(
     env: &BinaryEnv,
     before: &SessionBeforeTurn,
@@ -44,7 +44,7 @@ pub fn check_state_after_kill(
     found
 }
 
-/// Resumes, and checks that everything is well again.
+/// Resumes the Session, and checks its Turns, its requests and its Log.
 pub fn resume(env: &BinaryEnv, point: &KillPoint, found: LogEnd) {
     let (id, path) = env.session().unwrap();
     let log = fs::read(&path).unwrap();
@@ -64,7 +64,7 @@ pub fn resume(env: &BinaryEnv, point: &KillPoint, found: LogEnd) {
     env.assert_nothing_survives();
 }
 
-/// `verify` says exactly what is there: which lines stop short, and nothing else.
+/// Checks that `verify` reports exactly the incomplete lines of the Log.
 fn check_honesty(env: &BinaryEnv, point: &KillPoint, log: &[u8]) -> LogEnd {
     let (id, _) = env.session().unwrap();
     let seen = verify_log(&env.workspace(), &id).unwrap();
@@ -74,7 +74,8 @@ fn check_honesty(env: &BinaryEnv, point: &KillPoint, log: &[u8]) -> LogEnd {
         .filter(|event| event["type"] == "log_repaired")
         .map(|event| event["data"]["offset"].as_u64().unwrap())
         .collect();
-    let (mut expected, mut offset) = (Vec::new(), 0);
+    let mut expected = Vec::new();
+    let mut offset = 0;
     for (line, number) in log.split_inclusive(|byte| *byte == b'\n').zip(1..) {
         let is_sound = line.ends_with(b"\n") && serde_json::from_slice::<Value>(line).is_ok();
         if !is_sound && !accounted.contains(&offset) {
@@ -86,23 +87,24 @@ fn check_honesty(env: &BinaryEnv, point: &KillPoint, log: &[u8]) -> LogEnd {
     if log.is_empty() || log.ends_with(b"\n") { LogEnd::Whole } else { LogEnd::Torn }
 }
 
-/// What was published was in the Log first.
+/// Checks that every published Event is in the Log.
 fn check_published(point: &KillPoint, death: &KilledRun, log: &[u8]) {
     if !point.events {
         return;
     }
     let ids: HashSet<String> = events(log).iter().map(|event| event["id"].to_string()).collect();
     for line in death.ended.stdout.lines() {
-        // The last line may be cut by the death of its writer.
+        // The kill may cut the last line.
         let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
         let is_durable = event["seq"].is_null() || ids.contains(&event["id"].to_string());
         assert!(is_durable, "{point:?}: published and not recorded: {line}");
     }
 }
 
-/// The file is old or new, never half; new only if it was called for, and if the result says so.
+/// Checks that the file is old or new: new only after a recorded call, and always after a recorded success.
 fn check_file(env: &BinaryEnv, point: &KillPoint, log: &[u8]) {
-    let (old, new) = (point.turn, point.turn + 1);
+    let old = point.turn;
+    let new = point.turn + 1;
     let version = match read(&env.workspace()) {
         None => 0,
         Some(text) => {
@@ -112,7 +114,7 @@ fn check_file(env: &BinaryEnv, point: &KillPoint, log: &[u8]) {
     };
     assert!(version == old || version == new, "{point:?}: version {version}");
     let events = events(log);
-    // Each Turn changes the file by its own first change, so the n-th change makes version n.
+    // Only the first change of each Turn changes the file, so the n-th change makes version n.
     let changes: Vec<&Value> = events
         .iter()
         .filter(|event| event["type"] == "tool_call" && event["data"]["args"]["path"] == FILE)
@@ -130,7 +132,7 @@ fn check_file(env: &BinaryEnv, point: &KillPoint, log: &[u8]) {
     }
 }
 
-/// Every Turn has one end, and only those that died were interrupted.
+/// Checks that every Turn has one end, and that only killed Turns were interrupted.
 fn check_turns(point: &KillPoint, events: &[Value]) {
     let mut open = false;
     let mut interrupted = 0;
@@ -158,7 +160,7 @@ fn check_turns(point: &KillPoint, events: &[Value]) {
     assert!(!open && interrupted <= deaths, "{point:?}: {interrupted} interrupted");
 }
 
-/// Every call has one output behind it, in what the model saw last.
+/// Checks that every call in the last request has one output after it.
 fn check_pairs(point: &KillPoint, request: &ReceivedRequest) {
     let mut open: HashMap<&str, usize> = HashMap::new();
     for item in request.input() {

@@ -1,4 +1,4 @@
-//! Kill: a Session dies at every append and at random, and nothing that was durable is lost.
+//! Kills at every append and at random moments: no durable Event is lost, and the Session continues.
 
 mod after;
 mod point;
@@ -19,20 +19,20 @@ use crate::support::BinaryEnv;
 use crate::support::binary_env::copy_tree;
 use crate::support::torture::{self, SuiteSize};
 
-/// How many Sessions die side by side.
+/// Number of Sessions that run in parallel.
 const WORKERS: usize = 3;
 
-/// What came of all the points.
+/// Counts over all kill points.
 #[derive(Debug, Default)]
 struct KillTotals {
     points: usize,
     killed: usize,
     finished: usize,
-    /// Killed again while the first death was dealt with.
+    /// Runs that were killed again while they resumed.
     twice: usize,
     no_session: usize,
     torn: usize,
-    /// Files that were being written and never got their name.
+    /// Temporary files that were left behind.
     temporaries: usize,
 }
 
@@ -53,7 +53,7 @@ impl KillTotals {
     }
 }
 
-/// One point, dealt with.
+/// Result of one kill point.
 struct CheckedKill {
     death: KilledRun,
     found: LogEnd,
@@ -61,7 +61,8 @@ struct CheckedKill {
 }
 
 async fn kill_and_check(before: &SessionBeforeTurn, point: &KillPoint) -> CheckedKill {
-    let (mark, requests) = (BinaryEnv::new_mark(), Arc::new(AtomicUsize::new(0)));
+    let mark = BinaryEnv::new_mark();
+    let requests = Arc::new(AtomicUsize::new(0));
     let script = scene::script(&mark, point.model_behaviour(), requests.clone());
     let env = BinaryEnv::new(mark, script).await;
     env.configure(&json!({"durability": point.durability}));
@@ -95,17 +96,22 @@ async fn kill_and_check(before: &SessionBeforeTurn, point: &KillPoint) -> Checke
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]
 async fn a_session_that_is_killed_anywhere_loses_nothing_and_goes_on() {
-    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
+    let size = SuiteSize::from_environment();
+    let seed = torture::seed();
+    let began = Instant::now();
     let mut random = fastrand::Rng::with_seed(seed);
     let states = Arc::new(scene::record_undisturbed_turns().await);
     let mut points =
         point::choose_kill_points(&states, size.choose(1, 6), size.choose(24, 360), &mut random);
     random.shuffle(&mut points);
-    let (points, next) = (Arc::new(points), Arc::new(AtomicUsize::new(0)));
+    let points = Arc::new(points);
+    let next = Arc::new(AtomicUsize::new(0));
     let tally = Arc::new(Mutex::new(KillTotals::default()));
     let workers = (0..WORKERS).map(|_| {
-        let (states, points) = (states.clone(), points.clone());
-        let (next, tally) = (next.clone(), tally.clone());
+        let states = states.clone();
+        let points = points.clone();
+        let next = next.clone();
+        let tally = tally.clone();
         tokio::spawn(async move {
             while let Some(point) = points.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let died = kill_and_check(&states[point.turn], point).await;
@@ -121,6 +127,8 @@ async fn a_session_that_is_killed_anywhere_loses_nothing_and_goes_on() {
     assert_eq!(count, points.len());
     assert!(killed * 2 > count, "{killed} of {count} were killed in time");
     assert!(size == SuiteSize::Sample || killed >= 300, "{killed} kills");
+    assert!(twice > 0, "no resume was killed");
+    assert!(torn > 0 || !point::has_strace(), "no kill hit the middle of an append");
     torture::print_summary(&format!(
         "kill: points={count} killed={killed} finished before the kill={finished} struck twice={twice} \
          before a Session={no_session} torn tails={torn} temporaries left={temporaries} survivors=0 seed={seed}, {:.1} s",

@@ -13,49 +13,49 @@ use crate::support::binary_env::{AtSizeLimit, ProcessOutput};
 use crate::support::test_env::DEADLINE;
 use crate::support::torture;
 
-/// One kill.
+/// One kill: its Turn, its moment, and the settings of the run.
 #[derive(Debug, Clone)]
 pub struct KillPoint {
-    /// From 0.
+    /// Number of the killed Turn, from 0.
     pub turn: usize,
     pub when: KillMoment,
-    /// The run that resumes is killed too, where this says.
+    /// The kill of the run that resumes, if there is one.
     pub again: Option<SecondKill>,
     pub durability: &'static str,
-    /// Whether the run prints its Events, so that what was published can be compared.
+    /// Whether the run prints its Events, so that they can be compared with the Log.
     pub events: bool,
 }
 
 /// The moment of a kill.
 #[derive(Debug, Clone, Copy)]
 pub enum KillMoment {
-    /// When the Turn's n-th line has appeared, and a little later.
+    /// After the Turn's n-th line has appeared.
     Line { number: usize, later: Duration },
-    /// When the Log would grow beyond this offset: in the middle of the append. Needs `strace`.
+    /// In the middle of the append that would exceed this offset. Needs `strace`.
     Offset(u64),
-    /// So long after the start.
+    /// After this time since the start.
     Delay(Duration),
-    /// When the first change is seen in the Workspace, and a little later.
+    /// After the first change in the Workspace.
     Change { later: Duration },
-    /// When so many processes of a command that does not end are there, and a little later.
+    /// After this many processes of an endless command have started.
     Command { processes: usize, later: Duration },
-    /// When the model has received the n-th request, and a little later.
+    /// After the model has received the n-th request.
     Request { number: usize, later: Duration, stalls: bool },
 }
 
 /// The moment of a second kill, while a resume recovers from the first.
 #[derive(Debug, Clone, Copy)]
 pub enum SecondKill {
-    /// As `When::Line`.
+    /// As `KillMoment::Line`.
     Line(usize),
-    /// As `When::Offset`, counted from where the Log ended.
+    /// As `KillMoment::Offset`, counted from the end of the Log.
     Offset(u64),
-    /// As `When::Delay`.
+    /// As `KillMoment::Delay`.
     Delay(Duration),
 }
 
 impl SecondKill {
-    /// The moment in a Log that is so long by now.
+    /// The moment of the kill in a Log of this length.
     pub fn when(self, length: u64) -> KillMoment {
         match self {
             Self::Line(number) => KillMoment::Line { number, later: Duration::ZERO },
@@ -84,7 +84,7 @@ impl KillPoint {
     }
 }
 
-/// Every point of a run: each append `rounds` times, and as many of the others as asked for.
+/// Kill points of a run: each append `rounds` times, and this many other moments.
 pub fn choose_kill_points(
     states: &[SessionBeforeTurn],
     rounds: usize,
@@ -94,7 +94,8 @@ pub fn choose_kill_points(
     let mut points = Vec::new();
     let add = |points: &mut Vec<KillPoint>, random: &mut fastrand::Rng, turn, when| {
         let durability = ["none", "none", "turn", "event"][random.usize(0..4)];
-        let (again, events) = (SecondKill::choose(random), random.u8(0..3) == 0);
+        let again = SecondKill::choose(random);
+        let events = random.u8(0..3) == 0;
         points.push(KillPoint { turn, when, again, durability, events });
     };
     let soon = |random: &mut fastrand::Rng| Duration::from_micros(random.u64(0..4000));
@@ -112,7 +113,7 @@ pub fn choose_kill_points(
         let when = match round % 5 {
             0 if has_strace() => KillMoment::Offset(random.u64(state.log.len() as u64..state.end)),
             1 => KillMoment::Delay(state.took.mul_f64(random.f64() * 1.1)),
-            // Half of them at once: what is half done at that moment is soon whole.
+            // Half of them without delay, because a change is half done for a short time only.
             2 => KillMoment::Change {
                 later: Duration::from_micros(random.u64(0..3000)) * u32::from(random.bool()),
             },
@@ -132,7 +133,7 @@ pub fn choose_kill_points(
 }
 
 /// Whether a process can be killed in the middle of an append, which needs `strace`.
-fn has_strace() -> bool {
+pub fn has_strace() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let found = Command::new("strace").arg("-V").output().is_ok();
@@ -145,14 +146,14 @@ fn has_strace() -> bool {
     })
 }
 
-/// A killed run, and what was durable before.
+/// A killed run, and the Log as it was before the kill.
 pub struct KilledRun {
     pub ended: ProcessOutput,
-    /// Every whole line that was in the Log before the strike.
+    /// All complete lines of the Log before the kill.
     pub durable: Vec<u8>,
 }
 
-/// Starts the Turn and kills the process at the point.
+/// Starts the Turn and kills the process at the given moment.
 pub fn kill_at(
     env: &BinaryEnv,
     when: KillMoment,
@@ -165,7 +166,8 @@ pub fn kill_at(
     };
     let began = Instant::now();
     let mut watch = LogWatch::new(env);
-    let (before, untouched) = (watch.lines, scene::traces(&env.workspace()));
+    let before = watch.lines;
+    let untouched = scene::traces(&env.workspace());
     loop {
         watch.read_log(env);
         let strikes = match when {
@@ -196,7 +198,7 @@ pub fn kill_at(
     KilledRun { ended: running.end(), durable: watch.whole_lines() }
 }
 
-/// The Log as it grows.
+/// Watch on a growing Log.
 struct LogWatch {
     file: Option<File>,
     bytes: Vec<u8>,

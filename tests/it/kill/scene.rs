@@ -17,21 +17,21 @@ use crate::support::binary_env::copy_tree;
 /// How many Turns the Session has.
 pub const TURNS: usize = 3;
 
-/// The file under edit: large, so that half of it would show.
+/// The edited file: large, so that an incomplete write would show.
 pub const FILE: &str = "big.txt";
 
 /// The prompt and the answer of each Turn.
 pub const PROMPTS: [&str; TURNS] = ["write it", "change it", "change it again"];
 pub const ANSWERS: [&str; TURNS] = ["Written.", "Changed.", "Changed again."];
 
-/// What is said after a kill, and what is answered then.
+/// Prompt and answer of the Turn after a kill.
 pub const GO_ON: &str = "go on";
 pub const WENT_ON: &str = "I went on.";
 
-/// The file as a Turn leaves it.
+/// Content of the edited file after a Turn.
 ///
-/// Its content stands in the call of the first Turn, so the Log is longer than the file before the
-/// file is written: a limit on file sizes strikes the Log, and nothing else.
+/// The call of the first Turn contains it, so the Log is longer than the file before the
+/// file is written: a limit on file sizes affects the Log only.
 pub fn content(version: usize) -> String {
     use std::fmt::Write;
     let mut text = format!("version {version}\n");
@@ -41,21 +41,21 @@ pub fn content(version: usize) -> String {
     text
 }
 
-/// What the model does when a request of the killed Turn arrives.
+/// Behaviour of the model in the killed Turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelBehaviour {
     Normal,
-    /// Says half a word at this request, from 1, and nothing more.
+    /// Stalls in the middle of the answer to this request, from 1.
     StallAt(usize),
-    /// Runs commands that do not end by themselves.
+    /// Replaces commands by endless ones.
     Hang,
 }
 
-/// Three processes, one of them in a session of its own.
+/// An endless command with three processes, one of them in its own session.
 const HANG: &str =
     "setsid bash -c 'exec -a MARK sleep 300' & (exec -a MARK sleep 300) & exec -a MARK sleep 300";
 
-/// The model of the scene; it counts the requests it sees.
+/// The scripted model; it counts its requests.
 pub fn script(mark: &str, habit: ModelBehaviour, seen: Arc<AtomicUsize>) -> ModelScript {
     let mark = mark.to_owned();
     ModelScript::answering(move |request| {
@@ -78,7 +78,8 @@ fn reply(
     run: &dyn Fn(&str) -> (&'static str, serde_json::Value),
 ) -> Reply {
     let edit = |version: usize| {
-        let (old, new) = (format!("version {version}\n"), format!("version {}\n", version + 1));
+        let old = format!("version {version}\n");
+        let new = format!("version {}\n", version + 1);
         json!({"path": FILE, "edits": [{"old_string": old, "new_string": new}]})
     };
     let call = |reply: Reply, (name, arguments): (&str, _)| reply.call(name, arguments);
@@ -113,23 +114,24 @@ fn reply(
     }
 }
 
-/// The Session before a Turn and what that Turn usually does, as seen when nobody killed it.
+/// The Session before a Turn, and measures of that Turn from a run without kills.
 pub struct SessionBeforeTurn {
     pub folder: tempfile::TempDir,
-    /// None before the first Turn.
+    /// `None` before the first Turn.
     pub id: Option<SessionId>,
     pub log: Vec<u8>,
-    /// The Log's length at the end of the Turn.
+    /// Length of the Log at the end of the Turn.
     pub end: u64,
-    /// Lines that the Turn adds.
+    /// Number of lines that the Turn adds.
     pub lines: usize,
     pub requests: usize,
     pub took: Duration,
 }
 
-/// Plays the three Turns once, undisturbed, and keeps the states between.
+/// Runs the three Turns once without kills; gives the states between them.
 pub async fn record_undisturbed_turns() -> Vec<SessionBeforeTurn> {
-    let (mark, seen) = (BinaryEnv::new_mark(), Arc::new(AtomicUsize::new(0)));
+    let mark = BinaryEnv::new_mark();
+    let seen = Arc::new(AtomicUsize::new(0));
     let env =
         BinaryEnv::new(mark.clone(), script(&mark, ModelBehaviour::Normal, seen.clone())).await;
     let mut states = Vec::new();
@@ -139,7 +141,8 @@ pub async fn record_undisturbed_turns() -> Vec<SessionBeforeTurn> {
         let session = env.session();
         let log = session.as_ref().map(|(_, path)| fs::read(path).unwrap()).unwrap_or_default();
         let id = session.map(|(id, _)| id);
-        let (began, asked) = (Instant::now(), seen.load(Ordering::SeqCst));
+        let began = Instant::now();
+        let asked = seen.load(Ordering::SeqCst);
         let ended = env.run(&words(id.as_ref(), turn));
         let took = began.elapsed();
         ended.expect_code(0);
@@ -168,13 +171,13 @@ pub fn words(id: Option<&SessionId>, turn: usize) -> Vec<&str> {
     }
 }
 
-/// The file under edit, if it exists.
+/// The edited file, if it exists.
 pub fn read(workspace: &Path) -> Option<String> {
     let bytes = fs::read(workspace.join(FILE)).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Everything in the Workspace that a file tool may touch: names, and what they are.
+/// Name, inode, size and time of every file in the Workspace that a tool may touch.
 pub fn traces(workspace: &Path) -> Vec<(String, u64, u64, i64)> {
     let entries = fs::read_dir(workspace).unwrap().filter_map(Result::ok);
     let mut traces: Vec<_> = entries

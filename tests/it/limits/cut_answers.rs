@@ -1,4 +1,4 @@
-//! Answers that the server cut: kept, shown and never a success.
+//! Answers that the server cut off: kept, shown and never a success.
 
 use pixir::SessionStatus;
 use pixir::scripted::{ModelScript, Reply};
@@ -18,7 +18,7 @@ fn cut() -> Reply {
     Reply::says(HALF).incomplete("max_output_tokens")
 }
 
-/// A server that calls a cut answer completed, and says the truth in its status without a reason.
+/// A cut answer in a `completed` event; its status is `incomplete`, without a reason.
 fn cut_without_reason() -> Reply {
     let usage = json!({"input_tokens": 100, "output_tokens": 20, "total_tokens": 120});
     let response = json!({"id": "resp_x", "status": "incomplete", "usage": usage});
@@ -26,7 +26,7 @@ fn cut_without_reason() -> Reply {
     Reply::says(HALF).ends_silently().event("response.completed", &last)
 }
 
-/// A server that calls a cut answer completed, also in its status, and says the truth in the details.
+/// A cut answer in a `completed` event and status; only the details say that it is incomplete.
 fn cut_in_details() -> Reply {
     let usage = json!({"input_tokens": 100, "output_tokens": 20, "total_tokens": 120});
     let response = json!({"id": "resp_x", "status": "completed", "usage": usage,

@@ -1,4 +1,4 @@
-//! Usage: what an envelope says of a family is what `pixir usage` sums up.
+//! Usage of a Session with its children: the envelope agrees with `pixir usage`.
 
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ async fn a_run_counts_its_children_and_grandchildren_also_after_its_answer() {
         let envelope_of_run = envelope(&ended.stdout);
         agrees(&env, &envelope_of_run["usage"]);
         assert_eq!(check_family_logs(&env.workspace()), 3);
-        // The Session alone is the same: it has no sibling, and its children count.
+        // `pixir usage` of the Session is the same, because it includes children and there is no other Session.
         let id = envelope_of_run["session_id"].as_str().unwrap();
         let told = env.run(&["usage", id, "--json"]);
         let told = envelope(&told.expect_code(0).stdout);
@@ -78,7 +78,7 @@ async fn a_child_whose_log_cannot_be_read_is_named_beside_the_sums() {
     let id = envelope(&ended.expect_code(0).stdout)["session_id"].as_str().unwrap().to_owned();
     let all = envelope(&env.run(&["usage", &id, "--json"]).expect_code(0).stdout);
     assert_eq!(all["output"]["unreadable_sessions"], json!([]));
-    // Larger than any Log that is read: the one of "a", which has a child of its own.
+    // The Log of "a", which has a child, is made too large to be read.
     let is_parent = |log: &std::path::PathBuf| {
         log.file_stem().unwrap().to_str() != Some(&id)
             && !scripted_family::subagent_events(log).is_empty()
@@ -101,7 +101,7 @@ async fn a_child_whose_log_cannot_be_read_is_named_beside_the_sums() {
     let check = checks.iter().find(|check| check["id"] == "usage").unwrap();
     assert_eq!(check["status"], "warning", "{check}");
     assert_eq!(check["details"]["unreadable_sessions"], json!([child]));
-    // The search for leaks reads every file that is left.
+    // The leak check reads every remaining file.
     std::fs::remove_file(&log).unwrap();
 }
 

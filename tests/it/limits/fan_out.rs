@@ -1,4 +1,4 @@
-//! Budgets of many Subagents at once: reserved before a request leaves, shared by the whole family.
+//! Budgets of many Subagents at once: reserved before a request is sent, shared by parent and children.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -16,7 +16,7 @@ use crate::support::binary_env::wait_for;
 use crate::support::test_env::DEADLINE;
 use crate::workflows::scripted_steps::{scripted_steps, workflow_spec};
 
-/// An answer of a child costs eleven cents, one of its parent next to nothing.
+/// Cost in dollars of a child's answer; an answer of the parent costs next to nothing.
 const ANSWER: f64 = 0.11;
 
 fn expensive(reply: Reply) -> Reply {
@@ -78,7 +78,7 @@ async fn grandchildren_at_once_overshoot_a_cost_limit_by_one_answer() {
     check_family_logs(&env.workspace());
 }
 
-/// Room for one request at a time: each is expected to have at least 2,000 tokens of output.
+/// A token limit with room for one request at a time, because each reserves 2,000 tokens of output.
 const ROOM_FOR_ONE: &str = "9000";
 
 fn until(file: &str) -> Value {
@@ -91,7 +91,7 @@ async fn a_request_that_waits_for_the_budget_says_so() {
     let workspace = Arc::clone(&place);
     let spawn = Reply::calls("spawn_agent", json!({"task": "a", "role": "explorer"}));
     let lines = [spawn.call("bash", until("asked")), Reply::says("All done.")];
-    // The child is answered when its parent is seen to wait.
+    // The child is answered once its parent is shown as waiting.
     let (release, released) = mpsc::sync_channel(8);
     let released = Mutex::new(released);
     let script =
@@ -117,7 +117,7 @@ async fn a_request_that_waits_for_the_budget_says_so() {
     assert!(waited > 0, "{}", ended.stdout);
 }
 
-/// The second child has five seconds of its own and waits for seven.
+/// The second child has a time limit of five seconds and waits for seven.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_of_a_subagent_stands_still_while_it_waits_for_the_budget() {
     let place = Arc::new(OnceLock::<PathBuf>::new());
@@ -134,7 +134,7 @@ async fn the_time_of_a_subagent_stands_still_while_it_waits_for_the_budget() {
                     std::fs::write(is_asked, "").unwrap();
                     Reply::new().pause(Duration::from_secs(7)).text("done")
                 }
-                // It came first; its next request waits.
+                // This child comes first, so its next request waits.
                 (_, 0) if !is_asked.exists() => Reply::calls("bash", until("asked")),
                 _ => Reply::says("done"),
             }
@@ -183,7 +183,7 @@ async fn a_request_that_waits_to_be_sent_again_lets_others_go() {
     env.run(&["--max-tokens-total", ROOM_FOR_ONE, GO]).expect_code(0);
     let requests = env.server.requests();
     let mut order: Vec<String> = requests.iter().filter_map(scripted_family::last_task).collect();
-    // On a busy machine it is sent again more than once before the other gets to it.
+    // On a busy machine the request is sent more than once before the other one.
     order.dedup();
     assert_eq!(order, ["a", "b", "a"], "nobody waits for one that only waits itself");
     check_family_logs(&env.workspace());
@@ -298,7 +298,7 @@ async fn children_that_run_out_of_budget_after_the_answer_are_no_success() {
     let place = Arc::new(OnceLock::<PathBuf>::new());
     let workspace = Arc::clone(&place);
     let answer: scripted_family::ParentReply = Box::new(move |_| {
-        // The children spend the rest once the parent has answered.
+        // The children use up the rest after the parent's answer.
         std::fs::write(workspace.get().unwrap().join("go"), "").unwrap();
         Reply::says("They are at it.")
     });
@@ -337,7 +337,7 @@ async fn a_run_starts_only_so_many_children() {
     let told = parent.unwrap().outputs().join("\n");
     assert_eq!(told.matches("subagents.max_per_run").count(), 2, "{told}");
     assert_eq!(check_family_logs(&env.workspace()), 3);
-    // A spec that can never be run is refused before anything starts.
+    // A spec that exceeds the budget is refused before anything starts.
     let spec = json!({"tasks": ["a", "b", "c", "d"]});
     std::fs::write(env.workspace().join("spec.json"), spec.to_string()).unwrap();
     let ended = env.run(&["delegate", "--spec", "spec.json", "--dry-run"]);

@@ -11,7 +11,7 @@ fn echo(word: &str) -> Value {
     json!({"command": format!("echo {word}")})
 }
 
-/// A model that never stops: its n-th response calls what the function says.
+/// A model that never stops: its n-th response makes the calls that the function gives.
 fn endless_calls(
     calls: impl Fn(usize) -> Vec<(&'static str, Value)> + Send + Sync + 'static,
 ) -> ModelScript {
@@ -162,7 +162,7 @@ async fn a_turn_has_five_hundred_calls_of_the_model_unless_somebody_says_otherwi
     assert_eq!(said["error"]["kind"], "iteration_cap");
     assert!(ended.stderr.contains("--max-iterations"), "{}", ended.stderr);
     assert_eq!(binary_env.server.requests().len(), 3);
-    // A Workspace may lower the limit, and not raise it.
+    // A Workspace may lower the limit but not raise it.
     std::fs::create_dir_all(binary_env.workspace().join(".pixir")).unwrap();
     let config = binary_env.workspace().join(".pixir/config.json");
     std::fs::write(&config, json!({"max_iterations": 0}).to_string()).unwrap();

@@ -1,5 +1,5 @@
-//! Limits: what a whole family may spend, how often a model may repeat itself, how long an answer and an
-//! input may be.
+//! Limits: usage of a Session with its children, repeated calls, length of answers, and length of
+//! input.
 
 mod cut_answers;
 mod family_usage;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::support::BinaryEnv;
 
-/// A test environment whose model has a price: ten dollars per million tokens of any kind.
+/// A test environment whose model costs ten dollars per million tokens of any kind.
 async fn priced(script: ModelScript, more: &Value) -> BinaryEnv {
     let env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
     let prices = json!({"gpt-5.5": {"input": 10, "output": 10}});
@@ -29,7 +29,7 @@ fn envelope(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"))
 }
 
-/// What all Sessions of the Workspace spent, as `pixir usage` sums it up.
+/// Usage of all Sessions of the Workspace, as reported by `pixir usage`.
 fn usage(env: &BinaryEnv) -> Value {
     envelope(&env.run(&["usage", "--json"]).expect_code(0).stdout)["output"]["total"].clone()
 }

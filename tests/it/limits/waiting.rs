@@ -1,4 +1,4 @@
-//! Requests that wait for the budget or are sent again, and steps for which nothing is left.
+//! Requests that wait for the budget or are sent again, and steps without any budget left.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use crate::workflows::scripted_steps::{
     last_checkpoint, root_log, scripted_steps, workflow_fact_kinds, workflow_spec,
 };
 
-/// Room for one request at a time: each is expected to have at least 2,000 tokens of output.
+/// A token limit with room for one request at a time, because each reserves 2,000 tokens of output.
 const ROOM_FOR_ONE: &str = "9000";
 
 fn until(file: &str) -> Value {
@@ -34,7 +34,7 @@ async fn a_compaction_that_waits_for_the_budget_says_so() {
     let notes = json!({"summary": "A tower was begun.", "decisions": [], "open_tasks": [],
         "open_questions": []});
     let mut lines = vec![long; 5];
-    // The window is nearly full now, and a Subagent asks.
+    // The window is nearly full, and a Subagent sends a request.
     lines.push(spawn.call("bash", until("asked")).usage(23_000, 0, 40));
     lines.push(Reply::says(&notes.to_string()).usage(100, 0, 10));
     lines.push(Reply::says("ok").usage(10, 0, 1));
@@ -49,7 +49,7 @@ async fn a_compaction_that_waits_for_the_budget_says_so() {
     for _ in 0..4 {
         env.run(&["resume", "--last", "go on"]).expect_code(0);
     }
-    // 61,040 tokens are spent when the compaction asks: there is room for one request.
+    // 61,040 tokens are spent before the compaction: there is room for one request.
     let ended = env.run(&["resume", "--last", "--events", "--max-tokens-total", "72000", GO]);
     ended.expect_code(0);
     let statuses: Vec<Value> = ended
@@ -81,7 +81,7 @@ async fn to_wait_for_the_budget_before_another_attempt_is_no_time_of_the_model()
                 .header("retry-after", "3");
         }
         if task == "b" {
-            // It is under way when the other one may be sent again.
+            // This request is running when the other one may be sent again.
             std::fs::write(workspace.join("asked"), "").unwrap();
             return Reply::new().pause(Duration::from_secs(8)).text("done").usage(10, 0, 1);
         }

@@ -30,7 +30,7 @@ async fn input_that_cannot_fit_is_refused_before_it_is_sent() {
     let last = events.last().unwrap();
     assert_eq!(last["data"]["terminal_status"], "configuration_error", "{last}");
     assert!(events.iter().all(|event| event["type"] != "provider_usage"));
-    // The Session goes on: what was too long is told in short from now on.
+    // The Session continues: the input that was too long is summarised from now on.
     let ended = env.run(&["resume", "--last", "then just say hello"]);
     ended.expect_code(0);
     assert_eq!(env.server.requests().len(), 1);

@@ -65,7 +65,8 @@ async fn a_server_that_asks_and_does_not_listen_is_left() {
     assert_eq!(status, SessionStatus::Done);
     assert!(env.transcript(&conversation).contains("tool_result error mcp_server_failed"));
     // The news of the server's end may be behind that of the Turn's.
-    let (mut told, deadline) = (String::new(), std::time::Instant::now() + DEADLINE);
+    let mut told = String::new();
+    let deadline = std::time::Instant::now() + DEADLINE;
     while !told.contains("without reading the answers") {
         assert!(std::time::Instant::now() < deadline, "{told}");
         told += &conversation.take_notices().join("\n");

@@ -41,7 +41,8 @@ impl HostileMcpServer {
         let list = Arc::clone(&heard);
         std::thread::spawn(move || {
             for mut wire in listener.incoming().flatten() {
-                let (list, behaviour) = (Arc::clone(&list), Arc::clone(&behaviour));
+                let list = Arc::clone(&list);
+                let behaviour = Arc::clone(&behaviour);
                 std::thread::spawn(move || {
                     while let Some(asked) = read_request(&wire) {
                         let McpHttpRequest { verb, method, session, .. } = &asked;
@@ -193,7 +194,7 @@ async fn a_greeting_that_never_ends_is_given_up() {
     for (piece, words) in [
         (": wait\n\n", "did not answer within 2 s"),
         ("data: x", "did not answer within 2 s"),
-        ("event: message\ndata: {\"x\":1}\n\n", "does not speak MCP as it should"),
+        ("event: message\ndata: {\"x\":1}\n\n", "violates the MCP protocol"),
     ] {
         let web = HostileMcpServer::start(move |_, wire| {
             stream(wire);

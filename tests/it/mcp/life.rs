@@ -33,6 +33,8 @@ fn is_served(binary_env: &BinaryEnv) -> bool {
 async fn a_server_ends_with_the_run() {
     let binary_env = new_binary_env(ModelScript::answering(|_| Reply::says("Done."))).await;
     binary_env.run(&["hi"]).expect_code(0);
+    let offered = super::offered(&binary_env.server.requests()[0]);
+    assert!(offered.iter().any(|name| name.starts_with("mcp__story__")), "{offered:?}");
     binary_env.assert_nothing_survives();
 }
 

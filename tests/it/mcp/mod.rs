@@ -256,7 +256,7 @@ async fn a_turn_that_goes_on_without_a_server_says_so_once() {
     env.config.mcp.wait = Duration::from_millis(50);
     let (conversation, status) = env.run_turn("hi").await;
     assert_eq!(status, SessionStatus::Done);
-    let words = "MCP server `story` is still starting: what it offers joins at a later Turn";
+    let words = "MCP server `story` is still starting: the tools are available in a later Turn";
     assert_eq!(conversation.take_notices(), [words]);
     assert_eq!(send_and_finish(&conversation, "again").await, SessionStatus::Done);
     assert!(conversation.take_notices().is_empty());

@@ -138,7 +138,8 @@ impl ScriptedMcpServer {
         if message.get("method").is_none() {
             return self.take_answer(message);
         }
-        let (id, params) = (&message["id"], &message["params"]);
+        let id = &message["id"];
+        let params = &message["params"];
         match message["method"].as_str().unwrap_or_default() {
             "initialize" => {
                 let version =

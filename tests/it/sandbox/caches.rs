@@ -14,6 +14,7 @@ use rustix::fs::FlockOperation;
 use serde_json::json;
 
 use super::escape::skip;
+use crate::support::drivers::assert_driver_passed;
 
 /// The variable that makes a test process a driver, and says what it drives.
 const DRIVE: &str = "PIXIR_TEST_CACHES";
@@ -211,7 +212,7 @@ fn drive_as_ordinary_user(story: &str) {
     let mut driver = driver_of(story, folder.path());
     driver.env("TMPDIR", folder.path()).uid(NOBODY).gid(NOBODY);
     let output = driver.current_dir(folder.path()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_driver_passed(&output, story);
 }
 
 fn driver_of(story: &str, folder: &Path) -> Command {
@@ -326,7 +327,7 @@ fn without_an_overlay_private_folders_take_the_place_of_caches() {
         unshare.arg(driver.get_program()).args(driver.get_args()).current_dir(folder.path());
         unshare.env(DRIVE, "replaced").env(FOLDER, folder.path());
         let output = unshare.output().unwrap();
-        assert!(output.status.success(), "{mount}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_driver_passed(&output, mount);
     }
 }
 
@@ -340,7 +341,8 @@ fn tell_story_of_two_at_once() {
                  while ! test -e {other}-is-ready; do sleep 0.02; done; ls ~/.cache"
             )
         };
-        let (one, other) = (command("one", "two"), command("two", "one"));
+        let one = command("one", "two");
+        let other = command("two", "one");
         let (one, other) = tokio::join!(bash(&bench, &one), bash(&bench, &other));
         if one.details["sandbox"] != "full" {
             return skip("caches: there are no namespaces here");

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::arena::EscapeEnv;
 use super::attempts::{EscapeAttempt, ONLY_FULL, ONLY_FULL_READ_ONLY, SOCKETS, TABLE};
+use crate::support::drivers::assert_driver_passed;
 use crate::support::torture::{SuiteSize, seed};
 
 /// The variable that makes a test process a driver, and says how commands are held.
@@ -247,8 +248,8 @@ fn nothing_gets_out_for_an_ordinary_user() {
         let driver = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY);
         let output = driver.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{name}: {said}");
-        let line = said.lines().find(|line| line.starts_with("escape:")).unwrap_or_default();
-        print_note(line);
+        assert_driver_passed(&output, name);
+        let line = said.lines().find(|line| line.starts_with("escape:"));
+        print_note(line.expect("the driver says what it did"));
     }
 }

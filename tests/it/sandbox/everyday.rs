@@ -11,6 +11,8 @@ use std::time::Duration;
 use pixir::workbench::{Workbench, WorkbenchSetup};
 use serde_json::json;
 
+use crate::support::drivers::assert_driver_passed;
+
 /// The variable that makes a test process a driver, and says without what it drives.
 const DRIVE: &str = "PIXIR_TEST_EVERYDAY";
 /// A user that owns nothing.
@@ -266,7 +268,7 @@ fn everyday_work_works_for_an_ordinary_user() {
         // What the other user's tools are is not known; those of the system are.
         driver.env("PATH", "/usr/local/bin:/usr/bin:/bin").env_remove("PYENV_ROOT");
         let output = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY).output().unwrap();
-        assert!(output.status.success(), "{level}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_driver_passed(&output, level);
     }
 }
 

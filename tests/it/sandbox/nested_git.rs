@@ -19,6 +19,7 @@ use serde_json::json;
 use super::escape::{print_note, skip};
 use super::nested_attempts::{HOOKS, INCLUDED, LINKED, NestedAttempt, PLACES, SETTINGS, THEN};
 use super::user_attempts::OF_THE_USER;
+use crate::support::drivers::assert_driver_passed;
 use crate::support::torture::{SuiteSize, seed};
 
 /// The variable that makes a test process a driver, and says how commands are held.
@@ -260,8 +261,9 @@ fn git_starts_nothing_that_a_command_of_an_ordinary_user_named() {
         let driver = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY);
         let output = driver.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{name}: {said}");
-        print_note(said.lines().find(|line| line.starts_with("nested git:")).unwrap_or_default());
+        assert_driver_passed(&output, name);
+        let line = said.lines().find(|line| line.starts_with("nested git:"));
+        print_note(line.expect("the driver says what it did"));
     }
 }
 

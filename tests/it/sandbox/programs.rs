@@ -62,6 +62,7 @@ async fn a_turn_without_such_files_says_nothing() {
     let env = TestEnv::with_replies([Reply::calls("bash", command), Reply::says("done")]).await;
     env.write(".envrc", "export A=1\n");
     let ran = env.run_pixir(&["serve it"]).assert_exit_code(0);
+    assert_eq!(env.read("src.rs"), "x\n", "the command ran");
     assert!(!ran.err.contains("outside the sandbox"), "{}", ran.err);
     let said = events(&env, "assistant_message");
     assert_eq!(said.last().unwrap().get("metadata"), None);

@@ -12,6 +12,7 @@ use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
 use serde_json::{Value, json};
 
 use crate::support::TestEnv;
+use crate::support::drivers::assert_driver_passed;
 
 /// The variable that makes a test process a driver, and says what its kernel lacks.
 const DRIVE: &str = "PIXIR_TEST_KERNEL";
@@ -257,7 +258,7 @@ fn drive(lacking: &str) {
     let mut driver = Command::new(std::env::current_exe().unwrap());
     driver.args(["--exact", "sandbox::stories::driver", "--nocapture"]).env(DRIVE, lacking);
     let output = driver.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_driver_passed(&output, lacking);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pixir::workbench::{ToolAnswer, Workbench, WorkbenchSetup};
@@ -65,6 +66,13 @@ async fn bash(bench: &Workbench, command: &str) -> ToolAnswer {
     bench.call("bash", json!({ "command": command, "timeout_ms": 30_000 })).await.unwrap()
 }
 
+/// Checks that a command ran to its last word, `went on`, and has not seen the secret.
+#[track_caller]
+fn assert_shows_nothing(answer: &ToolAnswer) {
+    let text = &answer.text;
+    assert!(text.contains("went on") && !text.contains(SECRET), "{text}");
+}
+
 fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -94,13 +102,13 @@ fn a_link_in_place_of_a_folder_that_the_environment_names_shows_nothing() {
                 ln -s ~ .venv";
             let planted = bash(&bench, plant).await;
             assert!(planted.ok, "{}", planted.text);
-            let read =
-                "cat ~/documents/letter; cat node_modules/.bin/letter .venv/documents/letter";
+            let read = "cat ~/documents/letter; \
+                cat node_modules/.bin/letter .venv/documents/letter; echo went on";
             let answer = bash(&bench, read).await;
-            assert!(!answer.text.contains(SECRET), "{subreaper}: {}", answer.text);
+            assert_shows_nothing(&answer);
             // The same checkout, found by the next Session.
             let answer = bash(&place.bench("projects/one", subreaper, &variables), read).await;
-            assert!(!answer.text.contains(SECRET), "{subreaper}: {}", answer.text);
+            assert_shows_nothing(&answer);
         });
     }
 }
@@ -113,13 +121,15 @@ fn a_socket_that_the_environment_names_is_not_shown() {
     let _listener = UnixListener::bind(&socket).unwrap();
     symlink(&socket, place.path("projects/one/bin")).unwrap();
     symlink(&socket, place.path("bin")).unwrap();
+    let connect = format!(
+        "python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{}\")'",
+        socket.display()
+    );
+    let control = Command::new("sh").args(["-c", &connect]).env("PATH", PROGRAMS).status();
+    assert!(control.unwrap().success(), "the socket is reached outside the sandbox");
     for named in [place.path("projects/one/bin"), place.path("bin"), socket.clone()] {
         run(async {
             let bench = place.bench("projects/one", false, &[("PATH", path_with(&named))]);
-            let connect = format!(
-                "python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{}\")'",
-                socket.display()
-            );
             let answer = bash(&bench, &connect).await;
             assert!(!answer.ok, "{}: {}", named.display(), answer.text);
         });
@@ -138,13 +148,13 @@ fn a_cache_behind_a_link_of_the_workspace_shows_nothing() {
         ];
         run(async {
             let bench = place.bench("projects/one", subreaper, &variables);
-            let read =
-                "cat ~/documents/letter; cat xdg/letter .cargo-home/registry/documents/letter";
+            let read = "cat ~/documents/letter; \
+                cat xdg/letter .cargo-home/registry/documents/letter; echo went on";
             let answer = bash(&bench, read).await;
-            assert!(!answer.text.contains(SECRET), "{subreaper}: {}", answer.text);
+            assert_shows_nothing(&answer);
             bash(&bench, "rm -rf .cargo-home/registry; ln -s ~ .cargo-home/registry").await;
             let answer = bash(&bench, read).await;
-            assert!(!answer.text.contains(SECRET), "{subreaper}: {}", answer.text);
+            assert_shows_nothing(&answer);
             assert!(!place.path("documents/registry").exists());
         });
     }
@@ -208,7 +218,7 @@ fn a_link_to_a_credential_that_leads_back_hides_both_ends() {
     symlink(outside.join("second"), &other).unwrap();
     run(async {
         let bench = place.bench("projects/one", false, &[]);
-        let read = format!("cat {0}/first {0}/second", outside.display());
+        let read = format!("cat {0}/first {0}/second; echo went on", outside.display());
         bash(&bench, "true").await;
         // The names change places, so that the first link comes back with its own inode.
         let swap = place.path("swap");
@@ -216,11 +226,11 @@ fn a_link_to_a_credential_that_leads_back_hides_both_ends() {
         fs::rename(&other, &netrc).unwrap();
         let args = json!({ "command": read, "network": true });
         let answer = bench.call("bash", args).await.unwrap();
-        assert!(!answer.text.contains(SECRET), "{}", answer.text);
+        assert_shows_nothing(&answer);
         fs::rename(&netrc, &other).unwrap();
         fs::rename(&swap, &netrc).unwrap();
         let answer = bash(&bench, &read).await;
-        assert!(!answer.text.contains(SECRET), "{}", answer.text);
+        assert_shows_nothing(&answer);
     });
 }
 

@@ -153,9 +153,10 @@ async fn many_ends_that_nobody_waited_for_have_a_bound_and_name_the_evidence() {
     assert_eq!(send_and_finish(&conversation, "and?").await, SessionStatus::Done);
     let told = asides(&env.requests().pop().unwrap());
     assert!(told.concat().len() < 48 * 1024, "{} bytes", told.concat().len());
-    for life in
-        subagent_events(conversation.log_path()).iter().filter(|life| life["event"] == "finished")
-    {
+    let lives = subagent_events(conversation.log_path());
+    let finished: Vec<&Value> = lives.iter().filter(|life| life["event"] == "finished").collect();
+    assert!(finished.len() > 10, "{} children finished", finished.len());
+    for life in finished {
         let id = life["subagent_id"].as_str().unwrap();
         let own = told.iter().find(|text| text.contains(id)).unwrap_or_else(|| panic!("{id}"));
         let log = life["child_session_id"].as_str().unwrap();
@@ -191,7 +192,8 @@ async fn all_that_a_child_used_up_is_paid_after_a_death_whatever_log_it_is_in() 
     env.config.retry.max_attempts = 1;
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
-    let (id, path) = (conversation.id().clone(), conversation.log_path().to_owned());
+    let id = conversation.id().clone();
+    let path = conversation.log_path().to_owned();
     conversation.close().await;
     let known = subagent_events(&path);
     let of = |event: &str| {
@@ -238,10 +240,12 @@ async fn logs_that_name_themselves_and_each_other_are_read_once() {
     );
     let env = TestEnv::with_script(script).await;
     let (conversation, _) = env.run_turn(GO).await;
-    let (id, path) = (conversation.id().to_string(), conversation.log_path().to_owned());
+    let id = conversation.id().to_string();
+    let path = conversation.log_path().to_owned();
     conversation.close().await;
     let end = subagent_events(&path).pop().unwrap();
-    let (sub, child) = (end["subagent_id"].as_str().unwrap(), end["child_session_id"].as_str());
+    let sub = end["subagent_id"].as_str().unwrap();
+    let child = end["child_session_id"].as_str();
     append(&path, "subagent_event", &life("started", sub, child));
     // Were each of them followed, this would be more reads than anybody waits for.
     let own = log_of(&env, child.unwrap());
@@ -269,7 +273,8 @@ async fn a_name_that_belongs_to_somebody_else_is_no_child() {
     ))
     .await;
     let (conversation, _) = env.run_turn(GO).await;
-    let (id, path) = (conversation.id().clone(), conversation.log_path().to_owned());
+    let id = conversation.id().clone();
+    let path = conversation.log_path().to_owned();
     let (other, _) = env.run_turn(GO).await;
     let stranger = other.id().to_string();
     conversation.close().await;
@@ -302,10 +307,12 @@ async fn an_old_answer_is_not_the_summary_of_a_run_that_was_lost() {
     );
     let env = TestEnv::with_script(script).await;
     let (conversation, _) = env.run_turn(GO).await;
-    let (id, path) = (conversation.id().clone(), conversation.log_path().to_owned());
+    let id = conversation.id().clone();
+    let path = conversation.log_path().to_owned();
     conversation.close().await;
     let known = subagent_events(&path).pop().unwrap();
-    let (sub, child) = (known["subagent_id"].as_str(), known["child_session_id"].as_str());
+    let sub = known["subagent_id"].as_str();
+    let child = known["child_session_id"].as_str();
     append(&path, "subagent_event", &life("input", sub.unwrap(), child));
     append(&path, "subagent_event", &life("started", sub.unwrap(), child));
     let again = env.resume(&id).await;
@@ -335,7 +342,8 @@ async fn whoever_had_no_room_in_an_answer_is_told_after_a_restart() {
     env.config.output_limit = 2048;
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
-    let (id, path) = (conversation.id().clone(), conversation.log_path().to_owned());
+    let id = conversation.id().clone();
+    let path = conversation.log_path().to_owned();
     conversation.close().await;
     for _ in 0..2 {
         let again = env.resume(&id).await;

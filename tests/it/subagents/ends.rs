@@ -221,7 +221,8 @@ async fn a_child_that_was_closed_at_work_stays_closed_after_a_restart() {
     let env = TestEnv::with_script(script).await;
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
-    let (id, path) = (conversation.id().clone(), conversation.log_path().to_owned());
+    let id = conversation.id().clone();
+    let path = conversation.log_path().to_owned();
     conversation.close().await;
     let again = env.resume(&id).await;
     assert_eq!(send_and_finish(&again, "go on").await, SessionStatus::Done);

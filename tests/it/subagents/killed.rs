@@ -20,7 +20,8 @@ fn script(mark: &str, requests: Arc<AtomicUsize>) -> ModelScript {
     let mark = mark.to_owned();
     ModelScript::answering(move |request| {
         requests.fetch_add(1, Ordering::SeqCst);
-        let (task, step) = (last_task(request), request.outputs().len());
+        let task = last_task(request);
+        let step = request.outputs().len();
         let spawn = |task: &str| json!({"task": task});
         match (task.as_deref(), step) {
             (None, 0) if request.user_texts().contains(&"go on") => Reply::says("I went on."),
@@ -35,7 +36,8 @@ fn script(mark: &str, requests: Arc<AtomicUsize>) -> ModelScript {
                 Reply::calls("bash", json!({"command": command}))
             }
             (Some(name @ ("flat" | "grandchild")), 0) => {
-                let (path, content) = (format!("{name}.txt"), format!("{name} was here\n"));
+                let path = format!("{name}.txt");
+                let content = format!("{name} was here\n");
                 Reply::calls("write", json!({"path": path, "content": content}))
             }
             (Some(name), _) => Reply::says(&format!("{name} is done")),
@@ -52,9 +54,11 @@ fn root(env: &BinaryEnv) -> Option<std::path::PathBuf> {
     })
 }
 
-async fn die(seed: u64) -> bool {
+/// Kills one process; gives whether the kill came in time, and how many detached children were resumed.
+async fn die(seed: u64) -> (bool, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mark, requests) = (BinaryEnv::new_mark(), Arc::new(AtomicUsize::new(0)));
+    let mark = BinaryEnv::new_mark();
+    let requests = Arc::new(AtomicUsize::new(0));
     let env = BinaryEnv::new(mark.clone(), script(&mark, requests.clone())).await;
     let until = random.usize(0..13);
     let later = Duration::from_micros(random.u64(0..60_000));
@@ -74,13 +78,14 @@ async fn die(seed: u64) -> bool {
         }
         running.end();
         env.assert_nothing_survives();
-        let Some(path) = root(&env) else { return was_killed };
+        let Some(path) = root(&env) else { return (was_killed, 0) };
         let id = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let status = env.run(&["agents", "status", &id, "--json"]);
         assert_eq!(status.status.code(), Some(0), "seed {seed}: {status:?}");
         let resumed = env.run(&["resume", &id, "go on"]);
         assert_eq!(resumed.status.code(), Some(0), "seed {seed}: {resumed:?}");
-        // Who is detached goes on by its own command, and so does whoever it left.
+        let mut continued = 0;
+        // A detached child is continued by its own command, and then its own children are.
         for _ in 0..2 {
             for log in log_files(&env.workspace()) {
                 for life in subagent_events(&log).iter().filter(|life| life["event"] == "detached")
@@ -90,6 +95,7 @@ async fn die(seed: u64) -> bool {
                         assert!(told.contains(&format!("pixir resume {child}")), "{told}");
                         let again = env.run(&["resume", child, "more"]);
                         assert_eq!(again.status.code(), Some(0), "seed {seed}: {again:?}");
+                        continued += 1;
                     }
                 }
             }
@@ -105,21 +111,27 @@ async fn die(seed: u64) -> bool {
             .count();
         assert!(queued <= 3, "seed {seed}: {queued}");
         env.assert_nothing_survives();
-        was_killed
+        (was_killed, continued)
     })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_process_that_is_killed_with_its_children_loses_nobody() {
-    let (count, seed) = (SuiteSize::from_environment().choose(10, 100), torture::seed());
+    let count = SuiteSize::from_environment().choose(10, 100);
+    let seed = torture::seed();
     let mut killed = 0;
+    let mut continued = 0;
     for pair in (seed..seed + count as u64).collect::<Vec<_>>().chunks(2) {
         let dying = pair.iter().map(|seed| tokio::spawn(die(*seed)));
         for (ended, seed) in futures_util::future::join_all(dying).await.into_iter().zip(pair) {
-            killed += usize::from(ended.unwrap_or_else(|error| panic!("seed {seed}: {error}")));
+            let (was_killed, resumed) =
+                ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            killed += usize::from(was_killed);
+            continued += resumed;
         }
     }
     assert!(killed * 2 > count, "{killed} of {count} were killed in time");
+    assert!(continued > 0, "no detached child was resumed");
     torture::print_summary(&format!(
         "{count} deaths with children from seed {seed}, {killed} in time"
     ));

@@ -221,7 +221,8 @@ async fn what_a_child_spent_before_a_death_is_still_spent() {
         |_, _| Reply::calls("bash", json!({"command": "touch here; sleep 60"})).usage(900, 0, 100),
     );
     let mut env = TestEnv::with_script(script).await;
-    let (workspace, mark) = (env.workspace(), env.workspace().join("here"));
+    let workspace = env.workspace();
+    let mark = env.workspace().join("here");
     let path = || {
         let all = crate::support::test_env::log_files(&workspace).into_iter();
         all.clone().find(|path| {

@@ -177,7 +177,8 @@ async fn after_a_restart_a_child_goes_on_and_what_was_lost_is_said() {
     );
     let env = TestEnv::with_script(script).await;
     let (conversation, _) = env.run_turn(GO).await;
-    let (id, path) = (conversation.id().clone(), conversation.log_path().to_owned());
+    let id = conversation.id().clone();
+    let path = conversation.log_path().to_owned();
     conversation.close().await;
     // As if the process had died with a child at work.
     let lost = json!({"event": "queued", "subagent_id": "sub_00000000ff", "agent": "worker",

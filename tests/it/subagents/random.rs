@@ -119,7 +119,8 @@ fn next_reply(programs: &Programs, request: &ReceivedRequest) -> Reply {
     }
 }
 
-async fn story(seed: u64) {
+/// Plays one random tree; gives the number of its children.
+async fn story(seed: u64) -> usize {
     let mut random = fastrand::Rng::with_seed(seed);
     let programs = Arc::new(choose_programs(&mut random));
     let later = Duration::from_millis(random.u64(0..120));
@@ -141,7 +142,8 @@ async fn story(seed: u64) {
     env.config.retry.max_attempts = 1;
     if let StoryEnd::Crash(after) = finale {
         let children = crash(env, after).await;
-        return torture::print_summary(&format!("seed {seed}: {finale:?}, {children} children"));
+        torture::print_summary(&format!("seed {seed}: {finale:?}, {children} children"));
+        return children;
     }
     let harness = env.harness();
     let conversation = env.start_with(&harness).await;
@@ -167,6 +169,7 @@ async fn story(seed: u64) {
     let children = check_family_logs(&env.workspace());
     let told = format!("seed {seed}: {finale:?}, {status:?}, {children} children");
     assert!(matches!(status, SessionStatus::Done | SessionStatus::Interrupted), "{told}");
+    children
 }
 
 /// A tree whose tasks are all dropped at some moment, as if its process had died. Whoever opens a Session
@@ -174,7 +177,8 @@ async fn story(seed: u64) {
 async fn crash(env: TestEnv, after: Duration) -> usize {
     let env = Arc::new(env);
     let dying = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let (dying, inside) = (dying.unwrap(), Arc::clone(&env));
+    let dying = dying.unwrap();
+    let inside = Arc::clone(&env);
     dying.spawn(async move {
         let harness = inside.harness();
         let conversation = inside.start_with(&harness).await;
@@ -195,12 +199,17 @@ async fn crash(env: TestEnv, after: Duration) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn whatever_a_tree_does_its_logs_agree() {
-    let (count, seed) = (SuiteSize::from_environment().choose(24, 240), torture::seed());
+    let count = SuiteSize::from_environment().choose(24, 240);
+    let seed = torture::seed();
+    let mut children = 0;
     for first in (seed..seed + count as u64).collect::<Vec<_>>().chunks(6) {
         let stories = first.iter().map(|seed| tokio::spawn(story(*seed)));
-        for (ended, seed) in futures_util::future::join_all(stories).await.iter().zip(first) {
-            assert!(ended.is_ok(), "seed {seed}");
+        for (ended, seed) in futures_util::future::join_all(stories).await.into_iter().zip(first) {
+            children += ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         }
     }
-    torture::print_summary(&format!("{count} random trees from seed {seed}: all Logs agree"));
+    assert!(children > 0, "no tree had a child");
+    torture::print_summary(&format!(
+        "{count} random trees from seed {seed}, {children} children: all Logs agree"
+    ));
 }

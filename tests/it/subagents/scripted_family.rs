@@ -26,7 +26,8 @@ pub fn scripted_family(
     lines: impl IntoIterator<Item = ParentReply>,
     child: impl Fn(&str, usize) -> Reply + Send + Sync + 'static,
 ) -> ModelScript {
-    let (lines, next): (Vec<ParentReply>, _) = (lines.into_iter().collect(), AtomicUsize::new(0));
+    let lines: Vec<ParentReply> = lines.into_iter().collect();
+    let next = AtomicUsize::new(0);
     ModelScript::answering(move |request| match last_task(request) {
         Some(task) => child(&task, outputs_since_user_message(request)),
         None => match lines.get(next.fetch_add(1, Ordering::SeqCst)) {
@@ -162,7 +163,8 @@ fn check_life<'a>(
     life: &[&&Value],
     log: &impl Fn(&str) -> Option<&'a Vec<Value>>,
 ) -> Vec<String> {
-    let (mut open, mut sessions) = (false, Vec::new());
+    let mut open = false;
+    let mut sessions = Vec::new();
     let told: Vec<&str> = life.iter().filter_map(|event| event["event"].as_str()).collect();
     for event in life {
         let name = event["event"].as_str().unwrap();
@@ -210,7 +212,8 @@ fn check_end<'a>(end: &Value, log: &impl Fn(&str) -> Option<&'a Vec<Value>>) {
     match end["event"].as_str().unwrap() {
         "finished" => {
             assert_eq!(last["type"], "assistant_message", "{end}");
-            let (text, summary) = (last["data"]["text"].as_str(), end["summary"].as_str());
+            let text = last["data"]["text"].as_str();
+            let summary = end["summary"].as_str();
             assert_eq!(text.unwrap().get(..40), summary.unwrap().get(..40));
         }
         // One that answered while its own children worked on has ended twice as well.

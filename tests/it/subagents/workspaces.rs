@@ -256,7 +256,8 @@ async fn a_child_with_a_workspace_of_its_own_is_not_forked() {
         });
         own.next().unwrap().file_stem().unwrap().to_str().unwrap().to_owned()
     };
-    let (parent, child) = (id(false), id(true));
+    let parent = id(false);
+    let child = id(true);
     let refused = env.run_pixir(&["fork", &child]).assert_exit_code(2);
     for words in ["a Workspace of its own", "pixir resume", "pixir merge"] {
         assert!(refused.err.contains(words), "{words}: {}", refused.err);

@@ -46,7 +46,8 @@ impl AcpClient {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
-        let (said, stderr) = (Arc::<Mutex<String>>::default(), child.stderr.take().unwrap());
+        let said = Arc::<Mutex<String>>::default();
+        let stderr = child.stderr.take().unwrap();
         let kept = Arc::clone(&said);
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {

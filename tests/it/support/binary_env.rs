@@ -270,7 +270,8 @@ impl RunningProcess {
         let status = wait_for(DEADLINE, || self.child.try_wait().unwrap(), Option::is_some);
         let status = status.expect("the run ends in time");
         let text = |pipe: Option<JoinHandle<String>>| pipe.unwrap().join().unwrap();
-        let (stdout, stderr) = (text(self.stdout.take()), text(self.stderr.take()));
+        let stdout = text(self.stdout.take());
+        let stderr = text(self.stderr.take());
         leaks::check_stream(&stdout);
         leaks::check_stream(&stderr);
         ProcessOutput { status, stdout, stderr }

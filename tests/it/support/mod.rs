@@ -3,6 +3,7 @@
 pub mod acp_client;
 pub mod binary_env;
 pub mod contact_watcher;
+pub mod drivers;
 pub mod leaks;
 pub mod marked_processes;
 pub mod memory_cgroup;

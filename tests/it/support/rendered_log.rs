@@ -13,7 +13,8 @@ pub fn render_log(path: &Path, workspace: &Path) -> String {
             text.push_str("- damaged line\n");
             continue;
         };
-        let (seq, kind) = (&event["seq"], event["type"].as_str().unwrap_or("?"));
+        let seq = &event["seq"];
+        let kind = event["type"].as_str().unwrap_or("?");
         text.push_str(format!("{seq} {kind} {}", show(kind, &event["data"])).trim_end());
         text.push('\n');
     }

@@ -60,7 +60,8 @@ impl TestTerminal {
         let child = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
         let keyboard = File::from(master);
         let screen = Arc::new(Mutex::new(Vec::new()));
-        let (mut source, shown) = (keyboard.try_clone().unwrap(), Arc::clone(&screen));
+        let mut source = keyboard.try_clone().unwrap();
+        let shown = Arc::clone(&screen);
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // The last slave that closes ends the reading with an error.

@@ -168,7 +168,8 @@ impl TestEnv {
 
     /// Starts a new Session of a Harness that the story keeps.
     pub async fn start_with(&self, harness: &Harness) -> Conversation {
-        let (workspace, can_ask) = (self.workspace(), self.can_ask);
+        let workspace = self.workspace();
+        let can_ask = self.can_ask;
         let mcp_servers = self.mcp_servers.clone();
         let start = StartOptions { workspace, session: SessionTarget::New, can_ask, mcp_servers };
         harness.start(start).await.unwrap()

@@ -98,7 +98,8 @@ fn graph(random: &mut fastrand::Rng) -> Vec<StormStep> {
         };
         let before = (0..nodes.len()).filter(|_| random.u8(0..10) < 4).collect();
         let place = nodes.len();
-        let (retries, goes_on) = (random.usize(0..2), random.u8(0..10) < 6);
+        let retries = random.usize(0..2);
+        let goes_on = random.u8(0..10) < 6;
         nodes.push(StormStep { work, fault, before, retries, goes_on });
         if work == StepWork::Apart {
             let mut before = vec![place];
@@ -204,7 +205,8 @@ fn expected(nodes: &[StormStep]) -> BTreeMap<String, String> {
 }
 
 fn tree(folder: &Path) -> BTreeMap<String, String> {
-    let (mut files, mut waiting) = (BTreeMap::new(), vec![folder.to_owned()]);
+    let mut files = BTreeMap::new();
+    let mut waiting = vec![folder.to_owned()];
     while let Some(next) = waiting.pop() {
         for entry in std::fs::read_dir(next).unwrap().flatten() {
             let path = entry.path();
@@ -267,7 +269,8 @@ fn script(nodes: Vec<StormStep>, asked: Asked, epoch: Arc<Mutex<usize>>) -> Mode
                 Reply::calls("bash", json!({"command": command}))
             }
             (StepWork::Share(folder), 1) => {
-                let (path, content) = (format!("d{folder}/t{place}.txt"), format!("t{place}\n"));
+                let path = format!("d{folder}/t{place}.txt");
+                let content = format!("t{place}\n");
                 Reply::calls("write", json!({"path": path, "content": content}))
             }
             (StepWork::Apart, 0) => {
@@ -284,7 +287,8 @@ fn script(nodes: Vec<StormStep>, asked: Asked, epoch: Arc<Mutex<usize>>) -> Mode
 fn check(log: &Path, nodes: &[StormStep], context: &str) {
     let facts = workflow_facts(log);
     let mut open: Vec<usize> = Vec::new();
-    let (mut ready, mut over): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    let mut ready: Vec<usize> = Vec::new();
+    let mut over: Vec<usize> = Vec::new();
     for fact in &facts {
         let place = fact["step_id"].as_str().map(|id| id[1..].parse::<usize>().unwrap());
         match (fact["kind"].as_str().unwrap(), place) {
@@ -360,7 +364,8 @@ fn check_turns(asked: &Asked, nodes: &[StormStep], context: &str) {
 async fn run_storm(seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let nodes = graph(&mut random);
-    let (asked, epoch): (Asked, _) = (Asked::default(), Arc::new(Mutex::new(0)));
+    let asked = Asked::default();
+    let epoch = Arc::new(Mutex::new(0));
     let mark = BinaryEnv::new_mark();
     let env = BinaryEnv::new(mark, script(nodes.clone(), asked.clone(), epoch.clone())).await;
     let context = format!("seed {seed}");
@@ -374,7 +379,8 @@ async fn run_storm(seed: u64) -> (usize, usize) {
         let spec = spec(&nodes, &mut random).to_string();
         std::fs::write(env.workspace().join("flow.json"), spec).unwrap();
         let mut strikes = if random.u8(0..10) < 7 { random.usize(1..3) } else { 0 };
-        let (mut killed, mut resumed) = (0, 0);
+        let mut killed = 0;
+        let mut resumed = 0;
         for _ in 0..12 {
             *epoch.lock().unwrap() += 1;
             let listed = env.run(&["workflow", "status", "--json"]);
@@ -420,9 +426,11 @@ async fn run_storm(seed: u64) -> (usize, usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn whatever_happens_to_a_run_its_end_is_the_one_of_a_run_that_nothing_disturbed() {
-    let (count, seed) = (SuiteSize::from_environment().choose(50, 500), torture::seed());
+    let count = SuiteSize::from_environment().choose(50, 500);
+    let seed = torture::seed();
     let began = std::time::Instant::now();
-    let (mut killed, mut resumed) = (0, 0);
+    let mut killed = 0;
+    let mut resumed = 0;
     for group in (seed..seed + count as u64).collect::<Vec<_>>().chunks(4) {
         let all = group.iter().map(|seed| tokio::spawn(run_storm(*seed)));
         for (ended, seed) in futures_util::future::join_all(all).await.into_iter().zip(group) {
@@ -432,6 +440,7 @@ async fn whatever_happens_to_a_run_its_end_is_the_one_of_a_run_that_nothing_dist
         }
     }
     assert!(killed * 4 > count, "{killed} kills in {count} graphs");
+    assert!(resumed > 0, "no run was resumed");
     let took = began.elapsed().as_secs_f64();
     torture::print_summary(&format!(
         "workflows: {count} graphs from seed {seed}, {killed} kills, {resumed} resumes, {took:.1} s"

@@ -382,8 +382,8 @@ async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial
     let env = new_test_env(|told| match (told.step(), told.turn) {
         ("one", 0) => {
             // Another program, while the command runs.
-            let (ready, stray) =
-                (told.workspace.join("docs/ready"), told.workspace.join("stray.txt"));
+            let ready = told.workspace.join("docs/ready");
+            let stray = told.workspace.join("stray.txt");
             std::thread::spawn(move || {
                 while !ready.exists() {
                     std::thread::sleep(std::time::Duration::from_millis(10));

@@ -182,7 +182,7 @@ async fn people_are_advised_in_sentences_and_programs_by_words() {
         "- Run the steps that are not ready: pixir workflow resume wf_",
         "- quiet did not state that its task is done; read its answer",
         "- ask needs a decision, which its answer names (see what it did: pixir diagnose ",
-        "- Not started, because it waits for others or for time: after",
+        "- Not started because of other steps or the time limit: after",
         "quiet: partial (checkpoint not stated)",
         "ask: needs a decision (stated by subagent)",
     ] {

@@ -1,4 +1,4 @@
-# Greets somebody by name.
+# Greets a person by name.
 old_name() {
     printf 'hello, %s\n' "$1"
 }

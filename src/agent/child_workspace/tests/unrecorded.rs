@@ -24,7 +24,7 @@ fn a_merge_that_fails_in_the_middle_is_taken_back() {
         matches!(&error, ChildWorkspaceError::MergeFailed(broken) if broken.left.is_empty()),
         "{error}"
     );
-    assert!(error.to_string().contains("taken back"), "{error}");
+    assert!(error.to_string().contains("rolled back"), "{error}");
     assert_eq!(read_file_tree(&yard.work()), before);
     assert_eq!(
         fs::read_dir(annex.parent_folder().path().join("snapshots")).unwrap().count(),
@@ -43,13 +43,13 @@ async fn a_merge_that_the_log_does_not_know_counts_for_nothing() {
     let before = read_file_tree(&yard.work());
     let (plan, changes) = (yard.plan_merge(&annex), annex.find_changes(&yard.workspace).unwrap());
     let stop = CancellationToken::new();
-    // Its call was ended between the last file and the Log.
+    // The call was ended between the last file and the Log.
     drop(annex.apply_merge(&plan, &changes, &yard.workspace, None, &stop).unwrap());
     assert!(yard.work().join("a").exists());
     let closed = yard.annexes.close(&annex).await.unwrap();
     assert!(matches!(closed, CloseOutcome::Kept { changes: 1 }), "{closed:?}");
     assert_eq!(read_file_tree(&yard.work()), before);
-    // And one that is stopped in the middle leaves nothing.
+    // A merge that is stopped in the middle leaves nothing.
     stop.cancel();
     let error = annex.apply_merge(&plan, &changes, &yard.workspace, None, &stop).unwrap_err();
     assert!(error.to_string().contains("stopped"), "{error}");

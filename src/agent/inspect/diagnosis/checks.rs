@@ -49,7 +49,7 @@ impl DiagnosisInput<'_> {
         ]
     }
 
-    /// Breaks of the file itself; those of pairs and Turns have checks of their own.
+    /// Checks the Log file; pairs of call and result, and Turns, have separate checks.
     fn check_log(&self) -> DiagnosisCheck {
         const ID: &str = "log";
         let Verification { lines, proven_lines, .. } = self.damage;
@@ -93,7 +93,7 @@ impl DiagnosisInput<'_> {
         let message = format!("kept and skipped: {}", names.join(", "));
         new_check(ID, CheckStatus::Warning, message)
             .with_details(json!({ "types": self.events.unknown }))
-            .with_next_action("use the version of Pixir that wrote them to see what they say")
+            .with_next_action("use the version of Pixir that wrote them to read them")
     }
 
     fn check_tool_pairing(&self, holder: Option<u32>) -> DiagnosisCheck {
@@ -275,7 +275,7 @@ pub fn check_lineage(lineage: &SessionLineage, holder: Option<u32>) -> Diagnosis
     }
     let parent = match (&lineage.parent_session_id, lineage.parent_is_here) {
         (Some(parent), Some(true)) => format!("from {parent}, "),
-        (Some(parent), _) => format!("from {parent}, which is not here, "),
+        (Some(parent), _) => format!("from {parent}, which is not in this folder, "),
         (None, _) => String::new(),
     };
     let forks = counted(lineage.forks.len(), "fork");

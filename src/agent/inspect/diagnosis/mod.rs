@@ -1,6 +1,6 @@
-//! A diagnosis: what happened in a Session, what is wrong with it now, and what to do next.
+//! Diagnosis of a Session: what happened, which problems it has now, and what to do next.
 //!
-//! A failure before a later answer is past: it is listed, and is no problem any more.
+//! A failure before a later answer is past: it is listed, but is no problem any more.
 
 mod checks;
 
@@ -25,14 +25,14 @@ use crate::settings::config::Prices;
 /// How many characters of its prompt identify a Turn.
 const MAX_PROMPT_CHARS: usize = 200;
 
-/// The result of a diagnosis; a promise to machines, so it serializes.
+/// The result of a diagnosis; its JSON form is a stable interface.
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     pub session_id: SessionId,
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub path: PathBuf,
     pub bytes: u64,
-    /// The process that has it open.
+    /// The process that has the Session open.
     pub holder_pid: Option<u32>,
     pub events: EventCounts,
     pub turns: Vec<DiagnosedTurn>,
@@ -78,7 +78,7 @@ pub struct DiagnosedTurn {
     pub tool_failures: usize,
     pub unanswered_calls: Vec<String>,
     pub partial_messages: usize,
-    /// Whether an undo that still counts removed it.
+    /// Whether the Turn is undone.
     pub is_undone: bool,
 }
 
@@ -91,7 +91,7 @@ pub struct SessionLineage {
     pub children: Vec<ChildSession>,
 }
 
-/// A child Session, as its parent's Log knows it.
+/// A child Session, as recorded in its parent's Log.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChildSession {
     pub subagent_id: String,

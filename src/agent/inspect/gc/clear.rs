@@ -1,4 +1,4 @@
-//! Clearing: each item of a plan is checked again, and removed if it is unchanged.
+//! Removal of garbage: each item of a plan is checked again, and removed if it is unchanged.
 //!
 //! A process that is killed meanwhile leaves state that the next plan understands: a Log is removed before its
 //! folder. Two processes may clear at the same time.
@@ -30,7 +30,7 @@ impl GcResult {
         self.spared.is_empty() && self.failed.is_empty()
     }
 
-    /// Counts the outcome for an item.
+    /// Adds the outcome for an item.
     fn count_outcome(&mut self, thing: &GarbageItem, outcome: io::Result<bool>) {
         match outcome {
             Ok(true) => {
@@ -80,11 +80,11 @@ fn clear_state(root: &StateRoot, waste: &[GarbageItem]) -> GcResult {
         let outcome = match (&thing.session_id, thing.kind) {
             (Some(id), "session") => match delete_if_unchanged(root, id, thing.written) {
                 Ok(gone) => Ok(gone),
-                // Another process uses it, or removed it first.
+                // Another process uses the Session, or removed it first.
                 Err(LogError::Busy { .. } | LogError::NotFound { .. }) => Ok(false),
                 Err(error) => Err(io::Error::other(error.to_string())),
             },
-            // While its Session is closed, no new reference to it can be written.
+            // While its Session is closed, no new reference to the file can be written.
             (Some(id), "blob" | "resource" | "output" | "leftover") => {
                 while_closed(root, id, || remove_if_unchanged(thing)).unwrap_or_else(|error| {
                     match error {
@@ -94,8 +94,8 @@ fn clear_state(root: &StateRoot, waste: &[GarbageItem]) -> GcResult {
                     }
                 })
             }
-            // Sessions share contents, and one that began and ended since the plan may have
-            // referenced this one.
+            // Sessions share contents, and a Session that began and ended since the plan may
+            // reference this content.
             (_, "snapshot") => {
                 let unneeded = unneeded.get_or_insert_with(|| super::unneeded_contents(root));
                 if unneeded.contains(&thing.path) { remove_if_unchanged(thing) } else { Ok(false) }
@@ -117,7 +117,7 @@ fn remove_if_unchanged(thing: &GarbageItem) -> io::Result<bool> {
         _ => return Ok(false),
     }
     match thing.kind {
-        // A supervisor may have begun to use it.
+        // A supervisor may have begun to use the cache.
         "package_cache" => {
             let folder = gc_folder.state_folder();
             return sandbox::remove_slot(folder, name.as_ref()).map_err(Into::into);
@@ -183,6 +183,6 @@ mod tests {
         drop(hold);
         assert_eq!(clear_garbage(&planned).count, 1);
         assert!(!content.exists());
-        assert!(store.try_lock_exclusive().is_some(), "nobody is kept out any longer");
+        assert!(store.try_lock_exclusive().is_some(), "the store is unlocked again");
     }
 }

@@ -13,7 +13,7 @@ use super::{GarbageItem, SessionLog, garbage_item, is_content_draft, is_hex, is_
 use crate::host::snapshot::{ContentStore, OpenSegment, manifest_file};
 use crate::record::state_dir::StateRoot;
 
-/// The folders of a store beside those of single contents.
+/// The folders of a store that hold no single contents.
 const SEGMENTS: &str = "segments";
 const GIT_PINS: &str = "git";
 
@@ -27,7 +27,7 @@ pub fn unreferenced_contents(
     let mut waste = Vec::new();
     let single = SingleContents::find(&folder, &mut waste);
     let store = ContentStore::new(root.snapshots());
-    // A table that cannot be read may reference anything.
+    // When a table cannot be read, no segment is listed, so none is removed.
     let segments = store.segments().unwrap_or_default();
     let in_segments = segments.iter().flat_map(|segment| &segment.table().hashes);
     let wanted: HashSet<String> =
@@ -60,10 +60,10 @@ fn named_by_records(
     Some(named)
 }
 
-/// Contents in files of their own.
+/// Contents that are stored in separate files.
 struct SingleContents {
     folders: Vec<GcFolder>,
-    /// By hash: the index of the folder, and the file.
+    /// The index of the folder and the entry of each file, by hash.
     files: BTreeMap<String, (usize, FolderEntry)>,
 }
 
@@ -117,7 +117,7 @@ impl SingleContents {
     }
 }
 
-/// Collects the contents that a content names: a Manifest lists all files.
+/// Collects the contents that another content names: a Manifest lists all files.
 fn collect_named_contents(
     mut file: File,
     store: &ContentStore,
@@ -167,7 +167,7 @@ fn unreferenced_segments(
             waste.push(garbage_item("leftover", &folder, found, None));
         }
     }
-    // A table that could not be read may need any of them.
+    // A table that could not be read may need any pin.
     let indexes = files.iter().filter(|found| found.name.strip_suffix(".index").is_some()).count();
     if indexes == segments.len() {
         waste.extend(unneeded_pins(store, &needed));

@@ -1,6 +1,6 @@
-//! Child workspaces of the first Pixir: copies of a Workspace under `.pixir/subagents`.
+//! Child workspaces of the first version of Pixir: copies of a Workspace under `.pixir/subagents`.
 //!
-//! They are unused, but may have files that exist nowhere else. So they are removed only by age, when
+//! The copies are unused, but may have files that exist nowhere else. So they are removed only by age, when
 //! every Log that stays says that the child is done, and Logs in them stay.
 
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ use crate::record::history::History;
 use crate::record::log::Log;
 use crate::record::state_dir::StateRoot;
 
-/// The folder, below Pixir's state.
+/// The folder of these copies in the state folder.
 const FOLDER: &str = "subagents";
 
 /// The folders of children that are old enough and done.

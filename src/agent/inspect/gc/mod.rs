@@ -33,13 +33,13 @@ use crate::record::state_dir::StateRoot;
 use gc_folder::{FolderEntry, GcFolder, parent_folder};
 use references::{collect_references, is_searchable};
 
-/// The least age of garbage: a writer references a new file sooner than this, or never.
+/// The minimum age of garbage: a writer references a new file sooner than this, or never.
 const MIN_AGE: Duration = Duration::from_hours(1);
 
-/// Which Sessions to remove beside leftovers.
+/// Options of a garbage collection: which old Sessions to remove, too.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GcOptions {
-    /// Sessions that were not written for so long.
+    /// The minimum time since the last write of such a Session; `None` removes no Sessions.
     pub older_than: Option<Duration>,
     /// How many of the newest Sessions stay, however old they are.
     pub keep: usize,
@@ -71,7 +71,7 @@ pub struct KeptSession {
     pub reason: String,
 }
 
-/// The Workspace of a child that no longer exists; `agent::child_workspace` removes it.
+/// The item for the Workspace of a child that no longer exists; `agent::child_workspace` removes it.
 pub fn child_workspace_garbage(child: SessionId, path: PathBuf) -> GarbageItem {
     let folder = parent_folder(&path);
     let gc_folder = folder.as_ref().and_then(GcFolder::open);
@@ -397,7 +397,7 @@ fn garbage_item(
     GarbageItem { kind, path, bytes, session_id: session.cloned(), written: found.written, folder }
 }
 
-/// `.fork-…`, and drafts of Logs.
+/// Whether a name is that of an unfinished fork, `.fork-…`.
 fn is_leftover(name: &str) -> bool {
     name.strip_prefix(".fork-").is_some_and(|id| SessionId::parse(id).is_ok())
 }
@@ -469,7 +469,7 @@ mod tests {
         assert_eq!((cleared.count, cleared.spared.len()), (0, 2));
         assert!(log.exists() && content.exists());
         drop(held);
-        // It was written to, so it is not what was planned any more.
+        // The Log was written to, so it no longer matches the plan.
         fs::write(&log, "{}\n{}\n").unwrap();
         assert_eq!(clear_garbage(&planned).count, 0);
         fs::File::open(&log).unwrap().set_modified(long_ago).unwrap();

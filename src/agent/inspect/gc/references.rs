@@ -1,4 +1,4 @@
-//! References: which of some names occur anywhere in the bytes of a file.
+//! Search for references: which of some names occur anywhere in the bytes of a file.
 //!
 //! The file is not parsed: a line that cannot be read still references the names in it.
 
@@ -31,7 +31,7 @@ pub fn collect_references(
         };
         for byte in buffer.get(..count).unwrap_or_default() {
             if is_name_byte(*byte) {
-                // A longer word is no name, and only has to stay too long.
+                // A longer word cannot be a name; its rest is dropped.
                 if word.len() <= MAX_NAME_BYTES {
                     word.push(*byte);
                 }
@@ -44,7 +44,7 @@ pub fn collect_references(
     Ok(())
 }
 
-/// Whether a name can be searched for at all.
+/// Whether a name can be searched for.
 pub fn is_searchable(name: &str) -> bool {
     !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.bytes().all(is_name_byte)
 }

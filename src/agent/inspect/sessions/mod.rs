@@ -1,8 +1,8 @@
 //! The list of Sessions: title, status, and the process that has each open.
 //!
-//! Thousands of Logs must be listed at once, so nothing is folded: the title is in the head of
-//! a Log, its status in the tail, and Turns are counted by a byte search. No lock is probed; the
-//! kernel's table is read once.
+//! Thousands of Logs must be listed at once, so no Log is replayed: the title is in the head of a Log,
+//! its status in the tail, and Turns are counted by a byte search. No lock is probed; the kernel's lock
+//! table is read once.
 
 #[cfg(test)]
 mod tests;
@@ -35,15 +35,15 @@ const MAX_SCAN_BYTES: usize = 4 * 1024 * 1024;
 /// How many ancestors of a Session are followed.
 const MAX_ANCESTORS: usize = 100;
 
-/// The bytes that mark a `user_message` in a Log, of this Pixir and of the first. Quotes inside strings
-/// are escaped, so text cannot imitate them.
+/// The bytes that mark a `user_message` in a Log of any version of Pixir. Quotes inside strings are
+/// escaped, so text cannot imitate them.
 const USER_MESSAGE_MARK: &[u8] = br#","type":"user_message","data":"#;
 
 const SESSION_STARTED_MARK: &[u8] = br#","type":"session_started","data":"#;
 const SESSION_FORK_MARK: &[u8] = br#","type":"session_fork","data":"#;
 const POSTURE_CHANGED_MARK: &[u8] = br#","type":"posture_changed","data":"#;
 
-/// A Session as a list shows it; a promise to machines, so it serializes.
+/// A Session as a list shows it; its JSON form is a stable interface.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SessionSummary {
     pub session_id: SessionId,
@@ -59,13 +59,13 @@ pub struct SessionSummary {
     #[serde(flatten)]
     pub standing: SummaryStatus,
     pub bytes: u64,
-    /// Its parent, if it is a fork or a child.
+    /// The parent of a fork or child.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<SessionOrigin>,
-    /// Why it can only be read and forked; absent when it can be continued.
+    /// Why the Session can only be read and forked; absent when it can be continued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only: Option<String>,
-    /// Whether the folder of its Workspace does not exist any more.
+    /// Whether the folder of the Workspace does not exist any more.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub workspace_gone: bool,
 }
@@ -82,7 +82,7 @@ pub struct SessionOrigin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum SummaryStatus {
-    /// It has no Turn yet.
+    /// The Session has no Turn yet.
     New,
     /// The last Turn was answered.
     Answered,
@@ -92,19 +92,19 @@ pub enum SummaryStatus {
     Interrupted,
     /// The last Turn has no end yet; the next resume gives it one.
     Open,
-    /// A process has it open.
+    /// A process has the Session open.
     Running { pid: u32 },
     /// The Log could not be read.
     Unreadable { message: String },
 }
 
-/// The Sessions of some Workspaces, the one written last first; at most `limit` of them are read.
+/// The Sessions of some Workspaces, the most recently written first; at most `limit` of them are read.
 pub fn list_sessions(roots: &[StateRoot], limit: usize) -> Vec<SessionSummary> {
     let page = list_page(roots, None, limit);
     page.into_iter().map(|(_, summary)| summary).collect()
 }
 
-/// The position of a Session in a list, the one written last first.
+/// The position of a Session in a list, the most recently written first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListPosition {
     /// Seconds and nanoseconds of the last write.
@@ -112,7 +112,7 @@ pub struct ListPosition {
     pub id: SessionId,
 }
 
-/// A page of the Sessions of several Workspaces together, behind a position; only Logs on the page
+/// A page of the Sessions of several Workspaces together, after a position; only Logs on the page
 /// are read.
 pub fn list_page(
     roots: &[StateRoot],
@@ -187,7 +187,7 @@ fn lock_log(root: &StateRoot, id: &SessionId) -> Result<File, LogError> {
     Ok(file)
 }
 
-/// Removes the Log first: a folder without a Log is found later, a Log without its folder is damage.
+/// Removes a Session, its Log first: a folder without a Log is found later, a Log without its folder is damage.
 fn remove_locked(root: &StateRoot, id: &SessionId, _held: &File) -> Result<Vec<PathBuf>, LogError> {
     let sessions = root.sessions().open().map_err(LogError::reading)?;
     let sessions = sessions.ok_or_else(|| LogError::NotFound { id: id.clone() })?;
@@ -199,7 +199,7 @@ fn remove_locked(root: &StateRoot, id: &SessionId, _held: &File) -> Result<Vec<P
     Ok(deleted)
 }
 
-/// The model of a Session: the last one that its Log names, found without folding the Log.
+/// The model of a Session: the last one that its Log names, found without parsing the whole Log.
 pub fn posture_model(root: &StateRoot, id: &SessionId) -> Option<String> {
     let mut file = log::open_file(root, id).ok()?;
     for needle in [POSTURE_CHANGED_MARK, SESSION_STARTED_MARK, SESSION_FORK_MARK] {
@@ -217,8 +217,8 @@ pub fn posture_model(root: &StateRoot, id: &SessionId) -> Option<String> {
     None
 }
 
-/// The folder of a Session, then those of the Sessions that it was forked from or works for, as far as their
-/// Logs are beside its own; the nearest first.
+/// The folder of a Session, then those of its ancestors (fork sources and parents) in the same state root, the
+/// nearest first.
 pub fn lineage_folders(own: &SessionFolder, history: &History) -> Vec<SessionFolder> {
     let root = own.root();
     let mut folders = vec![own.clone()];
@@ -387,7 +387,7 @@ fn parse_title(head: &[u8]) -> Option<String> {
     let has = |needle: &'static [u8]| move |line: &&[u8]| memmem::find(line, needle).is_some();
     let line = lines(head).find(has(USER_MESSAGE_MARK))?;
     let envelope: LineEnvelope<'_> = serde_json::from_slice(line).ok()?;
-    // A payload in a blob has no text here; a list does without.
+    // A payload in a blob has no text here; the list shows a placeholder.
     let words = serde_json::from_str::<MessageText>(envelope.data.get());
     Some(words.map_or_else(|_| "(a very long prompt)".to_owned(), |words| words.text))
 }
@@ -401,7 +401,7 @@ fn status_from_tail(tail: &[u8]) -> Option<SummaryStatus> {
                 let message = serde_json::from_str::<AssistantMessage>(envelope.data.get());
                 // A payload in a blob is not read here; only an answer grows that long.
                 let Ok(message) = message else { return Some(SummaryStatus::Answered) };
-                // The status of a run is in its own facts, which come before this message.
+                // The status of a run is in its `workflow_event`s, which come before this message.
                 if message.is_report() {
                     return None;
                 }

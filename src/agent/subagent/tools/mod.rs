@@ -37,7 +37,7 @@ pub fn subagent_tool_specs() -> [ToolSpec; 6] {
     ]
 }
 
-/// The schemas that their types have now.
+/// The schemas that are generated from the argument types.
 #[cfg(test)]
 pub fn generated_schemas() -> Vec<(String, serde_json::Value)> {
     fn of<T: crate::tools::tool::Tool>() -> (String, serde_json::Value) {

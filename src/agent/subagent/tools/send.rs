@@ -36,7 +36,7 @@ impl Tool for SendInput {
         "Give a Subagent that ended another message; it still knows everything it did.";
 
     fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
-        // Which mode it has is not known here, so it is judged by what its parent may.
+        // The child's mode is not known here, so the call is judged by the parent's.
         let mode = self.0.requester().mode;
         let is_reading = stricter_mode(&mode, &PermissionMode::ReadOnly) == mode;
         let effect = if is_reading { CallEffect::Read } else { CallEffect::Write };

@@ -34,8 +34,8 @@ impl Tool for SpawnAgent {
     fn plan(&self, args: &SpawnArgs, _: &ToolContext) -> Result<CallPlan, ToolError> {
         let spec = self.spec(args)?;
         let is_harmless = spec.is_reading() || args.validate_only == Some(true);
-        // The calls of the child are judged when it makes them; that it may change something is
-        // judged now.
+        // Each call of the child is judged when it is made; whether the child may change anything
+        // is judged now.
         let effect = if is_harmless { CallEffect::Read } else { CallEffect::Write };
         let task = truncate_chars(spec.task.lines().next().unwrap_or_default(), 100);
         Ok(CallPlan::new(effect, format!("start {}: {task}", spec.role.name)))

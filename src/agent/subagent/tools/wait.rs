@@ -37,7 +37,7 @@ pub struct Args {
     timeout_ms: Option<u64>,
 }
 
-// What is waited for.
+// The condition that ends a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum WaitUntil {
@@ -74,7 +74,7 @@ impl Tool for WaitAgent {
         let views = self.0.views(Some(ids)).await?;
         let WaitReport { text, ids } = show::wait_report(&views, context.output_limit);
         let mut details = show::result_details(&views);
-        // Ends that had no room are reported by the next wait.
+        // Ends that did not fit are reported by the next wait.
         let over = views.iter().filter(|view| view.record.status.is_over());
         let left: Vec<&str> = over
             .map(|view| view.record.id.as_str())
@@ -93,7 +93,7 @@ impl WaitAgent {
     async fn resolve_ids(&self, ids: Option<Vec<String>>) -> Result<Vec<String>, ToolError> {
         let ids = ids.filter(|ids| !ids.is_empty());
         if let Some(mut ids) = ids {
-            // A child that is named twice must not count as one that ended.
+            // A child that is named twice must not count as a second one that has ended.
             let mut seen = HashSet::new();
             ids.retain(|id| seen.insert(id.clone()));
             // Unknown ids are reported before waiting starts.

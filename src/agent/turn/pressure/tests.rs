@@ -60,7 +60,7 @@ fn what_was_counted_counts_and_only_the_rest_is_estimated() {
     check(&[user(1_000)], 2_000..=2_100, 0);
     check(&[user(1_000), bill("m", 5_000), call()], 5_050..=5_050, 5_050);
     check(&[user(1_000), bill("m", 5_000), call(), output(2_000)], 7_050..=7_200, 5_050);
-    // A bill of another model, for something else, or without a count, says nothing.
+    // A usage record of another model, for another purpose, or without a count is ignored.
     check(&[user(1_000), bill("n", 5_000)], 2_000..=2_100, 0);
     check(
         &[user(1_000), ("provider_usage", json!({"model": "m", "status": "failed"}))],
@@ -72,7 +72,7 @@ fn what_was_counted_counts_and_only_the_rest_is_estimated() {
     check(&[user(1_000), other], 2_000..=2_100, 0);
     let failed = ("provider_usage", json!({"model": "m", "status": "failed"}));
     check(&[user(9), bill("m", 5_000), failed, user(500)], 5_550..=5_600, 5_050);
-    // A server that counts next to nothing is not believed.
+    // An implausibly small count is ignored.
     check(&[user(9_000), bill("m", 100), call(), output(100)], 10_100..=10_700, 0);
 }
 
@@ -97,7 +97,7 @@ fn what_was_estimated_is_gone_on_from() {
     let mut facts = vec![user(1_000)];
     let first = gauge.measure(&history(&facts), "m", || FIXED);
     facts.extend([call(), output(500)]);
-    // Asked once: what stands beside the conversation was counted the first time.
+    // The fixed part of the request was counted the first time.
     let second = gauge.measure(&history(&facts), "m", || unreachable!());
     assert!(second.tokens > first.tokens + 500 && second.tokens < first.tokens + 700, "{second:?}");
     // An estimate from before a rewind is not extended.
@@ -154,12 +154,12 @@ fn ends(count: usize) -> Vec<(&'static str, Value)> {
 fn ends_of_children_weigh_no_more_than_what_is_told_of_them() {
     let most = 12_000..=15_000;
     for (before, after, tokens) in [
-        // What is few is whole.
+        // A few ends count in full.
         (vec![user(9)], [ends(2), vec![]].concat(), 2_500..=3_000),
         (vec![user(9)], ends(300), most.clone()),
-        // The bound is of each message.
+        // The limit is per message.
         (vec![user(9)], [ends(300), vec![user(9)], ends(300)].concat(), 25_000..=29_000),
-        // What came since a count continues its common limit.
+        // Ends after a count share the limit with those before it.
         (vec![user(9), bill("m", 20_000)], ends(300), 32_000..=35_000),
         ([vec![user(9)], ends(300), vec![bill("m", 20_000)]].concat(), ends(300), 20_000..=20_100),
         ([vec![user(9)], ends(4), vec![bill("m", 20_000)]].concat(), ends(300), 28_000..=31_000),

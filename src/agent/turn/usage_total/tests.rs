@@ -51,7 +51,7 @@ fn what_is_left_must_cover_every_request_under_way() {
     finish_request(&family, first, 900, 100);
     let children: Vec<UsageTotal> = (0..4).map(|_| family.for_child()).collect();
     let one = reserve_granted(&children[0], limit);
-    assert!(must_wait(&children[1], limit), "nobody knows what a child's request comes to");
+    assert!(must_wait(&children[1], limit), "a child's first request has no known cost");
     finish_request(&children[0], one, 900, 100);
     // Eight thousand are left, and a reservation is three.
     let (one, two) = (reserve_granted(&children[0], limit), reserve_granted(&children[1], limit));
@@ -80,7 +80,7 @@ fn first_requests_of_different_parents_leave_one_at_a_time() {
     }
     let grandchildren: Vec<UsageTotal> = parents.iter().map(UsageTotal::for_child).collect();
     let first = reserve_granted(&grandchildren[0], limit);
-    assert!(must_wait(&grandchildren[1], limit), "what a grandchild's request comes to is unknown");
+    assert!(must_wait(&grandchildren[1], limit), "a grandchild's request has no known cost");
     let ample = TOKENS(100_000_000);
     assert!(!must_wait(&grandchildren[1], ample), "a thousand times the estimate is left");
     finish_request(&grandchildren[0], first, 900, 100);
@@ -95,7 +95,7 @@ fn a_reservation_is_at_least_what_such_requests_came_to() {
     let first = reserve_granted(&child, limit);
     finish_request(&child, first, 30_000, 10_000);
     let first = reserve_granted(&child, limit);
-    assert!(must_wait(&family.for_child(), limit), "six cents are left, and one comes to four");
+    assert!(must_wait(&family.for_child(), limit), "six cents are left; one request costs four");
     drop(first);
     assert!(!must_wait(&family.for_child(), limit));
 }
@@ -109,7 +109,7 @@ fn a_run_has_its_own_limits_within_those_of_the_session() {
     assert!(run.is_limited(none) && !family.is_limited(none));
     let first = reserve_granted(&one, none);
     assert!(must_wait(&two, none));
-    assert!(!must_wait(&family, none), "what is not part of the run has no limit");
+    assert!(!must_wait(&family, none), "requests outside the run have no limit");
     finish_request(&one, first, 100, 60);
     let Some(Err(refused)) = reserve(&two, none) else { panic!("it leaves") };
     assert!(refused.is_run_limit);

@@ -1,4 +1,4 @@
-//! Delegations: tasks, a Workflow or a template that another program hands over at once, made one Workflow.
+//! Delegations: tasks, a Workflow or a template that another program passes at once, turned into one Workflow.
 //!
 //! Tasks become independent steps, identified by their index. Each is ready when it is answered, because the calling
 //! program judges the answer itself; Pixir's own checks still count. `read` builds the Workflow, `answer` the final

@@ -27,11 +27,11 @@ const SOURCES: [&str; 3] = ["tasks", "workflow", "template"];
 pub struct Delegation {
     pub workflow: Workflow,
     pub source: DelegateSource,
-    /// The time limit of children without one of their own.
+    /// The time limit of children that set none.
     pub child_timeout_ms: Option<u64>,
 }
 
-/// What the Workflow was made of.
+/// The source of a delegation's Workflow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DelegateSource {
     Tasks,
@@ -151,7 +151,7 @@ impl DelegationReader<'_> {
             [] => self.add_flaw("", "a delegation needs `tasks`, `workflow` or `template`"),
             [_, others @ ..] => {
                 for key in others {
-                    let message = format!("`{}` is there already; give one of them", named[0]);
+                    let message = format!("`{}` is given already; only one is allowed", named[0]);
                     self.add_flaw(format!("/{key}"), message);
                 }
             }

@@ -49,10 +49,10 @@ use step::{StepInputs, StepTaskResult};
 /// How long steps may continue after the budget is used up, so that an answer that is just arriving counts.
 const BUDGET_GRACE: Duration = Duration::from_secs(2);
 
-/// The most files that are named of those that a step changed.
+/// How many of the files that a step changed are named.
 const MAX_NAMED_FILES: usize = 200;
 
-/// What all steps of a run share: Session, Workspace, permissions, spending.
+/// The context that all steps of a run share: Session, Workspace, permissions, spending.
 pub struct RunContext {
     family: Arc<Children>,
     /// The id of the run.
@@ -172,7 +172,7 @@ struct RunDriver<'w> {
     workflow: &'w Arc<Workflow>,
     scheduler: Scheduler<'w>,
     bundles: Vec<Option<CheckpointBundle>>,
-    /// The steps that ran at the same time as each step, for a while at least.
+    /// The steps whose runs overlapped with that of each step.
     concurrent: Vec<BTreeSet<usize>>,
     tasks: JoinSet<StepTaskResult>,
     places: HashMap<TaskId, usize>,
@@ -182,7 +182,7 @@ struct RunDriver<'w> {
     stop: CancellationToken,
 }
 
-/// What the driver of a run waits for.
+/// The events that the driver of a run waits for.
 enum Wake {
     StepEnded(Result<(TaskId, StepTaskResult), JoinError>),
     Halt(HaltReason),
@@ -350,7 +350,7 @@ impl RunDriver<'_> {
             }
             bundle.reason = Some(halt.name().to_owned());
         }
-        // A request of this step was refused for want of budget, so requests of further steps would be, too.
+        // A request of this step was refused for lack of budget, so requests of further steps would be, too.
         let ran_out = bundle.reason.as_deref() == Some(TerminalStatus::BudgetExceeded.as_str());
         if ran_out && self.scheduler.halt_reason().is_none() {
             self.scheduler.halt(HaltReason::Budget);
@@ -386,7 +386,7 @@ impl RunDriver<'_> {
         bundle
     }
 
-    /// Records the result of a step and tells the scheduler.
+    /// Records the result of a step and passes it to the scheduler.
     async fn record_result(
         &mut self,
         place: usize,
@@ -426,7 +426,7 @@ impl RunDriver<'_> {
         Ok(finished)
     }
 
-    /// The digest of a step and of what earlier steps hand to it; a resumed run reuses its bundle while it is the same.
+    /// The digest of a step and of its inputs from earlier steps; a resumed run reuses its bundle while it is the same.
     fn reuse_key(&self, step: &Step) -> String {
         let handed: Vec<_> = step
             .depends_on
@@ -471,7 +471,7 @@ async fn sleep_until_set(moment: Option<Instant>) {
     }
 }
 
-/// What the scheduler needs to know of a bundle.
+/// The part of a bundle that the scheduler needs.
 fn step_result(bundle: &CheckpointBundle) -> EndedStep {
     EndedStep {
         readiness: bundle.checkpoint_status,

@@ -22,7 +22,7 @@ use crate::host::snapshot::{
 use crate::record::event::{Canonical, WorkflowEventKind};
 use crate::record::history::History;
 
-/// How much of the diffs of earlier steps is handed on, in bytes.
+/// How much of the diffs of earlier steps a step gets, in bytes.
 const MAX_DIFF_BYTES: usize = 24 * 1024;
 
 impl RunContext {
@@ -111,7 +111,7 @@ impl RunContext {
         handed
     }
 
-    /// Whether the own Workspace of a step still exists.
+    /// Whether the child Workspace of a step still exists.
     pub(super) fn has_own_workspace(&self, bundle: &CheckpointBundle) -> bool {
         let child = bundle.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
         let found =
@@ -268,7 +268,7 @@ impl RunContext {
     }
 }
 
-/// Fails when changes of a child were not recorded: they cannot be rolled back, and must not be taken for no changes.
+/// Fails when changes of a child were not recorded: they cannot be rolled back, and must not count as no changes.
 fn refuse_unknown_changes(
     history: &History,
     site: &RewindContext,

@@ -27,7 +27,7 @@ use crate::settings::config::{AnswerSchema, SandboxLevel};
 /// How much of an answer becomes the summary, in bytes; the child's Log has all of it.
 const MAX_SUMMARY_BYTES: usize = 4 * 1024;
 
-/// What a step is given by the run and by earlier steps.
+/// The inputs of a step, from the run and from earlier steps.
 pub struct StepInputs {
     pub workflow_name: String,
     pub wave: u32,
@@ -222,7 +222,7 @@ impl RunContext {
         Ok(again)
     }
 
-    /// The same result, with the changes determined again.
+    /// Updates a result with the changes as they are now.
     async fn refresh_changes(&self, step: &Step, mut tried: StepAttempt) -> StepAttempt {
         if let Some(child) = tried.child.clone() {
             tried.bundle.clear_changes();

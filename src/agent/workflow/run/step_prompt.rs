@@ -63,7 +63,7 @@ pub fn checkpoint_question(step: &Step) -> String {
     )
 }
 
-/// The instruction for the end of its last message.
+/// The instruction for the end of the Subagent's last message.
 fn ending_instruction(step: &Step) -> &'static str {
     if step.output.is_some() {
         "Your last message must be one JSON value of the stated schema, and nothing else."

@@ -1,4 +1,4 @@
-//! Runs the check commands of a step, by Pixir and not by the model.
+//! Runs the check commands of a step; Pixir runs them, not the model.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ const MOST_SUGGESTIONS: usize = 200;
 /// The most steps of a long cycle that are named.
 const MOST_NAMED: usize = 20;
 
-/// Completes steps with what they take from each other, and reports references that do not fit.
+/// Resolves the references between steps, and reports those that are invalid.
 pub fn join_steps(reader: &mut SpecReader<'_>, mut drafts: Vec<StepDraft>) -> Vec<Step> {
     let mut places: HashMap<String, usize> = HashMap::new();
     for (place, draft) in drafts.iter().enumerate() {
@@ -222,7 +222,7 @@ fn resolve_apply(
         reader.add_flaw(child_pointer(&drafts[place].pointer, "apply"), message);
     }
     let step = &mut drafts[place].step;
-    // It reads what it writes; its checks may read everything.
+    // The step reads what it writes; its checks may read everything.
     step.read_set = if step.verify.is_empty() { globs.clone() } else { vec!["**".to_owned()] };
     step.write_set = globs;
 }

@@ -112,7 +112,7 @@ pub struct Step {
     /// Whether the run is complete without it.
     pub optional: bool,
     pub on_failure: OnFailure,
-    /// Values of earlier steps that its Subagent is given, by the name it gets them under.
+    /// Values of earlier steps for its Subagent, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub needs: BTreeMap<String, Need>,
     /// The JSON schema of its answer.
@@ -131,7 +131,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Whether it changes files in the shared Workspace.
+    /// Whether the step changes files in the shared Workspace.
     pub fn writes_shared(&self) -> bool {
         self.apply.is_some()
             || (self.posture == StepPosture::Write && self.workspace == StepWorkspace::Shared)
@@ -157,7 +157,7 @@ pub enum StepWorkspace {
     Worktree,
 }
 
-/// What happens to the rest of the run when a step does not get ready.
+/// The effect on the rest of the run when a step does not get ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

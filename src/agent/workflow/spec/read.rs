@@ -26,7 +26,7 @@ const DEFAULT_RUN_MS: u64 = 3_600_000;
 
 static WORKFLOW: LazyLock<SchemaChecker> = LazyLock::new(SchemaChecker::new::<WorkflowSpec>);
 
-/// What reading a spec depends on besides the spec: roles, limits and arguments.
+/// The context for reading a spec: roles, limits and arguments.
 pub struct SpecContext<'a> {
     /// Finds a usable role by name.
     pub find_role: &'a dyn Fn(&str) -> Option<&'static Role>,

@@ -1,7 +1,7 @@
 //! The types of a Workflow spec as users write it: they are deserialised, checked and published as a schema.
 //!
-//! Their doc comments are the descriptions in the schema and in the reference; the text after `Default:` is a column
-//! of its own there. Every field is optional, because flawed fields are left out before a step is read; the schema
+//! Their doc comments are the descriptions in the schema and in the reference; the text after `Default:` is a separate
+//! column there. Every field is optional, because flawed fields are left out before a step is read; the schema
 //! states which are required.
 
 use std::collections::BTreeMap;

@@ -11,10 +11,10 @@ use crate::host::git_objects::delta::Delta;
 use crate::host::git_objects::{ObjectFormat, Pack, PackIndex, loose};
 
 const LIMIT: u64 = 4 << 20;
-/// How much more memory the process may ever have taken; other tests run beside this one.
+/// Limit in bytes for the growth of the process's peak memory; other tests run at the same time.
 const MOST_MEMORY: u64 = 512 << 20;
 
-/// A pack of git and its index.
+/// A pack that git wrote, and its index.
 static FILES: LazyLock<(Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
     let repository = TestRepository::with_history(ObjectFormat::Sha1, 15);
     repository.git(&["repack", "-adfq", "--depth=50"], b"");
@@ -22,7 +22,7 @@ static FILES: LazyLock<(Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
     (read("pack"), read("idx"))
 });
 
-/// One change of a file; its place is a share of the file, so that it fits any.
+/// One change of a file, at a relative position that fits a file of any length.
 #[derive(Debug, Clone)]
 enum ByteChange {
     Flip(f64, u8),

@@ -1,5 +1,5 @@
-//! Test repositories that git makes, and packs that git would never make.
-#![expect(clippy::disallowed_methods, reason = "git itself says what is right")]
+//! Test repositories that git writes, and packs that git would never write.
+#![expect(clippy::disallowed_methods, reason = "git is the reference")]
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -41,7 +41,7 @@ impl TestRepository {
         repository
     }
 
-    /// Makes many versions of a few files, an empty blob and one of this size, all in a pack.
+    /// Adds many versions of a few files, an empty blob and one of size `large`, all in a pack.
     pub fn import(&self, versions: usize, large: usize) {
         let stays_packed = "fastimport.unpackLimit=1";
         self.git(&["-c", stays_packed, "fast-import", "--quiet"], &history(versions, large));
@@ -63,7 +63,7 @@ impl TestRepository {
             .unwrap();
         let mut stdin = child.stdin.take().unwrap();
         let output = std::thread::scope(|scope| {
-            // Git may answer before it has read everything, so both must go on at once.
+            // git may write before it has read all input, so both must run at once.
             scope.spawn(move || stdin.write_all(input));
             child.wait_with_output().unwrap()
         });
@@ -154,7 +154,7 @@ fn add_file(stream: &mut Vec<u8>, name: &str, content: &[u8]) {
     stream.push(b'\n');
 }
 
-/// A file without a name, with this content.
+/// An unnamed temporary file with this content.
 pub fn file_with(content: &[u8]) -> File {
     let file = tempfile::tempfile().unwrap();
     file.write_all_at(content, 0).unwrap();

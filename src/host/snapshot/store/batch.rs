@@ -1,4 +1,4 @@
-//! A batch: contents that one survey stores together, as a segment.
+//! Content batch: contents that one survey stores together, as a segment.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -16,21 +16,21 @@ use crate::host::snapshot::ContentHash;
 use crate::host::snapshot::survey_progress::BatchSummary;
 use crate::host::workspace::Workspace;
 
-/// Larger contents get their own file.
+/// The maximum size of a content in a segment; a larger one gets its own file.
 const LARGEST_PACKED: usize = 1 << 20;
-/// How many bytes are collected before they are written.
+/// The size of the write buffer, in bytes.
 const WRITE_BUFFER: usize = 256 << 10;
 
-/// How much a batch may copy.
+/// Limits on what a batch may copy.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLimits {
-    /// Files that git does not hold.
+    /// The number of files that git does not hold.
     pub files: usize,
-    /// The whole store, in bytes.
+    /// The size of the whole store, in bytes.
     pub bytes: u64,
 }
 
-/// Why a content was not stored.
+/// The reason why a content was not stored.
 #[derive(Debug)]
 pub enum StoreContentError {
     TooManyFiles,
@@ -115,7 +115,7 @@ impl<'b> ContentBatch<'b> {
         Ok(hash)
     }
 
-    /// Writes the segment. The result is a summary if it is the first batch of the store.
+    /// Writes the segment. Returns a summary if this is the first batch of the store.
     pub fn finish(self) -> io::Result<Option<BatchSummary>> {
         let Self { store, repository, known, pending, .. } = self;
         let mut pending = pending.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -215,7 +215,7 @@ impl DataFile {
 impl Drop for DataFile {
     fn drop(&mut self) {
         if self.out.is_some() {
-            // What is left in the buffer is not needed.
+            // Buffered bytes need not be written.
             self.folder.remove_file(&self.draft).ok();
         }
     }

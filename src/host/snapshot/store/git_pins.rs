@@ -1,7 +1,6 @@
-//! Pins objects of the Workspace's git repository whose contents are those of files, so that they need no
-//! copy.
+//! Git pins: objects of the Workspace's git repository that are used instead of copies of file contents.
 //!
-//! A pack or loose object counts only once it is pinned: hard-linked into the store. Removing `.git` and
+//! A pack or loose object is used only once it is pinned: hard-linked into the store. Removing `.git` and
 //! `git gc` then remove only git's own link. A pinned file that was overwritten in place is detected when a
 //! content is read back, because its hash differs. Only the repository at the root of the Workspace is
 //! used: a pack of another one would make its other files readable for commands.
@@ -18,11 +17,11 @@ use crate::host::workspace::{OpenKind, Workspace};
 
 /// The folder of pinned packs and objects in the store.
 pub const GIT_PINS_FOLDER: &str = "git";
-/// The most packs that are used.
+/// The maximum number of packs that are used.
 const MOST_PACKS: usize = 256;
-/// The largest pack that is copied where it cannot be linked.
+/// The maximum size of a pack that is copied if it cannot be linked, in bytes.
 const LARGEST_COPY: u64 = 64 << 20;
-/// How much of a repository's configuration is read.
+/// The maximum size of a repository's configuration that is read, in bytes.
 const LARGEST_SETTINGS: u64 = 1 << 20;
 
 /// The location of a content in git.
@@ -65,7 +64,7 @@ impl<'w> PinnedRepository<'w> {
         self.packs.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Finds a content; a loose object is pinned by that.
+    /// Finds a content; pins the object if it is loose.
     pub fn find_content(&self, content: &[u8]) -> Option<GitLocation> {
         let id = self.format.blob_id(content);
         for (number, (_, pack)) in self.packs.iter().enumerate() {
@@ -154,7 +153,7 @@ fn pack_names(workspace: &Workspace) -> Vec<String> {
             matches!(id.len(), 40 | 64) && id.bytes().all(|byte| byte.is_ascii_hexdigit())
         })
     });
-    // The same order every time, so that the same object is found in the same pack.
+    // Sorted, so that the same object is always found in the same pack.
     packs.sort();
     packs
 }

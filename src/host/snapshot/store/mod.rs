@@ -1,4 +1,4 @@
-//! The content store: file contents by hash.
+//! Content store: file contents by hash.
 //!
 //! A content is in its own file, or in a segment with all contents that a survey stored at once. Contents
 //! that are in the Workspace's git repository are not copied.
@@ -23,13 +23,13 @@ pub use batch::{BatchLimits, ContentBatch, StoreContentError};
 pub use open_segment::OpenSegment;
 use segment::Segment;
 
-/// The largest content that is read back.
+/// The maximum size of a content that is read, in bytes.
 const LARGEST: u64 = 16 << 30;
-/// The file that names the Manifest of the last survey.
+/// The file with the hash of the Manifest of the last survey.
 const LAST_MANIFEST_FILE: &str = "last";
 /// The folder of segments.
 const SEGMENTS: &str = "segments";
-/// The largest table of a segment that is read.
+/// The maximum size of a segment's table that is read, in bytes.
 const LARGEST_TABLE: u64 = 256 << 20;
 /// The interval between two attempts to take the lock.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
@@ -42,10 +42,10 @@ pub struct ContentStore {
     loaded: Arc<Mutex<BTreeMap<String, Arc<OpenSegment>>>>,
 }
 
-/// A lock on the store, released when dropped or when the process dies. A holder of the shared lock keeps
-/// garbage collection away until the contents that it stored are referenced.
+/// A lock on the store, released when dropped or when the process dies. A holder of the shared lock blocks
+/// garbage collection until the contents that it stored are referenced.
 #[derive(Debug)]
-pub struct StoreLock(#[expect(dead_code, reason = "the lock goes when this is closed")] File);
+pub struct StoreLock(#[expect(dead_code, reason = "closing the file releases the lock")] File);
 
 impl ContentStore {
     /// A store in this folder, which is created when needed.
@@ -53,7 +53,7 @@ impl ContentStore {
         Self { folder, loaded: Arc::default() }
     }
 
-    /// The store of a Session: beside the Logs, also when the Session works in another folder.
+    /// The store of a Session, in the state folder of its Log, even if the Session works in another folder.
     pub fn for_session(session_folder: &SessionFolder) -> Self {
         Self::new(session_folder.root().snapshots())
     }
@@ -69,7 +69,7 @@ impl ContentStore {
         Ok(self.open_shard(&name)?.map(|drawer| drawer.open_file(&name)).transpose()?.flatten())
     }
 
-    /// Takes the shared lock, which keeps garbage collection away.
+    /// Takes the shared lock, which blocks garbage collection.
     pub fn lock_shared(&self) -> io::Result<StoreLock> {
         let folder = self.folder.create()?.lock_handle()?;
         folder.lock_shared()?;
@@ -171,7 +171,7 @@ impl ContentStore {
         self.open_content_file(hash).is_ok_and(|file| file.is_some())
     }
 
-    /// All segments, including those of other processes; unreadable ones are skipped.
+    /// All segments, including those of other processes; unreadable segments are skipped.
     pub fn segments(&self) -> io::Result<Vec<Arc<OpenSegment>>> {
         let Some(folder) = self.folder.join(SEGMENTS).open()? else { return Ok(Vec::new()) };
         let names = folder.names()?;

@@ -1,4 +1,4 @@
-//! A loaded segment: its table, and the files with its contents.
+//! Loaded segment: its table, and the files with its contents.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use crate::base::files::StatePath;
 use crate::host::git_objects::{ObjectFormat, Pack, into_invalid_data};
 use crate::host::snapshot::ContentHash;
 
-/// The largest content that is read from git; larger files are not recorded.
+/// The maximum size of a content that is read from git; larger files are not recorded.
 const LARGEST_IN_GIT: u64 = 256 << 20;
 
 /// A segment of a store; its files are opened on first use and stay open.
@@ -39,7 +39,7 @@ impl OpenSegment {
         &self.table
     }
 
-    /// The content of this hash, if the segment has it; an error when it is damaged.
+    /// Reads the content with this hash; `None` if the segment does not have it, an error if it is damaged.
     pub fn read(&self, hash: &ContentHash) -> io::Result<Option<Vec<u8>>> {
         let Some(location) = self.table.location(hash) else { return Ok(None) };
         let content = match location {
@@ -72,7 +72,7 @@ impl OpenSegment {
             self.data.set(file).ok();
         }
         let file = self.data.get().ok_or_else(not_found_error)?;
-        // A damaged table must not ask for more memory than the file has bytes.
+        // A damaged table must not cause a larger allocation than the file.
         if offset
             .checked_add(length)
             .is_none_or(|end| file.metadata().is_ok_and(|own| end > own.len()))
@@ -88,7 +88,7 @@ impl OpenSegment {
         let place = self.packs.get(number).ok_or_else(not_found_error)?;
         if place.get().is_none() {
             let name = self.table.packs.get(number).ok_or_else(not_found_error)?;
-            // The length of a pack's name tells the hash that its repository uses.
+            // The length of a pack's name shows the hash function of its repository.
             let is_sha1 = name.len() == "pack-".len() + 40;
             let format = if is_sha1 { ObjectFormat::Sha1 } else { ObjectFormat::Sha256 };
             let pins =

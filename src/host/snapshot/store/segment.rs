@@ -1,4 +1,4 @@
-//! A segment: contents that one survey stored together. A data file has their bytes, an index file the
+//! Segment: contents that one survey stored together. A data file has their bytes, an index file the
 //! table of their locations by hash.
 //!
 //! One file for thousands of small contents is written in a fraction of the time that separate files take.
@@ -19,17 +19,17 @@ const MAGIC: &[u8] = b"pixir-contents 2\n";
 /// The first bytes of an index file of the earlier version, which is still read: rows are sorted by hash
 /// and have absolute locations.
 const MAGIC_BY_HASH: &[u8] = b"pixir-contents 1\n";
-/// The largest table that is read, in unpacked bytes.
+/// The maximum size of a decompressed table, in bytes.
 const LARGEST: u64 = 256 << 20;
 
 /// The location of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Location {
-    /// In the data file of the segment.
+    /// Location in the data file of the segment.
     Data { offset: u64, length: u64 },
-    /// In a pinned pack of git: its number in the list of the segment, and the object's position in its index.
+    /// Location in a pinned pack: its number in the list of the segment, and the object's position in its index.
     Pack { pack: usize, position: u32 },
-    /// In a pinned loose object of git: its number in the list of the segment.
+    /// Location in a pinned loose object: its number in the list of the segment.
     Loose { object: usize },
 }
 
@@ -40,9 +40,9 @@ pub struct Segment {
     pub packs: Vec<String>,
     /// The names of pinned loose objects.
     pub loose: Vec<ObjectId>,
-    /// Sorted by location, without duplicates: a location then differs little from the one before.
+    /// Hashes without duplicates, sorted by location, so that a location differs little from the previous one.
     pub hashes: Vec<ContentHash>,
-    /// One for each hash.
+    /// The location of each hash.
     pub locations: Vec<Location>,
     /// Row numbers sorted by hash, for binary search.
     by_hash: Vec<u32>,
@@ -136,19 +136,19 @@ impl Segment {
 
 /// Row numbers sorted by hash.
 fn rows_by_hash(hashes: &[ContentHash]) -> Vec<u32> {
-    // A table of more rows than fit is larger than any that is read.
+    // More rows than fit in a `u32` would exceed the maximum size of a table.
     let mut rows: Vec<u32> = (0..).take(hashes.len()).collect();
     rows.sort_unstable_by_key(|row| hashes.get(*row as usize));
     rows
 }
 
-/// The location of the row before; the next location is written as a difference to it.
+/// The location of the previous row; the next location is written as a difference to it.
 #[derive(Debug, Default)]
 struct PreviousLocation {
-    /// Where the content before ends in the data file.
+    /// The end of the previous content in the data file.
     end: u64,
     pack: usize,
-    /// The first position in the pack that may follow.
+    /// The previous position in the pack.
     position: u32,
     object: usize,
 }

@@ -1,4 +1,4 @@
-//! The content store with a real git repository, its limits, and damaged tables.
+//! Tests of the content store: with a real git repository, limits, and damaged tables.
 
 use std::fs;
 use std::path::Path;

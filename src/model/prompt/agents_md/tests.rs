@@ -1,4 +1,4 @@
-//! Chains of AGENTS.md, honest and otherwise.
+//! Tests of the AGENTS.md chain: order, limits, hidden characters and odd files.
 
 use tempfile::TempDir;
 

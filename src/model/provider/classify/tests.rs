@@ -147,7 +147,7 @@ fn an_error_without_a_status_is_classified_by_its_type() {
         ("api_error", Kind::ProviderError, true),
         ("invented_later", Kind::ProviderError, true),
     ] {
-        // An unknown code beside it does not hide the type.
+        // An unknown code does not hide the type.
         for code in [json!(null), json!("unheard_of")] {
             let error = json!({"type": error_type, "code": code, "message": "x"});
             for frame in [json!({"type": "error", "error": error}), json!({"error": error})] {
@@ -192,7 +192,7 @@ fn a_200_that_is_something_else_is_named_and_not_retried() {
         assert!(error.message.contains(words), "{error}");
         assert!(error.next_actions()[0].contains("base_url"), "{error:?}");
     }
-    // An error under the wrong status is the error that it is.
+    // An error with status 200 is classified by its body.
     for (body, kind, retryable) in [
         (r#"{"error":{"code":"insufficient_quota","message":"x"}}"#, Kind::QuotaExceeded, false),
         (r#"{"error":{"type":"rate_limit_error","message":"x"}}"#, Kind::RateLimited, true),
@@ -249,8 +249,7 @@ fn a_spent_plan_says_when_it_begins_anew() {
     assert_eq!(error.facts.resets_at, Some(1_800_000_000));
 }
 
-/// Every row of the table of errors: where it came from, what it is, whether it passes, and what a
-/// person is told to do.
+/// Every row of the table of errors: source, kind, whether a retry may help, and next actions.
 #[test]
 fn the_table_of_errors() {
     let failed = |code: &str, message: &str| {

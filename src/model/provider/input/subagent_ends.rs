@@ -1,6 +1,6 @@
 //! Messages to the model about Subagents that ended without a tool call waiting for them.
 //!
-//! Many may end at once, so the text of each shrinks as the total grows. It depends only on the ends
+//! Many may end at once, so the text of each shrinks as the total grows. A text depends only on the ends
 //! before it, so that a replay has the same bytes.
 
 use std::fmt::Write;

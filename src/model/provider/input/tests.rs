@@ -40,7 +40,7 @@ fn bytes(history: &History) -> Vec<u8> {
     out
 }
 
-/// One word per item.
+/// The items of the input, one word each.
 fn outline(history: &History) -> String {
     let items: Vec<Value> = serde_json::from_slice(&bytes(history)).unwrap();
     let words: Vec<String> = items.iter().map(word).collect();
@@ -178,7 +178,7 @@ fn results_stand_behind_their_batch_in_the_order_of_calls() {
     let (a, b) = (result("a", Some("1")), result("b", Some("2")));
     check(vec![call("a"), call("b"), b.clone(), a.clone()], "call:a call:b out:a=1 out:b=2");
     check(vec![call("a"), a.clone(), call("b"), b.clone()], "call:a out:a=1 call:b out:b=2");
-    // Text between two calls of one response belongs behind the first one's output.
+    // Text between two calls of one response follows the output of the first call.
     check(
         vec![call("a"), said("so"), call("b"), a, b],
         "call:a out:a=1 assistant:so call:b out:b=2",
@@ -299,7 +299,7 @@ fn a_rewind_forgets_what_came_after_its_mark() {
     check(vec![user("a"), said("b"), back(1), user("c"), back(0), user("d")], "user:d");
     // A checkpoint that was rewound no longer counts.
     check(vec![user("a"), compaction(0, "sum"), user("b"), back(1), user("c")], "user:a user:c");
-    // A rewind that was rewound has no say.
+    // A rewind that was rewound has no effect.
     check(
         vec![user("a"), user("b"), back(0), user("c"), back(2), user("d")],
         "user:a user:b user:d",
@@ -367,7 +367,7 @@ fn any_fact() -> impl Strategy<Value = Canonical> {
     ]
 }
 
-/// The service's own rule, and ours: nothing but calls between a call and its output.
+/// A violation of the API's rule, and ours: only calls stand between a call and its output.
 fn breach(items: &[Value]) -> Option<String> {
     let mut open: Vec<&str> = Vec::new();
     for (place, item) in items.iter().enumerate() {
@@ -435,7 +435,7 @@ proptest! {
     fn what_was_sent_stays_a_prefix(facts in proptest::collection::vec(spoken(), 0..40), cut in 0usize..40) {
         let cut = cut.min(facts.len());
         let early = numbered(facts[..cut].to_vec());
-        // With an open call no request leaves.
+        // No request is sent while a call is open.
         prop_assume!(early.orphan_calls().is_empty());
         let (early, whole) = (bytes(&early), bytes(&numbered(facts)));
         prop_assert!(whole.starts_with(&early[..early.len() - 1]));

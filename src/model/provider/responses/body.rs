@@ -87,7 +87,7 @@ struct TextFormat<'a> {
 /// Instructions for a backend that refuses a body without any.
 const DEFAULT_INSTRUCTIONS: &str = "You are a careful coding agent.";
 
-/// Without the encrypted content, reasoning could not be replayed, because responses are not stored.
+/// Encrypted reasoning is requested, because reasoning could not be replayed otherwise: responses are not stored.
 const INCLUDE: &[&str] = &["reasoning.encrypted_content"];
 const INCLUDE_SOURCES: &[&str] = &["reasoning.encrypted_content", "web_search_call.action.sources"];
 

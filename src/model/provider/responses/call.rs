@@ -68,7 +68,7 @@ struct OpenSocket {
     socket: WebSocket,
     authorization: Authorization,
     continuation: Option<ResponseContinuation>,
-    /// Whether an earlier call used it, so that it may have been closed unnoticed.
+    /// Whether an earlier call used the socket, so that it may have been closed unnoticed.
     is_reused: bool,
 }
 
@@ -441,7 +441,7 @@ impl ResponsesCall {
         }
         if is_stale && error.kind == Kind::Network && error.facts.close_code != Some(CLOSE_TOO_BIG)
         {
-            // The idle socket had been closed; that says nothing against sockets.
+            // The idle socket had been closed, which is no reason to avoid sockets.
             self.reset_reason = Some("socket_closed".to_owned());
             return may_resend;
         }

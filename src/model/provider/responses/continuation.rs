@@ -1,10 +1,10 @@
 //! Continuation of a response: when the server already has the start of the input, only new items are sent.
 //!
-//! Pure. The bytes that were sent are kept, and so is the form in which each item of the answer is
+//! No I/O happens here. The sent bytes are kept, and so is the form in which each item of the answer is
 //! replayed. A request that does not begin with these bytes, item for item, is sent whole; only
 //! outputs of its calls may stand between the items of an answer, because tools run in the order of
-//! their calls and not after the last one. Whatever changes the History, such as a checkpoint or a
-//! rewind, changes these bytes, and so needs no rule of its own.
+//! their calls and not after the last one. Every change of the History, such as a checkpoint or a
+//! rewind, changes these bytes, so it needs no separate rule.
 
 use serde_json::value::RawValue;
 
@@ -13,7 +13,7 @@ use crate::model::provider::input;
 use crate::model::provider::input::InputOptions;
 use crate::model::provider::{CompletedResponse, OutputItem};
 
-/// What the server has seen at the end of a call, and can continue from.
+/// The request and answer that the server has seen at the end of a call, and can continue from.
 #[derive(Debug)]
 pub struct ResponseContinuation {
     model: String,
@@ -24,7 +24,7 @@ pub struct ResponseContinuation {
 }
 
 impl ResponseContinuation {
-    /// `None` when the answer is incomplete or has no id.
+    /// The continuation of a response; `None` when the answer is incomplete or has no id.
     pub fn from_response(
         sent: RequestBody,
         options: &InputOptions<'_>,
@@ -39,7 +39,7 @@ impl ResponseContinuation {
         Some(Self { model: options.model.to_owned(), sent, answer, response_id })
     }
 
-    /// The frame that continues this response, or why it cannot be continued.
+    /// The frame that continues this response, or the reason why it cannot be continued.
     pub fn continue_with(&self, next: &RequestBody, model: &str) -> Result<Vec<u8>, &'static str> {
         if self.model != model {
             return Err("model_changed");

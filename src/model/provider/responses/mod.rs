@@ -57,7 +57,7 @@ struct Shared {
 /// Options of the transport.
 #[derive(Debug, Clone, Default)]
 pub struct TransportOptions {
-    /// `None` chooses by endpoint: WebSocket where it is known to work.
+    /// The transport; `None` chooses by endpoint: WebSocket where it is known to work.
     pub transport: Option<TransportSetting>,
     pub http: HttpSettings,
     pub socket_timeouts: SocketTimeouts,

@@ -28,7 +28,7 @@ type ReducedEvents = VecDeque<Result<ModelEvent, ProviderError>>;
 pub struct Reducer {
     is_alive: bool,
     is_over: bool,
-    /// Whether the current message was shown while it came.
+    /// Whether deltas of the current message were shown.
     was_shown: bool,
     /// The hash of each frame by its number, as long as the server numbers them without a gap.
     frame_hashes: Vec<u64>,
@@ -139,7 +139,7 @@ impl Reducer {
         }
     }
 
-    /// Whether the same numbered frame came before; gateways that reconnect repeat some.
+    /// Whether the same numbered frame arrived before; gateways that reconnect repeat some.
     fn is_repeated(&mut self, number: Option<&RawValue>, data: &[u8]) -> bool {
         let Some(number) = number.and_then(|number| number.get().parse::<usize>().ok()) else {
             return false;
@@ -152,7 +152,7 @@ impl Reducer {
         self.frame_hashes.get(number) == Some(&mark)
     }
 
-    /// Reduces one WebSocket message. Nothing is lost there, so an unreadable message is an error.
+    /// Reduces one WebSocket message. A WebSocket loses nothing, so an unreadable message is an error.
     pub fn push_message(
         &mut self,
         data: &[u8],

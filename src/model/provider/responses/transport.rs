@@ -39,7 +39,7 @@ pub struct IdleSocket {
     pub continuation: Option<ResponseContinuation>,
 }
 
-/// Transport state by Session. A leaf lock, never held across an await.
+/// Transport state by Session. The lock is never held across an await, nor while another lock is taken.
 #[derive(Debug, Default)]
 pub struct SessionTransports(Mutex<HashMap<SessionId, SessionTransport>>);
 
@@ -53,7 +53,7 @@ pub struct SessionTransport {
     breaks: u32,
     /// When the socket may be tried again, and why it failed.
     socket_banned_until: Option<(Instant, String)>,
-    /// Reasoning up to this Event cannot be read by the server.
+    /// The last Event whose reasoning the server cannot read.
     unreadable_to: Option<Seq>,
 }
 

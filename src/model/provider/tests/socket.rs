@@ -1,4 +1,4 @@
-//! The WebSocket against the scripted model: continuation, fallback, and how sockets end.
+//! Tests of the WebSocket against the scripted model: continuation, fallback, and how sockets end.
 
 use serde_json::Value;
 
@@ -436,7 +436,7 @@ async fn unreadable_reasoning_is_left_out_and_stays_out() {
         });
         let mut talk = TestSession::new(script, transport).await;
         talk.complete_call().await;
-        // As if another process had resumed the Session.
+        // A new Provider, as if another process had resumed the Session.
         let credential = Credential::new(Some("sk-test"), &talk.server.base_url()).unwrap();
         let travel = TransportOptions { transport: Some(transport), ..TransportOptions::default() };
         talk.provider = ResponsesProvider::new(credential, HASTY, travel);

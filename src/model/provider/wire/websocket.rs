@@ -202,7 +202,7 @@ impl WebSocket {
     }
 }
 
-/// An idle socket in the care of a task; dropping it closes the socket.
+/// An idle socket that a task owns; dropping it closes the socket.
 #[derive(Debug)]
 pub struct ParkedSocket {
     task: AbortOnDropHandle<Result<WebSocket, &'static str>>,

@@ -213,8 +213,10 @@ impl PatchDraft {
         context: &ToolContext,
     ) -> Result<DraftFile, ToolError> {
         if self.files.len() >= MAX_FILES {
-            return Err(ToolError::invalid_args(format!("a patch may name {MAX_FILES} files"))
-                .with_next_action("send several patches"));
+            return Err(ToolError::invalid_args(format!(
+                "a patch names at most {MAX_FILES} files"
+            ))
+            .with_next_action("send several patches"));
         }
         let workspace = &context.workspace;
         workspace.check_writable(path)?;

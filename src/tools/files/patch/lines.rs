@@ -114,7 +114,7 @@ fn split_lines(text: &[u8]) -> Vec<FileLine<'_>> {
     lines
 }
 
-/// What happens to each line, collected from all chunks.
+/// The edits of all chunks, line by line.
 struct LineEdits<'l, 'c> {
     lines: &'l [FileLine<'c>],
     default_ending: &'static str,
@@ -168,7 +168,7 @@ impl<'l, 'c> LineEdits<'l, 'c> {
                     "the chunk at line {number} of the patch overlaps another one at line {line}"
                 );
                 return Err(
-                    ToolError::invalid_args(message).with_next_action("make one chunk out of both")
+                    ToolError::invalid_args(message).with_next_action("merge both into one chunk")
                 );
             }
             at += 1;

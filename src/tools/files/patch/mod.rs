@@ -161,7 +161,7 @@ fn write_draft(draft: &mut PatchDraft, context: &ToolContext) -> Result<(), Tool
     written
 }
 
-/// Writes files that are not moved through the editor, and collects those that it took.
+/// Writes existing files through the editor unless they are moved; `handed` gets those that it accepted.
 fn write_to_editor(
     draft: &mut PatchDraft,
     context: &ToolContext,

@@ -39,7 +39,7 @@ pub struct PatchChunk {
     /// Lines above the change, the outermost first.
     pub anchors: Vec<String>,
     pub lines: Vec<PatchLine>,
-    /// Whether it has `*** End of File`.
+    /// Whether the chunk ends with `*** End of File`.
     pub is_at_end: bool,
 }
 
@@ -141,7 +141,7 @@ impl<'p> PatchParser<'p> {
             }
             Some(at) if first + 1 + at + 1 < end => {
                 let line = first + at + 3;
-                let message = format!("line {line} of the patch stands behind `{END}`");
+                let message = format!("line {line} of the patch comes after `{END}`");
                 Err(ToolError::invalid_args(message)
                     .with_next_action("send one patch and nothing else"))
             }

@@ -29,7 +29,7 @@ pub struct ChunkPlace<'c> {
     pub start: usize,
     /// The chunk's lines without blank separator lines around them.
     pub lines: &'c [PatchLine],
-    /// What was ignored to find it, if it did not match exactly.
+    /// The differences that were ignored, if the chunk did not match exactly.
     pub ignored: Option<&'static str>,
 }
 
@@ -254,7 +254,7 @@ fn no_place(chunk: &PatchChunk) -> ToolError {
     let message = format!("the chunk at line {number} of the patch does not say where to add");
     ToolError::invalid_args(message)
         .with_details(json!({ "patch_line": number }))
-        .with_next_action("add a context line, or `*** End of File` behind it to append")
+        .with_next_action("add a context line, or `*** End of File` after it to append")
 }
 
 fn no_anchor(lines: &[&[u8]], chunk: &PatchChunk, anchor: &str) -> ToolError {
@@ -331,7 +331,7 @@ mod tests {
         let mut wanted = same[..20_000].to_vec();
         assert_eq!(find_matches(&same, &wanted, LineMatching::PlainPunctuation).len(), 180_001);
         wanted.push(b"b");
-        // Line by line this would be some thousand million comparisons.
+        // A naive search would make billions of comparisons.
         assert!(find_matches(&same, &wanted, LineMatching::PlainPunctuation).is_empty());
     }
 }

@@ -223,11 +223,11 @@ pub fn rollback_error(draft: &PatchDraft, files: &[usize], broken: BatchError) -
         states.push(facts);
     }
     let (said, told) = if left.is_empty() {
-        ("every file is as it was".to_owned(), "repeat the patch when the cause is gone")
+        ("every file is as it was".to_owned(), "fix the cause, then repeat the patch")
     } else {
         let said =
-            format!("these files are changed and could not be put back: {}", left.join(", "));
-        (said, "read the changed files before going on")
+            format!("these files are changed and could not be restored: {}", left.join(", "));
+        (said, "read the changed files before you continue")
     };
     failure.message = format!("{}; {said}", failure.message).into();
     failure.with_details(json!({ "files": states })).with_next_action(told)

@@ -1,10 +1,10 @@
-//! Approvals bind, last as long as they were meant to, and can be taken back.
+//! Tests of the scope, the lifetime and the removal of approvals.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What a person may do between two calls.
+/// A step of the user between two calls.
 #[derive(Debug, Clone)]
 enum ApprovalStep {
     Answer {
@@ -17,7 +17,7 @@ enum ApprovalStep {
     Forget {
         project: usize,
     },
-    /// The process ends; Sessions open again in another.
+    /// A restart of the process, in which the Sessions are opened again.
     Restart,
 }
 
@@ -70,7 +70,7 @@ fn step() -> impl Strategy<Value = ApprovalStep> {
     ]
 }
 
-/// A naive model of what approvals mean.
+/// A naive model of approvals.
 #[derive(Default)]
 struct ApprovalModel {
     sessions: HashSet<(usize, usize, usize)>,
@@ -88,7 +88,7 @@ impl ApprovalModel {
         match step {
             ApprovalStep::Answer { call, session, project, answer } => match answer {
                 PermissionAnswer::Once | PermissionAnswer::No => {}
-                // A command is of no kind, so these are about exactly this call.
+                // A command has no kind, so these answers allow exactly this call.
                 PermissionAnswer::Session
                 | PermissionAnswer::SessionTool
                 | PermissionAnswer::SessionEdits => {
@@ -128,7 +128,7 @@ impl ApprovalModel {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Once is once, always is always, forgotten is forgotten, and nothing reaches another call,
+    /// An approval lasts as long as its answer says or until it is removed, and covers no other call,
     /// Session or project.
     #[test]
     fn approvals_do_what_was_said(steps in proptest::collection::vec(step(), 1..12)) {
@@ -161,7 +161,7 @@ proptest! {
         }
     }
 
-    /// Any difference in what would run is another call.
+    /// Any difference of tool, arguments, paths or directory changes the digest.
     #[test]
     fn a_digest_binds_everything(
         tool in "[a-z]{1,6}", text in ".{0,12}", path in "[a-z/]{0,12}", directory in "/[a-z]{0,6}",

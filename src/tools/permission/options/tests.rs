@@ -1,4 +1,4 @@
-//! Which commands a prefix covers.
+//! Tests of the commands that a prefix covers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Which files a lasting approval is bound to, and which commands get none.
+//! Tests of the files to which a lasting approval is bound, and of commands that get none.
 
 use super::*;
 
@@ -90,7 +90,7 @@ fn the_files_that_a_command_runs_are_found() {
 fn what_is_not_understood_gets_no_lasting_grant() {
     let mut wrong = Vec::new();
     for command in [
-        // What the shell does with its own words.
+        // Builtins and syntax of the shell.
         "builtin source ./run.sh",
         "builtin eval \"$(cat run.sh)\"",
         "command sh run.sh",
@@ -112,7 +112,7 @@ fn what_is_not_understood_gets_no_lasting_grant() {
         "bash <<'EOF'\nsh run.sh\nEOF",
         "bash <<< 'sh run.sh'",
         "ls $(sh run.sh)",
-        // Programs that run what their options and texts say.
+        // Programs that run commands from their options or program texts.
         "tar cf /dev/null --checkpoint=1 --checkpoint-action=exec='sh run.sh' data",
         "tar -I ./run.sh -cf x.tar data",
         "sed '1e sh run.sh' data",
@@ -147,7 +147,7 @@ fn what_is_not_understood_gets_no_lasting_grant() {
         "unheard-of --file=run.sh",
         "vim -S a.py",
         "gcc a.c",
-        // Other folders.
+        // Commands in other folders.
         "make -Csub",
         "make --directory=sub",
         "make -C away",
@@ -165,7 +165,7 @@ fn what_is_not_understood_gets_no_lasting_grant() {
         "ls && cd sub && sh run.sh",
         "cd $X && sh run.sh",
         "cd -- sub && sh run.sh",
-        // What an earlier command writes.
+        // Scripts that an earlier command writes.
         "cp data run.sh && sh run.sh",
         "cat data > run.sh && sh run.sh",
         "cat data | tee run.sh; sh run.sh",

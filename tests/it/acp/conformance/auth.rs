@@ -1,4 +1,4 @@
-//! Signing in: the ways that are offered, and what happens without.
+//! Signing in: the methods that are offered, and requests without a sign-in.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::support::acp_client::AcpClient;
 
 pub const TOPIC: ConformanceTopic = ConformanceTopic::new("authentication", CASES);
 
-/// A process of somebody who has neither a key nor a subscription.
+/// A client whose agent has neither a key nor a subscription.
 fn signed_out_client(scene: &CaseEnv) -> JudgedClient {
     let mut command: Command = scene.env.command(&["acp"]);
     command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");

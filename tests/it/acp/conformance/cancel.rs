@@ -7,7 +7,7 @@ use super::scripted_model::script_prompt;
 
 pub const TOPIC: ConformanceTopic = ConformanceTopic::new("cancel", CASES).with_args(&["--auto"]);
 
-/// A prompt that has begun to answer and will not end by itself.
+/// A prompt whose answer has begun and does not end by itself.
 #[track_caller]
 fn streaming(scene: &mut CaseEnv) -> (String, u64) {
     let session = scene.session();
@@ -16,7 +16,7 @@ fn streaming(scene: &mut CaseEnv) -> (String, u64) {
     (session, id)
 }
 
-/// A prompt whose command runs and will not end by itself.
+/// A prompt whose command runs and does not end by itself.
 #[track_caller]
 fn running(scene: &mut CaseEnv) -> (String, u64) {
     let session = scene.session();

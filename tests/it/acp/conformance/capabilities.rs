@@ -1,6 +1,6 @@
-//! Nothing is promised that is not kept: every capability of the greeting is found and exercised.
+//! Advertised capabilities: each one in the answer to `initialize` is exercised.
 //!
-//! The greeting itself is walked, so a capability that appears without an exercise fails here.
+//! The answer itself is walked, so a capability without an exercise fails the test.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -14,10 +14,10 @@ use crate::support::acp_client::{AcpClient, joined_text};
 use crate::support::sign_in_env::SignInEnv;
 use crate::support::test_env::DEADLINE;
 
-/// The least of a picture.
+/// A PNG image of one pixel.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
 
-/// What shows that a capability is kept.
+/// The check that a capability works.
 type Exercise = fn(&mut CaseEnv);
 
 const EXERCISES: &[(&str, Exercise)] = &[
@@ -73,7 +73,7 @@ const EXERCISES: &[(&str, Exercise)] = &[
         let session = scene.session();
         scene.turn(&session, "the flower is an aster » say noted");
         let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
-        // Not a part of the stable schema, so it is not held against it.
+        // Not part of the stable schema, so it is not validated against it.
         let made = scene.probe.send_invalid("session/fork", &params).unwrap();
         let child = made["sessionId"].as_str().unwrap().to_owned();
         assert!(child != session && made["modes"].is_object(), "{made}");
@@ -117,17 +117,17 @@ const EXERCISES: &[(&str, Exercise)] = &[
     }),
 ];
 
-/// What shows that a way to sign in is one.
+/// The check that a sign-in method works.
 type SigningIn = fn(&SignInEnv);
 
-/// The same for ways to sign in, by their ids.
+/// The checks of sign-in methods, by method id.
 const WAYS: &[(&str, SigningIn)] = &[
     ("chatgpt", |desk| {
         let mut command = desk.command(&["acp"]);
         command.stderr(std::process::Stdio::null());
         let mut probe = JudgedClient::new(AcpClient::spawn(&mut command));
         probe.initialize(json!({}));
-        // Nobody opens a browser here, so it is taken back, and that is answered.
+        // No browser opens here, so the request is cancelled; the cancellation is answered.
         let id = probe.send_request("authenticate", json!({"methodId": "chatgpt"}));
         probe.notify("$/cancel_request", json!({"requestId": id}));
         let error = probe.wait_for_answer(id).unwrap_err();
@@ -152,7 +152,7 @@ const WAYS: &[(&str, SigningIn)] = &[
     }),
 ];
 
-/// What the model says to a block.
+/// The model's answer to a content block.
 #[track_caller]
 fn prompted(scene: &mut CaseEnv, block: &Value, script: &str) -> String {
     let session = scene.session();
@@ -164,7 +164,7 @@ fn prompted(scene: &mut CaseEnv, block: &Value, script: &str) -> String {
     joined_text(&told, "agent_message_chunk")
 }
 
-/// The page that a sign-in names.
+/// The URL that a sign-in prints.
 fn page_of(stderr: &mut impl Read) -> String {
     let mut read = Vec::new();
     loop {
@@ -185,14 +185,15 @@ fn page_of(stderr: &mut impl Read) -> String {
     }
 }
 
-/// Gets the head of a page on loopback.
+/// The response head of a page on loopback.
 fn get(url: &str) -> String {
     let rest = url.strip_prefix("http://").unwrap();
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let mut stream = TcpStream::connect(host.replace("localhost", "127.0.0.1")).unwrap();
     write!(stream, "GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
+    let mut answer = Vec::new();
+    let mut chunk = [0; 4096];
     while !answer.windows(4).any(|window| window == b"\r\n\r\n") {
         let count = stream.read(&mut chunk).unwrap();
         assert_ne!(count, 0, "{}", String::from_utf8_lossy(&answer));
@@ -206,7 +207,7 @@ fn header(answer: &str, name: &str) -> String {
     found.unwrap_or_else(|| panic!("no {name}: {answer}")).to_owned()
 }
 
-/// The paths of everything that is promised: what is true, and markers without content.
+/// The paths of all advertised capabilities: values that are true, and empty objects.
 fn promised(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Bool(true) => {
@@ -225,7 +226,7 @@ fn promised(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Everything that a greeting promises, when the client can do everything.
+/// The agent's capabilities for a client that supports everything.
 fn everything() -> Value {
     json!({
         "fs": {"readTextFile": true, "writeTextFile": true},
@@ -259,7 +260,7 @@ async fn every_capability_that_is_advertised_is_kept() {
     }
 }
 
-/// The walk itself finds what is new.
+/// The walk reports a capability that has no exercise.
 #[test]
 fn a_capability_without_an_exercise_is_found() {
     let mut found = BTreeSet::new();

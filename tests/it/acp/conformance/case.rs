@@ -1,7 +1,7 @@
-//! Cases: small tables of requirements, each played against the real `pixir acp`.
+//! Conformance cases: small tables of requirements, each run against the real `pixir acp`.
 //!
-//! The cases of a topic share a process and a test environment; each has its own Sessions. Every process that
-//! a case starts is held against the schema when it ends.
+//! The cases of a topic share a process and a test environment; each has its own Sessions. The lines of every
+//! process that a case starts are validated against the schema when the process ends.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use super::scripted_model;
 use crate::support::acp_client::{AcpClient, joined_text};
 use crate::support::{BinaryEnv, torture};
 
-/// One requirement.
+/// One requirement and the function that checks it.
 pub struct ConformanceCase {
     pub name: &'static str,
     pub run: fn(&mut CaseEnv),
@@ -35,31 +35,31 @@ pub struct ConformanceTopic {
 }
 
 impl ConformanceTopic {
-    /// A topic whose client can do nothing special, and whose user is asked.
+    /// A topic whose client has no capabilities, in a mode that asks for permission.
     pub const fn new(name: &'static str, cases: &'static [ConformanceCase]) -> Self {
         Self { name, cases, args: &[], capabilities: || json!({}) }
     }
 
-    /// The same, started with arguments.
+    /// Starts the agent with arguments.
     pub const fn with_args(mut self, args: &'static [&'static str]) -> Self {
         self.args = args;
         self
     }
 
-    /// Plays every case, and names all that fail.
+    /// Runs every case, and names all that fail.
     pub async fn run_cases(&self) {
         let began = Instant::now();
         let mut env = CaseEnv::new(self).await;
         let mut failed = Vec::new();
         for case in self.cases {
-            // What belongs to the case before is not for this one.
+            // Messages of the case before must not reach this one.
             env.probe.drain();
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (case.run)(&mut env))) {
                 let words = panic.downcast_ref::<String>().map(String::as_str);
                 let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
                 let words: String = words.unwrap_or("no words").chars().take(2000).collect();
                 failed.push(format!("{}: {words}", case.name));
-                // What it left behind is not for the next one.
+                // A failed case may leave messages for the next one.
                 env.replace();
             }
         }
@@ -77,7 +77,7 @@ impl ConformanceTopic {
     }
 }
 
-/// A process whose every line is kept and judged.
+/// A client of one process; every line is kept and validated.
 pub struct JudgedClient {
     client: Option<AcpClient>,
     is_cut: bool,
@@ -85,7 +85,7 @@ pub struct JudgedClient {
 }
 
 impl JudgedClient {
-    /// Starts `pixir acp` with arguments, ungreeted.
+    /// Starts `pixir acp` with arguments, without `initialize`.
     pub fn start(binary_env: &BinaryEnv, args: &[&str]) -> Self {
         Self::new(AcpClient::start(binary_env, args))
     }
@@ -94,14 +94,14 @@ impl JudgedClient {
         Self { client: Some(client), is_cut: false, next_odd: 1_000_000 }
     }
 
-    /// The same, greeted by a client that can do these things.
+    /// Starts `pixir acp` and initializes it with these client capabilities.
     pub fn initialized(binary_env: &BinaryEnv, args: &[&str], capabilities: Value) -> Self {
         let mut probe = Self::start(binary_env, args);
         probe.initialize(capabilities);
         probe
     }
 
-    /// Asks for what the schema forbids; gives the error, or the result that came all the same.
+    /// Sends a request that the schema forbids; gives the error, or the result if there is one.
     #[track_caller]
     pub fn send_invalid(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
         self.next_odd += 1;
@@ -111,7 +111,7 @@ impl JudgedClient {
         self.wait_for_answer(id)
     }
 
-    /// Writes a line as it is, and gives the next message that answers nothing we know.
+    /// Writes a line as it is, and gives the next message that answers no request of the client.
     #[track_caller]
     pub fn send_line(&mut self, line: &[u8], wished: impl Fn(&Value) -> bool) -> Value {
         let mut bytes = line.to_vec();
@@ -122,30 +122,30 @@ impl JudgedClient {
         })
     }
 
-    /// The code of an error.
+    /// Writes a line; gives the code of the error that answers it.
     #[track_caller]
     pub fn code_of(&mut self, line: &[u8]) -> i64 {
         let told = self.send_line(line, |message| message.get("error").is_some());
         told["error"]["code"].as_i64().unwrap()
     }
 
-    /// It is alive and well.
+    /// Checks that the process still answers requests.
     #[track_caller]
     pub fn still_answers(&mut self) {
         self.call("session/list", json!({})).unwrap();
     }
 
-    /// From here on, not everything needs an answer.
+    /// Marks the connection as cut: requests may stay without an answer from now on.
     pub fn cut(&mut self) {
         self.is_cut = true;
     }
 
-    /// Gives it up: it was killed, and nothing is judged.
+    /// Takes the client of a killed process; its lines are not validated.
     pub fn take_client(&mut self) -> Option<AcpClient> {
         self.client.take()
     }
 
-    /// Ends it by closing stdin, and judges every line.
+    /// Ends the process by closing stdin, and validates every line.
     #[track_caller]
     pub fn finish(&mut self) {
         let Some(mut client) = self.client.take() else { return };
@@ -211,7 +211,7 @@ impl CaseEnv {
         self.probe.new_session(&cwd)
     }
 
-    /// Another process of the same user, for a client that can do these things.
+    /// Another process of the same user, initialized with these client capabilities.
     pub fn other(&self, args: &[&str], capabilities: Value) -> JudgedClient {
         JudgedClient::initialized(&self.env, args, capabilities)
     }
@@ -233,13 +233,13 @@ impl CaseEnv {
         found["params"]["update"].clone()
     }
 
-    /// One prompt to its end; every question of the agent is an error of the case.
+    /// Runs one prompt to its end; a question of the agent fails the case.
     #[track_caller]
     pub fn turn(&mut self, session: &str, text: &str) -> RecordedTurn {
         turn(&mut self.probe, session, text)
     }
 
-    /// A new Session and one prompt to its end.
+    /// Runs one prompt to its end in a new Session.
     #[track_caller]
     pub fn once(&mut self, text: &str) -> RecordedTurn {
         let session = self.session();
@@ -254,13 +254,13 @@ impl CaseEnv {
     }
 }
 
-/// One prompt to its end.
+/// Runs one prompt to its end.
 #[track_caller]
 pub fn turn(client: &mut AcpClient, session: &str, text: &str) -> RecordedTurn {
     turn_with(client, session, text, |asked| panic!("nobody may ask: {asked}"))
 }
 
-/// One prompt to its end; questions of the agent are answered with these results.
+/// Runs one prompt to its end; questions of the agent are answered with these results.
 #[track_caller]
 pub fn turn_with(
     client: &mut AcpClient,
@@ -272,7 +272,7 @@ pub fn turn_with(
     finished(client, session, id, reply)
 }
 
-/// Waits for the end of a prompt, and answers what is asked until then.
+/// Waits for the end of a prompt, and answers questions of the agent until then.
 #[track_caller]
 pub fn finished(
     client: &mut AcpClient,
@@ -306,7 +306,7 @@ pub fn finished(
     RecordedTurn { outcome, updates, asked }
 }
 
-/// What a client saw of a prompt.
+/// The updates, questions and outcome of a prompt, as a client received them.
 #[derive(Debug)]
 pub struct RecordedTurn {
     pub outcome: Result<Value, Value>,
@@ -315,19 +315,19 @@ pub struct RecordedTurn {
 }
 
 impl RecordedTurn {
-    /// Why it stopped.
+    /// The stop reason of the prompt.
     #[track_caller]
     pub fn stop(&self) -> &str {
         self.outcome.as_ref().expect("no error")["stopReason"].as_str().unwrap()
     }
 
-    /// The code of its error.
+    /// The code of the error that answered the prompt.
     #[track_caller]
     pub fn code(&self) -> i64 {
         self.outcome.as_ref().expect_err("an error")["code"].as_i64().unwrap()
     }
 
-    /// All that was said.
+    /// The text of the answer.
     pub fn text(&self) -> String {
         joined_text(&self.updates, "agent_message_chunk")
     }
@@ -337,7 +337,7 @@ impl RecordedTurn {
         self.updates.iter().filter(|update| update["sessionUpdate"] == kind).collect()
     }
 
-    /// The first call, and all that became of it, as a client merges it.
+    /// The first tool call, merged with its updates as a client does it.
     #[track_caller]
     pub fn call(&self) -> Value {
         let first = self.updates_of_kind("tool_call");
@@ -345,7 +345,7 @@ impl RecordedTurn {
     }
 }
 
-/// A call as a client has it after all updates.
+/// A tool call merged with all its updates.
 pub fn merged(updates: &[Value], id: &str) -> Value {
     let mut call = json!({});
     for update in updates.iter().filter(|update| update["toolCallId"] == id) {

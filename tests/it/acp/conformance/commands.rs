@@ -1,4 +1,4 @@
-//! Slash commands: that they are told, that each of them works, and what is none.
+//! Slash commands: the list sent to the client, the effect of each, and text that only looks like one.
 
 use serde_json::{Value, json};
 

@@ -9,14 +9,14 @@ use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, RecordedTurn, case
 pub const TOPIC: ConformanceTopic =
     ConformanceTopic::new("prompt content", CASES).with_args(&["--auto"]);
 
-/// One red dot.
+/// A PNG image of one red pixel.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
 
 fn text(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-/// A prompt of blocks, to its end.
+/// Runs a prompt of content blocks to its end.
 #[track_caller]
 fn sent(scene: &mut CaseEnv, prompt: &Value) -> RecordedTurn {
     let session = scene.session();
@@ -25,7 +25,7 @@ fn sent(scene: &mut CaseEnv, prompt: &Value) -> RecordedTurn {
     finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"))
 }
 
-/// What the model saw of blocks, when it repeats them.
+/// The text of content blocks as the model received it.
 #[track_caller]
 fn seen(scene: &mut CaseEnv, mut blocks: Vec<Value>) -> String {
     blocks.push(text(" » repeat"));
@@ -42,7 +42,7 @@ fn refused(scene: &mut CaseEnv, prompt: &Value) {
     assert_eq!(error["code"], -32_602, "{prompt}: {error}");
 }
 
-/// The request in which a text was asked of the model.
+/// The model request that contains a text.
 fn request(scene: &CaseEnv, mark: &str) -> String {
     let requests = scene.env.server.requests();
     let found = requests.iter().rev().find(|request| request.body_text.contains(mark));

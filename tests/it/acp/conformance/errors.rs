@@ -1,4 +1,4 @@
-//! Errors: a Turn that failed says so, an unknown Session has its code, and nothing ends the talk.
+//! Errors: failed Turns, the code of an unknown Session, and a connection that survives all of them.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::scripted_model::script_prompt;
 pub const TOPIC: ConformanceTopic =
     ConformanceTopic::new("errors and endings", CASES).with_args(&["--auto"]);
 
-/// A Turn that fails: its code, and the words in both places.
+/// Runs a Turn that fails; gives its error code and checks that error and updates contain the words.
 #[track_caller]
 fn failed(scene: &mut CaseEnv, replies: &[&str], words: &str) -> i64 {
     let session = scene.session();
@@ -147,7 +147,7 @@ const CASES: &[ConformanceCase] = &[
         std::fs::create_dir_all(&place).unwrap();
         // A file where the folder of Sessions would be.
         std::fs::write(place.join(".pixir"), "not a folder").unwrap();
-        // And one where the Home would hold it instead.
+        // Another one at the fallback folder in the Home.
         let instead = scene.workspace().parent().unwrap().join("home/.pixir/workspaces");
         std::fs::create_dir_all(instead.parent().unwrap()).unwrap();
         std::fs::write(&instead, "not a folder").unwrap();

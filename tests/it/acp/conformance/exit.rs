@@ -1,4 +1,4 @@
-//! The end of the process: how it is asked for, and that nothing stays behind.
+//! The end of the process: what causes it, and that no process survives it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use crate::support::test_env::DEADLINE;
 
 pub const TOPIC: ConformanceTopic = ConformanceTopic::new("exit", CASES);
 
-/// A process with a command that runs and will not end by itself.
+/// A process with a running command that does not end by itself.
 #[track_caller]
 fn busy(scene: &CaseEnv) -> (JudgedClient, String) {
     let mut probe = scene.other(&["--auto"], json!({}));
@@ -37,7 +37,7 @@ fn assert_interrupted(scene: &CaseEnv, session: &str) {
     assert_eq!(left, Vec::<String>::new());
 }
 
-/// Everything that a process prints when it is given these bytes and then nothing more.
+/// The messages that a process prints for these bytes of input.
 #[track_caller]
 fn printed(scene: &CaseEnv, bytes: &[u8], environment: &[(&str, &str)]) -> Vec<Value> {
     let mut command = scene.env.command(&["acp"]);
@@ -148,14 +148,14 @@ const CASES: &[ConformanceCase] = &[
         drop(child.stdout.take());
         let mut stdin = child.stdin.take().unwrap();
         let new = json!({"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": {"cwd": scene.workspace(), "mcpServers": []}});
-        // It may be gone before it has read any of this.
+        // The process may have exited before it reads this.
         stdin.write_all(format!("{HELLO}\n{new}\n{HELLO}\n").as_bytes()).ok();
         let status = wait_for(DEADLINE, || child.try_wait().unwrap(), Option::is_some);
         assert_eq!(status.unwrap().code(), Some(0));
         drop(stdin);
     }),
     case("the end of input ends it also when nobody reads what it says", |scene| {
-        // Few lines or many may wait behind the one that cannot be answered.
+        // Few or many lines may be queued behind the one that cannot be answered.
         for more in [3, 500] {
             let mut command = scene.env.command(&["acp", "--auto"]);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -177,7 +177,7 @@ const CASES: &[ConformanceCase] = &[
             stdin.write_all(format!("{prompt}\n").as_bytes()).unwrap();
             let begun = || scene.log(&session).iter().any(|fact| fact["type"] == "user_message");
             assert!(wait_for(DEADLINE, begun, |begun| *begun), "the Turn begins");
-            // From here on nobody reads. What is asked now finds no room for its answer.
+            // No more reads from here on: answers to these requests do not fit into the pipe.
             for _ in 0..more {
                 stdin.write_all(format!("{HELLO}\n").as_bytes()).unwrap();
                 stdin.flush().unwrap();

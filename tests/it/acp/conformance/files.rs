@@ -1,4 +1,4 @@
-//! The client's files: what it holds open is read and changed there, where it offers that.
+//! Files that a client has open: they are read and written through the client if it supports that.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::scripted_model::script_prompt;
 pub const TOPIC: ConformanceTopic =
     ConformanceTopic::new("client files", CASES).with_args(&["--auto"]);
 
-/// A process for a client that can do these things with files, and its Session.
+/// A process for a client with these file capabilities, and a Session.
 fn opened(scene: &CaseEnv, capabilities: &Value) -> (JudgedClient, String) {
     let mut probe = scene.other(&["--auto"], json!({ "fs": capabilities }));
     let session = probe.new_session(&scene.workspace());
@@ -22,7 +22,7 @@ fn both() -> Value {
     json!({"readTextFile": true, "writeTextFile": true})
 }
 
-/// How often a method was asked for.
+/// The number of requests for a method.
 fn count(turn: &RecordedTurn, method: &str) -> usize {
     turn.asked.iter().filter(|asked| asked["method"] == method).count()
 }
@@ -65,7 +65,7 @@ const CASES: &[ConformanceCase] = &[
             (&call["status"], &call["content"][0]["oldText"]),
             (&json!("completed"), &json!("unsaved\n"))
         );
-        // To save it is for the editor.
+        // Saving is left to the editor.
         assert_eq!(std::fs::read_to_string(path).unwrap(), "saved\n");
     }),
     case("a client that cannot read a file does not stop Pixir", |scene| {

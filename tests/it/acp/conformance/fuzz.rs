@@ -1,7 +1,7 @@
 //! Fuzz test: thousands of messages, whole, broken, out of order, over eight Sessions at once.
 //!
-//! Whatever comes, every request is answered exactly once, nothing panics, nothing waits for ever, and
-//! the process ends well when its input does.
+//! Every request is answered exactly once, nothing panics, no request waits for ever, and the process exits
+//! with success at the end of its input.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,13 +18,13 @@ use crate::support::leaks;
 use crate::support::test_env::DEADLINE;
 use crate::support::torture::{self, SuiteSize};
 
-/// How many Sessions are talked to at once.
+/// Number of Sessions that are used at the same time.
 const SESSIONS: usize = 8;
 
-/// How often it is asked whether everything still moves.
+/// Number of messages between two liveness checks.
 const BREATH: usize = 100;
 
-/// How long Turns may run undisturbed now and then.
+/// Pause after each liveness check, in which Turns run undisturbed.
 const REST: Duration = Duration::from_millis(80);
 
 /// A client that sends random messages.
@@ -33,11 +33,11 @@ struct FuzzClient {
     stdin: ChildStdin,
     lines: Receiver<String>,
     sessions: Vec<String>,
-    /// How many answers each id is owed, and how many came.
+    /// For each id, the number of expected and of received answers.
     owed: HashMap<String, (usize, usize)>,
-    /// The method of each request that was whole.
+    /// The method of each well-formed request, by id.
     methods: HashMap<String, String>,
-    /// Questions of the agent that are not answered.
+    /// Requests of the agent that are not answered yet.
     open: Vec<Value>,
     received: Vec<Value>,
     next: u64,
@@ -50,7 +50,7 @@ impl FuzzClient {
         self.stdin.write_all(bytes).and_then(|()| self.stdin.write_all(b"\n")).expect("it reads");
     }
 
-    /// Sends a whole request, and owes it to be answered.
+    /// Sends a well-formed request, and expects an answer.
     fn ask(&mut self, method: &str, params: &Value) -> String {
         self.next += 1;
         let id = if self.next.is_multiple_of(3) {
@@ -75,7 +75,7 @@ impl FuzzClient {
         }
     }
 
-    /// One message of any kind.
+    /// Sends one random message.
     fn say_something(&mut self) {
         let session = self.session();
         let named = json!({"sessionId": session});
@@ -109,7 +109,7 @@ impl FuzzClient {
             }
             58..61 => {
                 self.ask("session/close", &named);
-                // Somebody opens it again, at once and perhaps too early.
+                // The Session is opened again at once, perhaps before it is closed.
                 self.ask("session/resume", &open);
             }
             61 => {
@@ -137,7 +137,7 @@ impl FuzzClient {
         self.write(line.to_string().as_bytes());
     }
 
-    /// Answers a question of the agent: rightly, wrongly, or one that was never asked.
+    /// Answers a request of the agent correctly, wrongly, or one that was never sent.
     fn answer_something(&mut self) {
         let id = if self.open.is_empty() || self.rng.u8(0..10) == 0 {
             json!(self.rng.u64(0..1000))
@@ -154,7 +154,7 @@ impl FuzzClient {
 
     fn say_something_broken(&mut self) {
         let session = self.session();
-        // However a byte of it changes, it is nobody else's.
+        // No changed byte turns this id into the id of another request.
         let id = format!("broken {}", self.next);
         self.next += 1;
         self.broken += 1;
@@ -162,7 +162,7 @@ impl FuzzClient {
         self.write(&bytes);
     }
 
-    /// Takes in what came, until nothing comes for a moment.
+    /// Reads messages until none arrives within `patience`.
     fn listen(&mut self, patience: Duration) -> bool {
         match self.lines.recv_timeout(patience) {
             Ok(line) => self.record_line(&line),
@@ -196,7 +196,7 @@ impl FuzzClient {
         owed.map(|(id, _)| self.methods[id].as_str()).collect()
     }
 
-    /// Waits until a question that needs nothing is answered: the whole still moves.
+    /// Checks that a request without dependencies is still answered.
     fn check_liveness(&mut self, place: &str) {
         let key = self.ask("session/list", &json!({"cwd": "/no/such/place"}));
         let end = Instant::now() + DEADLINE;
@@ -206,7 +206,7 @@ impl FuzzClient {
         }
     }
 
-    /// Lets Turns run for a moment, and answers what they ask.
+    /// Lets Turns run for a moment, and answers their requests.
     fn pause_and_drain(&mut self) {
         let end = Instant::now() + REST;
         while Instant::now() < end {
@@ -217,7 +217,7 @@ impl FuzzClient {
         }
     }
 
-    /// Cancels everything, and waits until everybody has an answer.
+    /// Cancels everything, and waits until every request has its answer.
     fn settle(&mut self, place: &str) {
         let end = Instant::now() + DEADLINE;
         while !self.waiting().is_empty() {
@@ -235,7 +235,9 @@ impl FuzzClient {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_said_everybody_is_answered_once() {
-    let (size, seed, began) = (SuiteSize::from_environment(), torture::seed(), Instant::now());
+    let size = SuiteSize::from_environment();
+    let seed = torture::seed();
+    let began = Instant::now();
     let count = size.choose(2_000, 20_000);
     let env = BinaryEnv::new(BinaryEnv::new_mark(), scripted_model::script()).await;
     let mut command = Command::new(env.program());
@@ -284,7 +286,8 @@ async fn whatever_is_said_everybody_is_answered_once() {
     }
     madman.settle(&format!("seed {seed}, at the end"));
     let turns = madman.methods.values().filter(|method| *method == "session/prompt").count();
-    // The end of input, with a few Turns under way.
+    assert!(turns > 0 && madman.broken > 0, "{turns} prompts, {} broken lines", madman.broken);
+    // End of input while a few Turns are running.
     for session in madman.sessions.clone() {
         let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go » pause 600000"}]});
         madman.ask("session/prompt", &params);
@@ -310,7 +313,7 @@ async fn whatever_is_said_everybody_is_answered_once() {
         .filter(|message| message.to_string().contains("dropped without an answer"))
         .count();
     assert_eq!(lost, 0, "seed {seed}: a request was dropped");
-    // Who asks with a fraction for an id gets it back, which is all that can be done.
+    // A fractional id is sent back as it came, although the schema does not allow it.
     received.retain(|message| !message["id"].is_f64());
     let problems = schema::agent_problems(&received, &methods);
     assert!(problems.is_empty(), "seed {seed}: {:#?}", &problems[..problems.len().min(5)]);

@@ -1,4 +1,4 @@
-//! The life of a Session: how one is made, where it works, and who else may have it.
+//! The lifecycle of a Session: creation, working directory, and use by a second process.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ fn refused(scene: &mut CaseEnv, params: &Value) {
     assert_eq!(error["code"], -32_602, "{params}: {error}");
 }
 
-/// A Session with further parameters.
+/// Creates a Session with one further parameter.
 #[track_caller]
 fn made(scene: &mut CaseEnv, key: &str, value: Value) -> Result<Value, Value> {
     let mut params = json!({"cwd": scene.workspace(), "mcpServers": []});
@@ -153,7 +153,7 @@ const CASES: &[ConformanceCase] = &[
             let holder = scene.probe.child.id().to_string();
             assert!(error["message"].as_str().unwrap().contains(&holder), "{error}");
         }
-        // It is no harm to who has it.
+        // The Session of its holder is not affected.
         assert_eq!(scene.turn(&id, "hello").stop(), "end_turn");
     }),
     case("the terminal goes on where the editor was", |scene| {

@@ -1,4 +1,4 @@
-//! Lines and envelopes: whatever comes in is answered as JSON-RPC says, and ends nothing.
+//! Lines and envelopes: every input is answered as JSON-RPC specifies, and none ends the connection.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, JudgedClient, case
 
 pub const TOPIC: ConformanceTopic = ConformanceTopic::new("lines and envelopes", CASES);
 
-/// Asks with an id written like this, and gives the id of the answer as it is written.
+/// Sends a request with an id spelled like this, and gives the id of the answer.
 #[track_caller]
 fn echoed(scene: &mut CaseEnv, id: &str) -> Value {
     let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"session/list","params":{{}}}}"#);
@@ -22,7 +22,7 @@ fn refused(scene: &mut CaseEnv, line: &str, code: i64) {
     scene.probe.still_answers();
 }
 
-/// What the refusal of a line says, whose id cannot be known.
+/// Checks the refusal of a line whose id cannot be read.
 #[track_caller]
 fn nameless(scene: &mut CaseEnv, line: &[u8], code: i64) {
     let told = scene.probe.send_line(line, |message| message.get("error").is_some());

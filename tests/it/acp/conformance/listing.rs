@@ -41,7 +41,8 @@ const CASES: &[ConformanceCase] = &[
         assert!(all.iter().any(|one| one["sessionId"] == session.as_str()));
     }),
     case("a directory has its own Sessions", |scene| {
-        let (a, b) = (folder(scene, "list-a"), folder(scene, "list-b"));
+        let a = folder(scene, "list-a");
+        let b = folder(scene, "list-b");
         let in_a = scene.probe.new_session(&a);
         let in_b = scene.probe.new_session(&b);
         assert_eq!(
@@ -84,7 +85,7 @@ const CASES: &[ConformanceCase] = &[
             made.push(session);
         }
         let first = made[0].clone();
-        // File systems date what is written by ticks of some milliseconds.
+        // Modification times have a granularity of some milliseconds.
         std::thread::sleep(std::time::Duration::from_millis(30));
         turn(&mut scene.probe, &first, "once more");
         assert_eq!(ids(&mut scene.probe, &place)[0], first);
@@ -108,7 +109,9 @@ const CASES: &[ConformanceCase] = &[
                 scene.probe.wait_for_answer(*id).unwrap()["sessionId"].as_str().unwrap().to_owned()
             })
             .collect();
-        let (mut found, mut pages, mut params) = (Vec::new(), 0, json!({ "cwd": place }));
+        let mut found = Vec::new();
+        let mut pages = 0;
+        let mut params = json!({ "cwd": place });
         loop {
             let page = scene.probe.call("session/list", params.clone()).unwrap();
             let page_ids = page["sessions"].as_array().unwrap().iter();
@@ -209,7 +212,7 @@ const CASES: &[ConformanceCase] = &[
     case("what somebody else has open is not deleted", |scene| {
         let session = scene.session();
         let mut other = scene.other(&[], json!({}));
-        // It looks where it has worked.
+        // The search covers folders in which the process has worked.
         other.new_session(&scene.workspace());
         let error = other.call("session/delete", named(&session)).unwrap_err();
         let holder = scene.probe.child.id().to_string();

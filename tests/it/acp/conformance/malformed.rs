@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-/// Settings that are there, and some that are not.
+/// Session options, some of which do not exist.
 pub const OPTIONS: [(&str, &str); 7] = [
     ("mode", "ask"),
     ("mode", "auto"),
@@ -14,7 +14,7 @@ pub const OPTIONS: [(&str, &str); 7] = [
     ("colour", "red"),
 ];
 
-/// What the model is told to do.
+/// Prompts with instructions for the scripted model.
 const SCRIPTS: [&str; 14] = [
     "hello",
     "go » deltas 5",
@@ -32,10 +32,10 @@ const SCRIPTS: [&str; 14] = [
     "/model",
 ];
 
-/// The same, when it must not end by itself.
+/// Prompts whose Turns do not end by themselves.
 const ENDLESS: [&str; 2] = ["go » pause 100000", "go » say begun ;; stall"];
 
-/// Blocks of a prompt; one in thirty waits for somebody to cancel it.
+/// Content blocks of a prompt; one prompt in thirty runs until it is cancelled.
 pub fn prompt(rng: &mut Rng) -> Value {
     let is_endless = rng.u8(0..30) == 0;
     let words = if is_endless { rng.choice(ENDLESS) } else { rng.choice(SCRIPTS) };
@@ -50,7 +50,7 @@ pub fn prompt(rng: &mut Rng) -> Value {
     }
 }
 
-/// Parameters of a list.
+/// Parameters of `session/list`.
 pub fn listing(rng: &mut Rng, cwd: &str) -> Value {
     match rng.u8(0..5) {
         0 => json!({"cwd": cwd}),
@@ -61,7 +61,7 @@ pub fn listing(rng: &mut Rng, cwd: &str) -> Value {
     }
 }
 
-/// Requests that are rare, early, late or unknown.
+/// A request that is rare, early, late or unknown.
 pub fn odd_request(rng: &mut Rng) -> (&'static str, Value) {
     let all = [
         ("initialize", json!({"protocolVersion": rng.u16(..)})),
@@ -78,7 +78,7 @@ pub fn odd_request(rng: &mut Rng) -> (&'static str, Value) {
     all[rng.usize(..all.len())].clone()
 }
 
-/// An answer to a question.
+/// An answer to a request of the agent.
 pub fn reply(rng: &mut Rng) -> Result<Value, Value> {
     let selected = |id: &str| json!({"outcome": {"outcome": "selected", "optionId": id}});
     Ok(match rng.u8(0..10) {
@@ -92,7 +92,7 @@ pub fn reply(rng: &mut Rng) -> Result<Value, Value> {
     })
 }
 
-/// A line that is wrong in some way; its id, if it keeps one, belongs to nobody else.
+/// A malformed line; its id, if one is left, belongs to no other request.
 pub fn broken(rng: &mut Rng, id: &str, session: &str) -> Vec<u8> {
     let whole = json!({"jsonrpc": "2.0", "id": id, "method": method(rng), "params": {"sessionId": session, "cwd": "/", "mcpServers": [], "prompt": []}});
     let mut value = whole.clone();
@@ -107,7 +107,7 @@ pub fn broken(rng: &mut Rng, id: &str, session: &str) -> Vec<u8> {
         3 => {
             value.as_object_mut().unwrap().remove(field(rng));
         }
-        // Bytes that were lost, changed or added.
+        // Bytes are removed, changed or added.
         4..6 => {
             let mut bytes = whole.to_string().into_bytes();
             bytes.truncate(rng.usize(..bytes.len()));

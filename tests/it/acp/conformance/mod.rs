@@ -1,4 +1,4 @@
-//! What the protocol asks of an agent, in tables of cases, each against the real `pixir acp`.
+//! Conformance to the Agent Client Protocol: tables of cases, each run against the real `pixir acp`.
 
 mod auth;
 mod cancel;
@@ -48,7 +48,7 @@ const TOPICS: &[&ConformanceTopic] = &[
     &exit::TOPIC,
 ];
 
-/// A test per table, so that they run side by side and fail by name.
+/// Defines one test per table, so that tables run in parallel and fail by name.
 macro_rules! played {
     ($($name:ident),*) => {
         $(#[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Modes and options: what can be chosen, that both views agree, and that a choice stays.
+//! Modes and options: their values, the agreement of both views, and the persistence of a choice.
 
 use serde_json::{Value, json};
 
@@ -69,7 +69,8 @@ const CASES: &[ConformanceCase] = &[
     case("no option is a yes or no unless the client knows it", |scene| {
         let (_, made) = fresh(scene);
         let options = made["configOptions"].as_array().unwrap();
-        assert!(options.iter().all(|option| option["type"] == "select"), "{options:?}");
+        let is_select = |option: &Value| option["type"] == "select";
+        assert!(!options.is_empty() && options.iter().all(is_select), "{options:?}");
     }),
     case("every mode can be chosen, and both views are told", |scene| {
         let (session, made) = fresh(scene);
@@ -130,8 +131,8 @@ const CASES: &[ConformanceCase] = &[
     case("the effort that was chosen is asked for", |scene| {
         let (session, made) = fresh(scene);
         let effort = option(&made["configOptions"], "thought_level");
-        let (id, value) =
-            (effort["id"].as_str().unwrap().to_owned(), values(effort).pop().unwrap());
+        let id = effort["id"].as_str().unwrap().to_owned();
+        let value = values(effort).pop().unwrap();
         set(scene, &session, &id, &value).unwrap();
         scene.turn(&session, "which-effort-case");
         let requests = scene.env.server.requests();

@@ -1,4 +1,4 @@
-//! Order: what is sent without waiting is done in the order in which it was sent, Session by Session.
+//! Order: requests sent without waiting are handled in order within each Session.
 
 use serde_json::json;
 
@@ -7,13 +7,13 @@ use super::scripted_model::script_prompt;
 
 pub const TOPIC: ConformanceTopic = ConformanceTopic::new("order", CASES).with_args(&["--auto"]);
 
-/// Asks for a Session to be opened; gives the id of the question.
+/// Requests that a Session be opened; gives the id of the request.
 fn open(scene: &mut CaseEnv, method: &str, session: &str) -> u64 {
     let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
     scene.probe.send_request(method, params)
 }
 
-/// A Session with a command that ends by itself only after a long time.
+/// A Session with a long-running command.
 #[track_caller]
 fn busy(scene: &mut CaseEnv) -> (String, u64) {
     let session = scene.session();

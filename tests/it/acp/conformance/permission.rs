@@ -1,4 +1,4 @@
-//! Permission: what is asked, with what, what each answer means, and for how long.
+//! Permission requests: their options and details, and the meaning and lifetime of each answer.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn chosen(option: &str) -> Value {
     json!({"outcome": {"outcome": "selected", "optionId": option}})
 }
 
-/// A prompt whose every question gets one answer.
+/// Runs a prompt and answers each of its questions with one option.
 #[track_caller]
 fn answered(scene: &mut CaseEnv, session: &str, replies: &[&str], option: &str) -> RecordedTurn {
     let prompt = script_prompt("go", replies);
@@ -31,7 +31,7 @@ fn is_there(scene: &CaseEnv, name: &str) -> bool {
     scene.workspace().join(name).exists()
 }
 
-/// A question that is open, and the prompt behind it.
+/// An open permission request, with its Session and prompt.
 #[track_caller]
 fn open(scene: &mut CaseEnv, name: &str) -> (String, u64, Value) {
     let session = scene.session();
@@ -197,7 +197,7 @@ const CASES: &[ConformanceCase] = &[
             message["method"] == "$/cancel_request" && message["params"]["requestId"] == asked["id"]
         });
         assert!(back.get("id").is_none());
-        // A client that answers all the same does no harm.
+        // A late answer of the client has no effect.
         scene.probe.send_reply(&asked, json!({"outcome": {"outcome": "cancelled"}}));
         let told = finished(&mut scene.probe, &session, id, |asked| panic!("{asked}"));
         assert_eq!((told.stop(), is_there(scene, "taken-back.txt")), ("cancelled", false));

@@ -1,4 +1,4 @@
-//! Loading and resuming: the whole story again, or none of it, and then on.
+//! Loading and resuming: the full replay, or none, and the continuation of the Session.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn params(scene: &CaseEnv, session: &str) -> Value {
     json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []})
 }
 
-/// Loads a Session, and gives what was told before the answer, and the answer.
+/// Loads a Session; gives the updates before the answer, and the answer.
 #[track_caller]
 fn loaded(probe: &mut JudgedClient, params: Value, session: &str) -> (Vec<Value>, Value) {
     probe.drain();
@@ -29,7 +29,7 @@ fn loaded(probe: &mut JudgedClient, params: Value, session: &str) -> (Vec<Value>
     (own.map(|message| message["params"]["update"].clone()).collect(), answer)
 }
 
-/// One prompt, then the Session closed and loaded again in another process.
+/// Runs one prompt, closes the Session, and loads it in another process.
 #[track_caller]
 fn load_after_turn(scene: &mut CaseEnv, replies: &[&str]) -> (RecordedTurn, Vec<Value>, String) {
     let session = scene.session();
@@ -45,7 +45,7 @@ fn text(updates: &[Value], kind: &str) -> String {
     crate::support::acp_client::joined_text(updates, kind)
 }
 
-/// What a client shows of a call in the end.
+/// Tool calls as a client shows them after all updates.
 fn tool_call_updates(updates: &[Value]) -> Vec<Value> {
     let first = updates.iter().filter(|update| update["sessionUpdate"] == "tool_call");
     let card = |call: Value| {

@@ -1,7 +1,7 @@
-//! The published schema: every line that passes, in either direction, is held against it.
+//! The published schema: every line in either direction is validated against it.
 //!
-//! Beyond its letter a few laws are checked that no schema can say: one answer per question, no call
-//! that was not announced, nothing that the client did not allow.
+//! Rules that a schema cannot express are checked too: one answer per request, no update of a tool call
+//! that was not announced, and no request that the client does not support.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -12,13 +12,13 @@ use serde_json::{Map, Value, json};
 /// From npm `@agentclientprotocol/sdk` 2.4.0; its licence stands beside it.
 const PUBLISHED: &str = include_str!("../../../fixtures/acp/schema-v1.json");
 
-/// Requests that are no part of it and are answered all the same.
+/// Requests outside the schema that Pixir answers.
 const BESIDE: &[&str] = &["session/set_model"];
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(PUBLISHED).unwrap());
 static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
-/// What a definition describes.
+/// The part of the protocol that a definition describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MessageRole {
     Request,
@@ -26,7 +26,7 @@ enum MessageRole {
     Notification,
 }
 
-/// The name of what describes a method, of the side that serves it: `agent`, `client`, `protocol`.
+/// The definition of a method on the side that serves it: `agent`, `client` or `protocol`.
 fn definition(method: &str, side: &str, role: MessageRole) -> Option<&'static str> {
     let definitions = SCHEMA["$defs"].as_object().unwrap();
     let ending = match role {
@@ -40,7 +40,7 @@ fn definition(method: &str, side: &str, role: MessageRole) -> Option<&'static st
     found.map(|(name, _)| name.as_str())
 }
 
-/// What a value breaks of a definition. Whoever is strict allows no key that is not in it.
+/// Violations of a definition. In strict mode, unknown keys are violations too.
 fn schema_violations(name: &str, value: &Value, is_strict: bool) -> Vec<String> {
     let key = format!("{name} {is_strict}");
     let known = VALIDATORS.lock().unwrap().get(&key).cloned();
@@ -67,7 +67,7 @@ fn cut(text: &str) -> String {
     text.chars().take(300).collect()
 }
 
-/// A conversation of lines, and what is wrong with it.
+/// The lines of a connection, to be validated.
 pub struct LineRecord<'a> {
     pub sent: &'a [Value],
     pub received: &'a [Value],
@@ -76,7 +76,7 @@ pub struct LineRecord<'a> {
 }
 
 impl LineRecord<'_> {
-    /// Everything that is wrong, in words; nothing when all is well.
+    /// Descriptions of all violations.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let asked_by_us = methods(self.sent);
@@ -92,7 +92,7 @@ impl LineRecord<'_> {
         problems
     }
 
-    /// Every request has exactly one answer, and no notification has one.
+    /// Requests without exactly one answer, and notifications with one.
     fn unanswered(&self) -> Vec<String> {
         let mut answers: HashMap<String, usize> = HashMap::new();
         for answer in self.received.iter().filter(|message| message.get("method").is_none()) {
@@ -110,12 +110,12 @@ impl LineRecord<'_> {
     }
 }
 
-/// What is wrong with lines of the agent alone, when the methods of our requests are known.
+/// Violations in the agent's lines alone; `asked` has the methods of the client's requests.
 pub fn agent_problems(received: &[Value], asked: &HashMap<String, String>) -> Vec<String> {
     received.iter().flat_map(|message| agent_line(message, asked)).collect()
 }
 
-/// The requests among messages: the method of each id.
+/// The method of each request among messages, by id.
 fn methods(messages: &[Value]) -> HashMap<String, String> {
     let requests = messages.iter().filter(|message| message.get("id").is_some());
     requests
@@ -125,7 +125,7 @@ fn methods(messages: &[Value]) -> HashMap<String, String> {
         .collect()
 }
 
-/// What is wrong with a line of ours.
+/// Violations in a line of the client.
 fn client_line(message: &Value, asked: &HashMap<String, String>) -> Vec<String> {
     let mut problems = envelope(message);
     let none = json!({});
@@ -153,7 +153,7 @@ fn client_line(message: &Value, asked: &HashMap<String, String>) -> Vec<String> 
     problems
 }
 
-/// What is wrong with a line of the agent.
+/// Violations in a line of the agent.
 fn agent_line(message: &Value, asked: &HashMap<String, String>) -> Vec<String> {
     let mut problems = envelope(message);
     match (message["method"].as_str(), message.get("id")) {
@@ -188,7 +188,7 @@ fn agent_line(message: &Value, asked: &HashMap<String, String>) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with an answer to a method; without one, only its error can be judged.
+/// Violations in an answer; without a method, only an error can be checked.
 fn outcome(message: &Value, method: Option<&str>, side: &str, is_strict: bool) -> Vec<String> {
     match (message.get("result"), message.get("error")) {
         (None, Some(error)) => {
@@ -224,7 +224,7 @@ fn envelope(message: &Value) -> Vec<String> {
     problems
 }
 
-/// What holds in every conversation, whatever it is about.
+/// Violations of rules that hold for every connection.
 fn protocol_violations(record: &LineRecord<'_>) -> Vec<String> {
     let mut problems = Vec::new();
     let mut calls: HashSet<(String, String)> = HashSet::new();
@@ -234,7 +234,8 @@ fn protocol_violations(record: &LineRecord<'_>) -> Vec<String> {
         given.any(|given| given.pointer(path).is_some_and(|v| *v == true || v.is_object()))
     };
     for message in record.received {
-        let (params, update) = (&message["params"], &message["params"]["update"]);
+        let params = &message["params"];
+        let update = &message["params"]["update"];
         let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
         let gate = match message["method"].as_str().unwrap_or_default() {
             "fs/read_text_file" => "/fs/readTextFile",
@@ -266,7 +267,7 @@ fn protocol_violations(record: &LineRecord<'_>) -> Vec<String> {
     problems
 }
 
-/// The check itself can fail.
+/// The check reports violations.
 #[test]
 fn what_breaks_the_schema_is_found() {
     let ask = |params: Value| json!({"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": params});
@@ -277,7 +278,8 @@ fn what_breaks_the_schema_is_found() {
     let problems = |sent: &[Value], received: &[Value]| {
         LineRecord { sent, received, is_cut: false }.problems().len()
     };
-    let (sent, made) = ([good], answer(json!({"sessionId": "s"})));
+    let sent = [good];
+    let made = answer(json!({"sessionId": "s"}));
     assert_eq!(problems(&sent, std::slice::from_ref(&made)), 0);
     let said = update(json!({"sessionUpdate": "agent_message_chunk", "content": text}));
     assert_eq!(problems(&sent, &[made.clone(), said]), 0);

@@ -1,14 +1,14 @@
-//! A scripted model that does what the prompt says, so that one script serves every case.
+//! Scripted model that follows instructions in the prompt, so that one script serves every case.
 //!
-//! Behind `»` stand its replies, one per line; a reply is steps with ` ;; ` between them. The line is
-//! chosen by how many calls have been answered since the user spoke.
+//! The replies follow `»`, one per line; a reply is a list of steps separated by ` ;; `. The line is
+//! chosen by the number of calls answered since the user's message.
 
 use std::time::Duration;
 
 use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::{Value, json};
 
-/// What it says when it is told nothing.
+/// The reply to a prompt without instructions.
 pub const DEFAULT: &str = "That is all.";
 
 /// The script of every case.
@@ -49,9 +49,9 @@ fn apply_step(reply: Reply, step: &str, request: &ReceivedRequest) -> Reply {
             let (name, arguments) = rest.split_once(' ').unwrap();
             reply.call_as(None, name, arguments)
         }
-        // Says what it was told by the last call, so that the case can look at it.
+        // The output of the last call, for the case to check.
         "echo" => reply.text(request.outputs().last().copied().unwrap_or("nothing")),
-        // Says all that the user said.
+        // All texts of the user.
         "repeat" => reply.text(&request.user_texts().join("\n")),
         "see" => reply.text(&format!("{} images", request.images().len())),
         "deltas" => reply.deltas(usize::try_from(number()).unwrap(), "word "),

@@ -1,4 +1,4 @@
-//! Tool calls: what they are called, where they work, what they change, and that they end.
+//! Tool calls: titles, locations, diffs and final states.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::scripted_model::script_prompt;
 pub const TOPIC: ConformanceTopic =
     ConformanceTopic::new("tools and diffs", CASES).with_args(&["--auto"]);
 
-/// One call and its end.
+/// Runs one tool call; gives the Turn and the merged call.
 #[track_caller]
 fn called(scene: &mut CaseEnv, call: &str) -> (RecordedTurn, Value) {
     let told = scene.once(&script_prompt("go", &[call, "say done"]));
@@ -21,7 +21,7 @@ fn shown(call: &Value) -> String {
     call["content"].to_string()
 }
 
-/// A client that shows output of commands that run here.
+/// The capabilities of a client that shows the output of the agent's commands.
 fn terminal() -> Value {
     json!({"_meta": {"terminal_output": true}})
 }
@@ -38,7 +38,7 @@ const CASES: &[ConformanceCase] = &[
     case("a call begins pending, runs, and ends", |scene| {
         let (told, _) = called(scene, "bash echo x");
         let own = told.updates.iter().filter(|update| update.get("toolCallId").is_some());
-        // What is not said of a new call is that it waits.
+        // A new call without a status is `pending`.
         let status = |update: &'_ Value| {
             let is_new = update["sessionUpdate"] == "tool_call";
             update["status"].as_str().or(is_new.then_some("pending")).map(str::to_owned)

@@ -1,4 +1,4 @@
-//! Updates: what a client is told while a prompt runs, in which order, and about which Session.
+//! Updates during a prompt: their content, their order, and their Session.
 
 use serde_json::{Value, json};
 
@@ -147,7 +147,8 @@ const CASES: &[ConformanceCase] = &[
         );
     }),
     case("two Sessions at once are told apart", |scene| {
-        let (a, b) = (scene.session(), scene.session());
+        let a = scene.session();
+        let b = scene.session();
         let first = scene.probe.send_prompt(&a, "a » deltas 30 ;; pause 50 ;; say ends-a");
         let second = scene.probe.send_prompt(&b, "b » deltas 30 ;; pause 50 ;; say ends-b");
         let mut mixed = Vec::new();
@@ -175,7 +176,7 @@ const CASES: &[ConformanceCase] = &[
         let notice = opted.wait_for_update("notice");
         let words = format!("{}{}", notice["title"], notice["description"]);
         assert!(words.contains("odd"), "{notice}");
-        // To the others it is said in words, before the first answer.
+        // Other clients get it as text before the first answer.
         let made = scene.probe.send_invalid("session/new", &params).unwrap();
         let session = made["sessionId"].as_str().unwrap().to_owned();
         assert!(turn(&mut scene.probe, &session, "hello").text().contains("odd"));

@@ -1,4 +1,4 @@
-//! Frames in, model events out.
+//! Tests of the reducer: frames in, model events out.
 
 use proptest::prelude::*;
 use serde_json::json;
