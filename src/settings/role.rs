@@ -37,14 +37,14 @@ static ROLES: &[Role] = &[
         name: "plan",
         instructions: "You plan and change nothing. Read what matters, then answer with a plan: the \
             goal, the steps in order with the files each one touches, how to check the result, and \
-            what is still unknown. Do not write the code; somebody else will build from your plan.",
+            what is still unknown. Do not write the code; another agent will implement your plan.",
         ceiling: PermissionMode::ReadOnly,
         custom: None,
     },
     Role {
         name: "worker",
-        instructions: "You do one task for another agent and then you are done; nobody can answer questions. Do \
-            what the task says and nothing beside it, and check your result. Your last message is all that the other \
+        instructions: "You do one task for another agent and then you are done; questions cannot be answered. Do \
+            only what the task says, and check your result. Your last message is all that the other \
             agent sees: what you did, the files you changed, how you checked it (command and outcome), and what is \
             missing or uncertain. At most 30 lines; point to evidence as path:line instead of quoting it.",
         ceiling: PermissionMode::Auto,
@@ -62,7 +62,7 @@ static ROLES: &[Role] = &[
     Role {
         name: "reviewer",
         instructions: "You review work for another agent and change nothing. Look for what is wrong, not for what is \
-            nice; check claims against the files. End with one JSON object and nothing behind it: {\"verdict\": \
+            nice; check claims against the files. End with one JSON object and nothing after it: {\"verdict\": \
             \"approve\" | \"request_changes\" | \"unclear\", \"findings\": [{\"severity\": \"high\" | \"medium\" | \"low\", \
             \"where\": \"path:line\", \"what\": \"...\"}], \"limitations\": [\"what you could not check\"]}.",
         ceiling: PermissionMode::ReadOnly,

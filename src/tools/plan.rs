@@ -27,7 +27,7 @@ pub struct UpdatePlanTool;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Args {
-    /// Why it changed.
+    /// Reason for the change.
     explanation: Option<String>,
     /// All steps, also the finished ones.
     plan: Vec<PlanStep>,
@@ -62,8 +62,8 @@ impl PlanStepStatus {
 impl Tool for UpdatePlanTool {
     type Args = Args;
     const NAME: &'static str = "update_plan";
-    const DESCRIPTION: &'static str = "Shows the user your plan for a longer task; replaces the one \
-        before. At most one step is in_progress.";
+    const DESCRIPTION: &'static str = "Shows the user your plan for a longer task; replaces the \
+        previous one. At most one step is in_progress.";
 
     fn normalize_args(args: &mut ArgMap) {
         arg_aliases::normalize_plan(args);

@@ -47,7 +47,7 @@ impl RunningLogin {
     }
 
     fn finish(mut self) -> RunOutput {
-        // Stdin stays open, because its end would cancel the sign-in.
+        // Stdin stays open, as for a user who pastes nothing.
         let stdin = self.child.stdin.take();
         self.err.read_to_string(&mut self.read).unwrap();
         let output = self.child.wait_with_output().unwrap();

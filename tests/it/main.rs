@@ -1,4 +1,4 @@
-//! Integration tests: stories that drive the real binary, or a Conversation, against the scripted model.
+//! Integration tests: they drive the real binary, or a Conversation, against the scripted model.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,7 +10,7 @@
 
 /// `pixir acp`, over stdin and stdout.
 mod acp;
-/// Logs that other programs change under a running Turn.
+/// Logs that other programs change while a Turn runs.
 mod altered_log;
 /// Answers that match a schema, and answers with web search.
 mod answers;
@@ -20,7 +20,7 @@ mod argument_spellings;
 mod asking;
 /// Commands that outlive their calls.
 mod background;
-/// What a run may use up.
+/// Budgets of a run.
 mod budgets;
 /// Child Workspaces, and merges from them.
 mod child_workspaces;
@@ -58,7 +58,7 @@ mod fidelity;
 mod fork;
 /// The scope of permanent permissions.
 mod grants;
-/// Hostile repositories: nothing in them is started.
+/// Hostile repositories: no program in them is started.
 mod hostile;
 /// Hostile files planted at every path that a command touches.
 mod hostile_checkout;
@@ -72,7 +72,7 @@ mod line_mode;
 mod login;
 /// MCP servers.
 mod mcp;
-/// Merges in rare situations: nothing is lost, nothing is half done.
+/// Merges in rare situations: no file is lost, and no merge is incomplete.
 mod merging;
 /// Proxies and certificates.
 mod network;
@@ -90,9 +90,9 @@ mod planted_claims;
 mod planted_home;
 /// A checkout that brings Pixir's state.
 mod planted_state;
-/// Processes that commands start: none survives.
+/// Processes started by commands: none survives.
 mod process;
-/// The prompt that the model gets.
+/// Instructions, schemas and late context that the model receives.
 mod prompt;
 /// The quickstart page, run by a test.
 mod quickstart;
@@ -106,51 +106,51 @@ mod release;
 mod renewal;
 /// Output of commands that list and show.
 mod reports;
-/// Files that are attached, and images that are looked at.
+/// Attached files, and images that the model views.
 mod resource;
 /// Sessions resumed after a move, over damage and across versions.
 mod resume;
 /// Roles, built in and from files.
 mod roles;
-/// Everyday work, escapes and stories of the sandbox.
+/// The sandbox: ordinary commands, escape attempts and reports.
 mod sandbox;
-/// The published schemas, and what the binary prints.
+/// The published schemas, and the output of the binary.
 mod schemas;
-/// Searching the Workspace.
+/// `grep` and `glob`.
 mod search;
 /// Other providers with a compatible API.
 mod servers;
 /// Sessions by a part of their ids, confirmations, and hints for wrong arguments.
 mod session_ids;
-/// Streams whose flags another process changed.
+/// Streams whose status flags another process changed.
 mod shared_streams;
 /// Skills.
 mod skills;
-/// Commands that wait for each other.
+/// Limit on concurrent commands.
 mod slots;
 /// `pixir usage`.
 mod spending;
 /// Signals, a second process and a full disk.
 mod stop;
-/// Every way a stream can break, on both transports.
+/// Broken streams of every kind, on both transports.
 mod stream_faults;
-/// Children that work for a Session.
+/// Subagents.
 mod subagents;
-/// Fixtures of the stories.
+/// Fixtures: test environments, clients, and leak checks.
 mod support;
-/// The only host that is called is the Provider.
+/// Network contacts: only the Provider is called.
 mod telemetry;
-/// What a person sees on a terminal.
+/// Output on a terminal.
 mod terminal;
-/// Runs in which hardly a thread can be started.
+/// Runs under tight limits on processes and threads.
 mod thread_limits;
 /// Checks of the source tree.
 mod tidy;
-/// Stories of the transport.
+/// Transports: uploads, continuation and usage records.
 mod transport;
 /// Trust in files of a Workspace.
 mod trust;
-/// Stories of a Turn, each ending in the Log.
+/// Turns of a Conversation, checked by the Log.
 mod turn;
 /// `pixir undo` and `pixir redo`.
 mod undo;

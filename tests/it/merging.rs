@@ -1,5 +1,5 @@
-//! Children in Workspaces of their own, where it gets odd: what is nowhere else is never lost, and a
-//! merge is done and recorded, or neither.
+//! Merges of child Workspaces in rare situations: the only copy of a change is never lost, and a
+//! merge is both applied and recorded, or neither.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,7 +22,7 @@ fn commit_all(folder: &Path) {
     git(folder, &["commit", "-qm", "first"]);
 }
 
-/// As old as something must be that nobody may be at.
+/// Makes a file old enough to count as unused.
 fn age(file: &Path) {
     let past = SystemTime::now() - Duration::from_hours(2);
     fs::File::open(file).unwrap().set_modified(past).unwrap();
@@ -47,13 +47,13 @@ async fn killed_after_its_last_step_a_merge_is_in_the_log_or_taken_back() {
         )
     };
 
-    // There is no moment at which everything is done, and nobody would know.
+    // At no moment is the merge complete, its journal removed, and the Event missing.
     let is_written = || fs::read_to_string(here.join("a")).unwrap() == "new\n";
     assert!(!run(&mut || is_written() && !journal.exists() && !is_recorded()));
     family.env.run_pixir(&["merge", "--yes", &child, "--undo"]).assert_exit_code(0);
     assert_eq!(family.env.read("a"), "old\n");
 
-    // The way back is recorded as well, or not gone.
+    // The same holds for the undo of a merge.
     family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
     let count = |word: &str| fs::read_to_string(&log).unwrap().matches(word).count();
     let back = [PIXIR, "merge", "--yes", &child, "--undo"];
@@ -66,7 +66,7 @@ async fn killed_after_its_last_step_a_merge_is_in_the_log_or_taken_back() {
     ));
     assert_eq!((family.env.read("a"), family.merges().len()), ("old\n".into(), 4));
 
-    // What was killed before it began leaves nothing that stays.
+    // A merge killed before it began leaves no file.
     let draft = journal.with_extension("draft");
     assert!(run(&mut || draft.exists()));
     family.env.run_pixir(&["merge", &child, "--dry-run"]).assert_exit_code(0);
@@ -74,7 +74,7 @@ async fn killed_after_its_last_step_a_merge_is_in_the_log_or_taken_back() {
     assert!(is_written() && !draft.exists() && !journal.exists());
     family.env.run_pixir(&["merge", "--yes", &child, "--undo"]).assert_exit_code(0);
 
-    // Killed when it is recorded, it stays, although its journal is still there.
+    // A merge killed after its Event stays, although its journal is still there.
     let before = count(r#""event":"merged""#);
     assert!(run(&mut || journal.exists() && count(r#""event":"merged""#) > before));
     let again = family.env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
@@ -120,7 +120,7 @@ async fn a_child_whose_workspace_is_gone_never_works_in_its_parents() {
             assert!(refused.stderr.contains("try: "), "{refused:?}");
             assert_eq!(fs::read_to_string(&file).unwrap(), "the parent's\n");
         }
-        // Whoever only looks is told what there is.
+        // A command that only reads reports the interrupted merge.
         let looked = env.run(&["inspect-replay", child, "--prompt", "go on", "--items"]);
         looked.expect_code(0);
         let told = format!("{}{}", looked.stdout, looked.stderr);
@@ -218,7 +218,7 @@ async fn a_folder_that_became_a_link_is_merged_and_goes_back() {
     family.env.run_pixir(&["merge", "--yes", &child, "--undo"]).assert_exit_code(0);
     assert_eq!(file_states(&here), before);
 
-    // Two links that point elsewhere are told as what they are.
+    // A conflict of two links is reported with their targets.
     symlink("here", here.join("link")).unwrap();
     let (child, folder) = family.child("isolated").await;
     for (place, target) in [(&here, "ours"), (&folder, "theirs")] {
@@ -297,7 +297,7 @@ async fn what_cannot_be_read_is_named_and_keeps_an_annex() {
     let here = family.env.workspace();
     family.env.write("a", "old\n");
     let (child, folder) = family.child("isolated").await;
-    // A path that is longer than the kernel takes: nobody may be too mighty for this.
+    // A path longer than the kernel allows cannot be read, not even by root.
     let deep = |name: &str| {
         let names = std::iter::repeat_n("d".repeat(200), 12);
         names.fold(folder.join(name), |path, name| path.join(name))

@@ -1,4 +1,4 @@
-//! The way to a Provider: proxies and certificates, alike on both transports.
+//! Connections to a Provider: proxies and certificates, on both transports.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -22,18 +22,18 @@ use crate::support::TestEnv;
 use crate::support::sign_in_env::{SignInEnv, run_command};
 use crate::support::test_env::{PIXIR, send_and_finish};
 
-/// A host that exists for the proxy alone.
+/// A host name that only the proxy resolves.
 const HOST: &str = "model.example";
 
-/// The host that hands out tokens; nobody but the proxy pretends to be it.
+/// The host of the issuer, as served behind the proxy.
 const ISSUER: &str = "auth.openai.com";
 
-/// A proxy before a TLS front before a server that speaks HTTP in the clear.
+/// A proxy in front of a TLS endpoint in front of a plain HTTP server.
 struct ProxyAndTlsFront {
-    /// The certificate that vouches for the front, and for the proxy if it speaks TLS itself.
+    /// The root certificate of the TLS endpoint, and of the proxy if it uses TLS.
     root: String,
     proxy: SocketAddr,
-    /// The heads of what the proxy was asked.
+    /// Heads of the requests to the proxy.
     heads: Arc<Mutex<Vec<String>>>,
 }
 
@@ -57,7 +57,7 @@ impl ProxyAndTlsFront {
         Self { root: root.pem(), proxy, heads }
     }
 
-    /// The first lines of what the proxy was asked.
+    /// First lines of the requests to the proxy.
     fn proxy_requests(&self) -> Vec<String> {
         let heads = self.heads.lock().unwrap();
         heads.iter().map(|head| head.lines().next().unwrap().to_owned()).collect()
@@ -70,7 +70,7 @@ enum ProxyScheme {
     Tls,
 }
 
-/// A model behind TLS behind a proxy.
+/// A test environment whose model is reached through a proxy and TLS.
 struct ProxiedEnv {
     env: TestEnv,
     gate: ProxyAndTlsFront,
@@ -183,7 +183,7 @@ async fn a_proxy_and_an_own_root_work_on_both_transports() {
         let wires: Vec<&str> =
             abroad.env.requests().iter().map(|request| request.transport).collect();
         assert_eq!(wires, [wire; 3]);
-        // ada:opensesame
+        // The credentials `ada:opensesame` in base64.
         let basic = "Proxy-Authorization: Basic YWRhOm9wZW5zZXNhbWU=";
         let heads = abroad.gate.heads.lock().unwrap();
         assert!(heads.iter().all(|head| head.contains(basic)), "{heads:?}");
@@ -252,12 +252,12 @@ async fn the_issuer_is_reached_through_the_same_proxy_and_trusts_the_same_roots(
         command.env_remove("PIXIR_AUTH_ISSUER").env("HTTPS_PROXY", &proxy);
         command
     };
-    // Nobody vouches for this issuer yet.
+    // The root of the issuer's certificate is not configured yet.
     let run = run_command(pixir(&["hi"]).env("PIXIR_RETRY_MAX_ATTEMPTS", "1"));
     assert_ne!(run.code, Some(0));
     assert!(run.err.contains("certificate"), "{}", run.err);
     assert_eq!(sign_in_env.issuer.counts().requests, 0);
-    // A variable that cannot be used is named, and nobody is asked a second time.
+    // An unusable variable is named, and no request is repeated.
     let run = run_command(
         pixir(&["hi", "--json"]).env("https_proxy", "socks5://ada:opensesame@127.0.0.1"),
     );
@@ -300,13 +300,13 @@ async fn the_doctor_goes_the_way_of_the_model() {
     let base_url = ("OPENAI_BASE_URL", format!("https://{HOST}/v1"));
     let with_key = examine(&[("OPENAI_API_KEY", "sk-abroad".to_owned()), base_url]);
     assert_passed(&with_key, "endpoint");
-    // Without a key a run would use the sign-in.
+    // Without a key, the sign-in is checked too.
     let without_key = examine(&[]);
     assert_passed(&without_key, "issuer");
     let asked = gate.proxy_requests();
     for host in [HOST, ISSUER] {
         assert!(asked.contains(&format!("CONNECT {host}:443 HTTP/1.1")), "{asked:?}");
     }
-    // Whether somebody is there is asked without a secret.
+    // The issuer is probed without a secret.
     assert!(sign_in_env.issuer.counts().requests >= 2);
 }

@@ -1,4 +1,4 @@
-//! Stories of patches: several files in one call, and a process that dies in the middle of one.
+//! Patches: several files in one call, and kills in the middle of a patch.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -55,7 +55,7 @@ const FILES: usize = 16;
 /// Number of files that the patch moves.
 const MOVED: usize = FILES / 8;
 
-/// What a file holds before and after; large enough that half of it would show.
+/// Content of a file in a version; large enough that an incomplete write would show.
 fn content(file: usize, version: &str) -> String {
     let mut text = format!("file {file}\nversion {version}\n");
     for line in 0..400 {
@@ -70,7 +70,7 @@ fn lay_out(folder: &Path) {
     }
 }
 
-/// Updates most files, moves some, deletes some, and adds some.
+/// A patch that updates most files, moves some, deletes some, and adds some.
 fn great_patch() -> String {
     let mut body = String::new();
     for file in 0..FILES {
@@ -113,16 +113,16 @@ fn count_new(folder: &Path) -> usize {
     new
 }
 
-/// Where the process dies.
+/// The moment of a kill.
 #[derive(Debug, Clone, Copy)]
 enum PatchKillPoint {
-    /// Instead of its n-th call of this name, from 1.
+    /// Instead of the n-th system call of this name, from 1.
     Call(&'static str, usize),
-    /// So long after the first new folder is there.
+    /// After this time since the first new folder exists.
     Later(Duration),
 }
 
-/// Runs the patch and kills it. `strace` hits every point exactly; without it, chance must do.
+/// Runs the patch and kills it. `strace` hits every point exactly; without it, kills are timed.
 fn kill_at(binary_env: &BinaryEnv, point: PatchKillPoint) {
     let folder = binary_env.workspace();
     match point {

@@ -1,4 +1,4 @@
-//! Permissions: what is asked, what is remembered, what is bound, and what is refused.
+//! Permissions: questions, remembered answers, the binding of answers, and refusals.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ async fn next_question(listener: &mut Listener) -> PermissionRequest {
     heard.last().and_then(|event| asked(event)).unwrap().clone()
 }
 
-/// Runs a Turn, answers every question as told, and gives the questions.
+/// Runs a Turn, answers every question by the function, and gives the questions.
 pub async fn turn_with(
     conversation: &Conversation,
     text: &str,
@@ -141,7 +141,7 @@ async fn a_question_shows_the_diff_and_what_runs_is_what_was_shown() {
     assert_eq!(question.paths, ["x"]);
     let diff = question.diff.unwrap();
     assert!(diff.contains("-old") && diff.contains("+new"), "{diff}");
-    // Somebody else changes the file while the user thinks.
+    // Another program changes the file before the user answers.
     env.write("x", "important\n");
     conversation.answer(&question.call_id, PermissionAnswer::Once).await.unwrap();
     let question = next_question(&mut listener).await;
@@ -254,7 +254,7 @@ async fn whoever_comes_back_is_asked_again_and_the_first_answer_counts() {
     assert!(env.workspace().join("x").exists());
 }
 
-/// The proof that the kernel holds it: a program of a harmless name that writes all the same.
+/// A program with a harmless name that writes: the kernel prevents it.
 #[tokio::test]
 async fn a_plain_look_runs_where_nothing_can_be_written() {
     let env = TestEnv::with_script(running(&["ls", "cat x | ls", "ls > /dev/null", "touch x; ls"]))
@@ -282,7 +282,7 @@ async fn a_plain_look_runs_where_nothing_can_be_written() {
     assert_eq!(decisions(&env, &conversation)[0], "allow plainly_read_only by parser");
 }
 
-/// The same words typed into another command are another call.
+/// Input for a background command is bound to that command.
 #[tokio::test]
 async fn what_may_be_typed_for_good_is_bound_to_the_command() {
     let asking = async |command: &'static str, env: Option<TestEnv>| {
@@ -520,7 +520,7 @@ async fn without_a_sandbox_every_command_is_asked_and_bounds_refuse_commands() {
     assert_eq!(decisions(&env, &conversation), ["deny write_bounds by bounds"]);
 }
 
-/// What lies in a folder is not kept by moving the folder away.
+/// A forbidden path cannot be changed by moving its folder.
 #[tokio::test]
 async fn a_forbidden_place_is_not_moved_aside() {
     let command = "mv src moved; mv src/gen other; mkdir -p src/gen/deep; \

@@ -1,4 +1,4 @@
-//! The model's plan: durable, shown, and there again after a resume.
+//! The model's plan: recorded, shown, and restored after a resume.
 
 use pixir::scripted::{ModelScript, Reply};
 use pixir::{PermissionMode, SessionStatus};

@@ -1,5 +1,5 @@
-//! Files that a checkout brings for Pixir and the model, as links out of the project, pipes, devices
-//! and files without end: nothing hangs, and nothing from outside is shown.
+//! Files of a checkout for Pixir and the model, planted as links out of the project, pipes, devices
+//! and endless files: no command hangs, and nothing from outside is shown.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,14 +10,14 @@ use pixir::scripted::{ModelScript, Reply};
 use super::planted_home::finish;
 use crate::support::TestEnv;
 
-/// What stands in the files outside, and must be seen nowhere.
+/// Content of the files outside, which must not be shown.
 const MARKER: &str = "words-from-outside";
 
-/// A file that Pixir looks for in a project, and what a usable one holds.
+/// A file that Pixir reads in a project, and a usable content.
 struct CheckoutFile {
     path: &'static str,
     text: &'static str,
-    /// The commands that read it, besides a Turn.
+    /// Arguments of a command that reads the file, besides a Turn.
     args: &'static [&'static str],
 }
 
@@ -81,11 +81,11 @@ const SOURCES: &[CheckoutFile] = &[
     },
 ];
 
-/// How a file of a checkout is planted.
+/// Kinds of planted files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CheckoutPlant {
     Link,
-    /// The folder that holds it is a link.
+    /// The folder of the file is a link.
     LinkedFolder,
     LinkToDevice,
     Pipe,
@@ -101,13 +101,13 @@ const PLANTINGS: [CheckoutPlant; 5] = [
     CheckoutPlant::Endless,
 ];
 
-/// Puts a source into the project; false when it cannot be planted in this way.
+/// Plants a file in the project; false when this kind is not possible.
 fn plant(planting: CheckoutPlant, source: &CheckoutFile, work: &Path, outside: &Path) -> bool {
     let path = work.join(source.path);
     let folder = path.parent().unwrap();
     let name = path.file_name().unwrap();
     if planting == CheckoutPlant::LinkedFolder {
-        // A link in the place of the project itself, or of what git keeps, is another story.
+        // Links in place of the project itself or of `.git` are tested elsewhere.
         if folder == work || folder.ends_with(".git") {
             return false;
         }
@@ -170,10 +170,10 @@ async fn what_a_checkout_plants_for_the_model_shows_nothing_from_outside_and_han
     assert!(planted >= SOURCES.len() * (PLANTINGS.len() - 1), "only {planted} were planted");
 }
 
-/// The same files as files of the project are used, so that the story above can fail.
+/// The control: the same files are used when they are regular files of the project.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_files_are_used_where_the_project_holds_them() {
-    // These are read, and shown to nobody unless they are trusted or wrong.
+    // These are read, but shown only if they are trusted or invalid.
     let is_silent = |path: &str| matches!(path, ".git/HEAD" | ".pixir/.gitignore" | ".mcp.json");
     let is_shown = |source: &&CheckoutFile| !is_silent(source.path);
     for source in SOURCES.iter().filter(is_shown) {

@@ -1,5 +1,5 @@
-//! Records that were planted where undo looks for the work of other Sessions: they must not keep it from
-//! taking back what commands changed, and must not stall it.
+//! Planted Records of other Sessions' work: they must not keep undo from
+//! reverting changes of commands, and must not stall it.
 
 use std::fs;
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::support::test_env::log_files;
 const PLANTED: &str = "20260101T000000-aaaaaa";
 const RECORDS: &str = ".pixir/sessions/20260101T000000-aaaaaa/snapshots";
 
-/// A test environment with the Workspace `inner` in it, whose model runs one command when the prompt says so.
+/// A test environment with the Workspace `inner` in it, whose model runs one command if the prompt asks for it.
 async fn new_test_env(command: String) -> TestEnv {
     let script = ModelScript::answering(move |request: &ReceivedRequest| {
         let is_told = request.user_texts().last().is_some_and(|said| *said == "do it");
@@ -39,7 +39,7 @@ fn id_of(env: &TestEnv) -> String {
     log.file_stem().unwrap().to_str().unwrap().to_owned()
 }
 
-/// A Record that says of these files that a file tool writes them.
+/// A Record that claims that a file tool writes these files.
 fn record(workspace: &Path, session: &str, paths: &[&str]) -> String {
     let began = json!({ "began": { "workspace": workspace, "session": session, "turn": 1 } });
     let found =
@@ -97,7 +97,7 @@ async fn planted_records_do_not_stall_undo() {
         file.write_all(claim.as_bytes()).unwrap();
         file.set_len(255 << 20).unwrap();
     }
-    // Each is small enough, and all are not.
+    // Each file is within the size limit, their sum is not.
     let lines = record(&top, PLANTED, &vec!["x"; 200_000]);
     for number in 20..=32 {
         fs::write(records.join(format!("{number}.ndjson")), &lines).unwrap();

@@ -1,4 +1,4 @@
-//! Files of the user's own folder that are links, pipes, folders, or another user's: nothing hangs,
+//! Files of the Home that are links, pipes, folders, or another user's: no command hangs,
 //! nothing outside changes, credentials are kept, and the error names the file.
 
 use std::fs::{self, File};
@@ -18,13 +18,13 @@ use super::support::leaks;
 use super::support::sign_in_env::{RunOutput, SignInEnv};
 use super::support::test_env::PIXIR;
 
-/// Longer than any of these commands takes on a busy machine.
+/// Time limit that no command reaches on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(90);
 
 /// The owner of files that belong to another user.
 const ANOTHER_USER: u32 = 4_242;
 
-/// What stands in the place of a file of the Home.
+/// Kinds of planted files in the Home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HomePlant {
     Link,
@@ -49,7 +49,7 @@ const PLANTS: [HomePlant; 8] = [
 ];
 
 impl HomePlant {
-    /// Puts it at `path`; `text` is what a usable file would hold, and `outside` a folder that must
+    /// Plants this kind at `path`; `text` is the content of a usable file, and `outside` a folder that must
     /// not change afterwards.
     fn put(self, path: &Path, text: &str, outside: &Path) {
         let target = outside.join("target");
@@ -84,7 +84,7 @@ impl HomePlant {
         self != HomePlant::HardLink || name.contains(".lock")
     }
 
-    /// Whether this test may make it: only root gives files away.
+    /// Whether the user who runs the tests can plant this kind: only root can give files to another user.
     fn is_possible(self) -> bool {
         self != HomePlant::OtherOwner || rustix::process::geteuid().is_root()
     }
@@ -95,7 +95,7 @@ fn write_private(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Everything below a folder: names, modes, and what the files hold.
+/// Names, modes and contents of all files below a folder.
 fn contents(folder: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
     let mut found = Vec::new();
     let mut waiting = vec![folder.to_owned()];
@@ -174,14 +174,14 @@ impl PlantedHomeEnv {
 /// One file of the Home and a command that must read or write it.
 struct HomeFile {
     name: &'static str,
-    /// What a usable file holds.
+    /// Content of a usable file.
     text: &'static str,
     args: &'static [&'static str],
     /// The file is a cache, so that the command works without it.
     is_cache: bool,
 }
 
-/// One approval, so that there is something to forget; the project is filled in.
+/// An approval store with one approval; `@WORK` stands for the project.
 const LEDGER: &str = r#"{"version":1,"entries":[{"id":"0123456789ab","project":"@WORK",
     "tool":"bash","summary":"run ls","digest":"0","granted_at":"2026-01-01T00:00:00Z"}]}"#;
 const TOKENS: &str = r#"{"access_token":"a","refresh_token":"r","account_id":"acct","obtained_at":1,"expires_at":2}"#;
@@ -239,7 +239,7 @@ fn a_planted_file_of_the_home_is_refused_by_name_and_nothing_outside_changes() {
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// What is missing in the answer of a command that refuses a file; `None` when it is complete.
+/// The output of a command that refuses a file, if it is incomplete; `None` when it is complete.
 fn refusal_flaw(run: &RunOutput, name: &str) -> Option<String> {
     let Ok(envelope) = serde_json::from_str::<Value>(&run.out) else {
         return Some(format!("no JSON: {:?} {} {}", run.code, run.out, run.err));
@@ -412,7 +412,7 @@ fn planted_leases_are_passed_over_and_clear_nothing_away() {
         assert_eq!(contents(place.outside.path()), there, "{plant:?}");
         assert!(fs::symlink_metadata(&path).is_ok(), "{plant:?}");
     }
-    // The folder of all leases, as a link to one that others made.
+    // The folder of registrations is a link to a folder that other users made.
     let place = PlantedHomeEnv::new(false);
     let site = place.outside.path().join(CHILD);
     fs::create_dir(&site).unwrap();

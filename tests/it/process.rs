@@ -1,8 +1,8 @@
-//! Host processes: whatever a command starts is gone when the call is over.
+//! Host processes: all processes of a command are gone at the end of the call.
 //!
 //! Survivors are found by a mark in their command line, which no other test shares.
 
-/// Commands that fight back, and worlds that lack something.
+/// Commands that resist containment, and machines with missing features.
 mod containment;
 
 use std::ffi::OsString;
@@ -107,12 +107,12 @@ fn survivors(mark: &str) -> Vec<String> {
     command_lines.filter(|line| line.contains(mark)).collect()
 }
 
-/// How many of them have become what they were to become.
+/// Number of marked processes that have become `sleep`.
 fn sleepers(mark: &str) -> usize {
     survivors(mark).iter().filter(|line| line.starts_with(mark)).count()
 }
 
-/// Looks until it is as wished, or patience ends; gives what was seen last.
+/// Calls `look` until its value is accepted or the time is over; gives the last value.
 fn wait_for<T>(look: impl Fn() -> T, wished: impl Fn(&T) -> bool) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -169,12 +169,12 @@ fn the_containment_is_the_one_asked_for() {
     assert_eq!(words, [best, "subreaper"]);
 }
 
-/// Says, past the capture of test output, that a promise could not be tested here.
+/// Reports, past the capture of test output, that a check is not possible here.
 fn skip(why: &str) {
     std::io::stderr().write_all(format!("\nskipped: {why}\n").as_bytes()).unwrap();
 }
 
-/// Whether this user may make namespaces, asked of another program.
+/// Whether this user may make namespaces, according to `unshare`.
 fn has_namespaces() -> bool {
     let mut unshare = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
@@ -232,7 +232,7 @@ fn the_environment_is_an_allow_list_and_secrets_do_not_come_back() {
     }
 }
 
-/// Ways of staying behind; each prints `left` and exits at once.
+/// Commands that leave processes behind; each prints `left` and exits at once.
 const ZOO: &[(&str, &str)] = &[
     ("background holding the pipe", "(exec -a MARK sleep 300) & echo left"),
     ("background, detached", "(exec -a MARK sleep 300) >/dev/null 2>&1 & disown; echo left"),
@@ -283,7 +283,7 @@ fn a_namespace_serves_again_only_when_it_was_left_as_it_was() {
         env.bash("sleep 60 & echo left").await;
         let second = world().await;
         assert_ne!(second, first.text, "somebody was left");
-        // Only root may mount; for anybody else nothing changes.
+        // Only root may mount, so for other users the namespace does not change.
         let mounted = env.bash("mount -t tmpfs none /mnt").await.ok;
         assert_eq!(world().await == second, !mounted, "something was mounted");
     });
@@ -426,7 +426,7 @@ fn a_missing_folder_or_odd_command_is_an_answer() {
     });
 }
 
-/// Not a test of its own: the process that the tests below start and watch.
+/// A driver: the process that the tests below start and watch.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };

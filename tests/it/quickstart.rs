@@ -1,5 +1,5 @@
-//! The first steps: every command of `docs/quickstart.md` that needs neither an account nor a
-//! network is run as it stands there, from nothing; the others are at least commands.
+//! The quickstart page: every command of `docs/quickstart.md` that needs neither an account nor a
+//! network is run as it is written, in an empty home; the others are only parsed.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,9 +11,9 @@ use crate::support::sign_in_env::run_command;
 use crate::support::terminal::TestTerminal;
 use crate::support::test_env::PIXIR;
 
-/// A piece of the page.
+/// A fenced block of the page.
 struct PageSnippet {
-    /// What stands behind the language: nothing, or what it needs.
+    /// The words after the language: the requirements of the block.
     needs: String,
     text: String,
 }
@@ -40,15 +40,15 @@ fn pieces(page: &str) -> Vec<PageSnippet> {
     found
 }
 
-/// The page, without what makes no difference to it.
+/// The blocks of the page.
 fn page() -> Vec<PageSnippet> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/quickstart.md");
     pieces(&fs::read_to_string(path).unwrap())
 }
 
-/// The script that a reader would type, with a mark before each piece.
+/// The commands of the page as one script, with a mark before each block.
 fn script(pieces: &[PageSnippet]) -> String {
-    // A line that begins with `!` is meant to fail, which `set -e` does not notice by itself.
+    // A line that begins with `!` must fail, which `set -e` does not check.
     let line = |line: &str| match line.strip_prefix("! ") {
         Some(rest) => format!("if {rest}; then echo 'this should fail: {rest}' >&2; exit 1; fi\n"),
         None => format!("{line}\n"),
@@ -61,7 +61,7 @@ fn script(pieces: &[PageSnippet]) -> String {
     text
 }
 
-/// A shell in an empty home and an empty folder, with the built binary on the way.
+/// A shell in an empty home and an empty folder, with the built binary on the PATH.
 fn shell(folder: &Path) -> Command {
     for name in ["home", "tmp", "work", "bin"] {
         fs::create_dir(folder.join(name)).unwrap();
@@ -79,7 +79,7 @@ fn shell(folder: &Path) -> Command {
     command
 }
 
-/// Runs a script there.
+/// Runs a script in a new shell.
 fn typed(script: &str) -> crate::support::sign_in_env::RunOutput {
     let folder = tempfile::tempdir().unwrap();
     let run = run_command(
@@ -113,7 +113,7 @@ fn what_the_quickstart_promises_happens() {
     }
 }
 
-/// A question would swallow the lines behind it, because what was typed before it is no answer.
+/// A question would discard the pasted lines after it, because earlier input is no answer.
 #[test]
 fn the_blocks_of_a_session_and_its_undo_work_when_they_are_pasted_into_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ fn a_promise_that_is_not_kept_is_noticed() {
     assert_eq!(broken("! pixir sessoins\n"), Some(0));
 }
 
-/// Nothing can be left out by a word that nobody knows.
+/// Only known requirements exclude a block from the run.
 #[test]
 fn what_is_not_run_says_why() {
     for piece in page() {

@@ -1,6 +1,6 @@
-//! The recording of files for undo before a command: what is shown meanwhile, and how it ends early.
+//! The recording of files for undo before a command: its status line, and its interruption.
 //!
-//! A lock on the store holds a recording up for as long as a story needs, as `pixir gc` does while it clears away.
+//! A lock on the snapshot store delays a recording, as `pixir gc` does.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::support::test_env::{
     DEADLINE, TestEnv, listen_until, newest_log, subscribe_from_now, wait_for_turn_end,
 };
 
-/// Holds up everything that would keep contents for undo in this Workspace, until it is dropped.
+/// Locks the snapshot store of this Workspace until the file is dropped.
 fn hold_up(workspace: &Path) -> File {
     let store = workspace.join(".pixir/snapshots");
     fs::create_dir_all(&store).unwrap();
@@ -28,7 +28,7 @@ fn hold_up(workspace: &Path) -> File {
     store
 }
 
-/// A model that runs `touch ran` and says that it is done.
+/// Replies that run `touch ran` and end the Turn.
 fn touching() -> [Reply; 2] {
     [Reply::calls("bash", json!({"command": "touch ran"})), Reply::says("all done")]
 }
@@ -53,7 +53,7 @@ fn facts(log: &Path, kind: &str) -> Vec<Value> {
     events.filter(|event| event["type"] == kind).map(|event| event["data"].clone()).collect()
 }
 
-/// The names of files below a folder that were not finished.
+/// Names of unfinished temporary files below a folder.
 fn drafts(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -99,7 +99,7 @@ async fn enter_skips_a_recording_and_leaves_no_old_status_line_on_the_screen() {
     assert!(env.workspace().join("ran").exists());
     let screen = terminal.screen();
     assert!(screen.contains("recording was skipped"), "{screen:?}");
-    // The terminal went to the next row when it echoed Enter: both rows are wiped.
+    // The echo of Enter moved the cursor to the next row: both rows are cleared.
     let echo = screen.find("recording files for undo").unwrap();
     assert!(screen[echo..].contains("\r\u{1b}[2K\u{1b}[1A\r\u{1b}[2K"), "{screen:?}");
     let results = facts(&newest_log(&env.workspace()), "tool_result");
@@ -107,7 +107,7 @@ async fn enter_skips_a_recording_and_leaves_no_old_status_line_on_the_screen() {
     assert_eq!(results[0]["ok"], true);
 }
 
-/// What is typed while one prompt runs is for the shell that comes after it.
+/// Input during a single prompt is left for the shell.
 #[tokio::test(flavor = "multi_thread")]
 async fn words_that_are_typed_during_a_recording_reach_the_shell() {
     let env = TestEnv::with_replies(touching()).await;

@@ -1,4 +1,4 @@
-//! Redaction markers in files: what a model reads as `[redacted:NAME]` and writes back.
+//! Redaction markers in files: text that a model reads as `[redacted:NAME]` and writes back.
 
 use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use pixir::{
@@ -285,7 +285,7 @@ fn asked(event: &Event) -> Option<&PermissionRequest> {
     }
 }
 
-/// Runs a Turn up to its first question, does something, and answers yes.
+/// Runs a Turn up to its first question, calls `meanwhile`, and answers yes.
 async fn question(conversation: &Conversation, meanwhile: impl FnOnce()) -> PermissionRequest {
     let mut listener = subscribe_from_now(conversation);
     conversation.send(UserInput { text: "go".to_owned() }).await.unwrap();

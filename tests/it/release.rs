@@ -1,5 +1,5 @@
-//! What is released, and how: the package has what it must and nothing else, and every item of the
-//! checklist is something that can be done.
+//! Releases: the package contains the required files and nothing else, and every item of the
+//! checklist is an executable command.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,7 +45,7 @@ fn the_package_has_what_it_needs_and_nothing_else() {
     ] {
         assert!(files.contains(wanted), "{wanted} is missing");
     }
-    // Cargo puts in the first three by itself.
+    // Cargo adds the first three by itself.
     let may_begin = [
         "Cargo.",
         ".cargo_vcs_info.json",
@@ -59,7 +59,7 @@ fn the_package_has_what_it_needs_and_nothing_else() {
     for file in &files {
         assert!(may_begin.iter().any(|start| file.starts_with(start)), "{file} is junk");
     }
-    // Every page that a packaged page leads to goes along.
+    // Every page linked from a packaged page is packaged.
     let is_page = |path: &str| Path::new(path).extension().is_some_and(|end| end == "md");
     let mut links = 0;
     for path in files.iter().filter(|path| is_page(path)) {
@@ -143,18 +143,18 @@ fn every_item_of_the_checklist_can_be_done() {
         }
     }
     assert!(count > 20, "{count}");
-    // No program that measures is forgotten.
+    // Every benchmark is on the checklist and the benchmark page.
     for bench in manifest.split("[[bench]]\nname = \"").skip(1) {
         let name = bench.split('"').next().unwrap();
         assert!(text.contains(&format!("cargo bench --bench {name}\n")), "{name}");
         assert!(page("docs/benchmarks.md").contains(&format!("--bench {name} ")), "{name}");
     }
-    // What is written about here is there.
+    // Every quoted path exists.
     for quoted in text.split('`').skip(1).step_by(2) {
         let is_path = quoted.starts_with("docs/") || quoted.starts_with("tests/");
         assert!(!is_path || root().join(quoted).exists(), "{quoted} does not exist");
     }
-    // What the checklist has of smokes, CI rehearses.
+    // CI rehearses every smoke test of the checklist.
     let rehearsed = script.lines().find(|line| line.starts_with("for smoke in")).unwrap();
     for name in smoke.split("name: \"").skip(1).filter_map(|rest| rest.split('"').next()) {
         let is_smoke = text.contains(&format!("smoke -- {name}\n"));
@@ -174,7 +174,7 @@ fn that_nothing_is_reported_is_said_where_people_look() {
     assert!(readme.contains("docs/privacy.md") && readme.contains("no telemetry"));
     assert!(readme.contains("docs/quickstart.md"));
     assert!(page("docs/privacy.md").contains("tests/it/telemetry.rs"));
-    // Nobody can measure what is not there to be linked.
+    // No telemetry crate is linked.
     let lock = page("Cargo.lock");
     for name in ["sentry", "opentelemetry", "posthog-rs", "segment", "bugsnag", "self_update"] {
         assert!(!lock.contains(&format!("name = \"{name}\"")), "{name}");

@@ -1,4 +1,4 @@
-//! Stories of staying signed in: renewals, races, refusals, and secrets that nobody sees.
+//! Token renewal: races, refusals, and secrets that are never shown.
 
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -16,9 +16,9 @@ async fn a_tool_that_reads_the_store_tells_the_model_nothing() {
         _ => Reply::says("done"),
     });
     env.server = ScriptedServer::start_with_issuer(script, &env.issuer).await.unwrap();
-    // It ends soon, so the token that is printed is one that was renewed in this very run.
+    // The token expires soon, so this run renews it and prints the new one.
     env.sign_in(100);
-    // In the sandbox it could not even be opened.
+    // With a sandbox, the store could not be opened.
     let _ = env.run(&["--sandbox", "off", "--events", "show me"]).assert_exit_code(0);
     let requests = env.server.requests();
     let output = requests.last().unwrap().outputs()[0].to_owned();
@@ -34,7 +34,7 @@ async fn thirty_two_processes_renew_once() {
     let env = SignInEnv::new().await;
     env.sign_in(60);
     env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Slow(Duration::from_millis(200)));
-    // Only what is renewed is accepted, so nobody can do without.
+    // The old token is refused, so every process needs the renewed one.
     env.issuer.forget_access_tokens();
     let children: Vec<Child> =
         (0..32).map(|_| env.command(&["hello", "there"]).spawn().unwrap()).collect();
@@ -56,7 +56,7 @@ async fn a_refused_token_is_renewed_and_the_turn_goes_on() {
     let run = env.run(&["hello", "there"]).assert_exit_code(0);
     assert_eq!(run.out, "hello from the plan\n");
     assert_eq!((env.issuer.counts().refreshes, env.server.requests().len()), (1, 2));
-    // A backend that refuses whatever it is given is told to the user, and not stormed.
+    // A backend that refuses every token is reported, and not asked again and again.
     env.issuer.switch_account("somebody-else");
     let run = env.run(&["hello", "again"]).assert_exit_code(4);
     assert!(run.err.contains("pixir login"), "{}", run.err);
@@ -88,7 +88,7 @@ async fn a_backend_that_refuses_every_token_is_asked_no_more_than_needed() {
     env.sign_in(3600);
     let run = env.run(&["--json", "hello", "there"]).assert_exit_code(4);
     assert_eq!(run.envelope()["error"]["kind"], "auth_refused");
-    // Nobody else has stored anything, so there is one renewal and one more try.
+    // No other process stored tokens, so there is one renewal and one retry.
     assert_eq!((env.server.requests().len(), env.issuer.counts().refreshes), (2, 1));
     assert_eq!(env.stored_tokens()["kind"], "subscription");
 }
@@ -119,7 +119,7 @@ async fn a_renewal_that_fails_in_passing_is_tried_again() {
     env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Answer(200, "<html>garbage".into()));
     let run = env.run(&["hello", "there"]).assert_exit_code(0);
     assert_eq!(run.out, "hello from the plan\n");
-    // While the old token lives, a failed renewal is nobody's business.
+    // A failed renewal is not reported while the old token is valid.
     env.sign_in(60);
     env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Answer(503, "busy".into()));
     let run = env.run(&["hello", "again"]).assert_exit_code(0);

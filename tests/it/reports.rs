@@ -1,5 +1,5 @@
-//! What commands that look at things say: of Sessions that may not be read, of lines that were changed, of
-//! what is not there, and in which number.
+//! Output of reading commands: unreadable Sessions, changed lines, missing objects, and
+//! singular and plural.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -20,13 +20,13 @@ fn allow(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs the binary as a user who may not read what lies there; `None` where that is not possible.
+/// Runs the binary as a user who may not read `closed`; `None` where that is not possible.
 fn as_a_stranger(env: &TestEnv, closed: &Path, args: &[&str]) -> Option<RunOutput> {
     let home = tempfile::tempdir().unwrap();
     as_a_stranger_in(home.path(), env, closed, args)
 }
 
-/// The same with a home of the stranger's own.
+/// Runs the binary as a user who may not read `closed`, with this home.
 fn as_a_stranger_in(home: &Path, env: &TestEnv, closed: &Path, args: &[&str]) -> Option<RunOutput> {
     let mut command = env.command(args);
     command.env("HOME", home);
@@ -53,7 +53,7 @@ fn as_a_stranger_in(home: &Path, env: &TestEnv, closed: &Path, args: &[&str]) ->
 async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
     let env = TestEnv::with_replies([Reply::says("ok"), Reply::says("ok")]).await;
     env.run_pixir(&["hi"]).assert_exit_code(0);
-    // The files are those of the user who runs this test; root looks at them as another user.
+    // The files belong to the user who runs this test; root reads them as another user.
     let owner = if rustix::process::geteuid().is_root() { "root" } else { "you" };
     let is_named = |said: &str| said.contains(&format!("(it belongs to {owner})"));
     let state = env.workspace().join(".pixir");
@@ -87,14 +87,14 @@ async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
             assert!(!said.contains("there are no Sessions"), "{said}");
         }
     }
-    // One Log that may not be read, in a folder that may be.
+    // One unreadable Log in a readable folder.
     allow(&sessions, 0o755);
     let log = log_files(&env.workspace()).pop().unwrap();
     let told = as_a_stranger(&env, &log, &["sessions"]).unwrap().assert_exit_code(0);
     let id = log.file_stem().unwrap().to_str().unwrap();
     assert!(told.out.contains(id) && told.out.contains("unreadable"), "{}", told.out);
     assert!(told.err.contains("cannot be read") && is_named(&told.err), "{}", told.err);
-    // With nothing there, that is what is said.
+    // Without state, the message says that there are no Sessions.
     fs::remove_dir_all(&state).unwrap();
     let told = as_a_stranger(&env, &env.home(), &["--version"]).unwrap();
     assert_eq!(told.code, Some(0));
@@ -121,7 +121,7 @@ async fn an_own_folder_that_is_closed_needs_no_other_user() {
     allow(&state, 0o700);
 }
 
-/// A stranger has Sessions of their own in this Workspace, in their home, beside those that they may not read.
+/// A second user has Sessions of this Workspace in their home, beside those that they may not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tree_names_closed_folders_once_and_only_where_it_looks_into_them() {
     let env = TestEnv::with_replies((0..3).map(|_| Reply::says("ok"))).await;
@@ -146,7 +146,7 @@ async fn a_tree_names_closed_folders_once_and_only_where_it_looks_into_them() {
     }
 }
 
-/// The Log of one Turn, with a word of its answer changed.
+/// An environment whose Log has one Turn, with a word of its answer changed.
 async fn changed_log() -> (TestEnv, String, usize) {
     let env = TestEnv::with_replies([Reply::says("four apples")]).await;
     env.run_pixir(&["how many?"]).assert_exit_code(0);
@@ -179,7 +179,7 @@ async fn a_changed_line_is_not_called_proven_and_a_repair_says_that_it_kept_it()
     let report = env.workspace().join(format!(".pixir/sessions/{copy}/repair.json"));
     let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
     assert_eq!(report["unproven_lines_kept"], json!([line]));
-    // Where nothing was changed, nothing is said.
+    // Without a change, the output does not mention proofs.
     let sound = env.run_pixir(&["repair", copy]).assert_exit_code(0).out;
     assert!(!sound.contains("although"), "{sound}");
 }
@@ -284,7 +284,7 @@ async fn a_server_of_ones_own_says_what_to_ask_and_nothing_about_openai() {
     let told = binary_env.run(&["models", "--provider", "named"]);
     assert!(!told.stderr.contains("refresh"), "{}", told.stderr);
 
-    // An issuer that is gone would be a warning, or a failure.
+    // An issuer that does not answer would be a warning or a failure.
     let issuer = ScriptedIssuer::start().await.unwrap();
     let gone = issuer.base_url();
     drop(issuer);
@@ -322,7 +322,7 @@ fn a_demo_says_how_to_remove_what_it_leaves() {
         let command = text.lines().find(|line| line.trim().starts_with("rm -r ")).unwrap();
         let folder = command.trim().trim_start_matches("rm -r ");
         assert!(folder.contains("pixir-demo-") && Path::new(folder).is_dir(), "{text}");
-        // As it stands, it can be pasted.
+        // The command can be pasted into a shell.
         let pasted = Command::new("/bin/sh").args(["-c", command.trim()]).status().unwrap();
         assert!(pasted.success() && !Path::new(folder).exists(), "{command}");
     }

@@ -1,4 +1,4 @@
-//! Stories of files that are attached and images that are looked at, each ending in the Log.
+//! Attached files and viewed images, checked by the Log.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::test_env::{TestEnv, send_and_finish, wait_for_turn_end};
 use crate::support::{BinaryEnv, binary_env::ProcessOutput};
 
-/// A picture of one pixel; what stands behind it makes it another one.
+/// A PNG image of one pixel; the mark after it makes its bytes unique.
 fn picture(mark: &str) -> Vec<u8> {
     let pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
     [STANDARD.decode(pixel).unwrap(), mark.into()].concat()
@@ -37,13 +37,13 @@ fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["type"] == kind).map(|event| &event["data"]).collect()
 }
 
-/// The parts of what the user said last.
+/// The parts of the last user message.
 fn last_words(request: &ReceivedRequest) -> Vec<Value> {
     let mut users = request.input().iter().rev().filter(|item| item["role"] == "user");
     users.next().unwrap()["content"].as_array().unwrap().clone()
 }
 
-/// The one stored Resource of a kind, from the Log.
+/// The Resource of this name in the Log.
 fn attached(binary_env: &BinaryEnv, name: &str) -> Value {
     let events = binary_env.events();
     let resources = of_type(&events, "user_message")[0]["resources"].as_array().unwrap().clone();
@@ -296,7 +296,7 @@ async fn a_link_of_the_workspace_attaches_nothing_that_lies_outside() {
     symlink("../private/id_key", workspace.join("relative.txt")).unwrap();
     symlink("notes.txt", workspace.join("second.txt")).unwrap();
     symlink(&outside, workspace.join("docs")).unwrap();
-    // A link of the user's own that leads to one of the checkout.
+    // The user's own link to a link of the checkout.
     symlink(workspace.join("notes.txt"), outside.join("shortcut")).unwrap();
     let absolute = workspace.join("notes.txt");
     let shortcut = outside.join("shortcut");

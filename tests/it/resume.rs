@@ -1,4 +1,4 @@
-//! Resuming: after a move, from the first Pixir, over damage, and across versions.
+//! Resuming: after a move, with Logs of the first Pixir, over damage, and across versions.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::support::binary_env::{ProcessOutput, RunningProcess};
 const FIRST_PIXIR: &[u8] = include_bytes!("../fixtures/first-pixir.ndjson");
 const FIRST_ID: &str = "20260721T101112-abcdef";
 
-/// How many bytes `,"h":"…"}` and a newline take.
+/// Length in bytes of `,"h":"…"}` and a newline.
 const PROOF: usize = 25;
 
-/// A model that runs one command and answers, in every Turn.
+/// Replies of a model that runs one command in every Turn, and then answers.
 fn reply(request: &ReceivedRequest) -> Reply {
     match request.outputs().len() {
         0 => Reply::new()
@@ -61,14 +61,14 @@ fn assert_answered(ended: &ProcessOutput) {
     assert_eq!(ended.stdout, "So it is.\n");
 }
 
-/// The proof of a line, computed as the contract describes it and not as the code does.
+/// The proof of a line, computed from the documented format and not by the code under test.
 fn proof(previous: &str, line: &str) -> String {
     let digest = Sha256::digest(format!("{previous}{line}"));
     let start = u64::from_be_bytes(digest[..8].try_into().unwrap());
     format!("{start:016x}")
 }
 
-/// A line with its proof, behind a Log's last one.
+/// A line with its proof, to be appended to the Log.
 fn proven(log: &str, event: &Value) -> String {
     let last: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
     let text = event.to_string();
@@ -102,7 +102,7 @@ async fn a_workspace_that_moved_keeps_its_sessions() {
     let verified = verify_log(&moved, &id).unwrap();
     assert!(verified.ok && verified.turns == 2, "{:?}", verified.breaks);
     assert!(!env.workspace().exists(), "nothing is made where it used to be");
-    // It was used there, so it is found from anywhere.
+    // The Workspace is known from its use, so the Session is found from any folder.
     fs::create_dir(env.workspace()).unwrap();
     assert_answered(&env.run(&["resume", id.as_str(), "and from afar?"]));
     assert_eq!(verify_log(&moved, &id).unwrap().turns, 3);
@@ -162,7 +162,7 @@ async fn a_log_of_the_first_pixir_goes_on() {
     assert!(verified.ok && verified.proven_lines > 0, "{:?}", verified.breaks);
     let request = last_request(&env);
     assert_eq!(request.user_texts().last(), Some(&"and today?"));
-    // Its checkpoint stands for the first Turn; what came after is replayed as it was said.
+    // The checkpoint replaces the first Turn; later Turns are replayed unchanged.
     for said in ["Counted files.", "and now delegate", "All fine.", "Earlier branch."] {
         assert!(request.body_text.contains(said), "{said}");
     }
@@ -233,7 +233,7 @@ async fn events_of_a_later_version_pass_unharmed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_log_is_a_session_that_has_not_begun() {
-    // Its process died between making the file and writing the first line.
+    // The process was killed between creating the file and writing the first line.
     let env = new_binary_env().await;
     place_log(&env, FIRST_ID, b"");
     env.run(&["verify", FIRST_ID]).expect_code(0);
@@ -257,7 +257,7 @@ async fn a_session_that_does_not_exist_is_a_wrong_argument() {
     assert!(!env.workspace().join(".pixir").exists(), "looking leaves nothing behind");
 }
 
-/// A file that changed while nobody watched is not overwritten from an old memory of it.
+/// A file that changed between two runs is not overwritten because of an earlier read.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_read_before_a_resume_is_still_known() {
     let edit = json!({"path": "a", "edits": [{"old_string": "one", "new_string": "two"}]});

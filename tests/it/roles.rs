@@ -1,4 +1,4 @@
-//! Stories of roles from files: chosen by name, honoured in full, never wider.
+//! Roles from files: chosen by name, applied in full, never wider than the settings.
 
 use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ async fn a_role_of_the_user_brings_model_effort_tools_mode_and_words() {
         (&json!("scribe"), &json!("read_only"))
     );
 
-    // Flags count more, and a resumed Session knows its role again.
+    // A resumed Session keeps its role, and flags override it.
     env.run_pixir(&["resume", "--last", "go on"]).assert_exit_code(0);
     assert!(!log(&env).iter().any(|event| event["type"] == "posture_changed"));
     env.run_pixir(&["--role", "scribe", "--model", "other", "--effort", "low", "x"])
@@ -60,7 +60,7 @@ async fn a_role_of_the_user_brings_model_effort_tools_mode_and_words() {
     assert_eq!(request.body["model"], "other");
     assert_eq!(request.body["reasoning"]["effort"], "low");
 
-    // A role that is gone leaves a Session that may change nothing.
+    // Without the file of its role, the Session becomes read-only.
     std::fs::remove_file(env.home().join(".pixir/agents/scribe.toml")).unwrap();
     env.run_pixir(&["resume", "--last", "and now"]).assert_exit_code(0);
     let input = env.requests().pop().unwrap().body["input"].to_string();

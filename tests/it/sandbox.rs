@@ -1,32 +1,32 @@
-//! The sandbox: everyday work goes on inside it, and nothing gets out of it.
+//! The sandbox: ordinary commands work inside it, and have no effect outside.
 
-/// A Workspace, and what is around it.
+/// The environment of escape attempts.
 mod arena;
-/// What is tried.
+/// The table of escape attempts.
 mod attempts;
-/// What is tried with package caches.
+/// Attempts through package caches.
 mod cache_attempts;
 /// Package caches and their private layers.
 mod caches;
-/// What is replaced or moved aside outside.
+/// Files that are replaced or moved outside while they are covered.
 mod covers;
 /// Programs outside that listen on sockets and pipes.
 mod endpoints;
-/// More than 150 ways to get out, and what became of them.
+/// Runs of the escape attempts.
 mod escape;
 /// Ordinary commands.
 mod everyday;
-/// What is told when a file was hidden.
+/// Hints about hidden files.
 mod hints;
-/// What commands see of the home folder.
+/// The home folder as commands see it.
 mod home;
-/// What is tried to read credentials.
+/// Attempts to read credentials.
 mod home_attempts;
 /// Commands that use up memory, processes and files.
 mod limits;
 /// Mounts in the home folder, and sockets among the devices.
 mod mounted;
-/// What is tried with repositories below the Workspace.
+/// Attempts through repositories below the Workspace.
 mod nested_attempts;
 /// Escapes through repositories below the Workspace.
 mod nested_git;
@@ -34,13 +34,13 @@ mod nested_git;
 mod programs;
 /// Sockets and pipes of other programs, in every spelling.
 mod reach;
-/// What git would run for the user.
+/// Repositories whose settings and hooks commands must not change.
 mod repositories;
-/// What is tried to use up memory, processes and files.
+/// Attempts to use up memory, processes and files.
 mod resource_attempts;
-/// What a denial, a setting or a mode does, as the Log tells it.
+/// Denials, settings and modes, as recorded in the Log.
 mod stories;
-/// What is tried with settings of git outside of repositories.
+/// Attempts through git settings outside of repositories.
 mod user_attempts;
-/// What links and files of commands must not widen.
+/// Links and files of commands that must not widen the sandbox.
 mod widened;

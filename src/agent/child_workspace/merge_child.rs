@@ -72,7 +72,7 @@ impl MergeChild {
 impl Tool for MergeChild {
     type Args = Args;
     const NAME: &'static str = "merge_child";
-    const DESCRIPTION: &'static str = "Brings the files that a child changed in its own workspace \
+    const DESCRIPTION: &'static str = "Merges the files that a child changed in its own workspace \
         (isolated or worktree) into yours, all or none. Text that both changed is merged line by \
         line; on a conflict nothing is written and every conflict is named.";
 

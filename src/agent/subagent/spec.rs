@@ -63,19 +63,19 @@ impl WorkspaceMode {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpawnArgs {
-    /// What to do and what to answer, whole: it sees nothing of this conversation.
+    /// The complete task and the expected answer; the Subagent does not see this conversation.
     pub task: String,
     /// worker (default); explorer and reviewer only read.
     pub role: Option<String>,
     pub model: Option<String>,
     pub effort: Option<String>,
-    /// Default: shared, the same files as yours. Others change files of their own; bring those over with `merge_child`.
+    /// Default: shared, your own files. The others are separate copies; merge their changes with `merge_child`.
     pub workspace: Option<WorkspaceMode>,
-    /// How long it may work.
+    /// Time limit.
     pub timeout_ms: Option<u64>,
-    /// Ids of Resources that it is given.
+    /// Ids of Resources to pass to it.
     pub resources: Option<Vec<String>>,
-    /// Only say what would be started.
+    /// Only report what would be started.
     pub validate_only: Option<bool>,
 }
 

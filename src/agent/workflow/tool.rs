@@ -33,11 +33,11 @@ pub struct Args {
     workflow: Option<Map<String, Value>>,
     /// Instead: `skill/template`.
     template: Option<String>,
-    /// What a template or the graph's own parameters are filled with.
+    /// Values for the parameters of a template or of the graph.
     arguments: Option<Map<String, Value>>,
     /// Instead: the id of a run of this Session that did not complete.
     resume: Option<String>,
-    /// Only check it and draw its waves.
+    /// Only check it and list its waves.
     validate_only: Option<bool>,
 }
 
@@ -68,7 +68,7 @@ impl RunWorkflow {
 impl Tool for RunWorkflow {
     type Args = Args;
     const NAME: &'static str = "run_workflow";
-    const DESCRIPTION: &'static str = "Run a graph of steps as Subagents and get what each came to. Use it for work with known \
+    const DESCRIPTION: &'static str = "Run a graph of steps as Subagents and get the result of each. Use it for work with known \
         parts that depend on each other; for anything else spawn_agent. A step: {id, task, role, depends_on: [ids], posture: \
         read_only|write, workspace: shared|isolated|worktree, write_set: [globs], needs: {name: {step, pointer}}, output: JSON \
         schema of its answer, verify: [commands that must pass], gate: id of a reviewer step that must approve, retries, \

@@ -9,6 +9,7 @@ mod byte_encoding;
 mod content;
 mod delta;
 mod folder_watch;
+mod known_manifest;
 mod manifest;
 pub mod manifest_file;
 mod other_sessions;

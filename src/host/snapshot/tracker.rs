@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::content;
 use super::delta::ManifestDelta;
 use super::folder_watch::FolderWatch;
-use super::record::{RECORDS_FOLDER, header_line, record_file_name, save_as_last, unix_nanos};
+use super::known_manifest::KnownManifest;
+use super::record::{RECORDS_FOLDER, header_line, record_file_name, unix_nanos};
 use super::record_line::{RecordLine, SurveyPosition, SurveyResult};
 use super::survey::{self, Survey, SurveyError, SurveyLimits};
 use super::survey_progress::SurveyProgress;
@@ -82,13 +83,6 @@ enum SurveyDepth {
     /// Only what the watch reported as changed.
     Incremental,
     Full,
-}
-
-/// A Manifest, and the hash and length of its file if it is stored.
-#[derive(Debug, Clone)]
-struct KnownManifest {
-    manifest: Arc<Manifest>,
-    stored: Option<(super::ContentHash, u64)>,
 }
 
 /// A running command; counts as ended when dropped.
@@ -577,33 +571,4 @@ impl TurnTracker {
 /// Whether a file was created before a survey began; timestamps of files lag by up to a kernel tick.
 pub(super) fn is_created_before(born: u64, began: u64) -> bool {
     born.saturating_add(20_000_000) < began
-}
-
-impl KnownManifest {
-    /// Stores the Manifest, unless the store already has it.
-    fn ensure_stored(self, store: &ContentStore) -> io::Result<(SurveyResult, Self)> {
-        let kept = match self.stored.filter(|(hash, length)| store.refresh_if_whole(hash, *length))
-        {
-            Some(kept) => kept,
-            None => save_as_last(&self.manifest, store)?,
-        };
-        Ok((SurveyResult::All(kept.0), Self { stored: Some(kept), ..self }))
-    }
-
-    /// The entry for a later Manifest, which is not stored yet unless it is equal.
-    fn replaced_by(self, manifest: Arc<Manifest>) -> Self {
-        if Arc::ptr_eq(&self.manifest, &manifest) || self.manifest == manifest {
-            self
-        } else {
-            Self { manifest, stored: None }
-        }
-    }
-
-    /// Loads the Manifest of the last survey of this Workspace, possibly by another Session.
-    fn load_last(store: &ContentStore) -> Option<Self> {
-        let hash = store.last_manifest_hash()?;
-        let manifest = Arc::new(Manifest::load(&hash, store).ok()?);
-        let length = store.open_content_file(&hash).ok()??.metadata().ok()?.len();
-        Some(Self { manifest, stored: Some((hash, length)) })
-    }
 }

@@ -25,7 +25,7 @@ pub struct ResourceViewTool(pub Resources);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Args {
-    /// Such as `res_0123456789abcdef`.
+    /// Resource id, such as `res_0123456789abcdef`.
     pub id: String,
     /// First byte of a text, default 0.
     pub offset: Option<u64>,

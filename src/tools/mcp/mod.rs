@@ -202,7 +202,7 @@ impl McpServers {
             return None;
         }
         let text = sanitize_text::clean_text(&text, ALL_INSTRUCTIONS);
-        Some(format!("What MCP servers say about their tools, in their own words:\n{text}"))
+        Some(format!("Notes of MCP servers about their tools (not verified):\n{text}"))
     }
 
     /// Notices about servers since the last call.

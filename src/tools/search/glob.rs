@@ -21,10 +21,10 @@ pub struct Args {
     /// Like `*.rs` (any depth), `src/**/*.ts`.
     pattern: String,
     path: Option<PathBuf>,
-    /// Skip nothing.
+    /// Include hidden and ignored files.
     #[serde(default)]
     all: bool,
-    /// From 1.
+    /// First result, from 1.
     #[schemars(with = "Option<i64>")]
     offset: Option<u64>,
     /// Default 200.

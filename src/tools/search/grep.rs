@@ -57,13 +57,13 @@ pub struct Args {
     literal: bool,
     #[serde(default)]
     ignore_case: bool,
-    /// Default lines.
+    /// Default `lines`.
     #[serde(default)]
     show: GrepShow,
     /// Lines around a match.
     #[schemars(with = "Option<i64>")]
     context: Option<u64>,
-    /// Skip nothing.
+    /// Include hidden and ignored files.
     #[serde(default)]
     all: bool,
     /// First result, from 1.
@@ -74,7 +74,7 @@ pub struct Args {
     limit: Option<u64>,
 }
 
-/// What is shown of the files that match.
+/// Output for matching files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum GrepShow {

@@ -25,10 +25,10 @@ pub struct Args {
     /// Default 1.
     #[schemars(with = "Option<i64>")]
     depth: Option<u64>,
-    /// Skip nothing.
+    /// Include hidden and ignored files.
     #[serde(default)]
     all: bool,
-    /// From 1.
+    /// First result, from 1.
     #[schemars(with = "Option<i64>")]
     offset: Option<u64>,
     /// Default 200.

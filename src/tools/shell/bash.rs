@@ -43,7 +43,7 @@ pub struct Args {
     timeout_ms: Option<u64>,
     /// True when it needs the internet.
     network: Option<bool>,
-    /// True when it needs Unix sockets and was refused them.
+    /// True when it needs Unix sockets and an earlier call was refused them.
     local_sockets: Option<bool>,
     /// Return at once with an id for the other bash tools. Runs, with stdin, until it ends, the
     /// session ends, or a deadline that was given passes.

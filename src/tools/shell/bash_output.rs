@@ -23,9 +23,9 @@ pub struct BashOutputTool {
 #[serde(deny_unknown_fields)]
 pub struct Args {
     id: String,
-    /// Wait so long for a pause in its output or its end.
+    /// Maximum wait in milliseconds for a pause in the output or the end.
     wait_ms: Option<u64>,
-    /// All that is kept, not only what is new.
+    /// All retained output, not only new output.
     all: Option<bool>,
 }
 

@@ -23,7 +23,7 @@ impl Tool for BashStopTool {
     type Args = Args;
     const NAME: &'static str = "bash_stop";
     const DESCRIPTION: &'static str =
-        "Ends a background command with all it started; returns its last output.";
+        "Ends a background command and all its processes; returns its last output.";
 
     fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
         // Stopping the Session's own command needs no permission, but must keep its order among calls.

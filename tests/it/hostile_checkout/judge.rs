@@ -88,7 +88,7 @@ impl StateBefore {
         let after = kept(scene, kind, paths);
         let mut before = self.kept.clone();
         // Another user's file in the user's own folder may be replaced or removed as a whole. Nothing in a folder
-        // of the other user may be removed.
+        // of the other user may be removed while the folder stays.
         let stays_in_strange_folder = |path: &Path| {
             let folder = path.parent();
             folder

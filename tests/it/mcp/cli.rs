@@ -1,4 +1,4 @@
-//! `pixir mcp`, and servers that a Workspace brings.
+//! `pixir mcp`, and servers from the files of a Workspace.
 
 use pixir::scripted::{ModelScript, Reply};
 use rustix::process::Signal;
@@ -208,7 +208,7 @@ async fn the_servers_of_a_workspace_start_when_it_is_trusted_and_not_before() {
     assert!(of_server(env.requests().last().unwrap()).contains(&"mcp__story__echo".to_owned()));
     assert!(env.run_pixir(&["mcp"]).assert_exit_code(0).out.contains("(workspace)"));
 
-    // Another content is another file.
+    // Changed content needs trust again.
     env.write(".mcp.json", entry("changed").to_string());
     assert!(env.run_pixir(&["hi"]).assert_exit_code(0).err.contains("not trusted"));
     assert!(!env.workspace().join("changed").exists());

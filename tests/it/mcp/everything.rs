@@ -13,10 +13,10 @@ use crate::support::binary_env::wait_for;
 use crate::support::test_env::DEADLINE;
 use crate::support::{TestEnv, torture};
 
-/// Where `.ci/run` puts it.
+/// Path at which `.ci/run` installs the server.
 const PLACE: &str = "target/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js";
 
-/// The server's program, if it is here; only a machine that is not CI may do without.
+/// The server's program, if it is installed; in CI it must be.
 fn program() -> Option<PathBuf> {
     let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(PLACE);
     if program.exists() {
@@ -61,7 +61,7 @@ async fn a_server_of_somebody_else_is_driven() {
     "#);
 }
 
-/// A process that ends with the test.
+/// A process that is killed on drop.
 struct KilledOnDrop(std::process::Child);
 
 impl Drop for KilledOnDrop {

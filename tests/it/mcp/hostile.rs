@@ -1,4 +1,4 @@
-//! Hostile or broken MCP servers on stdio: the Turn ends, and nothing grows without end.
+//! Hostile or broken MCP servers on stdio: the Turn ends, and memory stays bounded.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{new_test_env, of_server, story};
 use crate::support::TestEnv;
 use crate::support::test_env::{DEADLINE, send_and_finish};
 
-/// A Turn beside a server that cannot be used; gives what is told about it.
+/// Runs a Turn with an unusable server; gives the notices about it.
 async fn told_of(mode: &str) -> String {
     let mut env = TestEnv::with_replies([Reply::says("Fine without it.")]).await;
     env.config.mcp.wait = DEADLINE;
@@ -64,7 +64,7 @@ async fn a_server_that_asks_and_does_not_listen_is_left() {
     let (conversation, status) = env.run_turn("ask me").await;
     assert_eq!(status, SessionStatus::Done);
     assert!(env.transcript(&conversation).contains("tool_result error mcp_server_failed"));
-    // The news of the server's end may be behind that of the Turn's.
+    // The notice of the server's end may come after the end of the Turn.
     let mut told = String::new();
     let deadline = std::time::Instant::now() + DEADLINE;
     while !told.contains("without reading the answers") {
@@ -163,7 +163,7 @@ async fn a_huge_schema_and_hidden_words_do_not_reach_the_model() {
     assert!(!shown.contains('\u{202e}') && !shown.contains("\\u001b"));
 }
 
-/// A Turn that calls one of the further tools; gives what the model is told, and the notices.
+/// Runs a Turn that calls one tool; gives its result and the notices.
 async fn called(tool: &str) -> (String, String) {
     let call = Reply::calls(format!("mcp__story__{tool}").as_str(), json!({}));
     let replies = [call, Reply::says("Fine."), Reply::says("Still fine.")];

@@ -1,4 +1,4 @@
-//! Hostile or broken MCP servers over HTTP: the Turn ends, and nothing goes on without end.
+//! Hostile or broken MCP servers over HTTP: the Turn ends, and no request is repeated without end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::support::TestEnv;
 use crate::support::test_env::DEADLINE;
 
-/// A request, as far as stories need it.
+/// The parts of an HTTP request that tests need.
 struct McpHttpRequest {
     verb: String,
     method: String,
@@ -21,10 +21,10 @@ struct McpHttpRequest {
     message: Value,
 }
 
-/// What is written back; `true` when the connection is good for another request.
+/// Writes the response; `true` when the connection can be used again.
 type ServerBehaviour = dyn Fn(&McpHttpRequest, &mut TcpStream) -> bool + Send + Sync;
 
-/// A server that behaves as it is told, and notes what it heard.
+/// A server with a given behaviour, which records its requests.
 struct HostileMcpServer {
     url: String,
     heard: Arc<Mutex<Vec<String>>>,
@@ -69,7 +69,7 @@ impl HostileMcpServer {
 }
 
 fn read_request(wire: &TcpStream) -> Option<McpHttpRequest> {
-    // Nothing is sent ahead of an answer, so nothing is lost with the reader.
+    // The client waits for each answer, so the dropped reader has no buffered bytes.
     let mut reader = BufReader::new(wire.try_clone().ok()?);
     let mut head = Vec::new();
     loop {
@@ -116,7 +116,7 @@ fn stream(wire: &mut TcpStream) {
     wire.write_all(head.as_bytes()).ok();
 }
 
-/// Behaves as servers do, with one tool, `add`.
+/// Behaves as a correct server with one tool, `add`.
 fn answer_correctly(asked: &McpHttpRequest, wire: &mut TcpStream, session: &str) -> bool {
     match (asked.verb.as_str(), asked.method.as_str()) {
         ("GET", _) => plain(wire, 405, "", ""),
@@ -147,7 +147,7 @@ async fn new_test_env(web: &HostileMcpServer, replies: impl IntoIterator<Item = 
     env
 }
 
-/// A Turn that calls `add`; gives what the model is told.
+/// Runs a Turn that calls `add`; gives its result.
 async fn called(env: &TestEnv) -> String {
     let (_, status) = env.run_turn("add").await;
     assert_eq!(status, SessionStatus::Done);
@@ -158,7 +158,7 @@ fn adding() -> [Reply; 2] {
     [Reply::calls("mcp__web__add", json!({})), Reply::says("Fine.")]
 }
 
-/// A Turn beside a server that cannot be used; gives what is told about it.
+/// Runs a Turn with an unusable server; gives the notices about it.
 async fn told_of(web: &HostileMcpServer) -> String {
     let mut env = new_test_env(web, [Reply::says("Fine.")]).await;
     env.config.mcp.connect = Duration::from_secs(2);
@@ -232,7 +232,7 @@ async fn a_session_that_the_server_forgot_is_begun_anew() {
         if is_old {
             return plain(wire, 404, "", "who?");
         }
-        // The first greeting gets a Session that does not last.
+        // The first `initialize` gets a session that expires.
         let session = match asked.session.as_str() {
             "" => format!("s-{}", count.fetch_add(1, Ordering::Relaxed)),
             known => known.to_owned(),
@@ -255,7 +255,7 @@ async fn an_answer_on_a_stream_that_nobody_can_read_is_an_answer() {
         stream(wire);
         let answer = json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": "nonsense"});
         write!(wire, "data: {answer}\n\n").ok();
-        // It stays open, as if there were more to come.
+        // The stream stays open after the answer.
         std::thread::sleep(DEADLINE * 2);
         false
     });
@@ -285,7 +285,7 @@ async fn a_server_that_hangs_up_on_listeners_is_not_stormed() {
                 return answer_correctly(asked, wire, "s-1");
             }
             if farewell.is_empty() {
-                // Broken off in the middle of a chunk.
+                // The stream breaks off in the middle of a chunk.
                 let head = "HTTP/1.1 200 X\r\nContent-Type: text/event-stream\r\n\
                             Transfer-Encoding: chunked\r\n\r\nff\r\n: ";
                 wire.write_all(head.as_bytes()).ok();
@@ -299,7 +299,7 @@ async fn a_server_that_hangs_up_on_listeners_is_not_stormed() {
         let conversation = env.start().await;
         let status = crate::support::test_env::send_and_finish(&conversation, "add").await;
         assert_eq!(status, SessionStatus::Done);
-        // Nothing is waited for here: it is the storm that would show.
+        // A fixed time in which repeated requests would show.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let listened = web.count_received("GET");
         assert!((1..10).contains(&listened), "{farewell:?}: {listened} times");

@@ -1,4 +1,4 @@
-//! The lifecycle of MCP servers: however Pixir ends, none of them stays.
+//! The lifecycle of MCP servers: none survives the end of Pixir.
 
 use std::time::Duration;
 

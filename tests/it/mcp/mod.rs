@@ -1,20 +1,20 @@
-//! Stories of MCP servers: what they offer becomes tools, and what they do ends in the Log.
+//! MCP servers: their tools, their results in the Log, and their failures.
 
-/// The command line, and whose word counts.
+/// `pixir mcp`, and servers from a Workspace.
 mod cli;
-/// A server that is not ours.
+/// The reference server of the protocol.
 mod everything;
-/// Servers that mean harm, or are merely broken.
+/// Hostile or broken servers on stdio.
 mod hostile;
-/// Addresses that do.
+/// Hostile or broken servers over HTTP.
 mod hostile_web;
-/// Whatever becomes of Pixir, no server stays.
+/// Lifecycle of servers.
 mod life;
-/// What is asked, and what is refused.
+/// Permission for calls.
 mod permission;
-/// The server of these stories.
+/// A scripted server on stdio.
 pub mod server;
-/// A server behind an address.
+/// A scripted server over HTTP.
 pub mod web;
 
 use std::time::{Duration, Instant};
@@ -174,7 +174,7 @@ async fn an_interrupt_reaches_the_server_and_the_server_lives_on() {
     "#);
 }
 
-/// Waits until the server has heard something, and gives it.
+/// Waits until the server has recorded a message with this method, and gives it.
 fn heard(log: &std::path::Path, method: &str) -> Value {
     let start = Instant::now();
     loop {
@@ -205,7 +205,7 @@ async fn tools_that_are_new_join_at_the_next_turn() {
     until_offered(&env, &conversation, "mcp__story__grown").await;
 }
 
-/// Takes Turns until a tool is offered.
+/// Runs Turns until a tool is offered.
 async fn until_offered(env: &TestEnv, conversation: &Conversation, name: &str) {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Permission for calls of servers: unknown effects count as mutating.
+//! Permission for calls of server tools: unknown effects count as mutating.
 
 use pixir::scripted::Reply;
 use pixir::{
@@ -42,7 +42,7 @@ async fn a_question_shows_server_tool_and_arguments() {
     let call_id = CallId::new(question.call_id.to_string());
     conversation.answer(&call_id, PermissionAnswer::Session).await.unwrap();
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
-    // The very same call is not asked about again in this Session.
+    // The identical call is not asked about again in this Session.
     assert_eq!(send_and_finish(&conversation, "again").await, SessionStatus::Done);
     insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build ask
@@ -72,7 +72,7 @@ async fn an_answer_is_bound_to_the_server_behind_the_name() {
     let question = asked(&conversation, "look").await;
     conversation.answer(&question.call_id, PermissionAnswer::Project).await.unwrap();
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
-    // Another program under the same name is another matter.
+    // The grant does not extend to another program under the same name.
     let mut other = story(&json!({}));
     if let pixir::McpTransport::Stdio { args, .. } = &mut other.transport {
         args.push("more".to_owned());

@@ -1,6 +1,6 @@
 //! A scripted MCP server on stdio: a hidden mode of this test program.
 //!
-//! It speaks the protocol by hand, so that it can also speak it badly.
+//! It writes protocol messages by hand, so that it can also write wrong ones.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 /// One red pixel.
 pub const PIXEL: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
 
-/// What a server may ask of a client, and more.
+/// Methods that the server calls on the client, also unknown ones.
 const ASKED: [&str; 4] =
     ["sampling/createMessage", "elicitation/create", "roots/list", "no/such/method"];
 
-/// What makes this program a server.
+/// The variable that makes this test program a server, and holds its script.
 const VARIABLE: &str = "STORY_SERVER";
 
-/// The words of the program's own harness go nowhere: standard output belongs to the protocol.
+/// The shell command that starts the server, with stdout of the test harness discarded.
 const SENTENCE: &str = r#"exec 3>&1 1>/dev/null; exec "$0" --exact mcp::server::a_server_when_asked --nocapture --skip "$1""#;
 
 /// The arguments of `/bin/sh` that make it this server.
@@ -29,13 +29,13 @@ pub fn arguments(mark: &str) -> Vec<String> {
     vec!["-c".to_owned(), SENTENCE.to_owned(), own, format!("{mark}nothing")]
 }
 
-/// The entry of a server that behaves like this.
+/// A server with this script.
 pub fn story(script: &Value) -> McpServer {
     let env = vec![(VARIABLE.to_owned(), script.to_string())];
     McpServer::stdio("story", "/bin/sh", arguments("plain-"), env)
 }
 
-/// The same, as the user has it in the settings.
+/// A server with this script from the user's settings.
 pub fn of_user(script: &Value, is_trusted: bool) -> McpServer {
     let McpServer { transport, .. } = story(script);
     let McpTransport::Stdio { command, args, env, .. } = transport else { unreachable!() };
@@ -43,12 +43,12 @@ pub fn of_user(script: &Value, is_trusted: bool) -> McpServer {
     McpServer { name: "story".to_owned(), transport, origin: McpOrigin::User, is_trusted }
 }
 
-/// The same, as JSON in a settings file.
+/// A server with this script as JSON for a settings file.
 pub fn entry(script: &Value, mark: &str) -> Value {
     json!({"command": "/bin/sh", "args": arguments(mark), "env": {VARIABLE: script.to_string()}})
 }
 
-/// Serves when it is asked to; otherwise there is nothing to test.
+/// Runs the server when the variable is set. As a test it does nothing.
 #[test]
 fn a_server_when_asked() {
     let Ok(script) = std::env::var(VARIABLE) else { return };
@@ -61,7 +61,7 @@ struct ScriptedMcpServer {
     script: Value,
     wire: File,
     grown: bool,
-    /// The call that waits for answers of the client, and those that came.
+    /// The call that waits for answers of the client.
     asking: Option<Value>,
     replies: Vec<Value>,
 }
@@ -72,7 +72,7 @@ impl ScriptedMcpServer {
             std::thread::sleep(Duration::from_millis(delay));
         }
         if let Some(mark) = self.script["daemon"].as_str() {
-            // A child that left the family, and stays behind.
+            // A daemon in its own session, which outlives the server.
             let sentence = format!("setsid sh -c 'sleep 1000; : {mark}' & disown 2>/dev/null");
             let nobody = std::process::Stdio::null;
             std::process::Command::new("sh")
@@ -118,7 +118,7 @@ impl ScriptedMcpServer {
         exit(0);
     }
 
-    /// Keeps what came, for the story to look at.
+    /// Appends a received line to the log file of the test.
     fn record_line(&self, line: &str) {
         let Some(path) = self.script["log"].as_str() else { return };
         let mut log = OpenOptions::new().create(true).append(true).open(path).unwrap();
@@ -126,7 +126,7 @@ impl ScriptedMcpServer {
     }
 
     fn send_message(&mut self, message: &Value) {
-        // Nobody may be there any more.
+        // The client may be gone.
         writeln!(self.wire, "{message}").ok();
     }
 
@@ -155,7 +155,7 @@ impl ScriptedMcpServer {
                     result.as_object_mut().unwrap().remove("instructions");
                 }
                 if self.script["mode"] == "greet_and_close" {
-                    // It takes nothing more, and lives on.
+                    // The server closes its stdin and stays alive.
                     let nothing = File::open("/dev/null").unwrap();
                     rustix::stdio::dup2_stdin(&nothing).unwrap();
                     self.answer(id, &result);
@@ -179,7 +179,7 @@ impl ScriptedMcpServer {
         }
     }
 
-    /// Ends the program, in this mode.
+    /// Exits if the script has this mode.
     fn leave_after(&self, mode: &str) {
         if self.script["mode"] == mode {
             complain("no database after all");
@@ -187,7 +187,7 @@ impl ScriptedMcpServer {
         }
     }
 
-    /// An answer of the client; the last one lets the call that asked go on.
+    /// Takes an answer of the client; the last one completes the waiting call.
     fn take_answer(&mut self, message: &Value) {
         self.replies.push(message.clone());
         if self.replies.len() == ASKED.len()
@@ -284,7 +284,7 @@ impl ScriptedMcpServer {
                 text(&(0..5000).map(line).collect::<String>())
             }
             "leave" => {
-                // Nobody listens any more when the answer is read, and the program lives on a little.
+                // Stdin is closed before the answer is sent, and the program stays alive for a moment.
                 let nothing = File::open("/dev/null").unwrap();
                 rustix::stdio::dup2_stdin(&nothing).unwrap();
                 self.answer(id, &text("leaving"));
@@ -370,7 +370,7 @@ impl ScriptedMcpServer {
                 exit(4);
             }
             "pester" => {
-                // Pings that nobody reads the answers of; more than a pipe holds.
+                // More pings than a pipe holds, whose answers are never read.
                 let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
                 let pings = format!("{ping}\n").repeat(10_000);
                 self.wire.write_all(pings.as_bytes()).ok();

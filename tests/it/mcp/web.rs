@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::support::TestEnv;
 use crate::support::test_env::{DEADLINE, listen_until, subscribe_from_now};
 
-/// What a request must carry.
+/// The bearer key that requests must carry.
 pub const KEY: &str = "key-of-the-web-story";
 
-/// A server that hears requests until the test is over.
+/// A server that answers requests until the end of the test.
 pub struct HttpMcpServer {
     pub url: String,
     heard: Arc<Mutex<Vec<String>>>,
@@ -79,7 +79,7 @@ fn serve_connection(connection: TcpStream, calls: &Mutex<Vec<String>>) {
         } else {
             plain(401, "text/plain", "who are you?")
         };
-        // What is told along the way comes before the answer.
+        // Notifications come before the answer.
         let cut = answer.rfind("event: message").unwrap_or(answer.len());
         let (early, late) = answer.split_at(cut);
         if wire.write_all(early.as_bytes()).is_err() {

@@ -10,12 +10,12 @@ use super::*;
 use crate::support::drivers::assert_driver_passed;
 
 const OWN_DRIVER: &str = "process::containment::driver";
-/// Where an idle driver says that it is idle.
+/// The variable with the path of the file that an idle driver creates.
 const READY: &str = "PIXIR_TEST_READY";
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
 
-/// Ways of getting rid of the supervisor, which a command can see without a namespace.
+/// Commands that kill or stop the supervisor, which is visible to them without a namespace.
 const MUTINIES: &[(&str, &str)] = &[
     ("the inner is killed", "kill -9 $PPID; exec -a MARK sleep 300"),
     ("the outer is killed", "kill -9 $OUTER; exec -a MARK sleep 300"),
@@ -81,7 +81,7 @@ fn a_command_has_its_own_group_and_no_descriptor_but_three() {
             assert_eq!(words[0], words[1], "{}", answer.text);
         });
     }
-    // A descriptor that Pixir itself was started with must not come through either.
+    // A descriptor that Pixir itself inherited must not reach the command either.
     let open = "exec 7</dev/null; exec \"$0\" \"$@\"";
     for drive in ["descriptors namespace", "descriptors subreaper"] {
         let inner = driver_command(OWN_DRIVER, drive);
@@ -135,7 +135,7 @@ fn killing_pixir_with_an_idle_spare_leaves_nothing() {
         assert!(wait_for(|| ready.exists(), |ready| *ready), "{mode}");
         let id = driver.id();
         let own = || descendants(id).into_iter().filter(|(_, line)| line.contains("__supervise"));
-        // Only one in a namespace of its own can serve another command.
+        // Only a supervisor with its own namespace can serve another command.
         let expected = if mode == "namespace" { 2 } else { 0 };
         let spare = wait_for(|| own().collect::<Vec<_>>(), |spare| spare.len() == expected);
         assert_eq!(spare.len(), expected, "{mode}: the spare is an outer and an inner process");
@@ -193,7 +193,7 @@ fn without_a_true_proc_commands_are_refused() {
     }
 }
 
-/// What root cannot show: rights that a command must not have, and an owner that cannot be kept.
+/// Checks that need an ordinary user: missing capabilities of commands, and a file owner that cannot be kept.
 #[test]
 fn an_ordinary_user_is_contained_as_well() {
     if !rustix::process::geteuid().is_root() {
@@ -216,7 +216,7 @@ fn an_ordinary_user_is_contained_as_well() {
     }
 }
 
-/// A full disk under a file with several names: it stays as it was.
+/// A write to a file with several names on a full disk leaves the file unchanged.
 #[test]
 fn a_full_disk_leaves_a_file_with_several_names_whole() {
     let folder = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn a_full_disk_leaves_a_file_with_several_names_whole() {
     assert_driver_passed(&output, "a full disk");
 }
 
-/// Not a test of its own: the process that the tests above start and watch.
+/// A driver: the process that the tests above start and watch.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
@@ -292,7 +292,7 @@ async fn kill_outer(env: &ProcessEnv) {
     let (answer, ()) = tokio::join!(env.bash(command), look);
     assert!(!answer.ok, "{}", answer.text);
     env.assert_nothing_survives();
-    // Of an idle pair Pixir watches neither; the inner one must go with the outer one by itself.
+    // Pixir does not watch an idle pair, so the inner process must end with the outer one by itself.
     env.bash("true").await;
     let pair: Vec<i32> =
         descendants(std::process::id()).into_iter().map(|(pid, _)| pid.cast_signed()).collect();
@@ -325,7 +325,7 @@ async fn ordinary_user(env: &ProcessEnv, mode: ContainmentMode) {
     }
 }
 
-/// A file of somebody else, in a folder of ours: its new owner is told.
+/// Edits another user's file in an own folder; the new owner is reported.
 async fn keeps_no_foreign_owner() {
     let folder = std::env::current_dir().unwrap();
     let bench = Workbench::new(WorkbenchSetup {
@@ -348,7 +348,7 @@ async fn full_disk(env: &ProcessEnv) {
     fs::write(&path, &old).unwrap();
     fs::hard_link(&path, env.folder.path().join("b")).unwrap();
     fs::write(env.folder.path().join("ballast"), vec![0; 31 * 4096]).unwrap();
-    // First there is no room for the copy, then none for the file itself.
+    // First there is no room for the backup copy, then none for the file itself.
     for size in [200_000, 100_000] {
         let write = json!({"path": "a", "content": "y".repeat(size)});
         let error = env.bench.call("write", write).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The environment of escape attempts: a Workspace, and around it everything that an escape could touch, watched.
+//! The environment of escape attempts: a Workspace, and watched files, processes and sockets around it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,10 +17,10 @@ use pixir::SandboxLevel;
 use pixir::workbench::{Workbench, WorkbenchSetup};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-/// What must never be read; it stands in files, in another process and in the environment.
+/// A secret in files, in another process and in the environment, which must never be read.
 pub const SECRET: &str = "s3cr3t-of-the-arena";
 
-/// The environment that attempts try to escape from.
+/// A Workspace and the observed objects outside of it.
 pub struct EscapeEnv {
     _folder: tempfile::TempDir,
     root: PathBuf,
@@ -36,7 +36,7 @@ pub struct EscapeEnv {
     profile: SandboxLevel,
 }
 
-/// What can be seen from outside: a name, and how it is.
+/// Observed objects outside: name and state.
 type ObservedState = BTreeMap<String, String>;
 
 impl EscapeEnv {
@@ -47,7 +47,7 @@ impl EscapeEnv {
         create_escape_env(&root);
         let listen = |name: &str| {
             let listener = UnixListener::bind(root.join(name)).unwrap();
-            // Anybody could connect, if only they could get there.
+            // Every user may connect to a socket that can be reached.
             fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o777)).unwrap();
             listener
         };
@@ -93,7 +93,7 @@ impl EscapeEnv {
     pub fn bench(&self, subreaper: bool) -> Workbench {
         let home = self.root.join("home");
         // A folder of PATH is seen also where commands have a temp folder of their own, so that the
-        // victims can be tried at all.
+        // attempts on them are possible at all.
         let mut path = OsString::from("/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:");
         path.push(self.root.join("outside"));
         let environment: [(&str, OsString); 5] = [
@@ -118,7 +118,7 @@ impl EscapeEnv {
         .unwrap()
     }
 
-    /// An attempt with the names of this arena, as a command.
+    /// An attempt with its placeholders replaced, as a command.
     pub fn fill_placeholders(&self, attempt: &str) -> String {
         let place = |name: &str| self.root.join(name).to_string_lossy().into_owned();
         let tcp = self.tcp.local_addr().unwrap().port();
@@ -145,7 +145,7 @@ impl EscapeEnv {
         names.iter().fold(command, |command, (name, value)| command.replace(name, value))
     }
 
-    /// What is different from before, as seen from outside.
+    /// Changes outside since the last observation.
     pub fn observed_effects(&mut self, output: &str) -> Vec<String> {
         let mut effects: Vec<String> = Vec::new();
         if output.contains(SECRET) {
@@ -167,7 +167,7 @@ impl EscapeEnv {
         effects
     }
 
-    /// Everything that must not change.
+    /// The current state of everything that must not change.
     fn observe(&mut self) -> ObservedState {
         let mut sight = ObservedState::new();
         for name in ["outside", "home", "beside", "work_evil", "moved", "temp/nothing"] {
@@ -214,7 +214,7 @@ impl EscapeEnv {
         let is_log = path.extension().is_some_and(|extension| extension == "ndjson");
         let content = if found.is_file() { read(&path.to_string_lossy()) } else { String::new() };
         let link = fs::read_link(path).unwrap_or_default();
-        // What the guard puts back has new times, and that is fine.
+        // Restored files have new times, which is allowed.
         let is_guarded = path.starts_with(self.root.join("work"));
         let time = if is_folder || is_guarded || is_log { 0 } else { found.mtime() };
         let mut attribute = [0; 8];
@@ -301,7 +301,7 @@ impl Drop for EscapeEnv {
     }
 }
 
-/// Connects to a socket by its name and says a word.
+/// Shell function that connects to a socket by its name and sends a word.
 const CONNECT: &str = "py3() { python3 -c 'import socket,sys; s=socket.socket(1); s.connect(sys.argv[1]); \
     s.send(b\"x\")' \"$1\"; }";
 

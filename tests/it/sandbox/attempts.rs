@@ -1,4 +1,4 @@
-//! The table of attempts: what each tries, and how.
+//! The table of escape attempts: name and command of each.
 //!
 //! `@OUT` is a folder outside, `@HOME` the user's home, `@PID` a process of the user, `@SOCK` and
 //! `@DGRAM` sockets with names, `@ABS` an abstract one, `@TERM` a terminal of the user, `@TCP` and `@UDP` ports on the loopback, `@ID` a
@@ -7,13 +7,13 @@
 
 use super::cache_attempts::CACHES;
 
-/// One attempt: what it tries, and the command.
+/// One attempt: its name and its command.
 pub type EscapeAttempt = (&'static str, &'static str);
 
-/// A part of the table, under what its attempts have in common.
+/// A group of attempts with a common title.
 pub type EscapeGroup = (&'static str, &'static [EscapeAttempt]);
 
-/// Attempts whose effect only namespaces prevent; at level `partial` they are known and told.
+/// Attempts whose effect only namespaces prevent; at level `partial` they are known exceptions.
 pub const ONLY_FULL: &[&str] = &[
     "touch an old file",
     "touch with a date",
@@ -35,7 +35,7 @@ pub const ONLY_FULL: &[&str] = &[
     "mode through a link",
 ];
 
-/// Of these, the ones that cannot be stopped in a read-only Session either.
+/// The attempts of `ONLY_FULL` that also have an effect in a read-only Session.
 pub const ONLY_FULL_READ_ONLY: &[&str] =
     &["nice of another process", "affinity of another process"];
 
@@ -436,7 +436,7 @@ const NETWORK: &[EscapeAttempt] = &[
     ),
 ];
 
-/// Tried with and without the network.
+/// Attempts that are made with and without the network.
 pub const SOCKETS: &[EscapeAttempt] = &[
     ("by name", "py:import socket\ns=socket.socket(1)\ns.connect('@SOCK')\ns.send(b'x')"),
     ("by a link", "ln -sfn @SOCK k1; py3 k1"),

@@ -1,8 +1,8 @@
-//! What is tried with package caches: to plant what the user's programs run later, and to reach the layers.
+//! Attempts through package caches: to plant code that the user's programs run later, and to reach the layers.
 
 use super::attempts::EscapeAttempt;
 
-/// Attempts; names as in the table of all.
+/// Attempts, with placeholders as in `attempts`.
 pub const CACHES: &[EscapeAttempt] = &[
     ("a crate's build script", "echo evil > @HOME/.cargo/registry/src/i/dep-1/build.rs"),
     (

@@ -1,4 +1,4 @@
-//! Package caches: commands write them through private layers, and nothing is seen outside.
+//! Package caches: commands write through private layers, which are not visible outside.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,13 +16,13 @@ use serde_json::json;
 use super::escape::skip;
 use crate::support::drivers::assert_driver_passed;
 
-/// The variable that makes a test process a driver, and says what it drives.
+/// The variable that makes a test process a driver, and selects its part.
 const DRIVE: &str = "PIXIR_TEST_CACHES";
 /// The variable that names the folder in which a driver works.
 const FOLDER: &str = "PIXIR_TEST_CACHES_FOLDER";
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
-/// How long something may take that is waited for.
+/// Time limit of waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Folders of a home in which package managers keep what they downloaded.
@@ -65,7 +65,7 @@ impl CacheEnv {
         .unwrap()
     }
 
-    /// How the caches look from outside.
+    /// The caches as seen from outside.
     fn caches(&self) -> BTreeMap<PathBuf, String> {
         let mut seen = BTreeMap::new();
         for name in CACHES {
@@ -80,8 +80,9 @@ impl CacheEnv {
     }
 }
 
-/// Waits until the supervisor has given the slot back, which is after the end of Pixir. While its exclusive lock becomes a shared one the kernel may grant
-/// the lock to others, so the work folders, which go with the mounts, must be gone too.
+/// Waits until the supervisor has released the slot, after the end of Pixir. While its exclusive lock becomes a
+/// shared one the kernel may grant
+/// the lock to others, so the work folders, which are removed with the mounts, must be gone too.
 fn wait_until_free(slot: &Path) {
     let folder = fs::File::open(slot).unwrap();
     let end = Instant::now() + PATIENCE;
@@ -143,7 +144,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(PATIENCE * 6, future).await.expect("in time") })
 }
 
-/// Changes caches in every way.
+/// Commands that change caches in every way.
 const CHANGE: &str = "set -e; cd ~
 echo planted > .cache/planted
 echo 'fn main() { evil() }' > .cargo/registry/src/index/dep-1.0.0/build.rs
@@ -157,7 +158,7 @@ touch -d 2001-01-01 .npm/_cacache
 ln .cache/planted .cache/hard
 mkdir -p .cache/closed/in && chmod 000 .cache/closed";
 
-/// Finds all of it again.
+/// Commands that check all changes of `CHANGE`.
 const FIND: &str = "set -e; cd ~
 grep -q planted .cache/planted
 grep -q evil .cargo/registry/src/index/dep-1.0.0/build.rs
@@ -169,7 +170,7 @@ test ! -e .cache/moved/gone
 stat -c %a .cargo/registry/cache/index/dep-1.0.0.crate | grep -qx 0
 stat -c %a .cache/closed | grep -qx 0";
 
-/// The same for every user, with the level that is expected.
+/// Layers are seen by later commands and not outside; for any user.
 fn tell_story_of_layers() {
     let place = CacheEnv::new();
     let before = place.caches();
@@ -184,7 +185,7 @@ fn tell_story_of_layers() {
         assert_eq!(place.caches(), before, "nothing is seen outside");
         let found = bash(&bench, FIND).await;
         assert!(found.ok, "the next command: {}", found.text);
-        // Another Spec, so another supervisor.
+        // Another sandbox spec needs another supervisor.
         let args = json!({ "command": FIND, "network": true });
         let found = bench.call("bash", args).await.unwrap();
         assert!(found.ok, "a command with the network: {}", found.text);
@@ -198,7 +199,7 @@ fn tell_story_of_layers() {
     });
 }
 
-/// Runs one of the stories as an ordinary user.
+/// Runs one part of the driver as an ordinary user.
 fn drive_as_ordinary_user(story: &str) {
     if !rustix::process::geteuid().is_root() {
         return skip("caches: these tests already run as an ordinary user");
@@ -222,7 +223,7 @@ fn driver_of(story: &str, folder: &Path) -> Command {
     driver
 }
 
-/// Not a test of its own: a process that other tests start.
+/// A driver: the process that other tests start.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
@@ -403,7 +404,7 @@ fn after_pixir_was_killed_its_slot_is_free_and_used_again() {
     let lock = fs::File::open(&slot).unwrap();
     let is_locked = || rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err();
     assert!(is_locked(), "a command uses it");
-    // SIGKILL: nothing of it can clean up.
+    // SIGKILL, so that the process cannot clean up.
     driver.kill().unwrap();
     driver.wait().unwrap();
     while is_locked() {
@@ -454,7 +455,7 @@ fn a_slot_that_is_not_a_folder_of_the_users_own_is_not_used() {
     assert!(!caches.join("cccccccccccccccc").exists() || empty(caches.join("cccccccccccccccc")));
     let new = place.slots().into_iter().filter(|slot| slot.is_dir() && !slot.is_symlink());
     assert_eq!(new.filter(|slot| !slot.ends_with("cccccccccccccccc")).count(), 1);
-    // The same for the folder that holds them.
+    // The same for the parent folder of the slots.
     fs::rename(&caches, place.root.join("moved")).unwrap();
     symlink(place.root.join("elsewhere"), &caches).unwrap();
     run(async {
@@ -508,7 +509,7 @@ fn caches_that_are_missing_or_links_have_layers_too() {
     assert!(fs::read_dir(home.join(".npm/_cacache")).unwrap().next().is_none());
 }
 
-/// A slot whose supervisor died has mounts that nobody took away.
+/// The supervisor of this slot was killed, so its mounts are left.
 #[test]
 fn a_slot_that_was_not_unmounted_is_not_used_again_and_old_ones_are_removed() {
     let place = CacheEnv::new();

@@ -1,5 +1,5 @@
-//! Covers that fall off: what the user replaces or moves aside, while a command runs or between two
-//! commands, does not become readable or writable for commands.
+//! Covers of replaced files: files that the user replaces or moves aside, while a command runs or between two
+//! commands, do not become readable or writable for commands.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,13 +14,13 @@ use serde_json::json;
 use super::escape::{print_note, skip};
 use crate::support::test_env::DEADLINE;
 
-/// The variable that makes a test process a driver, and says how commands are held.
+/// The variable that makes a test process a driver, and selects the sandbox level.
 const DRIVE: &str = "PIXIR_TEST_COVERS";
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
-/// What no command may read.
+/// Content that no command may read.
 const SECRET: &str = "s3cr3t-of-the-covers";
-/// What no command may write into settings.
+/// Settings that no command may write.
 const EVIL: &str = "[core]\n\tfsmonitor = evil\n";
 
 /// A home, a Workspace with a repository, and its tools.
@@ -83,7 +83,7 @@ impl CoverEnv {
         let state = pixir::Home::new(root.join("home/.pixir"));
         let adjust = |config: &mut pixir::Config| {
             config.home = state;
-            // Seen whole, so that what hides credentials in it is tried.
+            // The whole home is visible, so that the covers of credentials are tested.
             config.sandbox.read = vec!["~".into()];
             adjust(config);
         };
@@ -99,14 +99,14 @@ impl CoverEnv {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Replaces a file as git and most programs do: another one, and a rename.
+    /// Replaces a file as git and most programs do: a new file and a rename.
     fn replace(&self, name: &str, text: &str) {
         let other = self.path(&format!("{name}.lock"));
         fs::write(&other, text).unwrap();
         fs::rename(other, self.path(name)).unwrap();
     }
 
-    /// Moves a folder aside and makes another one with the same files in it.
+    /// Moves a folder aside and makes a new one with the same files.
     fn make_again(&self, name: &str, file: &str, text: &str) {
         fs::rename(self.path(name), self.path(&format!("{name}.old"))).unwrap();
         fs::create_dir(self.path(name)).unwrap();
@@ -117,7 +117,7 @@ impl CoverEnv {
         self.bench.call("bash", json!({ "command": command })).await.unwrap()
     }
 
-    /// Runs a command that says when it is ready, and then does something outside.
+    /// Runs a command; calls `act` outside once the command is ready.
     async fn run_meanwhile(&self, command: &str, act: impl FnOnce()) -> ToolAnswer {
         let ready = async {
             until("the command is ready", || self.path("work/ready").exists()).await;
@@ -175,8 +175,8 @@ async fn settings_replaced_in_the_middle(place: &CoverEnv) {
     fs::remove_file(place.path("work/go")).ok();
 }
 
-/// A credential that is rotated by rename, in the middle of a command that waits to read it: what lies
-/// outside the Workspace is covered by name, so the command goes on and reads nothing.
+/// A credential that is rotated by rename, in the middle of a command that waits to read it: files
+/// outside the Workspace are covered by name, so the command continues and reads nothing.
 async fn credential_rotated_in_the_middle(place: &CoverEnv) {
     let read = "while [ ! -e go ]; do sleep 0.01; done; cat $HOME/.netrc";
     let answer = place
@@ -203,7 +203,7 @@ async fn folder_made_again_in_the_middle(place: &CoverEnv) {
     fs::remove_dir_all(place.path("home/.aws.old")).unwrap();
 }
 
-/// Credentials that were not there when the command began, one of them in a folder that was not.
+/// Credentials that are created while a command runs, one of them in a new folder.
 async fn credentials_made_in_the_middle(place: &CoverEnv) {
     let names = [".pgpass", ".kube/config", ".config/gh/hosts.yml", ".claude/.credentials.json"];
     let read = format!(
@@ -222,7 +222,7 @@ async fn credentials_made_in_the_middle(place: &CoverEnv) {
     assert!(!answer.text.contains(SECRET), "{}", answer.text);
     assert!(answer.text.contains("went on"), "{}", answer.text);
     fs::remove_file(place.path("work/go")).unwrap();
-    // The next command sees the folders that are new, and not what is hidden in them.
+    // The next command sees new folders, and not the hidden files in them.
     fs::write(place.path("home/.config/other"), "plain\n").unwrap();
     let answer = place.run("cd $HOME; cat .config/other .config/gh/hosts.yml .pgpass").await;
     assert!(answer.text.contains("plain") && !answer.text.contains(SECRET), "{}", answer.text);
@@ -232,7 +232,7 @@ async fn credentials_made_in_the_middle(place: &CoverEnv) {
     }
 }
 
-/// A link to credentials, in whose place something else is put while a command runs.
+/// A link to credentials that is replaced while a command runs.
 async fn link_replaced_in_the_middle(place: &CoverEnv) {
     fs::create_dir(place.path("home/keys")).unwrap();
     fs::write(place.path("home/keys/id"), SECRET).unwrap();
@@ -258,7 +258,7 @@ async fn link_replaced_in_the_middle(place: &CoverEnv) {
     }
 }
 
-/// A command that looks all the time while a folder is moved aside and made again.
+/// A command that reads all the time while a folder is moved aside and made again.
 async fn folder_made_again_under_the_eyes(place: &CoverEnv) {
     let read = "end=50; while [ $end -gt 0 ]; do [ -e go ] && end=$((end-1)); ls -la $HOME > /dev/null; \
         cat $HOME/.aws/credentials; done 2> /dev/null; echo went on";
@@ -280,7 +280,7 @@ async fn hidden_by_name(place: &CoverEnv) {
     folder_made_again_under_the_eyes(place).await;
 }
 
-/// The same between two commands.
+/// Folders that are moved aside and made again between two commands.
 async fn folders_made_again_between_commands(place: &CoverEnv) {
     assert!(place.run("true").await.ok);
     place.make_again("home/.aws", "credentials", SECRET);
@@ -291,7 +291,7 @@ async fn folders_made_again_between_commands(place: &CoverEnv) {
     assert!(!place.path("work/.git/hooks/pre-commit").exists());
     assert_eq!(place.read("work/.git/hooks/y.sample"), "true\n");
     fs::remove_dir_all(place.path("work/.git/hooks.old")).unwrap();
-    // And the whole repository.
+    // The same for the whole repository.
     fs::rename(place.path("work/.git"), place.path("git.old")).unwrap();
     for name in ["hooks", "objects", "refs"] {
         fs::create_dir_all(place.path("work/.git").join(name)).unwrap();
@@ -303,7 +303,7 @@ async fn folders_made_again_between_commands(place: &CoverEnv) {
     assert!(!place.path("work/.git/hooks/pre-commit").exists());
 }
 
-/// A file that is replaced between two commands is covered for the next one, and nothing is stopped.
+/// A file that is replaced between two commands is covered for the next one, which is not stopped.
 async fn files_replaced_between_commands(place: &CoverEnv) {
     place.replace("home/.netrc", SECRET);
     place.replace("work/.git/config", EVIL);
@@ -432,7 +432,7 @@ async fn folders_that_are_replaced_outside_the_temp_folders_are_noticed() {
     place.make_again("home/.aws", "credentials", SECRET);
     let answer = place.run("ls -la $HOME > /dev/null; cat $HOME/.aws/credentials").await;
     assert!(!answer.text.contains(SECRET) && !answer.ok, "{}", answer.text);
-    // The Workspace itself: the command works in the one that has its name.
+    // For the Workspace itself, the command works in the new folder of that name.
     place.make_again("work", "file", "the new one\n");
     let answer = place.run("cat file && echo made > made").await;
     assert!(answer.text.contains("the new one"), "{}", answer.text);
@@ -449,7 +449,7 @@ async fn links_on_the_way_to_credentials_are_watched_outside_the_temp_folders() 
     link_on_the_way_pointed_elsewhere(&CoverEnv::outside_temp("work")).await;
 }
 
-/// Where nothing can be written, the Workspace is seen as it is, and so is a home inside it.
+/// A read-only Workspace is visible as it is, with a home inside it.
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_made_in_a_home_inside_a_read_only_workspace_stop_the_command() {
     for subreaper in [false, true] {
@@ -474,7 +474,7 @@ async fn credentials_made_in_a_home_inside_a_read_only_workspace_stop_the_comman
     }
 }
 
-/// A home that is named by a link in a temp folder, of which commands see another one.
+/// A home behind a link in the temp folder, in whose place commands see a private temp folder.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_home_behind_a_link_in_a_temp_folder_is_there() {
     let links = tempfile::tempdir().unwrap();
@@ -487,7 +487,7 @@ async fn a_home_behind_a_link_in_a_temp_folder_is_there() {
     let answer = place.run("cd && cat plain $HOME/plain && readlink $HOME; cat .netrc").await;
     assert_eq!(answer.text.matches("plain\n").count(), 2, "{}", answer.text);
     assert!(!answer.text.contains(SECRET), "{}", answer.text);
-    // It is the user's, and nothing that a command makes in its own temp folder takes its place.
+    // A link that a command makes in its private temp folder does not replace the user's.
     place.run("rm -f $HOME; ln -sfn /etc $HOME").await;
     assert!(place.run("cat $HOME/plain").await.ok);
     assert!(home.is_symlink());
@@ -497,7 +497,7 @@ async fn a_home_behind_a_link_in_a_temp_folder_is_there() {
 async fn folders_with_hidden_names_keep_their_times_and_modes() {
     for place in [CoverEnv::new(false), CoverEnv::outside_temp("work")] {
         fs::create_dir_all(place.path("home/.config/gh")).unwrap();
-        // Folders that are missing would be made in the home.
+        // Missing cache folders would be made in the home.
         for cache in [".cache", ".cargo/git", ".cargo/registry", ".npm/_cacache", ".pixir/caches"] {
             fs::create_dir_all(place.path("home").join(cache)).unwrap();
         }
@@ -519,7 +519,7 @@ async fn git_finds_the_repository_around_a_workspace() {
     assert!(answer.ok && answer.text.contains("work"), "{}", answer.text);
 }
 
-/// Not a test of its own: the process that the next test starts as another user.
+/// A driver: the process that the next test starts as another user.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };

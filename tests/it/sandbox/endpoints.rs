@@ -1,5 +1,5 @@
 //! Endpoints: programs outside that listen on sockets and named pipes, and a folder tree in which a
-//! command is surrounded by them. Each records the words that reach it.
+//! command is surrounded by them. Each records the messages that reach it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
-/// What listens, and what it is called in attempts; the place is beneath the arena's folder.
+/// Listeners: name in attempts, and path below the folder of the environment.
 const STREAMS: &[(&str, &str)] = &[
     ("docker", "home/.docker/run/docker.sock"),
     ("containerd", "outside/run/containerd/containerd.sock"),
@@ -31,14 +31,14 @@ const STREAMS: &[(&str, &str)] = &[
 const DATAGRAMS: &[(&str, &str)] =
     &[("journald", "outside/run/systemd/journal/socket"), ("syslog", "home/log.sock")];
 const SEQUENCED: &[(&str, &str)] = &[("udev", "outside/run/udev/control")];
-/// Bound by another name than the one by which they are found.
+/// Listeners that are bound under another name than the one used to connect.
 const DISGUISED: &[&str] = &["renamed", "relative", "hard-linked", "linked"];
 const PIPES: &[(&str, &str)] = &[("initctl", "home/initctl"), ("outside pipe", "outside/pipe")];
 
-/// Where a test may have mounted the folder of everything again.
+/// The path at which a test may mount the folder of the environment again.
 pub const AGAIN: &str = "mounted/again";
 
-/// How a name is spelled; each is a function of the program.
+/// Spellings of a socket name; each is a function of `PROGRAM`.
 const SPELLINGS: &[&str] = &[
     "absolute",
     "dots",
@@ -121,13 +121,13 @@ impl EndpointEnv {
         }
     }
 
-    /// A listener of streams, and all attempts to reach it.
+    /// Adds a stream listener, and all attempts to reach it.
     pub fn stream(&mut self, name: &str, place: &str) {
         self.bind(place);
         self.attempt_all_spellings(name, place, "stream");
     }
 
-    /// A listener of streams.
+    /// Adds a stream listener.
     pub fn bind(&mut self, place: &str) {
         let path = self.place(place);
         let listener = UnixListener::bind(&path).unwrap();
@@ -145,7 +145,7 @@ impl EndpointEnv {
                     fs::rename(self.root.join("outside/before.sock"), self.root.join(&place))
                         .unwrap();
                 }
-                // The kernel lists a name that leads nowhere for anybody else.
+                // The kernel lists a relative name, which leads nowhere for other processes.
                 "relative" => {
                     let folder = fs::File::open(self.root.join("outside")).unwrap();
                     let number = std::os::fd::AsRawFd::as_raw_fd(&folder);
@@ -167,7 +167,7 @@ impl EndpointEnv {
             }
             self.attempt_all_spellings(name, &place, "stream");
         }
-        // Each of these takes its socket away, so it is the last.
+        // Each of these removes its socket, so it comes last.
         for (name, spelling) in
             [("to move", "moved here"), ("to link", "linked here"), ("to swap", "swapped here")]
         {
@@ -216,7 +216,7 @@ impl EndpointEnv {
         }
     }
 
-    /// The same sockets once more, where the folder of everything is mounted at another place.
+    /// Adds attempts on the same sockets where the folder is mounted at another path.
     fn find_again(&mut self, mounted: &Path) {
         let root = mounted.join(self.root.file_name().unwrap());
         if !root.is_dir() {
@@ -255,13 +255,13 @@ impl EndpointEnv {
         self.attempts.iter().map(|attempt| attempt["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// One command that makes every attempt and says how each went.
+    /// One command that makes every attempt and prints its result.
     pub fn command(&self) -> String {
         let attempts = serde_json::to_string(&self.attempts).unwrap();
         format!("python3 - <<'PROGRAM'\nATTEMPTS = r'''{attempts}'''\n{PROGRAM}\nPROGRAM")
     }
 
-    /// The words that reached anybody since the last time.
+    /// The messages that reached any listener since the last call.
     pub fn connected_endpoints(&self) -> BTreeSet<String> {
         let mut heard = BTreeSet::new();
         for listener in &self.listeners {
@@ -294,12 +294,12 @@ impl EndpointEnv {
     }
 }
 
-/// Another user could connect, too, if only they could get there.
+/// Permits every user to connect, so that only the sandbox prevents it.
 fn open_to_all(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
 }
 
-/// Everything that waits at one listener. Words end with a line break.
+/// All messages that wait at one listener. Messages end with a line break.
 fn read_listener(listener: &SocketListener) -> Vec<String> {
     let mut words = Vec::new();
     let mut buffer = [0; 512];
@@ -331,11 +331,11 @@ fn read_listener(listener: &SocketListener) -> Vec<String> {
             words.extend(text(&said).lines().map(str::to_owned));
         }
     }
-    // A connection without a word is an effect as well.
+    // A connection without a message is an effect as well.
     words.into_iter().map(|word| word.trim_end_matches('\n').to_owned()).collect()
 }
 
-/// Makes every attempt; each sends its own name.
+/// The Python program that makes every attempt; each sends its own name.
 const PROGRAM: &str = r"
 import json, os, socket
 KINDS = {'stream': socket.SOCK_STREAM, 'datagram': socket.SOCK_DGRAM, 'sequenced': socket.SOCK_SEQPACKET}

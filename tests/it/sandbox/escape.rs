@@ -1,4 +1,4 @@
-//! Escapes: every attempt of the table, in every way commands can be held; none may have an effect
+//! Escape attempts: the whole table at every sandbox level; none may have an effect
 //! outside.
 
 use std::collections::BTreeSet;
@@ -18,34 +18,34 @@ use super::attempts::{EscapeAttempt, ONLY_FULL, ONLY_FULL_READ_ONLY, SOCKETS, TA
 use crate::support::drivers::assert_driver_passed;
 use crate::support::torture::{SuiteSize, seed};
 
-/// The variable that makes a test process a driver, and says how commands are held.
+/// The variable that makes a test process a driver, and selects the containment.
 const DRIVE: &str = "PIXIR_TEST_ESCAPE";
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
-/// How long one attempt may take.
+/// Time limit of one attempt in milliseconds.
 const PATIENCE_MS: u64 = 10_000;
 
-/// How commands are held.
+/// Sandbox level, and whether namespaces are available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Containment {
     profile: SandboxLevel,
     without_namespaces: bool,
 }
 
-/// Says something past the capture of test output.
+/// Prints a line past the capture of test output.
 pub fn print_note(what: &str) {
     std::io::stderr().write_all(format!("\n{what}\n").as_bytes()).unwrap();
 }
 
-/// Says that a promise could not be tested here.
+/// Reports that a check is not possible here.
 pub fn skip(why: &str) {
     print_note(&format!("skipped: {why}"));
 }
 
-/// One in so many attempts is made when only a sample is asked for.
+/// One in this many attempts is made in a sample.
 const SAMPLE: usize = 8;
 
-/// Every attempt there is: the table, and sockets once more with the network.
+/// All attempts: the table, and sockets once more with the network.
 fn all_attempts() -> Vec<(String, EscapeAttempt, bool)> {
     let named = |part: &str, attempt: &EscapeAttempt| format!("{part}: {}", attempt.0);
     let table = TABLE.iter().flat_map(|(part, attempts)| {
@@ -55,7 +55,7 @@ fn all_attempts() -> Vec<(String, EscapeAttempt, bool)> {
     table.chain(online).collect()
 }
 
-/// What is tried now: everything, or a seeded sample that differs from hold to hold.
+/// The attempts of this run: all, or a seeded sample that differs between containments.
 fn attempts(hold: Containment) -> Vec<(String, EscapeAttempt, bool)> {
     let mut attempts = all_attempts();
     if SuiteSize::from_environment() == SuiteSize::Full {
@@ -67,7 +67,7 @@ fn attempts(hold: Containment) -> Vec<(String, EscapeAttempt, bool)> {
     attempts
 }
 
-/// What came of all attempts.
+/// Totals of all attempts.
 #[derive(Default)]
 struct EscapeTotals {
     tried: usize,
@@ -91,7 +91,7 @@ async fn attempt_all(
         if !effects.is_empty() {
             tally.effects.push((name.clone(), what, effects));
         }
-        // An attempt may spoil its own Workspace; the next one gets a good one.
+        // An attempt may damage its Workspace, so the next one gets a new environment.
         let had_effect = tally.effects.last().is_some_and(|(last, ..)| *last == name);
         if had_effect || spoils_env(&name) {
             drop(bench);
@@ -104,7 +104,7 @@ async fn attempt_all(
     tally
 }
 
-/// Whether the Workspace may be of no use afterwards.
+/// Whether the attempt may make the Workspace unusable.
 fn spoils_env(name: &str) -> bool {
     name.starts_with("git:") || name.starts_with("Pixir's state:")
 }
@@ -125,7 +125,7 @@ async fn attempt(
     }
 }
 
-/// Tries everything and judges: no effect, but for those that are known to need namespaces.
+/// Makes the attempts; fails on every effect except for those that only namespaces prevent.
 fn judge(hold: Containment, who: &str) {
     let began = Instant::now();
     let runtime =
@@ -177,11 +177,11 @@ fn there_are_more_than_150_attempts_and_each_has_its_name() {
     }
 }
 
-/// Parts of the table that stay in the arena, also when nothing holds them.
+/// Groups of the table whose effects stay in the environment even without a sandbox.
 const HARMLESS: &[&str] =
     &["tools with output flags", "links and races", "credentials", "sockets with names"];
 
-/// The control: without a sandbox the same commands do have effects, so the arena sees them.
+/// The control: without a sandbox the same commands have effects, and the environment observes them.
 #[test]
 fn the_arena_sees_what_gets_out_when_nothing_holds_it() {
     let hold = Containment { profile: SandboxLevel::Off, without_namespaces: false };
@@ -220,7 +220,7 @@ fn what_gets_out_of_read_only_without_namespaces_is_known() {
     judge(containments()[3].1, "own user");
 }
 
-/// Not a test of its own: the process that the next test starts as another user.
+/// A driver: the process that the next test starts as another user.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };

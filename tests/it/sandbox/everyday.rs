@@ -1,4 +1,4 @@
-//! Ordinary commands just work: builds, tests, commits, and everything a shell can do.
+//! Ordinary commands work in the sandbox: builds, tests, commits, and all features of a shell.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,12 +13,12 @@ use serde_json::json;
 
 use crate::support::drivers::assert_driver_passed;
 
-/// The variable that makes a test process a driver, and says without what it drives.
+/// The variable that makes a test process a driver, and selects the sandbox level.
 const DRIVE: &str = "PIXIR_TEST_EVERYDAY";
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
 
-/// What it is, the program it needs, and the command; each ends with 0.
+/// Ordinary commands: title, required program, and the command, which must succeed.
 const WORK: &[(&str, &str, &str)] = &[
     ("redirections", "bash", "echo x 2>/dev/null >/dev/null; echo y >&2; cat </dev/null"),
     ("absolute paths", "bash", "/bin/ls / >/dev/null && /usr/bin/env true"),
@@ -121,7 +121,7 @@ const WORK: &[(&str, &str, &str)] = &[
     ("a new repository", "git", "git init -q fresh && git -C fresh status -s"),
 ];
 
-/// Work that needs a network or memory of its own, which only `full` gives.
+/// Commands that need their own network or shared memory, which only level `full` provides.
 const FULL_WORK: &[(&str, &str, &str)] = &[
     (
         "a temp file by name",
@@ -159,7 +159,7 @@ fn bench(folder: &Path, subreaper: bool) -> Workbench {
         drain: Duration::from_millis(100),
         grace: Duration::from_millis(300),
     };
-    // Beside the Workspace, so that caches have private layers.
+    // The home is beside the Workspace, so that caches have private layers.
     let home = pixir::Home::new(folder.with_extension("pixir"));
     Workbench::with_config(setup, |config| config.home = home).unwrap()
 }
@@ -180,7 +180,7 @@ fn git(folder: &Path, args: &[&str]) {
     assert!(status.unwrap().success(), "git {args:?}");
 }
 
-/// A repository with one commit, and an author of its own.
+/// Makes a repository with one commit and a configured author.
 fn repository(folder: &Path) {
     fs::create_dir_all(folder).unwrap();
     git(folder, &["init", "-q"]);
@@ -199,7 +199,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     })
 }
 
-/// Does all the work, and gives what failed.
+/// Runs all commands; gives those that failed.
 fn work(subreaper: bool) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap().join("work");
@@ -241,7 +241,7 @@ fn everyday_work_works_without_namespaces() {
     assert_eq!(work(true), Vec::<String>::new());
 }
 
-/// Not a test of its own: the process that the next test starts as another user.
+/// A driver: the process that the next test starts as another user.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
@@ -265,14 +265,14 @@ fn everyday_work_works_for_an_ordinary_user() {
         let mut driver = Command::new(std::env::current_exe().unwrap());
         driver.args(["--exact", "sandbox::everyday::driver", "--nocapture"]);
         driver.env(DRIVE, level).env("TMPDIR", folder.path()).env("HOME", folder.path());
-        // What the other user's tools are is not known; those of the system are.
+        // Only tools of the system are certain to work for the other user.
         driver.env("PATH", "/usr/local/bin:/usr/bin:/bin").env_remove("PYENV_ROOT");
         let output = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY).output().unwrap();
         assert_driver_passed(&output, level);
     }
 }
 
-/// A worktree keeps its repository elsewhere; commits reach it, hooks and settings do not change.
+/// Commits in a worktree reach its repository elsewhere; hooks and settings do not change.
 #[test]
 fn a_worktree_can_commit_and_cannot_change_what_git_runs() {
     let folder = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use super::home::{HomeEnv, HomeEnvOptions, run, write};
 use crate::support::BinaryEnv;
 use crate::support::acp_client::AcpClient;
 
-/// Says what ssh says without a key, and fails.
+/// A command that prints the error of ssh without a key, and fails.
 const NO_KEY: &str = "echo 'git@host.example: Permission denied (publickey).' >&2; false";
 
 #[test]
@@ -91,7 +91,7 @@ fn git_settings_that_name_hidden_files_are_told_once() {
         assert!(told.text.contains("without effect"), "the model knows too: {}", told.text);
         let again = home.run("git status").await;
         assert!(!speaks_of_git(&again), "once: {}", again.details);
-        // What is shown has its effect.
+        // Visible hooks and lists take effect.
         let read = &["~/hooks", "~/lists"];
         let home = HomeEnv::new(&HomeEnvOptions { read, ..HomeEnvOptions::default() });
         write(&home.path("hooks/pre-commit"), "#!/bin/sh\nexit 1\n");

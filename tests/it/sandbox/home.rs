@@ -1,4 +1,4 @@
-//! The user's home folder: commands see tool chains, caches and settings without secrets, and nothing else.
+//! The home folder in the sandbox: commands see tool chains, caches and settings without secrets only.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,15 +17,15 @@ use super::home_attempts::READ_ATTEMPTS;
 use crate::support::drivers::assert_driver_passed;
 use crate::support::test_env::DEADLINE;
 
-/// The variable that makes a test process a driver, and says how commands are held.
+/// The variable that makes a test process a driver, and selects the sandbox level.
 const DRIVE: &str = "PIXIR_TEST_HOME";
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
 /// The beginning of every planted secret; a number and a full stop follow.
 const SECRET: &str = "s3cr3t-of-the-home-";
-/// Folders of programs beside those of the home: none in another home, which would be shown.
+/// PATH for commands, without folders in another home, because those would be shown.
 const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Every so many-th file of the table is tried in every way.
+/// One in this many files of the table is read in every way.
 const SAMPLE: usize = 12;
 
 /// A home with credentials, a Workspace, and its tools.
@@ -35,7 +35,7 @@ pub struct HomeEnv {
     bench: Workbench,
 }
 
-/// How a `UserHome` differs from the usual one.
+/// Options of a `HomeEnv`.
 pub struct HomeEnvOptions<'a> {
     pub subreaper: bool,
     pub level: SandboxLevel,
@@ -52,7 +52,7 @@ impl Default for HomeEnvOptions<'_> {
     }
 }
 
-/// Where a credential of the table is, below the home.
+/// Path of a credential of the table, below the home.
 fn credential_file(place: &CredentialPlace) -> PathBuf {
     Path::new(place.path).join(place.file).components().collect()
 }
@@ -138,7 +138,7 @@ impl HomeEnv {
     }
 }
 
-/// Reads every file of the table.
+/// A command that reads every file of the table.
 const READ_ALL: &str = "while read -r f; do cat \"$HOME/$f\"; done < list >> got 2> errors";
 
 fn named(numbers: &BTreeSet<usize>) -> Vec<&'static str> {
@@ -160,7 +160,7 @@ pub fn run<T>(future: impl Future<Output = T>) -> T {
     })
 }
 
-/// Whether the level here is the one that a test asks for.
+/// Whether the sandbox level is the one that a test needs; reports a skip if not.
 fn is_level(answer: &ToolAnswer, subreaper: bool) -> bool {
     let expected = if subreaper { "partial" } else { "full" };
     let level = answer.details["sandbox"].as_str().unwrap();
@@ -196,7 +196,7 @@ fn without_a_sandbox_all_credentials_are_read() {
 async fn no_credential_is_read(subreaper: bool) {
     for level in [SandboxLevel::Workspace, SandboxLevel::ReadOnly] {
         let home = HomeEnv::new(&HomeEnvOptions { subreaper, level, ..HomeEnvOptions::default() });
-        // Read-only commands write no file.
+        // Read-only commands cannot write the file `got`.
         let all = match level {
             SandboxLevel::ReadOnly => {
                 "while read -r f; do cat \"$HOME/$f\"; done < list 2> /dev/null"
@@ -228,7 +228,7 @@ async fn no_way_leads_there(subreaper: bool) {
         let read = home.secrets("home/projects/work", command).await;
         assert_eq!(named(&read), Vec::<&str>::new(), "{name}");
     }
-    // What an attempt left behind shows nothing to a later command either.
+    // Files that an attempt left behind show nothing to a later command either.
     let read = home.secrets("home/projects/work", READ_ALL).await;
     assert_eq!(named(&read), Vec::<&str>::new());
 }
@@ -253,7 +253,7 @@ fn no_way_leads_to_a_credential_without_namespaces() {
     run(no_way_leads_there(true));
 }
 
-/// Where the home is the Workspace, or is around it as a whole, the table decides.
+/// If the home is the Workspace, or is visible as a whole, only the credentials of the table are hidden.
 #[test]
 fn a_home_that_is_seen_whole_shows_no_credentials() {
     run(async {
@@ -282,7 +282,7 @@ async fn what_comes_later_is_hidden(subreaper: bool) {
     }
     let answer = home.run(read).await;
     assert!(answer.text.contains("went on") && !answer.text.contains(SECRET), "{}", answer.text);
-    // While a command runs.
+    // Credentials that are created while a command runs.
     for name in [".npmrc", "later"] {
         fs::remove_file(home.path(name)).unwrap();
     }
@@ -421,7 +421,7 @@ fn the_repository_around_the_workspace_can_be_read() {
             assert!(!answer.ok, "{}", answer.text);
             let answer = home.run("cat ../../../beside/secret").await;
             assert!(!answer.ok && !answer.text.contains("private"), "{}", answer.text);
-            // A home that is a repository itself is not shown for that.
+            // A home that is a repository itself is not shown as a whole.
             fs::create_dir(home.path(".git")).unwrap();
             fs::remove_dir(home.path("mono/.git")).unwrap();
             let answer = home.run("cat ~/documents/letter ../../Cargo.toml").await;
@@ -468,7 +468,7 @@ fn homes_of_other_users_are_hidden() {
     });
 }
 
-/// Not a test of its own: the process that the next test starts as another user.
+/// A driver: the process that the next test starts as another user.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };

@@ -1,6 +1,6 @@
 //! Attempts to read credentials of the home. `sample` lists files below it; what is read goes to `got`.
 
-/// What it is, and the command.
+/// One attempt: its name and its command.
 pub type ReadAttempt = (&'static str, &'static str);
 
 pub const READ_ATTEMPTS: &[ReadAttempt] = &[

@@ -1,5 +1,5 @@
-//! Limits: a command that uses up memory, processes or files ends, Pixir goes on, and the result
-//! says which limit was met.
+//! Resource limits: a command that uses up memory, processes or files ends, Pixir continues, and the result
+//! names the limit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,14 +19,14 @@ use crate::support::binary_env::wait_for;
 use crate::support::memory_cgroup::MemoryCgroup;
 use crate::support::torture::{SuiteSize, seed};
 
-/// The memory of a cage.
+/// Memory limit of the control group.
 const MEMORY: u64 = 700 << 20;
-/// How long one attempt may take.
+/// Time limit of one attempt in milliseconds.
 const PATIENCE_MS: u64 = 15_000;
-/// How many of the further attempts are made when only a sample is asked for.
+/// Number of further attempts in a sample.
 const SAMPLE: usize = 4;
 
-/// How commands are held.
+/// Sandbox level of the attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ContainmentLevel {
     Full,
@@ -42,7 +42,7 @@ fn memory_cgroup() -> Option<MemoryCgroup> {
     cage
 }
 
-/// A command as the table names it.
+/// The shell command of an attempt.
 fn dressed(command: &str) -> String {
     match command.strip_prefix("py:") {
         Some(program) => format!("python3 - <<'PROGRAM'\n{program}\nPROGRAM"),
@@ -50,7 +50,7 @@ fn dressed(command: &str) -> String {
     }
 }
 
-/// Takes namespaces from this thread and everything that it starts.
+/// Forbids namespaces to this thread and to the processes that it starts.
 fn lose_namespaces() {
     let rules = BTreeMap::from([(nix::libc::SYS_unshare, Vec::new())]);
     let refused = SeccompAction::Errno(nix::libc::EPERM.cast_unsigned());
@@ -60,7 +60,7 @@ fn lose_namespaces() {
     seccompiler::apply_filter(&program).unwrap();
 }
 
-/// What the tool said, when Pixir lived through an attempt in a cage.
+/// Runs an attempt in a control group; gives the tool result if Pixir survived.
 fn survived(
     env: &BinaryEnv,
     hold: ContainmentLevel,
@@ -100,7 +100,7 @@ fn survived(
     }
 }
 
-/// Makes an attempt in a Pixir of its own.
+/// Runs an attempt in its own Pixir process.
 async fn try_one(
     hold: ContainmentLevel,
     attempt: &'static ResourceAttempt,
@@ -177,12 +177,12 @@ async fn said(bench: &Workbench, command: &str) -> String {
     bench.call("bash", json!({ "command": command })).await.unwrap().text
 }
 
-/// The score of a command and of its supervisor, which has that of a command until it has started it.
+/// Prints the OOM scores of a command and its supervisor, which has a command's score until it has started one.
 const SCORES: &str = "for i in $(seq 200); do \
     grep -q 1000 /proc/$PPID/oom_score_adj || break; sleep 0.05; done; \
     cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj";
 
-/// The kernel is to kill a command before its supervisor, and both before Pixir.
+/// The kernel must kill a command before its supervisor, and both before Pixir.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_is_to_die_before_its_supervisor() {
     let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
@@ -195,7 +195,7 @@ async fn a_command_is_to_die_before_its_supervisor() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let bench = bench(folder.path(), subreaper, |config| config.sandbox.level = level);
-        // Twice: the second command has a supervisor that was used before.
+        // Twice, because the second command has a supervisor that was used before.
         for _ in 0..2 {
             let text = said(&bench, SCORES).await;
             let scores: Vec<i32> = text.lines().map_while(|line| line.parse().ok()).collect();
@@ -253,7 +253,7 @@ async fn programs_that_reserve_much_memory_start() {
     }
 }
 
-/// The control: with no limit but the memory of the control group, each of them uses that up.
+/// The control: without other limits, each attempt uses up the memory of the control group.
 #[test]
 fn without_limits_the_kernel_has_to_kill() {
     let Some(cage) = memory_cgroup() else { return };
@@ -272,7 +272,7 @@ fn without_limits_the_kernel_has_to_kill() {
         let command = command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         cage.add_process(child.id());
-        // `unshare` has forked by now, or will; both are to be inside.
+        // Both `unshare` and its child must be in the control group.
         let inner = || {
             let path = format!("/proc/{0}/task/{0}/children", child.id());
             std::fs::read_to_string(path).unwrap_or_default().trim().parse::<u32>().ok()

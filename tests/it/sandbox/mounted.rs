@@ -1,6 +1,6 @@
-//! A machine with mounts in the home folder and programs that listen among the devices.
+//! Machines with mounts in the home folder, and with sockets in `/dev`.
 //!
-//! The tests start themselves again in a mount namespace, where a driver finds such a machine.
+//! The tests start a driver in a mount namespace that looks like such a machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,16 +16,16 @@ use serde_json::json;
 
 use super::escape::skip;
 
-/// The variable that makes a test process a driver, and says what it does.
+/// The variable that makes a test process a driver, and selects its part.
 const DRIVE: &str = "PIXIR_TEST_MOUNTED";
-/// What no command may read.
+/// Content that no command may read.
 const SECRET: &str = "s3cr3t-of-the-mounts";
-/// More entries than a folder with mounts in it may have to be covered.
+/// More entries than a folder with mounts may have if it is to be covered.
 const MANY: usize = 600;
 
-/// A home folder with a file system mounted in it.
+/// Script that mounts a file system in the home folder.
 const MOUNT_HOME: &str = "mount -t tmpfs none home/mnt";
-/// Devices in a folder that can be written, as containers have them.
+/// Script that makes a writable folder of devices, as in containers.
 const MOUNT_DEVICES: &str = "mount -t tmpfs none dev; mkdir dev/pts dev/shm
 for name in null zero full random urandom tty; do cp -a /dev/$name dev/$name; done
 mount --bind dev /dev; mount -t devpts -o newinstance,ptmxmode=0666 none /dev/pts";
@@ -33,7 +33,7 @@ mount --bind dev /dev; mount -t devpts -o newinstance,ptmxmode=0666 none /dev/pt
 struct MountedEnv {
     root: PathBuf,
     bench: Workbench,
-    /// One for all commands, so that a supervisor can serve several.
+    /// One runtime for all commands, so that a supervisor can serve several.
     runtime: tokio::runtime::Runtime,
 }
 
@@ -54,7 +54,7 @@ impl MountedEnv {
         let home = pixir::Home::new(root.join("home/.pixir"));
         let adjust = |config: &mut pixir::Config| {
             config.home = home;
-            // Seen whole, with the mounts in it.
+            // The whole home is visible, with its mounts.
             config.sandbox.read = vec!["~".into()];
         };
         let bench = Workbench::with_config(setup, adjust).unwrap();
@@ -65,7 +65,7 @@ impl MountedEnv {
     fn write(&self, name: &str, text: &str) {
         let path = self.root.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // Another inode each time, as editors do it.
+        // A new inode each time, as editors write files.
         fs::write(path.with_extension("new"), text).unwrap();
         fs::rename(path.with_extension("new"), path).unwrap();
     }
@@ -78,7 +78,7 @@ impl MountedEnv {
     }
 }
 
-/// What the user adds, replaces and removes in the home folder is seen by the next command.
+/// The next command sees files that the user added, replaced or removed in the home folder.
 fn home_changes(machine: &MountedEnv) {
     machine.write("home/settings", "old\n");
     machine.write("home/mnt/inside", "on a mount\n");
@@ -104,7 +104,7 @@ fn home_changes(machine: &MountedEnv) {
     assert!(!last.contains(SECRET) && last.contains("made later"), "{last}");
 }
 
-/// A folder in which others add entries all the time stops no command.
+/// A folder in which another program adds entries all the time stops no command.
 fn busy_folder(machine: &MountedEnv) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -124,7 +124,7 @@ fn busy_folder(machine: &MountedEnv) {
     });
 }
 
-/// A program that listens in the folder of devices is not reached, and devices work.
+/// Sockets in the folder of devices are not reached, and devices work.
 fn devices(machine: &MountedEnv) {
     let log = UnixDatagram::bind("/dev/log").unwrap();
     log.set_nonblocking(true).unwrap();
@@ -157,7 +157,7 @@ python3 -c 'import pty, os; a, b = pty.openpty(); os.write(b, b\"typed\"); print
     assert!(answer.ok && answer.text.contains("typed"), "{}", answer.text);
 }
 
-/// Where sockets cannot be covered they are refused, and the user is told once.
+/// Unix sockets are refused where they cannot be covered, and a notice says so once.
 fn crowd(machine: &MountedEnv) {
     for number in 0..MANY {
         fs::write(machine.root.join(format!("home/{number}")), "").unwrap();
@@ -171,7 +171,7 @@ fn crowd(machine: &MountedEnv) {
     assert_eq!(again.details.get("notice"), None, "{:?}", again.details);
 }
 
-/// Not a test of its own: the process that the tests start.
+/// A driver: the process that the tests start.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };

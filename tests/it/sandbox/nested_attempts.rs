@@ -1,11 +1,11 @@
-//! The table of attempts to make the user's git start a program, and what the user runs afterwards.
+//! The table of attempts to make the user's git start a program, with the command that the user runs afterwards.
 //!
 //! `@EVIL` is the program, `@CACHE` a folder of the home that commands may write, `@WORK` the Workspace.
 
-/// What separates commands that run one after the other.
+/// Separator between commands that run one after the other.
 pub const THEN: &str = "\n---\n";
 
-/// One attempt: what it tries, the commands, and what the user runs afterwards.
+/// One attempt: its name, the commands, and the command that the user runs afterwards.
 pub type NestedAttempt = (&'static str, &'static str, &'static str);
 
 pub const SETTINGS: &[NestedAttempt] = &[
@@ -413,7 +413,7 @@ pub const INCLUDED: &[NestedAttempt] = &[
     ),
 ];
 
-/// Settings behind links. A command that begins with `user: ` is run by the user, outside the sandbox.
+/// Attempts with settings behind links. A command that begins with `user: ` is run by the user, outside the sandbox.
 pub const LINKED: &[NestedAttempt] = &[
     (
         "settings that are a link",

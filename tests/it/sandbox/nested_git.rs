@@ -1,5 +1,5 @@
-//! Escapes through the user's next git command: what a command made or changed of repositories below
-//! the Workspace must not make git start a program outside the sandbox.
+//! Escapes through the user's next git command: repositories below the Workspace that a command made or changed
+//! must not make git start a program outside the sandbox.
 //!
 //! Each attempt is a command, or several that run one after the other, and a probe: what the user, or
 //! their shell's prompt, runs afterwards outside the sandbox. The program that git would start leaves a
@@ -22,13 +22,13 @@ use super::user_attempts::OF_THE_USER;
 use crate::support::drivers::assert_driver_passed;
 use crate::support::torture::{SuiteSize, seed};
 
-/// The variable that makes a test process a driver, and says how commands are held.
+/// The variable that makes a test process a driver, and selects the sandbox level.
 const DRIVE: &str = "PIXIR_TEST_NESTED";
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
-/// How many attempts are made when only a sample is asked for.
+/// Number of attempts in a sample.
 const SAMPLE: usize = 8;
-/// How long one attempt may take.
+/// Time limit of one attempt in milliseconds.
 const PATIENCE_MS: u64 = 60_000;
 
 /// A Workspace with repositories in it, and a place outside for the canary.
@@ -81,7 +81,7 @@ impl NestedGitEnv {
             .replace("@WORK", &self.place("work"))
     }
 
-    /// Runs something as the user does, outside the sandbox.
+    /// Runs a script as the user, outside the sandbox.
     fn user(&self, folder: &str, script: &str) -> (bool, String) {
         let mut shell = Command::new("sh");
         shell.args(["-c", &self.dressed(script)]).current_dir(self.root.join(folder)).env_clear();
@@ -134,7 +134,7 @@ async fn escapes(attempt: &NestedAttempt, profile: SandboxLevel, subreaper: bool
             assert!(!arena.has_canary(), "{}: in the middle of it", attempt.0);
         }
     }
-    // Without a sandbox the command itself may have started it.
+    // Without a sandbox, the command itself may have started the program.
     fs::remove_file(arena.root.join("outside/canary")).ok();
     arena.user("work", probe);
     arena.has_canary()
@@ -209,7 +209,7 @@ fn git_starts_nothing_that_a_command_named_without_namespaces() {
     assert_eq!(judge(SandboxLevel::Workspace, true, "own user"), Vec::<&str>::new());
 }
 
-/// All of those with links, because each takes another way through the code.
+/// All attempts with links, because each takes another path through the code.
 #[test]
 fn git_starts_nothing_that_a_command_named_behind_a_link() {
     let escaped = judge_each(LINKED, SandboxLevel::Workspace, false, "own user, links");
@@ -222,7 +222,7 @@ fn git_starts_nothing_behind_a_link_without_namespaces() {
     assert_eq!(escaped, Vec::<&str>::new());
 }
 
-/// All of those through settings outside of repositories.
+/// All attempts through settings outside of repositories.
 #[test]
 fn git_starts_nothing_that_a_command_named_for_the_users_own_settings() {
     for subreaper in [false, true] {
@@ -232,7 +232,7 @@ fn git_starts_nothing_that_a_command_named_for_the_users_own_settings() {
     }
 }
 
-/// Not a test of its own: the process that the next test starts as another user.
+/// A driver: the process that the next test starts as another user.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
@@ -267,7 +267,7 @@ fn git_starts_nothing_that_a_command_of_an_ordinary_user_named() {
     }
 }
 
-/// Ordinary work goes on, and what git itself writes stays.
+/// Ordinary git commands work, and files written by git itself stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_git_makes_itself_stays_as_it_is() {
     for subreaper in [false, true] {
@@ -299,7 +299,7 @@ async fn what_git_makes_itself_stays_as_it_is() {
     }
 }
 
-/// What was set aside beneath a folder.
+/// Paths below a folder that were renamed to make them harmless.
 fn find_aside(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().filter_map(Result::ok) {
@@ -312,7 +312,7 @@ fn find_aside(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What the user had set in a nested repository stays, also when a command changes it.
+/// The user's own settings in a nested repository stay, also after a command changes the file.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_users_own_settings_and_hooks_of_a_nested_repository_stay() {
     for subreaper in [false, true] {
@@ -344,7 +344,7 @@ async fn the_users_own_settings_and_hooks_of_a_nested_repository_stay() {
         assert_eq!(fs::read_to_string(hooks.join("commit-msg")).unwrap(), "#!/bin/sh\n");
         assert!(hooks.join("commit-msg").metadata().unwrap().permissions().mode() & 0o100 != 0);
         assert!(!hooks.join("post-commit").exists() && hooks.join("post-commit.untamed").exists());
-        // What the user does between two commands is theirs.
+        // Changes by the user between two commands stay.
         arena.user(
             "work/vendor",
             "git config core.editor vi; cp .git/hooks/commit-msg .git/hooks/pre-push",

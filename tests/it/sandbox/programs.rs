@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::acp_client::AcpClient;
 use crate::support::{BinaryEnv, TestEnv, test_env};
 
-/// What the model does: commands and a file tool, then an answer.
+/// Replies with commands and a file tool, then an answer.
 fn replies() -> Vec<Reply> {
     let bash = |command: &str| Reply::calls("bash", json!({ "command": command }));
     vec![
@@ -51,7 +51,7 @@ async fn the_end_of_a_turn_names_what_commands_wrote_and_other_programs_run() {
     let said = events(&env, "assistant_message");
     let notice = said.last().unwrap()["metadata"]["notice"].as_str().unwrap().to_owned();
     assert!(notice.ends_with(NAMED), "{notice}");
-    // They are ordinary work: nothing was altered.
+    // The files are not altered.
     assert_eq!(env.read(".envrc"), "export A=1\n");
     assert_eq!(env.read(".husky/pre-commit"), "x\n");
 }

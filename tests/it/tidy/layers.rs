@@ -44,6 +44,12 @@ const OFFERED: &[&str] = &[
 
 /// What the offered modules of `agent` hand on from modules that are not offered.
 const HANDED_ON: &[&str] = &[
+    "agent::subagent::SubagentRecord",
+    "agent::subagent::SubagentStatus",
+    "agent::subagent::SubagentView",
+    "agent::workflow::StepState",
+    "agent::workflow::WatchedRun",
+    "agent::workflow::WatchedStep",
     "model::skill::ExpandedInput",
     "model::skill::SlashName",
     "record::resource::Attachment",

@@ -27,7 +27,7 @@ pub struct Args {
 impl Tool for CloseAgent {
     type Args = Args;
     const NAME: &'static str = "close_agent";
-    const DESCRIPTION: &'static str = "End a Subagent, also one that works, and what it started.";
+    const DESCRIPTION: &'static str = "End a Subagent, also a running one, and its own Subagents.";
 
     fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
         let summary = format!("close {}", truncate_chars(&args.id, 40));

@@ -25,7 +25,7 @@ pub struct SendInput(pub Arc<Children>);
 #[serde(deny_unknown_fields)]
 pub struct Args {
     id: String,
-    /// What it is told.
+    /// The message.
     text: String,
 }
 
@@ -33,7 +33,7 @@ impl Tool for SendInput {
     type Args = Args;
     const NAME: &'static str = "send_input";
     const DESCRIPTION: &'static str =
-        "Give a Subagent that ended another message; it still knows everything it did.";
+        "Send another message to a Subagent that has ended; it keeps its context.";
 
     fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
         // The child's mode is not known here, so the call is judged by the parent's.

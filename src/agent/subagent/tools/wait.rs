@@ -29,11 +29,11 @@ pub struct WaitAgent(pub Arc<Children>);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Args {
-    /// Default: all that work, or ended and were not told of yet.
+    /// Default: all that run or whose end was not reported yet.
     ids: Option<Vec<String>>,
     /// any or all (default).
     until: Option<WaitUntil>,
-    /// 0 only looks; default 600000.
+    /// 0 returns at once; default 600000.
     timeout_ms: Option<u64>,
 }
 
@@ -48,7 +48,8 @@ enum WaitUntil {
 impl Tool for WaitAgent {
     type Args = Args;
     const NAME: &'static str = "wait_agent";
-    const DESCRIPTION: &'static str = "Wait for Subagents; returns the status and summary of each. Stopping to wait ends nothing.";
+    const DESCRIPTION: &'static str =
+        "Wait for Subagents; returns the status and summary of each. A timeout does not end them.";
 
     fn plan(&self, _: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
         let plan = CallPlan::new(CallEffect::Read, "wait for Subagents".to_owned());

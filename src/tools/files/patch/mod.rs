@@ -58,10 +58,10 @@ impl Tool for ApplyPatchTool {
 +        x = 2
          return x
 *** End Patch
-Paths are relative. In an update each line begins with a blank (kept), - (removed) or + (added). \
+Paths are relative. In an update each line begins with a space (kept), - (removed) or + (added). \
 Give about 3 kept lines around a change. If they occur more than once, put @@ lines before them: \
 each names a line above, and the first match below counts. `*** Move to` is optional. \
-`*** End of File` behind the last line puts a change at the end.";
+`*** End of File` after the last line puts a change at the end.";
 
     fn plan(&self, args: &Args, context: &ToolContext) -> Result<CallPlan, ToolError> {
         let sections = parser::parse_patch(&args.patch)?;
