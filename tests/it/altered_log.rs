@@ -91,7 +91,7 @@ async fn a_log_that_is_altered_under_a_turn_stops_it_before_it_acts() {
                 assert!(ended.stderr.contains(words), "{words}: {}", ended.stderr);
                 assert!(ended.stderr.contains(action), "{action}: {}", ended.stderr);
                 assert!(!binary_env.workspace().join("made").exists(), "{words}: the command ran");
-                assert_eq!(binary_env.server.requests().len(), 1, "{words}: another request left");
+                assert_eq!(binary_env.server.requests().len(), 1, "{words}: a request was sent");
                 binary_env.assert_nothing_survives();
             });
         }

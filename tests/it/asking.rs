@@ -282,7 +282,7 @@ async fn a_run_in_the_background_does_not_ask_on_the_terminal() {
     let mut terminal = TestTerminal::run_script(&env, script);
     terminal.wait_for_text("ended ");
     assert_eq!(terminal.wait_for_exit(), Some(0));
-    assert!(!env.workspace().join("x").exists(), "nobody could be asked");
+    assert!(!env.workspace().join("x").exists(), "no question was possible");
     assert!(log(&env).contains("permission_denied"), "{}", log(&env));
 }
 

@@ -141,7 +141,7 @@ async fn a_secret_in_two_pieces_is_caught_although_somebody_looks_between_them()
     let (conversation, _) = env.run_turn("go").await;
     let all = texts(&results(&conversation));
     assert!(all.contains("[redacted:STORY_TOKEN]"), "{all}");
-    assert!(!all.contains("secret-of-"), "not even its first half: {all}");
+    assert!(!all.contains("secret-of-"), "not even the first half of the secret: {all}");
 }
 
 #[tokio::test]

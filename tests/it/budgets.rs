@@ -39,7 +39,7 @@ async fn requests_are_counted_over_the_run_and_retries_count() {
     let failed = last_failure(&env);
     assert_eq!(failed["terminal_status"], "budget_exceeded");
     let bills = env.events().iter().filter(|event| event["type"] == "provider_usage").count();
-    assert_eq!(bills, 1, "the failed call is on record");
+    assert_eq!(bills, 1, "the failed call is recorded");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -243,7 +243,7 @@ async fn a_conflict_is_named_and_nothing_is_written() {
     let refused = env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(1);
     assert!(refused.err.contains("nothing was merged: "), "{}", refused.err);
     assert!(refused.err.contains("line 2"), "{}", refused.err);
-    assert!(refused.err.contains("pixir changes"), "a way on: {}", refused.err);
+    assert!(refused.err.contains("pixir changes"), "a next action: {}", refused.err);
     assert_eq!(file_states(&here), before, "nothing was touched");
     // The user resolves the conflicts in the child's Workspace, and the rest is merged.
     for name in ["lines", "removed", "binary", "link"] {
@@ -425,7 +425,7 @@ async fn without_a_repository_or_with_too_many_files_a_child_is_told_what_to_do(
         .unwrap_err();
     assert!(report.message.contains("too many: 4 of 3"), "{report:?}");
     let left = fs::read_dir(family.env.home().join(".pixir/workspaces"));
-    assert_eq!(left.map_or(0, Iterator::count), 0, "nothing is left of them");
+    assert_eq!(left.map_or(0, Iterator::count), 0, "no child Workspace is left");
     assert_eq!(log_files(&here).len(), 1, "and no Log was begun");
 }
 
@@ -447,7 +447,7 @@ async fn an_annex_whose_session_was_deleted_is_collected_unless_it_is_dirty() {
     for child in [&copy, &clean, &dirty] {
         fs::remove_file(here.join(format!(".pixir/sessions/{child}.ndjson"))).unwrap();
     }
-    assert_eq!(family.child_factory.remove_ownerless().await.len(), 0, "they are young");
+    assert_eq!(family.child_factory.remove_ownerless().await.len(), 0, "all are too young");
     let leases = family.env.home().join(".pixir/workspaces");
     for child in [&copy, &clean, &dirty] {
         let lease = fs::File::open(leases.join(format!("{child}.json"))).unwrap();
@@ -556,9 +556,9 @@ async fn killed_in_the_middle_of_a_merge_it_is_taken_back_and_can_be_done_again(
             family.env.write(name, "old\n");
         }
         fs::remove_file(here.join("made")).unwrap();
-        assert_eq!(file_states(&here), before, "state {states}: nothing is left lying about");
+        assert_eq!(file_states(&here), before, "state {states}: no temporary file is left");
     }
-    assert!(states >= 5, "it was killed in {states} states");
+    assert!(states >= 5, "the merge was killed in {states} states");
     assert_eq!(family.env.read("a"), "new\n");
     leaks::scan_process_arguments();
 }

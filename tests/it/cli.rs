@@ -1,5 +1,8 @@
 //! The command line: the real binary, a cleared environment, exit codes.
 
+/// The picture of a run in the README.
+mod demo_picture;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -396,7 +399,7 @@ async fn a_log_that_takes_no_more_ends_the_run_with_its_own_code() {
         .stderr(Stdio::piped()))
     .assert_exit_code(7);
     assert!(run.err.contains("cannot be written"), "{}", run.err);
-    assert_eq!(env.requests().len(), 0, "no request leaves");
+    assert_eq!(env.requests().len(), 0, "no request is sent");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn every_layer_is_named_as_the_origin_of_what_it_set() {
     assert_eq!(of("output_limit"), set(json!(4096), "environment", "PIXIR_OUTPUT_LIMIT"));
     assert_eq!(of("max_iterations"), set(json!(9), "flag", "--max-iterations"));
     assert_eq!(of("sandbox.level"), set(json!("required"), "user", "home/.pixir/config.json"));
-    assert_eq!(of("provider"), set(Value::Null, "default", ""), "a stranger names no server");
+    assert_eq!(of("provider"), set(Value::Null, "default", ""), "the file is not trusted");
     let notices = listed["output"]["notices"].to_string();
     assert!(notices.contains("`provider` ignored"), "{notices}");
     let words = env.run(&["list", "--origin"]).out;
@@ -121,7 +121,7 @@ fn a_change_keeps_everything_else_in_the_file_and_its_order() {
         "sandbox": {"level": "off", "network": "deny"},
         "bash": {"env": ["ONE", "TWO"]},
     });
-    assert_eq!(value.to_string(), expected.to_string(), "also the order");
+    assert_eq!(value.to_string(), expected.to_string(), "the order is kept");
     let mode = fs::metadata(env.file()).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     let refused = env.run(&["unset", "retry.base_ms"]).assert_exit_code(2);
@@ -132,7 +132,7 @@ fn a_change_keeps_everything_else_in_the_file_and_its_order() {
     let value: Value = serde_json::from_str(&env.text()).unwrap();
     assert_eq!((value.get("retry"), &value["sandbox"]["level"]), (None, &json!("workspace")));
     let left: Vec<_> = fs::read_dir(env.file().parent().unwrap()).unwrap().collect();
-    assert_eq!(left.len(), 1, "no draft stays: {left:?}");
+    assert_eq!(left.len(), 1, "no temporary file is left: {left:?}");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn what_does_not_fit_is_refused_with_what_would_and_changes_nothing() {
         assert_eq!(run.code, Some(code), "{args:?}: {}", run.err);
         assert!(run.err.contains(words), "{args:?}: {}", run.err);
         assert_eq!((run.out.as_str(), env.text().as_str()), ("", before), "{args:?}");
-        assert!(!run.err.contains("remove"), "the file is not at fault: {}", run.err);
+        assert!(!run.err.contains("remove"), "the file is not blamed: {}", run.err);
     }
 }
 
@@ -183,7 +183,7 @@ fn a_file_that_cannot_be_understood_is_left_alone() {
             assert_eq!(run.code, Some(2), "{text}: {}", run.err);
             assert_eq!(env.text(), text);
         }
-        assert_eq!(env.run(&["path"]).code, Some(0), "where it is can always be asked");
+        assert_eq!(env.run(&["path"]).code, Some(0), "the path can always be printed");
     }
     let env = ConfigEnv::new();
     fs::create_dir(env.file()).unwrap();

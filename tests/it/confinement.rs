@@ -76,7 +76,7 @@ impl ConfinementEnv {
         let is_unknown = answer.as_ref().is_err_and(|report| report.kind == "unknown_tool");
         if let Ok(answer) = &answer {
             let told = format!("{}{}", answer.text, answer.details);
-            assert!(!told.contains(OUTSIDE), "{tool} told what is outside: {told}");
+            assert!(!told.contains(OUTSIDE), "{tool} shows content from outside: {told}");
         }
         (!is_unknown).then_some(answer)
     }
@@ -255,7 +255,7 @@ fn a_thread_that_swaps_links_lets_nothing_out() {
     });
     assert_eq!(place.outside_state(), before);
     assert!(carried_out > 0, "{carried_out} of {calls_made} calls were carried out");
-    assert!(carried_out < calls_made, "no call met a way out");
+    assert!(carried_out < calls_made, "no call met a link that leads out");
     torture::print_summary(&format!(
         "race: swaps={swaps} calls={calls_made} carried out={carried_out} effects outside=0 seed={seed}, {:.1} s",
         began.elapsed().as_secs_f64(),

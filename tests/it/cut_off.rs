@@ -52,7 +52,7 @@ fn read_store_state(env: &SignInEnv, before: &[u8]) -> StoreState {
         Some(_) => DraftState::Half,
     };
     let stored = std::fs::read(env.auth_file()).unwrap();
-    assert!(serde_json::from_slice::<Value>(&stored).is_ok(), "the store is never half");
+    assert!(serde_json::from_slice::<Value>(&stored).is_ok(), "the store is complete JSON");
     let is_rotated = env.issuer.counts().refreshes > 0;
     StoreState { draft, is_rotated, is_stored: stored != before }
 }
@@ -76,7 +76,7 @@ async fn killed_at(
     })
     .await
     .unwrap();
-    let before = struck.unwrap_or_else(|| panic!("{name}: it never came to that"));
+    let before = struck.unwrap_or_else(|| panic!("{name}: the state was never reached"));
     let left = read_store_state(&env, &before);
     match then {
         AfterKill::Works => {
@@ -100,7 +100,7 @@ async fn killed_at(
             );
         }
     }
-    assert_eq!(drafts(&env), Vec::<PathBuf>::new(), "{name}: nothing is left lying about");
+    assert_eq!(drafts(&env), Vec::<PathBuf>::new(), "{name}: no draft is left");
     leaks::scan_process_arguments();
 }
 

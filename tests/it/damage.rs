@@ -63,7 +63,7 @@ impl RealLog {
         self.lines.partition_point(|line| line.end <= place) as u64 + 1
     }
 
-    /// How many Turns the first lines hold, and the seq and calls of the one they leave open.
+    /// Number of Turns in the first lines, and seq and calls of the open Turn.
     fn turns(&self, count: usize) -> (usize, Option<(u64, Vec<String>)>) {
         let mut turns = 0;
         let mut open = None;
@@ -115,7 +115,7 @@ fn reply(request: &ReceivedRequest) -> Reply {
     }
 }
 
-/// One damage to the Log.
+/// One kind of damage to the Log.
 #[derive(Debug, Clone, Copy)]
 enum LogDamage {
     /// The Log is cut to this many bytes.
@@ -282,7 +282,7 @@ async fn resume(env: &TestEnv, log: &RealLog, damage: LogDamage) {
     let notices = conversation.notices().join("\n");
     for found in before.breaks.iter().filter(|found| found.kind == "unreadable_line") {
         let line = format!("line {}", found.line);
-        assert!(notices.contains(&line), "{damage:?}: {line} is not told: {notices}");
+        assert!(notices.contains(&line), "{damage:?}: {line} is not reported: {notices}");
     }
     assert_eq!(before.ok, notices.is_empty(), "{damage:?}: {notices}");
     // The scripted server refuses calls and outputs that do not pair, as the real one does.
@@ -296,7 +296,7 @@ async fn resume(env: &TestEnv, log: &RealLog, damage: LogDamage) {
     let news: Vec<_> = left.iter().filter(|found| !known.contains(found)).collect();
     assert!(news.is_empty(), "{damage:?} left {news:?}");
     let bytes = fs::read(&scratch.path).unwrap();
-    assert!(bytes.starts_with(&damaged), "{damage:?}: nothing that was there is touched");
+    assert!(bytes.starts_with(&damaged), "{damage:?}: earlier bytes were changed");
     if let LogDamage::Cut(cut) = damage {
         assert!(after.ok, "{damage:?}: a closed tail is accounted for: {:?}", after.breaks);
         let is_torn = log.lines.iter().all(|line| line.end != cut && line.end != cut + 1);

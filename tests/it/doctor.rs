@@ -45,8 +45,8 @@ fn a_machine_that_is_well() {
         assert_eq!(status(&envelope, id), "passed", "{id}");
     }
     assert!(["passed", "warning"].contains(&status(&envelope, "sandbox")), "{envelope}");
-    assert!(!folder.path().join("work/.pixir").exists(), "looking changes nothing");
-    assert!(!folder.path().join(".pixir").exists(), "looking changes nothing");
+    assert!(!folder.path().join("work/.pixir").exists(), "the check changes nothing");
+    assert!(!folder.path().join(".pixir").exists(), "the check changes nothing");
 }
 
 #[test]
@@ -104,7 +104,7 @@ async fn online_means_that_somebody_answers() {
     assert_eq!(code, Some(0), "{envelope}");
     assert_eq!(status(&envelope, "endpoint"), "passed");
     assert!(!envelope.to_string().contains("issuer"), "no sign-in is used there: {envelope}");
-    assert_eq!(server.requests().len(), 0, "nothing was spent");
+    assert_eq!(server.requests().len(), 0, "no request was sent");
     // Without a server and a key, a sign-in is missing.
     let (code, envelope, _) = doctor(folder.path(), &["--online"], &variables[1..]);
     assert_eq!((code, status(&envelope, "issuer")), (Some(1), "passed"), "{envelope}");

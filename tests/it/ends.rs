@@ -83,7 +83,7 @@ async fn a_yes_that_races_an_interrupt_starts_nothing() {
         let answer = conversation.answer(&call_id, PermissionAnswer::Once);
         drop(tokio::join!(conversation.interrupt(), answer));
         wait_for_turn_end(&conversation).await;
-        assert!(!env.workspace().join("x").exists(), "it ran after the interrupt");
+        assert!(!env.workspace().join("x").exists(), "the command ran after the interrupt");
         is_sound(&env, &conversation);
     }
 }
@@ -255,7 +255,7 @@ async fn no_mutating_tool_starts_before_its_intent_is_durable() {
     let SessionStatus::Error { error, .. } = status else { panic!("{status:?}") };
     assert_eq!(error.kind, "log_write_failed");
     assert!(!env.workspace().join("x").exists());
-    assert_eq!(env.requests().len(), 1, "no further request leaves");
+    assert_eq!(env.requests().len(), 1, "no further request is sent");
 }
 
 #[tokio::test]

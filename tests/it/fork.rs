@@ -50,10 +50,10 @@ async fn a_fork_knows_what_its_parent_knew_and_goes_its_own_way() {
     let last = requests.last().unwrap();
     let texts = last.user_texts();
     assert_eq!((texts[0], *texts.last().unwrap()), ("my colour is blue", "which colour?"));
-    assert!(last.body_text.contains("painted it red"), "the other branch is told in few words");
+    assert!(last.body_text.contains("painted it red"), "the other branch is summarised");
     assert!(last.body_text.contains("a.txt"));
     let key = |at: usize| requests[at].body["prompt_cache_key"].clone();
-    assert_eq!(key(0), key(requests.len() - 1), "a family shares its cache");
+    assert_eq!(key(0), key(requests.len() - 1), "parent and fork share the prompt cache");
     let log: PathBuf = env.workspace().join(format!(".pixir/sessions/{child}.ndjson"));
     insta::assert_snapshot!(rendered_log::render_log(&log, &env.workspace()));
 }
@@ -92,7 +92,7 @@ async fn a_fork_of_a_fork_has_the_same_root_and_can_be_taken_back() {
     assert_eq!((&inner["session_id"], &inner["origin"]["kind"]), (&json!(child), &json!("fork")));
     assert_eq!(inner["children"][0]["session_id"], json!(grandchild));
     let drawn_again = env.run_pixir(&["tree"]).assert_exit_code(0).out;
-    assert!(drawn_again.contains(grandchild), "without an id it is the last one: {drawn_again}");
+    assert!(drawn_again.contains(grandchild), "not the last Session: {drawn_again}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,5 +121,5 @@ async fn what_no_longer_counts_or_is_not_there_is_not_forked() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.starts_with('.'))
         .collect();
-    assert_eq!(left, Vec::<String>::new(), "nothing is left aside");
+    assert_eq!(left, Vec::<String>::new(), "no temporary folder is left");
 }

@@ -148,7 +148,7 @@ async fn a_workspace_that_was_moved_keeps_its_children_also_when_another_takes_i
     fs::rename(&here, &moved).unwrap();
     fs::create_dir_all(here.join(".pixir/sessions")).unwrap();
     age(&folder.with_extension("json"));
-    assert_eq!(family.child_factory.remove_ownerless().await.len(), 0, "nobody deleted its Log");
+    assert_eq!(family.child_factory.remove_ownerless().await.len(), 0, "its Log exists");
     assert!(folder.join("a").exists());
     let cwd = moved.to_str().unwrap();
     let listed = family.env.run_pixir(&["changes", "--cwd", cwd]).assert_exit_code(0);

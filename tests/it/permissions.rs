@@ -269,14 +269,14 @@ async fn a_plain_look_runs_where_nothing_can_be_written() {
         PermissionAnswer::Once.into()
     })
     .await;
-    assert_eq!(questions.len(), 1, "three looks are not asked about");
-    assert_eq!(seen, [false], "and wrote nothing");
-    assert!(written.exists(), "what was asked about may write");
+    assert_eq!(questions.len(), 1, "reading commands need no permission");
+    assert_eq!(seen, [false], "the commands wrote nothing");
+    assert!(written.exists(), "the permitted command may write");
     let request = env.requests().last().unwrap().clone();
     let outputs = request.outputs();
     for look in &outputs[..2] {
         assert!(!look.contains("wrote") && look.contains("scratch"), "{look}");
-        assert!(look.contains("written: "), "the refusal is told: {look}");
+        assert!(look.contains("written: "), "the refusal is reported: {look}");
     }
     assert!(outputs[3].contains("wrote"), "{}", outputs[3]);
     assert_eq!(decisions(&env, &conversation)[0], "allow plainly_read_only by parser");

@@ -279,10 +279,10 @@ fn a_namespace_serves_again_only_when_it_was_left_as_it_was() {
         if first.details["containment"] != "namespace" {
             return skip("there are no namespaces here");
         }
-        assert_eq!(world().await, first.text, "nobody was left, so it serves again");
+        assert_eq!(world().await, first.text, "the namespace is used again");
         env.bash("sleep 60 & echo left").await;
         let second = world().await;
-        assert_ne!(second, first.text, "somebody was left");
+        assert_ne!(second, first.text, "a process was left, so the namespace is new");
         // Only root may mount, so for other users the namespace does not change.
         let mounted = env.bash("mount -t tmpfs none /mnt").await.ok;
         assert_eq!(world().await == second, !mounted, "something was mounted");

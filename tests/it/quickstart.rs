@@ -97,7 +97,7 @@ fn typed(script: &str) -> crate::support::sign_in_env::RunOutput {
 fn what_the_quickstart_promises_happens() {
     let pieces: Vec<PageSnippet> =
         page().into_iter().filter(|piece| piece.needs.is_empty()).collect();
-    assert!(pieces.len() >= 8, "only {} pieces can be run", pieces.len());
+    assert!(pieces.len() >= 8, "only {} blocks can be run", pieces.len());
     let run = typed(&script(&pieces)).assert_exit_code(0);
     for words in [
         "all 4 checks passed",

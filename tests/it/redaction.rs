@@ -65,7 +65,7 @@ async fn a_marker_that_is_written_back_keeps_the_secret() {
     let (_, status) = env.run_turn("go").await;
     assert_eq!(status, SessionStatus::Done);
     assert_eq!(env.read(".env"), format!("A=2\nTOKEN={SECRET}\nB=1\nC=3\n"));
-    assert!(results(&env)[0].contains(MARKER), "what is read stays hidden");
+    assert!(results(&env)[0].contains(MARKER), "the secret is hidden on reading");
     assert_secret_stays_in_files(&env);
 }
 
@@ -322,7 +322,7 @@ async fn an_answer_does_not_cover_a_hidden_part_that_changed_meanwhile() {
     let rotated = format!("TOKEN={MARKER}\nA=1\n");
     let request = question(&conversation, || env.write(".env", &rotated)).await;
     assert!(!request.diff.unwrap().contains("-TOKEN"), "the line is unchanged");
-    assert_eq!(env.read(".env"), rotated, "not what the user saw");
+    assert_eq!(env.read(".env"), rotated, "the diff is not the one that the user saw");
     assert!(results(&env)[0].contains("changed while its permission"), "{:?}", results(&env));
 }
 

@@ -57,7 +57,7 @@ fn the_package_has_what_it_needs_and_nothing_else() {
         "src/",
     ];
     for file in &files {
-        assert!(may_begin.iter().any(|start| file.starts_with(start)), "{file} is junk");
+        assert!(may_begin.iter().any(|start| file.starts_with(start)), "{file} is not expected");
     }
     // Every page linked from a packaged page is packaged.
     let is_page = |path: &str| Path::new(path).extension().is_some_and(|end| end == "md");
@@ -80,7 +80,7 @@ fn the_package_has_what_it_needs_and_nothing_else() {
         .filter_map(|file| fs::metadata(root().join(file)).ok())
         .map(|own| own.len())
         .sum();
-    assert!(weight < 10_000_000, "crates.io takes no more than 10 MB; these are {weight}");
+    assert!(weight < 10_000_000, "crates.io accepts up to 10 MB; the package has {weight} bytes");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn every_item_of_the_checklist_can_be_done() {
                     pixir::command_grammar().try_get_matches_from(["pixir"].iter().chain(rest));
                 assert!(parsed.is_ok(), "{line}");
             }
-            _ => panic!("nobody knows how to do this: {line}"),
+            _ => panic!("an unknown command: {line}"),
         }
     }
     assert!(count > 20, "{count}");

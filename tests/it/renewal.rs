@@ -135,7 +135,7 @@ async fn a_sign_in_that_has_ended_says_what_to_do_and_is_kept() {
     let run = env.run(&["--json", "hello", "there"]).assert_exit_code(4);
     assert_eq!(run.envelope()["error"]["details"]["code"], "refresh_token_expired");
     assert!(run.envelope()["error"]["details"].to_string().contains("pixir login"));
-    assert_eq!(env.issuer.counts().requests, 1, "a final no is not argued with");
+    assert_eq!(env.issuer.counts().requests, 1, "a final refusal is not retried");
     assert_eq!(env.stored_tokens(), before);
     assert_eq!(env.server.requests().len(), 0);
 }
@@ -147,7 +147,7 @@ async fn a_request_repeated_with_another_token_counts_against_the_budget() {
     env.issuer.forget_access_tokens();
     let run = env.run(&["--json", "--max-requests", "1", "hello", "there"]).assert_exit_code(6);
     assert_eq!(run.envelope()["error"]["details"]["budget"], "max_requests");
-    assert_eq!(env.server.requests().len(), 1, "the second one never left");
+    assert_eq!(env.server.requests().len(), 1, "the second request was never sent");
     env.issuer.forget_access_tokens();
     let run = env.run(&["--json", "--max-requests", "2", "hello", "there"]).assert_exit_code(0);
     assert_eq!(run.envelope()["output"], "hello from the plan");

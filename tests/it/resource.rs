@@ -121,7 +121,7 @@ async fn a_picture_a_text_and_a_binary_go_with_a_prompt_and_later_only_their_nam
     assert!(later.images().is_empty());
     let users: Vec<&Value> = later.input().iter().filter(|item| item["role"] == "user").collect();
     let then = users[0]["content"].as_array().unwrap();
-    assert_eq!(then[..], words[..2], "what names them stays, what shows them is gone");
+    assert_eq!(then[..], words[..2], "the names stay, the content is gone");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,7 +164,7 @@ async fn resource_view_shows_again_what_another_process_has_stored() {
     ended.expect_code(0);
     let requests = again.requests();
     assert!(requests[0].images().is_empty());
-    assert_eq!(requests[1].images(), [data_url("two")], "behind its call");
+    assert_eq!(requests[1].images(), [data_url("two")], "after its call");
     assert_eq!(requests[2].images(), [data_url("two")], "once is enough");
     let outputs = requests[2].outputs();
     assert!(outputs[0].starts_with("image shot.png (image/png, 1x1,"), "{}", outputs[0]);
@@ -217,7 +217,7 @@ async fn an_image_of_the_workspace_is_seen_by_the_model_that_reads_it() {
         let later = &env.requests()[3];
         assert!(later.images().is_empty() && !later.is_continued());
         let all = serde_json::to_string(later.input()).unwrap();
-        assert!(all.contains("image art.png (image/png, 1x1,"), "its words stay");
+        assert!(all.contains("image art.png (image/png, 1x1,"), "its text stays");
         let log = std::fs::read_to_string(conversation.log_path()).unwrap();
         assert!(log.contains(r#""resource":{"id":"res_"#) && !log.contains("iVBOR"));
     }
@@ -476,6 +476,6 @@ async fn an_attachment_that_cannot_be_kept_is_not_said() {
     std::fs::write(binary_env.workspace().join(".pixir/sessions").join(id.as_str()), "a file")
         .unwrap();
     binary_env.run(&["resume", "--last", "--attach", &shot, "look"]).expect_code(7);
-    assert_eq!(std::fs::read(&log).unwrap(), before, "nothing is recorded, and nothing left");
+    assert_eq!(std::fs::read(&log).unwrap(), before, "nothing was recorded or sent");
     assert_eq!(binary_env.server.requests().len(), 1);
 }

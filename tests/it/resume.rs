@@ -101,7 +101,7 @@ async fn a_workspace_that_moved_keeps_its_sessions() {
     assert_eq!(last_request(&env).user_texts(), ["what is it?", "and here?"]);
     let verified = verify_log(&moved, &id).unwrap();
     assert!(verified.ok && verified.turns == 2, "{:?}", verified.breaks);
-    assert!(!env.workspace().exists(), "nothing is made where it used to be");
+    assert!(!env.workspace().exists(), "no file is made at the old path");
     // The Workspace is known from its use, so the Session is found from any folder.
     fs::create_dir(env.workspace()).unwrap();
     assert_answered(&env.run(&["resume", id.as_str(), "and from afar?"]));
@@ -155,7 +155,7 @@ async fn a_log_of_the_first_pixir_goes_on() {
     place_log(&env, FIRST_ID, FIRST_PIXIR);
     let ended = env.run(&["resume", FIRST_ID, "and today?"]);
     assert_answered(&ended);
-    assert!(!ended.stderr.contains("of the Log"), "no damage is told: {}", ended.stderr);
+    assert!(!ended.stderr.contains("of the Log"), "no damage is reported: {}", ended.stderr);
     let (id, path) = env.session().unwrap();
     assert!(fs::read(path).unwrap().starts_with(FIRST_PIXIR), "the old lines are as they were");
     let verified = verify_log(&env.workspace(), &id).unwrap();
@@ -224,7 +224,7 @@ async fn events_of_a_later_version_pass_unharmed() {
     env.run(&["verify", id.as_str()]).expect_code(0);
     let ended = env.run(&["resume", id.as_str(), "did you see it?"]);
     assert_answered(&ended);
-    assert!(!ended.stderr.contains("of the Log"), "it is no damage: {}", ended.stderr);
+    assert!(!ended.stderr.contains("of the Log"), "not damage: {}", ended.stderr);
     assert!(fs::read_to_string(&path).unwrap().starts_with(&log));
     let verified = verify_log(&env.workspace(), &id).unwrap();
     assert!(verified.ok && verified.turns == 2, "{:?}", verified.breaks);
@@ -254,7 +254,7 @@ async fn a_session_that_does_not_exist_is_a_wrong_argument() {
         }
     }
     assert!(env.server.requests().is_empty());
-    assert!(!env.workspace().join(".pixir").exists(), "looking leaves nothing behind");
+    assert!(!env.workspace().join(".pixir").exists(), "a refused resume leaves no files");
 }
 
 /// A file that changed between two runs is not overwritten because of an earlier read.

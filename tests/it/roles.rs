@@ -161,7 +161,7 @@ async fn a_role_of_a_file_that_only_reads_is_not_offered_what_changes_files() {
         assert_eq!(
             look.contains("\"merge_child\""),
             may_change,
-            "what is previewed is what is sent"
+            "the previewed request is the one that is sent"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The published schemas of the envelope and of Events: generated from the types, and held against what the
-//! binary really prints and writes.
+//! The published schemas of the envelope and of Events: generated from the types, and used to validate the
+//! output and the Logs of the binary.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::support::TestEnv;
 use crate::support::sign_in_env::RunOutput;
 use crate::support::test_env::log_files;
 
-/// Keeps a file as it must be: when it is stale, it is rewritten and the test fails once.
+/// Compares a generated file with its schema; a stale file is rewritten, and the test fails once.
 fn keep(name: &str, schema: &Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     let text = format!("{schema:#}\n");
@@ -122,7 +122,7 @@ async fn every_envelope_fits_the_published_schema() {
     for args in [&["verify", "20260101T000000-abcdef"][..], &["resume", "no such id", "hi"]] {
         check(&[args, &["--json"]].concat(), 2);
     }
-    // A schema that nothing can miss would say nothing.
+    // The control: wrong envelopes do not fit the schema.
     let mut odd = first;
     for (key, value) in [("status", json!("great")), ("usage", json!(7)), ("ok", json!("yes"))] {
         let good = std::mem::replace(&mut odd[key], value);

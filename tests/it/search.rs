@@ -1,4 +1,4 @@
-//! Stories of searching: what the model asks, what it reads, and what the Log keeps.
+//! Search tools: arguments, results, and records in the Log.
 
 use pixir::PermissionMode;
 use pixir::scripted::{ModelScript, Reply};
@@ -31,7 +31,7 @@ async fn a_model_searches_and_the_log_tells() {
     std::os::unix::fs::symlink("/etc", binary_env.workspace().join("out")).unwrap();
     let ended = binary_env.run(&["where is main?"]);
     ended.expect_code(0);
-    // It was planted, and every other place is searched for it.
+    // The planted secret is removed, because the leak check searches all files.
     std::fs::remove_file(binary_env.workspace().join("src/key.rs")).unwrap();
     let (_, log) = binary_env.session().unwrap();
     insta::assert_snapshot!(rendered_log::render_log(&log, &binary_env.workspace()), @r#"

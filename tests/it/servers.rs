@@ -1,4 +1,4 @@
-//! Other providers with a compatible API, which only the user can name.
+//! Other providers with a compatible API, which only the user's settings can name.
 
 use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ async fn a_portable_server_gets_only_what_it_understands() {
     for request in &requests {
         assert_eq!(request.path, "/portable/v1/responses");
         assert_eq!(request.body["model"], "gpt-oss:20b", "its own model is used");
-        assert_eq!(request.header("authorization"), None, "the environment's key stays at home");
+        assert_eq!(request.header("authorization"), None, "the environment's key is not sent");
         let fields: Vec<&str> =
             request.body.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(
@@ -89,7 +89,7 @@ async fn a_server_is_asked_for_its_own_models() {
     let after = output(&["models", "refresh", "--provider", "local", "--json"]);
     assert_eq!(after["models"][1]["name"], "qwen");
     assert_eq!(env.server.listings()[0].path, "/portable/v1/models");
-    // What one endpoint lists says nothing about another.
+    // The list of models belongs to one endpoint.
     assert_eq!(output(&["models", "--json"])["source"], "built_in");
 }
 
@@ -112,7 +112,7 @@ async fn a_subscription_asks_its_own_catalogue_and_never_pays_elsewhere() {
     assert_eq!(asked.path, path);
     assert!(asked.header("chatgpt-account-id").is_some());
     assert_eq!(listed.envelope()["output"]["source"], "endpoint");
-    // Wishes are understood by the subscription's backend.
+    // The subscription's backend accepts all options.
     let schema = sign_in_env.auth_file().parent().unwrap().join("schema.json");
     std::fs::write(&schema, r#"{"type": "string"}"#).unwrap();
     let schema = schema.to_str().unwrap();
@@ -158,7 +158,7 @@ async fn a_named_server_is_shown_as_what_would_be_used() {
     let check = |id: &str| checks.as_array().unwrap().iter().find(|own| own["id"] == id).unwrap();
     assert_eq!(check("credential")["details"]["endpoint"], env.server.portable_url());
     assert_eq!(check("config")["message"], "model gpt-oss:20b at provider `local`");
-    // What would be refused by a Turn is refused here, with the same words.
+    // `login status` reports the same error as a Turn.
     let far = env.run(&["login", "status", "--provider", "far", "--json"]);
     far.expect_code(4);
     let said: Value = serde_json::from_str(&far.stdout).unwrap();

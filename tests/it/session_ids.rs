@@ -84,7 +84,7 @@ async fn a_unique_beginning_or_end_of_an_id_names_a_session_everywhere() {
     let error = &refused.envelope()["error"];
     assert!(error["message"].as_str().unwrap().starts_with("2 Sessions begin or end"), "{error}");
     assert_eq!(error["details"]["candidates"].as_array().map(Vec::len), Some(2), "{error}");
-    // A word that names nothing never becomes a prompt.
+    // A word that matches no Session never becomes a prompt.
     let before = env.requests().len();
     let refused = env.run_pixir(&["resume", "explain", "this"]).assert_exit_code(2).err;
     assert!(refused.contains("pixir resume --last -- 'explain this'"), "{refused}");
@@ -127,7 +127,7 @@ async fn what_changes_files_needs_a_yes_and_shows_its_plan_once() {
     assert_eq!(env.read("made.txt"), "new\n");
     env.run_pixir(&["resume", &second, "only talk"]).assert_exit_code(0);
     let shown = env.run_pixir(&["undo", "--dry-run"]).assert_exit_code(0).out;
-    // The number of the Turn, and not that of the Event.
+    // The number is that of the Turn, not of the Event.
     assert!(shown.contains("Turn 2: only talk"), "{shown}");
     env.run_pixir(&["undo", "--yes"]).assert_exit_code(0);
     let mut terminal = TestTerminal::run(&env, &["undo"], &[]);
@@ -144,7 +144,7 @@ async fn what_changes_files_needs_a_yes_and_shows_its_plan_once() {
     let redone = env.run_pixir(&["redo", "-y"]).assert_exit_code(0).out;
     assert!(redone.contains("make    made.txt"), "{redone}");
     assert_eq!(env.read("made.txt"), "new\n");
-    // On a terminal --yes asks nothing.
+    // On a terminal, `--yes` skips the question.
     let mut terminal = TestTerminal::run(&env, &["undo", "--yes"], &[]);
     assert_eq!(terminal.wait_for_exit(), Some(0));
     terminal.wait_for_text("1 file changed");
@@ -164,7 +164,7 @@ async fn a_merge_needs_a_yes_and_its_undo_says_what_it_removes() {
     let refused = env.run_pixir(&["merge"]).assert_exit_code(3).err;
     assert!(refused.contains(&format!("pixir merge {child} --yes")), "{refused}");
     assert_eq!(env.read("a.txt"), "old\n");
-    // The only child need not be named; the end of its id is enough.
+    // The only child need not be named, and the end of an id is enough.
     env.run_pixir(&["merge", "--yes"]).assert_exit_code(0);
     assert_eq!(env.read("added.txt"), "added\n");
     let refused =

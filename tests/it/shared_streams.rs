@@ -1,4 +1,4 @@
-//! Streams that several processes share: status flags that one of them sets do not disturb another.
+//! Streams shared by several processes: status flags set by one process do not disturb another.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::support::binary_env::{RunningProcess, wait_for};
 use crate::support::test_env::DEADLINE;
 use crate::support::{BinaryEnv, TestEnv};
 
-/// Makes a shared standard input and output non-blocking, as `node` does, and becomes the program.
+/// Python script that makes shared standard streams non-blocking, as `node` does, and executes the program.
 const NON_BLOCKING: &str =
     r#"python3 -c 'import os; os.set_blocking(0, False); os.set_blocking(1, False)' && exec "$@""#;
 

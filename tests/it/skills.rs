@@ -1,4 +1,4 @@
-//! Stories of Skills: found, activated, replayed, held back.
+//! Skills: discovery, activation, replay and trust.
 
 use std::path::Path;
 
@@ -62,7 +62,7 @@ async fn a_skill_that_the_user_names_is_recorded_before_their_words_and_replayed
     assert!(first[0].starts_with("<skill name=\"tidy\"") && first[0].contains("Sort lines."));
     assert_eq!(first[1], "use $tidy, and $nobody");
 
-    // Named again, its text stands above; and the file as it is by now does not matter.
+    // A Skill that is named again is not repeated, and changes of its file do not matter.
     send_and_finish(&conversation, "$tidy again").await;
     let again = &events(&conversation, "skill_activation")[1];
     assert_eq!((&again["repeated"], &again["content"]), (&json!(true), &json!("")));
@@ -135,7 +135,7 @@ async fn the_model_finds_a_skill_in_the_index_and_activates_it_before_the_result
         .filter_map(|tool| tool["name"].as_str())
         .collect();
     assert!(names.contains(&"skill_view") && names.contains(&"skills_list"));
-    // The text stands behind the result, and stays where it is.
+    // The text follows the result and keeps its place.
     let input = requests[1].input();
     let place = |wanted: &dyn Fn(&Value) -> bool| input.iter().position(wanted).unwrap();
     let output = place(&|item| item["type"] == "function_call_output");
@@ -267,7 +267,7 @@ async fn context_is_looked_up_through_the_executor_and_shown_in_its_turn_only() 
     env.write("facts", "two and two\nsecret-of-the-house");
     std::fs::create_dir(env.workspace().join("docs")).unwrap();
     env.write("docs/a.md", "about a");
-    // Names that begin as notes of a search do.
+    // Names that begin like notes in search results.
     std::fs::create_dir(env.workspace().join("(app)")).unwrap();
     env.write("(app)/[id].md", "about the app");
     env.write("[top].md", "about the top");
@@ -464,13 +464,13 @@ async fn a_skill_behind_a_checkpoint_is_named_there_and_comes_whole_when_it_is_n
     let before = env.requests().pop().unwrap();
     assert!(texts(before.input(), "user").concat().contains("Sort lines."));
     let made = conversation.compact(Some(2), false).await.unwrap();
-    assert!(made.is_some(), "there was something to tell in short");
+    assert!(made.is_some(), "the History was compacted");
     send_and_finish(&conversation, "go on").await;
     let after = env.requests().pop().unwrap();
     let told = serde_json::to_string(after.input()).unwrap();
-    assert!(!told.contains("Sort lines."), "its text went with its Turn");
+    assert!(!told.contains("Sort lines."), "its text was compacted with its Turn");
     assert!(told.contains("tidy"), "the checkpoint names it: {told}");
-    // Its text is not there any more, so it is not taken for repeated.
+    // The text was compacted away, so naming the Skill sends it again.
     send_and_finish(&conversation, "$tidy again").await;
     let facts = events(&conversation, "skill_activation");
     assert_eq!(facts.len(), 2);
@@ -500,8 +500,8 @@ async fn a_look_at_the_next_request_says_what_the_prompt_would_make_active() {
         assert_eq!(output["notes"].to_string().contains("not trusted"), prompt.contains("strange"));
     }
     assert_eq!(look("plain words")["activates"], json!([]));
-    assert_eq!(std::fs::read(&log).unwrap(), before, "a look records nothing");
-    // What was shown is what a Turn sends.
+    assert_eq!(std::fs::read(&log).unwrap(), before, "a preview records nothing");
+    // A Turn sends the request that was shown.
     let shown = look("use $tidy")["replay"]["request"]["input"].clone();
     env.run_pixir(&["resume", &id, "use $tidy"]).assert_exit_code(0);
     assert_eq!(json!(env.requests()[1].input()), shown);

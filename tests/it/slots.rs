@@ -1,4 +1,4 @@
-//! Slots: so many commands at once, the others wait in order, say why, and none is lost.
+//! Slots: a limit on concurrent commands; the others wait in order, say why, and none is lost.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::TestEnv;
 use crate::support::test_env::{DEADLINE, listen_until, subscribe_from_now, wait_for_turn_end};
 
-/// A test environment in which the user's words are the command that the model runs.
+/// A test environment whose model runs the user's text as a command.
 async fn obedient_house() -> TestEnv {
     let answer = |request: &ReceivedRequest| match request.outputs().len() {
         0 => Reply::calls("bash", json!({"command": request.user_texts().last().unwrap()})),
@@ -66,7 +66,7 @@ fn results(conversation: &Conversation) -> Vec<Value> {
 async fn commands_of_all_sessions_share_the_slots_in_order_and_say_that_they_wait() {
     let mut env = obedient_house().await;
     env.config.bash.max_commands = 2;
-    // The time in the queue does not count: each of them takes nearly as long as it may.
+    // Time in the queue does not count towards the time limit, which each command nearly reaches.
     env.config.bash.timeout = Duration::from_secs(30);
     let harness = env.harness();
     let mut first = Vec::new();
@@ -88,8 +88,8 @@ async fn commands_of_all_sessions_share_the_slots_in_order_and_say_that_they_wai
         assert_eq!(reason, "for a free slot: 2 commands run");
         queued.push(conversation);
     }
-    assert!(!exists("order"), "they wait");
-    // One of them is not waited for any more; nobody else notices.
+    assert!(!exists("order"), "the commands wait");
+    // One waiting call is dropped without an effect on the others.
     let leaver = queued.remove(1);
     leaver.interrupt().await.unwrap();
     assert_eq!(wait_for_turn_end(&leaver).await, SessionStatus::Interrupted);
@@ -157,7 +157,7 @@ async fn a_command_in_the_queue_has_all_its_time_and_one_in_the_background_no_sl
 
 #[tokio::test]
 async fn what_cannot_change_anything_runs_side_by_side_and_answers_the_right_call() {
-    // Each waits for the other; one after the other they would wait for ever.
+    // Each command waits for the other; one after the other they would never end.
     let meet = |own: &str, other: &str| {
         json!({"command": format!(
             "touch $TMPDIR/{own}; until [ -e $TMPDIR/{other} ]; do sleep 0.02; done; echo {own}"

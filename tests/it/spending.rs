@@ -113,7 +113,7 @@ async fn models_are_listed_asked_for_and_remembered() {
     let later = output(&env.run(&["models", "--json"]).expect_code(0).stdout);
     assert_eq!((&later["models"], &later["source"]), (&fresh["models"], &json!("endpoint")));
     assert_eq!(env.server.listings().len(), 1);
-    // A model and an effort that nobody knows are passed on.
+    // An unknown model and effort are passed on.
     env.run(&["--model", "unheard-of", "--effort", "gentle", "hi"]).expect_code(0);
     let body = &env.server.requests()[0].body;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Stops: signals, a second process, a full disk. The run ends as promised, and the Session goes on.
+//! Stops: signals, a second process, a full disk. The run ends as documented, and the Session can continue.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::support::torture::{self, SuiteSize};
 const GO_ON: &str = "go on";
 const WENT_ON: &str = "I went on.\n";
 
-/// A test environment whose model answers `go on`, and everything else as the story says.
+/// A test environment whose model answers `go on` itself, and other prompts by `reply`.
 async fn new_binary_env(
     reply: impl Fn(&ReceivedRequest, &str) -> Reply + Send + Sync + 'static,
 ) -> BinaryEnv {
@@ -41,7 +41,7 @@ fn wait_for_command(env: &BinaryEnv) {
     assert!(wait_for(DEADLINE, is_seen, |is| *is), "no command");
 }
 
-/// The next run goes on, and the Log holds.
+/// Checks that the next run continues the Session, and that the Log verifies.
 #[track_caller]
 fn assert_goes_on(env: &BinaryEnv) {
     let (id, _) = env.session().unwrap();
@@ -108,7 +108,7 @@ async fn a_signal_during_a_command_kills_all_of_it_and_answers_the_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_signal_exits_at_once_and_leaves_nothing() {
     let env = new_binary_env(|_, mark| {
-        // Deaf to the polite half of an interrupt, which here lasts longer than the test.
+        // The command ignores the first signals of an interrupt; the grace period is longer than the test.
         let command = "trap '' TERM INT HUP; touch deaf; \
                        while :; do bash -c 'exec -a MARK sleep 300'; done";
         Reply::calls("bash", json!({"command": command.replace("MARK", mark)}))
@@ -118,7 +118,7 @@ async fn a_second_signal_exits_at_once_and_leaves_nothing() {
     env.configure(&json!({"durability": "none", "grace": minute}));
     tokio::task::block_in_place(|| {
         let mut running = env.start(&["begin now"]);
-        // Its command line alone would not tell: the shell has it before it is deaf.
+        // The file shows that the signals are ignored; the command line would appear earlier.
         let deaf = env.workspace().join("deaf");
         assert!(wait_for(DEADLINE, || deaf.exists(), |is| *is), "no command");
         wait_for_command(&env);
@@ -128,7 +128,7 @@ async fn a_second_signal_exits_at_once_and_leaves_nothing() {
             || running.child.try_wait().unwrap().is_some(),
             |ended| *ended,
         );
-        assert!(!is_deaf, "the first signal is patient");
+        assert!(!is_deaf, "the first signal waits for the command");
         let began = Instant::now();
         running.signal(Signal::INT);
         running.end().expect_code(130);
@@ -136,7 +136,7 @@ async fn a_second_signal_exits_at_once_and_leaves_nothing() {
         env.assert_nothing_survives();
         let (id, _) = env.session().unwrap();
         let verified = verify_log(&env.workspace(), &id).unwrap();
-        let open = verified.open_turn.expect("nobody had the time to end it");
+        let open = verified.open_turn.expect("the Turn is still open");
         assert_eq!((verified.ok, open.number, open.pending_calls.len()), (true, 1, 1));
         assert_goes_on(&env);
         let events = env.events();
@@ -160,14 +160,14 @@ async fn a_second_process_is_told_who_has_the_session() {
         assert_eq!(envelope["error"]["details"]["pid"], pid, "{envelope}");
         assert!(ended.stderr.contains(&pid.to_string()), "{}", ended.stderr);
         assert_eq!(fs::read(&path).unwrap(), before, "the second one wrote nothing");
-        assert_eq!(env.run(&["verify", id.as_str()]).status.code(), Some(0), "readers may look");
+        assert_eq!(env.run(&["verify", id.as_str()]).status.code(), Some(0), "reading works");
         running.signal(Signal::KILL);
         drop(running);
         assert_goes_on(&env);
     });
 }
 
-/// A Turn whose every step leaves a file, so that what ran can be seen.
+/// Replies of a Turn whose every step leaves a file.
 fn leave_files(request: &ReceivedRequest, _: &str) -> Reply {
     let touch = |name: &str| json!({"command": format!("touch {name}; echo {name} exists now")});
     match request.outputs().len() {
@@ -192,7 +192,7 @@ async fn a_full_disk_stops_the_turn_before_it_acts() {
     let count = size.choose(12, 100);
     let mut without_session = 0;
     for round in 0..count {
-        // The last few bytes may not be needed: a run's times have more digits or fewer.
+        // The last bytes may not be needed, because times have more or fewer digits.
         let limit = if round == 0 { 0 } else { random.u64(0..length - 40) };
         let env = new_binary_env(leave_files).await;
         without_session += tokio::task::block_in_place(|| check_full_disk(&env, limit));
@@ -254,7 +254,7 @@ async fn signals_that_pixir_blocks_are_not_blocked_in_commands() {
 async fn a_place_that_cannot_be_written_costs_no_request() {
     let env = new_binary_env(|_, _| Reply::says("never")).await;
     tokio::task::block_in_place(|| {
-        // Nobody can make a folder here, not even root.
+        // Not even root can make a folder here.
         let ended = env.run(&["--cwd", "/proc", "begin now"]);
         ended.expect_code(7);
         assert!(ended.stderr.contains("cannot be written"), "{}", ended.stderr);

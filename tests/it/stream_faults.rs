@@ -1,5 +1,5 @@
-//! Stream faults: every way a stream can break, on both transports, ends in an answer or in an
-//! error with a name, with few requests, nothing shown twice, and a Log that goes on.
+//! Stream faults: every broken stream, on both transports, ends in an answer or in an
+//! error with a kind, with few requests, no text shown twice, and a Session that can continue.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,30 +18,30 @@ use crate::support::TestEnv;
 use crate::support::test_env::{DEADLINE, send_and_finish, wait_for_turn_end};
 use crate::support::torture::{self, SuiteSize};
 
-/// What the model says when nothing goes wrong.
+/// Commentary and answer of the model without a fault.
 const COMMENTARY: &str = "Let me look at it.";
 const ANSWER: &str = "Roses, mostly.";
 
-/// Longer than the first answer on either wire, so that every byte of it is cut.
+/// A length greater than that of the first answer on either transport, so that every byte of it is cut.
 const LONGEST: usize = 4200;
 
-/// Faults per Session store; the model keeps every request.
+/// Number of faults per test environment, because the model keeps every request.
 const CHUNK: usize = 60;
 
-/// The most requests that one iteration may cost.
+/// Largest number of requests in one iteration.
 const MOST_REQUESTS: usize = 5;
 
-/// One way to misbehave.
+/// One fault: the reply of the server, and the settings of the client.
 #[derive(Clone)]
 struct StreamFault {
     name: String,
     wire: TransportSetting,
     reply: Reply,
-    /// At every attempt, or only at the first.
+    /// Whether the fault is repeated at every attempt.
     always: bool,
-    /// What a handshake is answered with.
+    /// Status with which a WebSocket handshake is refused.
     refusal: Option<u16>,
-    /// How long silence may last.
+    /// Time limit on silence.
     idle: Duration,
 }
 
@@ -55,7 +55,7 @@ fn complete_reply() -> Reply {
 struct StreamFaults(Vec<StreamFault>);
 
 impl StreamFaults {
-    /// Adds a fault on both wires, once and for ever.
+    /// Adds a fault on both transports, once and at every attempt.
     fn add(&mut self, name: impl Into<String>, reply: &Reply) {
         let name = name.into();
         for wire in [TransportSetting::Sse, TransportSetting::WebSocket, TransportSetting::Auto] {
@@ -88,7 +88,7 @@ impl StreamFaults {
             self.add(format!("silent end {place}"), &reply.ends_silently());
             for fault in &mut self.0[first..] {
                 fault.idle = Duration::from_millis(250);
-                // For ever would be five times this silence; the first tells the story.
+                // A repeated stall would last five times as long, so only the first place is repeated.
                 fault.always &= place == 1;
             }
         }
@@ -104,7 +104,7 @@ impl StreamFaults {
     }
 }
 
-/// Everything but the cuts at every byte.
+/// All faults except for the cuts at every byte.
 fn kinds_of_faults() -> Vec<StreamFault> {
     let mut faults = StreamFaults(Vec::new());
     faults.stalls();
@@ -223,12 +223,12 @@ fn cuts(size: SuiteSize) -> Vec<StreamFault> {
     faults.0
 }
 
-/// What the model knows of the faults of one store.
+/// The model's state for the faults of one environment.
 struct FaultModel {
     faults: Vec<StreamFault>,
-    /// Requests of the first and of later iterations, by fault.
+    /// Number of requests in the first and in later iterations, by fault.
     asked: Mutex<Vec<[usize; 2]>>,
-    /// Handshakes are answered for the fault that is being played.
+    /// The current fault, which decides on handshakes.
     playing: AtomicUsize,
 }
 
@@ -252,7 +252,7 @@ impl FaultModel {
     }
 }
 
-/// Plays a list of faults, each in a Session of its own, and checks every promise.
+/// Runs a list of faults, each in its own Session, and checks the results.
 async fn run_faults(faults: Vec<StreamFault>) {
     let mut failed = 0;
     let asked = Mutex::new(vec![[0, 0]; faults.len()]);
@@ -273,7 +273,7 @@ async fn run_faults(faults: Vec<StreamFault>) {
         let outcome = AssertUnwindSafe(check(&env, &model, place)).catch_unwind().await;
         failed += usize::from(outcome.is_err());
     }
-    assert_eq!(failed, 0, "each is told above");
+    assert_eq!(failed, 0, "the faults that failed are printed above");
 }
 
 async fn check(env: &TestEnv, model: &FaultModel, place: usize) {
@@ -332,7 +332,7 @@ async fn check(env: &TestEnv, model: &FaultModel, place: usize) {
     resume(env, &harness, conversation, name).await;
 }
 
-/// The Log is sound, and the next Turn is as good as any.
+/// Checks that the Log verifies, and that the next Turn succeeds.
 async fn resume(env: &TestEnv, harness: &Harness, conversation: pixir::Conversation, name: &str) {
     let id = conversation.id().clone();
     drop(conversation);
@@ -350,7 +350,7 @@ async fn resume(env: &TestEnv, harness: &Harness, conversation: pixir::Conversat
     assert!(verification.ok, "{name}: {:?}", verification.breaks);
 }
 
-/// Plays many faults, some stores at a time.
+/// Runs many faults, in several environments at a time.
 async fn play_all(what: &str, mut faults: Vec<StreamFault>) {
     let began = Instant::now();
     let count = faults.len();

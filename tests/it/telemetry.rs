@@ -1,5 +1,5 @@
-//! No telemetry: whatever Pixir does, it gets in touch with the Provider and with nobody else. The
-//! kernel is the witness.
+//! No telemetry: Pixir contacts the Provider and no other host, as recorded by a
+//! ptrace watcher.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -14,10 +14,10 @@ use crate::support::contact_watcher::{ObservedRun, observe_contacts, read_stdout
 use crate::support::leaks;
 use crate::support::test_env::PIXIR;
 
-/// Tells the program below whom to call.
+/// The variable with the addresses for the driver below.
 const TO: &str = "TELEMETRY_CONTROL";
 
-/// A model that uses tools, has a Subagent look, and plays the steps of a Workflow.
+/// Replies of a model that uses tools, spawns a Subagent, and answers the steps of a Workflow.
 fn answer(request: &ReceivedRequest) -> Reply {
     let said = request.user_texts().first().copied().unwrap_or_default().to_owned();
     match (said.as_str(), request.outputs().len()) {
@@ -30,7 +30,7 @@ fn answer(request: &ReceivedRequest) -> Reply {
         }
         ("do the work", 4) => Reply::calls("wait_agent", json!({})),
         ("do the work", _) => Reply::says("Done."),
-        // A task has more to say than a prompt: how to end.
+        // A task contains more than its prompt: instructions for its end.
         (said, _) if said.starts_with("say hello") => Reply::says("Done."),
         ("Look around.", 0) => Reply::calls("bash", json!({"command": "ls"})),
         ("Look around.", _) => Reply::says("Nothing here."),
@@ -46,7 +46,7 @@ fn run(env: &TestEnv, args: &[&str]) -> (String, ObservedRun) {
     (out, watched)
 }
 
-/// Nobody but the Provider was called; and it was, where that is expected.
+/// Checks that only the Provider was contacted, and that it was if `is_called`.
 #[track_caller]
 fn only_the_provider(env: &TestEnv, what: &str, watched: &ObservedRun, is_called: bool) {
     assert_eq!(watched.unreadable_calls, Vec::<String>::new(), "{what}");
@@ -54,7 +54,7 @@ fn only_the_provider(env: &TestEnv, what: &str, watched: &ObservedRun, is_called
     let url = env.server.base_url();
     let provider = url.trim_start_matches("http://").split('/').next().unwrap().to_owned();
     let wanted = if is_called { BTreeSet::from([provider]) } else { BTreeSet::new() };
-    // A shell that is started asks the system who its user is. That is local, and not Pixir.
+    // A shell looks up the name of its user. That is local, and not by Pixir.
     let is_own =
         |contact: &&String| !contact.starts_with("unix:") || contact.ends_with(" by pixir");
     let contacts: BTreeSet<String> = watched.contacts.iter().filter(is_own).cloned().collect();
@@ -125,7 +125,7 @@ async fn nobody_but_the_provider_is_ever_called() {
     });
 }
 
-/// An editor's Session with one prompt; gives the answer to it.
+/// Runs an editor's Session with one prompt; gives the answer to it.
 fn edit(env: &TestEnv, mut stdin: ChildStdin, stdout: ChildStdout) -> Value {
     let mut lines = BufReader::new(stdout).lines();
     let mut ask = |id: u64, method: &str, params: Value| {
@@ -147,8 +147,8 @@ fn edit(env: &TestEnv, mut stdin: ChildStdin, stdout: ChildStdout) -> Value {
     ask(3, "session/prompt", json!({"sessionId": session, "prompt": prompt}))
 }
 
-/// The watcher sees what it is there for: a connection, a question to a name server, a datagram to
-/// somebody, from a thread of a child of what is watched.
+/// The watcher sees a connection, a DNS query, and a datagram,
+/// also from a child of the watched program.
 #[test]
 fn a_stranger_would_be_seen() {
     let stranger = TcpListener::bind("127.0.0.3:0").unwrap();
@@ -172,13 +172,13 @@ fn a_stranger_would_be_seen() {
     );
 }
 
-/// The same for Pixir itself: another server than the one that is allowed is told apart.
+/// The check reports a connection of Pixir itself to another server.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_server_than_the_provider_would_be_seen() {
     let env = TestEnv::with_replies([]).await;
     let other = TcpListener::bind("127.0.0.5:0").unwrap();
     let address = other.local_addr().unwrap();
-    // Hangs up on everybody.
+    // The server closes every connection.
     std::thread::spawn(move || other.incoming().for_each(drop));
     tokio::task::block_in_place(|| {
         let dress = |command: &mut std::process::Command| {
@@ -198,6 +198,6 @@ fn a_program_that_calls_strangers() {
     TcpStream::connect(tcp).unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.send_to(b"who is it?", udp).unwrap();
-    // It need not be there: that somebody tries is enough.
+    // The attempt is enough; nothing listens there.
     TcpStream::connect("127.0.0.6:9").ok();
 }

@@ -1,4 +1,4 @@
-//! Pixir on a pseudo-terminal.
+//! Output of Pixir on a pseudo-terminal.
 
 use std::io::Write;
 use std::time::Duration;
@@ -38,7 +38,7 @@ async fn text_streams_while_the_model_speaks_and_the_status_line_goes_away() {
     terminal.wait_for_text("… bash until");
     env.write("go", "");
     terminal.wait_for_text("✗ exit 3");
-    // Shown although the message is not complete.
+    // Text is shown before the message is complete.
     terminal.wait_for_text("half of ");
     let screen = terminal.screen();
     let status = screen.rfind("\u{1b}[2m…").unwrap();
@@ -166,7 +166,7 @@ async fn links_in_an_answer_are_neutralised_however_they_are_written_and_cut() {
     }
 }
 
-/// Only what Pixir itself adds is meant: the answer is the model's.
+/// Only text that Pixir adds is ASCII; the model's answer is unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_term_and_in_the_c_locale_everything_beside_the_answer_is_ascii() {
     for (name, value) in [("TERM", ""), ("LC_ALL", "C"), ("LANG", "POSIX")] {

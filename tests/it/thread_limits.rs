@@ -13,7 +13,7 @@ use crate::support::binary_env::{ProcessOutput, RunningProcess};
 use crate::support::test_env::{PIXIR, log_files};
 use crate::support::torture;
 
-/// A user that no other test is; the limit counts all processes of a user.
+/// A user id of no other test, because the limit counts all processes of a user.
 fn lonely_user() -> u32 {
     61_000 + std::process::id() % 4000
 }
@@ -25,7 +25,7 @@ fn give_away(path: &Path, user: u32) {
     }
 }
 
-/// Runs the binary as another user who may have so many processes and threads.
+/// Runs the binary as a user with a limit on processes and threads.
 fn run_limited(env: &BinaryEnv, user: u32, args: &[&str], limit: u64) -> ProcessOutput {
     let mut command = Command::new("bash");
     command.args(["-c", &format!(r#"ulimit -u {limit} && exec "$@""#), "bash", PIXIR]).args(args);

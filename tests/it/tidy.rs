@@ -50,8 +50,8 @@ fn code(path: &Path) -> Option<String> {
     Some(lines.filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n"))
 }
 
-/// Threads do not grow with Sessions: blocking work goes through the pool. A person's keyboard,
-/// a lock that another process holds and a request of an editor wait for something else.
+/// The number of threads does not grow with Sessions: blocking work goes through the pool. Exceptions are input of
+/// a user, locks of other processes, and requests of an editor, which wait without work.
 #[test]
 fn blocking_work_goes_through_the_blocking_module() {
     const MAY: &[&str] =
@@ -60,7 +60,7 @@ fn blocking_work_goes_through_the_blocking_module() {
         let inside = path.strip_prefix(root().join("src")).unwrap().to_str().unwrap();
         let Some(code) = code(&path) else { continue };
         let is_allowed = MAY.iter().any(|may| inside.starts_with(may));
-        assert!(is_allowed || !code.contains("spawn_blocking"), "{inside} takes a thread");
+        assert!(is_allowed || !code.contains("spawn_blocking"), "{inside} uses spawn_blocking");
     }
 }
 

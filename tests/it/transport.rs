@@ -1,4 +1,4 @@
-//! Stories of the transport: what is uploaded, what goes on from what, and what is on record.
+//! Transports: uploaded bytes, continuation of responses, and usage records.
 
 use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use pixir::{Conversation, SessionStatus, TransportSetting};
@@ -8,7 +8,7 @@ use crate::support::TestEnv;
 use crate::support::test_env::send_and_finish;
 use crate::support::torture;
 
-/// Calls of the long Turn.
+/// Number of calls in the long Turn.
 const CALLS: usize = 50;
 
 async fn new_test_env(script: ModelScript, transport: TransportSetting) -> TestEnv {
@@ -17,7 +17,7 @@ async fn new_test_env(script: ModelScript, transport: TransportSetting) -> TestE
     env
 }
 
-/// What is on record about each Provider call.
+/// The `provider_usage` Events of a Session.
 fn usages(conversation: &Conversation) -> Vec<Value> {
     let text = std::fs::read_to_string(conversation.log_path()).unwrap();
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -35,7 +35,7 @@ fn parts(request: &ReceivedRequest) -> (&str, &str, &str) {
     (&text[..start], &text[start..end], &text[end..])
 }
 
-/// Reads a file of its own at each call, then answers.
+/// Replies that read a different file in each call, then answer.
 fn reader(request: &ReceivedRequest) -> Reply {
     match request.outputs().len() {
         CALLS => Reply::says("I have read them all."),
@@ -211,7 +211,7 @@ async fn reasoning_is_replayed_only_where_it_was_made() {
     let (conversation, _) = one.run_turn("first").await;
     let id = conversation.id().clone();
     drop(conversation);
-    // Another model, then another endpoint: neither could read it.
+    // Another model, then another endpoint: neither can read the reasoning.
     one.config.model = "gpt-6-sol".to_owned();
     one.config.model_named = true;
     let conversation = one.resume(&id).await;
@@ -234,6 +234,6 @@ async fn a_request_that_is_sent_anew_counts_against_the_budget() {
     let (conversation, status) = env.run_turn("hi").await;
     let SessionStatus::Error { terminal_status, .. } = status else { panic!("{status:?}") };
     assert_eq!(terminal_status, "budget_exceeded");
-    assert_eq!(env.requests().len(), 1, "the second one never left");
+    assert_eq!(env.requests().len(), 1, "the second request was never sent");
     assert_eq!(usages(&conversation)[0]["status"], "failed");
 }

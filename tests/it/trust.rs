@@ -32,11 +32,11 @@ async fn a_workspace_is_asked_about_once_by_path_and_content() {
     terminal.type_keys("y\n");
     assert_eq!(terminal.wait_for_exit(), Some(0));
     assert!(is_asking(&env));
-    // Not asked again, and it counts where nobody can be asked.
+    // Trust is not asked again, and applies without a terminal.
     env.run_pixir(&["hi"]).assert_exit_code(0);
     assert!(is_asking(&env));
 
-    // One byte more is another file.
+    // A changed file needs trust again.
     env.write(
         ".pixir/config.json",
         json!({"permission_mode": "ask", "max_iterations": 9}).to_string(),
@@ -49,7 +49,7 @@ async fn a_workspace_is_asked_about_once_by_path_and_content() {
     assert!(!is_asking(&env));
     let mut terminal = TestTerminal::run(&env, &["hi"], &[]);
     assert_eq!(terminal.wait_for_exit(), Some(0));
-    assert!(!terminal.screen().contains("Trust this file"), "a no is remembered as well");
+    assert!(!terminal.screen().contains("Trust this file"), "a refusal is remembered as well");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Stories of a Turn: each drives the real harness against the scripted model and ends in the Log.
+//! Turns: the real Harness against the scripted model, checked by the Log.
 
 use std::time::Duration;
 
@@ -441,7 +441,7 @@ async fn a_dry_run_changes_nothing() {
     assert_eq!(env.transcript(&conversation).matches("dry run").count(), 2);
 }
 
-/// A model that heard a Secret elsewhere says it again, in pieces.
+/// A model that repeats a Secret in pieces.
 #[tokio::test]
 async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_said() {
     let said = ["Use secret-of", "-the-ho", "use, not secret-of-the-", "shed; secret-of"];

@@ -16,7 +16,7 @@ use crate::support::terminal::TestTerminal;
 use crate::support::test_env::newest_log;
 use crate::support::torture::{self, SuiteSize};
 
-/// Everything that must be as it was: mode, and bytes or target.
+/// The mode and the content or link target of every path.
 type UndoFileStates = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 fn file_states(folder: &Path) -> UndoFileStates {
@@ -123,7 +123,7 @@ async fn what_somebody_else_changed_is_named_and_kept_unless_they_insist() {
     let log = fs::read_to_string(newest_log(&env.workspace())).unwrap();
     assert!(
         log.contains(r#""overwritten":[{"path":"b.txt""#),
-        "what was there is named by its hash"
+        "the overwritten content is named by its hash"
     );
 }
 
@@ -146,7 +146,7 @@ async fn a_person_is_shown_what_will_happen_and_may_say_no() {
     terminal.type_keys("y\n");
     assert_eq!(terminal.wait_for_exit(), Some(0));
     assert!(!env.workspace().join("a.txt").exists());
-    // There is nothing left to take back.
+    // No Turn is left to undo.
     let error = env.run_pixir(&["undo", "--yes", "--json"]).assert_exit_code(1);
     assert!(error.out.contains("no_turn"), "{}", error.out);
     env.run_pixir(&["undo", "--yes", "20200101T000000-000000"]).assert_exit_code(2);
@@ -192,10 +192,10 @@ async fn a_turn_that_was_killed_is_taken_back_only_when_the_user_insists() {
     assert_eq!(env.read("a.txt"), "one\n");
     assert!(!env.workspace().join("mine.txt").exists());
     assert!(!env.workspace().join("tool.txt").exists());
-    // It was a mistake; nothing is lost.
+    // `redo` restores the undone changes.
     env.run_pixir(&["redo", "--yes"]).assert_exit_code(0);
     assert_eq!(file_states(&env.workspace()), before);
-    // Now everything is known; what changed while a command ran is still not certain.
+    // All changes are recorded; the author of those during a command is still not certain.
     let refused = env.run_pixir(&["undo", "--yes"]).assert_exit_code(1);
     assert!(refused.err.contains("changed while a command ran"), "{}", refused.err);
     assert!(!refused.err.contains("cut off"), "{}", refused.err);
@@ -233,7 +233,7 @@ async fn what_stands_in_the_way_is_named_before_anything_changes() {
     fs::remove_dir_all(env.workspace().join("gone")).unwrap();
     env.run_pixir(&["undo", "--yes", "--force"]).assert_exit_code(0);
     assert_eq!((env.read("gone"), env.read("deep/one")), ("here\n".into(), "1\n".into()));
-    // A folder that the Turn itself made is not in the way.
+    // A folder that the Turn itself made does not block undo.
     env.run_pixir(&["resume", "--last", "go on"]).assert_exit_code(0);
     env.run_pixir(&["undo", "--yes", "--force"]).assert_exit_code(0);
     assert_eq!(env.read("file"), "a file\n");
@@ -260,7 +260,7 @@ async fn more_files_than_are_synced_one_by_one_come_back_too() {
     assert_eq!(file_states(&env.workspace()), after);
 }
 
-/// A Turn of random calls.
+/// Replies for a Turn of random calls.
 fn calls(random: &mut fastrand::Rng) -> Vec<Reply> {
     let name = |random: &mut fastrand::Rng| {
         let folder = ["", "a/", "a/b/", "c/"][random.usize(..4)];

@@ -81,7 +81,7 @@ fn write_files(folder: &Path, count: usize) {
     }
 }
 
-/// The store of the Workspace: the bytes that were copied, and those of git that have a second name there.
+/// Sizes in the snapshot store: copied bytes, and bytes of hard links to git objects.
 fn stored_bytes(env: &TestEnv) -> (u64, u64) {
     let mut copied = 0;
     let mut pinned = 0;
@@ -115,7 +115,7 @@ async fn files_that_git_holds_are_not_copied_and_come_back_after_git_is_removed(
     let before = files(&env.workspace());
     env.run_pixir(&["remove it"]).assert_exit_code(0);
     let after = files(&env.workspace());
-    // What the sandbox protects in `.git` stays.
+    // Files of `.git` that the sandbox protects stay.
     assert!(after.len() < 5 && !env.workspace().join(".git/objects").exists());
     let (copied, pinned) = stored_bytes(&env);
     let contents: usize = before.values().map(|(_, content)| content.len()).sum();
@@ -144,7 +144,7 @@ async fn objects_of_git_that_a_command_overwrote_are_a_refusal_and_nothing_chang
     let after = files(&env.workspace());
     let refused = env.run_pixir(&["undo", "--yes", "--force"]).assert_exit_code(1);
     assert!(refused.err.contains("a/"), "{}", refused.err);
-    assert_eq!(files(&env.workspace()), after, "nothing was half restored");
+    assert_eq!(files(&env.workspace()), after, "no file was restored in part");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -172,7 +172,7 @@ async fn more_files_than_the_setting_allows_leave_only_file_tools_to_undo_and_th
     assert_eq!(value["ok"], true);
 }
 
-/// A Turn of random commands around git.
+/// Replies for a Turn of random git commands.
 fn commands(random: &mut fastrand::Rng) -> Vec<Reply> {
     let mut replies = Vec::new();
     for step in 0..random.usize(1..4) {
@@ -202,7 +202,7 @@ fn commands(random: &mut fastrand::Rng) -> Vec<Reply> {
     replies
 }
 
-/// A Workspace with or without git, a sparse checkout, a submodule, untracked and ignored files.
+/// Makes a random Workspace: with or without git, as a sparse checkout, with a submodule, untracked or ignored files.
 fn random_workspace(env: &TestEnv, random: &mut fastrand::Rng) -> &'static str {
     let folder = env.workspace();
     let kind = ["none", "packed", "loose", "sparse", "submodule"][random.usize(..5)];
@@ -247,7 +247,7 @@ async fn random_repositories_come_back_exactly_or_are_refused_with_the_reason() 
         }))
         .await;
         let kind = random_workspace(&env, &mut random);
-        // What is ignored is not covered.
+        // Ignored files are not recorded for undo.
         let covered = |mut all: GitFileStates| {
             all.retain(|path, _| {
                 !path.file_name().unwrap().to_str().unwrap().starts_with("ignored")

@@ -18,18 +18,18 @@ use crate::support::sign_in_env::run_command;
 use crate::support::terminal::TestTerminal;
 use crate::support::test_env::{DEADLINE, log_files, newest_log};
 
-/// Something that happens outside the Session whose Turn is taken back.
+/// A change from outside the Session whose Turn is undone.
 #[derive(Debug, Clone)]
 enum OutsideChange {
     Save(&'static str, String),
     Remove(&'static str),
     /// Another Session has a Turn with these calls.
     Session(Vec<(&'static str, Value)>),
-    /// The same, in a folder of the Workspace.
+    /// Another Session has a Turn with these calls in a folder of the Workspace.
     SessionIn(&'static str, Vec<(&'static str, Value)>),
 }
 
-/// One reply of the model, and what happens before it and while its command runs.
+/// One reply of the model, and changes from outside before it and while its command runs.
 #[derive(Debug, Default)]
 struct Step {
     before: Vec<OutsideChange>,
@@ -60,7 +60,7 @@ fn save(path: &'static str, content: &str) -> OutsideChange {
     OutsideChange::Save(path, content.to_owned())
 }
 
-/// What others made of each file that they changed; `None` is one that they removed.
+/// Last content of each file that others changed; `None` for a removed file.
 type Contents = Arc<Mutex<BTreeMap<PathBuf, Option<String>>>>;
 
 type Threads = Arc<Mutex<Vec<JoinHandle<()>>>>;
@@ -68,13 +68,13 @@ type Threads = Arc<Mutex<Vec<JoinHandle<()>>>>;
 /// A Workspace in which a Session, another one and a person work.
 struct ThreeWriters {
     env: Arc<TestEnv>,
-    /// The model of the other Session, and its replies.
+    /// The model of the other Session, which runs as long as this environment.
     _other: Arc<ScriptedServer>,
     threads: Threads,
     of_others: Contents,
 }
 
-/// What the model of the first Session needs to let others act.
+/// The means of the first Session's model to make changes from outside.
 struct OutsideActors {
     house: Weak<TestEnv>,
     url: String,
@@ -139,7 +139,7 @@ impl ThreeWriters {
             ModelScript::answering(move |_| {
                 let next = steps.lock().unwrap().next();
                 let Some((number, step)) = next else { return Reply::says("done") };
-                // The model of the other Session answers meanwhile.
+                // Blocking in place, so that the model of the other Session can answer.
                 let act =
                     || step.before.iter().for_each(|what| actors.get().unwrap().perform(what));
                 tokio::task::block_in_place(act);
@@ -177,7 +177,7 @@ impl ThreeWriters {
         self.session("first work")
     }
 
-    /// The Session in which this was said.
+    /// The Session whose Log contains a text.
     fn session(&self, words: &str) -> String {
         let is_meant = |log: &PathBuf| fs::read_to_string(log).unwrap().contains(words);
         let log = log_files(&self.env.workspace()).into_iter().find(is_meant).unwrap();
@@ -218,7 +218,7 @@ fn files_in(env: &TestEnv) -> Files {
     files
 }
 
-/// Waits until the command of this number runs, lets others act, and lets it go on.
+/// Waits until the command of this number runs, makes the changes, and lets the command continue.
 fn act_meanwhile(actors: &OutsideActors, number: usize, during: &[OutsideChange]) {
     let workspace = actors.house.upgrade().unwrap().workspace();
     let started = Instant::now();
@@ -307,7 +307,7 @@ async fn what_another_session_writes_stays() {
         .collect();
     assert_eq!(claimed, BTreeSet::from(["tool2.txt"]));
     assert_eq!(looked["output"]["foreign"], json!(["command1.txt", "tool1.txt"]));
-    // Commands of both Sessions ran when this changed: neither Record proves whose it is.
+    // Commands of both Sessions ran during this change, so neither Record proves its author.
     let notes = looked["output"]["notes"].to_string();
     assert!(notes.contains("ran at the same time, and may have changed: command2.txt"), "{notes}");
 
@@ -332,7 +332,7 @@ async fn what_a_session_in_a_workspace_inside_writes_is_named() {
     let id = binary_env.turn();
     let told = binary_env.refused(&id);
     assert!(told.contains("a.txt, inside/tool.txt were changed while a command ran"), "{told}");
-    // A command of this Session could have written what the Record there says.
+    // A command of this Session could have written the Record itself.
     let looked = binary_env.env.run_pixir(&["undo", &id, "--dry-run"]).assert_exit_code(0).out;
     assert!(
         looked.contains("ran at the same time, and may have changed: inside/tool.txt"),
@@ -358,9 +358,9 @@ async fn what_a_person_saves_while_a_command_runs_is_not_lost_by_a_yes() {
     );
     let mut terminal = TestTerminal::run(&binary_env.env, &["undo", &id], &[]);
     terminal.wait_for_text("mine.txt");
-    assert_eq!(terminal.wait_for_exit(), Some(1), "a yes is not even asked for");
+    assert_eq!(terminal.wait_for_exit(), Some(1), "no question is asked");
     assert_eq!(binary_env.env.read("mine.txt"), "saved\n");
-    // Who insists is shown it again, and it comes back with a redo.
+    // `--force` shows the file again, and redo brings it back.
     let mut terminal = TestTerminal::run(&binary_env.env, &["undo", &id, "--force"], &[]);
     terminal.wait_for_text(" *restore mine.txt");
     terminal.wait_for_text("Take this back?");

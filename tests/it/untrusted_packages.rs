@@ -44,7 +44,7 @@ async fn names_that_are_no_text_are_told_and_break_no_list() {
     assert!(env.run_pixir(&["skills", "validate"]).assert_exit_code(1).out.contains("not UTF-8"));
     env.run_pixir(&["agents", "--json"]).assert_exit_code(0);
     assert!(env.run_pixir(&["agents", "validate"]).assert_exit_code(1).out.contains("not UTF-8"));
-    // A pipe that nobody writes to, and a device without end.
+    // A pipe without a writer, and an endless device.
     let specs = env.workspace().join(".pixir/workflows");
     std::fs::create_dir_all(&specs).unwrap();
     nix::unistd::mkfifo(&specs.join("pipe.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -78,7 +78,7 @@ async fn what_is_the_users_own_wants_trust_where_tools_can_write_it() {
     assert_eq!((&skill["scope"], &skill["trusted"]), (&json!("user"), &json!(false)));
     env.run_pixir(&["--role", "scribe", "x"]).assert_exit_code(3);
     assert!(env.run_pixir(&["use $mine"]).assert_exit_code(0).err.contains("not trusted"));
-    // It can be had: whoever is told so is asked.
+    // `pixir trust` asks about the file.
     let mut terminal = TestTerminal::run(&env, &["trust"], &[]);
     terminal.wait_for_text("mine/SKILL.md");
     terminal.type_keys("y\n");
@@ -156,7 +156,7 @@ async fn facts_of_git_start_nothing_that_a_repository_names() {
     git(&["init", "-q", "-b", "main"]);
     git(&["add", "."]);
     git(&["commit", "-q", "-m", "first"]);
-    // A commit that says it is signed, so that git would ask a program about it.
+    // A commit with a signature, so that git would start a program to verify it.
     let commit = git(&["cat-file", "commit", "HEAD"]);
     let signature = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----\n\n";
     env.write("signed", format!("{}\n", commit.replacen("\n\n", &format!("\n{signature}"), 1)));
@@ -173,7 +173,7 @@ async fn facts_of_git_start_nothing_that_a_repository_names() {
     ] {
         git(&["config", key, value]);
     }
-    // As long as before, so that only a look into it can tell.
+    // The same length as before, so that only the content differs.
     env.write("a.txt", "two\n");
     let head = "name: brief\ndescription: x\ncontext:\n  - {id: branch, git: branch}\n  \
         - {id: status, git: status}\n  - {id: log, git: log}\n  - {id: diff, git: diff}";
@@ -191,7 +191,7 @@ async fn facts_of_git_start_nothing_that_a_repository_names() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_says_what_else_cannot_be_used() {
     let env = TestEnv::with_replies([]).await;
-    // There is nothing to check: that is no praise.
+    // Without files to check, there is no message of success.
     for what in ["skills", "agents"] {
         let told = env.run_pixir(&[what, "validate", "."]).assert_exit_code(2);
         assert!(told.err.contains("there is no") && told.err.contains("try:"), "{}", told.err);
@@ -252,7 +252,7 @@ async fn a_role_that_names_no_tool_is_told_and_every_tool_is_known() {
     );
 }
 
-/// Every command has an answer for machines, also where the folder's name is no text.
+/// Every command prints JSON, also where the name of the folder is not UTF-8.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_whose_name_is_no_text_breaks_no_answer() {
     let env = TestEnv::with_replies([

@@ -1,4 +1,4 @@
-//! State that cannot be used any more, or whose Workspace is gone: its Sessions stay in sight.
+//! State that can no longer be used, or whose Workspace is gone: its Sessions are still listed and readable.
 
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
@@ -18,16 +18,16 @@ use crate::support::torture::print_summary;
 const ANOTHER_USER: u32 = 4_242;
 const ORDINARY_USER: u32 = 65_534;
 
-/// What makes the state of a Workspace unusable.
+/// Reasons for which the state of a Workspace is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unusable {
-    /// Git tracks it.
+    /// The state is tracked by git.
     Tracked,
-    /// It belongs to another user.
+    /// The state belongs to another user.
     OtherOwner,
-    /// A folder of it is a link.
+    /// A folder of the state is a link.
     LinkedContents,
-    /// A file in one of its folders is a link.
+    /// A file in a folder of the state is a link.
     LinkInside,
 }
 
@@ -94,7 +94,7 @@ fn id_of(session: &Value) -> String {
     session["session_id"].as_str().unwrap().to_owned()
 }
 
-/// Every way to a Session that can only be read; `run` runs the binary.
+/// Checks all commands on a read-only Session; `run` runs the binary.
 fn can_be_read_and_forked(env: &TestEnv, run: &dyn Fn(&[&str]) -> RunOutput, reason: &str) {
     let log = log_files(&env.workspace()).remove(0);
     let before = fs::read(&log).unwrap();
@@ -116,7 +116,7 @@ fn can_be_read_and_forked(env: &TestEnv, run: &dyn Fn(&[&str]) -> RunOutput, rea
         assert!(refused.err.contains(reason), "{args:?}: {}", refused.err);
         assert!(refused.err.contains(&format!("pixir fork {id}")), "{args:?}: {}", refused.err);
     }
-    // A copy helps none of these.
+    // A fork would not help these commands.
     for args in [
         &["undo", "--yes", &id][..],
         &["redo", "--yes", &id],
@@ -147,7 +147,7 @@ fn can_be_read_and_forked(env: &TestEnv, run: &dyn Fn(&[&str]) -> RunOutput, rea
     let resumed = run(&["resume", &child, "go on"]).assert_exit_code(0);
     assert_eq!(resumed.out, "done\n", "{reason}");
     run(&["verify", &child]).assert_exit_code(0);
-    // The one that can be continued is the last one, whatever the times of the other say.
+    // `--last` takes the Session that can be continued, although the other Log is newer.
     fs::File::open(&log)
         .unwrap()
         .set_modified(SystemTime::now() + Duration::from_hours(1))
@@ -201,7 +201,7 @@ async fn sessions_stay_in_sight_when_their_folder_becomes_read_only() {
     can_be_read_and_forked(&env, &run, "cannot be written");
 }
 
-/// Every way to a Session whose Log belongs to another user; `run` runs the binary.
+/// Checks all commands on a Session whose Log belongs to another user; `run` runs the binary.
 fn names_the_owner(run: &dyn Fn(&[&str]) -> RunOutput, id: &str) {
     let listed = run(&["sessions"]).assert_exit_code(0);
     assert!(listed.err.contains("owned by another user"), "{}{}", listed.out, listed.err);

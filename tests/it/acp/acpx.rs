@@ -16,7 +16,7 @@ use crate::support::sign_in_env::{RunOutput, run_command};
 use crate::support::test_env::{DEADLINE, newest_log};
 use crate::support::torture;
 
-/// Where `.ci/run` installs what comes from npm.
+/// Path at which `.ci/run` installs npm packages.
 fn modules() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("npm/node_modules")
 }
@@ -30,7 +30,7 @@ impl Acpx {
     async fn new(story: &str) -> Option<Self> {
         if !modules().join("acpx").is_dir() || !modules().join("node/bin/node").is_file() {
             let is_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
-            assert!(!is_ci, "acpx is not installed; .ci/run does that");
+            assert!(!is_ci, "acpx is not installed; .ci/run installs it");
             torture::print_summary(&format!(
                 "acpx, {story}: skipped, it is not installed (.ci/run does that)"
             ));

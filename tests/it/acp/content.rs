@@ -61,7 +61,7 @@ async fn commands_show_their_output_as_the_client_likes_it() {
     let updates = editor.updates();
     let of_call: Vec<&Value> =
         updates.iter().filter(|update| update.get("toolCallId").is_some()).collect();
-    assert_eq!(of_call[0]["title"], command, "a status that is not told is `pending`");
+    assert_eq!(of_call[0]["title"], command, "a missing status means `pending`");
     // A recording of files for undo that takes long is shown before it, as `pending`.
     assert!(of_call.iter().any(|update| update["status"] == "in_progress"), "{of_call:#?}");
     let last = of_call.last().unwrap();

@@ -39,16 +39,16 @@ async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() 
         let listed = client.call("session/list", json!({"cwd": env.workspace()})).unwrap();
         listed["sessions"][0]["additionalDirectories"].clone()
     };
-    assert_eq!(listed(&mut client), json!([near]), "what is used is listed");
+    assert_eq!(listed(&mut client), json!([near]), "the directory in use is listed");
     client.run_prompt(&id, "near").unwrap();
     let told = crate::support::acp_client::joined_text(&client.updates(), "agent_message_chunk");
-    assert!(told.contains("/etc cannot be writable"), "what is not used is told: {told}");
+    assert!(told.contains("/etc cannot be writable"), "the ignored directory is reported: {told}");
     assert_eq!(std::fs::read_to_string(near.join("by-tool")).unwrap(), "written\n");
     assert_eq!(std::fs::read_to_string(near.join("by-bash")).unwrap(), "hello\n");
     let context = facts(&env, "user_message")[0]["context"].as_str().unwrap().to_owned();
     assert!(context.contains(near.to_str().unwrap()) && !context.contains("/etc"), "{context}");
     client.run_prompt(&id, "far").unwrap();
-    assert!(std::fs::read_dir(&far).unwrap().next().is_none(), "nobody gave it that one");
+    assert!(std::fs::read_dir(&far).unwrap().next().is_none(), "this directory was not passed");
     let failed = client.updates().iter().filter(|update| update["status"] == "failed").count();
     assert_eq!(failed, 2);
     // The directories are passed again with each `session/resume`.

@@ -69,7 +69,7 @@ async fn what_is_not_saved_is_read_asked_about_and_changed_in_the_editor() {
     assert_eq!(written[0]["path"], json!(file.canonicalize().unwrap()));
     assert_eq!(content(&file), "1\ntwo\n");
     let seen = env.server.requests().last().unwrap().body_text.clone();
-    assert!(seen.contains("one, unsaved"), "the model read what the person sees");
+    assert!(seen.contains("one, unsaved"), "the model read the unsaved buffer");
     assert!(client.close_and_wait().0.success());
 }
 

@@ -90,7 +90,7 @@ fn read_until(lines: &mut impl BufRead, text: &str) -> Value {
     let mut line = String::new();
     loop {
         line.clear();
-        assert!(lines.read_line(&mut line).unwrap() > 0, "it ended before {text}");
+        assert!(lines.read_line(&mut line).unwrap() > 0, "the output ended before {text}");
         if line.contains(text) {
             return serde_json::from_str(&line).unwrap();
         }
@@ -200,7 +200,7 @@ async fn the_root_the_home_and_its_parents_are_no_workspace_for_an_editor() {
     client.initialize(json!({}));
     client.new_session(&env.workspace().join("link"));
     let error = client.call("session/new", json!({"cwd": "/", "mcpServers": []})).unwrap_err();
-    assert_eq!(error["code"], -32_602, "only what was named: {error}");
+    assert_eq!(error["code"], -32_602, "only the named folder is allowed: {error}");
     assert!(client.close_and_wait().0.success());
 }
 

@@ -175,7 +175,7 @@ async fn a_session_that_is_closed_while_it_works_ends_its_call_and_its_prompt() 
     assert_eq!(client.wait_for_answer(waiting).unwrap()["stopReason"], "cancelled");
     assert_eq!(client.wait_for_answer(close).unwrap(), json!({}));
     let ended = client.updates().iter().filter(|update| update["status"] == "failed").count();
-    assert_eq!(ended, 1, "no card is left hanging");
+    assert_eq!(ended, 1, "no tool call is left open");
     assert_eq!(client.run_prompt(&id, "anybody?").unwrap_err()["code"], -32_002);
     // A Supervisor may wait for the next command of another Session; its last command is gone.
     let left = || {
@@ -184,7 +184,7 @@ async fn a_session_that_is_closed_while_it_works_ends_its_call_and_its_prompt() 
         left
     };
     let left = wait_for(DEADLINE, left, |left| left.len() == 1);
-    assert_eq!(left.len(), 1, "nothing but the agent itself: {left:?}");
+    assert_eq!(left.len(), 1, "only the agent itself is left: {left:?}");
     assert!(client.close_and_wait().0.success());
 }
 

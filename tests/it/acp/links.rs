@@ -105,7 +105,7 @@ async fn files_of_the_workspace_and_of_the_clients_roots_come_with_the_prompt() 
         .iter()
         .map(|own| own["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["a.rs", "long.txt", "shot.png", "notes.md"], "each once");
+    assert_eq!(names, ["a.rs", "long.txt", "shot.png", "notes.md"], "each file once");
     for part in
         ["fn linked() {}", "data:image/png;base64,", "what the other root says", "resource_view"]
     {
@@ -284,7 +284,7 @@ async fn a_cancel_while_files_are_asked_for_ends_children_that_go_on() {
     client.run_prompt(&id, GO).unwrap();
     // The child has a Log beside its parent's.
     let log = env.workspace().join(format!(".pixir/sessions/{id}.ndjson"));
-    assert_eq!(count_subagent_events(&log, "cancelled"), 0, "it goes on");
+    assert_eq!(count_subagent_events(&log, "cancelled"), 0, "the child continues");
     let prompt = json!({"sessionId": id, "prompt": [link(&outside)]});
     let asked = client.send_request("session/prompt", prompt);
     client.wait_for_request("fs/read_text_file");

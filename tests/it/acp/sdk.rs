@@ -219,7 +219,7 @@ async fn the_official_client_hands_over_a_server_whose_tool_is_called() {
         assert_eq!(
             ears.asked.lock().unwrap().len(),
             1,
-            "nobody knows what it does, so it is asked"
+            "a tool of unknown effect needs permission"
         );
         client.send_request(CloseSessionRequest::new(session)).block_task().await?;
         Ok(())

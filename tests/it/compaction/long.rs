@@ -156,7 +156,7 @@ async fn a_session_of_hundreds_of_turns_runs_to_its_end_in_a_small_window() {
     assert_eq!(*seen.problems.lock().unwrap(), Vec::<String>::new());
     let events = env.events();
     let recorded = of_type(&events, "history_compaction");
-    assert_eq!((begun, compactions), (recorded.len(), recorded.len()), "each one is told");
+    assert_eq!((begun, compactions), (recorded.len(), recorded.len()), "each one is reported");
     assert!(compactions >= turns / 25, "{compactions}");
     assert!(pressures >= compactions, "{pressures} {compactions}");
     assert_eq!(of_type(&events, "turn_failed"), Vec::<Value>::new());

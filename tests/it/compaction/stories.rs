@@ -190,7 +190,7 @@ async fn a_request_that_is_refused_as_too_long_is_shortened_and_sent_again_once(
         assert_eq!(
             refused.load(Ordering::Relaxed),
             if fits { 1 } else { 2 },
-            "once more, and no more"
+            "the request is repeated once"
         );
         let events = binary_env.events();
         let compactions = of_type(&events, "history_compaction");

@@ -184,7 +184,7 @@ async fn what_an_envelope_says_to_type_works() {
             shell(&format!("{} 'go on now' --json", command("resume_command"))).assert_exit_code(0);
         assert_eq!(resumed.envelope()["session_id"], child["child_session_id"]);
         let after = std::fs::read(&log).unwrap();
-        assert!(after.starts_with(&before) && after.len() > before.len(), "its own Log went on");
+        assert!(after.starts_with(&before) && after.len() > before.len(), "its Log was continued");
         shell(&command("diagnose_command")).assert_exit_code(0);
         if index == 1 {
             let changes = shell(&command("changes_command")).assert_exit_code(0);

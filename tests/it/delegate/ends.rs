@@ -100,7 +100,7 @@ async fn a_signal_cancels_all_children_and_still_answers() {
         let child = command.spawn().unwrap();
         let deadline = Instant::now() + Duration::from_mins(1);
         while !all_sleep(&env) {
-            assert!(Instant::now() < deadline, "they never started");
+            assert!(Instant::now() < deadline, "the commands never started");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
@@ -138,7 +138,7 @@ async fn whoever_asked_and_left_pays_for_nothing_more() {
         let mut child = env.command(args).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_mins(1);
         while !all_sleep(&env) {
-            assert!(Instant::now() < deadline, "they never started");
+            assert!(Instant::now() < deadline, "the commands never started");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         drop(child.stdout.take());

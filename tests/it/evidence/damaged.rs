@@ -104,7 +104,7 @@ async fn every_command_opens_every_damaged_log_and_changes_nothing() {
             }
             assert!(!run.err.contains("panicked"), "{name}: {}", run.err);
         }
-        assert!(state(&house.workspace()) == before, "{name}: looking changed something");
+        assert!(state(&house.workspace()) == before, "{name}: a reading command changed files");
     }
 }
 

@@ -34,7 +34,7 @@ async fn a_sound_session_is_explained_turn_by_turn() {
     assert_eq!(output["turns"][0]["tool_calls"], 3);
     assert_eq!(output["turns"][0]["tool_failures"], 1, "bash exited with 3");
     assert_eq!(output["last_success"], 3);
-    // A failure before a later successful Turn is reported without a warning.
+    // A failure before a later successful answer is reported without a warning.
     let failures = check(&found, "failures");
     assert_eq!((&failures["status"], &failures["details"]["past"]), (&json!("passed"), &json!(1)));
     assert_eq!(output["usage"]["calls"], 5);

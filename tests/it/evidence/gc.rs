@@ -84,13 +84,13 @@ async fn rubbish_is_shown_first_and_goes_when_asked_and_nothing_else_does() {
         needed.iter().any(|path| path.to_str().unwrap().contains("/.pixir/snapshots/")),
         "undo keeps contents"
     );
-    assert_eq!(named(&gc(&env, &[])), [], "a Session that was only used leaves nothing behind");
+    assert_eq!(named(&gc(&env, &[])), [], "an ordinary Session leaves no garbage");
     let planted = litter(&env, &id);
     let before = state(&env.workspace());
     let shown = gc(&env, &[]);
     assert_eq!(named(&shown), planted);
     assert_eq!((&shown["applied"], &shown["removed"]["count"]), (&json!(false), &json!(0)));
-    assert_eq!(state(&env.workspace()), before, "a look changes nothing");
+    assert_eq!(state(&env.workspace()), before, "a preview changes nothing");
     let words = env.run_pixir(&["gc"]).assert_exit_code(0).out;
     assert!(words.contains("nothing was removed (add --apply)"), "{words}");
 
@@ -136,7 +136,7 @@ async fn sessions_go_only_when_asked_and_only_those_that_nobody_needs() {
         aged(&log_of(&env, id), 100 + place as u64);
     }
     aged(&log_of(&env, &parent), 400);
-    assert_eq!(named(&gc(&env, &[])), [], "nobody asked for Sessions");
+    assert_eq!(named(&gc(&env, &[])), [], "Sessions are removed only with --older-than");
     env.run_pixir(&["gc", "--keep", "2"]).assert_exit_code(2);
     env.run_pixir(&["gc", "--older-than", "soon"]).assert_exit_code(2);
 
@@ -237,12 +237,12 @@ async fn copies_of_the_first_pixir_go_by_age_and_their_logs_stay() {
     {
         tell(child, event);
     }
-    assert_eq!(named(&gc(&env, &[])), [], "nobody asked for what is old");
+    assert_eq!(named(&gc(&env, &[])), [], "old items are removed only with --older-than");
     let plan = gc(&env, &["--older-than", "30d"]);
     let expected =
         ["sub_done", "sub_nobody"].map(|name| ("subagent_folder".to_owned(), name.to_owned()));
     assert_eq!(named(&plan), expected);
-    assert!(done.join("workspace/src/a.rs").exists(), "a look changes nothing");
+    assert!(done.join("workspace/src/a.rs").exists(), "a preview changes nothing");
     let cleared = gc(&env, &["--older-than", "30d", "--apply"]);
     assert_eq!((&cleared["removed"]["count"], &cleared["failed"]), (&json!(2), &json!([])));
     for folder in [&done, &nobodys] {

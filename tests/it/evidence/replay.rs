@@ -11,8 +11,8 @@ async fn what_is_shown_is_what_leaves_byte_for_byte() {
     let sent = env.requests().len();
     let args = ["inspect-replay", &id, "--prompt", "and now?", "--items", "--json"];
     let shown = env.run_pixir(&args).assert_exit_code(0).envelope();
-    assert_eq!(state(&env.workspace()), before, "looking changes nothing");
-    assert_eq!(env.requests().len(), sent, "and sends nothing");
+    assert_eq!(state(&env.workspace()), before, "the preview changes nothing");
+    assert_eq!(env.requests().len(), sent, "the preview sends nothing");
 
     env.run_pixir(&["resume", &id, "and now?"]).assert_exit_code(0);
     let left = env.requests().pop().unwrap();

@@ -20,7 +20,7 @@ use crate::support::{binary_env, leaks};
 /// Content of every file outside, which must never be read.
 pub const CANARY: &str = "CONTENT-OF-A-FILE-OUTSIDE";
 
-/// How long a command may take before it counts as hanging.
+/// Time after which a command counts as hanging.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
 /// More memory than any command needs, in KiB: an unbounded read fails instead of taking the machine's.
@@ -55,7 +55,7 @@ pub struct Ids {
     undone: String,
 }
 
-/// How a command ended.
+/// Exit and output of a command.
 #[derive(Debug)]
 pub struct CommandOutput {
     pub code: Option<i32>,

@@ -47,8 +47,8 @@ fn looks() -> Reply {
         .call("grep", json!({"pattern": "fn ", "path": "."}))
 }
 
-/// Every tool that changes, a command that changes as well, more than a Log's line may hold, and more output than a model is
-/// shown.
+/// Calls of every tool that changes files, a command that changes one, a value too large for a line of the Log, and
+/// more output than a model is shown.
 fn changes() -> Reply {
     let patch = "*** Begin Patch\n*** Add File: patched.txt\n+patched\n*** End Patch";
     let edits = json!([{"old_string": "hello", "new_string": "hello hello"}]);

@@ -36,7 +36,7 @@ pub fn check_state_after_kill(
     };
     let log = fs::read(&path).unwrap();
     for (what, earlier) in [("before the Turn", &before.log), ("before the kill", &death.durable)] {
-        assert!(log.starts_with(earlier), "{point:?}: what was recorded {what} is not there");
+        assert!(log.starts_with(earlier), "{point:?}: the Log from {what} is not a prefix");
     }
     let found = check_honesty(env, point, &log);
     check_published(point, death, &log);
@@ -128,7 +128,7 @@ fn check_file(env: &BinaryEnv, point: &KillPoint, log: &[u8]) {
                 && event["data"]["call_id"] == **call_id
                 && event["data"]["ok"] == true
         });
-        assert!(!is_done || version == new, "{point:?}: recorded as done and not done");
+        assert!(!is_done || version == new, "{point:?}: recorded as done, but the file is old");
     }
 }
 

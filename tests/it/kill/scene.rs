@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::support::BinaryEnv;
 use crate::support::binary_env::copy_tree;
 
-/// How many Turns the Session has.
+/// Number of Turns of the Session.
 pub const TURNS: usize = 3;
 
 /// The edited file: large, so that an incomplete write would show.

@@ -52,7 +52,7 @@ async fn a_cut_answer_is_printed_and_ends_without_success() {
         assert_eq!(ended.stdout, format!("{HALF}\n"));
         assert!(ended.stderr.contains("the answer was cut"), "{}", ended.stderr);
         assert!(ended.stderr.contains("pixir resume"), "{}", ended.stderr);
-        assert_eq!(binary_env.server.requests().len(), 1, "it is not tried again");
+        assert_eq!(binary_env.server.requests().len(), 1, "the request is not repeated");
         let events = binary_env.events();
         let ends: Vec<&str> =
             events.iter().rev().take(2).map(|event| event["type"].as_str().unwrap()).collect();
@@ -70,7 +70,7 @@ async fn a_cut_answer_is_printed_and_ends_without_success() {
         binary_env.run(&["resume", "--last", "go on"]).expect_code(0);
         let last = binary_env.server.requests().pop().unwrap();
         let seen = serde_json::to_string(last.input()).unwrap();
-        assert_eq!(seen.matches(HALF).count(), 2, "the model reads what it wrote: {seen}");
+        assert_eq!(seen.matches(HALF).count(), 2, "the model receives its cut answer: {seen}");
     }
 }
 

@@ -156,7 +156,7 @@ async fn the_time_of_a_subagent_stands_still_while_it_waits_for_the_budget() {
     );
     let requests = env.server.requests();
     let last = requests.iter().filter_map(scripted_family::last_task).next_back();
-    assert_eq!(last.as_deref(), Some("short"), "it waited for the other");
+    assert_eq!(last.as_deref(), Some("short"), "the child waited for the other");
     check_family_logs(&env.workspace());
 }
 
@@ -185,7 +185,7 @@ async fn a_request_that_waits_to_be_sent_again_lets_others_go() {
     let mut order: Vec<String> = requests.iter().filter_map(scripted_family::last_task).collect();
     // On a busy machine the request is sent more than once before the other one.
     order.dedup();
-    assert_eq!(order, ["a", "b", "a"], "nobody waits for one that only waits itself");
+    assert_eq!(order, ["a", "b", "a"], "no child waits for a child that waits itself");
     check_family_logs(&env.workspace());
 }
 
@@ -209,7 +209,7 @@ async fn a_generous_limit_leaves_children_side_by_side() {
     let env = priced(script, &json!({})).await;
     let ended = env.run(&["--json", "--max-cost", "100", GO]);
     ended.expect_code(0);
-    assert!(seen.most() >= 2, "they work at the same time");
+    assert!(seen.most() >= 2, "the children work at the same time");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,7 +250,7 @@ async fn a_workflow_budget_bounds_steps_that_run_side_by_side() {
     let said = envelope(&ended.stdout);
     assert_eq!(said["output"]["reason"], "budget_exhausted", "{said}");
     assert_eq!(said["error"]["kind"], "budget_exceeded");
-    assert_eq!(usage(&env)["total_tokens"], 220, "the second answer went over it");
+    assert_eq!(usage(&env)["total_tokens"], 220, "the second answer exceeded the limit");
     check_family_logs(&env.workspace());
 }
 

@@ -97,7 +97,7 @@ async fn to_wait_for_the_budget_before_another_attempt_is_no_time_of_the_model()
             .filter(|own| scripted_family::last_task(own).as_deref() == Some(wished));
         own.map(|own| own.arrived).nth(place).unwrap()
     };
-    assert!(arrived(1, "a") - arrived(0, "b") >= Duration::from_secs(7), "it waited for b");
+    assert!(arrived(1, "a") - arrived(0, "b") >= Duration::from_secs(7), "a waited for b");
     let bill = log_files(&env.workspace())
         .iter()
         .flat_map(|log| scripted_family::read_events(log))
@@ -121,7 +121,7 @@ async fn what_a_failed_attempt_was_billed_for_is_not_spent_by_others() {
     let ended = env.run(&["--json", "--max-tokens-total", ROOM_FOR_ONE, GO]);
     ended.expect_code(6);
     assert_eq!(envelope(&ended.stdout)["error"]["kind"], "budget_exceeded");
-    assert_eq!(env.server.requests().len(), 2, "the limit is reached, and nobody asks again");
+    assert_eq!(env.server.requests().len(), 2, "no request is sent after the limit");
 }
 
 #[tokio::test(flavor = "multi_thread")]

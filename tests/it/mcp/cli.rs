@@ -41,7 +41,7 @@ async fn the_list_shows_servers_and_no_secret() {
         "origin": "user", "trusted": false, "env": ["API_KEY"]});
     let web = json!({"name": "web", "transport": "http", "place": "https://x.example/mcp?…",
         "origin": "user", "trusted": true, "headers": ["Authorization"]});
-    assert_eq!(*output, json!([files, web]), "the whole shape");
+    assert_eq!(*output, json!([files, web]), "the full envelope");
     let odd = env.run_pixir(&["mcp", "test", "nobody", "--json"]).assert_exit_code(2).envelope();
     assert_eq!(odd["error"]["details"]["next_actions"][0], "use one of: files, web");
 }
@@ -72,7 +72,7 @@ async fn a_test_says_what_a_server_offers() {
         json!({"name": "story", "transport": "stdio", "protocol": "2025-11-25", "took_ms": 0,
             "server": {"name": "story-server", "version": "1.2.3"}, "instructions": "Be kind.",
             "tools": [echo], "tools_left_out": 0}),
-        "the whole shape"
+        "the full envelope"
     );
     let output = env.run_pixir(&["mcp", "test", "web", "--json"]).assert_exit_code(0).envelope();
     assert_eq!(output["output"]["tools"][0]["name"], "mcp__web__add");

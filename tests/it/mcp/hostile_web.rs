@@ -176,7 +176,7 @@ async fn a_redirect_is_not_followed_and_takes_no_key_along() {
     });
     let told = told_of(&web).await;
     assert!(told.contains("HTTP 307") && told.contains("redirect"), "{told}");
-    assert_eq!(thief.count_received(""), 0, "nobody went there");
+    assert_eq!(thief.count_received(""), 0, "the redirect was not followed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -246,7 +246,7 @@ async fn a_wait_that_is_noticed_is_explained() {
     assert_eq!(told["data"], json!({"status": "starting", "servers": ["story"]}));
     conversation.interrupt().await.unwrap();
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
-    assert!(env.requests().is_empty(), "nobody asked the model yet");
+    assert!(env.requests().is_empty(), "the model was not asked yet");
 }
 
 #[tokio::test]
@@ -287,7 +287,7 @@ async fn a_server_that_dies_is_started_again_and_told_of() {
     let told = conversation.take_notices();
     assert!(told[0].contains("exit code 9: dying as asked"), "{told:?}");
     assert!(told[1].contains("is back"), "{told:?}");
-    assert!(conversation.take_notices().is_empty(), "each is told once");
+    assert!(conversation.take_notices().is_empty(), "each notice is shown once");
 }
 
 #[tokio::test]
@@ -307,7 +307,7 @@ async fn a_call_after_a_crash_is_made_again_and_not_blamed() {
     assert!(told.contains(r#"tool_result ok=true "leaving""#), "{told}");
     assert!(told.contains(r#"tool_result ok=true "you said anybody?""#), "{told}");
     let text = std::fs::read_to_string(&log).unwrap();
-    assert_eq!(text.matches("anybody?").count(), 1, "it came once: {text}");
+    assert_eq!(text.matches("anybody?").count(), 1, "the request came once: {text}");
     assert_eq!(text.matches("\"initialize\"").count(), 2, "{text}");
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pixir::{McpFolder, McpOrigin, McpServer, McpTransport};
 use serde_json::{Value, json};
 
-/// One red pixel.
+/// A PNG image of one red pixel.
 pub const PIXEL: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
 
 /// Methods that the server calls on the client, also unknown ones.

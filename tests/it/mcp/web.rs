@@ -153,7 +153,7 @@ async fn a_server_behind_an_address_is_used_like_any_other() {
         matches!(event.kind(), EventKind::Ephemeral(Ephemeral::ToolOutputDelta { chunk, .. })
             if chunk == "1 adding\n")
     });
-    assert!(progress, "progress is told");
+    assert!(progress, "progress is shown");
     insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
     1 user_message "add"

@@ -249,7 +249,7 @@ fn driver() {
     run(async {
         match what {
             "descriptors" => {
-                assert!(Path::new("/proc/self/fd/7").exists(), "Pixir itself has one more");
+                assert!(Path::new("/proc/self/fd/7").exists(), "Pixir itself has it");
                 let answer = env.bash("ls /proc/self/fd | tr '\\n' ' '").await;
                 assert_eq!(answer.text, "0 1 2 3 \n[exit code 0]", "3 is the listing's own");
             }

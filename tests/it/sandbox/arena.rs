@@ -92,7 +92,7 @@ impl EscapeEnv {
 
     pub fn bench(&self, subreaper: bool) -> Workbench {
         let home = self.root.join("home");
-        // A folder of PATH is seen also where commands have a temp folder of their own, so that the
+        // Folders of PATH are visible even if commands have a private temp folder, so that
         // attempts on them are possible at all.
         let mut path = OsString::from("/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:");
         path.push(self.root.join("outside"));

@@ -81,8 +81,8 @@ impl CacheEnv {
 }
 
 /// Waits until the supervisor has released the slot, after the end of Pixir. While its exclusive lock becomes a
-/// shared one the kernel may grant
-/// the lock to others, so the work folders, which are removed with the mounts, must be gone too.
+/// shared one, the kernel may grant the lock to others, so the work folders, which are removed with the mounts,
+/// must be gone too.
 fn wait_until_free(slot: &Path) {
     let folder = fs::File::open(slot).unwrap();
     let end = Instant::now() + PATIENCE;
@@ -282,7 +282,7 @@ fn tell_story_of_private_folders() {
         let bench = place.bench(true);
         let found = bash(&bench, read).await;
         assert!(found.ok, "the next Session: {}", found.text);
-        assert_eq!(bash(&bench, "true").await.details["notice"], json!(null), "told once");
+        assert_eq!(bash(&bench, "true").await.details["notice"], json!(null), "shown once");
     });
 }
 

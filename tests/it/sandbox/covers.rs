@@ -170,7 +170,7 @@ async fn settings_replaced_in_the_middle(place: &CoverEnv) {
     assert!(!place.read("work/.git/config").contains("evil"), "{}", answer.text);
     if is_full(&answer) {
         was_stopped(&answer, &place.path("work/.git/config"));
-        assert!(place.read("work/.git/config").contains("name = Ada"), "the user's stays");
+        assert!(place.read("work/.git/config").contains("name = Ada"), "the user's file stays");
     }
     fs::remove_file(place.path("work/go")).ok();
 }
@@ -333,7 +333,7 @@ async fn included_settings_replaced_in_the_middle(place: &CoverEnv) {
     assert!(!place.read("work/team.cfg").contains("evil"), "{}", answer.text);
     if is_full(&answer) {
         was_stopped(&answer, &place.path("work/team.cfg"));
-        assert!(place.read("work/team.cfg").contains("name = Ada"), "the user's stays");
+        assert!(place.read("work/team.cfg").contains("name = Ada"), "the user's file stays");
     }
     fs::remove_file(place.path("work/go")).ok();
     fs::remove_file(place.path("home/.gitconfig")).unwrap();
@@ -357,7 +357,7 @@ async fn link_on_the_way_pointed_elsewhere(place: &CoverEnv) {
     was_stopped(&answer, &place.path("home/data/..v2/pass"));
     let read = "cd $HOME; cat .pgpass data/..data/pass data/..v1/pass data/..v2/pass; echo went on";
     let answer = place.run(read).await;
-    assert!(!answer.text.contains(SECRET), "what was hidden once: {}", answer.text);
+    assert!(!answer.text.contains(SECRET), "the file stays hidden: {}", answer.text);
     assert!(answer.text.contains("went on"), "{}", answer.text);
     fs::remove_file(place.path("home/.pgpass")).unwrap();
     fs::remove_dir_all(place.path("home/data")).unwrap();

@@ -131,7 +131,7 @@ async fn escapes(attempt: &NestedAttempt, profile: SandboxLevel, subreaper: bool
         let answer = bench.call("bash", args).await.unwrap();
         if profile != SandboxLevel::Off {
             assert_ne!(answer.details["sandbox"], "off", "{}", attempt.0);
-            assert!(!arena.has_canary(), "{}: in the middle of it", attempt.0);
+            assert!(!arena.has_canary(), "{}: during the attempt", attempt.0);
         }
     }
     // Without a sandbox, the command itself may have started the program.
@@ -196,7 +196,7 @@ fn without_a_sandbox_each_attempt_starts_a_program() {
     let escaped = judge(SandboxLevel::Off, false, "own user");
     let kept: Vec<&str> =
         attempts.iter().map(|(name, ..)| *name).filter(|name| !escaped.contains(name)).collect();
-    assert_eq!(kept, Vec::<&str>::new(), "these would not work, so they prove nothing");
+    assert_eq!(kept, Vec::<&str>::new(), "no effect without a sandbox");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Sockets and named pipes of programs outside: no spelling of a name reaches them, with the network
-//! or without, and what a command makes in its Workspace works.
+//! Sockets and named pipes of programs outside: no spelling of a name reaches them, with the network or
+//! without, and sockets that a command makes in its Workspace work.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use serde_json::json;
 use super::endpoints::{AGAIN, EndpointEnv, parent};
 use super::escape::{print_note, skip};
 
-/// The variable that makes a test process a driver, and says where.
+/// The variable that makes a test process a driver, and holds its folder.
 const DRIVE: &str = "PIXIR_TEST_REACH";
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
@@ -34,7 +34,7 @@ async fn bash(bench: &Workbench, command: &str, network: bool) -> ToolAnswer {
     bench.call("bash", args).await.unwrap()
 }
 
-/// What is heard outside when a command tries everything; the level comes along.
+/// Runs all attempts as one command; gives the endpoints that were reached, and the sandbox level.
 fn heard(
     around: &EndpointEnv,
     profile: SandboxLevel,
@@ -47,7 +47,7 @@ fn heard(
         let command = around.command();
         let mut call = std::pin::pin!(bash(&bench, &command, network));
         loop {
-            // Who sends datagrams waits when many of them have not been heard.
+            // Datagrams are read meanwhile, because a sender blocks when too many are unread.
             tokio::select! {
                 answer = &mut call => break answer,
                 () = tokio::time::sleep(Duration::from_millis(20)) => heard.extend(around.connected_endpoints()),
@@ -61,7 +61,7 @@ fn heard(
     (heard, level)
 }
 
-/// Every way of holding a command, with the network declared and not.
+/// Runs all attempts at every sandbox level, with and without the network.
 fn try_everything(below: &Path) {
     let around = EndpointEnv::below(below);
     let mut tried = 0;
@@ -101,7 +101,7 @@ fn no_socket_beside_a_workspace_in_a_temp_folder_is_reached() {
     try_everything(&std::env::temp_dir());
 }
 
-/// Not a test of its own: the process that the next tests start.
+/// A driver: the process that the next tests start.
 #[test]
 fn driver() {
     let Some(below) = std::env::var_os(DRIVE) else { return };
@@ -136,7 +136,7 @@ fn no_socket_outside_is_reached_by_an_ordinary_user() {
     drive(driver, folder.path());
 }
 
-/// A machine with mounts in a folder above the Workspace, of which no overlay can be made then; one
+/// A machine with mounts in a folder above the Workspace, which prevent an overlay; one
 /// of them shows the same sockets at another place.
 #[test]
 fn no_socket_is_reached_around_other_mounts() {
@@ -161,7 +161,7 @@ fn no_socket_is_reached_around_other_mounts() {
     drive(driver, &below);
 }
 
-/// Whether commands are fully confined on this machine.
+/// Whether commands run at level `full` on this machine.
 fn is_full(bench: &Workbench) -> bool {
     let level = run(bash(bench, "true", false)).details["sandbox"].clone();
     let is_full = level == "full";
@@ -196,7 +196,7 @@ for name in ['../outside/late.sock', '../home/late.sock']:
         tokio::join!(bash(&bench, &command, true), appear).0
     });
     assert_eq!(around.connected_endpoints(), BTreeSet::new(), "{}", answer.text);
-    // The same supervisor, and a socket that is there by now.
+    // The same supervisor, and a new socket.
     let again = run(bash(
         &bench,
         "python3 -c 'import socket; s=socket.socket(1); s.connect(\"../outside/late.sock\"); s.send(b\"x\")'",
@@ -213,7 +213,7 @@ fn sockets_and_pipes_in_the_workspace_and_the_temp_folder_work() {
     if !is_full(&bench) {
         return;
     }
-    // A server that somebody else started in the Workspace.
+    // A server of another program in the Workspace.
     around.bind("work/tmp/server.sock");
     let program = "import os, socket
 s = socket.socket(socket.AF_UNIX); s.connect('tmp/server.sock'); s.send(b'server'); s.close()
@@ -231,7 +231,7 @@ os.mkfifo('pipe'); fd = os.open('pipe', os.O_RDWR); os.write(fd, b'x'); os.read(
     }
 }
 
-/// Node, Python and Rust's own library start programs with such pairs.
+/// Node, Python and Rust's standard library start programs with socket pairs.
 #[test]
 fn connected_pairs_work_where_sockets_with_names_are_refused_and_reach_no_name() {
     let around = EndpointEnv::below(&parent());
@@ -254,11 +254,11 @@ a, b = multiprocessing.Pipe(); a.send('x'); print('and', b.recv())";
     assert!(answer.ok && answer.text.contains("and x"), "{}", answer.text);
     assert_eq!(around.connected_endpoints(), BTreeSet::new(), "{}", answer.text);
     let refused = answer.text.matches("refused\n").count();
-    // A kernel with newer rules looks at names itself.
+    // A newer kernel checks names itself.
     assert!(refused == 2 || refused == 0, "{}", answer.text);
 }
 
-/// A call can declare Unix sockets where those of others cannot be hidden; elsewhere that changes nothing.
+/// A call can declare Unix sockets where foreign ones cannot be hidden; elsewhere the declaration has no effect.
 #[test]
 fn sockets_work_for_a_call_that_declares_them_where_they_are_refused() {
     let mut around = EndpointEnv::below(&parent());
@@ -300,7 +300,7 @@ c = socket.socket(socket.AF_UNIX); c.connect('../outside/declared.sock'); c.send
     }
 }
 
-/// The kernel lists it nowhere that Pixir could look.
+/// Sockets of another network namespace are in no list that Pixir can read.
 #[test]
 fn a_socket_of_another_network_namespace_is_not_reached() {
     let around = EndpointEnv::below(&parent());
@@ -345,7 +345,7 @@ while word != b'stop':
     assert_eq!(heard, ["control", "stop"]);
 }
 
-/// Reading takes what was meant for another program.
+/// A read would take data that was meant for another program.
 #[test]
 fn a_named_pipe_outside_is_not_read() {
     let around = EndpointEnv::below(&parent());
@@ -397,7 +397,7 @@ attributes = (ctypes.c_long * 8)(); libc.mq_getattr(queue, attributes); print(at
     assert_eq!((answer.ok, count.as_str()), (true, "1"), "{}", answer.text);
 }
 
-/// Overlays remember what they found; what the user changes between two commands is seen.
+/// The next command sees changes by the user, although overlays cache their lower layers.
 #[test]
 fn what_changed_outside_is_seen_by_the_next_command() {
     let around = EndpointEnv::below(&parent());

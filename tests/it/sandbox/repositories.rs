@@ -1,5 +1,5 @@
-//! Repositories in a sandbox: what git would run for the user stays what it was, whoever the command
-//! is and however it ends.
+//! Repositories in a sandbox: settings and hooks that git would run for the user do not change,
+//! whatever the command does and however it ends.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -60,10 +60,10 @@ impl RepositoryEnv {
     }
 }
 
-/// What a stranger would have git run.
+/// Git settings that start a program.
 const EVIL: &str = "[core]\n\tfsmonitor = touch evil; false\n";
 
-/// Commands that plant it, in a shell.
+/// Shell commands that plant settings and a hook.
 fn plant_command(git: &str) -> String {
     format!(
         "mkdir -p {git}/hooks; printf '[core]\\n\\tfsmonitor = evil\\n' >> {git}/config; \
@@ -96,7 +96,7 @@ async fn a_repository_may_come_to_be_and_starts_nothing() {
         assert!(answer.ok && answer.text.contains(" one\n"), "{}", answer.text);
         assert!(!answer.text.contains("were restored"), "{}", answer.text);
         assert!(place.read(".git/config").contains("email = a@b.c"));
-        // From now on it is kept like any other.
+        // The new repository is protected like any other.
         place.run(&plant_command(".git")).await;
         holds_nothing_evil(&place.path(".git"));
         let again = place.run("echo y > f && git commit -qam two && git log --oneline").await;
@@ -124,7 +124,7 @@ async fn a_planted_repository_is_tamed_and_that_is_told() {
         let bare = format!("mkdir -p objects refs && touch HEAD && {}", plant_command("."));
         place.run(&bare).await;
         holds_nothing_evil(&place.path(""));
-        // And it stays tame.
+        // It stays neutralised.
         place.run(&plant_command(".")).await;
         holds_nothing_evil(&place.path(""));
     }
@@ -184,7 +184,7 @@ async fn a_link_to_a_repository_outside_is_not_written_through() {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -211,7 +211,7 @@ async fn a_command_that_is_abandoned_is_looked_at_all_the_same() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             };
-            // Nobody asks it to end: the call is dropped as it is.
+            // The call is dropped without an interrupt.
             tokio::select! {
                 answer = call => panic!("{answer:?}"),
                 () = ready => {}
@@ -260,7 +260,7 @@ async fn a_background_command_cannot_pass_its_change_off_as_the_users() {
     let answer = bench.call("bash_output", end).await.unwrap();
     assert!(answer.text.contains("ended"), "{}", answer.text);
     assert_eq!(place.read(".git/config"), "one");
-    // With nobody left, a change is the user's.
+    // Without a running command, a change is the user's.
     place.write(".git/config", EVIL);
     bench.call("bash", json!({"command": "true"})).await.unwrap();
     assert_eq!(place.read(".git/config"), EVIL);

@@ -3,29 +3,29 @@
 /// One attempt to use up something.
 pub struct ResourceAttempt {
     pub name: &'static str,
-    /// A line that begins with `py:` is a program.
+    /// A shell command, or a Python program after `py:`.
     pub command: &'static str,
-    /// The result says one of these.
+    /// Texts of which the result contains at least one.
     pub expected_result: &'static [&'static str],
-    /// What it can use up where nothing limits it but the memory of its control group.
+    /// The resource that is used up without other limits.
     pub takes: Takes,
 }
 
-/// What an attempt uses up.
+/// The resource that an attempt uses up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     /// Memory, also without a sandbox of its own.
     Memory,
     /// Memory behind `/dev/shm` or System V segments, which `full` limits.
     SharedMemory,
-    /// Something else.
+    /// Other resources.
     Other,
 }
 
-/// How the result tells that memory was used up.
+/// Texts of a result when memory was used up.
 const MEMORY: &[&str] = &["limit: memory was used up, and the kernel killed"];
 const SHARED: &[&str] = &["sandbox.max_shared_memory_bytes"];
-/// A kernel may refuse it, or count it as memory.
+/// Texts of a result when the kernel refuses the attempt, or counts it as memory.
 const REFUSED: &[&str] = &["refused", "limit: memory was used up"];
 
 const fn attempt(
@@ -55,7 +55,7 @@ pub const DEADLY: &[ResourceAttempt] = &[
     ),
 ];
 
-/// Others of the kind.
+/// Further attempts.
 pub const FURTHER: &[ResourceAttempt] = &[
     attempt(
         "many files in /dev/shm",

@@ -1,4 +1,4 @@
-//! Stories of the sandbox: what is declared, denied, told and recorded.
+//! Reports of the sandbox: declarations, denials, notices and recorded facts.
 
 use std::fs;
 use std::path::Path;
@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use crate::support::TestEnv;
 use crate::support::drivers::assert_driver_passed;
 
-/// The variable that makes a test process a driver, and says what its kernel lacks.
+/// The variable that makes a test process a driver, and names the missing kernel feature.
 const DRIVE: &str = "PIXIR_TEST_KERNEL";
-/// The call that Landlock begins with, and the one that makes namespaces.
+/// Number of the first system call of Landlock.
 const LANDLOCK: i64 = 444;
 
 /// A test environment whose model runs these commands, one after the other.
@@ -62,7 +62,7 @@ async fn the_network_is_there_for_a_call_that_declares_it_and_that_is_recorded()
     );
 }
 
-/// Unix sockets are asked for like the network, as long as it is not known that they are harmless.
+/// Unix sockets need permission like the network, because they may not be harmless.
 #[tokio::test(flavor = "multi_thread")]
 async fn declared_sockets_are_permitted_like_the_network() {
     let call = || Reply::calls("bash", json!({"command": "true", "local_sockets": true}));
@@ -80,7 +80,7 @@ async fn declared_sockets_are_permitted_like_the_network() {
         let decisions = events(&env, "permission_decision");
         let first = decisions.first().and_then(|decision| decision["rule"].as_str());
         assert_eq!(first, rule, "{mode:?} {decisions:?}");
-        // Also where no socket outside can be reached: what was asked for must not depend on the moment.
+        // Also where no socket outside can be reached, so that questions do not depend on the moment.
         let count = if rule.is_some() { 2 } else { 0 };
         assert_eq!(decisions.len(), count, "{mode:?} {decisions:?}");
     }
@@ -209,7 +209,7 @@ fn bench(folder: &Path, level: SandboxLevel) -> Workbench {
     Workbench::with_config(setup, |config| config.sandbox.level = level).unwrap()
 }
 
-/// Takes a system call from this process and all it will start.
+/// Forbids a system call to this process and the processes that it starts.
 fn lose(call: i64) {
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
     let rules = [(call, Vec::new())].into();
@@ -219,7 +219,7 @@ fn lose(call: i64) {
     seccompiler::apply_filter_all_threads(&program).unwrap();
 }
 
-/// Not a test of its own: a process on a kernel that lacks something.
+/// A driver: a process on a kernel with a missing feature.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
@@ -271,7 +271,7 @@ fn without_namespaces_the_sandbox_is_partial_told_once_and_mends() {
     drive("namespaces");
 }
 
-/// Tools that do without namespaces, or with.
+/// Tools with or without namespaces.
 fn plain_bench(folder: &Path, subreaper: bool) -> Workbench {
     let setup = WorkbenchSetup {
         own_binary: env!("CARGO_BIN_EXE_pixir").into(),
@@ -284,7 +284,7 @@ fn plain_bench(folder: &Path, subreaper: bool) -> Workbench {
     Workbench::new(setup).unwrap()
 }
 
-/// Terminals of the user are devices, too: what is typed there is theirs.
+/// Input on the user's terminals must not be read through their devices.
 #[tokio::test(flavor = "multi_thread")]
 async fn terminals_of_the_user_are_out_of_reach_and_own_ones_work() {
     let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
@@ -300,13 +300,13 @@ async fn terminals_of_the_user_are_out_of_reach_and_own_ones_work() {
         assert!(!answer.text.contains("wrote"), "{}", answer.text);
         let own = "python3 -c 'import pty; pty.spawn([\"echo\", \"on a terminal\"])'";
         let answer = bench.call("bash", json!({ "command": own })).await.unwrap();
-        // On the machine's own there is no telling whose is whose.
+        // Among the machine's own terminals, owners cannot be told apart.
         let is_full = answer.details["sandbox"] == "full";
         assert_eq!(answer.text.contains("on a terminal"), is_full, "{}", answer.text);
     }
 }
 
-/// Makes an object of the machine that holds a word, and says what it is called.
+/// Python program that makes a System V object with a text, and prints its id.
 const SHARE: &str = "import ctypes\nc=ctypes.CDLL(None)\nc.shmat.restype=ctypes.c_void_p\n\
     i=c.shmget(0,4096,0o1666)\na=c.shmat(i,None,0)\nctypes.memmove(a,b'planted-word',12)\nprint(i)";
 
@@ -326,7 +326,7 @@ async fn memory_and_queues_of_the_machine_are_out_of_reach() {
         let bench = plain_bench(folder.path(), subreaper);
         let answer = bench.call("bash", json!({ "command": attach })).await.unwrap();
         assert!(answer.text.contains("nothing"), "{}", answer.text);
-        // In its own world a command may have queues of its own.
+        // In its own namespace a command may have its own queues.
         let has_none = answer.text.contains("queue -1");
         assert!(has_none || answer.details["sandbox"] == "full", "{}", answer.text);
     }

@@ -1,5 +1,5 @@
 //! Attempts through settings of git that lie outside of every repository, and of which something is in
-//! the Workspace. Words as in `nested_attempts`.
+//! the Workspace. Placeholders as in `nested_attempts`.
 
 use super::nested_attempts::NestedAttempt;
 

@@ -1,5 +1,5 @@
-//! Links and files that a command makes, and what they must not widen: the part of the home that is seen, the
-//! caches, the level of the sandbox, and what belongs to other Workspaces.
+//! Links and files that a command makes. They must not widen the visible part of the home, the
+//! caches, the sandbox level, or access to other Workspaces.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -106,7 +106,7 @@ fn a_link_in_place_of_a_folder_that_the_environment_names_shows_nothing() {
                 cat node_modules/.bin/letter .venv/documents/letter; echo went on";
             let answer = bash(&bench, read).await;
             assert_shows_nothing(&answer);
-            // The same checkout, found by the next Session.
+            // The next Session finds the same checkout.
             let answer = bash(&place.bench("projects/one", subreaper, &variables), read).await;
             assert_shows_nothing(&answer);
         });
@@ -171,7 +171,7 @@ fn what_a_command_puts_in_the_way_of_a_cover_costs_no_namespaces() {
         }
         assert!(planted.ok, "{}", planted.text);
         bench.close().await;
-        // The user signs in, outside.
+        // The user signs in outside the sandbox.
         fs::create_dir(place.path(".cache/huggingface")).unwrap();
         fs::write(place.path(".cache/huggingface/token"), SECRET).unwrap();
         let bench = place.bench("projects/one", false, &[]);
@@ -220,7 +220,7 @@ fn a_link_to_a_credential_that_leads_back_hides_both_ends() {
         let bench = place.bench("projects/one", false, &[]);
         let read = format!("cat {0}/first {0}/second; echo went on", outside.display());
         bash(&bench, "true").await;
-        // The names change places, so that the first link comes back with its own inode.
+        // The names are swapped, so that the first link returns with its own inode.
         let swap = place.path("swap");
         fs::rename(&netrc, &swap).unwrap();
         fs::rename(&other, &netrc).unwrap();

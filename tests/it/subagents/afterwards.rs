@@ -1,4 +1,4 @@
-//! What changes around children: a stricter parent, a fork, many ends at once, and what a death leaves.
+//! Children after a change around them: a stricter parent, a fork, many ends at once, or a killed process.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use super::scripted_family::{
 use crate::support::TestEnv;
 use crate::support::test_env::{log_files, send_and_finish, wait_for_turn_end};
 
-/// A command that lasts until a file is there.
+/// A call of a command that makes the file `begun` and runs until the file `go` exists.
 fn until(begun: &str, go: &str) -> Reply {
     let command = format!("touch {begun}; while [ ! -e {go} ]; do sleep 0.02; done");
     Reply::calls("bash", json!({"command": command}))
@@ -55,7 +55,7 @@ async fn a_child_at_work_heeds_a_parent_that_becomes_stricter() {
     harness.change_settings(&conversation, stricter).await.unwrap();
     env.write("go", "");
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
-    assert!(!env.workspace().join("late.txt").exists(), "its parent may only read by now");
+    assert!(!env.workspace().join("late.txt").exists(), "its parent is read-only");
     assert!(!env.workspace().join("later.txt").exists(), "and its commands change nothing");
     conversation.close().await;
     assert_eq!(check_family_logs(&env.workspace()), 2);
@@ -104,9 +104,9 @@ async fn children_stay_with_their_parent_when_that_is_forked() {
         can_ask: false,
         mcp_servers: Vec::new(),
     };
-    // In the same process, as an editor has both of them.
+    // Both Sessions are in one process, as in an editor.
     let other = harness.start(start).await.unwrap();
-    assert!(harness.children(&other).await.is_empty(), "it began nobody");
+    assert!(harness.children(&other).await.is_empty(), "it started no child");
     assert_eq!(harness.children(&conversation).await.len(), 2, "its children are still its own");
     assert_eq!(send_and_finish(&other, "and?").await, SessionStatus::Done);
     let asked = env.requests().pop().unwrap();
@@ -116,7 +116,7 @@ async fn children_stay_with_their_parent_when_that_is_forked() {
     let results = asked.outputs().join("\n");
     assert!(results.contains("not_found") && results.contains("No Subagents"), "{results}");
     let path = other.log_path().to_owned();
-    assert_eq!(count_subagent_events(&path, "detached"), 0, "nobody died");
+    assert_eq!(count_subagent_events(&path, "detached"), 0, "no process was killed");
     other.close().await;
     env.write("go", "");
     harness.wait_for_children(&conversation).await;
@@ -127,7 +127,7 @@ async fn children_stay_with_their_parent_when_that_is_forked() {
     assert_eq!(
         send_and_finish(&other, "go on").await,
         SessionStatus::Done,
-        "what children cost their parent has paid"
+        "the parent's usage includes its children"
     );
     other.close().await;
     let seen =
@@ -166,7 +166,7 @@ async fn many_ends_that_nobody_waited_for_have_a_bound_and_name_the_evidence() {
     check_family_logs(&env.workspace());
 }
 
-/// A child's lifecycle as its parent would have recorded it.
+/// A lifecycle Event of a child, as its parent would have recorded it.
 fn life(event: &str, id: &str, child: Option<&str>) -> Value {
     json!({"event": event, "subagent_id": id, "agent": "explorer", "status": "running",
         "permission_mode": "read_only", "depth": 1, "child_session_id": child})
@@ -203,14 +203,14 @@ async fn all_that_a_child_used_up_is_paid_after_a_death_whatever_log_it_is_in() 
     let ((sub, failed), (_, good)) = (of("retrying"), of("finished"));
     assert_ne!(failed, good);
     let bill = first(&log_of(&env, good), "provider_usage");
-    // It was told more and spent as much again; it had a child of its own by then, which spent too.
+    // The child got more input and used as many tokens again; so did its own child.
     append(&path, "subagent_event", &life("input", sub, Some(good)));
     append(&path, "subagent_event", &life("started", sub, Some(good)));
     append(&log_of(&env, good), "provider_usage", &bill);
     let grandchild = "sub_0000000001";
     append(&log_of(&env, good), "subagent_event", &life("queued", grandchild, None));
     append(&log_of(&env, good), "subagent_event", &life("started", grandchild, Some(failed)));
-    // Another one died in its second attempt.
+    // Another child was killed in its second attempt.
     let second = "sub_0000000002";
     for (event, child) in [
         ("queued", None),
@@ -228,7 +228,7 @@ async fn all_that_a_child_used_up_is_paid_after_a_death_whatever_log_it_is_in() 
         .collect();
     let expected = [(json!(sub), json!(2000)), (json!(second), json!(4000))];
     assert_eq!(ends, expected, "its own, its child's, and both attempts with all that is in them");
-    assert!(subagent_events(&path).last().unwrap()["summary"].is_null(), "it came to nothing");
+    assert!(subagent_events(&path).last().unwrap()["summary"].is_null(), "it has no result");
     again.close().await;
 }
 
@@ -247,7 +247,7 @@ async fn logs_that_name_themselves_and_each_other_are_read_once() {
     let sub = end["subagent_id"].as_str().unwrap();
     let child = end["child_session_id"].as_str();
     append(&path, "subagent_event", &life("started", sub, child));
-    // Were each of them followed, this would be more reads than anybody waits for.
+    // Following each reference would take too many reads.
     let own = log_of(&env, child.unwrap());
     let plant = |number: usize, child: Option<&str>| {
         let planted = format!("sub_{number:010}");
@@ -259,7 +259,7 @@ async fn logs_that_name_themselves_and_each_other_are_read_once() {
     }
     let seen = env.run_pixir(&["agents", "status", &id, "--json"]).assert_exit_code(0).envelope();
     let used = &seen["output"]["subagents"][0]["usage"]["total_tokens"];
-    assert_eq!(used, 1000, "what it used is not counted again: {seen}");
+    assert_eq!(used, 1000, "its usage is not counted again: {seen}");
     plant(12, Some(&id));
     let looked = env.run_pixir(&["undo", &id, "--dry-run"]).assert_exit_code(0);
     assert!(looked.out.contains("takes back 1 Turn"), "{}", looked.out);
@@ -279,7 +279,7 @@ async fn a_name_that_belongs_to_somebody_else_is_no_child() {
     let stranger = other.id().to_string();
     conversation.close().await;
     other.close().await;
-    // The name was taken, and the process died before the next one was tried.
+    // The id was taken, and the process was killed before it tried the next one.
     append(&path, "subagent_event", &life("queued", "sub_0000000001", None));
     append(&path, "subagent_event", &life("starting", "sub_0000000001", Some(&stranger)));
     let seen =
@@ -323,7 +323,7 @@ async fn an_old_answer_is_not_the_summary_of_a_run_that_was_lost() {
     let requests = env.requests();
     let told = asides(&requests[requests.len() - 2]);
     assert!(told[0].contains("the process that ran it ended"), "{told:?}");
-    assert!(told[0].contains("send_input"), "what can be done is said: {told:?}");
+    assert!(told[0].contains("send_input"), "a next action is named: {told:?}");
     again.close().await;
     check_family_logs(&env.workspace());
 }

@@ -1,4 +1,4 @@
-//! How children are ended by others, and that nothing of them is left.
+//! Children that are ended by others: no process of them is left.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub async fn wait_for_file(env: &TestEnv, name: &str) {
     tokio::time::timeout(DEADLINE, waiting).await.expect("the file appears");
 }
 
-/// Children that run a command that never ends, with children that do the same.
+/// Replies for children that run an endless command, and whose own children do the same.
 fn sleeping_children(mark: String) -> impl Fn(&str, usize) -> Reply + Send + Sync + 'static {
     move |task, step| {
         let sleep = |name: &str| {
@@ -63,7 +63,7 @@ async fn an_interrupt_ends_the_whole_tree_in_mid_tool() {
     for name in ["deep.here", "flat.here", "grandchild.here"] {
         wait_for_file(&env, name).await;
     }
-    assert!(is_alive(&format!("6{mark}")), "they are at work");
+    assert!(is_alive(&format!("6{mark}")), "the children are running");
     conversation.interrupt().await.unwrap();
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
     let gone = async {
@@ -139,7 +139,7 @@ async fn a_child_that_is_closed_ends_and_takes_no_input() {
     check_family_logs(&env.workspace());
 }
 
-/// A call with one of the Subagents that the model was told of, by the order they came.
+/// A call with the id of a Subagent, by its place in the order of spawns.
 fn with_child(
     tool: &'static str,
     place: usize,
@@ -195,7 +195,7 @@ async fn a_child_that_works_or_waits_takes_no_input_and_one_that_is_closed_in_th
         .map(|life| life["event"].as_str().unwrap())
         .collect();
     assert_eq!(told, ["queued", "cancelled", "closed"], "it never had a Session");
-    assert_eq!(count_subagent_events(&path, "closed"), 2, "who is closed twice is closed once");
+    assert_eq!(count_subagent_events(&path, "closed"), 2, "closing twice has one effect");
     conversation.close().await;
     assert_eq!(check_family_logs(&env.workspace()), 2);
 }

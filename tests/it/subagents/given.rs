@@ -1,4 +1,4 @@
-//! What children are given, how long they may take, and what their tree may cost.
+//! Inputs of children: Resources, time limits, and the budget of their tree.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::scripted_family::{
 use crate::support::test_env::wait_for_turn_end;
 use crate::support::{BinaryEnv, TestEnv};
 
-/// The id of the first Resource that the parent was told of.
+/// The id of the first Resource in a request of the parent.
 fn resource(request: &ReceivedRequest) -> String {
     let text = serde_json::to_string(request.input()).unwrap();
     let place = text.find("res_").unwrap_or_else(|| panic!("no Resource: {text}"));
@@ -55,7 +55,7 @@ async fn a_child_is_given_the_files_that_its_parent_hands_on() {
     let said = said.iter().find(|event| event["type"] == "user_message").unwrap();
     assert_eq!(said["data"]["resources"][0]["name"], "note.md");
     let stored = folder.join(id).join("resources");
-    assert_eq!(std::fs::read_dir(stored).unwrap().count(), 1, "and has it beside its own Log");
+    assert_eq!(std::fs::read_dir(stored).unwrap().count(), 1, "it is kept beside its Log");
     let refused = read_events(conversation.log_path());
     let refused = refused.iter().find(|event| event["data"]["error"]["kind"] == "invalid_args");
     assert!(refused.unwrap().to_string().contains("res_nobody"));
@@ -124,12 +124,12 @@ async fn a_tree_that_has_spent_everything_ends_everywhere_and_says_so() {
     for end in &ends {
         assert_eq!((&end["event"], &end["reason"]), (&json!("failed"), &json!("budget_exceeded")));
     }
-    // What is on record for the children is what was asked for them.
+    // The recorded usage of children is that of their requests.
     let told: u64 = ends.iter().filter_map(|end| end["usage"]["total_tokens"].as_u64()).sum();
     let asked = env.requests().iter().filter(|request| last_task(request).is_some()).count() as u64;
     assert_eq!(told, asked * 1_000);
-    assert!(told < 7_000, "{told}: it went on after the limit");
+    assert!(told < 7_000, "{told}: requests were sent after the limit");
     conversation.close().await;
-    // Who is quick decides how many grandchildren there are.
+    // The number of grandchildren depends on timing.
     assert!(check_family_logs(&env.workspace()) >= 3);
 }

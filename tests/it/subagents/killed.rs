@@ -1,5 +1,5 @@
-//! The whole process killed at some moment of a delegation: nothing survives it, nobody is lost, and
-//! parent and children go on.
+//! The whole process killed during a delegation: no process survives, no child is lost, and
+//! parent and children can continue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::support::BinaryEnv;
 use crate::support::test_env::log_files;
 use crate::support::torture::{self, SuiteSize};
 
-/// A parent with three children, one of which has a child; all of them write, and one runs a command.
+/// A parent with three children, one of which has a child; most of them write, and one runs a command.
 fn script(mark: &str, requests: Arc<AtomicUsize>) -> ModelScript {
     let mark = mark.to_owned();
     ModelScript::answering(move |request| {
@@ -46,7 +46,7 @@ fn script(mark: &str, requests: Arc<AtomicUsize>) -> ModelScript {
     })
 }
 
-/// The parent of all.
+/// The Log of the root Session.
 fn root(env: &BinaryEnv) -> Option<std::path::PathBuf> {
     log_files(&env.workspace()).into_iter().find(|path| {
         let first = read_events(path).into_iter().next();

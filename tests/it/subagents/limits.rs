@@ -1,4 +1,4 @@
-//! How many at once, how deep, how long, and for how much.
+//! Limits on children: concurrency, depth, time and budget.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn fifty_children_take_turns_and_all_of_them_answer() {
     assert_eq!(status, SessionStatus::Done);
     assert_eq!(count_subagent_events(conversation.log_path(), "finished"), 50);
     assert!(crowd.most() <= 8, "{} at once", crowd.most());
-    assert!(crowd.most() >= 2, "they work at the same time");
+    assert!(crowd.most() >= 2, "the children work at the same time");
     for name in &names {
         assert_eq!(env.read(&format!("{}.txt", name.replace(' ', "_"))), *name);
     }
@@ -92,7 +92,7 @@ async fn children_may_have_children_until_it_is_deep_enough() {
         },
     );
     let mut env = TestEnv::with_script(script).await;
-    // With one place in the whole process, a child that waits leaves it to its own child.
+    // With one slot in the whole process, a waiting child releases it to its own child.
     env.config.subagents.max_in_process = 1;
     let (_, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
@@ -107,7 +107,7 @@ async fn children_may_have_children_until_it_is_deep_enough() {
 
 #[tokio::test]
 async fn who_has_answered_and_waits_for_its_own_children_holds_no_place() {
-    // The child answers at once; with one place in the process its own child needs that very place.
+    // The child answers at once; with one slot in the process, its own child needs that slot.
     let script = scripted_family(
         [spawn_reply(&["child"], "worker"), wait_reply(), text_reply("ok")],
         |task, step| match (task, step) {
@@ -126,7 +126,7 @@ async fn who_has_answered_and_waits_for_its_own_children_holds_no_place() {
         .filter_map(scripted_family::last_task)
         .filter(|task| task == "grandchild")
         .count();
-    assert_eq!(asked, 1, "it had its turn");
+    assert_eq!(asked, 1, "the child was started");
     assert_eq!(check_family_logs(&env.workspace()), 2);
 }
 
@@ -164,7 +164,7 @@ async fn each_child_has_its_own_time() {
     check_family_logs(&env.workspace());
 }
 
-/// Three seconds of work each, five to do it in, and six until the second one is through.
+/// Two children with three seconds of work each and a limit of five; one after the other they take six.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_the_commands_of_others_does_not_work() {
     let spawn = |task: &str| json!({"task": task, "timeout_ms": 5_000});
@@ -234,7 +234,7 @@ async fn what_a_child_spent_before_a_death_is_still_spent() {
         if !mark.exists() {
             return false;
         }
-        // Another process sees how it is while it works.
+        // Another process shows the status of the running child.
         let id = path().unwrap().file_stem().unwrap().to_string_lossy().into_owned();
         let seen =
             env.run_pixir(&["agents", "status", &id, "--json"]).assert_exit_code(0).envelope();
@@ -298,7 +298,7 @@ async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
     assert_eq!(
         crate::support::test_env::log_files(&env.workspace()).len(),
         4,
-        "each try has its Log"
+        "each attempt has its Log"
     );
     check_family_logs(&env.workspace());
 }
@@ -342,7 +342,7 @@ async fn a_child_that_goes_on_is_not_started_anew_because_it_would_know_nothing(
     check_family_logs(&env.workspace());
 }
 
-/// An editor with two folders open has one process, and one limit.
+/// Two Workspaces in one process, as in an editor with two folders, share one limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn children_of_two_workspaces_share_the_places_of_the_process() {
     let crowd = ConcurrencyGauge::default();

@@ -1,4 +1,4 @@
-//! Children: what they are asked, what they answer, how they end, and what the Logs say of it.
+//! Subagents: tasks, answers, ends, and their records in the Logs.
 
 mod afterwards;
 mod ends;
@@ -120,7 +120,7 @@ async fn the_end_of_a_child_wakes_nobody_and_is_told_with_the_next_prompt() {
         (&json!("finished"), &json!("Found it in a.rs:7."))
     );
     tokio::task::yield_now().await;
-    assert_eq!(env.requests().len(), before, "nobody was woken");
+    assert_eq!(env.requests().len(), before, "no Turn was started");
     send_and_finish(&conversation, "and?").await;
     let last = env.requests().pop().unwrap();
     let texts = last.user_texts();
@@ -180,7 +180,7 @@ async fn after_a_restart_a_child_goes_on_and_what_was_lost_is_said() {
     let id = conversation.id().clone();
     let path = conversation.log_path().to_owned();
     conversation.close().await;
-    // As if the process had died with a child at work.
+    // A Log as after a kill while a child was running.
     let lost = json!({"event": "queued", "subagent_id": "sub_00000000ff", "agent": "worker",
         "status": "queued", "permission_mode": "auto", "depth": 1});
     scripted_family::append(&path, "subagent_event", &lost);
@@ -195,10 +195,7 @@ async fn after_a_restart_a_child_goes_on_and_what_was_lost_is_said() {
     let listed = env.requests().pop().unwrap();
     let listed = listed.outputs().join("\n");
     assert!(listed.contains("sub_00000000ff (worker) detached"), "{listed}");
-    assert!(
-        listed.contains("\n  did second\n"),
-        "what it came to is known after a restart: {listed}"
-    );
+    assert!(listed.contains("\n  did second\n"), "its result is known after a restart: {listed}");
     assert_eq!(count_subagent_events(&path, "finished"), 2);
     assert_eq!(check_family_logs(&env.workspace()), 2);
 }

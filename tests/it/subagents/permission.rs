@@ -1,4 +1,4 @@
-//! What children may, and whom they ask.
+//! Permissions of children, and their questions to the user.
 
 use pixir::scripted::Reply;
 use pixir::{
@@ -57,7 +57,7 @@ async fn a_childs_question_reaches_the_human_and_the_answer_comes_back() {
         },
     );
     let mut env = TestEnv::with_script(script).await.in_ask_mode();
-    // The time of a person is not the time of a child.
+    // Waiting for the user does not count towards the child's time limit.
     env.config.subagents.timeout = std::time::Duration::from_secs(20);
     let conversation = env.start().await;
     let mut listener = subscribe_from_now(&conversation);
@@ -131,7 +131,7 @@ async fn a_task_is_no_persons_word_for_skills() {
         .filter(|event| event["type"].as_str().unwrap().starts_with("skill_"))
         .map(|event| (event["data"]["name"].clone(), event["data"]["activated_by"].clone()))
         .collect();
-    assert_eq!(facts, [(json!("tidy"), json!("parent"))], "nobody asked for context, or for quiet");
+    assert_eq!(facts, [(json!("tidy"), json!("parent"))], "only an activation");
     let requests = env.requests();
     let asked =
         requests.iter().find(|request| scripted_family::last_task(request).is_some()).unwrap();

@@ -12,7 +12,7 @@ use crate::support::TestEnv;
 use crate::support::test_env::{DEADLINE, log_files, send_and_finish, wait_for_turn_end};
 use crate::support::torture::{self, SuiteSize};
 
-/// What a Session does next.
+/// One action of a Session.
 #[derive(Debug, Clone, Copy)]
 enum RandomAct {
     Spawn { program: usize, role: &'static str, timeout_ms: u64 },
@@ -24,16 +24,16 @@ enum RandomAct {
     Stall,
 }
 
-/// What each Session does, by the number in its task.
+/// The actions of each Session, by the number in its task.
 type Programs = Vec<Vec<RandomAct>>;
 
-/// How a story ends.
+/// The end of a random run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StoryEnd {
     Settle,
     Close,
     Interrupt(Duration),
-    /// Everything stops where it is, and nobody says how it ended.
+    /// All tasks are dropped, without recorded ends.
     Crash(Duration),
 }
 
@@ -136,7 +136,7 @@ async fn story(seed: u64) -> usize {
             .await;
     env.config.subagents.max_running = random.usize(1..5);
     env.config.subagents.max_in_process = random.usize(1..8);
-    // What stalls ends in time, whoever waits for it.
+    // A stalled child ends at its time limit.
     env.config.subagents.timeout = Duration::from_secs(3);
     env.config.stream.idle = Duration::from_secs(2);
     env.config.retry.max_attempts = 1;
@@ -158,7 +158,7 @@ async fn story(seed: u64) -> usize {
         tokio::time::timeout(DEADLINE, settled).await.expect("every child ends");
     }
     if finale != StoryEnd::Close {
-        // What is replayed is what the service takes.
+        // The replayed input is valid for the service.
         assert_eq!(
             send_and_finish(&conversation, "n9999").await,
             SessionStatus::Done,
@@ -172,8 +172,8 @@ async fn story(seed: u64) -> usize {
     children
 }
 
-/// A tree whose tasks are all dropped at some moment, as if its process had died. Whoever opens a Session
-/// afterwards says what became of its children.
+/// Drops all tasks of a tree at some moment, as if its process had been killed, and resumes every Session.
+/// Gives the number of children.
 async fn crash(env: TestEnv, after: Duration) -> usize {
     let env = Arc::new(env);
     let dying = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -190,7 +190,7 @@ async fn crash(env: TestEnv, after: Duration) -> usize {
     for path in log_files(&env.workspace()) {
         let id = pixir::SessionId::parse(&path.file_stem().unwrap().to_string_lossy()).unwrap();
         let again = env.resume(&id).await;
-        // What is replayed is what the service takes.
+        // The replayed input is valid for the service.
         assert_eq!(send_and_finish(&again, "n9999").await, SessionStatus::Done, "{id}");
         again.close().await;
     }

@@ -1,4 +1,4 @@
-//! Children of roles from files: honoured in full, never wider than their parent, also after a restart.
+//! Children with roles from files: applied in full, never wider than the parent, also after a restart.
 
 use pixir::scripted::{ModelScript, ReceivedRequest, Reply};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ sandbox_mode = "read-only"
 tools = ["read", "grep", "write"]
 "#;
 
-/// A role that delegates, and may use little else.
+/// A role that may delegate, and has few other tools.
 const CHIEF: &str = r#"
 name = "chief"
 description = "Hands out work"
@@ -107,7 +107,7 @@ async fn a_role_that_is_gone_is_said_and_its_child_is_left_alone() {
     let told = log.iter().rev().find(|event| event["data"]["error"]["kind"] == "not_found");
     let told = told.expect("the parent is told").to_string();
     assert!(told.contains("there is no role `scribe`"), "{told}");
-    assert_eq!(asked(&env).len(), 2, "nobody was asked again");
+    assert_eq!(asked(&env).len(), 2, "no question was asked again");
     assert_eq!(check_family_logs(&env.workspace()), 1);
 }
 
@@ -125,7 +125,7 @@ async fn the_model_is_told_which_roles_there_are_and_of_nobody_untrusted() {
     };
     plant(&env.workspace().join(".pixir/agents"), "chief.toml", CHIEF);
     env.run_pixir(&["hello"]).assert_exit_code(0);
-    assert!(!project(&env).contains("# Roles"), "nobody but those of this build");
+    assert!(!project(&env).contains("# Roles"), "only built-in roles");
     plant(&env.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
     env.run_pixir(&["hello"]).assert_exit_code(0);
     let told = project(&env);

@@ -1,4 +1,4 @@
-//! A scripted model for a parent, reply by reply, and for its children, by their tasks.
+//! Scripted model of a parent, by a list of replies, and of its children, by their tasks.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ pub fn always(reply: Reply) -> ParentReply {
     Box::new(move |_| reply.clone())
 }
 
-/// A model that gives the parent's replies in order, and answers children by task and step.
+/// A model that gives the parent's replies in order, and the children's by task and step.
 pub fn scripted_family(
     lines: impl IntoIterator<Item = ParentReply>,
     child: impl Fn(&str, usize) -> Reply + Send + Sync + 'static,
@@ -47,7 +47,7 @@ pub fn last_task(request: &ReceivedRequest) -> Option<String> {
     said.filter(|_| is_child).map(str::to_owned)
 }
 
-/// How many outputs came since the last user message.
+/// Number of outputs since the last user message.
 fn outputs_since_user_message(request: &ReceivedRequest) -> usize {
     let outputs = request.input().iter().rev().take_while(|item| {
         let text = item["content"][0]["text"].as_str().unwrap_or_default();
@@ -88,7 +88,7 @@ pub fn read_events(path: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// The facts about children in a Log.
+/// The `subagent_event`s of a Log.
 pub fn subagent_events(path: &Path) -> Vec<Value> {
     let all = read_events(path).into_iter();
     all.filter(|event| event["type"] == "subagent_event")
@@ -96,12 +96,12 @@ pub fn subagent_events(path: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// How many children of a Log ended how.
+/// Number of `subagent_event`s of one kind in a Log.
 pub fn count_subagent_events(path: &Path, event: &str) -> usize {
     subagent_events(path).iter().filter(|life| life["event"] == event).count()
 }
 
-/// Counts how many children have a request at the same time.
+/// Counter of the children that have a request at the same time.
 #[derive(Clone, Default)]
 pub struct ConcurrencyGauge(Arc<Mutex<(usize, usize)>>);
 
@@ -121,7 +121,7 @@ impl ConcurrencyGauge {
 
 const ENDS: [&str; 5] = ["finished", "failed", "timed_out", "cancelled", "detached"];
 
-/// Checks that the Logs of parents and children agree, whatever happened. Gives the number of
+/// Checks that the Logs of parents and children agree. Gives the number of
 /// children.
 pub fn check_family_logs(workspace: &Path) -> usize {
     let all: Vec<(String, Vec<Value>)> = log_files(workspace)
@@ -156,7 +156,7 @@ pub fn check_family_logs(workspace: &Path) -> usize {
     children
 }
 
-/// Checks one child: every run has one end, and its Log says the same. Gives its Sessions.
+/// Checks one child: every run has one end, and the child's Log has the same. Gives its Sessions.
 fn check_life<'a>(
     parent: &str,
     id: &str,
@@ -170,10 +170,10 @@ fn check_life<'a>(
         let name = event["event"].as_str().unwrap();
         match name {
             "queued" | "input" => {
-                assert!(!open, "{id}: a run within a run: {told:?}");
+                assert!(!open, "{id}: a run began within another: {told:?}");
                 open = true;
             }
-            // Its Log comes after it, if it comes.
+            // The child's Log may be created after this Event, or never.
             "starting" => {
                 assert!(open, "{id}: outside of a run: {told:?}");
                 sessions.push(event["child_session_id"].as_str().unwrap().to_owned());
@@ -200,7 +200,7 @@ fn check_life<'a>(
     sessions
 }
 
-/// The end in the parent's Log is the end in the child's.
+/// Checks that the end in the parent's Log is the end in the child's.
 fn check_end<'a>(end: &Value, log: &impl Fn(&str) -> Option<&'a Vec<Value>>) {
     let (Some(child), Some(seq)) = (end["child_session_id"].as_str(), end["child_seq"].as_u64())
     else {
@@ -216,7 +216,7 @@ fn check_end<'a>(end: &Value, log: &impl Fn(&str) -> Option<&'a Vec<Value>>) {
             let summary = end["summary"].as_str();
             assert_eq!(text.unwrap().get(..40), summary.unwrap().get(..40));
         }
-        // One that answered while its own children worked on has ended twice as well.
+        // A child that answered before its own children ended also has a final message.
         _ => assert!(
             last["type"] == "turn_failed" || last["data"]["phase"] == "final",
             "{end}: {last}"
@@ -224,7 +224,7 @@ fn check_end<'a>(end: &Value, log: &impl Fn(&str) -> Option<&'a Vec<Value>>) {
     }
 }
 
-/// Appends a fact to a Log that nobody has open, as its writer would have.
+/// Appends an Event to a closed Log, as its writer would.
 pub fn append(path: &Path, kind: &str, data: &Value) {
     use sha2::Digest;
     let last = read_events(path).pop().unwrap();

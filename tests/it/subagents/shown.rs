@@ -1,4 +1,4 @@
-//! What people and editors see of children.
+//! Children as shown to people and editors.
 
 use std::time::Duration;
 
@@ -173,7 +173,7 @@ async fn what_a_child_did_for_an_earlier_turn_is_not_in_the_way_of_a_later_one()
         binary_env.run(&["undo", "--yes", &child]).expect_code(0);
         binary_env.run(&["undo", "--yes", parent]).expect_code(0);
         assert!(is_there("first") && !is_there("second"));
-        // The Turn that began it all is not taken back without it.
+        // The Turn that started the child cannot be undone before the child's.
         assert_ne!(binary_env.run(&["undo", "--yes", parent]).status.code(), Some(0));
     });
 }
@@ -185,7 +185,7 @@ async fn a_turn_is_not_taken_back_without_what_grandchildren_wrote_when_it_was_o
         |task, step| match (task, step) {
             ("child", 0) => Reply::calls("spawn_agent", json!({"task": "grandchild"})),
             ("grandchild", 0) => {
-                // Until nobody above has a Turn that would see what it writes.
+                // The write happens after the Turns of all ancestors have ended.
                 Reply::calls("bash", json!({"command": "while [ ! -e go ]; do sleep 0.02; done"}))
             }
             ("grandchild", 1) => Reply::calls("write", json!({"path": "x", "content": "x"})),
@@ -213,14 +213,14 @@ async fn a_turn_is_not_taken_back_without_what_grandchildren_wrote_when_it_was_o
         let refused = binary_env.run(&["undo", "--yes", parent]);
         assert_ne!(refused.status.code(), Some(0), "{refused:?}");
         assert!(refused.stderr.contains(&format!("pixir undo {deepest}")), "{}", refused.stderr);
-        // Its command waited for a file that somebody else made.
+        // `--force`, because the file for which the command waited was made outside the Session.
         binary_env.run(&["undo", "--yes", &deepest, "--force"]).expect_code(0);
         binary_env.run(&["undo", "--yes", parent]).expect_code(0);
         assert!(!binary_env.workspace().join("x").exists());
     });
 }
 
-/// Asked on a terminal, where the prompt comes back while children work.
+/// A child's question on a terminal that already shows the prompt again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_asks_at_the_prompt_and_its_end_is_shown_there() {
     let script = scripted_family(
@@ -241,7 +241,7 @@ async fn a_child_asks_at_the_prompt_and_its_end_is_shown_there() {
         terminal.wait_for_text("[y]");
         terminal.type_keys("y\n");
         terminal.wait_for_text("Started.");
-        // Nobody types anything: the question of the child comes by itself.
+        // The question of the child appears without any input.
         terminal.wait_for_text("(worker)");
         terminal.wait_for_text_times("[y]", 2);
         terminal.type_keys("y\n");
@@ -253,10 +253,10 @@ async fn a_child_asks_at_the_prompt_and_its_end_is_shown_there() {
     assert_eq!(check_family_logs(&env.workspace()), 1);
 }
 
-/// The Turn is over before its child is answered: the question stays.
+/// A child's question stays after the end of the parent's Turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_of_a_child_outlives_the_turn() {
-    // The parent answers when the question of its child was seen.
+    // The parent answers once the question of its child was shown.
     let (release, released) = std::sync::mpsc::sync_channel(1);
     let released = std::sync::Mutex::new(released);
     let answer: scripted_family::ParentReply = Box::new(move |_| {
@@ -277,7 +277,7 @@ async fn a_question_of_a_child_outlives_the_turn() {
         terminal.wait_for_text_times("[y]", 2);
         release.send(()).unwrap();
         terminal.wait_for_text("Started.");
-        // It is shown again, below the answer.
+        // The question is shown again below the answer.
         terminal.wait_for_text_times("[y]", 3);
         terminal.type_keys("y\n");
         assert_eq!(terminal.wait_for_exit(), Some(0));

@@ -1,4 +1,4 @@
-//! Children that work in Workspaces of their own, from the spawn to the merge.
+//! Child Workspaces of Subagents, from the spawn to the merge.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use super::scripted_family::{
 };
 use crate::support::TestEnv;
 
-/// The Subagents that the model was told of, in the order they came.
+/// Ids of the Subagents in a request, in the order of spawns.
 fn ids(request: &ReceivedRequest) -> Vec<String> {
     let text = serde_json::to_string(request.input()).unwrap();
     let mut ids = Vec::new();
@@ -72,7 +72,7 @@ async fn isolated_children_change_copies_and_the_parent_merges_them() {
     let requests = env.requests();
     let saw = |it: &ReceivedRequest| it.outputs().iter().any(|it| it.starts_with("a\n"));
     assert!(requests.iter().any(saw), "it saw its own a.txt: {told}");
-    // The one that was closed and merged is gone, the other still has its place.
+    // The child Workspace that was merged and closed is removed, the other one is kept.
     assert_eq!(check_family_logs(&env.workspace()), 2);
     let left = fs::read_dir(env.home().join("workspaces")).unwrap().flatten();
     assert_eq!(left.filter(|entry| entry.path().is_dir()).count(), 1);
@@ -186,7 +186,7 @@ async fn a_worktree_child_below_the_top_of_its_repository_commits_and_is_merged(
     assert_eq!(env.read("a.txt"), "A\n", "{told}");
     let annex = env.home().join("workspaces").join(&child);
     assert!(annex.join("tree/other/b.txt").exists(), "the whole repository is checked out");
-    assert!(!annex.join("tree/other/poked").exists(), "but only its own part is its own");
+    assert!(!annex.join("tree/other/poked").exists(), "only the Workspace is writable");
     assert_eq!(check_family_logs(&env.workspace()), 1);
 }
 
@@ -231,7 +231,7 @@ async fn a_worktree_that_conflicts_stays_as_it_is_until_it_can_be_merged() {
     assert!(!last(1).contains("stays"), "{told}");
     assert_eq!((env.read("a.txt"), env.read("new.txt")), ("child\n".into(), "new\n".into()));
     assert_eq!(count_subagent_events(conversation.log_path(), "merged"), 1);
-    assert_eq!(git(&top, &["worktree", "list"]).lines().count(), 1, "it is gone with everything");
+    assert_eq!(git(&top, &["worktree", "list"]).lines().count(), 1, "its worktree is removed");
     assert_eq!(git(&top, &["branch", "--list", "pixir/*"]), "");
     assert_eq!(check_family_logs(&env.workspace()), 1);
 }
@@ -263,7 +263,7 @@ async fn a_child_with_a_workspace_of_its_own_is_not_forked() {
         assert!(refused.err.contains(words), "{words}: {}", refused.err);
     }
     env.run_pixir(&["fork", &parent]).assert_exit_code(0);
-    // Once everything is merged and its place is gone, it is a Session like any other.
+    // After the merge and the removal of its Workspace, the child is an ordinary Session.
     env.run_pixir(&["merge", "--yes", &child]).assert_exit_code(0);
     assert_eq!(env.read("a.txt"), "A\n");
 }

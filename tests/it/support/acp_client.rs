@@ -27,9 +27,8 @@ pub struct AcpClient {
     /// Every message in either direction, in order.
     pub sent: Vec<Value>,
     pub received: Vec<Value>,
-    /// Lines of stdout that are not JSON; there must be none.
+    /// Lines of stdout that are not JSON, of which there must be none.
     pub junk: Vec<String>,
-    /// Its stderr.
     stderr: Arc<Mutex<String>>,
 }
 
@@ -89,7 +88,7 @@ impl AcpClient {
         self.call("initialize", params).unwrap()
     }
 
-    /// Writes bytes as they are. A closed pipe is ignored here: the story notices it.
+    /// Writes bytes as they are. Errors are ignored, because a test may close the pipe.
     pub fn write_raw(&mut self, bytes: &[u8]) {
         let stdin = self.stdin.as_mut().expect("stdin is open");
         stdin.write_all(bytes).and_then(|()| stdin.flush()).ok();
@@ -183,7 +182,7 @@ impl AcpClient {
         }
     }
 
-    /// Everything that came so far, without waiting.
+    /// All unread messages received so far, without waiting.
     pub fn drain(&mut self) -> Vec<Value> {
         while let Ok(line) = self.lines.try_recv() {
             self.receive_line(&line);
@@ -191,7 +190,7 @@ impl AcpClient {
         self.unread.drain(..).collect()
     }
 
-    /// All updates that came so far, of all Sessions.
+    /// All unread updates received so far, of all Sessions.
     pub fn updates(&mut self) -> Vec<Value> {
         let all = self.drain().into_iter();
         all.filter(|message| message["method"] == "session/update")
@@ -229,7 +228,7 @@ impl AcpClient {
         self.send_reply(request, json!({"outcome": {"outcome": "selected", "optionId": option}}));
     }
 
-    /// Waits for a line on stderr that begins like this.
+    /// Waits for a line on stderr with this beginning.
     #[track_caller]
     pub fn wait_for_stderr_line(&self, beginning: &str) -> String {
         let look = || {
@@ -254,14 +253,14 @@ impl AcpClient {
         while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(10)) {
             self.receive_line(&line);
         }
-        assert_eq!(self.junk, Vec::<String>::new(), "stdout is clean");
+        assert_eq!(self.junk, Vec::<String>::new(), "stdout contains only JSON");
         (status, std::mem::take(&mut self.received))
     }
 }
 
 impl Drop for AcpClient {
     fn drop(&mut self) {
-        // Only a test that failed leaves it running.
+        // The process is still running only if the test failed.
         self.child.kill().ok();
         self.child.wait().ok();
     }

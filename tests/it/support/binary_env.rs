@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::leaks;
 use super::test_env::{DEADLINE, PIXIR, log_files};
 
-/// Kills the program when it takes back a line that was written in part.
+/// The words of a command line that kill the program when it truncates a partly written line.
 const KILL_AT_TRUNCATION: &[&str] = &[
     "strace",
     "-f",
@@ -31,13 +31,13 @@ const KILL_AT_TRUNCATION: &[&str] = &[
     "--",
 ];
 
-/// How long processes may take to be gone.
+/// Time limit for processes to end.
 const GONE_WITHIN: Duration = Duration::from_mins(1);
 
 /// The folders, binary and model of one run; removed on drop.
 pub struct BinaryEnv {
     folder: tempfile::TempDir,
-    /// Holds the binary under a name of its own, so that helpers it starts carry the mark too.
+    /// Folder of the binary, with the mark in its name, so that helpers carry the mark too.
     binary: tempfile::TempDir,
     pub server: ScriptedServer,
     pub mark: String,
@@ -49,7 +49,7 @@ impl Drop for BinaryEnv {
     }
 }
 
-/// What happens when a write reaches the limit on file size.
+/// The effect of a write that reaches the limit on file size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtSizeLimit {
     Kill,
@@ -99,7 +99,7 @@ impl BinaryEnv {
         stage
     }
 
-    /// Writes the user's settings: what is given, and what makes tests quick.
+    /// Writes the user's settings: the given ones, and those that make tests fast.
     pub fn configure(&self, settings: &Value) {
         let mut config = json!({"retry": {"base_ms": 1, "cap_ms": 4}, "bash": {"drain_ms": 20}});
         for (name, value) in settings.as_object().unwrap() {
@@ -125,7 +125,7 @@ impl BinaryEnv {
     /// The binary with these arguments, in the Workspace, with an environment of its own.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.program());
-        // The trace is on, so that it is searched for secrets too.
+        // The trace is written so that it is searched for secrets too.
         command.arg("--log-file").arg(self.folder.path().join("trace.log")).args(args);
         self.configure_command(&mut command);
         command.env("PIXIR_LOG", "trace");
@@ -147,8 +147,8 @@ impl BinaryEnv {
     }
 
     /// Starts the binary under a limit on the size of files that it may write: the kernel writes
-    /// a part of a line and then refuses. `Strike::Kill` has `strace` kill it there, before it
-    /// takes the part back.
+    /// a part of a line and then refuses. With `AtSizeLimit::Kill`, `strace` kills the program
+    /// before it truncates the part.
     pub fn start_limited(&self, args: &[&str], limit: u64, strike: AtSizeLimit) -> RunningProcess {
         let limits = Rlimit { current: Some(limit), maximum: Some(limit) };
         let killer: &[&str] = match strike {
@@ -160,8 +160,8 @@ impl BinaryEnv {
         })
     }
 
-    /// Starts the binary, behind the arguments of a `wrapper` program if there are any, once `prepare`
-    /// has done something to its process.
+    /// Starts the binary, after the words of a `wrapper` program if there are any, once `prepare`
+    /// was called with its process.
     pub fn start_prepared(
         &self,
         args: &[&str],
@@ -188,7 +188,7 @@ impl BinaryEnv {
         self.start(args).end()
     }
 
-    /// Runs the binary to its end, and shows each line of its stdout as it comes.
+    /// Runs the binary to its end, and passes each line of its stdout to `show`.
     pub fn run_watched(&self, args: &[&str], mut show: impl FnMut(&str)) -> ProcessOutput {
         let mut child = self.command(args).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -265,7 +265,7 @@ impl RunningProcess {
         rustix::process::kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn end(mut self) -> ProcessOutput {
         let status = wait_for(DEADLINE, || self.child.try_wait().unwrap(), Option::is_some);
         let status = status.expect("the run ends in time");
@@ -280,7 +280,7 @@ impl RunningProcess {
 
 impl Drop for RunningProcess {
     fn drop(&mut self) {
-        // Only a test that failed leaves it running.
+        // The process is still running only if the test failed.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -294,7 +294,7 @@ fn collect(mut pipe: impl std::io::Read + Send + 'static) -> JoinHandle<String> 
     })
 }
 
-/// Calls `look` until its value is as wished or the time is over; gives the last value.
+/// Calls `look` until its value is accepted or the time is over; gives the last value.
 pub fn wait_for<T>(
     patience: Duration,
     mut look: impl FnMut() -> T,

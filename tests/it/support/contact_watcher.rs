@@ -1,4 +1,4 @@
-//! A ptrace watcher: records every address that a program and everything it starts connect or send to. Every
+//! Ptrace watcher: records every address to which a program and its child processes connect or send. Every
 //! system call of every process and thread stops here before it happens.
 
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ pub fn observe_contacts<T>(
 ) -> (T, ObservedRun) {
     std::thread::scope(|scope| {
         let (streams, taken) = channel();
-        // The tracing thread waits only for what it traces, not for children of other stories.
+        // The tracing thread waits only for its tracees, not for children of other tests.
         let tracing = scope.spawn(move || trace(line, configure, &streams));
         let (stdin, stdout) = taken.recv().expect("it starts");
         let told = talk(stdin, stdout);
@@ -105,7 +105,7 @@ fn trace(
             }
             _ => None,
         };
-        // A thread that is being killed cannot be told to go on.
+        // A thread that is being killed cannot be resumed.
         ptrace::syscall(pid, passed_on).ok();
     }
     errors.rewind().unwrap();
@@ -118,7 +118,7 @@ impl ObservedRun {
     fn record_syscall(&mut self, pid: Pid) {
         let line = match fs::read_to_string(format!("/proc/{pid}/syscall")) {
             Ok(line) => line,
-            // It was killed meanwhile.
+            // The thread was killed meanwhile.
             Err(error) if is_gone(&error) => return,
             Err(error) => return self.unreadable_calls.push(format!("{pid}: {error}")),
         };
@@ -156,7 +156,7 @@ impl ObservedRun {
         self.address(pid, name, length.into())
     }
 
-    /// An address in the memory of a process; none when none is given.
+    /// An address in the memory of a process; `None` for a null pointer.
     fn address(&mut self, pid: Pid, at: u64, length: u64) -> Option<String> {
         if at == 0 || length < 2 {
             return None;
@@ -185,7 +185,7 @@ impl ObservedRun {
                     program(pid)
                 )
             }
-            // The kernel itself, about interfaces; and how a connected socket is let go.
+            // Netlink talks to the kernel; `AF_UNSPEC` disconnects a socket.
             libc::AF_NETLINK | libc::AF_UNSPEC => return None,
             other => format!("family {other}"),
         })
@@ -206,7 +206,7 @@ impl ObservedRun {
     }
 }
 
-/// The name of what a process runs.
+/// File name of the program of a process.
 fn program(pid: Pid) -> String {
     let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     program.file_name().unwrap_or_default().to_string_lossy().into_owned()

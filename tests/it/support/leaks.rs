@@ -1,7 +1,7 @@
 //! Leak checks: planted secrets are searched for wherever a run could have left them.
 //!
-//! Every home folder, Workspace, stream and list of arguments of every story is checked when the story
-//! ends, so a new one is covered without saying so.
+//! The home, Workspace, streams and process arguments of every test are checked when its environment
+//! is dropped, so new tests are covered without further code.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -21,20 +21,20 @@ pub const PLANTED_SECRETS: &[&str] = &[
     "sk-planted-key",
 ];
 
-/// Output of runs, for secrets that are known only at the end of their story.
+/// Output of runs, for secrets that are known only at the end of their test.
 static STREAMS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Arguments of every process of a story that was seen so far.
+/// Arguments of all processes seen so far.
 static ARGUMENTS: Mutex<Option<HashSet<Vec<u8>>>> = Mutex::new(None);
 
-/// How often the arguments of processes are looked at.
+/// Interval between scans of process arguments.
 const PROCESS_SCAN_INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn planted_secrets() -> Vec<String> {
     PLANTED_SECRETS.iter().map(|secret| (*secret).to_owned()).collect()
 }
 
-/// Starts to watch the arguments of processes; once for all stories.
+/// Starts the scan of process arguments, once for all tests.
 pub fn start_process_scan() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
@@ -76,7 +76,7 @@ pub fn check_stream(text: &str) {
     }
 }
 
-/// Like `check_stream`, and keeps the output for secrets that are known only at the end of the story.
+/// Like `check_stream`, and keeps the output for secrets that are known only at the end of the test.
 #[track_caller]
 pub fn check_and_keep_stream(text: &str) {
     check_stream(text);
@@ -86,12 +86,12 @@ pub fn check_and_keep_stream(text: &str) {
 /// Fails when a secret is anywhere but in the token store and the files that may hold it.
 #[track_caller]
 pub fn check_folder(folder: &Path, secrets: &[String], may_hold: &[PathBuf]) {
-    // A story that failed has said why.
+    // A failed test has already reported its reason.
     if std::thread::panicking() {
         return;
     }
     let found = find_leaks(folder, secrets, may_hold);
-    assert!(found.is_empty(), "secrets got out: {found:#?}");
+    assert!(found.is_empty(), "secrets were leaked: {found:#?}");
 }
 
 fn find_leaks(folder: &Path, secrets: &[String], may_hold: &[PathBuf]) -> Vec<String> {
@@ -147,7 +147,7 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The check itself can fail: a leaked value is found at every place that is searched.
+/// A leaked value is found at every place that is searched.
 #[test]
 fn a_secret_that_gets_out_is_found_wherever_it_is() {
     let secrets = vec![format!("escaped-{:016x}", fastrand::u64(..))];
@@ -156,7 +156,7 @@ fn a_secret_that_gets_out_is_found_wherever_it_is() {
     let deep = folder.path().join("work/.pixir/sessions");
     fs::create_dir_all(&deep).unwrap();
     let count = |may_hold: &[PathBuf]| find_leaks(folder.path(), &secrets, may_hold).len();
-    // The store may hold it, at its own place alone.
+    // The token store may hold the secret, at its own path only.
     fs::write(folder.path().join("work/.pixir/auth.json"), secret).unwrap();
     assert_eq!(count(&[]), 0);
     fs::write(folder.path().join("auth.json"), secret).unwrap();
@@ -181,7 +181,7 @@ fn a_secret_that_gets_out_is_found_wherever_it_is() {
     let _ = std::panic::catch_unwind(|| check_stream(PLANTED_SECRETS[0])).unwrap_err();
 }
 
-/// No story starts the binary past the watch.
+/// No test starts the binary without leak checks.
 #[test]
 fn every_place_that_starts_the_binary_looks_for_leaks() {
     let mut files = Vec::new();
@@ -191,7 +191,7 @@ fn every_place_that_starts_the_binary_looks_for_leaks() {
     for path in files {
         let text = fs::read_to_string(&path).unwrap_or_default();
         if text.contains(start) || text.contains(link) {
-            assert!(text.contains("leaks::"), "{} starts Pixir unwatched", path.display());
+            assert!(text.contains("leaks::"), "{} has no leak checks", path.display());
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::binary_env::wait_for;
 
-/// How long processes may take to end, on a busy machine.
+/// Time limit for processes to end on a busy machine.
 const GONE_WITHIN: Duration = Duration::from_mins(1);
 
 /// A mark that is unique to one test.

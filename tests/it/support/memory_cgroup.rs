@@ -14,7 +14,7 @@ pub struct MemoryCgroup {
 }
 
 impl MemoryCgroup {
-    /// Makes a control group, if this machine and this user can.
+    /// Makes a control group; `None` if this machine or this user cannot.
     pub fn new(bytes: u64) -> Option<Self> {
         let first = Path::new("/sys/fs/cgroup/memory");
         let second = Path::new("/sys/fs/cgroup");
@@ -35,7 +35,7 @@ impl MemoryCgroup {
         fs::create_dir(&folder).ok()?;
         let cgroup = Self { folder, events };
         for (place, name) in limits.iter().enumerate() {
-            // Where there is no swap there may be no second file.
+            // Without swap, the second file may not exist.
             let is_written = fs::write(cgroup.folder.join(name), bytes.to_string()).is_ok();
             if place == 0 && !is_written {
                 return None;
@@ -44,19 +44,19 @@ impl MemoryCgroup {
         Some(cgroup)
     }
 
-    /// Adds a process, and with it everything that it will start.
+    /// Adds a process, and all processes that it will start.
     pub fn add_process(&self, process: u32) {
         fs::write(self.folder.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
-    /// Processes that the kernel killed in it because it was out of memory.
+    /// Number of processes in the group that the kernel killed because it was out of memory.
     pub fn oom_kills(&self) -> u64 {
         let text = fs::read_to_string(self.folder.join(self.events)).unwrap();
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         count.map_or(0, |count| count.trim().parse().unwrap())
     }
 
-    /// The processes that are in it.
+    /// The processes in the group.
     pub fn processes(&self) -> Vec<String> {
         let list = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap();
         list.lines().map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! Fixtures of the stories: test environments, clients, leak checks, and a reader for Logs.
+//! Fixtures: test environments, clients, leak checks, and a reader for Logs.
 
 pub mod acp_client;
 pub mod binary_env;

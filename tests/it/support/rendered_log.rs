@@ -1,4 +1,4 @@
-//! A Log as stable text: one line per Event, with what a reader of the story wants to know.
+//! A Log as stable text: one line per Event, with its most important fields.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Test environment with sign-in: a home folder, a Workspace, an issuer, and a model that wants its tokens.
+//! Test environment with sign-in: a home folder, a Workspace, an issuer, and a model that requires its tokens.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::leaks;
 use super::test_env::PIXIR;
 
-/// A home folder, a Workspace, an issuer and a model that wants its tokens.
+/// A home folder, a Workspace, an issuer and a model that requires its tokens.
 pub struct SignInEnv {
     folder: tempfile::TempDir,
     pub issuer: ScriptedIssuer,
@@ -82,7 +82,7 @@ impl SignInEnv {
 
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(PIXIR);
-        // The trace is on, so that it is searched for secrets too.
+        // The trace is written so that it is searched for secrets too.
         command.arg("--log-file").arg(self.folder.path().join("trace.log")).args(args);
         self.configure_command(&mut command);
         command

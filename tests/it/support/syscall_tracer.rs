@@ -1,7 +1,7 @@
-//! A ptrace tracer: stops a program at each of its system calls, and kills it where a story says.
+//! Ptrace tracer: stops a program at each of its system calls, and kills it when a condition holds.
 //!
-//! Between two system calls of a thread nothing it does can be seen from outside, so a look at every stop sees
-//! every state of a file that the program ever made.
+//! Between two system calls of a thread nothing it does is visible from outside, so the stops show
+//! every state of a file that the program makes.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// Runs a program and kills it once `is_here` is true; false when it ran to its own end before. `configure` sets
+/// Runs a program and kills it once `is_here` is true; false when it ended before that. `configure` sets
 /// the environment of the command.
 #[expect(clippy::zombie_processes, reason = "the loop below waits for it, as for all its threads")]
 pub fn kill_when(
@@ -32,7 +32,7 @@ pub fn kill_when(
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let mut has_struck = false;
     loop {
-        // Only what this very thread traces: other stories have children too.
+        // Only tracees of this thread, because other tests have children too.
         let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         let status = waitpid(None, Some(flags)).unwrap();
         let Some(pid) = status.pid() else { continue };
@@ -46,7 +46,7 @@ pub fn kill_when(
             has_struck = true;
             kill(main, Signal::SIGKILL).unwrap();
         }
-        // A thread that is being killed cannot be told to go on.
+        // A thread that is being killed cannot be resumed.
         ptrace::syscall(pid, passed_on).ok();
     }
 }

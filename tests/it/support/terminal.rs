@@ -1,4 +1,4 @@
-//! A pseudo-terminal with Pixir in it and a test at the other end.
+//! Pseudo-terminal with Pixir on one side and a test on the other.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ impl TestTerminal {
         Self::start_in(env, command, variables)
     }
 
-    /// Runs a shell script in a terminal that is its controlling one; `$PIXIR` is the program.
+    /// Runs a shell script with the terminal as its controlling one; `$PIXIR` is the program.
     pub fn run_script(env: &TestEnv, script: &str) -> Self {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "sh", "-c", script]);
@@ -64,7 +64,7 @@ impl TestTerminal {
         let shown = Arc::clone(&screen);
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // The last slave that closes ends the reading with an error.
+            // Reading fails when the last slave is closed.
             while let Ok(count @ 1..) = source.read(&mut bytes) {
                 shown.lock().unwrap().extend_from_slice(&bytes[..count]);
             }
@@ -88,7 +88,7 @@ impl TestTerminal {
         }
     }
 
-    /// Waits until the screen has shown a text so many times.
+    /// Waits until the screen has shown a text this many times.
     pub fn wait_for_text_times(&self, text: &str, times: usize) {
         let start = Instant::now();
         while self.screen().matches(text).count() < times {

@@ -18,10 +18,10 @@ use super::{leaks, rendered_log};
 /// The binary under test.
 pub const PIXIR: &str = env!("CARGO_BIN_EXE_pixir");
 
-/// Longer than anything takes here.
+/// Time limit of waits, which no test reaches.
 pub const DEADLINE: Duration = Duration::from_mins(1);
 
-/// The folders, model and settings of one story; removed on drop.
+/// The folders, model and settings of one test; removed on drop.
 pub struct TestEnv {
     folder: tempfile::TempDir,
     pub server: ScriptedServer,
@@ -86,7 +86,7 @@ impl TestEnv {
         std::fs::write(self.workspace().join(path), content).unwrap();
     }
 
-    /// Runs the binary here, as a person without a terminal would.
+    /// Runs the binary in the Workspace, without a terminal.
     pub fn run_pixir(&self, args: &[&str]) -> RunOutput {
         let run = run_command(&mut self.command(args));
         leaks::check_stream(&format!("{}{}", run.out, run.err));
@@ -98,7 +98,7 @@ impl TestEnv {
         let mut child = self.command(args).spawn().unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
         while !is_here() {
-            assert!(std::time::Instant::now() < deadline, "it never came to that");
+            assert!(std::time::Instant::now() < deadline, "the state was never reached");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         child.kill().unwrap();
@@ -106,7 +106,7 @@ impl TestEnv {
         leaks::check_stream(&String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
     }
 
-    /// A command that runs the binary here. Its output must be checked for leaks by the caller.
+    /// A command that runs the binary in the Workspace. The caller must check its output for leaks.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(PIXIR);
         self.configure_command(command.args(args));
@@ -166,7 +166,7 @@ impl TestEnv {
         Harness::open_with_limits(door, limits)
     }
 
-    /// Starts a new Session of a Harness that the story keeps.
+    /// Starts a new Session of a Harness that the test keeps.
     pub async fn start_with(&self, harness: &Harness) -> Conversation {
         let workspace = self.workspace();
         let can_ask = self.can_ask;
@@ -255,7 +255,7 @@ pub fn subscribe_from_now(conversation: &Conversation) -> pixir::Listener {
     conversation.subscribe(ListenFrom::Now)
 }
 
-/// Where the Logs of a Workspace are.
+/// The Logs of a Workspace, sorted by name.
 pub fn log_files(workspace: &Path) -> Vec<PathBuf> {
     let mut logs: Vec<PathBuf> = std::fs::read_dir(workspace.join(".pixir/sessions"))
         .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
@@ -265,7 +265,7 @@ pub fn log_files(workspace: &Path) -> Vec<PathBuf> {
     logs
 }
 
-/// The Log that was written last; ids of one second are in no order.
+/// The Log that was written last, by modification time, because ids of one second are in no order.
 pub fn newest_log(workspace: &Path) -> PathBuf {
     let written = |path: &PathBuf| std::fs::metadata(path).unwrap().modified().unwrap();
     log_files(workspace).into_iter().max_by_key(written).unwrap()

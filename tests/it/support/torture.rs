@@ -1,8 +1,8 @@
-//! Shared by the torture suites: how much to do, the seed, and the summary at the end.
+//! Torture suites: their size, their seed, and their summaries.
 
 use std::io::Write;
 
-/// How much a suite does.
+/// The size of a suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuiteSize {
     /// A seeded sample, for every `cargo test`.

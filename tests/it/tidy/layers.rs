@@ -42,7 +42,7 @@ const OFFERED: &[&str] = &[
     "settings::config",
 ];
 
-/// What the offered modules of `agent` hand on from modules that are not offered.
+/// Items that the offered modules of `agent` re-export from modules that are not offered.
 const HANDED_ON: &[&str] = &[
     "agent::subagent::SubagentRecord",
     "agent::subagent::SubagentStatus",
@@ -83,7 +83,7 @@ fn expand(rest: &mut &str, mut path: Vec<String>, depth: usize, used: &mut BTree
         *rest = group.trim_start();
         while !rest.is_empty() && !rest.starts_with('}') {
             expand(rest, path.clone(), depth, used);
-            // Behind a path that was cut, its own group still follows.
+            // After a path that was cut, its group still follows.
             skip_to_separator(rest);
             *rest = rest.trim_start_matches(',').trim_start();
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{code, root, rust_files};
 
-/// Names that each module may give to a private type of its own, by convention.
+/// Names that several modules may use for a private type, by convention.
 const CONVENTIONAL: &[&str] =
     &["Actor", "Args", "Error", "Inbox", "Inner", "Reply", "Shared", "State", "Wake"];
 
@@ -15,7 +15,7 @@ const MOST_SHARED: usize = 5;
 /// Words that leave open who or what is meant.
 const VAGUE: &[&str] = &["nobody", "somebody", "whoever", "anew"];
 
-/// How often such words may stand in the comments of `src`.
+/// The most occurrences of such words in the comments of `src`.
 const MOST_VAGUE: usize = 59;
 
 /// The names of the types that a piece of code defines.

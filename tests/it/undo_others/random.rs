@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Files, OutsideChange, Step, ThreeWriters, bash, write};
 use crate::support::torture::{self, SuiteSize};
 
-/// Who changed a path.
+/// The author of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Author {
     Turn,
@@ -20,11 +20,11 @@ enum Author {
     PersonMeanwhile,
     /// A file tool of the other Session while a command ran.
     SessionToolMeanwhile,
-    /// A command of the other Session while one of this ran.
+    /// A command of the other Session while a command ran.
     SessionCommandMeanwhile,
 }
 
-/// A random Turn and what others do meanwhile; who changes what is known.
+/// A random Turn with changes by others, and the authors of each path.
 struct RandomPlan {
     rng: fastrand::Rng,
     authors: BTreeMap<&'static str, BTreeSet<Author>>,
@@ -94,7 +94,7 @@ fn paths_in(preview: &Value, list: &str) -> BTreeSet<String> {
     changes.iter().map(|change| change["path"].as_str().unwrap().to_owned()).collect()
 }
 
-/// One sequence: says whether the Turn could be taken back by a plain undo.
+/// Runs one sequence; gives whether the Turn could be undone without force.
 async fn sequence(seed: u64) -> bool {
     let rng = fastrand::Rng::with_seed(seed);
     let mut random = RandomPlan { rng, authors: BTreeMap::new(), sessions: 0 };
@@ -149,7 +149,7 @@ async fn sequence(seed: u64) -> bool {
             assert_eq!(now.get(*path), after.get(*path), "{name} was lost: {place}");
         }
     }
-    // What others wrote before the Turn did is what comes back.
+    // Undo restores the content that others wrote before the Turn.
     for (path, content) in binary_env.of_others.lock().unwrap().iter() {
         if plain.contains(path.to_str().unwrap()) {
             assert_eq!(now.get(path), content.as_ref(), "{}: {place}", path.display());
@@ -165,14 +165,14 @@ async fn sequence(seed: u64) -> bool {
     is_plain
 }
 
-/// The files that something else changed after the Turn had.
+/// The files that others changed after the Turn.
 fn since(preview: &Value) -> BTreeSet<String> {
     let conflicts = preview["output"]["conflicts"].as_array().unwrap().iter();
     let since = conflicts.filter(|conflict| conflict["changed"] == "since");
     since.map(|conflict| conflict["path"].as_str().unwrap().to_owned()).collect()
 }
 
-/// What --force overwrote and no redo brings back is named in the Log, and its content is kept.
+/// Checks that the Log names content that `--force` overwrote and redo does not restore, and that it is kept.
 fn check_kept(binary_env: &ThreeWriters, id: &str, preview: &Value, place: &str) {
     let workspace = binary_env.env.workspace();
     let log = workspace.join(".pixir/sessions").join(format!("{id}.ndjson"));

@@ -1,4 +1,4 @@
-//! Checks and reviews: what they may touch, what they leave, and what a run makes of them later.
+//! Checks and reviews: files that they may change, files that they leave, and their use in resumed runs.
 
 use pixir::scripted::Reply;
 use serde_json::json;
@@ -17,7 +17,7 @@ async fn checks_may_build_in_a_workspace_of_its_own_and_only_the_work_of_the_ste
     std::fs::create_dir(env.workspace().join("src")).unwrap();
     env.write("src/a.rs", "old\n");
     env.write("keep.txt", "kept\n");
-    // As a build tool does it: a folder and a file beside the sources, and text that is made anew.
+    // As a build tool: a folder and a file beside the sources, and a regenerated file.
     let checks = [
         "mkdir -p target/deep && echo built > target/deep/x && echo 1 > lock",
         "test -f target/deep/x && echo other > keep.txt && echo made > src/made.rs",
@@ -62,7 +62,7 @@ async fn a_review_that_did_not_approve_is_asked_again_when_the_run_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_of_a_command_is_the_end_of_its_run() {
-    // As the horizon of a spec is: with its exit code, whoever of its steps would have noticed first.
+    // As the time limit of a spec: with its exit code, whichever step reaches it first.
     let env = new_test_env(|_| Reply::new().stalls()).await;
     env.write(
         "flow.json",
@@ -110,7 +110,7 @@ async fn nobody_goes_on_with_a_run_that_was_taken_back() {
     let id = output["workflow_id"].as_str().unwrap();
     let session = output["session_id"].as_str().unwrap();
     env.run_pixir(&["undo", "--yes", session]).assert_exit_code(0);
-    // What landed is gone, so that its checkpoint is worth nothing.
+    // The applied change is gone, so its checkpoint is no longer valid.
     let refused = env.run_pixir(&["workflow", "resume", id]).assert_exit_code(2).err;
     assert!(refused.contains("pixir redo"), "{refused}");
     env.run_pixir(&["redo", "--yes", session]).assert_exit_code(0);

@@ -1,5 +1,5 @@
-//! The shipped Workflows, really run: by the real binary, on their own files, by the model that is
-//! part of it; and by models that do not do their work, to see that somebody notices.
+//! The shipped Workflows, run by the real binary on their own files: with the embedded scripted
+//! model, and with models that fail, to check that the failure is reported.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ fn example(name: &str) -> &'static ExampleWorkflow {
     EXAMPLE_WORKFLOWS.iter().find(|own| own.name == name).unwrap()
 }
 
-/// Puts the files of an example into the Workspace, as they are in the repository.
+/// Writes the files of an example into the Workspace, as they are in the repository.
 fn lay_out(env: &TestEnv, example: &ExampleWorkflow) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let folder = if example.name == "migrate" { "workflows/names" } else { "demo" };
@@ -32,14 +32,14 @@ fn lay_out(env: &TestEnv, example: &ExampleWorkflow) {
         assert_eq!(
             fs::read_to_string(place).unwrap(),
             *content,
-            "what is on board is what is shipped"
+            "the embedded files are the shipped ones"
         );
     }
     let spec = format!("{}.json", example.name);
     fs::copy(root.join("workflows").join(&spec), env.workspace().join(spec)).unwrap();
 }
 
-/// Runs an example by its file, and gives the output of its envelope.
+/// Runs the file of an example; gives the output of its envelope.
 fn run(env: &TestEnv, example: &ExampleWorkflow, more: &[&str], code: i32) -> Value {
     let file = format!("{}.json", example.name);
     let given: Vec<String> =
@@ -50,7 +50,7 @@ fn run(env: &TestEnv, example: &ExampleWorkflow, more: &[&str], code: i32) -> Va
     env.run_pixir(&words).assert_exit_code(code).envelope()["output"].clone()
 }
 
-/// Every file of the Workspace that is the user's.
+/// All files of the Workspace except for state.
 fn tree(root: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -68,7 +68,7 @@ fn tree(root: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// What each step came to, in the envelope and, which must be the same, in the Log.
+/// The status of each step in the envelope, checked against the Log.
 fn outcomes(env: &TestEnv, output: &Value) -> BTreeMap<String, String> {
     let log = root_log(&env.workspace());
     let steps = output["steps"].as_array().unwrap();
@@ -89,7 +89,7 @@ fn all_ready(outcomes: &BTreeMap<String, String>) -> bool {
     outcomes.values().all(|status| status == "checkpoint_ready")
 }
 
-/// All of these were started before one of them was decided.
+/// Checks that all of these steps were started before one of them was decided.
 #[track_caller]
 fn overlap(log: &Path, steps: &[&str]) {
     let kinds = workflow_fact_kinds(log);
@@ -102,7 +102,7 @@ fn overlap(log: &Path, steps: &[&str]) {
     assert!(last_start < first_end, "{kinds:?}");
 }
 
-/// The checks of a step as the Log has them: command, exit code, what was printed.
+/// The checks of a step in the Log: command, exit code and output.
 fn checks(log: &Path, step: &str) -> Vec<(String, Value, String)> {
     let text = |fact: &Value, name: &str| fact[name].as_str().unwrap_or_default().to_owned();
     workflow_facts(log)
@@ -139,14 +139,14 @@ async fn three_sides_are_reviewed_at_once_and_one_report_comes_of_it() {
         .iter()
         .map(|finding| finding["what"].as_str().unwrap())
         .collect();
-    // Something of each side, the error first, and where it really is.
+    // Findings of each review, errors first, with correct places.
     assert_eq!(findings.len(), 4, "{report}");
     assert!(findings[0].contains("replaces") && findings[1].contains("nobody checks"), "{report}");
     assert!(findings[2].contains("negative numbers"), "{report}");
     let bug = before["total.sh"].lines().position(|line| line.contains("total=$number")).unwrap();
     assert_eq!(report["findings"][0]["line"], bug + 1);
     assert_eq!(check_family_logs(&env.workspace()), 4);
-    assert_eq!(env.requests().len(), 0, "nobody else was asked");
+    assert_eq!(env.requests().len(), 0, "only the embedded model was asked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,7 +180,7 @@ async fn a_change_is_made_tested_reviewed_and_landed() {
             "finished"
         ]
     );
-    // The test ran where the change was made, and again where it landed.
+    // The test ran in the child Workspace, and again after the change was applied.
     for step in ["implement", "land"] {
         let [(command, code, said)] = &checks(&log, step)[..] else { panic!("{step}") };
         assert_eq!((command.as_str(), code), ("sh test.sh", &json!(0)));
@@ -249,7 +249,7 @@ async fn who_claims_a_rename_and_does_nothing_is_found_out() {
     let [(_, code, said)] = &checks(&log, "code")[..] else { panic!() };
     assert_eq!(code, &json!(1));
     assert!(said.contains("src/greet.sh:2:old_name() {"), "{said}");
-    // The others had their places already.
+    // The other steps had started already.
     overlap(&log, &["code", "tests", "docs"]);
 }
 
@@ -257,7 +257,7 @@ async fn who_claims_a_rename_and_does_nothing_is_found_out() {
 async fn what_a_reviewer_does_not_see_in_the_diff_does_not_land() {
     let script = ModelScript::answering(|request| match StepRequest::from_request(request) {
         Some(told) if told.step() == "implement" && told.turn == 0 => {
-            // It passes the test, and is no addition.
+            // The change passes the test without implementing addition.
             let cheat = "#!/bin/sh\ncase $# in 0) echo 0 ;; 1) echo 7 ;; 2) echo 42 ;; *) echo 10 ;; esac\n";
             Reply::calls("write", json!({"path": "total.sh", "content": cheat}))
         }
@@ -274,7 +274,7 @@ async fn what_a_reviewer_does_not_see_in_the_diff_does_not_land() {
     let outcomes = outcomes(&env, &output);
     let of = |step: &str| outcomes[step].as_str();
     assert_eq!((of("implement"), of("land")), ("checkpoint_ready", "held"));
-    assert_eq!(tree(&env.workspace()), before, "nothing landed");
+    assert_eq!(tree(&env.workspace()), before, "nothing was applied");
     let requests = env.requests();
     let told: Vec<StepRequest> = requests.iter().filter_map(StepRequest::from_request).collect();
     let review = told.iter().find(|told| told.step() == "review").unwrap();

@@ -1,4 +1,4 @@
-//! Steps that merge: many at the same time, and when nothing may be written any more.
+//! Steps that merge: many at the same time, and in Sessions that became read-only.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::subagents::scripted_family::check_family_logs;
 use crate::support::TestEnv;
 use crate::support::test_env::{DEADLINE, wait_for_turn_end};
 
-/// Their sets have nothing in common, so nothing keeps them apart but the merges themselves; and every
-/// Event is forced to the disk while others wait for their turn.
+/// The write sets of the steps are disjoint, so only the merges themselves exclude each other; and every
+/// Event is forced to the disk while other merges wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_steps_apply_at_once_and_all_of_them_land() {
     const MANY: usize = 24;
@@ -84,7 +84,7 @@ async fn merges_heed_a_session_that_becomes_stricter() {
     harness.change_settings(&conversation, stricter).await.unwrap();
     env.write(".pixir/go", "");
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
-    assert!(!env.workspace().join("a.txt").exists(), "nothing may be written by now");
+    assert!(!env.workspace().join("a.txt").exists(), "the Session is read-only");
     let land = last_checkpoint(conversation.log_path(), "land");
     assert_eq!(land["reason"], "permission_denied", "{land}");
     conversation.close().await;

@@ -1,4 +1,4 @@
-//! Workflows: what a spec may say, and what becomes of a run.
+//! Workflows: specs, runs and resumed runs.
 
 mod checks;
 mod examples;
@@ -16,7 +16,7 @@ mod stated;
 use pixir::workbench;
 use serde_json::{Map, Value, json};
 
-/// Every flaw of a spec: its pointer and what is said.
+/// Errors of a spec: pointer and message of each.
 fn flaws(text: impl AsRef<[u8]>, arguments: &Value) -> Vec<(String, String)> {
     let arguments = arguments.as_object().cloned().unwrap_or_default();
     let Err(report) = workbench::expand_workflow(text.as_ref(), arguments) else {
@@ -29,7 +29,7 @@ fn flaws(text: impl AsRef<[u8]>, arguments: &Value) -> Vec<(String, String)> {
     flaws.iter().map(|flaw| (text(flaw, "json_pointer"), text(flaw, "message"))).collect()
 }
 
-/// The whole form of a spec that is good.
+/// The normalised form of a valid spec.
 fn whole(value: &Value, arguments: Map<String, Value>) -> Value {
     workbench::expand_workflow(value.to_string().as_bytes(), arguments)
         .unwrap_or_else(|report| panic!("{value}\n{}", report.details))

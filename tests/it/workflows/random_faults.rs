@@ -1,5 +1,5 @@
-//! Random graphs under random faults, killed at random moments and gone on with: in the end the tree
-//! is the one that nothing had disturbed.
+//! Random graphs under random faults, killed at random moments and resumed: the final files
+//! are those of an undisturbed run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -17,21 +17,21 @@ use crate::support::torture::{self, SuiteSize};
 const READY: &str = "Done.\ncheckpoint_status: checkpoint_ready";
 const FOLDERS: usize = 3;
 
-/// What a step does.
+/// The work of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StepWork {
-    /// Delivers a value.
+    /// Reads files and delivers a value.
     Read,
-    /// Appends to a file of its own in a folder that others may write too.
+    /// Appends to a separate file in a folder that other steps may write too.
     Share(usize),
-    /// Appends to a file of its own, apart; another step applies that.
+    /// Appends to a separate file in a child Workspace, which another step applies.
     Apart,
     Apply(usize),
     Review(usize),
 }
 
 impl StepWork {
-    /// What it writes among the files that all share.
+    /// The write set of the step in the shared Workspace.
     fn writes(self) -> Option<String> {
         match self {
             StepWork::Share(folder) => Some(format!("d{folder}")),
@@ -40,24 +40,24 @@ impl StepWork {
         }
     }
 
-    /// Whether it minds somebody who writes this folder beside it.
+    /// Whether the step must not run beside one that writes this folder.
     fn reads_folder(self, folder: &str) -> bool {
         match self {
             StepWork::Share(_) | StepWork::Apply(_) => self.writes().as_deref() == Some(folder),
-            // These look at everything, or have a copy of it.
+            // These read all files, or have a copy of them.
             StepWork::Apart | StepWork::Review(_) => true,
             StepWork::Read => false,
         }
     }
 
-    /// Whether two must not run at the same time.
+    /// Whether two steps must not run at the same time.
     fn conflicts_with(self, other: StepWork) -> bool {
         self.writes().is_some_and(|folder| other.reads_folder(&folder))
             || other.writes().is_some_and(|folder| self.reads_folder(&folder))
     }
 }
 
-/// What goes wrong the first time.
+/// The fault at the first attempt of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StepFault {
     None,
@@ -75,7 +75,7 @@ struct StormStep {
     fault: StepFault,
     before: Vec<usize>,
     retries: usize,
-    /// Others go on without it.
+    /// Whether later steps run although it failed.
     goes_on: bool,
 }
 
@@ -153,7 +153,7 @@ fn spec(nodes: &[StormStep], random: &mut fastrand::Rng) -> Value {
                 step["workspace"] = json!("shared");
                 step["write_set"] = json!([format!("d{folder}/**")]);
                 step["read_set"] = json!([format!("d{folder}/**")]);
-                // Checks may leave something as well.
+                // Checks may leave files too.
                 step["verify"] = json!([
                     format!("test \"$(cat d{folder}/s{place}.txt)\" = s{place}"),
                     format!("echo v{place} >> d{folder}/v{place}.txt"),
@@ -182,7 +182,7 @@ fn spec(nodes: &[StormStep], random: &mut fastrand::Rng) -> Value {
     graph
 }
 
-/// The files that there are in the end.
+/// The expected files at the end.
 fn expected(nodes: &[StormStep]) -> BTreeMap<String, String> {
     let mut files = BTreeMap::from([("apart/keep".to_owned(), "kept\n".to_owned())]);
     for folder in 0..FOLDERS {
@@ -224,7 +224,7 @@ fn tree(folder: &Path) -> BTreeMap<String, String> {
     files
 }
 
-/// Who asked when: the process, the step, and the Subagent.
+/// Requests in order: number of the process, step, and Subagent.
 type Asked = Arc<Mutex<Vec<(usize, usize, String)>>>;
 
 fn script(nodes: Vec<StormStep>, asked: Asked, epoch: Arc<Mutex<usize>>) -> ModelScript {
@@ -283,7 +283,7 @@ fn script(nodes: Vec<StormStep>, asked: Asked, epoch: Arc<Mutex<usize>>) -> Mode
     })
 }
 
-/// What the Log must say of a run, however often it was cut off.
+/// Checks the Workflow Events of a run, also after kills.
 fn check(log: &Path, nodes: &[StormStep], context: &str) {
     let facts = workflow_facts(log);
     let mut open: Vec<usize> = Vec::new();
@@ -337,7 +337,7 @@ fn check(log: &Path, nodes: &[StormStep], context: &str) {
     assert_eq!(facts.last().unwrap()["kind"], "finished", "{context}");
 }
 
-/// Subagents of steps that must not meet did not ask in turns.
+/// Checks that requests of steps that must not run at the same time do not alternate.
 fn check_turns(asked: &Asked, nodes: &[StormStep], context: &str) {
     let asked = asked.lock().unwrap();
     for one in 0..nodes.len() {
@@ -350,7 +350,7 @@ fn check_turns(asked: &Asked, nodes: &[StormStep], context: &str) {
                 let is_new = seen.last().is_none_or(|last| last.2 != entry.2);
                 assert!(
                     !(is_new && seen.iter().any(|own| own.2 == entry.2)),
-                    "{context}: s{one} and s{two} met"
+                    "{context}: s{one} and s{two} ran at the same time"
                 );
                 if is_new {
                     seen.push(entry);
@@ -360,7 +360,7 @@ fn check_turns(asked: &Asked, nodes: &[StormStep], context: &str) {
     }
 }
 
-/// Gives how often the process was killed, and how often the run was gone on with.
+/// Runs one random graph; gives the number of kills and of resumed runs.
 async fn run_storm(seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let nodes = graph(&mut random);

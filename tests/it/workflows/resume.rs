@@ -1,4 +1,4 @@
-//! Resumed runs: what they find missing, what is new to them, and what they report.
+//! Resumed runs: missing results, changed specs, and reports.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Rollback in resumed runs: what is rolled back, what is left alone, and what must not be touched.
+//! Rollback in resumed runs: files that are rolled back, and files that must not be touched.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -52,7 +52,7 @@ async fn what_was_merged_goes_before_its_source_works_anew() {
     assert_eq!(env.read("a.txt"), "base\nline\n", "as if the first look had not failed");
     let kinds = workflow_fact_kinds(&root_log(&env.workspace()));
     assert!(kinds.contains(&"step_taken_back land".to_owned()), "{kinds:?}");
-    // The whole of it can be taken back, as any run.
+    // The whole run can be undone.
     let session = resumed["session_id"].as_str().unwrap();
     env.run_pixir(&["undo", "--yes", session, "--turns", "2"]).assert_exit_code(0);
     assert_eq!(env.read("a.txt"), "base\n");
@@ -70,7 +70,7 @@ async fn a_merge_that_somebody_built_on_stays_and_nobody_works_on_top_of_it() {
     }
     assert!(resumed.to_string().contains("a.txt"), "{resumed}");
     assert_eq!(env.read("a.txt"), "base\nline\nmine\n");
-    // Whoever puts it right goes on.
+    // After the user restores the files, the run can be resumed.
     env.write("a.txt", "base\n");
     resume(&env, &resumed, 0);
     assert_eq!(env.read("a.txt"), "base\nline\n");
@@ -85,7 +85,7 @@ async fn what_checks_change_is_the_work_of_their_step_and_goes_with_it() {
     .await;
     std::fs::create_dir(env.workspace().join("d")).unwrap();
     env.write("d/log.txt", "");
-    // As a formatter does it; the last one passes the second time.
+    // Checks that change files, as a formatter does; the last one passes the second time.
     let outside = env.workspace().join(".pixir/second");
     let twice = format!("test -e {0}", outside.display());
     let checks =
@@ -103,7 +103,7 @@ async fn what_checks_change_is_the_work_of_their_step_and_goes_with_it() {
     assert_eq!(status_of(&resumed, "one"), "checkpoint_ready");
     assert_eq!(env.read("d/a.txt"), "made\nformatted\n");
     assert_eq!(env.read("d/log.txt"), "once\n");
-    // Whoever dies while a check runs is not different.
+    // The same after a kill while a check runs.
     graph["steps"][0]["verify"] = json!([
         "echo again >> d/log.txt; echo x > d/now; test -e .pixir/second && sleep 600; true"
     ]);
@@ -158,7 +158,7 @@ async fn nobody_sees_half_of_a_merge_that_was_cut_off() {
     let env = new_test_env(|told| match (told.step(), told.turn, told.session) {
         ("look", _, 0) => Reply::new().stalls(),
         ("slot", _, 0) => Reply::says("checkpoint_status: failed"),
-        // Until `copy` has begun it has the other place.
+        // This step occupies the other slot until `copy` has begun.
         ("slot", 0, _) => Reply::calls("bash", json!({"command": "sleep 1"})),
         ("build", 0, _) => {
             let command = format!("for i in $(seq {FILES}); do echo new > m/$i; done");
@@ -202,7 +202,7 @@ async fn nothing_is_merged_nor_taken_back_in_read_only_mode() {
     let resumed = env.run_pixir(&args).assert_exit_code(6).envelope()["output"].clone();
     assert_eq!(status_of(&resumed, "land"), "needs_orchestrator");
     assert_eq!(env.read("a.txt"), "base\nline\n", "what was there is there");
-    // Nor does a merge happen that is the first one.
+    // A first merge does not happen either.
     env.write("a.txt", "base\n");
     let graph = workflow_spec(json!([
         {"id": "build", "task": "build: add a line"},
@@ -256,7 +256,7 @@ async fn checks_heed_a_session_that_becomes_stricter() {
     harness.change_settings(&conversation, stricter).await.unwrap();
     env.write(".pixir/go", "");
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
-    assert!(!env.workspace().join("out/late").exists(), "nothing may be written by now");
+    assert!(!env.workspace().join("out/late").exists(), "the Session is read-only");
     let make = last_checkpoint(conversation.log_path(), "make");
     let passed: Vec<_> =
         make["verification"].as_array().unwrap().iter().map(|it| &it["ok"]).collect();
@@ -287,7 +287,7 @@ async fn what_somebody_changed_after_a_crash_stays_also_where_a_step_had_written
         let listed =
             env.run_pixir(&["workflow", "status", "--json"]).assert_exit_code(0).envelope();
         let id = listed["output"]["runs"][0]["workflow_id"].as_str().unwrap();
-        // However often somebody tries: that the run was alive again makes it nobody else's.
+        // Each attempt is refused: a resume does not change the author of the files.
         for (mode, said) in
             [("--read-only", "read-only"), ("--auto", "d/a.txt, d/mine.txt")].repeat(2)
         {
@@ -298,7 +298,7 @@ async fn what_somebody_changed_after_a_crash_stays_also_where_a_step_had_written
             assert_eq!(env.read("d/a.txt"), "model\nand a day's work\n");
             assert_eq!(env.read("d/mine.txt"), "mine\n");
         }
-        // Whoever puts it right goes on.
+        // After the user restores the files, the run can be resumed.
         for name in ["d/a.txt", "d/mine.txt"] {
             std::fs::remove_file(env.workspace().join(name)).unwrap();
         }

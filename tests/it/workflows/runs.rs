@@ -1,4 +1,4 @@
-//! Runs: what steps are told, what they come to, what that lets others do, and what the Log says.
+//! Runs: tasks of steps, their results, their dependencies, and the Log.
 
 use pixir::SessionStatus;
 use pixir::scripted::{ModelScript, Reply};
@@ -19,7 +19,7 @@ pub async fn new_test_env(
     TestEnv::with_script(scripted_steps(answer)).await
 }
 
-/// Runs a Workflow by its command, and gives its envelope's output.
+/// Runs a Workflow by `pixir workflow run`; gives the output of its envelope.
 pub fn run_workflow(env: &TestEnv, graph: &Value, code: i32) -> Value {
     env.write("flow.json", graph.to_string());
     env.run_pixir(&["workflow", "run", "flow.json", "--json"]).assert_exit_code(code).envelope()["output"]
@@ -195,7 +195,7 @@ async fn an_approved_change_lands_and_another_one_does_not() {
         let env = new_test_env(move |told| match (told.step(), told.turn) {
             ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
             ("review", _) => {
-                // It judges a change that its own files do not have.
+                // The reviewed change is in the task, because the reviewer's own files do not have it.
                 assert!(told.task.contains("-old\n+new"), "{}", told.task);
                 Reply::says(&format!(r#"Looked at it. {{"verdict": "{verdict}", "findings": []}}"#))
             }
@@ -247,13 +247,13 @@ async fn a_run_by_its_command_is_taken_back_like_a_turn_and_known_to_who_goes_on
     assert!(said[0].starts_with("Run the Workflow `a test` (wf_"), "{said:?}");
     assert_eq!(said[1], "Workflow `a test` completed: 4 of 4 steps ready.");
 
-    // Whoever goes on with it knows what came of it.
+    // The next Turn of the Session contains the result of the run.
     let root = log.file_stem().unwrap().to_str().unwrap();
     let replayed =
         env.run_pixir(&["inspect-replay", root, "--json", "--items"]).assert_exit_code(0).out;
     assert!(replayed.contains("4 of 4 steps ready"), "{replayed}");
 
-    // The one that shared the files is named, and goes first.
+    // The child that worked in the shared Workspace is named, and must be undone first.
     let refused = env.run_pixir(&["undo", "--yes", root]).assert_exit_code(1);
     let child = last_checkpoint(&log, "share")["child_session_id"].as_str().unwrap().to_owned();
     assert!(refused.err.contains(&child), "{}", refused.err);
@@ -348,7 +348,7 @@ async fn a_failure_holds_goes_on_or_ends_the_run_as_the_graph_says() {
     assert_eq!(
         run_workflow(&env, &graph, 0)["status"],
         "completed",
-        "nobody waits for what is optional"
+        "optional steps delay no other step"
     );
 }
 
@@ -381,7 +381,7 @@ async fn a_step_writes_within_its_set_or_not_at_all() {
 async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial() {
     let env = new_test_env(|told| match (told.step(), told.turn) {
         ("one", 0) => {
-            // Another program, while the command runs.
+            // Another program writes a file while the command runs.
             let ready = told.workspace.join("docs/ready");
             let stray = told.workspace.join("stray.txt");
             std::thread::spawn(move || {
@@ -394,7 +394,7 @@ async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial
             Reply::calls("bash", json!({ "command": wait }))
         }
         ("one", _) => {
-            // After the command it is not the step's.
+            // A file written after the command does not belong to the step.
             std::fs::write(told.workspace.join("later.txt"), "who?").unwrap();
             Reply::says(READY)
         }
@@ -430,7 +430,7 @@ async fn a_step_that_cannot_start_is_an_outcome_and_no_abort() {
         ]))
         .to_string(),
     );
-    // There is no git here, so there is no worktree.
+    // Without git, there is no worktree.
     let output =
         env.run_pixir(&["workflow", "run", "flow.json", "--json"]).assert_exit_code(6).envelope();
     let output = &output["output"];
@@ -466,8 +466,8 @@ async fn the_time_of_a_run_is_over_for_all_its_steps() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_ends_the_run_and_says_so() {
-    // The first stays within and the second goes over while it works; or the answer of the first is
-    // what goes over: it was paid for, and counts.
+    // Either the second step exceeds the budget while it works, or the answer of the first is
+    // the one that exceeds it: the answer was paid for, and counts.
     for first in [300, 900] {
         let env = new_test_env(move |told| match told.step() {
             "one" => Reply::says(READY).usage(first, 0, 100),
@@ -558,7 +558,7 @@ async fn the_model_that_asked_is_told_what_each_step_came_to() {
     }
     let asides: Vec<&str> =
         last.user_texts().into_iter().filter(|text| text.starts_with("[Subagent")).collect();
-    assert!(asides.is_empty(), "what the run told is not told twice: {asides:?}");
+    assert!(asides.is_empty(), "the result is not sent twice: {asides:?}");
     assert_eq!(workflow_fact_kinds(conversation.log_path()).first().unwrap(), "started");
     assert_eq!(check_family_logs(&env.workspace()), 2);
 }

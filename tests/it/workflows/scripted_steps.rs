@@ -14,15 +14,15 @@ use crate::support::test_env::log_files;
 #[derive(Debug, Clone)]
 pub struct StepRequest {
     id: String,
-    /// The task, with everything that was handed on.
+    /// The task, including values from earlier steps.
     pub task: String,
-    /// The last message.
+    /// The last user message.
     pub last: String,
-    /// Tool results so far.
+    /// Number of tool results so far.
     pub turn: usize,
-    /// Subagents of this step before this one.
+    /// Number of earlier Subagents of this step.
     pub session: usize,
-    /// Its working directory.
+    /// Working directory of the step.
     pub workspace: PathBuf,
     pub subagent: String,
 }
@@ -59,7 +59,7 @@ impl StepRequest {
     }
 }
 
-/// A model that answers each step.
+/// A model that answers the request of each step by a function.
 pub fn scripted_steps(
     answer: impl Fn(&StepRequest) -> Reply + Send + Sync + 'static,
 ) -> ModelScript {
@@ -93,11 +93,11 @@ pub fn root_log(workspace: &Path) -> PathBuf {
         let first = read_events(path).into_iter().next();
         first.is_some_and(|first| first["data"]["parent_session_id"].is_null())
     });
-    // Whoever was killed before the run began has left a Session without one, maybe with a later name.
+    // A process killed before its run began leaves a Session without a run, maybe with a later name.
     roots.max_by_key(|path| (!workflow_facts(path).is_empty(), path.clone())).unwrap()
 }
 
-/// The Workflow facts of a Log.
+/// The `workflow_event`s of a Log.
 pub fn workflow_facts(log: &Path) -> Vec<Value> {
     let all = read_events(log).into_iter();
     all.filter(|event| event["type"] == "workflow_event")
@@ -105,7 +105,7 @@ pub fn workflow_facts(log: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// The kinds of the Workflow facts, in order.
+/// The kinds of the `workflow_event`s, in order.
 pub fn workflow_fact_kinds(log: &Path) -> Vec<String> {
     let word = |fact: &Value| {
         let kind = fact["kind"].as_str().unwrap_or_default();
@@ -117,7 +117,7 @@ pub fn workflow_fact_kinds(log: &Path) -> Vec<String> {
     workflow_facts(log).iter().map(word).collect()
 }
 
-/// The last bundle of a step.
+/// The last Checkpoint Bundle of a step.
 pub fn last_checkpoint(log: &Path, step: &str) -> Value {
     let found = workflow_facts(log)
         .into_iter()

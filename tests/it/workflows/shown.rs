@@ -1,4 +1,4 @@
-//! What a person and an editor see of a run.
+//! Runs as shown to people and editors.
 
 use pixir::scripted::{ModelScript, Reply};
 use serde_json::{Value, json};

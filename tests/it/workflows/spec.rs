@@ -1,4 +1,4 @@
-//! Specs that are good: what is made of them, what the published schema says, and how they are drawn.
+//! Valid specs: their normalised form, the published schema, and their drawing.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +17,7 @@ async fn new_test_env() -> TestEnv {
     TestEnv::with_script(ModelScript::answering(|_| Reply::says("nobody asks"))).await
 }
 
-/// Writes a file of the Workspace, with the folders to it.
+/// Writes a file of the Workspace, and makes its folders.
 fn plant(env: &TestEnv, path: &str, text: impl AsRef<[u8]>) {
     let path = env.workspace().join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -32,7 +32,7 @@ fn example(name: &str) -> String {
     fs::read_to_string(page(&format!("examples/workflows/{name}.json"))).unwrap()
 }
 
-/// Keeps a file as it must be: when it is stale, it is rewritten and the test fails once.
+/// Compares a generated file with its text; a stale file is rewritten, and the test fails once.
 fn keep(name: &str, text: &str) {
     let path = page(name);
     if fs::read_to_string(&path).unwrap_or_default() != text {
@@ -158,7 +158,7 @@ async fn a_workflow_is_checked_drawn_and_listed() {
     assert_eq!(listed["output"]["workflows"][0]["name"], "land");
     assert_eq!(listed["output"]["workflows"][0]["parameters"][0]["required"], true);
     assert_eq!(listed["output"]["broken"].as_array().unwrap().len(), 1);
-    // What must be given is no reason not to say what it is, whole.
+    // The list describes a Workflow in full, also with required arguments.
     let shown = env.run_pixir(&["workflow", "list"]).assert_exit_code(0).out;
     let shown: Vec<&str> = shown.lines().collect();
     assert!(
@@ -232,7 +232,7 @@ async fn a_spec_comes_through_stdin_too() {
     assert_eq!(String::from_utf8(ended.stdout).unwrap(), "x: 1 step in 1 wave, nothing is wrong\n");
 }
 
-/// Specs of every shape that the reader takes.
+/// Strategy for specs of every valid shape.
 fn spec() -> impl Strategy<Value = (Value, Map<String, Value>)> {
     let step = (any::<u16>(), any::<u16>(), any::<bool>());
     (prop::collection::vec(step, 1..8), any::<bool>()).prop_map(|(picks, with_places)| {
@@ -291,7 +291,7 @@ fn spec() -> impl Strategy<Value = (Value, Map<String, Value>)> {
     })
 }
 
-/// All objects of a spec that have keys of ours, as pointers.
+/// Pointers of all objects of a spec with fixed keys.
 fn objects(spec: &Value) -> Vec<String> {
     let mut found = vec![String::new()];
     for (place, step) in spec["steps"].as_array().unwrap().iter().enumerate() {
@@ -317,7 +317,7 @@ proptest! {
         let normal = whole(&spec, arguments);
         let errors: Vec<String> = schema.iter_errors(&spec).map(|error| error.to_string()).collect();
         prop_assert!(errors.is_empty(), "{}: {:?}", spec, errors);
-        // The whole form is a spec as well, and it is its own.
+        // The normalised form is a valid spec, and normalises to itself.
         let mut again = normal.clone();
         for step in again["steps"].as_array_mut().unwrap() {
             prop_assert!(step["read_set"].is_array() && step["depends_on"].is_array());

@@ -1,4 +1,4 @@
-//! Steps that do not say how their task ended: they are asked once, and people are told in sentences.
+//! Steps that do not state their outcome: they are asked once, and the notice is a sentence.
 
 use pixir::scripted::Reply;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ async fn a_step_is_asked_for_the_line_that_its_answer_lacks() {
     assert_eq!(bundle["attempts"], 1);
     let lives = read_events(&log).into_iter().filter(|event| event["type"] == "subagent_event");
     let inputs = lives.filter(|event| event["data"]["event"] == "input").count();
-    assert_eq!(inputs, 1, "the question is on record");
+    assert_eq!(inputs, 1, "the question is recorded");
     check_family_logs(&env.workspace());
 }
 
@@ -80,7 +80,7 @@ async fn it_is_asked_once_and_its_answer_counts_whatever_comes_of_that() {
         let bundle = last_checkpoint(&root_log(&env.workspace()), "quiet");
         assert_eq!(bundle["reason"], "checkpoint_not_stated");
         assert!(bundle["summary"].as_str().unwrap().starts_with("Hm."), "{bundle}");
-        assert_eq!(env.requests().len(), 2, "one question, and nobody else was started");
+        assert_eq!(env.requests().len(), 2, "one question, and no other step was started");
     }
 }
 
@@ -89,7 +89,7 @@ async fn what_it_changes_while_it_is_asked_is_held_against_its_write_set() {
     for fails in [false, true] {
         let env = new_test_env(move |told| match (told.step(), told.turn) {
             ("quiet", 0) if is_asked(told) => {
-                // The kernel keeps the command itself from it.
+                // The sandbox prevents the command from writing it.
                 let folder = told.workspace.clone();
                 std::thread::spawn(move || {
                     while !folder.join("src/ready").exists() {

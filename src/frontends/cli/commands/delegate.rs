@@ -280,7 +280,7 @@ fn incomplete_report(finished: &FinishedRun, exit: Exit, command: &str) -> Optio
         _ if finished.halt == Some(HaltReason::Budget) => (Kind::BudgetExceeded, BUDGET_USED_UP),
         _ => (Kind::Incomplete, ""),
     };
-    let mut actions = vec![format!("go on with what is missing: {command}")];
+    let mut actions = vec![format!("run the missing children again: {command}")];
     if exit == Exit::NotSignedIn {
         actions.insert(0, "see which credential is used with `pixir login status`".to_owned());
     }

@@ -86,7 +86,7 @@ const CASES: &[ConformanceCase] = &[
         }
         let said =
             scene.log(&session).iter().filter(|event| event["type"] == "user_message").count();
-        assert_eq!(said, 1, "what waited was never said");
+        assert_eq!(said, 1, "the waiting prompt was not recorded");
     }),
     case("prompts that wait are served in order", |scene| {
         let session = scene.session();

@@ -254,7 +254,7 @@ async fn every_capability_that_is_advertised_is_kept() {
     let ways = hello["authMethods"].as_array().unwrap();
     let ways: BTreeSet<&str> = ways.iter().map(|way| way["id"].as_str().unwrap()).collect();
     let known: BTreeSet<&str> = WAYS.iter().map(|(id, _)| *id).collect();
-    assert_eq!(ways, known, "every way to sign in has its exercise");
+    assert_eq!(ways, known, "every sign-in method has an exercise");
     for (_, exercise) in WAYS {
         exercise(&SignInEnv::new().await);
     }

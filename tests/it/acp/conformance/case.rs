@@ -151,7 +151,7 @@ impl JudgedClient {
         let Some(mut client) = self.client.take() else { return };
         let sent = std::mem::take(&mut client.sent);
         let (status, received) = client.close_and_wait();
-        assert_eq!(status.code(), Some(0), "it ends well");
+        assert_eq!(status.code(), Some(0), "the process exits with success");
         let record = LineRecord { sent: &sent, received: &received, is_cut: self.is_cut };
         let problems = record.problems();
         assert!(problems.is_empty(), "{} lines: {:#?}", problems.len(), problems);
@@ -257,7 +257,7 @@ impl CaseEnv {
 /// Runs one prompt to its end.
 #[track_caller]
 pub fn turn(client: &mut AcpClient, session: &str, text: &str) -> RecordedTurn {
-    turn_with(client, session, text, |asked| panic!("nobody may ask: {asked}"))
+    turn_with(client, session, text, |asked| panic!("an unexpected question: {asked}"))
 }
 
 /// Runs one prompt to its end; questions of the agent are answered with these results.

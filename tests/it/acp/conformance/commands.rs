@@ -42,7 +42,7 @@ const CASES: &[ConformanceCase] = &[
     case("/plan with words plans them", |scene| {
         let turn = scene.once("/plan mend the parser » repeat");
         assert!(turn.text().contains("mend the parser"), "{turn:?}");
-        assert!(!turn.text().contains("/plan"), "the model gets the words, not the order");
+        assert!(!turn.text().contains("/plan"), "the model gets the text, not the command");
         assert_eq!(turn.updates_of_kind("current_mode_update")[0]["currentModeId"], "plan");
     }),
     case("/model tells which one it is, without asking it", |scene| {

@@ -202,7 +202,7 @@ impl FuzzClient {
         let end = Instant::now() + DEADLINE;
         while self.owed[&key].1 == 0 {
             self.listen(Duration::from_millis(50));
-            assert!(Instant::now() < end, "{place}: it does not move; {:?} wait", self.waiting());
+            assert!(Instant::now() < end, "{place}: no answer to {:?}", self.waiting());
         }
     }
 
@@ -228,7 +228,7 @@ impl FuzzClient {
             while !self.waiting().is_empty() && round.elapsed() < Duration::from_millis(200) {
                 self.listen(Duration::from_millis(20));
             }
-            assert!(Instant::now() < end, "{place}: {:?} wait for ever", self.waiting());
+            assert!(Instant::now() < end, "{place}: without an answer: {:?}", self.waiting());
         }
     }
 }

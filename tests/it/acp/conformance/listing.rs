@@ -141,7 +141,7 @@ const CASES: &[ConformanceCase] = &[
         let all = listed(&mut scene.probe, json!({}));
         assert!(
             all.iter().any(|one| one["sessionId"] == envelope["session_id"]),
-            "the user's cache knows it"
+            "the user's cache names it"
         );
     }),
     case("closing is answered with an object, and the Session is closed", |scene| {

@@ -127,7 +127,7 @@ const CASES: &[ConformanceCase] = &[
         assert_eq!((first.asked.len(), second.asked.len()), (1, 0));
         let other = scene.session();
         let elsewhere = answered(scene, &other, &[command, "say done"], "once");
-        assert_eq!(elsewhere.asked.len(), 1, "another Session asks for itself");
+        assert_eq!(elsewhere.asked.len(), 1, "the grant does not extend to another Session");
     }),
     case("there is one always, and an option that was not offered is a no", |scene| {
         let (session, id, asked) = open(scene, "least.txt");

@@ -1,10 +1,10 @@
-//! More than a hundred invalid specs: each is refused with its place and its own message.
+//! More than a hundred invalid specs: each is refused with its place and a specific message.
 
-/// Steps that are wrong by themselves.
+/// Errors within one step.
 mod single_step_errors;
-/// Texts that are no JSON, and specs that are wrong at their top.
+/// Texts that are not JSON, and errors at the top level of a spec.
 mod spec_errors;
-/// Steps that do not fit together.
+/// Errors between steps.
 mod step_graph_errors;
 
 use proptest::prelude::*;
@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 
 use super::{flaws, of_steps};
 
-/// A name, a spec, where it is wrong, and words of what is said.
+/// A name, an invalid spec, the pointer of the error, and a part of the message.
 pub type BrokenSpec = (&'static str, String, &'static str, &'static str);
 
-/// A value with these fields.
+/// A value with further fields.
 pub fn with_fields(mut base: Value, fields: &Value) -> Value {
     for (key, value) in fields.as_object().unwrap() {
         base[key] = value.clone();
@@ -23,7 +23,7 @@ pub fn with_fields(mut base: Value, fields: &Value) -> Value {
     base
 }
 
-/// A spec with fields at its top.
+/// A spec with these fields at its top level.
 pub fn top(fields: &Value) -> String {
     with_fields(of_steps(&json!([{"id": "a", "task": "x"}])), fields).to_string()
 }
@@ -33,7 +33,7 @@ pub fn one(fields: &Value) -> String {
     of_steps(&json!([with_fields(json!({"id": "a", "task": "x"}), fields)])).to_string()
 }
 
-/// A spec of a step that delivers findings, and a second one with these fields.
+/// A spec of a step that delivers findings, and a second step with these fields.
 pub fn two(fields: &Value) -> String {
     let scan = json!({"id": "scan", "task": "x", "role": "explorer", "output": {
         "type": "object", "properties": {"findings": {"type": "array", "items": {"type": "string"}}},
@@ -59,7 +59,7 @@ fn a_hundred_hostile_specs_are_refused_at_their_place() {
     let mut wrong = Vec::new();
     for (name, text, pointer, words) in &all {
         let told = flaws(text, &json!({}));
-        // One mistake is told once, and those of its kind that follow from it are not told at all.
+        // One error is reported once, without errors that follow from it.
         let twice = ["itself", "waits", "circle"].iter().any(|word| words.contains(word));
         let fits = |(own, said): &(String, String)| {
             let is_place = own == pointer || words.contains("nested") && own.starts_with(pointer);
@@ -88,7 +88,7 @@ fn thousands_of_flaws_are_counted_and_not_all_told() {
     let text = of_steps(&json!(steps)).to_string();
     let report = pixir::workbench::expand_workflow(text.as_bytes(), Map::new()).unwrap_err();
     assert_eq!(report.details["flaws"].as_array().unwrap().len(), 100);
-    // Six of each step, and that they are more than a run may start.
+    // Six errors per step, and one because there are more steps than a run may start.
     assert_eq!(report.details["left_out"], 2_000 * 6 + 1 - 100);
     assert!(report.message.ends_with("(and 12000 more)"), "{}", report.message);
 }
@@ -114,7 +114,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Words that lead into the reader.
+/// Keys that the reader knows.
 const KEYS: &[&str] = &[
     "id",
     "name",
@@ -149,7 +149,7 @@ const KEYS: &[&str] = &[
     "items",
 ];
 
-/// A spec that is good, to be spoilt.
+/// A valid spec, to be damaged.
 fn valid_spec() -> Value {
     json!({
         "id": "x",
@@ -164,7 +164,7 @@ fn valid_spec() -> Value {
     })
 }
 
-/// Puts something else at the place that a number leads to.
+/// Replaces the value at a numbered place.
 fn replace_value(value: &mut Value, mut place: usize, other: Value) {
     match value {
         Value::Object(fields) if !fields.is_empty() && !place.is_multiple_of(7) => {
@@ -197,7 +197,7 @@ proptest! {
         let mut spec = valid_spec();
         replace_value(&mut spec, place, other);
         for (pointer, _) in flaws(spec.to_string(), &json!({})) {
-            // A flaw is at a place of the file, or where something is missing from it.
+            // An error points to a value of the file, or to a missing one.
             let parent = pointer.rsplit_once('/').map_or("", |(parent, _)| parent);
             prop_assert!(spec.pointer(parent).is_some(), "{} in {}", pointer, spec);
         }

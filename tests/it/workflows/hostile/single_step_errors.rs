@@ -1,10 +1,10 @@
-//! Steps that are wrong by themselves.
+//! Specs with errors within one step.
 
 use serde_json::{Map, Value, json};
 
 use super::{BrokenSpec, one, steps};
 
-/// All of them.
+/// All cases of this file.
 pub fn cases() -> Vec<BrokenSpec> {
     let globs: Vec<String> = (0..65).map(|n| format!("a{n}")).collect();
     let checks: Vec<String> = (0..33).map(|n| format!("test {n}")).collect();

@@ -1,10 +1,10 @@
-//! Texts that are no JSON, and specs with errors at their top level.
+//! Texts that are not JSON, and specs with errors at their top level.
 
 use serde_json::{Value, json};
 
 use super::{BrokenSpec, top};
 
-/// What is no JSON.
+/// Texts that are not JSON.
 pub fn texts() -> Vec<BrokenSpec> {
     let deep = |open: &str, close: &str| format!("{}{}", open.repeat(3_000), close.repeat(3_000));
     let nested = format!(r#"{{"id": "x", "steps": {}"#, "[".repeat(100));
@@ -59,7 +59,7 @@ pub fn texts() -> Vec<BrokenSpec> {
     ]
 }
 
-/// What is wrong at the top.
+/// Specs with errors at their top level.
 pub fn tops() -> Vec<BrokenSpec> {
     let many = |count: usize| -> Value {
         (0..count).map(|n| json!({"id": format!("s{n}"), "task": "x"})).collect()

@@ -1,10 +1,10 @@
-//! Steps that do not fit together.
+//! Specs with errors between steps.
 
 use serde_json::{Value, json};
 
 use super::{BrokenSpec, steps, two};
 
-/// All of them.
+/// All cases of this file.
 pub fn cases() -> Vec<BrokenSpec> {
     let plain = |id: &str, after: &str| json!({"id": id, "task": "x", "depends_on": after});
     let ring: Vec<Value> =

@@ -199,7 +199,7 @@ fn incomplete_report(finished: &FinishedRun, exit: Exit, command: &str) -> Optio
     };
     let count = finished.bundles.len();
     let ready = finished.bundles.iter().filter(|bundle| bundle.dependent_safe).count();
-    let actions = vec![format!("go on with what is missing: {command}")];
+    let actions = vec![format!("run the missing children again: {command}")];
     let message = format!("{why}{ready} of {} ready", counted(count, "step"));
     Some(Report::new(kind, message).with_next_actions(actions))
 }
