@@ -192,7 +192,7 @@ async fn a_question_gets_its_answer_or_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_reader_that_left_stops_nobody() {
+async fn a_reader_that_left_makes_nothing_wait() {
     struct Broken;
     impl std::io::Write for Broken {
         fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
@@ -203,11 +203,16 @@ async fn a_reader_that_left_stops_nobody() {
         }
     }
     let writer = spawn_writer(Broken).unwrap();
+    let gone = writer.reader_gone();
     let peer = Peer::new(&writer);
-    for _ in 0..5000 {
-        peer.send_notification("x", &json!({})).await;
-    }
-    writer.finish(Duration::from_secs(10)).await;
+    let all_sent = tokio::time::timeout(Duration::from_secs(10), async {
+        for _ in 0..5000 {
+            peer.send_notification("x", &json!({})).await;
+        }
+        gone.cancelled().await;
+        writer.finish(Duration::from_mins(1)).await;
+    });
+    all_sent.await.expect("neither sending nor finishing waits for a reader that is gone");
 }
 
 proptest! {

@@ -474,6 +474,7 @@ mod tests {
             "a": {"type": "http", "url": "http://x", "env": {"PORT": 8080}, "args": [1], "cwd": 5},
             "b": {"command": "x", "headers": {"n": 1}, "url": null},
         }));
+        assert_eq!(servers.len(), 2);
         assert!(servers.iter().all(|server| server.problem().is_none()), "{servers:?}");
     }
 

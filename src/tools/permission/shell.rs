@@ -384,12 +384,18 @@ mod tests {
 
     #[test]
     fn deep_nesting_is_survived() {
-        for opener in ["(", "$(", "{ ", "if a; then ", "[[ ( ", "`", "! "] {
-            let text = opener.repeat(20_000);
-            let cut = &text[..text.floor_char_boundary(LONGEST.min(text.len()))];
-            if let Some(script) = ShellScript::parse(cut) {
-                script.parts();
-                script.plain_script();
+        let kinds = [("(", ")"), ("$(", ")"), ("{ ", "; }"), ("if a; then ", "; fi"), ("! ", "")];
+        for (opener, closer) in kinds {
+            let nested = |depth: usize| opener.repeat(depth) + "true" + &closer.repeat(depth);
+            let text = nested(20);
+            let shallow = ShellScript::parse(&text).expect(opener);
+            assert!(!shallow.parts().is_empty(), "{opener}");
+            let most = LONGEST / (opener.len() + closer.len()) - 4;
+            for text in [nested(most), opener.repeat(most)] {
+                if let Some(script) = ShellScript::parse(&text) {
+                    assert!(script.parts().len() <= MOST_PARTS + 1, "{opener}");
+                    script.plain_script();
+                }
             }
         }
     }

@@ -21,11 +21,11 @@ const COLUMNS: usize = 100;
 fn the_picture_of_the_demo_shows_a_real_run() {
     let home = tempfile::tempdir().unwrap();
     let mut command = command_without_env(home.path(), &["demo", "--color", "always"]);
-    let output = ran(command.current_dir(home.path())).assert_exit_code(0).out;
-    let folder = output.split_whitespace().find(|word| word.contains("/pixir-demo-")).unwrap();
-    let folder = folder.trim_end_matches(':');
-    let (turn, _) = output.split_once("The test at first:").expect("the Turn comes first");
-    let turn = turn.replace(folder, "/tmp/pixir-demo");
+    let run = ran(command.current_dir(home.path())).assert_exit_code(0);
+    let folder = run.err.split("The Workspace is ").nth(1).and_then(|rest| rest.split(':').next());
+    let folder = folder.expect("the demo names its folder");
+    let (answer, _) = run.out.split_once("The test at first:").expect("the answer comes first");
+    let turn = format!("{}\n{answer}", run.err.trim_end()).replace(folder, "/tmp/pixir-demo");
     fs::remove_dir_all(folder).unwrap();
     assert!(turn.contains("\u{1b}[32m+"), "the diff has colours: {turn}");
 
