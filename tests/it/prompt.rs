@@ -38,7 +38,7 @@ const CONTRACTS: &[(&str, &str)] = &[
     ("pxr1", "096551a0d98386527baba1737b6c87c3d4afb7510b975b0c1adf3a2feaf821a3"),
     ("pxr2", "767280af0f2131f88b7d1ea492dc61480109be85d9b0c957c09170fc1a86cb14"),
     ("pxr3", "7812b0e46493561c6684952227e6f184527873167becb4817c09ccabbc3eb38c"),
-    ("pxr4", "b93097236bb6fd23bb1445746d39ba1b6f2cdaf9cb3c2e3ddb7d29619db4ca79"),
+    ("pxr4", "51bc85780b5e919958e9c98c97dbde353b02dc24b9d7a6be16c19da62e6f2a66"),
 ];
 
 #[tokio::test]

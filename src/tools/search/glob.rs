@@ -21,10 +21,10 @@ pub struct Args {
     /// Like `*.rs` (any depth), `src/**/*.ts`.
     pattern: String,
     path: Option<PathBuf>,
-    /// Include hidden and ignored files.
+    /// Skip nothing.
     #[serde(default)]
     all: bool,
-    /// First result, from 1.
+    /// From 1.
     #[schemars(with = "Option<i64>")]
     offset: Option<u64>,
     /// Default 200.

@@ -63,7 +63,7 @@ pub struct Args {
     /// Lines around a match.
     #[schemars(with = "Option<i64>")]
     context: Option<u64>,
-    /// Include hidden and ignored files.
+    /// Skip nothing.
     #[serde(default)]
     all: bool,
     /// First result, from 1.

@@ -25,10 +25,10 @@ pub struct Args {
     /// Default 1.
     #[schemars(with = "Option<i64>")]
     depth: Option<u64>,
-    /// Include hidden and ignored files.
+    /// Skip nothing.
     #[serde(default)]
     all: bool,
-    /// First result, from 1.
+    /// From 1.
     #[schemars(with = "Option<i64>")]
     offset: Option<u64>,
     /// Default 200.
