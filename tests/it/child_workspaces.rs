@@ -423,7 +423,7 @@ async fn without_a_repository_or_with_too_many_files_a_child_is_told_what_to_do(
         .create_child(&here, &family.parent, "sub_1", "isolated")
         .await
         .unwrap_err();
-    assert!(report.message.contains("too many: 4 of 3"), "{report:?}");
+    assert!(report.message.contains("too many: 4, limit 3"), "{report:?}");
     let left = fs::read_dir(family.env.home().join(".pixir/workspaces"));
     assert_eq!(left.map_or(0, Iterator::count), 0, "no child Workspace is left");
     assert_eq!(log_files(&here).len(), 1, "and no Log was begun");

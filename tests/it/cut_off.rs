@@ -90,7 +90,7 @@ async fn killed_at(
             for _ in 0..2 {
                 let run = env.run(&["hello", "again"]).assert_exit_code(4);
                 assert!(run.err.contains("sign in again with `pixir login`"), "{}", run.err);
-                assert!(run.err.contains("killed while it renewed"), "{name}: {}", run.err);
+                assert!(run.err.contains("killed during a renewal"), "{name}: {}", run.err);
                 assert_eq!(std::fs::read(env.auth_file()).unwrap(), before, "{name}");
             }
             let _ = env.run(&["login", "--device-code"]).assert_exit_code(0);

@@ -86,7 +86,7 @@ fn specs() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ),
         of(json!({"tasks": ["x"], "budget": {"cost_usd": -3}}), "/budget/cost_usd", "above 0"),
         of(json!({"tasks": ["x"], "defaults": {"task": "y"}}), "/defaults/task", "has no key"),
-        of(json!({"tasks": ["x"], "workflow": {}}), "/workflow", "there already"),
+        of(json!({"tasks": ["x"], "workflow": {}}), "/workflow", "given already"),
         of(
             json!({"workflow": {"id": "w", "steps": [{"id": "a", "task": "x", "depends_on": "a"}]}}),
             "/workflow/steps/0/depends_on",
