@@ -1,4 +1,5 @@
-//! The error of a tool call: kind, message, details and next actions, for the model.
+//! The error of a tool call: kind, message, details and next actions. `agent::turn::execute` makes the
+//! model's text of it.
 
 use serde_json::Value;
 

@@ -12,7 +12,7 @@ use crate::base::blocking;
 use crate::base::error::{Kind, Report};
 use crate::base::secret::{Secrets, StreamRedactor};
 use crate::model::provider::{
-    CompletedResponse, ModelEvent, OutputItem, ProviderError, SentRequest, next_delay,
+    CompletedResponse, ModelEvent, OutputItem, ProviderError, SentRequest, next_retry_delay,
 };
 use crate::record::event::{
     Ephemeral, Extra, ProviderRetry, ProviderUsage, RateLimits, SessionStatus, TerminalStatus,
@@ -128,7 +128,7 @@ impl Turn {
                 }
             }
             let delay =
-                next_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
+                next_retry_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
                     .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
             let report = self.redact_echo(Report::describe(&error));
             let Some(delay) = delay else {

@@ -330,7 +330,8 @@ impl Turn {
         }
     }
 
-    /// Records the result of a call and returns the text that the model will read.
+    /// Records the result of a call, with secrets redacted and the text bounded, and returns the text that the model
+    /// will read.
     async fn record_result(
         &self,
         fact: &ToolCall,
@@ -344,7 +345,7 @@ impl Turn {
             }
             Err(error) => {
                 let report = self.redact_report(error.into());
-                (false, error_text(&report), Value::Null, Some(report))
+                (false, tool_error_text(&report), Value::Null, Some(report))
             }
         };
         secrets.redact_value(&mut details);
@@ -427,7 +428,8 @@ fn dry_run_output(plan: &CallPlan) -> ToolOutput {
     )
 }
 
-fn error_text(report: &Report) -> String {
+/// The text that the model reads for a failed tool call.
+fn tool_error_text(report: &Report) -> String {
     let mut text = format!("error ({}): {}", report.kind, report.message);
     for action in report.next_actions() {
         text.push_str("\n- ");

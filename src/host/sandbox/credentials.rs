@@ -1,7 +1,8 @@
 //! Credential places: where programs keep keys, tokens, sessions and input histories below a home folder.
 //!
-//! Most of a home is hidden from commands by default (`home_view`). This table hides credentials in the
-//! folders that are shown, and in a home that is completely shown.
+//! Most of a home is hidden from commands by default (`home_view`). This table names the credentials in the
+//! folders that are shown, and in a home that is completely shown; `visibility` adds their paths to a
+//! command's `SandboxSpec`, and `mounts` and `landlock_rules` hide them.
 
 use std::path::{Path, PathBuf};
 

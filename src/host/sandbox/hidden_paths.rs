@@ -1,4 +1,5 @@
-//! Hidden paths in the output of a command, to explain why the command did not find them.
+//! Explains to a command why it did not find a path: hidden paths that its output names. `visibility`
+//! decides what is hidden.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

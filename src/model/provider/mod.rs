@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 pub use reset::{format_duration, format_utc};
 pub use responses::{Reducer, ResponsesProvider, TransportOptions, http_body};
-pub use retry::next_delay;
+pub use retry::next_retry_delay;
 
 use crate::base::error::{Explain, Kind};
 use crate::base::id::{CallId, SessionId};

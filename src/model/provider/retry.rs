@@ -12,7 +12,7 @@ use crate::settings::config::RetryPolicy;
 /// clients that failed together spread out, and the cap is never exceeded. A server that names a
 /// wait gets exactly that plus up to a tenth, unless it is longer than `retry_after_cap`; then
 /// the error, which says how long, goes to the user instead of a silent minute.
-pub fn next_delay(
+pub fn next_retry_delay(
     error: &ProviderError,
     attempt: u32,
     retry: &RetryPolicy,
@@ -37,7 +37,7 @@ mod tests {
 
     #[track_caller]
     fn check(error: &ProviderError, attempt: u32, jitter: f64, expected_ms: Option<u128>) {
-        let delay = next_delay(error, attempt, &RetryPolicy::default(), jitter);
+        let delay = next_retry_delay(error, attempt, &RetryPolicy::default(), jitter);
         assert_eq!(delay.map(|delay| delay.as_millis()), expected_ms, "attempt {attempt}");
     }
 
@@ -52,7 +52,7 @@ mod tests {
         check(&error, u32::MAX, 1.0, None);
         let patient = RetryPolicy { max_attempts: 100, ..RetryPolicy::default() };
         for attempt in [5, 6, 50, 99] {
-            assert_eq!(next_delay(&error, attempt, &patient, 1.0), Some(patient.cap));
+            assert_eq!(next_retry_delay(&error, attempt, &patient, 1.0), Some(patient.cap));
         }
     }
 

@@ -186,7 +186,7 @@ impl Actor {
             if is_final {
                 return;
             }
-            tokio::time::sleep(retry_delay(failures)).await;
+            tokio::time::sleep(reconnect_delay(failures)).await;
         }
     }
 
@@ -259,7 +259,7 @@ impl Actor {
 }
 
 /// The delay before the next attempt, after this many failures.
-fn retry_delay(failures: u32) -> Duration {
+fn reconnect_delay(failures: u32) -> Duration {
     let doubled = FIRST_WAIT.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(LONGEST_WAIT)
 }
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_wait_doubles_and_has_an_end() {
-        let waits: Vec<u128> = (1..=9).map(|failures| retry_delay(failures).as_millis()).collect();
+        let waits: Vec<u128> = (1..=9).map(|failures| reconnect_delay(failures).as_millis()).collect();
         assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
     }
 

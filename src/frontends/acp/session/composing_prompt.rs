@@ -85,6 +85,7 @@ impl Actor {
         self.begin_next().await;
     }
 
+    /// Starts the Turn of a `session/prompt` request.
     async fn send_prompt(
         &mut self,
         responder: Responder,

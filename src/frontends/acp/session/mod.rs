@@ -220,7 +220,7 @@ impl Actor {
     /// Handles a message.
     pub async fn handle(&mut self, message: Inbox) {
         match message {
-            Inbox::Prompt { responder, prompt } => self.enqueue_prompt(responder, prompt).await,
+            Inbox::Prompt { responder, prompt } => self.run_or_queue_prompt(responder, prompt).await,
             Inbox::Cancel => self.cancel().await,
             Inbox::Withdraw { key } => self.withdraw_request(&key).await,
             Inbox::Set { .. } | Inbox::Load { .. } | Inbox::Resume { .. } => {
@@ -314,7 +314,7 @@ impl Actor {
     }
 
     /// Runs a prompt, or queues it after the running one.
-    async fn enqueue_prompt(&mut self, responder: Responder, prompt: PromptContent) {
+    async fn run_or_queue_prompt(&mut self, responder: Responder, prompt: PromptContent) {
         if self.running.is_none() && self.composing.is_none() {
             return self.begin_prompt(responder, prompt).await;
         }
