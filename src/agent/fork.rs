@@ -9,12 +9,13 @@ use std::io;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::agent::child_workspace::{ChildWorkspaceError, ChildWorkspaces};
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::base::files::{StateError, StatePath, WriteDurability};
 use crate::base::id::SessionId;
+use crate::base::text::{on_one_line, truncate_chars};
 use crate::record::event::{
     BranchSummary, Canonical, Event, Extra, LOG_VERSION, Seq, SessionFork, SharedEvent,
 };
@@ -284,11 +285,7 @@ fn renumber_seqs(fact: &Canonical, parent: &SessionId, seq_map: &BTreeMap<Seq, S
 }
 
 fn excerpt(text: &str) -> String {
-    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match flat.char_indices().nth(MAX_EXCERPT_CHARS) {
-        Some((end, _)) => format!("{}…", &flat[..end]),
-        None => flat,
-    }
+    truncate_chars(&on_one_line(text), MAX_EXCERPT_CHARS)
 }
 
 /// Copies the files of a folder under new names; files without a new name are skipped.
@@ -354,44 +351,27 @@ impl From<StateError> for ForkError {
 }
 
 impl Explain for ForkError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
+        let dry_run = "preview with `pixir fork <id> --dry-run`";
+        let list = "list the Sessions with `pixir sessions`";
         match self {
-            Self::Empty => Kind::NotFound,
-            Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } | Self::InChildWorkspace { .. } => {
-                Kind::InvalidArgs
+            Self::Empty => Kind::NotFound.with_next_action(list),
+            Self::NoSuchTurn { turns, .. } => {
+                Kind::InvalidArgs.with_details(json!({ "turns": turns })).with_next_action(dry_run)
             }
-            Self::Write(_) => Kind::LogWriteFailed,
-            Self::State(error) => error.kind(),
-            Self::ChildWorkspace(error) => error.kind(),
-            Self::Log(error) => error.kind(),
-        }
-    }
-    fn details(&self) -> Value {
-        match self {
-            Self::NoSuchTurn { turns, .. } => json!({ "turns": turns }),
-            Self::NoSuchSeq { last, .. } => json!({ "last_seq": last }),
-            Self::Log(error) => error.details(),
-            Self::InChildWorkspace { folder, .. } => json!({ "folder": folder.to_string_lossy() }),
-            Self::ChildWorkspace(error) => error.details(),
-            Self::State(error) => error.details(),
-            Self::Empty | Self::Write(_) => Value::Null,
-        }
-    }
-    fn next_actions(&self) -> Vec<String> {
-        match self {
-            Self::NoSuchTurn { .. } | Self::NoSuchSeq { .. } => {
-                vec!["preview with `pixir fork <id> --dry-run`".to_owned()]
-            }
-            Self::Log(error) => error.next_actions(),
-            Self::InChildWorkspace { id, .. } => vec![
-                format!("continue it with `pixir resume {id}`"),
-                format!("merge its changes with `pixir merge {id}`, then continue in its parent"),
-            ],
-            Self::ChildWorkspace(error) => error.next_actions(),
-            Self::State(error) => error.next_actions(),
-            Self::Empty | Self::Write(_) => {
-                vec!["list the Sessions with `pixir sessions`".to_owned()]
-            }
+            Self::NoSuchSeq { last, .. } => Kind::InvalidArgs
+                .with_details(json!({ "last_seq": last }))
+                .with_next_action(dry_run),
+            Self::InChildWorkspace { id, folder, .. } => Kind::InvalidArgs
+                .with_details(json!({ "folder": folder.to_string_lossy() }))
+                .with_next_action(format!("continue it with `pixir resume {id}`"))
+                .with_next_action(format!(
+                    "merge its changes with `pixir merge {id}`, then continue in its parent"
+                )),
+            Self::Write(_) => Kind::LogWriteFailed.with_next_action(list),
+            Self::State(error) => error.explain(),
+            Self::ChildWorkspace(error) => error.explain(),
+            Self::Log(error) => error.explain(),
         }
     }
 }

@@ -12,9 +12,9 @@ mod workflows;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
-use serde_json::Value;
+use parking_lot::Mutex;
 
 use crate::agent::child_workspace;
 use crate::agent::child_workspace::{ChildWorkspaceError, ChildWorkspaces};
@@ -24,7 +24,7 @@ use crate::agent::session::{LiveSessions, Session, SessionError, SessionOptions}
 use crate::agent::subagent::{Children, ConcurrencyLimit, SubagentRegistry, sight_and_window};
 use crate::agent::turn::{PermissionState, PromptParts, RunBudget, TurnSettings, UsageTotal};
 use crate::base::blocking;
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::base::id::SessionId;
 use crate::base::secret::Secrets;
 use crate::host::http::HttpSettings;
@@ -405,7 +405,7 @@ impl Harness {
 
     /// The tools of a Session; all its Conversations in this process share its commands.
     fn toolbox(&self, folder: &SessionFolder, history: &History, resources: Resources) -> Toolbox {
-        let mut known = self.backgrounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.backgrounds.lock();
         let background =
             known.get(folder).and_then(WeakBackgroundCommands::upgrade).unwrap_or_else(|| {
                 known.retain(|_, weak| weak.upgrade().is_some());
@@ -439,7 +439,7 @@ impl Harness {
         }
         let told = |name| format!("MCP server `{name}` is ignored: the name is taken");
         let notices = taken.into_iter().map(told).collect();
-        let mut known = self.mcp_servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.mcp_servers.lock();
         let there = known.get(folder).and_then(WeakMcpServers::upgrade);
         if let Some(connections) = there.filter(|there| there.has_servers(&servers)) {
             return (connections, notices);
@@ -570,29 +570,14 @@ pub enum HarnessError {
     Bounds(String),
 }
 
-impl HarnessError {
-    /// The wrapped error of another module.
-    fn cause(&self) -> Option<&dyn Explain> {
-        match self {
-            HarnessError::Workspace(error) => Some(error),
-            HarnessError::Session(error) => Some(error),
-            HarnessError::Annex(error) => Some(error),
-            HarnessError::Bounds(_) => None,
-        }
-    }
-}
-
 impl Explain for HarnessError {
-    fn kind(&self) -> Kind {
-        self.cause().map_or(Kind::InvalidArgs, Explain::kind)
-    }
-
-    fn details(&self) -> Value {
-        self.cause().map_or(Value::Null, Explain::details)
-    }
-
-    fn next_actions(&self) -> Vec<String> {
-        let globs = || vec!["write globs relative to the Workspace, such as 'src/**'".to_owned()];
-        self.cause().map_or_else(globs, Explain::next_actions)
+    fn explain(&self) -> Explanation {
+        match self {
+            HarnessError::Workspace(error) => error.explain(),
+            HarnessError::Session(error) => error.explain(),
+            HarnessError::Annex(error) => error.explain(),
+            HarnessError::Bounds(_) => Kind::InvalidArgs
+                .with_next_action("write globs relative to the Workspace, such as 'src/**'"),
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::base::error::{Explain, Kind, counted};
+use crate::base::error::{Explain, Explanation, Kind, counted};
 use crate::base::files::StateError;
 use crate::base::id::SessionId;
 use crate::base::paths;
@@ -434,51 +434,47 @@ fn list_paths<'p>(paths: impl ExactSizeIterator<Item = &'p Path>) -> String {
 }
 
 impl Explain for RewindError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
         match self {
-            Self::NothingToUndo { .. } | Self::NothingToRedo => Kind::NoTurn,
-            Self::Changed(_) | Self::Occupied(_) | Self::Children(_) => Kind::FileChanged,
-            Self::Lost(_) | Self::Read(_) | Self::Outside { .. } => Kind::ReadFailed,
-            Self::State(error) => error.kind(),
-        }
-    }
-
-    fn details(&self) -> Value {
-        match self {
+            Self::NothingToUndo { turns, .. } => Kind::NoTurn
+                .with_details(json!({ "turns": turns }))
+                .with_next_action("see the Session with `pixir sessions`"),
+            Self::NothingToRedo => Kind::NoTurn.with_next_action("undo Turns with `pixir undo`"),
             Self::Changed(paths) => {
                 let path = |(path, reason): &(PathBuf, RestoreConflictReason)| json!({ "path": path.to_string_lossy(), "changed": reason.name() });
-                json!({ "files": paths.iter().map(path).collect::<Vec<_>>() })
+                let files: Vec<Value> = paths.iter().map(path).collect();
+                let is_command = paths.iter().all(|(_, reason)| is_command_change(*reason));
+                Kind::FileChanged.with_details(json!({ "files": files })).with_next_action(
+                    if is_command {
+                        "preview with --dry-run, then undo those changes too with --force"
+                    } else {
+                        "preview with --dry-run, then overwrite those changes with --force"
+                    },
+                )
             }
-            Self::Lost(paths) | Self::Occupied(paths) => json!({ "files": paths::as_texts(paths) }),
-            Self::Children(children) => json!({ "subagents": list_children(children) }),
-            Self::NothingToUndo { turns, .. } => json!({ "turns": turns }),
-            Self::Outside { record, .. } => json!({ "path": record.to_string_lossy() }),
-            Self::State(error) => error.details(),
-            Self::NothingToRedo | Self::Read(_) => Value::Null,
-        }
-    }
-
-    fn next_actions(&self) -> Vec<String> {
-        let action = match self {
+            Self::Occupied(paths) => Kind::FileChanged
+                .with_details(json!({ "files": paths::as_texts(paths) }))
+                .with_next_action("move it elsewhere, then run this again"),
             Self::Children(children) => {
                 let undo = |child: &SessionId| format!("undo its Turns: pixir undo {child}");
-                return children.iter().take(MAX_NAMED_PATHS).map(undo).collect();
+                Explanation {
+                    next_actions: children.iter().take(MAX_NAMED_PATHS).map(undo).collect(),
+                    ..Kind::FileChanged
+                        .with_details(json!({ "subagents": list_children(children) }))
+                }
             }
-            Self::Outside { record, .. } => {
-                let record = record.display();
-                return vec![format!("inspect {record}, remove it, then try again")];
-            }
-            Self::State(error) => return error.next_actions(),
-            Self::NothingToUndo { .. } => "see the Session with `pixir sessions`",
-            Self::NothingToRedo => "undo Turns with `pixir undo`",
-            Self::Changed(paths) if paths.iter().all(|(_, reason)| is_command_change(*reason)) => {
-                "preview with --dry-run, then undo those changes too with --force"
-            }
-            Self::Changed(_) => "preview with --dry-run, then overwrite those changes with --force",
-            Self::Occupied(_) => "move it elsewhere, then run this again",
-            Self::Lost(_) => "undo fewer Turns with --turns",
-            Self::Read(_) => "check the permissions of .pixir in the Workspace",
-        };
-        vec![action.to_owned()]
+            Self::Lost(paths) => Kind::ReadFailed
+                .with_details(json!({ "files": paths::as_texts(paths) }))
+                .with_next_action("undo fewer Turns with --turns"),
+            Self::Read(_) => Kind::ReadFailed
+                .with_next_action("check the permissions of .pixir in the Workspace"),
+            Self::Outside { record, .. } => Kind::ReadFailed
+                .with_details(json!({ "path": record.to_string_lossy() }))
+                .with_next_action(format!(
+                    "inspect {}, remove it, then try again",
+                    record.display()
+                )),
+            Self::State(error) => error.explain(),
+        }
     }
 }

@@ -4,8 +4,9 @@
 //! take a hundred threads, which only wait for the same disk.
 
 use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -56,7 +57,7 @@ pub fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 /// Runs a piece of work on a new thread, or on this one when none can be started.
 pub fn spawn_or_run(work: impl FnOnce() + Send + 'static) {
     fn run<W: FnOnce()>(held: &Mutex<Option<W>>) {
-        let work = held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let work = held.lock().take();
         if let Some(work) = work {
             work();
         }

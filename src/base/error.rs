@@ -149,19 +149,67 @@ impl std::fmt::Display for Kind {
 
 /// An error with a kind, facts for machines and next actions.
 pub trait Explain: std::error::Error {
+    /// Its kind, details and next actions.
+    fn explain(&self) -> Explanation;
     /// The kind of failure.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> Kind {
+        self.explain().kind
+    }
     /// Facts for machines: paths, line numbers, limits.
     fn details(&self) -> Value {
-        Value::Null
+        self.explain().details
     }
     /// Next actions for the reader, most useful first.
     fn next_actions(&self) -> Vec<String> {
-        Vec::new()
+        self.explain().next_actions
     }
     /// Whether the write bounds of the Session refused the call.
     fn is_write_bounds(&self) -> bool {
         false
+    }
+}
+
+/// Kind, details and next actions of an error; the message is its `Display`.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    /// The kind of failure.
+    pub kind: Kind,
+    /// Facts for machines.
+    pub details: Value,
+    /// What the reader can do about it, most useful first.
+    pub next_actions: Vec<String>,
+}
+
+impl Explanation {
+    /// Sets the details.
+    #[must_use]
+    pub fn with_details(self, details: Value) -> Self {
+        Self { details, ..self }
+    }
+
+    /// Adds a next action.
+    #[must_use]
+    pub fn with_next_action(mut self, action: impl Into<String>) -> Self {
+        self.next_actions.push(action.into());
+        self
+    }
+}
+
+impl From<Kind> for Explanation {
+    fn from(kind: Kind) -> Self {
+        Self { kind, details: Value::Null, next_actions: Vec::new() }
+    }
+}
+
+impl Kind {
+    /// An explanation with these details.
+    pub fn with_details(self, details: Value) -> Explanation {
+        Explanation::from(self).with_details(details)
+    }
+
+    /// An explanation with this next action.
+    pub fn with_next_action(self, action: impl Into<String>) -> Explanation {
+        Explanation::from(self).with_next_action(action)
     }
 }
 
@@ -229,8 +277,8 @@ impl Report {
             message = format!("{message}: {source}");
             cause = source.source();
         }
-        Report { kind: error.kind().name().to_owned(), message, details: error.details() }
-            .with_next_actions(error.next_actions())
+        let Explanation { kind, details, next_actions } = error.explain();
+        Self::new(kind, message).with_details(details).with_next_actions(next_actions)
     }
 }
 

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 
 /// Bytes as lowercase hex digits.
 pub fn hex(bytes: &[u8]) -> String {
@@ -21,6 +21,11 @@ pub fn hex(bytes: &[u8]) -> String {
 /// The SHA-256 of some bytes, as lowercase hex digits.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
+}
+
+/// Whether a text is so many hex digits.
+pub fn is_hex(text: &str, length: usize) -> bool {
+    text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The longest Session id that still leaves room for suffixes in a 255-byte file name.
@@ -153,11 +158,9 @@ pub struct IdError {
 }
 
 impl Explain for IdError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
         Kind::InvalidArgs
-    }
-    fn next_actions(&self) -> Vec<String> {
-        vec!["list the Sessions of this Workspace with `pixir sessions`".into()]
+            .with_next_action("list the Sessions of this Workspace with `pixir sessions`")
     }
 }
 

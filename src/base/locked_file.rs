@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::base::files::{StateDir, StateError, WriteDurability};
 
 /// The largest file that is read, in bytes.
@@ -130,32 +130,27 @@ pub enum LockedFileError {
 }
 
 impl Explain for LockedFileError {
-    fn kind(&self) -> Kind {
-        match self {
-            LockedFileError::Unreadable { .. } => Kind::ReadFailed,
-            LockedFileError::Unwritable { .. } => Kind::WriteFailed,
-            LockedFileError::Damaged { .. } => Kind::InvalidConfig,
-            LockedFileError::Unsafe(error) => error.kind(),
-        }
-    }
-    fn details(&self) -> Value {
-        let path = match self {
-            LockedFileError::Unreadable { path, .. }
-            | LockedFileError::Unwritable { path, .. }
-            | LockedFileError::Damaged { path, .. } => path,
-            LockedFileError::Unsafe(error) => error.path(),
+    fn explain(&self) -> Explanation {
+        let explain = |kind: Kind, path: &Path, action: String| {
+            kind.with_details(json!({ "file": path.display().to_string() }))
+                .with_next_action(action)
         };
-        json!({ "file": path.display().to_string() })
-    }
-    fn next_actions(&self) -> Vec<String> {
+        let make_usable =
+            |path: &Path| format!("make {} and its folder readable and writable", path.display());
         match self {
+            LockedFileError::Unreadable { path, .. } => {
+                explain(Kind::ReadFailed, path, make_usable(path))
+            }
+            LockedFileError::Unwritable { path, .. } => {
+                explain(Kind::WriteFailed, path, make_usable(path))
+            }
             LockedFileError::Damaged { path, .. } => {
-                vec![format!("correct {}, or move it away", path.display())]
+                let action = format!("correct {}, or move it away", path.display());
+                explain(Kind::InvalidConfig, path, action)
             }
-            LockedFileError::Unreadable { path, .. } | LockedFileError::Unwritable { path, .. } => {
-                vec![format!("make {} and its folder readable and writable", path.display())]
+            LockedFileError::Unsafe(error) => {
+                error.explain().with_details(json!({ "file": error.path().display().to_string() }))
             }
-            LockedFileError::Unsafe(error) => error.next_actions(),
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod git_index;
 pub mod id;
 pub mod link_escape;
 pub mod locked_file;
+pub mod names;
 pub mod paths;
 pub mod secret;
 pub mod text;

@@ -8,9 +8,10 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use parking_lot::RwLock;
 use serde_json::Value;
 
 pub use echo::redact_echo;
@@ -133,7 +134,7 @@ impl Secrets {
 
     /// Adds more names and values, such as a token that has just been renewed.
     pub fn add_values(&self, values: impl IntoIterator<Item = (String, String)>) {
-        let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.0.write();
         let mut known = place.known.clone();
         for (name, value) in values {
             let value = value.trim();
@@ -153,7 +154,7 @@ impl Secrets {
     }
 
     fn table(&self) -> Arc<SecretTable> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.read())
     }
 
     /// Replaces every known value; text without any is returned as it is.

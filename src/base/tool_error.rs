@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::base::error::{Explain, Kind, Report};
+use crate::base::error::{Explain, Explanation, Kind, Report};
 
 /// The failure of a tool call.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -50,13 +50,9 @@ impl ToolError {
 /// Lets `?` convert a module's error into a tool error.
 impl<E: Explain> From<E> for ToolError {
     fn from(error: E) -> Self {
-        Self {
-            kind: error.kind(),
-            message: Report::describe(&error).message.into(),
-            details: error.details(),
-            next_actions: error.next_actions(),
-            is_write_bounds: error.is_write_bounds(),
-        }
+        let Explanation { kind, details, next_actions } = error.explain();
+        let message = Report::describe(&error).message.into();
+        Self { kind, message, details, next_actions, is_write_bounds: error.is_write_bounds() }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Roles of Sessions: instructions, tools and the highest permission mode.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use crate::record::event::PermissionMode;
 
@@ -89,7 +89,7 @@ impl Role {
         ceiling: &PermissionMode,
         custom: CustomRole,
     ) -> &'static Role {
-        let mut chosen = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chosen = INTERNED.lock();
         let known = chosen.iter().find(|role| {
             role.name == name
                 && role.instructions == instructions

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::base::text::truncate_chars;
+use crate::base::names::names;
+use crate::base::text::{on_one_line, truncate_chars};
 use crate::base::tool_error::ToolError;
 use crate::record::event;
 use crate::record::event::{Extra, PlanEntry};
@@ -49,15 +50,7 @@ enum PlanStepStatus {
     Completed,
 }
 
-impl PlanStepStatus {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::InProgress => "in_progress",
-            Self::Completed => "completed",
-        }
-    }
-}
+names!(PlanStepStatus { Pending = "pending", InProgress = "in_progress", Completed = "completed" });
 
 impl Tool for UpdatePlanTool {
     type Args = Args;
@@ -127,7 +120,7 @@ fn summary(args: &Args) -> String {
     let (done, count) = (count_completed(args), args.plan.len());
     let active = args.plan.iter().find(|step| step.status == PlanStepStatus::InProgress);
     let now = active.map(|step| {
-        let line = step.step.split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = on_one_line(&step.step);
         format!("; now: {}", truncate_chars(&line, MAX_SUMMARY_CHARS))
     });
     format!("plan: {done} of {count} done{}", now.unwrap_or_default())

@@ -69,7 +69,7 @@ impl FamilyEnv {
         let child_factory = ChildWorkspaceBench::new(&config, PIXIR.into(), environment);
         env.run_pixir(&["hello", "there"]).assert_exit_code(0);
         let parent = id_of(&newest_log(&env.workspace()));
-        Self { env: env, child_factory, parent }
+        Self { env, child_factory, parent }
     }
 
     pub async fn child(&self, mode: &str) -> (String, PathBuf) {
@@ -328,7 +328,7 @@ impl FamilyEnv {
             (OsString::from("HOME"), env.home().into()),
         ];
         let child_factory = ChildWorkspaceBench::new(&config, PIXIR.into(), environment);
-        Self { env: env, child_factory, parent: String::new() }
+        Self { env, child_factory, parent: String::new() }
     }
 }
 

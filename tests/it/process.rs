@@ -440,7 +440,8 @@ fn driver() {
         if what == "flood" {
             let before = peak_memory_kb();
             let flood = "head -c 314572800 /dev/zero | tr '\\0' 'x'";
-            let answer = env.bash_within(flood, FLOOD_LIMIT.as_millis() as u64).await;
+            let answer =
+                env.bash_within(flood, u64::try_from(FLOOD_LIMIT.as_millis()).unwrap()).await;
             assert_eq!(answer.details["output_bytes"], 314_572_800);
             assert!(answer.text.len() <= 16 * 1024);
             let growth = peak_memory_kb() - before;

@@ -3,8 +3,10 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::ChildWorkspaceError;
 use super::git_tracked::read_tracked_paths;
@@ -46,10 +48,10 @@ impl BaseCache {
         requested_at: Instant,
     ) -> Result<Arc<BaseManifest>, ChildWorkspaceError> {
         let slot = {
-            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.0.lock();
             Arc::clone(known.entry(workspace.root().to_owned()).or_default())
         };
-        let mut last = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = slot.lock();
         if let Some(cached) = last.as_ref().filter(|cached| cached.began >= requested_at) {
             return Ok(Arc::clone(&cached.base));
         }

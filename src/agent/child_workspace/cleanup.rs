@@ -3,12 +3,8 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 
 use super::merge_transaction::{has_pending_merge, merge_lock};
 use super::registration::Registration;
@@ -210,30 +206,5 @@ pub fn remove_tree(folder: &Path) -> io::Result<()> {
 
 /// Removes a folder, given by name in an open one, with everything in it. No link is followed.
 pub fn remove_tree_at(parent: &StateDir, name: &OsStr) -> io::Result<()> {
-    let removed = match parent.remove_tree(name) {
-        Err(error) if error.io_kind() == io::ErrorKind::PermissionDenied => {
-            make_writable(parent, name)?;
-            parent.remove_tree(name)?
-        }
-        removed => removed?,
-    };
-    if removed { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
-}
-
-/// Makes a folder and all folders below it writable for the owner.
-fn make_writable(parent: &StateDir, name: &OsStr) -> io::Result<()> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let held = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
-        Ok(held) => held,
-        Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => return Ok(()),
-        Err(errno) => return Err(errno.into()),
-    };
-    // A folder that its owner may not read cannot be opened for `fchmod`, and `chmod` by name would
-    // follow a link that took its place meanwhile.
-    rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), Mode::RWXU)?;
-    let Some(folder) = parent.open_dir(name)? else { return Ok(()) };
-    for inner in folder.names()? {
-        make_writable(&folder, &inner)?;
-    }
-    Ok(())
+    if parent.remove_tree(name)? { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
 }

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use super::changes::escape_path;
 use super::merge_plan::MergeConflict;
 use super::merge_transaction::MergeFailure;
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::base::id::SessionId;
 use crate::base::paths;
+use crate::base::text::on_one_line;
 use crate::host::process::CommandError;
 use crate::host::snapshot::SurveyError;
 
@@ -79,7 +80,7 @@ impl ChildWorkspaceError {
     pub fn from_git_output(sentence: &str, said: &str) -> Self {
         let words = sentence.split_whitespace().filter(|word| !word.starts_with(['-', '\'', '/']));
         let what = words.take(2).collect::<Vec<_>>().join(" ");
-        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = on_one_line(said);
         Self::Git { what, said: said.chars().take(MAX_GIT_OUTPUT).collect() }
     }
 }
@@ -103,100 +104,79 @@ fn describe_rollback(failure: &MergeFailure) -> String {
 }
 
 impl Explain for ChildWorkspaceError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
+        let raise_limits = "ignore what is not needed in .gitignore, raise the `workspaces` limits of the \
+             config, or let the child work in the shared Workspace";
         match self {
-            Self::Survey(_) | Self::TooLarge { .. } | Self::NonUtf8Path => Kind::InvalidArgs,
-            Self::Copy(_) | Self::Storage(_) | Self::MergeFailed(_) => Kind::WriteFailed,
-            Self::BaseMissing(_) => Kind::ReadFailed,
-            Self::Unfinished { .. }
-            | Self::FolderMissing { .. }
-            | Self::NoChildWorkspace(_)
-            | Self::AlreadyClosed { .. } => Kind::NotFound,
-            Self::NoRepository { .. } | Self::NoCommit | Self::NotInRepository { .. } => {
-                Kind::InvalidArgs
-            }
-            Self::Git { .. } => Kind::CommandFailed,
-            Self::Command(error) => error.kind(),
-            Self::Busy { .. } => Kind::Busy,
-            Self::Conflicts(_)
-            | Self::ForeignChanges(_)
-            | Self::UncommittedChanges { .. }
-            | Self::UnreferencedCommit { .. } => Kind::FileChanged,
-            Self::TaskPanicked => Kind::Internal,
-        }
-    }
-
-    fn details(&self) -> Value {
-        match self {
-            Self::Survey(SurveyError::TooMuch { bytes, limit }) => {
-                json!({ "bytes": bytes, "limit": limit, "setting": "workspaces.max_bytes" })
-            }
-            Self::Survey(SurveyError::TooMany { count, limit }) => {
-                json!({ "files": count, "limit": limit, "setting": "workspaces.max_files" })
+            Self::Survey(error) => {
+                let details = match error {
+                    SurveyError::TooMuch { bytes, limit } => {
+                        json!({ "bytes": bytes, "limit": limit, "setting": "workspaces.max_bytes" })
+                    }
+                    SurveyError::TooMany { count, limit } => {
+                        json!({ "files": count, "limit": limit, "setting": "workspaces.max_files" })
+                    }
+                    _ => Value::Null,
+                };
+                Kind::InvalidArgs.with_details(details).with_next_action(raise_limits)
             }
             Self::TooLarge { path, bytes, limit } => {
                 let setting = "workspaces.max_file_bytes";
-                json!({ "path": path.to_string_lossy(), "bytes": bytes, "limit": limit, "setting": setting })
+                let details = json!({ "path": path.to_string_lossy(), "bytes": bytes, "limit": limit, "setting": setting });
+                Kind::InvalidArgs.with_details(details).with_next_action(raise_limits)
             }
+            Self::Unfinished { is_being_made: true } => {
+                Kind::NotFound.with_next_action("wait a moment, then run this again")
+            }
+            Self::Unfinished { .. } | Self::FolderMissing { .. } => {
+                Kind::NotFound.with_next_action("start another child")
+            }
+            Self::BaseMissing(_) => Kind::ReadFailed.with_next_action("start another child"),
+            Self::AlreadyClosed { .. } => Kind::NotFound.with_next_action(
+                "its changes are in its parent's Workspace: continue with its parent, or start another \
+                 child there",
+            ),
+            Self::NoChildWorkspace(_) => Kind::NotFound
+                .with_next_action("a child of workspace `shared` has already changed the files here"),
+            Self::NoRepository { .. } | Self::NotInRepository { .. } | Self::NonUtf8Path => {
+                Kind::InvalidArgs.with_next_action("use workspace `isolated` or `shared`")
+            }
+            Self::NoCommit => Kind::InvalidArgs
+                .with_next_action("commit something first, or use workspace `isolated`"),
+            Self::Git { .. } => Kind::CommandFailed.with_next_action(
+                "fix what git reports, or use workspace `isolated`, which needs no git",
+            ),
+            Self::Copy(_) | Self::Storage(_) => Kind::WriteFailed.with_next_action(
+                "check the free disk space and your write access to `~/.pixir/workspaces` and \
+                 `.pixir`, then try again",
+            ),
+            Self::UncommittedChanges { .. } => Kind::FileChanged
+                .with_next_action("commit or merge them first, or remove the worktree by hand"),
+            Self::UnreferencedCommit { commit, .. } => Kind::FileChanged.with_next_action(format!(
+                "keep them with `git branch NAME {commit}`, then try again"
+            )),
+            Self::Busy { child, pid } => Kind::Busy
+                .with_details(json!({ "session_id": child, "pid": pid }))
+                .with_next_action("wait until it has ended"),
             Self::Conflicts(conflicts) => {
                 let conflicts: Vec<Value> = conflicts.iter().map(MergeConflict::to_json).collect();
-                json!({ "conflicts": conflicts })
+                Kind::FileChanged.with_details(json!({ "conflicts": conflicts })).with_next_action(
+                    "run `pixir changes <child> --diff`; copy conflicting changes by hand or undo one \
+                     side, then merge again",
+                )
             }
+            Self::ForeignChanges(files) => Kind::FileChanged
+                .with_details(json!({ "files": paths::as_texts(files) }))
+                .with_next_action("restore those files by hand, then run this again"),
             Self::MergeFailed(failure) => {
-                let left = failure.left.iter().map(|(path, _)| path.to_string_lossy());
-                json!({ "path": failure.path.to_string_lossy(), "left": left.collect::<Vec<_>>() })
+                let left: Vec<_> =
+                    failure.left.iter().map(|(path, _)| path.to_string_lossy()).collect();
+                Kind::WriteFailed
+                    .with_details(json!({ "path": failure.path.to_string_lossy(), "left": left }))
+                    .with_next_action("fix that, then merge again")
             }
-            Self::ForeignChanges(files) => json!({ "files": paths::as_texts(files) }),
-            Self::Busy { child, pid } => json!({ "session_id": child, "pid": pid }),
-            Self::Command(error) => error.details(),
-            _ => Value::Null,
+            Self::Command(error) => error.explain(),
+            Self::TaskPanicked => Kind::Internal.into(),
         }
-    }
-
-    fn next_actions(&self) -> Vec<String> {
-        let action = match self {
-            Self::Survey(_) | Self::TooLarge { .. } => {
-                "ignore what is not needed in .gitignore, raise the `workspaces` limits of the \
-                 config, or let the child work in the shared Workspace"
-            }
-            Self::Unfinished { is_being_made: true } => "wait a moment, then run this again",
-            Self::Unfinished { .. } | Self::FolderMissing { .. } | Self::BaseMissing(_) => {
-                "start another child"
-            }
-            Self::AlreadyClosed { .. } => {
-                "its changes are in its parent's Workspace: continue with its parent, or start another \
-                 child there"
-            }
-            Self::NoRepository { .. } | Self::NotInRepository { .. } | Self::NonUtf8Path => {
-                "use workspace `isolated` or `shared`"
-            }
-            Self::Git { .. } => {
-                "fix what git reports, or use workspace `isolated`, which needs no git"
-            }
-            Self::Copy(_) | Self::Storage(_) => {
-                "check the free disk space and your write access to `~/.pixir/workspaces` and \
-                 `.pixir`, then try again"
-            }
-            Self::UnreferencedCommit { commit, .. } => {
-                return vec![format!("keep them with `git branch NAME {commit}`, then try again")];
-            }
-            Self::NoCommit => "commit something first, or use workspace `isolated`",
-            Self::Busy { .. } => "wait until it has ended",
-            Self::Conflicts(_) => {
-                "run `pixir changes <child> --diff`; copy conflicting changes by hand or undo one \
-                 side, then merge again"
-            }
-            Self::ForeignChanges(_) => "restore those files by hand, then run this again",
-            Self::UncommittedChanges { .. } => {
-                "commit or merge them first, or remove the worktree by hand"
-            }
-            Self::MergeFailed(_) => "fix that, then merge again",
-            Self::NoChildWorkspace(_) => {
-                "a child of workspace `shared` has already changed the files here"
-            }
-            Self::Command(error) => return error.next_actions(),
-            Self::TaskPanicked => return Vec::new(),
-        };
-        vec![action.to_owned()]
     }
 }

@@ -16,7 +16,7 @@ use super::ChildWorkspaceError;
 use super::changes::escape_path;
 use super::merge_plan::MergePlan;
 use crate::base::files::{StateDir, StatePath};
-use crate::base::id::SessionId;
+use crate::base::id::{SessionId, is_hex};
 use crate::host::snapshot::{
     ContentHash, ContentStore, FileChange, FolderChange, RawPath, RestorePlan, TurnTracker,
     read_state, restore,
@@ -295,14 +295,10 @@ impl MergeTransaction {
             self.files().map(|path| path.parent().unwrap_or(Path::new("")).to_owned()).collect();
         for folder in folders {
             for name in workspace.names_beside(&folder.join("any")) {
-                let is_draft = name.to_str().is_some_and(|name| {
-                    let middle =
-                        name.strip_prefix('.').and_then(|it| it.strip_suffix(RESTORE_DRAFT_SUFFIX));
-                    middle.is_some_and(|it| {
-                        it.len() == 16 && it.bytes().all(|b| b.is_ascii_hexdigit())
-                    })
+                let middle = name.to_str().and_then(|name| {
+                    name.strip_prefix('.').and_then(|it| it.strip_suffix(RESTORE_DRAFT_SUFFIX))
                 });
-                if is_draft
+                if middle.is_some_and(|middle| is_hex(middle, 16))
                     && let Ok((folder, name)) = workspace.open_parent_no_follow(&folder.join(&name))
                 {
                     rustix::fs::unlinkat(folder, name, rustix::fs::AtFlags::empty()).ok();

@@ -42,6 +42,7 @@ pub use merge_transaction::{
 use crate::base::blocking;
 use crate::base::files::StateDir;
 use crate::base::id::SessionId;
+use crate::base::names::names;
 use crate::base::paths::Home;
 use crate::host::process::CommandRunner;
 use crate::host::sandbox::Profile;
@@ -72,15 +73,7 @@ pub enum ChildWorkspaceMode {
     Worktree,
 }
 
-impl ChildWorkspaceMode {
-    /// The mode's name in tool calls and in the Log.
-    pub fn name(self) -> &'static str {
-        match self {
-            ChildWorkspaceMode::Isolated => "isolated",
-            ChildWorkspaceMode::Worktree => "worktree",
-        }
-    }
-}
+names!(ChildWorkspaceMode { Isolated = "isolated", Worktree = "worktree" });
 
 /// All child Workspaces of this user; cheap to clone.
 #[derive(Debug, Clone)]
@@ -409,18 +402,16 @@ impl ChildWorkspace {
 
     /// The changes since the base; `parent` has the ignore rules.
     pub fn find_changes(&self, parent: &Workspace) -> Result<ChildChanges, ChildWorkspaceError> {
-        let store = self.store();
-        let base = self
-            .registration
-            .base
-            .ok_or(ChildWorkspaceError::Unfinished { is_being_made: false })?;
-        let base = Manifest::load(&base, &store).map_err(ChildWorkspaceError::BaseMissing)?;
-        let child_workspace = Workspace::open(self.folder())
-            .map_err(|_| ChildWorkspaceError::FolderMissing { folder: self.folder().to_owned() })?;
-        ChildChanges::compare_with_base(
-            &base,
-            &CompareContext { child: &child_workspace, parent, store: &store, limits: self.limits },
-        )
+        let (store, child) = (self.store(), &open_folder(self.folder())?);
+        let context = CompareContext { child, parent, store: &store, limits: self.limits };
+        ChildChanges::compare_with_base(&self.base(&store)?, &context)
+    }
+
+    /// The files that the child started from.
+    fn base(&self, store: &ContentStore) -> Result<Manifest, ChildWorkspaceError> {
+        let base = self.registration.base;
+        let base = base.ok_or(ChildWorkspaceError::Unfinished { is_being_made: false })?;
+        Manifest::load(&base, store).map_err(ChildWorkspaceError::BaseMissing)
     }
 
     /// Plans the merge of these changes into the parent.
@@ -482,18 +473,14 @@ impl ChildWorkspace {
 
     /// Rolls back a merge of the parent that is not in its Log.
     fn recover_merge(&self) -> Result<Option<RecoveredMerge>, ChildWorkspaceError> {
-        let parent = Workspace::open(self.parent_workspace()).map_err(|_| {
-            ChildWorkspaceError::FolderMissing { folder: self.parent_workspace().to_owned() }
-        })?;
+        let parent = open_folder(self.parent_workspace())?;
         recover_merge(&parent, &self.store(), &self.parent_folder())
             .map_err(ChildWorkspaceError::Storage)
     }
 
     /// How many changes are not in the parent's Workspace.
     fn count_unmerged(&self) -> Result<usize, ChildWorkspaceError> {
-        let parent = Workspace::open(self.parent_workspace()).map_err(|_| {
-            ChildWorkspaceError::FolderMissing { folder: self.parent_workspace().to_owned() }
-        })?;
+        let parent = open_folder(self.parent_workspace())?;
         let changes = self.find_changes(&parent)?;
         if changes.is_empty() {
             return Ok(0);
@@ -501,4 +488,9 @@ impl ChildWorkspace {
         let merge = self.plan_merge(&changes, &parent, &|_| false)?;
         Ok(merge.files.len() + merge.folders.len() + merge.conflicts.len())
     }
+}
+
+fn open_folder(folder: &Path) -> Result<Workspace, ChildWorkspaceError> {
+    Workspace::open(folder)
+        .map_err(|_| ChildWorkspaceError::FolderMissing { folder: folder.to_owned() })
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::{ChildChanges, ChildWorkspace, ChildWorkspaceError};
+use super::{ChildChanges, ChildWorkspace, ChildWorkspaceError, open_folder};
 use crate::host::snapshot::{
     FileChange, FileState, Manifest, RestoreOutcome, RestorePlan, restore,
 };
@@ -18,16 +18,9 @@ impl ChildWorkspace {
         is_its_own: &dyn Fn(&Path) -> bool,
     ) -> Result<RestoreOutcome, ChildWorkspaceError> {
         let store = self.store();
-        let base = self
-            .registration
-            .base
-            .ok_or(ChildWorkspaceError::Unfinished { is_being_made: false })?;
-        let base = Manifest::load(&base, &store).map_err(ChildWorkspaceError::BaseMissing)?;
         let now = self.find_changes(parent)?;
-        let plan = plan_revert(&base, before, &now, is_its_own);
-        let child_workspace = Workspace::open(self.folder())
-            .map_err(|_| ChildWorkspaceError::FolderMissing { folder: self.folder().to_owned() })?;
-        Ok(restore(&plan, &child_workspace, &store))
+        let plan = plan_revert(&self.base(&store)?, before, &now, is_its_own);
+        Ok(restore(&plan, &open_folder(self.folder())?, &store))
     }
 }
 

@@ -518,7 +518,7 @@ fn a_folder_that_becomes_writable_does_so_before_its_files_change() {
                     back += usize::from(now == mode);
                 }
                 merge_transaction::MergeStep::File(_) => {
-                    assert_eq!(now & 0o700, 0o700, "{:?}", deed.steps)
+                    assert_eq!(now & 0o700, 0o700, "{:?}", deed.steps);
                 }
             }
         }

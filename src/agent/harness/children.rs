@@ -1,6 +1,6 @@
 //! The Subagents of a Session: their Tools, and the operations on them for front-ends.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use super::{Harness, HarnessError};
 use crate::agent::conversation::Conversation;
@@ -42,7 +42,7 @@ impl Harness {
             settings: settings_of,
         };
         let family = self.subagents().register_parent(kin, history).await?;
-        let mut families = self.live_children.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut families = self.live_children.lock();
         families.retain(|_, weak| weak.strong_count() > 0);
         families.insert(settings.session_folder.clone(), Arc::downgrade(&family));
         drop(families);
@@ -59,7 +59,7 @@ impl Harness {
     /// Takes over the children of a Conversation that another Harness of this process started.
     pub(super) fn adopt_children(&self, conversation: &Conversation, from: &Self) {
         if let Some(family) = from.live_children(conversation.settings()) {
-            let mut families = self.live_children.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut families = self.live_children.lock();
             let folder = conversation.settings().session_folder.clone();
             families.insert(folder, Arc::downgrade(&family));
         }
@@ -100,7 +100,7 @@ impl Harness {
     }
 
     pub(super) fn live_children(&self, settings: &TurnSettings) -> Option<Arc<Children>> {
-        let families = self.live_children.lock().unwrap_or_else(PoisonError::into_inner);
+        let families = self.live_children.lock();
         families.get(&settings.session_folder).and_then(Weak::upgrade)
     }
 

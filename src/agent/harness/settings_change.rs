@@ -72,9 +72,7 @@ impl Harness {
             effort: after.effort,
             ..old.clone()
         };
-        let conversation = conversation.with_settings(settings);
-        self.update_children(&conversation);
-        Ok(conversation)
+        Ok(self.use_settings(conversation, settings))
     }
 
     /// Takes over a Session that another Harness of this process opened with another credential: the
@@ -84,13 +82,19 @@ impl Harness {
         self.adopt_children(conversation, from);
         let old = conversation.settings();
         let (sight, window) = sight_and_window(&self.config, &self.credential, &old.model);
-        let conversation = conversation.with_settings(TurnSettings {
+        let settings = TurnSettings {
             provider: Arc::clone(&self.provider),
             secrets: Arc::clone(&self.secrets),
             sight,
             window,
             ..old.clone()
-        });
+        };
+        self.use_settings(conversation, settings)
+    }
+
+    /// The Conversation with other settings, which its children inherit.
+    fn use_settings(&self, conversation: &Conversation, settings: TurnSettings) -> Conversation {
+        let conversation = conversation.with_settings(settings);
         self.update_children(&conversation);
         conversation
     }
@@ -100,10 +104,8 @@ impl Harness {
     pub fn with_new_budget(&self, conversation: &Conversation) -> Conversation {
         let budget = RunBudget::new(self.config.budget, self.config.prices.clone());
         let old = conversation.settings();
-        let conversation =
-            conversation.with_settings(TurnSettings { budget: Arc::new(budget), ..old.clone() });
-        self.update_children(&conversation);
-        conversation
+        let settings = TurnSettings { budget: Arc::new(budget), ..old.clone() };
+        self.use_settings(conversation, settings)
     }
 
     /// The Conversation with other MCP servers of its caller, and notices about servers that are not
@@ -116,10 +118,8 @@ impl Harness {
         let old = conversation.settings();
         let root = old.workspace.root();
         let (connections, notices) = self.session_mcp_servers(&old.session_folder, root, brought);
-        let conversation =
-            conversation.with_settings(TurnSettings { mcp_servers: connections, ..old.clone() });
-        self.update_children(&conversation);
-        (conversation, notices)
+        let settings = TurnSettings { mcp_servers: connections, ..old.clone() };
+        (self.use_settings(conversation, settings), notices)
     }
 
     /// The Conversation with other additional directories, and notices about those that cannot be
@@ -142,9 +142,8 @@ impl Harness {
             }
         }
         let workspace = old.workspace.clone().with_extra_roots(spaces);
-        let conversation = conversation.with_settings(TurnSettings { workspace, ..old.clone() });
-        self.update_children(&conversation);
-        (conversation, notes)
+        let settings = TurnSettings { workspace, ..old.clone() };
+        (self.use_settings(conversation, settings), notes)
     }
 
     /// Stores a mode that is laxer than the settings, so that the Session has it again when it is

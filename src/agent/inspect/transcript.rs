@@ -130,8 +130,7 @@ pub struct TranscriptAttachment {
 }
 
 /// A tool call and its result.
-#[derive(Debug, PartialEq, Serialize)]
-#[expect(clippy::struct_field_names, reason = "call_id is the name of the wire")]
+#[derive(Debug, PartialEq, Default, Serialize)]
 pub struct TranscriptCall {
     pub call_id: String,
     pub name: String,
@@ -366,11 +365,7 @@ impl TranscriptTurn {
                 call_id: call.call_id.to_string(),
                 name: call.name.clone(),
                 args: call.args.clone(),
-                ok: None,
-                output: String::new(),
-                output_bytes: 0,
-                diff: None,
-                attachments: Vec::new(),
+                ..TranscriptCall::default()
             })),
             Canonical::ToolResult(result) => {
                 let id = result.call_id.as_str();

@@ -77,7 +77,7 @@ impl Actor {
         Self {
             log,
             bus,
-            options: options,
+            options,
             inbox,
             turn: None,
             last_turn_id: 0,

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::inbox::Inbox;
@@ -87,7 +87,7 @@ impl LiveSessions {
     }
 
     fn find_live(&self, path: &Path) -> Option<Session> {
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = self.live.lock();
         live.get(path).and_then(WeakSession::upgrade)
     }
 
@@ -100,7 +100,7 @@ impl LiveSessions {
             inbox: session.inbox.downgrade(),
             bus: session.bus.downgrade(),
         };
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = self.live.lock();
         live.retain(|_, known| known.inbox.strong_count() > 0);
         live.insert(session.path.clone(), weak);
     }

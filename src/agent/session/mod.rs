@@ -10,19 +10,19 @@ mod live_sessions;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use serde_json::Value;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub use live_sessions::LiveSessions;
 
 use crate::base::blocking;
-use crate::base::error::{Explain, Kind, Report};
+use crate::base::error::{Explain, Explanation, Kind, Report};
 use crate::base::id::{CallId, SessionId};
 use crate::base::secret::Secrets;
 use crate::record::event::{
@@ -294,13 +294,13 @@ struct UnrecordedText(Arc<Mutex<String>>);
 
 impl UnrecordedText {
     fn push(&self, text: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+        self.0.lock().push_str(text);
     }
     fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
     fn text(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 
@@ -320,26 +320,15 @@ pub enum SessionError {
 }
 
 impl Explain for SessionError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
         match self {
-            SessionError::Log(error) => error.kind(),
-            SessionError::Busy => Kind::Busy,
-            SessionError::NoTurn => Kind::NoTurn,
-            SessionError::NoQuestion => Kind::NotFound,
-            SessionError::Closed => Kind::SessionClosed,
-        }
-    }
-    fn details(&self) -> Value {
-        match self {
-            SessionError::Log(error) => error.details(),
-            _ => Value::Null,
-        }
-    }
-    fn next_actions(&self) -> Vec<String> {
-        match self {
-            SessionError::Log(error) => error.next_actions(),
-            SessionError::Busy => vec!["wait for the Turn to end, or interrupt it".to_owned()],
-            SessionError::NoTurn | SessionError::NoQuestion | SessionError::Closed => Vec::new(),
+            SessionError::Log(error) => error.explain(),
+            SessionError::Busy => {
+                Kind::Busy.with_next_action("wait for the Turn to end, or interrupt it")
+            }
+            SessionError::NoTurn => Kind::NoTurn.into(),
+            SessionError::NoQuestion => Kind::NotFound.into(),
+            SessionError::Closed => Kind::SessionClosed.into(),
         }
     }
 }

@@ -67,7 +67,7 @@ fn call(id: &str) -> ToolCall {
     ToolCall {
         call_id: CallId::new(id),
         name: "bash".into(),
-        args: Value::Null,
+        args: serde_json::Value::Null,
         raw_args: None,
         extra: Extra::new(),
     }
@@ -229,7 +229,7 @@ async fn a_late_subscriber_hears_the_status_and_the_open_question() {
             agent: None,
             tool: "bash".into(),
             summary: "rm x".into(),
-            args: Value::Null,
+            args: serde_json::Value::Null,
             paths: Vec::new(),
             directory: String::new(),
             diff: None,

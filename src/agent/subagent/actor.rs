@@ -161,7 +161,7 @@ impl Actor {
                 reply.send(self.views(&family, ids)).ok();
             }
             Inbox::Wait { ids, rule, on_behalf, reply } => {
-                self.wait_for_ids(ids, rule, on_behalf, reply)
+                self.wait_for_ids(ids, rule, on_behalf, reply);
             }
             Inbox::MarkReported { ids } => {
                 for id in ids {

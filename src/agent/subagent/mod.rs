@@ -20,9 +20,10 @@ mod spec;
 mod tests;
 mod tools;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -169,13 +170,12 @@ impl Children {
 
     /// Sets the settings that children inherit.
     pub fn set_base_settings(&self, settings: &TurnSettings) {
-        *self.base.lock().unwrap_or_else(PoisonError::into_inner) =
-            Arc::new(without_tools(settings));
+        *self.base.lock() = Arc::new(without_tools(settings));
     }
 
     /// The settings that children inherit.
     pub fn base_settings(&self) -> Arc<TurnSettings> {
-        Arc::clone(&self.base.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.base.lock())
     }
 
     /// All children, in the order they were started.

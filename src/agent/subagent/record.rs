@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::spec::{SubagentSpec, WorkspaceMode};
 use crate::base::id::SessionId;
+use crate::base::names::names;
 use crate::base::text::truncate_chars;
 use crate::record::event::{
     Canonical, Extra, PermissionMode, PermissionResponse, SubagentEvent, SubagentEventKind,
@@ -39,20 +40,12 @@ pub enum SubagentStatus {
     Detached,
 }
 
-impl SubagentStatus {
-    /// The status's name in results and in the Log.
-    pub fn name(self) -> &'static str {
-        match self {
-            SubagentStatus::Queued => "queued",
-            SubagentStatus::Running => "running",
-            SubagentStatus::Completed => "completed",
-            SubagentStatus::Failed => "failed",
-            SubagentStatus::TimedOut => "timed_out",
-            SubagentStatus::Cancelled => "cancelled",
-            SubagentStatus::Detached => "detached",
-        }
-    }
+names!(SubagentStatus {
+    Queued = "queued", Running = "running", Completed = "completed", Failed = "failed",
+    TimedOut = "timed_out", Cancelled = "cancelled", Detached = "detached",
+});
 
+impl SubagentStatus {
     /// The Event of a run that ends with this status.
     fn end_event_kind(self) -> SubagentEventKind {
         match self {

@@ -114,7 +114,7 @@ impl ChildLogSummary {
                     seen.span = Some((event.ts().clone(), event.ts().clone()));
                 }
                 EventKind::Canonical(Canonical::ToolCall(call)) => {
-                    seen.activity = describe_call(call)
+                    seen.activity = describe_call(call);
                 }
                 EventKind::Canonical(_) | EventKind::Ephemeral(_) => {}
             }

@@ -374,7 +374,7 @@ impl SubagentRun {
     async fn forward_question(&self, event: &Event, questions: &mut ForwardedQuestions) {
         match event.kind() {
             EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => {
-                questions.forward(request)
+                questions.forward(request);
             }
             EventKind::Ephemeral(Ephemeral::PermissionResolved { call_id, .. }) => {
                 questions.withdraw(call_id).await;

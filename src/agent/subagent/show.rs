@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::record::{SubagentRecord, SubagentStatus, SubagentView, whole_millis};
 use crate::base::error::Kind;
-use crate::base::text::{bound_text, truncate_chars};
+use crate::base::names::names;
+use crate::base::text::{bound_text, on_one_line, truncate_chars};
 use crate::base::tool_error::ToolError;
 
 /// The largest part of an answer for one child, in bytes.
@@ -35,6 +36,8 @@ pub enum WaitOutcome {
     Incomplete,
 }
 
+names!(WaitOutcome { Completed = "completed", Partial = "partial", Incomplete = "incomplete" });
+
 impl WaitOutcome {
     /// The outcome for children by their status; a child that was closed after its end keeps that end.
     pub fn from_views(views: &[SubagentView]) -> Self {
@@ -46,14 +49,6 @@ impl WaitOutcome {
             return WaitOutcome::Completed;
         }
         WaitOutcome::Partial
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            WaitOutcome::Completed => "completed",
-            WaitOutcome::Partial => "partial",
-            WaitOutcome::Incomplete => "incomplete",
-        }
     }
 }
 
@@ -172,7 +167,7 @@ fn list_entry(view: &SubagentView, share: Option<usize>) -> String {
     let mut text = format!("{}\n", status_line(view));
     let ended = view.record.summary.as_ref().filter(|_| view.record.status.is_over());
     if let (Some(summary), Some(share)) = (ended, share) {
-        let words = summary.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = on_one_line(summary);
         let end = words.floor_char_boundary(share);
         let more = if end < words.len() { "…" } else { "" };
         text.extend(["  ", &words[..end], more, "\n"]);

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::base::error::Kind;
+use crate::base::names::names;
 use crate::base::text::truncate_chars;
 use crate::base::tool_error::ToolError;
 use crate::model::roles::{RoleCatalog, RoleError};
@@ -29,6 +30,7 @@ const MAX_RESOURCES: usize = 16;
 // Where a child works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum WorkspaceMode {
     // Plain comments, because doc comments are sent to the model. The parent's Workspace itself.
     #[default]
@@ -39,16 +41,9 @@ pub enum WorkspaceMode {
     Worktree,
 }
 
-impl WorkspaceMode {
-    /// The mode's name in calls and in the Log.
-    pub fn name(self) -> &'static str {
-        match self {
-            WorkspaceMode::Shared => "shared",
-            WorkspaceMode::Isolated => "isolated",
-            WorkspaceMode::Worktree => "worktree",
-        }
-    }
+names!(WorkspaceMode { Shared = "shared", Isolated = "isolated", Worktree = "worktree" });
 
+impl WorkspaceMode {
     /// The mode of that name; `Shared` if it is unknown or missing, as in old Logs.
     pub fn from_name(name: Option<&str>) -> Self {
         match name {

@@ -1,7 +1,9 @@
 //! Skills of a Turn: those that the user names become active before the message, and their tool
 //! restrictions apply until the Turn ends.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::execute::PreparedCall;
 use super::{Turn, TurnEnd, TurnInput, TurnSettings};
@@ -23,11 +25,7 @@ impl SkillToolLimits {
     pub(super) fn add(&self, fact: &Canonical) {
         let Canonical::SkillActivation(fact) = fact else { return };
         let Some(tools) = AllowedTools::from_words(&fact.allowed_tools) else { return };
-        self.lock().push((fact.name.clone(), tools));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(String, AllowedTools)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().push((fact.name.clone(), tools));
     }
 }
 
@@ -83,7 +81,7 @@ impl Turn {
 
     /// The error for a call that an active Skill does not allow; all of them must allow it.
     pub(super) fn check_skill_limits(&self, prepared: &PreparedCall) -> Option<ToolError> {
-        let narrowed = self.skill_tool_limits.lock();
+        let narrowed = self.skill_tool_limits.0.lock();
         if narrowed.is_empty() {
             return None;
         }

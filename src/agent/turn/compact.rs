@@ -161,7 +161,7 @@ async fn read_answer(
                 bill.transport = Some(sent.transport.to_owned()).filter(|name| !name.is_empty());
             }
             Ok(ModelEvent::Item(OutputItem::Message { text, is_refusal: false, .. })) => {
-                answer = text
+                answer = text;
             }
             Ok(ModelEvent::FailedUsage(tokens)) => bill.failed_usage = Some(Box::new(tokens)),
             Ok(ModelEvent::Completed(CompletedResponse {

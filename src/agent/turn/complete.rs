@@ -189,15 +189,14 @@ impl Turn {
 
     /// Emits a status when a request has to wait for the budget, and another when it is sent.
     async fn report_budget_wait<T>(&self, iteration: u32, reserving: impl Future<Output = T>) -> T {
-        let tell = |waits| {
-            let status = if waits {
-                SessionStatus::WaitingForBudget { iteration }
-            } else {
-                SessionStatus::Thinking { iteration }
-            };
-            self.context.emit(Ephemeral::Status(status));
-        };
-        notify_wait(reserving, tell).await
+        let after = SessionStatus::Thinking { iteration };
+        notify_wait(reserving, |waits| self.emit_budget_wait(waits, iteration, &after)).await
+    }
+
+    /// Emits that a request waits for the budget, or the status after the wait.
+    pub(super) fn emit_budget_wait(&self, waits: bool, iteration: u32, after: &SessionStatus) {
+        let waiting = SessionStatus::WaitingForBudget { iteration };
+        self.context.emit(Ephemeral::Status(if waits { waiting } else { after.clone() }));
     }
 
     /// Asks the budget whether the request may be sent, and counts it.

@@ -11,11 +11,11 @@ use super::execute::PreparedCall;
 use super::permission_state::PermissionSnapshot;
 use super::{Turn, TurnEnd};
 use crate::base::error::{Kind, Report};
-use crate::base::id::{CallId, EventId};
+use crate::base::id::{CallId, EventId, sha256};
 use crate::base::text::bound_text;
 use crate::base::tool_error::ToolError;
 use crate::host::sandbox::Profile;
-use crate::model::skill::{ContextSource, ContextSourceKind, Skill, sha256};
+use crate::model::skill::{ContextSource, ContextSourceKind, Skill};
 use crate::record::event::{Extra, SkillContextHydration, ToolCall};
 use crate::tools::tool::ToolOutput;
 

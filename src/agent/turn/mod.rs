@@ -303,9 +303,8 @@ impl Turn {
 
     /// The tools of this Turn: Pixir's own, and those of MCP servers that are connected by now.
     fn collect_tools(&self) -> Toolbox {
-        let TurnSettings { toolbox, mcp_servers: connections, role, resources: shelf, .. } =
-            &*self.settings;
-        let mut guests = connections.tools(shelf, self.mcp_tool_filter());
+        let TurnSettings { toolbox, mcp_servers, role, resources, .. } = &*self.settings;
+        let mut guests = mcp_servers.tools(resources, self.mcp_tool_filter());
         guests.retain(|guest| role.may_use(&guest.spec().name));
         toolbox.with_external_tools(guests)
     }

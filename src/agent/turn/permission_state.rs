@@ -3,7 +3,9 @@
 //! No other setting changes during a Turn: a change of mode applies to the next call, not to the next
 //! prompt. A child's mode is never laxer than its parent's current one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::host::sandbox::Profile;
 use crate::record::event::PermissionMode;
@@ -39,7 +41,7 @@ impl PermissionState {
 
     /// The mode and profile that hold now.
     pub fn snapshot(&self) -> PermissionSnapshot {
-        let own = self.lock().clone();
+        let own = self.own.lock().clone();
         let above = self.parent.as_ref().map(|above| above.snapshot());
         match above.filter(|above| stricter_mode(&own.mode, &above.mode) != own.mode) {
             Some(stricter) => stricter,
@@ -54,11 +56,7 @@ impl PermissionState {
 
     /// Sets mode and profile from the next call on; running calls keep theirs.
     pub fn set(&self, mode: PermissionMode, confinement: Profile) {
-        *self.lock() = PermissionSnapshot { mode, confinement };
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PermissionSnapshot> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.own.lock() = PermissionSnapshot { mode, confinement };
     }
 }
 

@@ -4,8 +4,7 @@
 //! estimated. Without a count, after a compaction, or if the count is implausibly small, everything is
 //! estimated. That estimate is cached and extended, so each request estimates new Events only.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::{Turn, TurnEnd};
@@ -51,10 +50,6 @@ pub(super) struct PressureReading {
 }
 
 impl PressureGauge {
-    fn lock(&self) -> MutexGuard<'_, GaugeState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Measures a History for a model; `fixed` returns the other tokens of the request, and is called
     /// only when needed.
     pub(super) fn measure(
@@ -63,7 +58,7 @@ impl PressureGauge {
         model: &str,
         fixed: impl Fn() -> u64,
     ) -> PressureReading {
-        let known = self.lock().known.clone().filter(|known| known.model == model);
+        let known = self.0.lock().known.clone().filter(|known| known.model == model);
         let since =
             known.and_then(|known| Some(known.tokens + estimate_since(history, known.seq)?));
         let is_fresh = since.is_none();
@@ -78,21 +73,21 @@ impl PressureGauge {
             credible = counted.filter(|reading| reading.tokens.saturating_mul(2) >= tokens);
         }
         if let Some(seq) = history.last_seq() {
-            self.lock().known = Some(TokenEstimate { seq, model: model.to_owned(), tokens });
+            self.0.lock().known = Some(TokenEstimate { seq, model: model.to_owned(), tokens });
         }
         credible.unwrap_or(PressureReading { tokens, estimated: tokens })
     }
 
     /// Whether a tier has to be shown: once, and again after it was left.
     fn should_show(&self, tier: Option<PressureTier>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let is_higher = tier > state.shown;
         state.shown = tier;
         is_higher
     }
 
     fn reset(&self) {
-        *self.lock() = GaugeState::default();
+        *self.0.lock() = GaugeState::default();
     }
 }
 
@@ -275,16 +270,10 @@ impl Turn {
             return Ok(false);
         }
         // Model-assisted compaction takes time, so it has its own status.
-        self.context.emit(Ephemeral::Status(SessionStatus::Compacting { iteration }));
+        let compacting = SessionStatus::Compacting { iteration };
+        self.context.emit(Ephemeral::Status(compacting.clone()));
         let asks = self.settings.compaction.model_assisted;
-        let tell = |waits| {
-            let status = if waits {
-                SessionStatus::WaitingForBudget { iteration }
-            } else {
-                SessionStatus::Compacting { iteration }
-            };
-            self.context.emit(Ephemeral::Status(status));
-        };
+        let tell = |waits| self.emit_budget_wait(waits, iteration, &compacting);
         let (settings, session) = (&self.settings, self.context.session_id());
         let work = super::compact(settings, session, history, trigger, asks, tell);
         let Some(done) = self.context.cancel().run_until_cancelled(work).await else {

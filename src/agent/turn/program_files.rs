@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// How many files are named.
 const NAMED: usize = 12;
@@ -17,13 +18,13 @@ impl ProgramFiles {
     pub(super) fn add(&self, programs: &[PathBuf], root: &Path) {
         let short =
             |path: &PathBuf| path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         files.extend(programs.iter().map(short));
     }
 
     /// The notice for the user, if there are files.
     pub(super) fn notice(&self) -> Option<String> {
-        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.0.lock();
         if files.is_empty() {
             return None;
         }

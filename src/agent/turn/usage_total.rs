@@ -7,8 +7,9 @@
 //! overspend together; its actual usage replaces the reservation when it is over.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::record::event::{Canonical, ProviderUsage, SubagentUsage, TokenUsage};
@@ -162,7 +163,7 @@ impl UsageTotal {
     /// The total for a child's Session: siblings share an account, and each has its own.
     #[must_use]
     pub fn for_child(&self) -> Self {
-        let mut accounts = self.lock();
+        let mut accounts = self.shared.accounts.lock();
         let own = self.path[self.path.len() - 1];
         let children = accounts[own].children.unwrap_or(accounts.len());
         if children == accounts.len() {
@@ -176,7 +177,7 @@ impl UsageTotal {
     /// The total for work with its own limits, such as a Workflow run.
     #[must_use]
     pub fn with_limits(&self, limits: SpendLimits) -> Self {
-        let mut accounts = self.lock();
+        let mut accounts = self.shared.accounts.lock();
         accounts.push(UsageAccount { limits, ..UsageAccount::default() });
         self.extended(&[accounts.len() - 1])
     }
@@ -198,13 +199,13 @@ impl UsageTotal {
 
     /// Whether a spending limit applies.
     pub fn is_limited(&self, session: SpendLimits) -> bool {
-        let accounts = self.lock();
+        let accounts = self.shared.accounts.lock();
         session.is_any() || self.path.iter().any(|place| accounts[*place].limits.is_any())
     }
 
     /// Whether the run, and not only the Session, has a limit in dollars.
     pub fn has_cost_limit(&self) -> bool {
-        let accounts = self.lock();
+        let accounts = self.shared.accounts.lock();
         self.path.iter().any(|place| accounts[*place].limits.cost.is_some())
     }
 
@@ -235,7 +236,7 @@ impl UsageTotal {
         session: SpendLimits,
         expected: ExpectedRequest<'_>,
     ) -> ReservationDecision {
-        let mut accounts = self.lock();
+        let mut accounts = self.shared.accounts.lock();
         let with_held = |account: &UsageAccount| account.spent.plus(account.held);
         if let Err(exhausted) = self.find_exhausted(&accounts, session, with_held) {
             return ReservationDecision::Refused(exhausted);
@@ -274,7 +275,9 @@ impl UsageTotal {
     /// Fails if a limit is reached; `billed` is the usage of the current call that is not in the Log
     /// yet.
     pub fn check(&self, session: SpendLimits, billed: UsageAmount) -> Result<(), LimitReached> {
-        self.find_exhausted(&self.lock(), session, |account| account.spent.plus(billed))
+        self.find_exhausted(&self.shared.accounts.lock(), session, |account| {
+            account.spent.plus(billed)
+        })
     }
 
     /// Waits until a limit is reached.
@@ -319,16 +322,12 @@ impl UsageTotal {
     }
 
     fn update_accounts(&self, change: impl Fn(&mut UsageAccount)) {
-        let mut accounts = self.lock();
+        let mut accounts = self.shared.accounts.lock();
         for place in &*self.path {
             change(&mut accounts[*place]);
         }
         drop(accounts);
         self.shared.changed.notify_waiters();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<UsageAccount>> {
-        self.shared.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::digest::canonical_digest;
 use super::outcome::{Readiness, StepStatus};
 use crate::record::event::SubagentUsage;
+use crate::tools::permission::canonical_digest;
 
 /// The version of the bundle format.
 pub const BUNDLE_VERSION: u32 = 3;
@@ -30,7 +30,7 @@ pub struct CheckpointBundle {
     pub dependent_safe: bool,
     /// A summary for people and for later steps.
     pub summary: String,
-    /// Why the step is not ready, as a snake_case word.
+    /// Why the step is not ready, as a `snake_case` word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -67,10 +67,6 @@ pub struct CheckpointBundle {
 }
 
 /// A typed value that a step delivered, with its provenance.
-#[expect(
-    clippy::struct_field_names,
-    reason = "the payload of a payload is what others call it, too"
-)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepPayload {
     /// `step_output` or `review_verdict`.
@@ -167,6 +163,12 @@ impl CheckpointBundle {
             key: String::new(),
             safe_next_actions: Vec::new(),
         }
+    }
+
+    /// The bundle of a step that failed for this reason.
+    pub fn failed(step_id: &str, reason: &str, summary: String) -> Self {
+        let bundle = Self::new(step_id, StepStatus::Failed, Readiness::Failed, summary);
+        Self { reason: Some(reason.to_owned()), ..bundle }
     }
 
     /// Lowers the readiness for a reason, which becomes a known limitation; the first reason is kept.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::glob::GlobAutomaton;
-use super::spec::{Step, StepWorkspace, Workflow};
+use super::spec::{Step, Workflow, WorkspaceMode};
 
 /// The budget for all comparisons of a Workflow, in pairs of globs and of states: more than hand-written sets need,
 /// and still fast.
@@ -61,7 +61,7 @@ impl StepSets {
     fn new(step: &Step) -> Self {
         Self {
             writes_shared: step.writes_shared(),
-            has_copy: step.workspace != StepWorkspace::Shared,
+            has_copy: step.workspace != WorkspaceMode::Shared,
             read: PathSet::new(&step.read_set),
             write: PathSet::new(&step.write_set),
         }
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    fn step(posture: StepPosture, workspace: StepWorkspace, read: &[&str], write: &[&str]) -> Step {
+    fn step(posture: StepPosture, workspace: WorkspaceMode, read: &[&str], write: &[&str]) -> Step {
         let owned = |globs: &[&str]| globs.iter().map(|glob| (*glob).to_owned()).collect();
         Step {
             id: "x".into(),
@@ -238,14 +238,14 @@ mod tests {
         Step {
             task: None,
             apply: Some("y".into()),
-            ..step(StepPosture::Write, StepWorkspace::Shared, write, write)
+            ..step(StepPosture::Write, WorkspaceMode::Shared, write, write)
         }
     }
 
     #[test]
     fn only_the_shared_workspace_is_kept_from_being_torn() {
         use StepPosture::{ReadOnly, Write};
-        use StepWorkspace::{Isolated, Shared, Worktree};
+        use WorkspaceMode::{Isolated, Shared, Worktree};
         let writer = |globs: &[&str]| step(Write, Shared, &["**"], globs);
         let reader = |globs: &[&str]| step(ReadOnly, Shared, globs, &[]);
         for (one, other, expected) in [
@@ -293,7 +293,7 @@ mod tests {
     }
 
     fn writers(sets: impl Iterator<Item = Vec<String>>) -> Workflow {
-        let one = step(StepPosture::Write, StepWorkspace::Shared, &[], &[]);
+        let one = step(StepPosture::Write, WorkspaceMode::Shared, &[], &[]);
         let steps = sets.map(|write_set| Step { write_set, ..one.clone() }).collect();
         let limits = RunLimits { max_concurrency: 8, timeout_ms: 1 };
         Workflow { limits, steps, ..empty() }
@@ -346,9 +346,9 @@ mod tests {
             prop::collection::vec(glob, 1..3)
         };
         let mode = prop::sample::select(vec![
-            StepWorkspace::Shared,
-            StepWorkspace::Isolated,
-            StepWorkspace::Worktree,
+            WorkspaceMode::Shared,
+            WorkspaceMode::Isolated,
+            WorkspaceMode::Worktree,
         ]);
         (any::<bool>(), mode, globs(), globs(), any::<bool>()).prop_map(
             |(writes, mode, read, write, applies)| match (applies, writes) {
@@ -385,9 +385,9 @@ mod tests {
             let (own, written, read) =
                 (set(&writer.write_set), set(&other.write_set), set(&other.read_set));
             let touches = |path: &String| match other.workspace {
-                StepWorkspace::Shared if other.writes_shared() => written.is_match(path),
-                StepWorkspace::Shared => read.is_match(path),
-                StepWorkspace::Isolated | StepWorkspace::Worktree => {
+                WorkspaceMode::Shared if other.writes_shared() => written.is_match(path),
+                WorkspaceMode::Shared => read.is_match(path),
+                WorkspaceMode::Isolated | WorkspaceMode::Worktree => {
                     read.is_match(path) || written.is_match(path)
                 }
             };

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::plan::WorkflowPlan;
-use super::spec::{SpecDiagnostic, StepPosture, StepWorkspace, Workflow};
+use super::spec::{SpecDiagnostic, StepPosture, Workflow, WorkspaceMode};
 
 /// Lints a valid Workflow.
 pub fn lint_workflow(workflow: &Workflow, plan: &WorkflowPlan) -> Vec<SpecDiagnostic> {
@@ -15,7 +15,7 @@ pub fn lint_workflow(workflow: &Workflow, plan: &WorkflowPlan) -> Vec<SpecDiagno
     let mut found = Vec::new();
     for (place, step) in steps.iter().enumerate() {
         let id = step.id.as_str();
-        let is_copy = step.workspace != StepWorkspace::Shared;
+        let is_copy = step.workspace != WorkspaceMode::Shared;
         if step.posture == StepPosture::Write && is_copy && !applied.contains(id) {
             let message =
                 format!("no step applies what `{id}` changes; it stays in its own Workspace");

@@ -8,7 +8,6 @@
 mod checkpoint;
 mod conflicts;
 mod delegate;
-mod digest;
 mod find_runs;
 mod glob;
 mod lint;
@@ -38,8 +37,8 @@ pub use replay::{RecordedRun, interrupted_run_notice};
 pub use report::step_line;
 pub use run::{FinishedRun, RunContext, WorkflowRunInput, run};
 pub use spec::{
-    OnFailure, SpecContext, SpecDiagnostic, SpecError, Step, StepPosture,
-    StepWorkspace as WorkspaceMode, Workflow, workflow_reference, workflow_schema,
+    OnFailure, SpecContext, SpecDiagnostic, SpecError, Step, StepPosture, Workflow, WorkspaceMode,
+    workflow_reference, workflow_schema,
 };
 pub use template::{TemplateLookupError, WorkflowSource};
 pub use tool::{RunWorkflow, tool_spec};

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::spec::{OnFailure, Step, Workflow};
+use crate::base::names::names;
 
 /// The reason of a step that could not start because the run has reached its limit of Subagents.
 pub const SUBAGENT_LIMIT: &str = "subagent_limit_reached";
@@ -35,18 +36,12 @@ pub enum Readiness {
     Held,
 }
 
-impl Readiness {
-    /// The name in the Log and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Readiness::CheckpointReady => "checkpoint_ready",
-            Readiness::Partial => "partial",
-            Readiness::NeedsOrchestrator => "needs_orchestrator",
-            Readiness::Failed => "failed",
-            Readiness::Held => "held",
-        }
-    }
+names!(Readiness {
+    CheckpointReady = "checkpoint_ready", Partial = "partial",
+    NeedsOrchestrator = "needs_orchestrator", Failed = "failed", Held = "held",
+});
 
+impl Readiness {
     /// Parses the readiness that a Subagent states: the last `checkpoint_status:` line of its answer.
     pub fn parse_answer(answer: &str) -> Option<Self> {
         answer.lines().rev().find_map(|line| {
@@ -162,17 +157,11 @@ pub enum RunOutcome {
     Cancelled,
 }
 
-impl RunOutcome {
-    /// The name in the Log and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            RunOutcome::Completed => "completed",
-            RunOutcome::Partial => "partial",
-            RunOutcome::Failed => "failed",
-            RunOutcome::Cancelled => "cancelled",
-        }
-    }
+names!(RunOutcome {
+    Completed = "completed", Partial = "partial", Failed = "failed", Cancelled = "cancelled",
+});
 
+impl RunOutcome {
     /// The outcome of a run from the readiness of all its steps; `has_met_limit` when a step could not start because
     /// the limit of Subagents was reached.
     pub fn from_steps(

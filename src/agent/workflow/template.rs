@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::spec::{
     SpecContext, SpecDiagnostic, SpecError, Workflow, argument_flaw, parse, quoted, read_parameters,
 };
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::model::skill;
 use crate::model::skill::{
     ParameterType, Skill, Skills, TemplateArguments, TemplateParameter, WorkflowTemplate,
@@ -200,35 +200,20 @@ impl TemplateLookupError {
 }
 
 impl Explain for TemplateLookupError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
         match self {
-            Self::Unknown { .. } => Kind::NotFound,
-            Self::Several { .. } => Kind::InvalidArgs,
-            Self::Broken { .. } => Kind::InvalidSkill,
-            Self::Untrusted { .. } => Kind::PermissionDenied,
-        }
-    }
-
-    fn details(&self) -> Value {
-        match self {
-            Self::Unknown { .. } | Self::Several { .. } => json!({ "known": self.known() }),
-            Self::Broken { flaw, .. } => {
-                json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line })
-            }
-            Self::Untrusted { path, .. } => json!({ "path": path.to_string_lossy() }),
-        }
-    }
-
-    fn next_actions(&self) -> Vec<String> {
-        match self {
-            Self::Unknown { .. } => vec!["name a file, or see `pixir workflow list`".to_owned()],
-            Self::Several { all, .. } => vec![format!("use one of: {}", all.join(", "))],
-            Self::Broken { .. } => {
-                vec!["correct the file; `pixir skills validate` checks it".to_owned()]
-            }
-            Self::Untrusted { .. } => {
-                vec!["review the skill, then run `pixir trust` in a terminal".to_owned()]
-            }
+            Self::Unknown { .. } => Kind::NotFound
+                .with_details(json!({ "known": self.known() }))
+                .with_next_action("name a file, or see `pixir workflow list`"),
+            Self::Several { all, .. } => Kind::InvalidArgs
+                .with_details(json!({ "known": self.known() }))
+                .with_next_action(format!("use one of: {}", all.join(", "))),
+            Self::Broken { flaw, .. } => Kind::InvalidSkill
+                .with_details(json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line }))
+                .with_next_action("correct the file; `pixir skills validate` checks it"),
+            Self::Untrusted { path, .. } => Kind::PermissionDenied
+                .with_details(json!({ "path": path.to_string_lossy() }))
+                .with_next_action("review the skill, then run `pixir trust` in a terminal"),
         }
     }
 }

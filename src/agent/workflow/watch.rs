@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::replay::reused_steps;
+use crate::base::names::names;
 use crate::record::event::{WorkflowEvent, WorkflowEventKind};
 
 /// A run as a presenter shows it.
@@ -59,6 +60,11 @@ pub enum StepState {
     /// Will not start.
     Held,
 }
+
+names!(StepState {
+    Waiting = "waiting", Running = "running", Ready = "ready", Partial = "partial",
+    Failed = "failed", Held = "held",
+});
 
 impl WatchedRun {
     /// The run that a `started` or `resumed` Event begins; `None` for other Events.

@@ -4,9 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 
 /// An entry that Pixir does not use where a file or folder of its state is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -124,39 +124,26 @@ impl From<StateError> for io::Error {
 }
 
 impl Explain for StateError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
+        let (path, shown) = (self.path().to_string_lossy(), self.path().display());
         match self {
-            Self::Unsafe { .. } => Kind::UnsafeStatePath,
-            Self::TooLarge { .. } => Kind::ReadFailed,
-            Self::Io { .. } => Kind::WriteFailed,
+            Self::Unsafe { found, .. } => Kind::UnsafeStatePath
+                .with_details(json!({ "path": path, "found": found.description() }))
+                .with_next_action(match found {
+                    UnsafeEntry::OtherOwner => {
+                        format!("make it your own with `chown`, or remove {shown}, then try again")
+                    }
+                    UnsafeEntry::HardLink => {
+                        format!("replace {shown} by a copy of itself, then try again")
+                    }
+                    _ => format!("inspect {shown}, remove it, then try again"),
+                }),
+            Self::TooLarge { limit, .. } => Kind::ReadFailed
+                .with_details(json!({ "path": path, "limit": limit }))
+                .with_next_action(format!("inspect {shown}, remove it, then try again")),
+            Self::Io { .. } => Kind::WriteFailed
+                .with_details(json!({ "path": path }))
+                .with_next_action(format!("check the permissions of {shown} and the free space")),
         }
-    }
-
-    fn details(&self) -> Value {
-        match self {
-            Self::Unsafe { path, found } => {
-                json!({ "path": path.to_string_lossy(), "found": found.description() })
-            }
-            Self::TooLarge { path, limit } => {
-                json!({ "path": path.to_string_lossy(), "limit": limit })
-            }
-            Self::Io { path, .. } => json!({ "path": path.to_string_lossy() }),
-        }
-    }
-
-    fn next_actions(&self) -> Vec<String> {
-        let path = self.path().display();
-        vec![match self {
-            Self::Unsafe { found: UnsafeEntry::OtherOwner, .. } => {
-                format!("make it your own with `chown`, or remove {path}, then try again")
-            }
-            Self::Unsafe { found: UnsafeEntry::HardLink, .. } => {
-                format!("replace {path} by a copy of itself, then try again")
-            }
-            Self::Unsafe { .. } | Self::TooLarge { .. } => {
-                format!("inspect {path}, remove it, then try again")
-            }
-            Self::Io { .. } => format!("check the permissions of {path} and the free space"),
-        }]
     }
 }

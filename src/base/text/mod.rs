@@ -18,6 +18,11 @@ pub fn truncate_chars(text: &str, count: usize) -> String {
     }
 }
 
+/// The words of a text on one line, with one blank between them.
+pub fn on_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Removes invisible characters from a text.
 pub fn strip_invisible(text: &str) -> String {
     text.chars().filter(|letter| !is_invisible(*letter)).collect()

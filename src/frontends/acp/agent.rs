@@ -69,10 +69,10 @@ impl Agent {
                 }
             }
             RpcMessage::Notification { method, params } => {
-                self.handle_notification(&method, params).await
+                self.handle_notification(&method, params).await;
             }
             RpcMessage::Response { id, outcome } => {
-                self.connection.peer.handle_response(&id, outcome)
+                self.connection.peer.handle_response(&id, outcome);
             }
             RpcMessage::Invalid { id, fault } => {
                 self.connection.peer.send_response(&id, Err::<(), _>(fault)).await;
@@ -149,11 +149,11 @@ impl Agent {
         match self.parse_request(method, &params) {
             Ok(AgentRequest::Initialize) => self.initialize(responder, &params).await,
             Ok(AgentRequest::Session(id, message)) => {
-                self.send_to_session(&id, responder, message).await
+                self.send_to_session(&id, responder, message).await;
             }
             Ok(AgentRequest::New(setup)) => self.open_new(responder, setup),
             Ok(AgentRequest::Open(id, setup, open)) => {
-                self.open_existing(responder, id, setup, open).await
+                self.open_existing(responder, id, setup, open).await;
             }
             Ok(AgentRequest::Fork(id, setup)) => self.fork_session(responder, id, setup),
             Ok(AgentRequest::Close(id)) => self.close_session(responder, id).await,

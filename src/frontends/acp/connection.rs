@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_client_protocol_schema::v1::{self, SessionNotification, SessionUpdate};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +44,7 @@ impl ClientConnection {
     pub fn new(peer: Peer, host: AcpHost) -> Self {
         Self {
             peer,
-            host: host,
+            host,
             in_flight: InFlight::default(),
             harnesses: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -65,13 +66,13 @@ impl ClientConnection {
     pub async fn harness(&self, workspace: &Path) -> Result<Arc<Harness>, Report> {
         // One Workspace may have several paths.
         let real = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
-        if let Some(known) = self.harnesses().get(&real) {
+        if let Some(known) = self.harnesses.lock().get(&real) {
             return Ok(Arc::clone(known));
         }
         loop {
             let generation = self.generation();
             let opened = (self.host.open_harness)(real.clone()).await?;
-            let mut harnesses = self.harnesses();
+            let mut harnesses = self.harnesses.lock();
             // After a sign-in or sign-out meanwhile, the Harness has an old credential.
             if generation == self.generation() {
                 // Another task may have opened one first; two Harnesses would not know each
@@ -83,7 +84,7 @@ impl ClientConnection {
 
     /// Drops every Harness after a sign-in or sign-out, because the credential has changed.
     pub fn forget_harnesses(&self) {
-        let mut harnesses = self.harnesses();
+        let mut harnesses = self.harnesses.lock();
         harnesses.clear();
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
@@ -95,22 +96,22 @@ impl ClientConnection {
 
     /// The Workspaces with an open Harness.
     pub fn workspaces(&self) -> Vec<PathBuf> {
-        self.harnesses().keys().cloned().collect()
+        self.harnesses.lock().keys().cloned().collect()
     }
 
     /// The Harnesses that are open.
     pub fn open_harnesses(&self) -> Vec<Arc<Harness>> {
-        self.harnesses().values().cloned().collect()
+        self.harnesses.lock().values().cloned().collect()
     }
 
     /// The handle of an open Session's task.
     pub fn session(&self, id: &SessionId) -> Option<SessionHandle> {
-        self.sessions().get(id).cloned()
+        self.sessions.lock().get(id).cloned()
     }
 
     /// Adds an open Session. During shutdown it is closed at once, because `begin_shutdown` has not seen it.
     pub fn add_session(&self, id: &SessionId, handle: SessionHandle) {
-        let mut sessions = self.sessions();
+        let mut sessions = self.sessions.lock();
         if self.is_ending.load(Ordering::Acquire) {
             let (closed, _) = oneshot::channel();
             handle.try_send(Inbox::Close { closed }).ok();
@@ -120,7 +121,7 @@ impl ClientConnection {
 
     /// Removes a Session that could not be opened, unless its id belongs to another task by now.
     pub fn remove_session(&self, id: &SessionId, handle: &SessionHandle) {
-        let mut sessions = self.sessions();
+        let mut sessions = self.sessions.lock();
         if sessions.get(id).is_some_and(|known| known.same_channel(handle)) {
             sessions.remove(id);
         }
@@ -133,23 +134,23 @@ impl ClientConnection {
         id: &SessionId,
         gone: CancellationToken,
     ) -> (Option<SessionHandle>, Option<CancellationToken>) {
-        let handle = self.sessions().remove(id);
-        (handle, self.closings().insert(id.clone(), gone))
+        let handle = self.sessions.lock().remove(id);
+        (handle, self.closing.lock().insert(id.clone(), gone))
     }
 
     /// The token to wait for before the Session can be opened again.
     pub fn closing(&self, id: &SessionId) -> Option<CancellationToken> {
-        self.closings().get(id).cloned()
+        self.closing.lock().get(id).cloned()
     }
 
     /// Drops the tokens of Sessions that are closed.
     pub fn remove_closed(&self) {
-        self.closings().retain(|_, gone| !gone.is_cancelled());
+        self.closing.lock().retain(|_, gone| !gone.is_cancelled());
     }
 
     /// Sets the additional directories of a Session; none when it is closed.
     pub fn set_directories(&self, id: &SessionId, directories: Vec<PathBuf>) {
-        let mut all = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.directories.lock();
         if directories.is_empty() {
             all.remove(id);
         } else {
@@ -160,32 +161,20 @@ impl ClientConnection {
     /// The additional directories of a Session. The client names them each time it opens one, so only
     /// open Sessions have any.
     pub fn directories(&self, id: &SessionId) -> Vec<PathBuf> {
-        let all = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.directories.lock();
         all.get(id).cloned().unwrap_or_default()
     }
 
     /// Starts the shutdown. Returns the handles of all tasks, which have to be closed.
     pub fn begin_shutdown(&self) -> Vec<SessionHandle> {
         self.is_ending.store(true, Ordering::Release);
-        self.sessions().values().cloned().collect()
+        self.sessions.lock().values().cloned().collect()
     }
 
     /// Sends an update of a Session to the client.
     pub async fn send_update(&self, id: &SessionId, update: SessionUpdate) {
         let notification = SessionNotification::new(wire_id(id), update);
         self.peer.send_notification("session/update", &notification).await;
-    }
-
-    fn harnesses(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<Harness>>> {
-        self.harnesses.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn closings(&self) -> MutexGuard<'_, HashMap<SessionId, CancellationToken>> {
-        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, SessionHandle>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Responders: each answers one request of the client, at the latest with an error when it is dropped.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -32,12 +33,12 @@ struct State {
 impl InFlight {
     /// What handles the requests with this id.
     pub fn find(&self, key: &str) -> Vec<RequestOwner> {
-        self.state().open.get(key).into_iter().flat_map(BTreeMap::values).cloned().collect()
+        self.0.lock().open.get(key).into_iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
     /// Cancels all tasks, because the client has disconnected.
     pub fn cancel_tasks(&self) {
-        for owner in self.state().open.values().flat_map(BTreeMap::values) {
+        for owner in self.0.lock().open.values().flat_map(BTreeMap::values) {
             if let RequestOwner::Task(token) = owner {
                 token.cancel();
             }
@@ -45,22 +46,18 @@ impl InFlight {
     }
 
     fn next_number(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.next += 1;
         state.next
     }
 
     fn remove(&self, key: &str, number: u64) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let Some(named) = state.open.get_mut(key) else { return };
         named.remove(&number);
         if named.is_empty() {
             state.open.remove(key);
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,7 +76,7 @@ impl Responder {
     pub fn new(peer: &Peer, id: RpcId, in_flight: &InFlight) -> Self {
         let (peer, in_flight) = (peer.clone(), in_flight.clone());
         let (key, number) = (id.key(), in_flight.next_number());
-        Self { peer, key, number, id, in_flight: in_flight, is_answered: false }
+        Self { peer, key, number, id, in_flight, is_answered: false }
     }
 
     /// The id of the request, as a cancel names it.
@@ -89,7 +86,7 @@ impl Responder {
 
     /// Registers what handles the request, so that it can be cancelled.
     pub fn register(&self, owner: RequestOwner) {
-        let mut state = self.in_flight.state();
+        let mut state = self.in_flight.0.lock();
         state.open.entry(self.key.clone()).or_default().insert(self.number, owner);
     }
 

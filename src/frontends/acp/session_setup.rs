@@ -66,13 +66,13 @@ impl SessionSetup {
 
     /// The MCP servers for the Harness.
     pub fn to_mcp_servers(&self) -> Vec<McpServer> {
-        self.servers.iter().flatten().cloned().map(ClientMcpServer::to_mcp_server).collect()
+        self.servers.iter().flatten().cloned().map(ClientMcpServer::into_mcp_server).collect()
     }
 }
 
 impl ClientMcpServer {
     /// The server for the Harness: like one of the user's settings, but never trusted.
-    fn to_mcp_server(self) -> McpServer {
+    fn into_mcp_server(self) -> McpServer {
         match self {
             ClientMcpServer::Stdio { name, command, args, env } => {
                 McpServer::stdio(name, command.to_string_lossy(), args, env)

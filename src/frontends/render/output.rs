@@ -46,7 +46,7 @@ impl StdioOutput {
             answer: own(io::stdout().as_fd()),
             activity: own(io::stderr().as_fd()),
             buffer: Vec::new(),
-            signal_count: signal_count,
+            signal_count,
             has_failed: false,
         }
     }

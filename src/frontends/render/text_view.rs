@@ -82,7 +82,7 @@ pub struct TextView {
 impl TextView {
     /// A view that has shown nothing yet.
     pub fn new(style: ViewStyle) -> Self {
-        Self { style: style, ..Self::default() }
+        Self { style, ..Self::default() }
     }
 
     /// The status row of the running Workflow.

@@ -150,7 +150,7 @@ impl TurnSummary {
             Canonical::AssistantMessage(message) => self.record_message(message),
             Canonical::TurnFailed(failed) => self.failed = Some(failed.clone()),
             Canonical::PermissionDecision(decision) => {
-                self.has_denied_call |= decision.decision == "deny"
+                self.has_denied_call |= decision.decision == "deny";
             }
             Canonical::SubagentEvent(life) if life.ends_run() => {
                 self.usage.add_child(&life.usage.unwrap_or_default());

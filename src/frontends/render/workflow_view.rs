@@ -110,14 +110,7 @@ impl WorkflowView {
 }
 
 fn step_text(step: &WatchedStep) -> String {
-    let state = match step.state {
-        StepState::Ready => "ready",
-        StepState::Partial => "partial",
-        StepState::Failed => "failed",
-        StepState::Held => "held",
-        StepState::Waiting => "waiting",
-        StepState::Running => "running",
-    };
+    let state = step.state.name();
     if step.detail.is_empty() {
         return format!("{} {state}", step.id);
     }

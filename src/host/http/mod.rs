@@ -20,7 +20,7 @@ use url::Host;
 pub use client::{HttpClient, HttpResponse};
 pub use event_lines::EventLines;
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 
 /// Variables that name a proxy; the first one that is set is used.
 const PROXY_VARIABLES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
@@ -109,13 +109,14 @@ pub enum HttpError {
 }
 
 impl Explain for HttpError {
-    fn kind(&self) -> Kind {
-        match self {
+    fn explain(&self) -> Explanation {
+        let kind = match self {
             Self::Setting(_) => Kind::InvalidConfig,
             Self::InvalidRequest(_) => Kind::Internal,
             Self::Connect(_) | Self::Broken(_) => Kind::Network,
             Self::Tls(_) => Kind::Tls,
             Self::TooLong(_) => Kind::InvalidResponse,
-        }
+        };
+        kind.into()
     }
 }

@@ -10,9 +10,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
@@ -24,7 +25,7 @@ use super::output::OutputCollector;
 use super::running::{SupervisedCommand, SupervisorProcess};
 use super::slot::{CommandSlots, ProcessSlots};
 use super::supervisor::{BEST, SUBREAPER, SUPERVISE};
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::host::process::post_run::{ExitWatch, PendingChecks};
 use crate::host::process::protocol::{SupervisorRequest, encode_frame};
 use crate::host::sandbox::{
@@ -234,8 +235,8 @@ impl CommandRunner {
     pub async fn close(&self) {
         self.0.closing.cancel();
         self.0.pending_checks.wait_all().await;
-        self.lock_prestarted().take();
-        let spares: Vec<_> = self.lock_spares().drain(..).collect();
+        self.0.prestarted.lock().take();
+        let spares: Vec<_> = self.0.spares.lock().drain(..).collect();
         for (_, supervisor) in spares {
             supervisor.release().await;
         }
@@ -270,13 +271,13 @@ impl CommandRunner {
         for _ in 1..MAX_ATTEMPTS {
             // The folders mounted for the command have changed; nothing has run yet.
             let Err(CommandError::StaleMounts) = outcome else { break };
-            self.lock_spares().retain(|(own, _)| own.as_ref() != job.spec);
+            self.0.spares.lock().retain(|(own, _)| own.as_ref() != job.spec);
             outcome = self.run_once(&frame, job, output).await;
         }
         if let Err(CommandError::Unsupported { .. }) = outcome {
             self.0.subreaper_only.store(true, Ordering::Relaxed);
-            self.lock_spares().clear();
-            self.lock_prestarted().take();
+            self.0.spares.lock().clear();
+            self.0.prestarted.lock().take();
             return outcome;
         }
         outcome
@@ -331,12 +332,8 @@ impl CommandRunner {
         made.inspect_err(|error| tracing::debug!(%error, "no control group")).ok().map(Arc::new)
     }
 
-    fn lock_spares(&self) -> MutexGuard<'_, Vec<(Option<SandboxSpec>, SupervisorProcess)>> {
-        self.0.spares.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take_spare(&self, spec: Option<&SandboxSpec>) -> Option<SupervisorProcess> {
-        let mut spares = self.lock_spares();
+        let mut spares = self.0.spares.lock();
         let place = spares.iter().rposition(|(own, _)| own.as_ref() == spec)?;
         let (_, mut spare) = spares.remove(place);
         matches!(spare.process.try_wait(), Ok(None)).then_some(spare)
@@ -351,14 +348,15 @@ impl CommandRunner {
                 own.scratch == spec.scratch && own != spec && !own.caches.places.is_empty()
             })
         };
-        let others: Vec<_> = self.lock_spares().extract_if(.., |(own, _)| is_other(own)).collect();
+        let others: Vec<_> =
+            self.0.spares.lock().extract_if(.., |(own, _)| is_other(own)).collect();
         for (_, supervisor) in others {
             supervisor.close_and_wait().await;
         }
     }
 
     fn store_spare(&self, spec: Option<&SandboxSpec>, supervisor: SupervisorProcess) {
-        let mut spares = self.lock_spares();
+        let mut spares = self.0.spares.lock();
         spares.push((spec.cloned(), supervisor));
         if spares.len() > MAX_SPARES {
             spares.remove(0);
@@ -370,14 +368,10 @@ impl CommandRunner {
         &self.0.environment
     }
 
-    fn lock_prestarted(&self) -> MutexGuard<'_, Option<UnassignedSupervisor>> {
-        self.0.prestarted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts a supervisor process if none is idle, while its `SandboxSpec` is still being computed.
     pub fn prestart_supervisor(&self) {
-        let mut early = self.lock_prestarted();
-        if early.is_none() && self.lock_spares().is_empty() {
+        let mut early = self.0.prestarted.lock();
+        if early.is_none() && self.0.spares.lock().is_empty() {
             // The command will fail in the same way, and report it.
             *early = self.spawn_supervisor().ok();
         }
@@ -388,7 +382,7 @@ impl CommandRunner {
         &self,
         spec: Option<&SandboxSpec>,
     ) -> Result<SupervisorProcess, CommandError> {
-        let early = self.lock_prestarted().take();
+        let early = self.0.prestarted.lock().take();
         let fits = |early: &UnassignedSupervisor| early.containment == self.containment();
         let supervisor = match early.filter(fits) {
             Some(early) => early,
@@ -471,49 +465,32 @@ pub enum CommandError {
 }
 
 impl Explain for CommandError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
         match self {
-            Self::InvalidCommand => Kind::InvalidArgs,
-            Self::ProgramNotFound(_) => Kind::NotFound,
-            Self::Unconfined { .. } => Kind::SandboxUnavailable,
-            Self::StartSupervisor(_)
-            | Self::MissingSupervisor { .. }
-            | Self::NoScratch(_)
-            | Self::Unsupported { .. }
-            | Self::ShellFailed { .. }
-            | Self::UnusableProc
-            | Self::StaleMounts
-            | Self::SupervisorLost => Kind::CommandFailed,
-        }
-    }
-    fn next_actions(&self) -> Vec<String> {
-        match self {
-            Self::ShellFailed { reason } if reason.contains("Argument list too long") => {
-                vec![
-                    "a command over 128 KB must go to a file first; write it and run the file"
-                        .into(),
-                ]
+            Self::InvalidCommand => Kind::InvalidArgs.into(),
+            Self::ProgramNotFound(_) => {
+                Kind::NotFound.with_next_action("install it, or name it by its absolute path")
             }
-            Self::MissingSupervisor { .. } => vec![
-                "start Pixir again if it was moved or replaced while it ran".into(),
-                EMBEDDER_ACTION.into(),
-            ],
-            Self::SupervisorLost => vec![EMBEDDER_ACTION.into()],
-            Self::UnusableProc => {
-                vec!["go on without commands, or ask the user to mount /proc".into()]
-            }
-            Self::ProgramNotFound(_) => vec!["install it, or name it by its absolute path".into()],
-            Self::Unconfined { .. } => vec![
+            Self::Unconfined { .. } => Kind::SandboxUnavailable.with_next_action(
                 "ask the user: `pixir doctor` shows what is missing, and `--sandbox off` runs \
-                 commands without a sandbox"
-                    .into(),
-            ],
-            Self::InvalidCommand
-            | Self::StartSupervisor(_)
+                 commands without a sandbox",
+            ),
+            Self::ShellFailed { reason } if reason.contains("Argument list too long") => {
+                Kind::CommandFailed.with_next_action(
+                    "a command over 128 KB must go to a file first; write it and run the file",
+                )
+            }
+            Self::MissingSupervisor { .. } => Kind::CommandFailed
+                .with_next_action("start Pixir again if it was moved or replaced while it ran")
+                .with_next_action(EMBEDDER_ACTION),
+            Self::SupervisorLost => Kind::CommandFailed.with_next_action(EMBEDDER_ACTION),
+            Self::UnusableProc => Kind::CommandFailed
+                .with_next_action("go on without commands, or ask the user to mount /proc"),
+            Self::StartSupervisor(_)
             | Self::NoScratch(_)
             | Self::Unsupported { .. }
             | Self::ShellFailed { .. }
-            | Self::StaleMounts => Vec::new(),
+            | Self::StaleMounts => Kind::CommandFailed.into(),
         }
     }
 }

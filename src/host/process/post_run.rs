@@ -6,9 +6,10 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -30,12 +31,12 @@ pub struct ExitWatch(Mutex<Option<OwnedFd>>);
 impl ExitWatch {
     /// Sets the process to wait for, as a pidfd.
     pub fn set_process(&self, process: Option<OwnedFd>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = process;
+        *self.0.lock() = process;
     }
 
     /// Blocks until the process has ended.
     fn wait_exit(&self) {
-        let Some(process) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+        let Some(process) = self.0.lock().take() else {
             return;
         };
         let mut polled = [PollFd::new(&process, PollFlags::IN)];
@@ -95,7 +96,7 @@ pub struct PostRunSetup {
 impl PostRunSetup {
     /// Records the state before a command that runs in namespaces.
     pub async fn prepare(self) -> Result<PostRunCheck, CommandError> {
-        if self.spec.writable.is_empty() || lock_mutex(&self.nested).is_small(MAX_INLINE_FOLDERS) {
+        if self.spec.writable.is_empty() || self.nested.lock().is_small(MAX_INLINE_FOLDERS) {
             return Ok(self.into_check(None));
         }
         blocking::run_blocking(move || self.into_check(None))
@@ -112,7 +113,7 @@ impl PostRunSetup {
         let (shared, scratch) = (Arc::clone(shared), scratch.to_owned());
         // This closure runs to its end, so a recorded state is always checked, even if the call is dropped.
         let work = move || -> io::Result<PostRunCheck> {
-            let mut guard = lock_mutex(&shared);
+            let mut guard = shared.lock();
             match &mut *guard {
                 Some(guard) => guard.record_state(&self.spec)?,
                 none => none.insert(Guard::new(&scratch)?).record_state(&self.spec)?,
@@ -131,7 +132,7 @@ impl PostRunSetup {
         // A command without writable folders creates no repositories.
         let nested = (!spec.writable.is_empty()).then_some(nested);
         if let Some(nested) = &nested {
-            lock_mutex(nested).record_before(&roots, &spec);
+            nested.lock().record_before(&roots, &spec);
         }
         let token = pending.0.token();
         PostRunCheck(Some(PostRunState {
@@ -144,10 +145,6 @@ impl PostRunSetup {
             _token: token,
         }))
     }
-}
-
-fn lock_mutex<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The pending check of one command; dropping it checks on another thread.
@@ -205,7 +202,7 @@ impl PostRunState {
         self.guard.is_none()
             && self.top.is_unchanged()
             && none_appeared(&self.spec)
-            && lock_mutex(nested).is_small(MAX_INLINE_FOLDERS)
+            && nested.lock().is_small(MAX_INLINE_FOLDERS)
     }
 
     fn check_and_restore(&self, uncovered: bool) -> PostRunFindings {
@@ -213,7 +210,7 @@ impl PostRunState {
         if let Some(guard) = &self.guard {
             findings
                 .restored
-                .extend(lock_mutex(guard).as_mut().map(Guard::restore_changes).unwrap_or_default());
+                .extend(guard.lock().as_mut().map(Guard::restore_changes).unwrap_or_default());
         }
         // A command without writable folders changed nothing; anything new there is the user's.
         if self.nested.is_some() {
@@ -227,7 +224,7 @@ impl PostRunState {
     /// Checks the repositories below the roots, if the command can write.
     fn check_nested(&self, uncovered: bool) -> RepositoryFindings {
         let check = |nested: &SharedNestedRepos| {
-            lock_mutex(nested).check_after(&self.roots, &self.spec, uncovered)
+            nested.lock().check_after(&self.roots, &self.spec, uncovered)
         };
         self.nested.as_ref().map(check).unwrap_or_default()
     }

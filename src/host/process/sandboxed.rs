@@ -3,8 +3,10 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::command::{CommandError, CommandRequest, CommandRunner, ProcessOutcome};
 use super::output::OutputCollector;
@@ -123,7 +125,7 @@ impl SandboxedCommands {
     /// Notices about this command's sandbox that the user has not seen in this Session.
     pub fn take_notices(&self, outcome: &ProcessOutcome) -> Vec<&'static str> {
         let is_large = {
-            let nested = self.shared.nested_repos.lock().unwrap_or_else(PoisonError::into_inner);
+            let nested = self.shared.nested_repos.lock();
             nested.is_too_large()
         };
         let must_declare = outcome.sockets == LocalSockets::OnDeclaration
@@ -139,7 +141,7 @@ impl SandboxedCommands {
             ("sockets", must_declare.then_some(SOCKETS_NOTICE)),
             ("caches", caches),
         ];
-        let mut told = self.shared.notices_shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.shared.notices_shown.lock();
         let mut once = |(about, notice): (_, Option<_>)| notice.filter(|_| told.insert(about));
         notices.into_iter().filter_map(&mut once).collect()
     }
@@ -224,7 +226,7 @@ impl SandboxedCommands {
     }
 
     fn scratch_folder(&self) -> Result<Arc<ScratchFolder>, CommandError> {
-        let mut scratch = self.shared.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = self.shared.scratch.lock();
         if let Some(scratch) = &*scratch {
             return Ok(Arc::clone(scratch));
         }

@@ -83,58 +83,50 @@ const GUESSED_DESCRIPTORS: i32 = 256;
 
 /// Runs as a supervisor; `arguments` are those after [`SUPERVISE`], the first is the role. The
 /// `SandboxSpec` is sent over the lifeline, because Pixir may still compute it when this process starts.
-pub fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+pub fn supervise(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // Pixir blocks SIGXFSZ for itself, and the mask is inherited; commands expect the default.
     SigSet::from(nix::sys::signal::Signal::SIGXFSZ).thread_unblock().ok();
+    run_role(arguments).unwrap_or_else(|line| {
+        write_status_line(line);
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs until the work of a role is done; an error is the status line that says why nothing was run.
+fn run_role(mut arguments: impl Iterator<Item = OsString>) -> Result<ExitCode, String> {
     let role = arguments.next().unwrap_or_default();
     if role == INIT {
-        return match RefreshClient::from_inherited(&arguments.next().unwrap_or_default()) {
-            Ok(Some((refresh, spec))) => with_spec(spec, |spec| {
-                serve_requests(KillScope::Namespace, spec.as_ref(), Some(refresh))
-            }),
+        let end = arguments.next().unwrap_or_default();
+        let Some((refresh, spec)) =
+            RefreshClient::from_inherited(&end).map_err(|error| format!("unsupported {error}"))?
+        else {
             // The process outside has reported the reason.
-            Ok(None) => ExitCode::FAILURE,
-            Err(error) => {
-                write_status_line(format_args!("unsupported {error}"));
-                ExitCode::FAILURE
-            }
+            return Ok(ExitCode::FAILURE);
         };
+        let spec = parse_spec(spec)?;
+        return serve_requests(KillScope::Namespace, spec.as_ref(), Some(refresh));
     }
     if role == INNER {
-        let spec = arguments.collect();
-        return with_spec(spec, |spec| serve_requests(KillScope::Descendants, spec.as_ref(), None));
+        let spec = parse_spec(arguments.collect())?;
+        return serve_requests(KillScope::Descendants, spec.as_ref(), None);
     }
     close_inherited();
     OomScore::for_supervisor();
     // In a session without a terminal, commands cannot prompt there, and Ctrl-C reaches Pixir alone.
     rustix::process::setsid().ok();
-    match lifeline::receive_setup() {
-        Ok(Some(mut setup)) if !setup.is_empty() => {
+    match lifeline::receive_setup().map_err(|error| format!("failed {error}"))? {
+        Some(mut setup) if !setup.is_empty() => {
             let group = setup.remove(0);
-            with_spec(setup.clone(), |spec| supervise_outside(&role, &group, setup, spec))
+            let spec = parse_spec(setup.clone())?;
+            supervise_outside(&role, &group, setup, spec)
         }
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            write_status_line(format_args!("failed {error}"));
-            ExitCode::FAILURE
-        }
+        _ => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// Parses the `SandboxSpec` and calls `go_on` with it.
-fn with_spec(
-    fields: Vec<OsString>,
-    go_on: impl FnOnce(Option<SandboxSpec>) -> ExitCode,
-) -> ExitCode {
-    match SandboxSpec::from_arguments(fields.into_iter()) {
-        Ok(spec) => go_on(spec),
-        Err(error) => {
-            write_status_line(format_args!(
-                "{UNCONFINED} the specification cannot be read: {error}"
-            ));
-            ExitCode::FAILURE
-        }
-    }
+fn parse_spec(fields: Vec<OsString>) -> Result<Option<SandboxSpec>, String> {
+    SandboxSpec::from_arguments(fields.into_iter())
+        .map_err(|error| format!("{UNCONFINED} the specification cannot be read: {error}"))
 }
 
 /// Builds the mounts for commands, and waits until the process inside has ended. `group` is the folder of a
@@ -144,7 +136,7 @@ fn supervise_outside(
     group: &OsStr,
     spec_fields: Vec<OsString>,
     mut spec: Option<SandboxSpec>,
-) -> ExitCode {
+) -> Result<ExitCode, String> {
     // If joining fails, the command runs without the limits of the group.
     if !group.is_empty() {
         sandbox::join_group(Path::new(group)).ok();
@@ -154,16 +146,14 @@ fn supervise_outside(
             Ok(()) => return build_and_serve(spec_fields, spec.as_ref()),
             // Pixir retries without namespaces, so that it knows the containment beforehand.
             Err(NamespaceError::Refused) if spec.is_some() => {
-                write_status_line("unsupported namespaces are not allowed");
-                return ExitCode::FAILURE;
+                return Err("unsupported namespaces are not allowed".to_owned());
             }
             Err(NamespaceError::Refused) => {}
-            Err(NamespaceError::HalfEntered(error)) => return report_stuck(&error),
+            Err(NamespaceError::HalfEntered(error)) => return Err(stuck(&error)),
         }
     }
     if !descendants::is_proc_usable() {
-        write_status_line(UNUSABLE_PROC);
-        return ExitCode::FAILURE;
+        return Err(UNUSABLE_PROC.to_owned());
     }
     let caches = spec.as_mut().and_then(|spec| PrivateCaches::prepare(&mut spec.caches));
     let spec_fields = spec.map(|spec| spec.arguments()).unwrap_or_default();
@@ -179,15 +169,10 @@ fn is_about_names(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Reports why no command can run in the namespaces that this process has entered.
-fn report_stuck(error: &io::Error) -> ExitCode {
+/// Why no command can run in the namespaces that this process has entered.
+fn stuck(error: &io::Error) -> String {
     // A command changed a folder meanwhile; that is no reason to give up namespaces.
-    if is_about_names(error) {
-        write_status_line(STALE);
-    } else {
-        write_status_line(format_args!("unsupported {error}"));
-    }
-    ExitCode::FAILURE
+    if is_about_names(error) { STALE.to_owned() } else { format!("unsupported {error}") }
 }
 
 fn enter_namespaces(spec: Option<&SandboxSpec>) -> Result<(), NamespaceError> {
@@ -210,18 +195,13 @@ fn close_inherited() {
 
 /// Starts the first process of the namespace, builds the mounts while that process starts, and waits
 /// until it has ended.
-fn build_and_serve(mut spec_fields: Vec<OsString>, spec: Option<&SandboxSpec>) -> ExitCode {
-    let (refresh_server, mut init) = match start_init() {
-        Ok(started) => started,
-        Err(error) => {
-            write_status_line(format_args!("unsupported {error}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    let views = match spec.map(sandbox::build_mounts).transpose() {
-        Ok(views) => views,
-        Err(error) => return report_stuck(&error),
-    };
+fn build_and_serve(
+    mut spec_fields: Vec<OsString>,
+    spec: Option<&SandboxSpec>,
+) -> Result<ExitCode, String> {
+    let (refresh_server, mut init) =
+        start_init().map_err(|error| format!("unsupported {error}"))?;
+    let views = spec.map(sandbox::build_mounts).transpose().map_err(|error| stuck(&error))?;
     if let Some(views) = &views {
         spec_fields.extend(SandboxSpec::view_arguments(views));
     }
@@ -231,13 +211,8 @@ fn build_and_serve(mut spec_fields: Vec<OsString>, spec: Option<&SandboxSpec>) -
         write_status_line(RETURNING);
         views.release();
     }
-    match outcome {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            write_status_line(format_args!("unsupported {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    outcome.map_err(|error| format!("unsupported {error}"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Starts the first process of the namespace. It waits for the rest of the `SandboxSpec` in `/`, from
@@ -254,7 +229,7 @@ fn start_init() -> io::Result<(RefreshServer, Child)> {
 /// Starts the inner process, which watches the command, and kills what is left once that process has ended
 /// or the lifeline is closed: without a namespace a command can see, kill or stop the inner process.
 #[expect(clippy::disallowed_methods, reason = "the supervisor is part of CommandRunner")]
-fn start_inner(spec_fields: &[OsString]) -> ExitCode {
+fn start_inner(spec_fields: &[OsString]) -> Result<ExitCode, String> {
     let started = adopt_orphans()
         .and_then(|()| {
             Command::new("/proc/self/exe").args([SUPERVISE, INNER]).args(spec_fields).spawn()
@@ -263,13 +238,7 @@ fn start_inner(spec_fields: &[OsString]) -> ExitCode {
             let pid = Pid::from_child(&inner);
             Ok((pid, pidfd_open(pid, PidfdFlags::empty())?))
         });
-    let (pid, inner) = match started {
-        Ok(started) => started,
-        Err(error) => {
-            write_status_line(format_args!("failed {error}"));
-            return ExitCode::FAILURE;
-        }
-    };
+    let (pid, inner) = started.map_err(|error| format!("failed {error}"))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
     // Polled for no events, so standard input wakes this process only when the lifeline closes.
     let mut polled = [
@@ -286,7 +255,7 @@ fn start_inner(spec_fields: &[OsString]) -> ExitCode {
         report_leftovers();
         watch.kill_all();
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 fn adopt_orphans() -> io::Result<()> {
@@ -298,14 +267,8 @@ fn serve_requests(
     reach: KillScope,
     spec: Option<&SandboxSpec>,
     mut refresh: Option<RefreshClient>,
-) -> ExitCode {
-    let confined = match confine_process(reach, spec) {
-        Ok(confined) => confined,
-        Err(refusal) => {
-            write_status_line(refusal);
-            return ExitCode::FAILURE;
-        }
-    };
+) -> Result<ExitCode, String> {
+    let confined = confine_process(reach, spec)?;
     // The command must not read or write the memory of the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
     let covers = CoveredPaths::new(spec, confined.enforcement.level);
@@ -313,32 +276,18 @@ fn serve_requests(
     // change all the time would always be found stale.
     let mut is_first = true;
     loop {
-        let (mut request, descriptors) = match lifeline::receive_request() {
-            Ok(Some(received)) => received,
-            Ok(None) => return ExitCode::SUCCESS,
-            Err(error) => {
-                write_status_line(format_args!("failed {error}"));
-                return ExitCode::FAILURE;
-            }
-        };
+        let received = lifeline::receive_request().map_err(|error| format!("failed {error}"))?;
+        let Some((mut request, descriptors)) = received else { return Ok(ExitCode::SUCCESS) };
         // A covered file was replaced from outside, and its mount is gone.
-        if covers.is_stale() {
-            write_status_line(STALE);
-            return ExitCode::SUCCESS;
-        }
-        let is_stale =
-            |refresh: &mut RefreshClient| refresh.wait_answer().and_then(|()| refresh.is_stale());
         let is_new = std::mem::take(&mut is_first);
-        match refresh.as_mut().filter(|_| !is_new).map(is_stale) {
-            None | Some(Ok(false)) => {}
-            Some(Ok(true)) => {
-                write_status_line(STALE);
-                return ExitCode::SUCCESS;
-            }
-            Some(Err(error)) => {
-                write_status_line(format_args!("failed {error}"));
-                return ExitCode::FAILURE;
-            }
+        let mut is_stale = covers.is_stale();
+        if let Some(refresh) = refresh.as_mut().filter(|_| !is_stale && !is_new) {
+            let answer = refresh.wait_answer().and_then(|()| refresh.is_stale());
+            is_stale = answer.map_err(|error| format!("failed {error}"))?;
+        }
+        if is_stale {
+            write_status_line(STALE);
+            return Ok(ExitCode::SUCCESS);
         }
         if let Some(spec) = spec {
             request.set_variable("TMPDIR", spec.temp_folder(reach == KillScope::Namespace).into());
@@ -346,24 +295,16 @@ fn serve_requests(
                 request.set_variable(name, folder.into());
             }
         }
-        let run_end = match run_request(&request, descriptors, reach, &confined, &covers) {
-            Ok(run_end) => run_end,
-            Err(error) => {
-                write_status_line(format_args!("failed {error}"));
-                return ExitCode::FAILURE;
-            }
-        };
+        let run_end = run_request(&request, descriptors, reach, &confined, &covers)
+            .map_err(|error| format!("failed {error}"))?;
         let is_reusable = reach == KillScope::Namespace && !covers.mount_watch().has_changed();
         if run_end == RunEnd::Unclean || !is_reusable || sandbox::has_shared_memory_left() {
-            return ExitCode::SUCCESS;
+            return Ok(ExitCode::SUCCESS);
         }
         write_status_line(FREE);
         if let Some(refresh) = &mut refresh {
             refresh.mark_dirty();
-            if let Err(error) = refresh.request_refresh() {
-                write_status_line(format_args!("failed {error}"));
-                return ExitCode::FAILURE;
-            }
+            refresh.request_refresh().map_err(|error| format!("failed {error}"))?;
         }
     }
 }

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::base::text::truncate_chars;
+
 /// The line is not JSON.
 const PARSE_ERROR: i64 = -32_700;
 /// The message is not a request, or not one that is allowed now.
@@ -32,11 +34,8 @@ pub struct RpcError {
 impl RpcError {
     /// An error with a code of the protocol that uses this module.
     pub fn new(code: i64, message: impl Into<String>) -> Self {
-        let mut message: String = message.into();
-        if let Some((end, _)) = message.char_indices().nth(LONGEST_MESSAGE) {
-            message.truncate(end);
-            message.push('\u{2026}');
-        }
+        let message: String = message.into();
+        let message = truncate_chars(&message, LONGEST_MESSAGE);
         Self { code, message, data: None }
     }
 

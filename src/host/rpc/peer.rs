@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -59,7 +60,7 @@ impl Peer {
     pub async fn send_request(&self, method: &str, params: &impl Serialize) -> PendingResponse {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
-        self.pending().insert(number, reply);
+        self.0.pending.lock().insert(number, reply);
         let question = OutgoingCall { jsonrpc: "2.0", id: Some(number), method, params };
         self.send_line(to_json_line(&question)).await;
         PendingResponse { peer: self.clone(), number, answer, is_answered: false }
@@ -67,7 +68,7 @@ impl Peer {
 
     /// Passes a response to the request that waits for it; drops a response without a request.
     pub fn handle_response(&self, id: &RpcId, outcome: RpcResult) {
-        let waiting = id.number().and_then(|number| self.pending().remove(&number));
+        let waiting = id.number().and_then(|number| self.0.pending.lock().remove(&number));
         if let Some(reply) = waiting {
             reply.send(outcome).ok();
         } else {
@@ -87,21 +88,17 @@ impl Peer {
         }
     }
 
-    fn pending(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<RpcResult>>> {
-        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Cancels a request, unless it was answered meanwhile. The notification was handed to the writer when this
     /// returns, so that it precedes later messages.
     pub async fn cancel_request(&self, number: u64) {
-        if self.pending().remove(&number).is_some() {
+        if self.0.pending.lock().remove(&number).is_some() {
             self.send_line(cancel_line(number)).await;
         }
     }
 
     /// Cancels a request without waiting for the writer.
     fn cancel_request_in_background(&self, number: u64) {
-        if self.pending().remove(&number).is_none() {
+        if self.0.pending.lock().remove(&number).is_none() {
             return;
         }
         let Ok(line) = cancel_line(number) else { return };

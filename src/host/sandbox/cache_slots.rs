@@ -13,9 +13,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, FlockOperation, Timespec, Timestamps, UTIME_NOW};
-use sha2::{Digest, Sha256};
 
 use crate::base::files::{StateDir, StateError, StatePath};
+use crate::base::id::sha256;
 
 /// The maximum number of free slots that are kept.
 const KEPT_SLOTS: usize = 16;
@@ -133,9 +133,9 @@ pub fn mark_used(folder: &StateDir) {
 /// The name of a cache's folder in a slot.
 pub fn cache_name(cache: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
-    let digest = Sha256::digest(cache.as_os_str().as_bytes());
-    let number = digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
-    format!("{number:016x}")
+    let mut name = sha256(cache.as_os_str().as_bytes());
+    name.truncate(16);
+    name
 }
 
 /// All slots, the most recently used first.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::name_cache::{NameCache, NameEntry};
 use super::{cache_slots, system_paths};
 use crate::base::files::StatePath;
+use crate::base::names::names;
 use crate::base::paths::Home;
 
 /// The variable with the path of cargo's folder.
@@ -30,16 +31,9 @@ pub enum CacheAccess {
     ReadOnly,
 }
 
-impl CacheAccess {
-    /// The name in status lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            CacheAccess::Layered => "layered",
-            CacheAccess::Private => "private",
-            CacheAccess::ReadOnly => "read-only",
-        }
-    }
+names!(CacheAccess { Layered = "layered", Private = "private", ReadOnly = "read-only" });
 
+impl CacheAccess {
     /// Parses a name.
     pub fn from_name(name: &str) -> Option<Self> {
         let all = [CacheAccess::Layered, CacheAccess::Private, CacheAccess::ReadOnly];

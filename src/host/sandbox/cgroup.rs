@@ -14,9 +14,10 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::fs::{Access, access};
 
 use super::limits::CommandLimits;
@@ -80,7 +81,7 @@ impl DelegatedGroup {
 
     /// Creates a group for a supervisor and its commands.
     pub fn create(&self, limits: &CommandLimits) -> io::Result<CommandGroup> {
-        self.retired().retain(|folder| !try_remove(folder));
+        self.retired.lock().retain(|folder| !try_remove(folder));
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let folder = self.folder.join(format!("{GROUP_PREFIX}{}-{number}", std::process::id()));
         fs::create_dir(&folder)?;
@@ -89,10 +90,6 @@ impl DelegatedGroup {
         group.write("memory.oom.group", 1)?;
         group.write("pids.max", limits.processes.saturating_add(SUPERVISOR_PROCESSES))?;
         Ok(group)
-    }
-
-    fn retired(&self) -> std::sync::MutexGuard<'_, Vec<PathBuf>> {
-        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -162,7 +159,7 @@ impl CommandGroup {
 impl Drop for CommandGroup {
     fn drop(&mut self) {
         if !try_remove(&self.folder) {
-            let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut retired = self.retired.lock();
             retired.push(std::mem::take(&mut self.folder));
         }
     }

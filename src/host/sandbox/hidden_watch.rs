@@ -7,7 +7,9 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::name_cache::{MOST_LINKS, NameCache, NameEntry};
 use super::recent_specs::RecordedNames;
@@ -44,7 +46,7 @@ pub struct EarlierTargets(Arc<Mutex<BTreeSet<PathBuf>>>);
 impl EarlierTargets {
     /// All known targets.
     pub fn all(&self) -> Vec<PathBuf> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.0.lock().iter().cloned().collect()
     }
 
     /// Adds the targets of names with links, unless a command can change one of the links; returns all targets.
@@ -54,7 +56,7 @@ impl EarlierTargets {
         is_in_reach: impl Fn(&Path) -> bool,
         names: &NameCache,
     ) -> Vec<PathBuf> {
-        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ends = self.0.lock();
         ends.retain(|end| names.exists(end));
         for name in hidden {
             let found = names.resolve_absolute(name);

@@ -6,7 +6,9 @@
 use std::fs;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
 
 /// The file that names the control groups of this process.
 const OWN_GROUPS: &str = "/proc/self/cgroup";
@@ -113,7 +115,7 @@ impl OomKillCounter {
     /// Reads the current number.
     pub fn read(&self) -> u64 {
         let Some(file) = &self.0 else { return 0 };
-        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = file.lock();
         let mut text = String::new();
         let is_read = file.rewind().and_then(|()| file.read_to_string(&mut text)).is_ok();
         drop(file);

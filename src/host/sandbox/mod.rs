@@ -66,6 +66,7 @@ pub use new_repos::DotGitBefore;
 pub use scratch::ScratchFolder;
 pub use spec::{FOLDER_VARIABLES, Sandbox, SandboxRequest, SandboxSpec};
 
+use crate::base::names::names;
 use crate::record::event::PermissionMode;
 use crate::settings::config::SandboxLevel;
 
@@ -81,6 +82,8 @@ pub enum Profile {
     Off,
 }
 
+names!(Profile { Workspace = "workspace", ReadOnly = "read-only", Off = "off" });
+
 impl Profile {
     /// The profile for the configured level and the permission mode of a Session, which can only restrict it.
     pub fn for_mode(level: SandboxLevel, mode: &PermissionMode) -> Self {
@@ -89,15 +92,6 @@ impl Profile {
             (SandboxLevel::ReadOnly, _)
             | (_, PermissionMode::ReadOnly | PermissionMode::Other(_)) => Profile::ReadOnly,
             (SandboxLevel::Workspace | SandboxLevel::Required, _) => Profile::Workspace,
-        }
-    }
-
-    /// The name of the profile in settings and in the Log.
-    pub fn name(self) -> &'static str {
-        match self {
-            Profile::Workspace => "workspace",
-            Profile::ReadOnly => "read-only",
-            Profile::Off => "off",
         }
     }
 }
@@ -113,6 +107,8 @@ pub enum EnforcementLevel {
     Off,
 }
 
+names!(EnforcementLevel { Full = "full", Partial = "partial", Off = "off" });
+
 /// The commands that may create named Unix sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalSockets {
@@ -122,14 +118,9 @@ pub enum LocalSockets {
     OnDeclaration,
 }
 
+names!(LocalSockets { Harmless = "harmless", OnDeclaration = "on-declaration" });
+
 impl LocalSockets {
-    /// The name in status lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            LocalSockets::Harmless => "harmless",
-            LocalSockets::OnDeclaration => "on-declaration",
-        }
-    }
     /// Reads the word back.
     pub fn from_name(name: &str) -> Option<Self> {
         let all = [LocalSockets::Harmless, LocalSockets::OnDeclaration];
@@ -138,14 +129,6 @@ impl LocalSockets {
 }
 
 impl EnforcementLevel {
-    /// The name in status lines, results and `doctor`.
-    pub fn name(self) -> &'static str {
-        match self {
-            EnforcementLevel::Full => "full",
-            EnforcementLevel::Partial => "partial",
-            EnforcementLevel::Off => "off",
-        }
-    }
     /// Reads the word back.
     pub fn from_name(name: &str) -> Option<Self> {
         [EnforcementLevel::Full, EnforcementLevel::Partial, EnforcementLevel::Off]

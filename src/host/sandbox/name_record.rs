@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, lstat, openat};
 
 use super::folder_tree::{FolderStamp, settled_before};
@@ -86,7 +86,7 @@ impl NameRecord {
 
 impl RecordedFolder {
     fn is_current(&self, settled: Duration) -> bool {
-        let known = *self.stamp();
+        let known = *self.stamp.lock();
         if known.is_some() && known == self.stamp_now() {
             return true;
         }
@@ -95,7 +95,7 @@ impl RecordedFolder {
             |listing: &FolderNames| FolderNames::read(&self.path).as_ref() == Some(listing);
         let holds = self.listing.as_ref().is_none_or(is_listed)
             && self.entries.iter().all(|(path, entry)| NameEntry::read(path) == *entry);
-        *self.stamp() = before.filter(|_| holds);
+        *self.stamp.lock() = before.filter(|_| holds);
         holds
     }
 
@@ -114,11 +114,7 @@ impl RecordedFolder {
     }
 
     fn forget_stamp(&self) {
-        *self.stamp() = None;
-    }
-
-    fn stamp(&self) -> MutexGuard<'_, Option<FolderStamp>> {
-        self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.stamp.lock() = None;
     }
 }
 
@@ -151,7 +147,7 @@ mod tests {
         assert!(record.is_current() && record.is_current());
         let stamped = |folder: &&RecordedFolder| folder.path == root.join("a");
         let folder = record.folders.iter().find(stamped).unwrap();
-        assert!(folder.stamp().is_some(), "the second check uses the change time");
+        assert!(folder.stamp.lock().is_some(), "the second check uses the change time");
         record
     }
 

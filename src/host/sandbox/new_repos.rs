@@ -76,7 +76,7 @@ impl DotGitBefore {
                 }
                 None => {}
                 Some(FileType::Directory) => {
-                    changed_paths.extend(neutralise_repository(&dot_git, &self.workspace))
+                    changed_paths.extend(neutralise_repository(&dot_git, &self.workspace));
                 }
                 // A file or a link points to a folder that was not checked.
                 Some(_) => remove(&place, dot_git, &mut changed_paths),

@@ -4,7 +4,9 @@
 //! previous command, so only the names are checked again.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::Profile;
 use super::git::RepositoryPaths;
@@ -75,7 +77,7 @@ struct RecentSpec {
 impl RecentSpecs {
     /// The spec with this basis, if the names from which it was computed are unchanged.
     pub fn find(&self, basis: &SpecBasis) -> Option<SandboxSpec> {
-        let specs = self.lock();
+        let specs = self.0.lock();
         let found = specs.iter().find(|own| own.basis == *basis)?;
         let names = Arc::clone(&found.names);
         let spec = found.spec.clone();
@@ -85,7 +87,7 @@ impl RecentSpecs {
 
     /// Adds a spec, and drops the oldest when there are too many.
     pub fn insert(&self, basis: SpecBasis, names: RecordedNames, spec: SandboxSpec) {
-        let mut specs = self.lock();
+        let mut specs = self.0.lock();
         specs.retain(|own| own.basis != basis);
         if specs.len() >= MOST_SPECS {
             specs.remove(0);
@@ -98,10 +100,6 @@ impl RecentSpecs {
         let is_same = |own: &&RecentSpec| {
             own.spec.inode_digest == spec.inode_digest && own.spec.hidden == spec.hidden
         };
-        self.lock().iter().find(is_same).map(|own| Arc::clone(&own.names))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<RecentSpec>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().iter().find(is_same).map(|own| Arc::clone(&own.names))
     }
 }

@@ -157,7 +157,7 @@ const REMOVEXATTRAT: i64 = 466;
 const FILE_SETATTR: i64 = 469;
 
 /// Calls that fail with `ENOSYS`, because programs then fall back to calls that can be checked: a filter cannot
-/// see the arguments of `clone3` or the operations of an io_uring.
+/// see the arguments of `clone3` or the operations of an `io_uring`.
 const UNSUPPORTED_CALLS: &[i64] = &[
     libc::SYS_clone3,
     libc::SYS_io_uring_setup,

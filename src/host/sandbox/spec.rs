@@ -21,9 +21,10 @@ use crate::settings::config;
 use crate::settings::config::{NetworkRule, SandboxLevel, SocketRule};
 
 /// The minimum enforcement with which a command is started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RequiredEnforcement {
     /// Namespaces, Landlock and seccomp; without all of them no command runs.
+    #[default]
     Full,
     /// At least Landlock and seccomp.
     Partial,
@@ -38,16 +39,17 @@ pub enum Network {
 }
 
 /// Whether a command can reach sockets of other programs through its mounts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SocketExposure {
     /// Sockets outside the Workspace are out of reach.
+    #[default]
     Covered,
     /// At least one folder outside could not be covered.
     Reachable,
 }
 
 /// The sandbox of one command, as its supervisor receives it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SandboxSpec {
     pub required: RequiredEnforcement,
     pub network: Network,
@@ -501,24 +503,7 @@ impl SandboxSpec {
         if arguments.peek().is_none() {
             return Ok(None);
         }
-        let mut spec = Self {
-            required: RequiredEnforcement::Full,
-            network: Network::Closed,
-            scratch: PathBuf::new(),
-            writable: Vec::new(),
-            protected: Vec::new(),
-            must_be_absent: Vec::new(),
-            hidden: Vec::new(),
-            closed_homes: Vec::new(),
-            shown: Vec::new(),
-            viewed: Vec::new(),
-            caches: CacheSpec::default(),
-            sockets: SocketExposure::Covered,
-            local_sockets: false,
-            git_settings: Vec::new(),
-            limits: CommandLimits::default(),
-            inode_digest: 0,
-        };
+        let mut spec = Self::default();
         for argument in arguments {
             let bytes = argument.into_vec();
             let invalid = || io::Error::from(io::ErrorKind::InvalidInput);

@@ -15,8 +15,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{AtFlags, FileType, Stat, fstat, lstat, statat};
 use rustix::io::Errno;
@@ -136,7 +136,7 @@ impl FolderWatch {
         self.mounts.take_change();
         self.take_events();
         {
-            let mut known = self.lock_watched();
+            let mut known = self.watched.lock();
             known.before = std::mem::take(&mut known.since);
             let rules = rules_outside(workspace).into_iter();
             let stamped = |path: PathBuf| {
@@ -168,7 +168,7 @@ impl FolderWatch {
                 let nested = [name, b"/.git"].concat();
                 if statat(folder, nested, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                     let rules = self.root.join(path).join(".git/info/exclude");
-                    self.lock_watched().rules.push((rules.clone(), stamp_rule_file(&rules)));
+                    self.watched.lock().rules.push((rules.clone(), stamp_rule_file(&rules)));
                 }
             }
             FileType::RegularFile if found.st_nlink > 1 => self.invalidate(),
@@ -181,7 +181,7 @@ impl FolderWatch {
         let written = write!(place, "/proc/self/fd/{}/", folder.as_raw_fd());
         place.extend_from_slice(name);
         let added = inotify::add_watch(&self.inotify, &*place, CHANGES);
-        let mut known = self.lock_watched();
+        let mut known = self.watched.lock();
         match added {
             Ok(number) if written.is_ok() && known.folders.len() < MOST_FOLDERS => {
                 known.folders.insert(number, path.to_owned());
@@ -210,12 +210,12 @@ impl FolderWatch {
         if self.take_events() {
             self.invalidate();
         }
-        let known = self.lock_watched();
+        let known = self.watched.lock();
         known.before.contains(path) || known.since.contains(path)
     }
 
     fn have_rules_changed(&self) -> bool {
-        self.lock_watched().rules.iter().any(|(path, was)| stamp_rule_file(path) != *was)
+        self.watched.lock().rules.iter().any(|(path, was)| stamp_rule_file(path) != *was)
     }
 
     /// Reads all events; true when there were events, or the queue overflowed.
@@ -223,7 +223,7 @@ impl FolderWatch {
         let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
         let mut has_some = false;
-        let mut known = self.lock_watched();
+        let mut known = self.watched.lock();
         loop {
             let event = match reader.next() {
                 Ok(event) => event,
@@ -249,10 +249,6 @@ impl FolderWatch {
                 known.folders.remove(&event.wd());
             }
         }
-    }
-
-    fn lock_watched(&self) -> MutexGuard<'_, WatchedFolders> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

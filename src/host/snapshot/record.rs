@@ -143,7 +143,7 @@ impl TurnRecord {
                 RecordLine::Found { path, .. } => drop(open.insert(path.0.clone())),
                 RecordLine::Left { path, .. } => drop(open.remove(&path.0)),
                 RecordLine::Surveyed { when, .. } => {
-                    is_old_survey_open = *when == SurveyPosition::Before
+                    is_old_survey_open = *when == SurveyPosition::Before;
                 }
                 _ => {}
             }

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::parallel::parallel_map;
 use super::{ContentStore, FileChange, FileState, RestorePlan, content, survey};
+use crate::base::id::is_hex;
 use crate::host::workspace::{OpenKind, Workspace, writable_file_name};
 
 /// The maximum number of files that are synced one by one; for more, syncing the whole file system is cheaper.
@@ -344,9 +345,7 @@ impl CurrentFiles<'_> {
             let middle = other.to_str().and_then(|other| other.strip_prefix('.'));
             let middle = middle.and_then(|rest| rest.strip_suffix(".pixir-new"));
             middle.and_then(|middle| middle.rsplit_once('.')).is_some_and(|(shown, random)| {
-                name.as_bytes().starts_with(shown.as_bytes())
-                    && random.len() == 16
-                    && random.bytes().all(|byte| byte.is_ascii_hexdigit())
+                name.as_bytes().starts_with(shown.as_bytes()) && is_hex(random, 16)
             })
         };
         let names = self.workspace.names_beside(path).into_iter().filter(is_draft);

@@ -8,6 +8,7 @@ use super::other_sessions::OtherSessions;
 use super::record::TurnRecord;
 use super::turn_changes::{ChangeSource, FolderState, TurnChanges};
 use super::{CurrentFiles, FileChange, FileState};
+use crate::base::names::names;
 
 /// The direction of a restore: undo (`Back`) or redo (`Forward`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,17 +37,10 @@ pub enum RestoreConflictReason {
     WhileCommandRan,
 }
 
-impl RestoreConflictReason {
-    /// The reason's name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ChangedSince => "since",
-            Self::ChangedBetween => "between",
-            Self::Unsure => "unsure",
-            Self::WhileCommandRan => "while_command_ran",
-        }
-    }
-}
+names!(RestoreConflictReason {
+    ChangedSince = "since", ChangedBetween = "between", Unsure = "unsure",
+    WhileCommandRan = "while_command_ran",
+});
 
 /// The changes that undo or redo Turns, or that apply a merge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -222,10 +216,10 @@ impl RestorePlan {
             let now = from.get(path).copied().unwrap_or(FolderState::Absent);
             match (now, *wanted) {
                 (FolderState::Absent, FolderState::Mode(mode)) => {
-                    self.make_folders.push((path.clone(), Some(mode)))
+                    self.make_folders.push((path.clone(), Some(mode)));
                 }
                 (FolderState::Absent, FolderState::Existing) => {
-                    self.make_folders.push((path.clone(), None))
+                    self.make_folders.push((path.clone(), None));
                 }
                 (now, FolderState::Mode(mode)) if now != *wanted => {
                     self.folder_modes.push((path.clone(), mode));

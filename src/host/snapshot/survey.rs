@@ -8,10 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ignore::overrides::Override;
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
@@ -185,7 +185,7 @@ impl Survey<'_> {
                     entries.push((path, ManifestEntry { state, fingerprint: look }));
                 }
                 (WalkEntryKind::File, None) if look.size > self.limits.file => {
-                    left_out.push((path, look))
+                    left_out.push((path, look));
                 }
                 (WalkEntryKind::File, None) => {
                     while before.next_if(|(own, _)| **own < path).is_some() {}
@@ -477,9 +477,7 @@ impl Survey<'_> {
 
 /// Sorts the list of each thread in parallel, and merges them.
 fn merge_sorted(lists: &[Mutex<Vec<SurveyedPath>>]) -> Vec<SurveyedPath> {
-    let taken = |list: &Mutex<Vec<SurveyedPath>>| {
-        std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
-    };
+    let taken = |list: &Mutex<Vec<SurveyedPath>>| std::mem::take(&mut *list.lock());
     let mut lists = parallel_map(lists, |list| {
         let mut list = taken(list);
         list.sort_unstable_by(|one, other| compare_by_components(&one.path, &other.path));

@@ -405,14 +405,14 @@ fn what_only_came_into_sight_is_never_removed() {
     type FileAction = fn(&RandomWorkspace);
     let deeds: [(&str, FileAction); 3] = [
         ("no longer ignored", |workspace_fixture| {
-            fs::write(workspace_fixture.path(".gitignore"), "").unwrap()
+            fs::write(workspace_fixture.path(".gitignore"), "").unwrap();
         }),
         ("another repository", |workspace_fixture| {
-            fs::create_dir(workspace_fixture.path("sub/.git")).unwrap()
+            fs::create_dir(workspace_fixture.path("sub/.git")).unwrap();
         }),
         ("moved", |workspace_fixture| {
             fs::rename(workspace_fixture.path("sub/ignored"), workspace_fixture.path("sub/shown"))
-                .unwrap()
+                .unwrap();
         }),
     ];
     for (name, deed) in deeds {

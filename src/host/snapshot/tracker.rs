@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::content;
 use super::delta::ManifestDelta;
@@ -91,7 +93,7 @@ pub struct RunningCommand(TurnTracker);
 
 impl Drop for RunningCommand {
     fn drop(&mut self) {
-        let mut turn_state = self.0.turn_state();
+        let mut turn_state = self.0.0.turn_state.lock();
         turn_state.commands = turn_state.commands.saturating_sub(1);
     }
 }
@@ -114,7 +116,7 @@ impl TurnTracker {
 
     /// Begins a Turn.
     pub fn begin_turn(&self, turn: u64) {
-        let mut turn_state = self.turn_state();
+        let mut turn_state = self.0.turn_state.lock();
         let before = std::mem::take(&mut *turn_state);
         let TurnState { last, watch, surveys, commands, .. } = before;
         let turn = Some(turn);
@@ -124,9 +126,9 @@ impl TurnTracker {
     /// Records the state of a file before a tool writes it: `content` is what the tool found, with the
     /// mode.
     pub fn before_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
-        let Some(turn) = self.turn_state().turn else { return Ok(()) };
+        let Some(turn) = self.0.turn_state.lock().turn else { return Ok(()) };
         if self.is_unreported(path, content) {
-            let _alone = self.lock_surveys();
+            let _alone = self.0.surveying.lock();
             self.record_unreported_changes(turn)?;
         }
         let _hold = self.0.store.lock_shared()?;
@@ -141,7 +143,7 @@ impl TurnTracker {
             None => self.missing_folders_above(path),
         };
         {
-            let mut turn_state = self.turn_state();
+            let mut turn_state = self.0.turn_state.lock();
             turn_state.touched.insert(path.to_owned());
             turn_state.touched_since.insert(path.to_owned());
         }
@@ -151,7 +153,7 @@ impl TurnTracker {
 
     /// Whether a file differs from the last survey although the watch did not report it.
     fn is_unreported(&self, path: &Path, content: Option<(&[u8], u32)>) -> bool {
-        let turn_state = self.turn_state();
+        let turn_state = self.0.turn_state.lock();
         let Some(known) = turn_state.last.as_ref().filter(|_| turn_state.has_relied_on_watch)
         else {
             return false;
@@ -167,7 +169,7 @@ impl TurnTracker {
     /// Whether a command that still runs created a file, because the previous survey did not find the
     /// file.
     fn is_of_running_command(&self, path: &Path) -> bool {
-        let turn_state = self.turn_state();
+        let turn_state = self.0.turn_state.lock();
         let is_known = |KnownManifest { manifest, .. }: &KnownManifest| {
             manifest.state(path).is_some() || manifest.too_large.contains_key(path)
         };
@@ -180,7 +182,7 @@ impl TurnTracker {
 
     /// Records the state of a file after a tool has written or removed it.
     pub fn after_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
-        let Some(turn) = self.turn_state().turn else { return Ok(()) };
+        let Some(turn) = self.0.turn_state.lock().turn else { return Ok(()) };
         let _hold = self.0.store.lock_shared()?;
         let state = self.store_content(content)?;
         self.append_line(
@@ -191,7 +193,7 @@ impl TurnTracker {
 
     /// Records the current state of a file that may have changed.
     pub fn after_change(&self, path: &Path) -> io::Result<()> {
-        let Some(turn) = self.turn_state().turn else { return Ok(()) };
+        let Some(turn) = self.0.turn_state.lock().turn else { return Ok(()) };
         let _hold = self.0.store.lock_shared()?;
         let state = content::read_state(&self.0.workspace, path, Some(&self.0.store))?;
         self.append_line(
@@ -202,23 +204,23 @@ impl TurnTracker {
 
     /// Records that Pixir created or removed a folder, or changed its mode.
     pub fn folder_changed(&self, folder: FolderChange) -> io::Result<()> {
-        let Some(turn) = self.turn_state().turn else { return Ok(()) };
+        let Some(turn) = self.0.turn_state.lock().turn else { return Ok(()) };
         self.append_line(turn, &RecordLine::Folder(folder))
     }
 
     /// Counts a command as running until the result is dropped.
     pub fn command_started(&self) -> RunningCommand {
-        self.turn_state().commands += 1;
+        self.0.turn_state.lock().commands += 1;
         RunningCommand(self.clone())
     }
 
     /// Surveys the Workspace before a command. Changes since the last survey were made by other programs,
     /// unless another command still ran.
     pub fn before_command(&self) -> io::Result<()> {
-        let _alone = self.lock_surveys();
+        let _alone = self.0.surveying.lock();
         let Some(turn) = self.turn_to_survey() else { return Ok(()) };
         let is_news = {
-            let turn_state = self.turn_state();
+            let turn_state = self.0.turn_state.lock();
             let is_quiet = || turn_state.watch.as_ref().is_some_and(FolderWatch::is_quiet);
             turn_state.has_relied_on_watch && !turn_state.is_running && !is_quiet()
         };
@@ -231,7 +233,7 @@ impl TurnTracker {
     /// Records the survey before a command if the last one is still current, without blocking; false when
     /// `before_command` has to be called.
     pub fn try_before_command(&self) -> bool {
-        let Ok(_alone) = self.0.surveying.try_lock() else { return false };
+        let Some(_alone) = self.0.surveying.try_lock() else { return false };
         let Some(turn) = self.turn_to_survey() else { return true };
         self.is_last_survey_current() && self.survey(turn, true, SurveyDepth::Incremental).is_ok()
     }
@@ -239,10 +241,10 @@ impl TurnTracker {
     /// Records the survey after a command if the last one is still current, without blocking; false when
     /// `after_command` has to be called.
     pub fn try_after_command(&self) -> bool {
-        let Ok(_alone) = self.0.surveying.try_lock() else { return false };
+        let Some(_alone) = self.0.surveying.try_lock() else { return false };
         let Some(turn) = self.turn_to_survey() else { return true };
         let (is_needed, still_runs) = {
-            let turn_state = self.turn_state();
+            let turn_state = self.0.turn_state.lock();
             (turn_state.is_running, turn_state.commands > 0)
         };
         !is_needed
@@ -252,7 +254,7 @@ impl TurnTracker {
 
     /// Whether the last survey of this Turn is still current.
     fn is_last_survey_current(&self) -> bool {
-        let turn_state = self.turn_state();
+        let turn_state = self.0.turn_state.lock();
         turn_state.is_surveyed
             && turn_state.touched_since.is_empty()
             && turn_state.watch.as_ref().is_some_and(FolderWatch::is_quiet)
@@ -260,20 +262,20 @@ impl TurnTracker {
 
     /// Takes the notices about undo; each is returned once.
     pub fn take_notices(&self) -> Vec<String> {
-        std::mem::take(&mut self.turn_state().notices)
+        std::mem::take(&mut self.0.turn_state.lock().notices)
     }
 
     /// The progress of the running survey, if any.
     pub fn progress(&self) -> Option<Arc<SurveyProgress>> {
-        self.turn_state().progress.clone()
+        self.0.turn_state.lock().progress.clone()
     }
 
     /// Surveys the Workspace after a command, unless none has run since the last survey.
     pub fn after_command(&self) -> io::Result<()> {
-        let _alone = self.lock_surveys();
+        let _alone = self.0.surveying.lock();
         let Some(turn) = self.turn_to_survey() else { return Ok(()) };
         let (is_needed, still_runs) = {
-            let turn_state = self.turn_state();
+            let turn_state = self.0.turn_state.lock();
             (turn_state.is_running, turn_state.commands > 0)
         };
         if is_needed { self.survey(turn, still_runs, SurveyDepth::Incremental) } else { Ok(()) }
@@ -282,9 +284,9 @@ impl TurnTracker {
     /// Ends the Turn, with a survey if commands still run. Returns the reason why changes of commands are not
     /// covered, if they are not.
     pub fn end_turn(&self) -> io::Result<Option<String>> {
-        let _alone = self.lock_surveys();
+        let _alone = self.0.surveying.lock();
         let (turn, is_running, has_record) = {
-            let turn_state = self.turn_state();
+            let turn_state = self.0.turn_state.lock();
             let Some(turn) = turn_state.turn else { return Ok(None) };
             (turn, turn_state.is_running, turn_state.record.is_some())
         };
@@ -294,7 +296,7 @@ impl TurnTracker {
             self.record_unreported_changes(turn)
         };
         let refused = {
-            let mut turn_state = self.turn_state();
+            let mut turn_state = self.0.turn_state.lock();
             turn_state.turn = None;
             turn_state.refused.take()
         };
@@ -302,13 +304,13 @@ impl TurnTracker {
         if has_record {
             self.append_line(turn, &RecordLine::Ended)?;
         }
-        self.turn_state().record = None;
+        self.0.turn_state.lock().record = None;
         Ok(refused)
     }
 
     /// The running Turn, unless surveys have failed in it.
     fn turn_to_survey(&self) -> Option<u64> {
-        let turn_state = self.turn_state();
+        let turn_state = self.0.turn_state.lock();
         turn_state.turn.filter(|_| turn_state.refused.is_none())
     }
 
@@ -316,7 +318,7 @@ impl TurnTracker {
     /// earlier commands; reported ones were made by other programs.
     fn record_unreported_changes(&self, turn: u64) -> io::Result<()> {
         let surveyed_at = {
-            let turn_state = self.turn_state();
+            let turn_state = self.0.turn_state.lock();
             if !turn_state.has_relied_on_watch || turn_state.refused.is_some() {
                 return Ok(());
             }
@@ -331,7 +333,7 @@ impl TurnTracker {
         let Ok(manifest) = looked else { return Ok(()) };
         let mut since = self.changes_between(&known.manifest, &manifest, &named, surveyed_at);
         let unreported = {
-            let mut turn_state = self.turn_state();
+            let mut turn_state = self.0.turn_state.lock();
             turn_state.has_relied_on_watch = false;
             turn_state.last = Some(known.replaced_by(manifest));
             let was_reported = |path: &Path| {
@@ -339,26 +341,17 @@ impl TurnTracker {
             };
             since.split_off(|file| file.from.is_some() && !was_reported(&file.path))
         };
-        let is_running = self.turn_state().is_running;
+        let is_running = self.0.turn_state.lock().is_running;
+        let record = |delta: ManifestDelta, is_running, ended| {
+            let seen = SurveyResult::Changed(delta);
+            self.append_line(turn, &RecordLine::CommandSurvey { seen, is_running, started, ended })
+        };
         if unreported != ManifestDelta::default() {
-            let seen = SurveyResult::Changed(ManifestDelta::default());
-            let ended = started;
-            self.append_line(
-                turn,
-                &RecordLine::CommandSurvey { seen, is_running: true, started, ended },
-            )?;
-            let (seen, ended) = (SurveyResult::Changed(unreported), unix_nanos());
-            self.append_line(
-                turn,
-                &RecordLine::CommandSurvey { seen, is_running, started, ended },
-            )?;
+            record(ManifestDelta::default(), true, started)?;
+            record(unreported, is_running, unix_nanos())?;
         }
         if since != ManifestDelta::default() {
-            let (seen, ended) = (SurveyResult::Changed(since), unix_nanos());
-            self.append_line(
-                turn,
-                &RecordLine::CommandSurvey { seen, is_running, started, ended },
-            )?;
+            record(since, is_running, unix_nanos())?;
         }
         Ok(())
     }
@@ -383,16 +376,16 @@ impl TurnTracker {
 
     fn survey(&self, turn: u64, is_running: bool, look: SurveyDepth) -> io::Result<()> {
         let progress = Arc::new(SurveyProgress::new(self.0.limits.time));
-        self.turn_state().progress = Some(Arc::clone(&progress));
+        self.0.turn_state.lock().progress = Some(Arc::clone(&progress));
         let surveyed = self.try_survey(turn, is_running, look, &progress);
-        self.turn_state().progress = None;
+        self.0.turn_state.lock().progress = None;
         let reason = match &surveyed {
             Ok(None) => return Ok(()),
             Ok(Some(refused)) => refused.clone(),
             Err(error) => error.to_string(),
         };
         let when = {
-            let mut turn_state = self.turn_state();
+            let mut turn_state = self.0.turn_state.lock();
             turn_state.is_running = false;
             turn_state.refused = Some(reason.clone());
             if !self.0.has_reported_refusal.swap(true, Ordering::Relaxed) {
@@ -408,7 +401,7 @@ impl TurnTracker {
 
     /// Returns the last Manifest, the files that tools wrote in this Turn, and those written since the last survey.
     fn take_comparison_inputs(&self) -> (Option<KnownManifest>, Vec<PathBuf>, BTreeSet<PathBuf>) {
-        let mut turn_state = self.turn_state();
+        let mut turn_state = self.0.turn_state.lock();
         let named = std::mem::take(&mut turn_state.touched_since);
         (turn_state.last.clone(), turn_state.touched.iter().cloned().collect(), named)
     }
@@ -425,7 +418,7 @@ impl TurnTracker {
         let started = unix_nanos();
         let (known, touched, named) = self.take_comparison_inputs();
         let (is_first, is_same, surveyed_at) = {
-            let turn_state = self.turn_state();
+            let turn_state = self.0.turn_state.lock();
             let is_quiet = || turn_state.watch.as_ref().is_some_and(FolderWatch::is_quiet);
             let is_seen =
                 |manifest: &Manifest| named.iter().all(|path| manifest.entries.contains_key(path));
@@ -472,7 +465,7 @@ impl TurnTracker {
             }
         };
         {
-            let mut turn_state = self.turn_state();
+            let mut turn_state = self.0.turn_state.lock();
             turn_state.last = Some(known);
             turn_state.is_surveyed = true;
             turn_state.is_running = is_running;
@@ -500,7 +493,7 @@ impl TurnTracker {
     ) -> Result<Arc<Manifest>, SurveyError> {
         let Shared { workspace, store, .. } = &*self.0;
         let (watch, surveys) = {
-            let mut turn_state = self.turn_state();
+            let mut turn_state = self.0.turn_state.lock();
             turn_state.surveys += 1;
             (turn_state.watch.take(), turn_state.surveys)
         };
@@ -512,7 +505,7 @@ impl TurnTracker {
         let watch = watch.or_else(|| is_worth_it.then(|| FolderWatch::new(workspace)).flatten());
         let known = before.map(Arc::as_ref);
         let taken = self.full_survey().run_watched(known, touched, watch.as_ref(), progress);
-        let mut turn_state = self.turn_state();
+        let mut turn_state = self.0.turn_state.lock();
         if let Some(summary) = progress.first_batch() {
             turn_state.notices.push(summary.notice(store));
         }
@@ -542,7 +535,7 @@ impl TurnTracker {
     fn append_line(&self, turn: u64, line: &RecordLine) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
-        let mut turn_state = self.turn_state();
+        let mut turn_state = self.0.turn_state.lock();
         if turn_state.record.is_none() {
             let folder = self.0.session_folder.join(RECORDS_FOLDER).create()?;
             let file = if let Some(file) = folder.open_append(record_file_name(turn))? {
@@ -557,14 +550,6 @@ impl TurnTracker {
             turn_state.record = Some(file);
         }
         turn_state.record.as_mut().map_or(Ok(()), |file| file.write_all(&text))
-    }
-
-    fn lock_surveys(&self) -> MutexGuard<'_, ()> {
-        self.0.surveying.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn turn_state(&self) -> MutexGuard<'_, TurnState> {
-        self.0.turn_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,9 +10,10 @@ mod stop;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use ignore::overrides::Override;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::Errno;
 
@@ -389,7 +390,7 @@ struct BusyGuard<'q>(&'q WalkQueue);
 
 impl Drop for BusyGuard<'_> {
     fn drop(&mut self) {
-        let mut left = self.0.lock();
+        let mut left = self.0.pending.lock();
         left.busy -= 1;
         if left.busy == 0 && left.tasks.is_empty() {
             self.0.has_changed.notify_all();
@@ -405,13 +406,9 @@ impl WalkQueue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, PendingTasks> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for the next task; `None` when there will be no more.
     fn next_task(&self) -> Option<(WalkTask, BusyGuard<'_>)> {
-        let mut left = self.lock();
+        let mut left = self.pending.lock();
         loop {
             if let Some(task) = left.tasks.pop() {
                 left.busy += 1;
@@ -420,22 +417,22 @@ impl WalkQueue {
             if left.busy == 0 {
                 return None;
             }
-            left = self.has_changed.wait(left).unwrap_or_else(PoisonError::into_inner);
+            self.has_changed.wait(&mut left);
         }
     }
 
     fn push_all(&self, tasks: impl Iterator<Item = WalkTask>) {
-        let mut left = self.lock();
+        let mut left = self.pending.lock();
         let count = left.tasks.len();
         left.tasks.extend(tasks);
         match left.tasks.len() - count {
-            0 => {}
-            1 => self.has_changed.notify_one(),
+            0 => 0,
+            1 => usize::from(self.has_changed.notify_one()),
             _ => self.has_changed.notify_all(),
-        }
+        };
     }
 
     fn clear(&self) {
-        self.lock().tasks.clear();
+        self.pending.lock().tasks.clear();
     }
 }

@@ -23,14 +23,14 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub use batch::{BatchError, BatchStep, StepResult, StepRollback, abandon_batch, commit_batch};
 pub use enclosing::project_folders;
 pub use no_follow::{OpenKind, ResolvedPath, writable_file_name};
 pub use target::WriteTarget;
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::base::paths::STATE_FOLDER;
 use crate::settings::bounds::WriteBounds;
 use extra_roots::ExtraRoots;
@@ -460,56 +460,50 @@ impl WorkspaceError {
 }
 
 impl Explain for WorkspaceError {
-    fn kind(&self) -> Kind {
-        match self {
-            Self::TooWide { .. } | Self::OwnHome { .. } => Kind::WorkspaceRefused,
-            Self::Outside { .. } => Kind::OutsideWorkspace,
-            Self::Protected { .. } | Self::Hidden { .. } => Kind::ProtectedPath,
-            Self::Bounded { .. } => Kind::PermissionDenied,
-            Self::Missing { .. } => Kind::NotFound,
-            Self::NotRegular { .. } | Self::InvalidPath { .. } => Kind::InvalidArgs,
-            Self::Changed { .. } => Kind::FileChanged,
-            Self::Unsupported | Self::Read { .. } => Kind::ReadFailed,
-            Self::Write { .. }
-            | Self::LeftBehind { .. }
-            | Self::HalfWritten { .. }
-            | Self::ManyNames { .. } => Kind::WriteFailed,
-        }
+    fn explain(&self) -> Explanation {
+        let explained = match self {
+            Self::TooWide { .. } => Kind::WorkspaceRefused
+                .with_next_action("pass it with --cwd, or start in a project folder"),
+            Self::OwnHome { .. } => Kind::WorkspaceRefused
+                .with_next_action("start in a project folder; `pixir config` changes settings"),
+            Self::Outside { .. } => {
+                Kind::OutsideWorkspace.with_next_action("use a path inside the Workspace")
+            }
+            Self::Hidden { .. } => {
+                Kind::ProtectedPath.with_next_action("go on without it, or ask the user")
+            }
+            Self::Protected { .. } => Kind::ProtectedPath.with_next_action(
+                "write outside .pixir and .git; change git's own files with git commands",
+            ),
+            Self::Bounded { path } => {
+                return Kind::PermissionDenied
+                    .with_details(json!({ "path": path.to_string_lossy(), "gate": "write_bounds" }))
+                    .with_next_action(
+                        "write where --allow-write and --deny-write permit it, or tell the user what you need",
+                    );
+            }
+            Self::Changed { .. } => {
+                Kind::FileChanged.with_next_action("read the file again and repeat the call")
+            }
+            Self::LeftBehind { .. } => {
+                Kind::WriteFailed.with_next_action("tell the user about the file that was left")
+            }
+            Self::HalfWritten { .. } => {
+                Kind::WriteFailed.with_next_action("copy that file over it with bash and cp")
+            }
+            Self::ManyNames { .. } => Kind::WriteFailed.with_next_action(
+                "change it with bash, or give it one name first: cp it, then mv the copy over it",
+            ),
+            Self::Missing { .. } => Kind::NotFound.into(),
+            Self::NotRegular { .. } | Self::InvalidPath { .. } => Kind::InvalidArgs.into(),
+            Self::Unsupported | Self::Read { .. } => Kind::ReadFailed.into(),
+            Self::Write { .. } => Kind::WriteFailed.into(),
+        };
+        let details = self.path().map(|path| json!({ "path": path.to_string_lossy() }));
+        explained.with_details(details.unwrap_or_default())
     }
+
     fn is_write_bounds(&self) -> bool {
         matches!(self, Self::Bounded { .. })
-    }
-    fn details(&self) -> Value {
-        if let Self::Bounded { path } = self {
-            return json!({ "path": path.to_string_lossy(), "gate": "write_bounds" });
-        }
-        self.path().map_or(Value::Null, |path| json!({ "path": path.to_string_lossy() }))
-    }
-    fn next_actions(&self) -> Vec<String> {
-        let action = match self {
-            Self::TooWide { .. } => "pass it with --cwd, or start in a project folder",
-            Self::OwnHome { .. } => "start in a project folder; `pixir config` changes settings",
-            Self::Outside { .. } => "use a path inside the Workspace",
-            Self::Hidden { .. } => "go on without it, or ask the user",
-            Self::Protected { .. } => {
-                "write outside .pixir and .git; change git's own files with git commands"
-            }
-            Self::Bounded { .. } => {
-                "write where --allow-write and --deny-write permit it, or tell the user what you need"
-            }
-            Self::Changed { .. } => "read the file again and repeat the call",
-            Self::LeftBehind { .. } => "tell the user about the file that was left",
-            Self::HalfWritten { .. } => "copy that file over it with bash and cp",
-            Self::ManyNames { .. } => {
-                "change it with bash, or give it one name first: cp it, then mv the copy over it"
-            }
-            Self::Missing { .. }
-            | Self::NotRegular { .. }
-            | Self::Unsupported
-            | Self::InvalidPath { .. }
-            | Self::Read { .. }
-            | Self::Write { .. } => return Vec::new(),
-        };
-        vec![action.into()]
     }
 }

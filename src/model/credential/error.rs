@@ -1,11 +1,11 @@
 //! Errors of credentials and sign-in, with next actions.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::DEFAULT_BASE_URL;
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::base::files::StateError;
 
 /// Why there is no usable credential.
@@ -129,107 +129,81 @@ impl CredentialError {
 }
 
 impl Explain for CredentialError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
+        let sign_in = "sign in with `pixir login`";
+        let file = |path: &Path| json!({ "path": path.to_string_lossy() });
+        let refused = |code: &str| match code {
+            "" => Kind::AuthRefused.into(),
+            code => Kind::AuthRefused.with_details(json!({ "code": code })),
+        };
         match self {
-            CredentialError::Missing
-            | CredentialError::NoKey
-            | CredentialError::SignedOut
-            | CredentialError::NotHeaderText(_)
-            | CredentialError::Damaged { .. }
-            | CredentialError::AccountChanged => Kind::NotAuthenticated,
-            CredentialError::Ended { .. }
-            | CredentialError::Refused { .. }
-            | CredentialError::NoDeviceLogin => Kind::AuthRefused,
-            CredentialError::Endpoint { .. }
-            | CredentialError::Conflict
-            | CredentialError::Setting { .. } => Kind::InvalidConfig,
-            CredentialError::Insecure { .. } => Kind::InsecureTransport,
-            CredentialError::Unreadable { .. } => Kind::ReadFailed,
-            CredentialError::Unwritable { .. } => Kind::WriteFailed,
-            CredentialError::Unsafe(error) => error.kind(),
-            CredentialError::Unavailable { .. } => Kind::Network,
-            CredentialError::TooLate { .. } => Kind::Timeout,
-            CredentialError::NoPort | CredentialError::Internal(_) => Kind::Internal,
-        }
-    }
-
-    fn details(&self) -> Value {
-        match self {
-            CredentialError::Ended { code, .. } | CredentialError::Refused { code, .. }
-                if !code.is_empty() =>
-            {
-                json!({ "code": code })
+            CredentialError::Missing => Kind::NotAuthenticated
+                .with_next_action(sign_in)
+                .with_next_action("or set OPENAI_API_KEY")
+                .with_next_action("or try Pixir without an account: `pixir demo`"),
+            CredentialError::NoKey => Kind::NotAuthenticated
+                .with_next_action("set OPENAI_API_KEY")
+                .with_next_action(
+                    "or let Pixir choose: remove `--credential`, and `credential` from the config",
+                ),
+            CredentialError::SignedOut | CredentialError::AccountChanged => {
+                Kind::NotAuthenticated.with_next_action(sign_in)
             }
-            CredentialError::Damaged { path, .. }
-            | CredentialError::Unreadable { path, .. }
-            | CredentialError::Unwritable { path, .. } => json!({ "path": path.to_string_lossy() }),
-            CredentialError::Unsafe(error) => error.details(),
-            _ => Value::Null,
-        }
-    }
-
-    fn next_actions(&self) -> Vec<String> {
-        let sign_in = || "sign in with `pixir login`".to_owned();
-        match self {
-            CredentialError::Missing => vec![
-                sign_in(),
-                "or set OPENAI_API_KEY".into(),
-                "or try Pixir without an account: `pixir demo`".into(),
-            ],
-            CredentialError::NoKey => vec![
-                "set OPENAI_API_KEY".into(),
-                "or let Pixir choose: remove `--credential`, and `credential` from the config"
-                    .into(),
-            ],
-            CredentialError::SignedOut | CredentialError::AccountChanged => vec![sign_in()],
-            CredentialError::Ended { .. } => vec![
-                "sign in again with `pixir login`".into(),
-                "or use a key: OPENAI_API_KEY and `--credential api-key`".into(),
-            ],
-            CredentialError::Conflict => {
-                vec!["unset OPENAI_BASE_URL, or use `--credential api-key`".into()]
-            }
-            CredentialError::NotHeaderText(name) => {
-                vec![format!("set {name} again, without quotes, blanks or line breaks")]
-            }
-            CredentialError::Endpoint { name: "OPENAI_BASE_URL", .. } => {
-                vec![format!("set OPENAI_BASE_URL to something like {DEFAULT_BASE_URL}")]
-            }
-            CredentialError::Endpoint { name, .. } => {
-                vec![format!("unset {name}: it is for tests, on this machine")]
-            }
-            CredentialError::Insecure { is_private: true, .. } => vec![
-                "use https, or leave out the key: without one, plain http to a private address works"
-                    .into(),
-            ],
-            CredentialError::Insecure { is_private: false, .. } => vec![
-                "use https, or a server on this machine (127.0.0.1, ::1, localhost)".into(),
-                "or, without a key, the IP address of a server in your own network, such as 192.168.1.20"
-                    .into(),
-            ],
-            CredentialError::Damaged { path, .. } => vec![
-                format!("inspect {}, or move it away", path.display()),
-                "then sign in again with `pixir login`, which replaces it".into(),
-            ],
-            CredentialError::Unreadable { path, .. } => {
-                vec![format!("make {} readable for you", path.display())]
-            }
+            CredentialError::Ended { code, .. } => refused(code)
+                .with_next_action("sign in again with `pixir login`")
+                .with_next_action("or use a key: OPENAI_API_KEY and `--credential api-key`"),
+            CredentialError::Conflict => Kind::InvalidConfig
+                .with_next_action("unset OPENAI_BASE_URL, or use `--credential api-key`"),
+            CredentialError::NotHeaderText(name) => Kind::NotAuthenticated.with_next_action(
+                format!("set {name} again, without quotes, blanks or line breaks"),
+            ),
+            CredentialError::Endpoint { name: "OPENAI_BASE_URL", .. } => Kind::InvalidConfig
+                .with_next_action(format!(
+                    "set OPENAI_BASE_URL to something like {DEFAULT_BASE_URL}"
+                )),
+            CredentialError::Endpoint { name, .. } => Kind::InvalidConfig
+                .with_next_action(format!("unset {name}: it is for tests, on this machine")),
+            CredentialError::Insecure { is_private: true, .. } => Kind::InsecureTransport
+                .with_next_action(
+                    "use https, or leave out the key: without one, plain http to a private address works",
+                ),
+            CredentialError::Insecure { is_private: false, .. } => Kind::InsecureTransport
+                .with_next_action("use https, or a server on this machine (127.0.0.1, ::1, localhost)")
+                .with_next_action(
+                    "or, without a key, the IP address of a server in your own network, such as 192.168.1.20",
+                ),
+            CredentialError::Damaged { path, .. } => Kind::NotAuthenticated
+                .with_details(file(path))
+                .with_next_action(format!("inspect {}, or move it away", path.display()))
+                .with_next_action("then sign in again with `pixir login`, which replaces it"),
+            CredentialError::Unreadable { path, .. } => Kind::ReadFailed
+                .with_details(file(path))
+                .with_next_action(format!("make {} readable for you", path.display())),
             CredentialError::Unwritable { path, .. } => {
-                vec![format!("make {} writable for you, and free space on its disk", path.display())]
+                let path_shown = path.display();
+                Kind::WriteFailed.with_details(file(path)).with_next_action(format!(
+                    "make {path_shown} writable for you, and free space on its disk"
+                ))
             }
-            CredentialError::Unsafe(error) => error.next_actions(),
-            CredentialError::Unavailable { .. } => {
-                vec!["check the network and the proxy, and try again".into()]
+            CredentialError::Unsafe(error) => error.explain(),
+            CredentialError::Unavailable { .. } => Kind::Network
+                .with_next_action("check the network and the proxy, and try again"),
+            CredentialError::Setting { .. } => {
+                Kind::InvalidConfig.with_next_action("correct it, or unset it")
             }
-            CredentialError::Setting { .. } => vec!["correct it, or unset it".into()],
-            CredentialError::Refused { .. } | CredentialError::TooLate { .. } => {
-                vec!["start again with `pixir login`".into()]
+            CredentialError::Refused { code, .. } => {
+                refused(code).with_next_action("start again with `pixir login`")
+            }
+            CredentialError::TooLate { .. } => {
+                Kind::Timeout.with_next_action("start again with `pixir login`")
             }
             CredentialError::NoDeviceLogin => {
-                vec!["sign in with a browser: `pixir login`".into()]
+                Kind::AuthRefused.with_next_action("sign in with a browser: `pixir login`")
             }
-            CredentialError::NoPort => vec!["sign in by code: `pixir login --device-code`".into()],
-            CredentialError::Internal(_) => Vec::new(),
+            CredentialError::NoPort => {
+                Kind::Internal.with_next_action("sign in by code: `pixir login --device-code`")
+            }
+            CredentialError::Internal(_) => Kind::Internal.into(),
         }
     }
 }

@@ -5,9 +5,10 @@
 //! before they are used.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -73,7 +74,7 @@ impl Keyring {
 
     /// The current tokens.
     pub fn tokens(&self) -> SubscriptionTokens {
-        self.0.lock_state().tokens.clone()
+        self.0.state.lock().tokens.clone()
     }
 
     /// The authorization for an attempt; renews tokens that are about to expire.
@@ -84,7 +85,7 @@ impl Keyring {
         }
         let is_alive = tokens.is_alive(unix_now());
         if is_alive
-            && self.0.lock_state().no_renewal_before.is_some_and(|until| Instant::now() < until)
+            && self.0.state.lock().no_renewal_before.is_some_and(|until| Instant::now() < until)
         {
             return Ok(Authorization::from_tokens(&tokens));
         }
@@ -96,7 +97,7 @@ impl Keyring {
                 | CredentialError::Unwritable { .. }),
             ) if is_alive => {
                 tracing::warn!(kind = %crate::base::error::Explain::kind(&error), "early renewal failed");
-                self.0.lock_state().no_renewal_before = Some(Instant::now() + COOL_DOWN);
+                self.0.state.lock().no_renewal_before = Some(Instant::now() + COOL_DOWN);
                 Ok(Authorization::from_tokens(&tokens))
             }
             Err(error) => Err(error),
@@ -137,10 +138,6 @@ impl Keyring {
 }
 
 impl Shared {
-    fn lock_state(&self) -> MutexGuard<'_, TokenState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn renew(
         self: &Arc<Self>,
         used: &SecretString,
@@ -148,7 +145,7 @@ impl Shared {
         let Ok(_turn) = self.renewal_permit.acquire().await else {
             return Err(CredentialError::Internal("a keyring was closed".to_owned()));
         };
-        let held = self.lock_state().tokens.clone();
+        let held = self.state.lock().tokens.clone();
         if !held.has_access_token(used) && !held.should_renew(unix_now()) {
             return Ok(held);
         }
@@ -238,7 +235,7 @@ impl Shared {
                 return Ok(stored.tokens);
             }
         }
-        self.lock_state().ended = Some(EndedRefresh {
+        self.state.lock().ended = Some(EndedRefresh {
             refresh: refresh.expose_secret().to_owned(),
             code: code.clone(),
             message: message.clone(),
@@ -248,7 +245,7 @@ impl Shared {
 
     /// Fails for a refresh token that is known to be permanently invalid, without asking the issuer.
     fn check_refresh_token(&self, refresh: &SecretString) -> Result<(), CredentialError> {
-        let held = self.lock_state();
+        let held = self.state.lock();
         match &held.ended {
             Some(dead) if dead.refresh == refresh.expose_secret() => Err(CredentialError::Ended {
                 code: dead.code.clone(),
@@ -259,13 +256,13 @@ impl Shared {
     }
 
     fn check_account(&self, found: &SubscriptionTokens) -> Result<(), CredentialError> {
-        let is_ours = self.lock_state().tokens.account_id == found.account_id;
+        let is_ours = self.state.lock().tokens.account_id == found.account_id;
         if is_ours { Ok(()) } else { Err(CredentialError::AccountChanged) }
     }
 
     fn adopt_tokens(&self, tokens: &SubscriptionTokens) {
         self.register_tokens(tokens);
-        let mut held = self.lock_state();
+        let mut held = self.state.lock();
         held.tokens = tokens.clone();
         held.no_renewal_before = None;
     }

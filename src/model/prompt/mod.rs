@@ -18,9 +18,9 @@ pub use context::LateContext;
 pub use role_index::role_index;
 pub use skill_index::skill_index;
 
+use crate::base::id::sha256;
 use crate::base::secret::Secrets;
 use crate::base::text::{strip_invisible, truncate_chars};
-use crate::model::skill::sha256;
 
 /// The name of the instructions below and of the order of the parts; a test pins it to the bytes.
 pub const VERSION: &str = "pxr4";

@@ -12,6 +12,7 @@ use super::ProviderError;
 use super::rate_limits;
 use super::reset::LimitReset;
 use crate::base::error::Kind;
+use crate::base::text::{on_one_line, truncate_chars};
 use crate::record::event::RateLimits;
 
 /// The longest error body that is read, in bytes.
@@ -391,17 +392,12 @@ fn html_title(text: &str) -> Option<String> {
     let start = text.to_ascii_lowercase().find("<title>")?;
     let rest = text.get(start + "<title>".len()..)?;
     let title = rest.split('<').next().unwrap_or_default();
-    let title = title.split_whitespace().collect::<Vec<_>>().join(" ");
+    let title = on_one_line(title);
     (!title.is_empty()).then_some(title)
 }
 
 pub fn truncate_message(text: &str) -> String {
-    let mut characters = text.chars();
-    let mut kept: String = characters.by_ref().take(MESSAGE_LIMIT).collect();
-    if characters.next().is_some() {
-        kept.push('…');
-    }
-    kept
+    truncate_chars(text, MESSAGE_LIMIT)
 }
 
 #[cfg(test)]

@@ -176,7 +176,7 @@ impl<'a> InputWriter<'a> {
     fn new(out: &'a mut Vec<u8>, options: InputOptions<'a>) -> Self {
         Self {
             out,
-            options: options,
+            options,
             is_first: true,
             pending_calls: Vec::new(),
             limits: Vec::new(),
@@ -199,7 +199,7 @@ impl<'a> InputWriter<'a> {
     ) {
         match fact {
             Canonical::UserMessage(message) => {
-                self.write_user_message(message, place >= self.turn_start)
+                self.write_user_message(message, place >= self.turn_start);
             }
             Canonical::AssistantMessage(message)
                 if !message.is_partial() && !message.text.is_empty() =>
@@ -232,7 +232,7 @@ impl<'a> InputWriter<'a> {
                 }
             }
             Canonical::SkillActivation(skill) => {
-                self.write_or_defer_user(skills::activation_text(skill))
+                self.write_or_defer_user(skills::activation_text(skill));
             }
             // Skill context is valid for its own Turn only.
             Canonical::SkillContextHydration(context) if place >= self.turn_start => {

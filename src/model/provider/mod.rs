@@ -25,7 +25,7 @@ pub use reset::{format_duration, format_utc};
 pub use responses::{Reducer, ResponsesProvider, TransportOptions, http_body};
 pub use retry::next_retry_delay;
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::base::id::{CallId, SessionId};
 use crate::model::credential::CredentialError;
 use crate::model::tool_spec::ToolSpec;
@@ -166,7 +166,6 @@ pub struct WebSource {
 
 /// A finished tool call of the model; `arguments` is JSON text exactly as sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::struct_field_names, reason = "the wire's word; an item's `id` is another thing")]
 pub struct FunctionCall {
     pub call_id: String,
     pub name: String,
@@ -308,8 +307,9 @@ impl From<CredentialError> for ProviderError {
 }
 
 impl Explain for ProviderError {
-    fn kind(&self) -> Kind {
-        self.kind
+    fn explain(&self) -> Explanation {
+        let details = self.details();
+        Explanation { kind: self.kind, details, next_actions: self.next_actions() }
     }
 
     fn details(&self) -> Value {

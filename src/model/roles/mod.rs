@@ -11,9 +11,10 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
+use crate::base::names::names;
 use crate::model::skill::{
     DiscoveryFolders, FileDiagnostic, SearchRoot, TrustedFiles, list_paths, search_roots,
 };
@@ -33,17 +34,7 @@ pub enum RoleOrigin {
     BuiltIn,
 }
 
-impl RoleOrigin {
-    /// The name in lists.
-    pub fn name(self) -> &'static str {
-        match self {
-            RoleOrigin::Repo => "repo",
-            RoleOrigin::Pixir => "pixir",
-            RoleOrigin::Codex => "codex",
-            RoleOrigin::BuiltIn => "built-in",
-        }
-    }
-}
+names!(RoleOrigin { Repo = "repo", Pixir = "pixir", Codex = "codex", BuiltIn = "built-in" });
 
 /// A role from a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -252,31 +243,17 @@ pub enum RoleError {
 }
 
 impl Explain for RoleError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
         match self {
-            Self::Unknown { .. } => Kind::InvalidArgs,
-            Self::Untrusted { .. } => Kind::PermissionDenied,
-            Self::Broken { .. } => Kind::InvalidSkill,
-        }
-    }
-    fn details(&self) -> Value {
-        match self {
-            Self::Unknown { known, .. } => json!({ "known": known }),
-            Self::Untrusted { path, .. } => json!({ "path": path.to_string_lossy() }),
-            Self::Broken { flaw, .. } => {
-                json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line })
-            }
-        }
-    }
-    fn next_actions(&self) -> Vec<String> {
-        match self {
-            Self::Unknown { known, .. } => vec![format!("use one of: {}", known.join(", "))],
-            Self::Untrusted { .. } => {
-                vec!["review the file, then run `pixir trust` in a terminal".to_owned()]
-            }
-            Self::Broken { .. } => {
-                vec!["fix the file; `pixir agents validate` checks it".to_owned()]
-            }
+            Self::Unknown { known, .. } => Kind::InvalidArgs
+                .with_details(json!({ "known": known }))
+                .with_next_action(format!("use one of: {}", known.join(", "))),
+            Self::Untrusted { path, .. } => Kind::PermissionDenied
+                .with_details(json!({ "path": path.to_string_lossy() }))
+                .with_next_action("review the file, then run `pixir trust` in a terminal"),
+            Self::Broken { flaw, .. } => Kind::InvalidSkill
+                .with_details(json!({ "path": flaw.path.to_string_lossy(), "line": flaw.line }))
+                .with_next_action("fix the file; `pixir agents validate` checks it"),
         }
     }
 }

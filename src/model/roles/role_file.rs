@@ -19,7 +19,9 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{RoleFile, RoleOrigin};
-use crate::model::skill::{FileDiagnostic, read_within_boundary, sha256, validate_name};
+use crate::base::id::sha256;
+use crate::base::text::on_one_line;
+use crate::model::skill::{FileDiagnostic, read_within_boundary, validate_name};
 use crate::record::event::PermissionMode;
 use crate::settings::role::{CustomRole, stricter_mode};
 
@@ -138,7 +140,7 @@ pub fn read_role_file(
         ceiling = stricter_mode(&ceiling, &named);
     }
     let tools = raw.tools.as_ref().map(|tools| tools.get_ref().clone());
-    let description: String = raw.description.split_whitespace().collect::<Vec<_>>().join(" ");
+    let description = on_one_line(&raw.description);
     let custom = CustomRole {
         description: description.chars().take(LONGEST_DESCRIPTION).collect(),
         model: plain(&raw.model, "model")?,

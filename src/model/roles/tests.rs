@@ -43,7 +43,7 @@ impl RolesFixture {
     }
 
     fn trust(&self, path: &Path) {
-        let digest = crate::model::skill::sha256(&fs::read(path).unwrap());
+        let digest = crate::base::id::sha256(&fs::read(path).unwrap());
         TrustStore::new(&Home::new(self.at("home"))).record_decision(path, &digest, true).unwrap();
     }
 }

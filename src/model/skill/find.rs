@@ -10,7 +10,8 @@ use std::sync::Arc;
 use rustix::fs::Stat;
 use serde::Serialize;
 
-use super::{FileDiagnostic, MAIN_FILE, SearchRoot, Skill, SkillScope, front_matter, sha256};
+use super::{FileDiagnostic, MAIN_FILE, SearchRoot, Skill, SkillScope, front_matter};
+use crate::base::id::sha256;
 use crate::host::workspace::Workspace;
 use crate::settings::trust::{TrustDecision, TrustStore};
 

@@ -4,6 +4,7 @@ use super::FileDiagnostic;
 use super::allowed_tools::AllowedTools;
 use super::context_source::{self, ContextSource};
 use super::yaml::{self, YamlNode, YamlValue};
+use crate::base::text::on_one_line;
 
 /// The longest front matter, in bytes.
 const LONGEST_HEAD: usize = 16 * 1024;
@@ -194,10 +195,6 @@ fn first_line(body: &str) -> String {
     let line = body.lines().map(|line| line.trim_start_matches('#').trim());
     let words = line.into_iter().find(|line| !line.is_empty()).unwrap_or_default();
     words.chars().take(200).collect()
-}
-
-fn on_one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -20,10 +20,10 @@ mod tests;
 mod yaml;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 pub use allowed_tools::AllowedTools;
 pub use context_source::{ContextSource, ContextSourceKind};
@@ -41,6 +41,7 @@ pub use placeholder::{
 pub use prompts::FoundPrompts;
 pub use template::WorkflowTemplate;
 
+use crate::base::names::names;
 use crate::base::paths::Home;
 use crate::host::workspace::project_folders;
 use crate::settings::trust::TrustStore;
@@ -71,16 +72,7 @@ pub enum SkillScope {
     Pixir,
 }
 
-impl SkillScope {
-    /// The name in lists and in the Log.
-    pub fn name(self) -> &'static str {
-        match self {
-            SkillScope::Repo => "repo",
-            SkillScope::User => "user",
-            SkillScope::Pixir => "pixir",
-        }
-    }
-}
+names!(SkillScope { Repo = "repo", User = "user", Pixir = "pixir" });
 
 /// A Skill that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,7 +201,7 @@ impl Skills {
     /// Reads all Skills. Files whose metadata did not change are not read again; a missing folder costs one
     /// system call.
     pub fn read_all(&self) -> FoundSkills {
-        let mut cache = self.0.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.0.cache.lock();
         cache.refresh(&self.0.roots, &TrustStore::new(&self.0.places.home))
     }
 
@@ -258,14 +250,4 @@ pub fn search_roots<S: Copy>(
         roots.push(SearchRoot { path, scope, needs_trust, workspace, boundary: None });
     }
     roots
-}
-
-/// SHA-256 in hex.
-pub fn sha256(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -5,11 +5,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::find::{decode_text, read_limited};
-use super::{FileDiagnostic, MAIN_FILE, Skill, sha256};
-use crate::base::error::{Explain, Kind};
+use super::{FileDiagnostic, MAIN_FILE, Skill};
+use crate::base::error::{Explain, Explanation, Kind};
+use crate::base::id::sha256;
 use crate::host::workspace::{Workspace, WorkspaceError};
 
 /// The largest file that is shown, in bytes.
@@ -85,20 +86,14 @@ pub enum PackageError {
 }
 
 impl Explain for PackageError {
-    fn kind(&self) -> Kind {
-        match self {
-            Self::Workspace(error) => error.kind(),
-            Self::Unshowable { is_binary: true, .. } => Kind::BinaryFile,
-            Self::Unshowable { is_binary: false, .. } => Kind::ReadFailed,
-        }
-    }
-    fn details(&self) -> Value {
-        match self {
-            Self::Workspace(error) => error.details(),
-            Self::Unshowable { path, .. } => json!({ "path": path.to_string_lossy() }),
-        }
-    }
-    fn next_actions(&self) -> Vec<String> {
-        vec!["use a path relative to the skill's folder, of a text file".to_owned()]
+    fn explain(&self) -> Explanation {
+        let explained = match self {
+            Self::Workspace(error) => error.kind().with_details(error.details()),
+            Self::Unshowable { path, is_binary, .. } => {
+                let kind = if *is_binary { Kind::BinaryFile } else { Kind::ReadFailed };
+                kind.with_details(json!({ "path": path.to_string_lossy() }))
+            }
+        };
+        explained.with_next_action("use a path relative to the skill's folder, of a text file")
     }
 }

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
+use crate::base::names::names;
 
 /// A parameter of a template.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,6 +42,11 @@ pub enum ParameterType {
     Any,
 }
 
+names!(ParameterType {
+    String = "string", Integer = "integer", Number = "number", Boolean = "boolean",
+    Array = "array", Object = "object", Any = "any",
+});
+
 impl ParameterType {
     /// Whether a value has this type.
     pub fn accepts(self, value: &Value) -> bool {
@@ -52,19 +58,6 @@ impl ParameterType {
             ParameterType::Array => value.is_array(),
             ParameterType::Object => value.is_object(),
             ParameterType::Any => true,
-        }
-    }
-
-    /// The name of the type in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            ParameterType::String => "string",
-            ParameterType::Integer => "integer",
-            ParameterType::Number => "number",
-            ParameterType::Boolean => "boolean",
-            ParameterType::Array => "array",
-            ParameterType::Object => "object",
-            ParameterType::Any => "any",
         }
     }
 }
@@ -244,14 +237,11 @@ pub enum TemplateError {
 }
 
 impl Explain for TemplateError {
-    fn kind(&self) -> Kind {
-        Kind::InvalidArgs
-    }
-    fn details(&self) -> Value {
-        match self {
+    fn explain(&self) -> Explanation {
+        Kind::InvalidArgs.with_details(match self {
             Self::Unknown { name, known } => json!({ "parameter": name, "known": known }),
             Self::Missing { name } => json!({ "parameter": name }),
             Self::Mistyped { name, expected } => json!({ "parameter": name, "expected": expected }),
-        }
+        })
     }
 }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use super::find::{TrustedFiles, decode_text, list_paths, read_within_boundary};
 use super::front_matter::{split_front_matter, validate_name};
 use super::mention::name_length;
-use super::{FileDiagnostic, SearchRoot, SkillScope, sha256, yaml};
+use super::{FileDiagnostic, SearchRoot, SkillScope, yaml};
+use crate::base::id::sha256;
 use crate::settings::trust::TrustStore;
 
 /// The largest prompt, in bytes.

@@ -47,7 +47,7 @@ impl SkillsFixture {
     }
 
     fn trust(&self, path: &Path) {
-        let digest = sha256(&fs::read(path).unwrap());
+        let digest = crate::base::id::sha256(&fs::read(path).unwrap());
         TrustStore::new(&Home::new(self.at("home"))).record_decision(path, &digest, true).unwrap();
     }
 }

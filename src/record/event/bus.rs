@@ -3,10 +3,11 @@
 //! Nothing durable depends on the bus. A slow listener may lose deltas, and gets their number; canonical
 //! Events it missed come again from the Session's History, in order, none lost and none doubled.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use super::{
@@ -69,7 +70,7 @@ impl Bus {
         let next_tick = || self.shared.ticks.fetch_add(1, Ordering::AcqRel);
         let tick = if let Ephemeral::Status(status) = &notice {
             // Status and tick change together, or a listener that catches up in between misses both.
-            let mut told = self.lock_status();
+            let mut told = self.shared.status.lock();
             let tick = next_tick();
             *told = LatestStatus { status: status.clone(), tick: Some(tick) };
             tick
@@ -89,7 +90,7 @@ impl Bus {
 
     /// The current status as a Backlog without Events and questions.
     pub fn current_backlog(&self) -> Backlog {
-        let told = self.lock_status();
+        let told = self.shared.status.lock();
         Backlog {
             events: Vec::new(),
             status: told.status.clone(),
@@ -101,11 +102,7 @@ impl Bus {
 
     /// The current status of the Session.
     pub fn status(&self) -> SessionStatus {
-        self.lock_status().status.clone()
-    }
-
-    fn lock_status(&self) -> MutexGuard<'_, LatestStatus> {
-        self.shared.status.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.status.lock().status.clone()
     }
 
     /// Starts listening; `source` supplies the Events that were missed.

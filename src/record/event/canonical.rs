@@ -244,10 +244,9 @@ impl AssistantMessage {
 
 /// A reasoning item as the Provider sent it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Reasoning {
-    #[serde(default)]
     pub item: Value,
-    #[serde(default)]
     pub model: String,
     #[serde(flatten)]
     pub extra: Extra,
@@ -287,48 +286,46 @@ pub struct ToolResult {
 
 /// One Provider call: cost, time, and how it went.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct ProviderUsage {
-    #[serde(default)]
     pub model: String,
-    #[serde(default)]
     pub iteration: u32,
     /// `completed`, `incomplete` or `failed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<TokenUsage>,
     /// The billed usage of failed attempts of this call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_usage: Option<Box<TokenUsage>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
     /// Why the preferred transport was not used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback_reason: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation: Option<ContinuationUse>,
     /// Whether reasoning was left out, because the server could not read it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub reasoning_dropped: bool,
-    #[serde(default)]
     pub retries: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub first_byte_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub response_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_contract: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_cache_key: Option<String>,
     /// `None` when the model's price is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated_cost_usd: Option<f64>,
     /// Rate limits that the server reported; the last report of the call counts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_limits: Option<Box<RateLimits>>,
     #[serde(flatten)]
     pub extra: Extra,
@@ -369,11 +366,11 @@ pub struct PlanEntry {
 
 /// The model's plan.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Plan {
-    #[serde(default)]
     pub entries: Vec<PlanEntry>,
     /// Why the plan changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub explanation: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,
@@ -381,37 +378,33 @@ pub struct Plan {
 
 /// A Skill that became part of the context, with the text that was used.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct SkillActivation {
-    #[serde(default)]
     pub name: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// The owner of the Skill: `repo`, `user` or `pixir`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub scope: String,
     /// The path of the Skill, without folders of this machine.
-    #[serde(default)]
     pub path: String,
     /// The folder of the Skill, for its other files.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub folder: String,
     /// The hash of the whole file.
-    #[serde(default)]
     pub content_hash: String,
     /// The text as it was, cut where it is too long; empty when the Log has it already.
-    #[serde(default)]
     pub content: String,
     /// The size of the whole text in bytes, when it is cut.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_from: Option<u64>,
     /// Whether the Skill was active already and its text has been shown.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub repeated: bool,
     /// The only tools allowed in the Turn, as the Skill writes them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed_tools: Vec<String>,
     /// `user`, `model`, or `parent` when another agent named it in a task.
-    #[serde(default)]
     pub activated_by: String,
     #[serde(flatten)]
     pub extra: Extra,
@@ -419,42 +412,33 @@ pub struct SkillActivation {
 
 /// The result of reading one source of a Skill's context, for one Turn.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct SkillContextHydration {
-    #[serde(default)]
     pub name: String,
     /// The hash of the Skill that declared the source.
-    #[serde(default)]
     pub content_hash: String,
     /// The name of the source.
-    #[serde(default)]
     pub source: String,
     /// `files`, `git` or `command`.
-    #[serde(default)]
     pub kind: String,
     /// The files, the query or the command.
-    #[serde(default)]
     pub request: String,
     /// The tools that read or ran it, through the Executor.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
     /// `user` or `model`.
-    #[serde(default)]
     pub requested_by: String,
     /// The permission mode at that time.
-    #[serde(default)]
     pub mode: String,
-    #[serde(default)]
     pub ok: bool,
     /// The text that the model is shown in this Turn.
-    #[serde(default)]
     pub content: String,
     /// The SHA-256 of that text.
-    #[serde(default)]
     pub sha256: String,
     /// The size of the whole content in bytes, when it is cut.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_from: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Report>,
     #[serde(flatten)]
     pub extra: Extra,
@@ -494,12 +478,11 @@ impl Default for WorkflowEventKind {
 
 /// A step of a Workflow.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct WorkflowEvent {
-    #[serde(default)]
     pub kind: WorkflowEventKind,
-    #[serde(default)]
     pub workflow_id: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub step_id: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,
@@ -507,10 +490,9 @@ pub struct WorkflowEvent {
 
 /// What happened on a branch that was left.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct BranchSummary {
-    #[serde(default)]
     pub parent_session_id: String,
-    #[serde(default)]
     pub summary: String,
     #[serde(flatten)]
     pub extra: Extra,
@@ -518,8 +500,8 @@ pub struct BranchSummary {
 
 /// The conversation went back to before `to_seq`; the Log keeps what was left.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct HistoryRewound {
-    #[serde(default)]
     pub to_seq: u64,
     #[serde(flatten)]
     pub extra: Extra,
@@ -527,15 +509,12 @@ pub struct HistoryRewound {
 
 /// Bytes at the end of the Log that were closed with a newline and are skipped by every fold.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct LogRepaired {
-    #[serde(default)]
     pub offset: u64,
-    #[serde(default)]
     pub length: u64,
-    #[serde(default)]
     pub sha256: String,
     /// Whether the line was whole and only its newline was missing, so that it counts.
-    #[serde(default)]
     pub kept: bool,
     #[serde(flatten)]
     pub extra: Extra,

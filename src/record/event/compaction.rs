@@ -13,50 +13,46 @@ use super::{Extra, Seq};
 /// A checkpoint that replaces older History when it is replayed. Only the last one that counts is used, so each
 /// includes the one before it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct HistoryCompaction {
-    #[serde(default)]
     pub from_seq: u64,
-    #[serde(default)]
     pub to_seq: u64,
     /// `deterministic` or `model_assisted`.
-    #[serde(default)]
     pub strategy: String,
     /// `manual`, `critical_pressure` or `overflow_recovery`.
-    #[serde(default)]
     pub trigger: String,
     /// The text that is replayed in place of the range; null when only outputs were pruned.
-    #[serde(default)]
     pub summary: Value,
     /// The late developer context that holds where the range ends.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
     /// The last seq up to which large outputs and arguments are replayed as a marker, and reasoning is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub prune_to_seq: Option<u64>,
     /// The size above which an output or argument is large.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub prune_over_bytes: Option<u64>,
     /// The facts behind the summary, for the next compaction.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
+    #[serde(skip_serializing_if = "Value::is_null")]
     pub checkpoint: Value,
     /// How many more Turns are summarised than by the compaction before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub turns_compacted: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub turns_kept: Option<u64>,
     /// How many outputs and arguments in kept Turns are replaced by a marker.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs_pruned: Option<u64>,
     /// The estimated tokens of a request before the compaction.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_before: Option<u64>,
     /// The estimated tokens of a request after the compaction.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_after: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub window_tokens: Option<u64>,
     /// Why the model did not write the summary, although it was asked to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback_reason: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,

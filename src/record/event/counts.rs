@@ -7,21 +7,17 @@ use super::{Extra, ProviderUsage};
 
 /// Tokens as the Provider counted them; `input` includes `cached`, `output` includes `reasoning`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct TokenUsage {
     /// Input tokens, cached or not.
-    #[serde(default)]
     pub input_tokens: u64,
     /// The cached part of the input.
-    #[serde(default)]
     pub cached_tokens: u64,
     /// Output tokens, reasoning included.
-    #[serde(default)]
     pub output_tokens: u64,
     /// The reasoning part of the output.
-    #[serde(default)]
     pub reasoning_tokens: u64,
     /// Input and output together.
-    #[serde(default)]
     pub total_tokens: u64,
     /// Fields that this build does not know.
     #[serde(flatten)]
@@ -56,12 +52,12 @@ impl ProviderUsage {
 
 /// Whether a call continued the previous response, or why the whole conversation was sent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct ContinuationUse {
     /// Whether only new items were sent.
-    #[serde(default)]
     pub used: bool,
     /// Why the previous response was not continued; absent when there was none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reset_reason: Option<String>,
 }
 
@@ -99,29 +95,29 @@ pub struct RateLimits {
 
 /// A time window of a plan's usage limit.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct UsageWindow {
     /// The used share of the limit, in percent.
-    #[serde(default)]
     pub used_percent: f64,
     /// The length of the window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub window_minutes: Option<u64>,
     /// When the window resets, in Unix seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub resets_at: Option<u64>,
 }
 
 /// The remaining requests or tokens of an API key.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Allowance {
     /// The limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// The remaining part of the limit.
-    #[serde(default)]
     pub remaining: u64,
     /// Seconds until the limit resets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub resets_in_s: Option<f64>,
 }
 

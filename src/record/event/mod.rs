@@ -179,7 +179,7 @@ impl Event {
             ts: Timestamp::now(),
             kind: EventKind::Ephemeral(notice),
             extra: Extra::new(),
-            position: position,
+            position,
         }
     }
 

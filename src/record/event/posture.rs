@@ -24,28 +24,23 @@ open_enum! {
 // Role, mode, model and limits of a Session when its Log begins. Not a doc comment: the schemas of both facts would
 // have it as their description.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct InitialPosture {
-    #[serde(default)]
     pub pixir_version: String,
-    #[serde(default)]
     pub log_version: u32,
-    #[serde(default)]
     pub workspace: String,
-    #[serde(default)]
     pub role: String,
-    #[serde(default)]
     pub permission_mode: PermissionMode,
-    #[serde(default)]
     pub sandbox_mode: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<String>,
     /// Globs of paths that tools may write; empty means everything in the Workspace.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_write: Vec<String>,
     /// Globs of paths that tools may not write.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny_write: Vec<String>,
 }
 
@@ -71,12 +66,10 @@ impl Default for PermissionMode {
 
 /// The origin of a fork; carries the same posture as `session_started`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct SessionFork {
-    #[serde(default)]
     pub parent_session_id: String,
-    #[serde(default)]
     pub fork_root_session_id: String,
-    #[serde(default)]
     pub forked_to_seq: u64,
     #[serde(flatten)]
     pub posture: InitialPosture,

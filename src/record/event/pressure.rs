@@ -2,6 +2,7 @@
 
 #![expect(missing_docs, reason = "field names are the wire contract; docs/events.md shows them")]
 
+use crate::base::names::names;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,8 @@ pub enum PressureTier {
     Critical,
 }
 
+names!(PressureTier { Advisory = "advisory", Warning = "warning", Critical = "critical" });
+
 impl PressureTier {
     /// The tier for a number of tokens in a window; `None` below the first tier.
     pub fn from_tokens(tokens: u64, window: u64) -> Option<Self> {
@@ -29,15 +32,6 @@ impl PressureTier {
             () if reaches(80) => Some(Self::Warning),
             () if reaches(70) => Some(Self::Advisory),
             () => None,
-        }
-    }
-
-    /// The name in Events and messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Advisory => "advisory",
-            Self::Warning => "warning",
-            Self::Critical => "critical",
         }
     }
 }

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::read::digest;
 use crate::base::files::WriteDurability;
+use crate::base::id::{is_hex, sha256};
 use crate::record::state_dir::SessionFolder;
 
 /// A payload of more bytes than this goes to a blob.
@@ -42,7 +42,7 @@ pub fn blobs_folder(folder: &SessionFolder) -> PathBuf {
 
 /// Stores a payload durably, and returns the reference that replaces it in the line.
 pub fn store_blob(folder: &SessionFolder, data: &[u8]) -> io::Result<Box<RawValue>> {
-    let sha256 = digest(data);
+    let sha256 = sha256(data);
     let blobs = folder.join(FOLDER).create()?;
     // A blob of that name may be there already, whole or in part.
     let is_stored = |found: Vec<u8>| found == data;
@@ -72,12 +72,12 @@ pub fn fetch_blob(
     folder: &SessionFolder,
 ) -> Result<Option<Box<RawValue>>, String> {
     let Some(reference) = parse_reference(data) else { return Ok(None) };
-    if !is_hash(&reference.sha256) {
+    if !is_hex(&reference.sha256, 64) {
         return Err("its blob has an invalid name".to_owned());
     }
     let bytes = read_blob(folder, &reference.sha256)
         .map_err(|error| format!("its blob cannot be read: {error}"))?;
-    if bytes.len() as u64 != reference.bytes || digest(&bytes) != reference.sha256 {
+    if bytes.len() as u64 != reference.bytes || sha256(&bytes) != reference.sha256 {
         return Err("its blob is not what was written".to_owned());
     }
     let text = String::from_utf8(bytes).map_err(|_| "its blob is not text".to_owned())?;
@@ -106,8 +106,4 @@ fn read_blob(folder: &SessionFolder, name: &str) -> io::Result<Vec<u8>> {
     let blobs = folder.join(FOLDER).open()?;
     let bytes = blobs.map(|blobs| blobs.read(name, LARGEST)).transpose()?.flatten();
     bytes.ok_or_else(|| io::Error::from(rustix::io::Errno::NOENT))
-}
-
-fn is_hash(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

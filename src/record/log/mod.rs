@@ -20,8 +20,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
 
 pub use alteration::Alteration;
 pub use lock::{FileLocks, lock_holder};
@@ -30,7 +30,7 @@ pub use reader::LogReader;
 pub use repair::{RepairReport, repair_log};
 pub use verify::{LogBreak, UnfinishedTurn, Verification, verify_log};
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::base::files::{StateDir, StateError};
 use crate::base::id::{EventId, SessionId};
 use crate::record::event::{
@@ -521,62 +521,45 @@ fn holder_text(holder: Option<u32>) -> String {
 }
 
 impl Explain for LogError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
+        let file = |path: &Path| json!({ "path": path.to_string_lossy() });
+        let is_full = |source: &std::io::Error| source.kind() == std::io::ErrorKind::FileTooLarge;
         match self {
-            LogError::NotFound { .. } => Kind::NotFound,
-            LogError::AlreadyExists { .. } => Kind::AlreadyExists,
-            LogError::Busy { .. } => Kind::SessionBusy,
-            LogError::ReadOnly { problem, .. } => problem.kind(),
-            LogError::UnsafePath(error) => error.kind(),
-            LogError::Write { .. } | LogError::Altered { .. } => Kind::LogWriteFailed,
-            LogError::Io { .. } => Kind::LogReadFailed,
+            LogError::NotFound { id } => Kind::NotFound
+                .with_details(json!({ "session_id": id }))
+                .with_next_action("list the Sessions with `pixir sessions --all`"),
+            LogError::AlreadyExists { id } => Kind::AlreadyExists
+                .with_details(json!({ "session_id": id }))
+                .with_next_action("try again: a new id is minted each time"),
+            LogError::Busy { id, holder } => Kind::SessionBusy
+                .with_details(json!({ "session_id": id, "pid": holder }))
+                .with_next_action("wait for that process to end, or stop it"),
+            LogError::ReadOnly { id, problem } => problem
+                .kind()
+                .with_details(json!({ "session_id": id, "path": problem.path().to_string_lossy() }))
+                .with_next_action(format!("go on with a copy: `pixir fork {id}`"))
+                .with_next_action(format!("or, to go on with this one, {}", problem.next_action())),
+            LogError::UnsafePath(error) => error.explain(),
+            LogError::Altered { path, alteration } => Explanation {
+                next_actions: alteration.next_actions(),
+                ..Kind::LogWriteFailed.with_details(file(path))
+            },
+            LogError::Write { path, source } => {
+                // Only the system's own limit on files has an OS error number.
+                let is_own_limit = is_full(source) && source.raw_os_error().is_none();
+                Kind::LogWriteFailed.with_details(file(path)).with_next_action(if is_own_limit {
+                    "begin a new Session; this one can still be read and exported"
+                } else {
+                    "free some space or permit writing there, then go on with `pixir resume`"
+                })
+            }
+            LogError::Io { path, source } => {
+                Kind::LogReadFailed.with_details(file(path)).with_next_action(if is_full(source) {
+                    "move the file away, or delete the Session with `pixir sessions delete`"
+                } else {
+                    "check that the file exists and may be read"
+                })
+            }
         }
-    }
-
-    fn details(&self) -> Value {
-        match self {
-            LogError::NotFound { id } | LogError::AlreadyExists { id } => {
-                json!({ "session_id": id })
-            }
-            LogError::Busy { id, holder } => json!({ "session_id": id, "pid": holder }),
-            LogError::ReadOnly { id, problem } => {
-                json!({ "session_id": id, "path": problem.path().to_string_lossy() })
-            }
-            LogError::UnsafePath(error) => error.details(),
-            LogError::Write { path, .. }
-            | LogError::Altered { path, .. }
-            | LogError::Io { path, .. } => {
-                json!({ "path": path.to_string_lossy() })
-            }
-        }
-    }
-
-    fn next_actions(&self) -> Vec<String> {
-        let action = match self {
-            LogError::NotFound { .. } => "list the Sessions with `pixir sessions --all`",
-            LogError::AlreadyExists { .. } => "try again: a new id is minted each time",
-            LogError::Busy { .. } => "wait for that process to end, or stop it",
-            LogError::ReadOnly { id, problem } => {
-                let other = format!("or, to go on with this one, {}", problem.next_action());
-                return vec![format!("go on with a copy: `pixir fork {id}`"), other];
-            }
-            LogError::UnsafePath(error) => return error.next_actions(),
-            LogError::Altered { alteration, .. } => return alteration.next_actions(),
-            // Only the system's own limit on files has an OS error number.
-            LogError::Write { source, .. }
-                if source.kind() == std::io::ErrorKind::FileTooLarge
-                    && source.raw_os_error().is_none() =>
-            {
-                "begin a new Session; this one can still be read and exported"
-            }
-            LogError::Write { .. } => {
-                "free some space or permit writing there, then go on with `pixir resume`"
-            }
-            LogError::Io { source, .. } if source.kind() == std::io::ErrorKind::FileTooLarge => {
-                "move the file away, or delete the Session with `pixir sessions delete`"
-            }
-            LogError::Io { .. } => "check that the file exists and may be read",
-        };
-        vec![action.to_owned()]
     }
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::blob;
 use super::line::{self, Proof, ProofStatus, UnreadableLine};
-use crate::base::id::SessionId;
+use crate::base::id::{SessionId, hex, sha256};
 use crate::record::event::{Canonical, Event, Seq, SharedEvent};
 use crate::record::state_dir::SessionFolder;
 
@@ -158,7 +158,7 @@ impl LogContents {
         let decoded = match decoded {
             Ok(decoded) => decoded,
             Err(UnreadableLine { reason, stops_short }) => {
-                let sha256 = found.sha256.clone().unwrap_or_else(|| digest(bytes));
+                let sha256 = found.sha256.clone().unwrap_or_else(|| sha256(bytes));
                 if stops_short || found.is_torn {
                     self.unrecorded.push(TornLine { place, sha256: sha256.clone(), whole: false });
                 }
@@ -223,23 +223,10 @@ impl LogContents {
 
     fn record_torn(&mut self, found: &RawLine, bytes: &[u8], whole: bool) {
         if found.is_torn {
-            let sha256 = found.sha256.clone().unwrap_or_else(|| digest(bytes));
+            let sha256 = found.sha256.clone().unwrap_or_else(|| sha256(bytes));
             self.torn = Some(TornLine { place: found.place, sha256, whole });
         }
     }
-}
-
-/// The lowercase hex SHA-256 of some bytes.
-pub fn digest(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
-        write!(text, "{byte:02x}").ok();
-        text
-    })
 }
 
 struct RawLine {

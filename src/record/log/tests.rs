@@ -41,7 +41,7 @@ fn results(id: &str, output: &str) -> Canonical {
         ok: true,
         output: Some(output.to_owned()),
         error: None,
-        details: Value::Null,
+        details: serde_json::Value::Null,
         extra: Extra::new(),
     }
     .into()
@@ -119,7 +119,7 @@ fn the_proof_is_the_documented_one() {
     for line in place.lines() {
         let (body, suffix) = line.split_at(line.len() - 24);
         assert!(suffix.starts_with(r#","h":""#) && suffix.ends_with(r#""}"#), "{line}");
-        let expected = &read::digest(format!("{previous}{body}").as_bytes())[..16];
+        let expected = &crate::base::id::sha256(format!("{previous}{body}").as_bytes())[..16];
         assert_eq!(&suffix[6..22], expected);
         previous = expected.to_owned();
     }
@@ -265,7 +265,7 @@ fn unknown_types_and_fields_survive_and_are_not_damage() {
     let data = serde_json::value::RawValue::from_string(r#"{"z":1,"a":[2.50]}"#.into()).unwrap();
     log.append(Canonical::decode("from_the_future", &data)).unwrap();
     let extra = json!({"text": "hi", "mood": "good"}).as_object().unwrap().clone();
-    let message: UserMessage = serde_json::from_value(Value::Object(extra)).unwrap();
+    let message: UserMessage = serde_json::from_value(serde_json::Value::Object(extra)).unwrap();
     log.append(message.into()).unwrap();
     drop(log);
     assert!(place.verify().ok);

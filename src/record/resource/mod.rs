@@ -15,7 +15,7 @@ mod tests;
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub use attach::{Attachment, read_attachments};
 pub use contents::{ContentPart, ResourceContents, escape_controls, shown_resources};
@@ -23,7 +23,7 @@ pub use resources::{Resources, ShowResult, fitting_prefix};
 pub use sniff::{ContentKind, detect_content, is_image};
 pub use store::{ResourceReadError, ResourceStore};
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 
 /// How many attachments a Turn takes.
 pub const MOST: usize = 20;
@@ -101,18 +101,14 @@ impl AttachmentProblem {
 }
 
 impl Explain for ResourceError {
-    fn kind(&self) -> Kind {
-        match self.flaw {
+    fn explain(&self) -> Explanation {
+        let kind = match self.flaw {
             AttachmentProblem::Missing => Kind::NotFound,
             AttachmentProblem::LeadsOutside(_) => Kind::OutsideWorkspace,
             _ => Kind::InvalidArgs,
-        }
-    }
-    fn details(&self) -> Value {
-        json!({ "path": self.path.to_string_lossy() })
-    }
-    fn next_actions(&self) -> Vec<String> {
-        vec![self.flaw.next_action()]
+        };
+        kind.with_details(json!({ "path": self.path.to_string_lossy() }))
+            .with_next_action(self.flaw.next_action())
     }
 }
 

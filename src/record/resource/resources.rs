@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
 
 use super::attach::Attachment;
 use super::contents::{LoadedContent, ResourceContents};
@@ -133,21 +134,21 @@ impl Resources {
             extra: Extra::new(),
             ..draft
         };
-        self.state().add_known(descriptor.clone());
+        self.0.state.lock().add_known(descriptor.clone());
         Ok(descriptor)
     }
 
     /// Adds the Resources that a History names.
     #[must_use]
     pub fn with_history(self, history: &History) -> Self {
-        self.state().add_from_history(history);
+        self.0.state.lock().add_from_history(history);
         self
     }
 
     /// Begins a Turn after this History with these attachments. Resources stay known, also where the Session does
     /// not hold their Events any more; the loaded contents of the Turn before are dropped.
     pub fn begin_turn(&self, history: &History, attached: &[ResourceDescriptor]) {
-        let known = std::mem::take(&mut self.state().known);
+        let known = std::mem::take(&mut self.0.state.lock().known);
         let mut turn = ResourcesState { known, ..ResourcesState::default() };
         turn.add_from_history(history);
         for own in attached {
@@ -156,12 +157,12 @@ impl Resources {
                 turn.count_shown(own);
             }
         }
-        *self.state() = turn;
+        *self.0.state.lock() = turn;
     }
 
     /// Counts an image as shown by the Turn, if the limits allow it.
     pub fn try_show_image(&self, image: &ResourceDescriptor) -> ShowResult {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         if image.sha256.as_ref().is_some_and(|sha256| state.shown.contains(sha256)) {
             return ShowResult::Already;
         }
@@ -176,12 +177,12 @@ impl Resources {
 
     /// The Resource with this id.
     pub fn find(&self, id: &str) -> Option<ResourceDescriptor> {
-        self.state().known.iter().find(|own| own.id == id).cloned()
+        self.0.state.lock().known.iter().find(|own| own.id == id).cloned()
     }
 
     /// Every id, the newest first.
     pub fn ids(&self) -> Vec<String> {
-        self.state().known.iter().rev().map(|own| own.id.clone()).collect()
+        self.0.state.lock().known.iter().rev().map(|own| own.id.clone()).collect()
     }
 
     /// The bytes of a Resource.
@@ -201,7 +202,7 @@ impl Resources {
         wanted: &[ResourceDescriptor],
         sees_images: bool,
     ) -> ResourceContents {
-        let mut loaded = Arc::clone(&self.state().loaded);
+        let mut loaded = Arc::clone(&self.0.state.lock().loaded);
         for descriptor in wanted {
             let Some(sha256) = &descriptor.sha256 else { continue };
             if !loaded.contains_key(sha256) {
@@ -209,7 +210,7 @@ impl Resources {
                 Arc::make_mut(&mut loaded).insert(sha256.clone(), content);
             }
         }
-        self.state().loaded = Arc::clone(&loaded);
+        self.0.state.lock().loaded = Arc::clone(&loaded);
         ResourceContents(loaded)
     }
 
@@ -230,10 +231,6 @@ impl Resources {
                 LoadedContent::Text(text.into())
             }
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, ResourcesState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

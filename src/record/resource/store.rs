@@ -58,8 +58,7 @@ impl ResourceStore {
 
     /// The bytes with this hash and this length.
     pub fn read_bytes(&self, sha256: &str, length: u64) -> Result<Vec<u8>, ResourceReadError> {
-        let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if !is_hash {
+        if !id::is_hex(sha256, 64) {
             return Err(ResourceReadError::Missing);
         }
         // A Log may come from anywhere, and nothing larger was ever stored.

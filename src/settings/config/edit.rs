@@ -12,7 +12,7 @@ use super::keys::{SettingKey, canonical_name};
 use super::loader::{ConfigError, LoadedConfig, check_consistency};
 use super::read;
 use super::tree::read_leaves;
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::base::files::{StateDir, WriteDurability};
 use crate::base::paths::Home;
 
@@ -190,30 +190,17 @@ pub enum EditError {
 }
 
 impl Explain for EditError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
         match self {
-            EditError::Refused(error) | EditError::Invalid(error) => error.kind(),
-            EditError::Unwritable { .. } => Kind::WriteFailed,
-        }
-    }
-    fn details(&self) -> Value {
-        match self {
-            EditError::Refused(error) | EditError::Invalid(error) => error.details(),
-            EditError::Unwritable { path, .. } => {
-                serde_json::json!({ "file": path.display().to_string() })
+            EditError::Refused(error) => error.explain(),
+            EditError::Invalid(error) => {
+                error.kind().with_details(error.details()).with_next_action(
+                    "nothing was changed; `pixir config get <key> --json` says what it accepts",
+                )
             }
-        }
-    }
-    fn next_actions(&self) -> Vec<String> {
-        match self {
-            EditError::Refused(error) => error.next_actions(),
-            EditError::Invalid(_) => {
-                vec![
-                    "nothing was changed; `pixir config get <key> --json` says what it accepts"
-                        .into(),
-                ]
-            }
-            EditError::Unwritable { .. } => vec!["make the file and its folder writable".into()],
+            EditError::Unwritable { path, .. } => Kind::WriteFailed
+                .with_details(serde_json::json!({ "file": path.display().to_string() }))
+                .with_next_action("make the file and its folder writable"),
         }
     }
 }

@@ -6,13 +6,11 @@
 use std::fmt;
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::keys::SettingKey;
 use super::origin::{SettingOrigin, SettingOrigins};
 use super::tree::{SettingLeaf, read_leaves};
 use super::{Config, McpOrigin, McpServer, McpTransport, TrustRequest, mcp, read, trust_requests};
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::base::paths;
 use crate::base::paths::Home;
 use crate::base::secret::is_provider_key;
@@ -400,32 +398,22 @@ impl fmt::Display for ConfigError {
 }
 
 impl Explain for ConfigError {
-    fn kind(&self) -> Kind {
-        Kind::InvalidConfig
-    }
-    fn details(&self) -> Value {
-        let keys: Vec<&str> = self
-            .problems
-            .iter()
-            .map(|problem| problem.key.as_str())
-            .filter(|key| !key.is_empty())
-            .collect();
+    fn explain(&self) -> Explanation {
+        let keys = self.problems.iter().map(|problem| problem.key.as_str());
         let mut details = self.source.location();
-        details["keys"] = keys.into();
-        details
-    }
-    fn next_actions(&self) -> Vec<String> {
+        details["keys"] = keys.filter(|key| !key.is_empty()).collect::<Vec<_>>().into();
+        let explained = Kind::InvalidConfig.with_details(details);
         match &self.source {
             SettingOrigin::User(_) | SettingOrigin::Workspace(_) => {
-                vec![format!("correct or remove {}", self.source)]
+                explained.with_next_action(format!("correct or remove {}", self.source))
             }
             SettingOrigin::Variable(name) => {
-                vec![format!("unset {name}, or give it a valid value")]
+                explained.with_next_action(format!("unset {name}, or give it a valid value"))
             }
-            SettingOrigin::Default => {
-                vec!["see where each value comes from with `pixir config list --origin`".into()]
-            }
-            SettingOrigin::Flag(_) => Vec::new(),
+            SettingOrigin::Default => explained.with_next_action(
+                "see where each value comes from with `pixir config list --origin`",
+            ),
+            SettingOrigin::Flag(_) => explained,
         }
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::{DAY, HOUR, forms, provider_servers};
+use crate::base::names::names;
 
 /// MCP servers and their timeouts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -122,16 +123,7 @@ pub enum McpOrigin {
     Client,
 }
 
-impl McpOrigin {
-    /// The name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            McpOrigin::User => "user",
-            McpOrigin::Workspace => "workspace",
-            McpOrigin::Client => "client",
-        }
-    }
-}
+names!(McpOrigin { User = "user", Workspace = "workspace", Client = "client" });
 
 impl McpServer {
     /// A program that a client passes; never trusted.

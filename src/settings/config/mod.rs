@@ -44,6 +44,7 @@ pub use provider_servers::{ProviderServer, ProviderServers, ServerPolicy};
 pub use sandbox::{ADDRESS_SPACE, NetworkRule, SandboxLevel, SandboxSettings, SocketRule};
 pub use trust_requests::{TrustRequest, trust_requests};
 
+use crate::base::names::names;
 use crate::base::paths::Home;
 use crate::record::event::PermissionMode;
 use crate::settings::bounds::WriteGlobs;
@@ -243,15 +244,7 @@ pub enum CredentialKind {
     ApiKey,
 }
 
-impl CredentialKind {
-    /// The name in flags, settings and answers.
-    pub fn name(self) -> &'static str {
-        match self {
-            CredentialKind::ChatGpt => "chatgpt",
-            CredentialKind::ApiKey => "api-key",
-        }
-    }
-}
+names!(CredentialKind { ChatGpt = "chatgpt", ApiKey = "api-key" });
 
 /// When the Log is synced to disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,7 +261,6 @@ pub enum LogDurability {
 /// Retries of failed Provider calls: how many, and the waits between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[expect(clippy::struct_field_names, reason = "Retry-After is a name of its own")]
 pub struct RetryPolicy {
     /// How many attempts a Provider call has in all.
     #[schemars(range(min = 1, max = 100))]

@@ -37,7 +37,7 @@ const MODELS: &[(&str, u64, &[&str], &str)] = &[
 ];
 
 /// A model's properties, as published in JSON and stored in the cache.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Model {
     pub name: String,
     /// The context window in tokens; `None` when unknown.
@@ -57,13 +57,9 @@ pub struct Model {
 impl Model {
     /// The model of this name from the built-in table, or one with unknown properties.
     pub fn from_name(name: &str) -> Self {
-        built_in().find(|model| model.name == name).unwrap_or_else(|| Self {
-            name: name.to_owned(),
-            context_window: None,
-            efforts: Vec::new(),
-            default_effort: None,
-            images: None,
-        })
+        built_in()
+            .find(|model| model.name == name)
+            .unwrap_or_else(|| Self { name: name.to_owned(), ..Self::default() })
     }
 
     /// The context window to assume, in tokens.

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{TRILLION, forms};
+use crate::base::names::names;
 
 /// The default caches of package managers; never programs or settings.
 const DEFAULT_CACHES: &[&str] =
@@ -94,17 +95,9 @@ pub enum SandboxLevel {
     ReadOnly,
 }
 
-impl SandboxLevel {
-    /// The name in flags and settings.
-    pub fn name(self) -> &'static str {
-        match self {
-            SandboxLevel::Off => "off",
-            SandboxLevel::Workspace => "workspace",
-            SandboxLevel::Required => "required",
-            SandboxLevel::ReadOnly => "read-only",
-        }
-    }
-}
+names!(SandboxLevel {
+    Off = "off", Workspace = "workspace", Required = "required", ReadOnly = "read-only",
+});
 
 /// Which commands get the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

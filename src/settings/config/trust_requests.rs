@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::keys::SettingKey;
 use super::tree::{SettingLeaf, read_leaves};
 use super::{Config, read};
+use crate::base::id::sha256;
 use crate::base::paths;
 
 /// A file of a Workspace with settings that need trust.
@@ -46,13 +46,13 @@ fn settings_request(workspace: &Path, config: &Config) -> Option<TrustRequest> {
 
 impl TrustRequest {
     fn new(file: PathBuf, text: &str, settings: Vec<(String, String)>) -> Option<Self> {
-        (!settings.is_empty()).then(|| Self { file, digest: digest(text), settings })
+        (!settings.is_empty()).then(|| Self { file, digest: sha256(text.as_bytes()), settings })
     }
 }
 
 /// Whether the user trusts a file with exactly this content.
 pub fn is_trusted(trusted: &[TrustRequest], file: &Path, text: &str) -> bool {
-    trusted.iter().any(|own| own.file == file && own.digest == digest(text))
+    trusted.iter().any(|own| own.file == file && own.digest == sha256(text.as_bytes()))
 }
 
 /// Whether a known setting may not be set by an untrusted Workspace.
@@ -66,14 +66,4 @@ fn widens_sandbox(leaf: &SettingLeaf, config: &Config) -> bool {
     let is_set =
         SettingKey::find(&leaf.path).is_some_and(|key| key.set(&mut attempt, &leaf.value).is_ok());
     is_set && attempt.sandbox.is_wider_than(&config.sandbox)
-}
-
-/// The SHA-256 of a file's text.
-pub fn digest(text: &str) -> String {
-    use std::fmt::Write;
-    Sha256::digest(text).iter().fold(String::with_capacity(64), |mut hex, byte| {
-        // Writing to a String cannot fail.
-        write!(hex, "{byte:02x}").ok();
-        hex
-    })
 }

@@ -5,15 +5,16 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 use url::Url;
 
 use super::connection::{read_request, write_plain};
@@ -77,7 +78,7 @@ pub struct IssuerCounts {
 #[derive(Debug)]
 pub struct ScriptedIssuer {
     handler: Arc<IssuerHandler>,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 /// Answers requests to the issuer. A leaf lock, never held across an await.
@@ -118,7 +119,7 @@ impl ScriptedIssuer {
         let task = tokio::spawn(serve_connections(listener, move |socket| {
             serve_client(socket, Arc::clone(&own))
         }));
-        Ok(Self { handler, task })
+        Ok(Self { handler, _task: AbortOnDropHandle::new(task) })
     }
 
     /// The value for `PIXIR_AUTH_ISSUER`.
@@ -128,32 +129,32 @@ impl ScriptedIssuer {
 
     /// The counters so far.
     pub fn counts(&self) -> IssuerCounts {
-        self.handler.state().counts
+        self.handler.state.lock().counts
     }
 
     /// Queues a fault for the next answer of this endpoint.
     pub fn fail(&self, endpoint: IssuerEndpoint, fault: IssuerFault) {
-        self.handler.state().faults.entry(endpoint).or_default().push_back(fault);
+        self.handler.state.lock().faults.entry(endpoint).or_default().push_back(fault);
     }
 
     /// Issues new tokens for this account.
     pub fn switch_account(&self, account: &str) {
-        account.clone_into(&mut self.handler.state().account);
+        account.clone_into(&mut self.handler.state.lock().account);
     }
 
     /// Sets the lifetime of new access tokens, in seconds.
     pub fn set_token_lifetime(&self, seconds: i64) {
-        self.handler.state().token_lifetime = seconds;
+        self.handler.state.lock().token_lifetime = seconds;
     }
 
     /// Invalidates every access token that was issued so far.
     pub fn forget_access_tokens(&self) {
-        self.handler.state().valid_access_tokens.clear();
+        self.handler.state.lock().valid_access_tokens.clear();
     }
 
     /// Issues tokens and returns the credential that Pixir stores; the access token is valid for so many seconds.
     pub fn sign_in(&self, seconds: i64) -> Value {
-        let mut state = self.handler.state();
+        let mut state = self.handler.state.lock();
         let tokens = state.issue_tokens(seconds);
         json!({
             "kind": "subscription",
@@ -167,17 +168,11 @@ impl ScriptedIssuer {
 
     /// Every secret that was issued: tokens, codes, verifiers.
     pub fn handed_out(&self) -> Vec<String> {
-        self.handler.state().handed_out.clone()
+        self.handler.state.lock().handed_out.clone()
     }
 
     pub(super) fn handler(&self) -> Arc<IssuerHandler> {
         Arc::clone(&self.handler)
-    }
-}
-
-impl Drop for ScriptedIssuer {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -186,13 +181,9 @@ impl IssuerHandler {
         format!("http://{}", self.address)
     }
 
-    fn state(&self) -> MutexGuard<'_, IssuerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The subscription backend's refusal of an unauthorized request.
     pub(super) fn refusal(&self, request: &ReceivedRequest) -> Option<(u16, String)> {
-        let state = self.state();
+        let state = self.state.lock();
         let bearer = request.header("authorization").and_then(|text| text.strip_prefix("Bearer "));
         if !bearer.is_some_and(|bearer| state.valid_access_tokens.contains(bearer)) {
             return Some((401, json!({"detail": "Unauthorized"}).to_string()));
@@ -204,7 +195,7 @@ impl IssuerHandler {
     }
 
     fn answer_request(&self, request: &ReceivedRequest) -> (u16, Vec<(String, String)>, String) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let form = form_fields(request);
         let said = |name: &str| form.get(name).cloned().unwrap_or_default();
         let (status, body) = match endpoint_of(request) {
@@ -324,7 +315,7 @@ async fn serve_client(mut socket: TcpStream, handler: Arc<IssuerHandler>) {
     let mut buffer = Vec::new();
     while let Ok(Some(request)) = read_request(&mut socket, &mut buffer).await {
         let fault = {
-            let mut state = handler.state();
+            let mut state = handler.state.lock();
             state.counts.requests += 1;
             let endpoint = endpoint_of(&request);
             state.counts.polls += usize::from(endpoint == Some(IssuerEndpoint::Poll));

@@ -16,13 +16,15 @@ mod tests;
 mod websocket;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
 
 use issuer::IssuerHandler;
 
@@ -171,7 +173,7 @@ impl ReceivedRequest {
 pub struct ScriptedServer {
     address: SocketAddr,
     requests: Arc<RequestLog>,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl ScriptedServer {
@@ -201,7 +203,7 @@ impl ScriptedServer {
             own.connections.fetch_add(1, Ordering::Relaxed);
             connection::run(socket, Arc::clone(&script), Arc::clone(&own))
         }));
-        Ok(Self { address, requests, task })
+        Ok(Self { address, requests, _task: AbortOnDropHandle::new(task) })
     }
 
     /// The value for `OPENAI_BASE_URL`.
@@ -216,7 +218,7 @@ impl ScriptedServer {
 
     /// Every request for the list of models so far.
     pub fn listings(&self) -> Vec<ReceivedRequest> {
-        self.requests.listings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.requests.listings.lock().clone()
     }
 
     /// The value for `PIXIR_CHATGPT_BASE_URL`.
@@ -236,18 +238,12 @@ impl ScriptedServer {
 
     /// Takes the requests since the last call, so that a long run does not keep them all.
     pub fn take_requests(&self) -> Vec<ReceivedRequest> {
-        std::mem::take(&mut *self.requests.lock())
+        std::mem::take(&mut *self.requests.received.lock())
     }
 
     /// Every request so far, in order of arrival.
     pub fn requests(&self) -> Vec<ReceivedRequest> {
-        self.requests.lock().clone()
-    }
-}
-
-impl Drop for ScriptedServer {
-    fn drop(&mut self) {
-        self.task.abort();
+        self.requests.received.lock().clone()
     }
 }
 
@@ -264,18 +260,14 @@ struct RequestLog {
 }
 
 impl RequestLog {
-    fn lock(&self) -> MutexGuard<'_, Vec<ReceivedRequest>> {
-        self.received.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records a request for the list of models.
     fn record_listing(&self, request: ReceivedRequest) {
-        self.listings.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        self.listings.lock().push(request);
     }
 
     /// Records a request and returns its number among those that get a reply, from 0.
     fn record(&self, request: ReceivedRequest, gets_reply: bool) -> usize {
-        self.lock().push(request);
+        self.received.lock().push(request);
         self.replies.fetch_add(usize::from(gets_reply), Ordering::Relaxed)
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::Stat;
 
-use crate::base::id::sha256;
+use crate::base::id::{is_hex, sha256};
 use crate::record::event::{Canonical, FileResult};
 use crate::record::history::History;
 
@@ -55,8 +56,7 @@ impl ReadFingerprint {
     }
 
     fn from_sha256(hex: &str) -> Option<Self> {
-        let is_hash = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_hash.then(|| Self::Content(hex.to_ascii_lowercase()))
+        is_hex(hex, 64).then(|| Self::Content(hex.to_ascii_lowercase()))
     }
 }
 
@@ -85,25 +85,21 @@ impl ReadTracker {
 
     /// Records the current state of a file.
     pub fn record_file(&self, path: &Path, fingerprint: ReadFingerprint) {
-        self.lock_files().insert(path.to_owned(), fingerprint);
+        self.0.lock().insert(path.to_owned(), fingerprint);
     }
 
     /// Removes a file whose absence the model knows.
     pub fn forget_file(&self, path: &Path) {
-        self.lock_files().remove(path);
+        self.0.lock().remove(path);
     }
 
     /// Whether the file was recorded with another state; an unknown file is never stale.
     pub fn is_stale(&self, path: &Path, now: &ReadFingerprint) -> bool {
-        self.lock_files().get(path).is_some_and(|then| then != now)
+        self.0.lock().get(path).is_some_and(|then| then != now)
     }
 
     /// Whether the file was recorded.
     pub fn contains(&self, path: &Path) -> bool {
-        self.lock_files().contains_key(path)
-    }
-
-    fn lock_files(&self) -> MutexGuard<'_, HashMap<PathBuf, ReadFingerprint>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().contains_key(path)
     }
 }

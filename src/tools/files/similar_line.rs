@@ -1,6 +1,6 @@
 //! A hint for text that was not found: the most similar line of the file.
 
-use crate::base::text::truncate_chars;
+use crate::base::text::{on_one_line, truncate_chars};
 
 /// Lines longer than this are not compared.
 const MAX_COMPARED_LENGTH: usize = 200;
@@ -13,13 +13,12 @@ const MIN_SIMILARITY: f64 = 0.6;
 
 /// The line that is most similar to text that was not found: number, text, and how it differs.
 pub fn find_similar_line<'t>(text: &'t str, old: &str) -> Option<(usize, String, &'t str)> {
-    let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     // Of several lines, the first that does not occur in the file is the wrong one.
     let is_missing = |line: &&str| !line.trim().is_empty() && !text.contains(*line);
     let wanted = old.lines().take(MAX_WANTED_LINES).find(is_missing)?;
-    let wanted_squeezed = squeezed(wanted);
+    let wanted_squeezed = on_one_line(wanted);
     let lines = || text.lines().enumerate().map(|(index, line)| (index + 1, line));
-    if let Some((number, line)) = lines().find(|(_, line)| squeezed(line) == wanted_squeezed) {
+    if let Some((number, line)) = lines().find(|(_, line)| on_one_line(line) == wanted_squeezed) {
         return Some((number, line.to_owned(), "differs in white space only"));
     }
     let mut pairs = 0;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 use crate::host::http::HttpError;
 use crate::host::process::{CommandError, CommandExit};
 
@@ -106,22 +106,42 @@ impl From<&HttpError> for McpError {
 }
 
 impl Explain for McpError {
-    fn kind(&self) -> Kind {
-        match self {
-            Self::Start { kind, .. } | Self::Network { kind, .. } => *kind,
-            Self::Ended { .. }
-            | Self::PipesClosed { .. }
-            | Self::Protocol { .. }
-            | Self::Http { .. }
-            | Self::Closed => Kind::McpServerFailed,
-            Self::TimedOut { .. } => Kind::Timeout,
-            Self::Unauthorized { .. } => Kind::AuthRefused,
-            Self::InvalidSetting(_) => Kind::InvalidConfig,
-            Self::Insecure(_) => Kind::InsecureTransport,
-        }
-    }
-
-    fn details(&self) -> Value {
+    fn explain(&self) -> Explanation {
+        let explained = match self {
+            Self::Start { kind, next, .. } => {
+                Explanation { next_actions: next.clone(), ..(*kind).into() }
+            }
+            Self::Network { kind, .. } => {
+                kind.with_next_action("check its `url`, and that the server runs")
+            }
+            Self::Ended { .. } | Self::PipesClosed { .. } => Kind::McpServerFailed
+                .with_next_action("run its command by hand, and read its output"),
+            Self::TimedOut { .. } => Kind::Timeout.with_next_action(
+                "run its command by hand, or raise `mcp.connect_ms` if it is slow",
+            ),
+            Self::Protocol { .. } => Kind::McpServerFailed
+                .with_next_action("check that the command or address is an MCP server"),
+            Self::Unauthorized { status } => {
+                Kind::AuthRefused.with_details(json!({ "status": status })).with_next_action(
+                    "give it an `Authorization` header in `headers`; `${NAME}` takes it from the \
+                     environment",
+                )
+            }
+            Self::Http { status } => Kind::McpServerFailed
+                .with_details(json!({ "status": status }))
+                .with_next_action(if is_redirect(*status) {
+                    "set its `url` to the address of the redirect"
+                } else {
+                    "check its `url`, and the log of the server"
+                }),
+            Self::InvalidSetting(_) => {
+                Kind::InvalidConfig.with_next_action("correct its entry in `mcp_servers`")
+            }
+            Self::Insecure(_) => {
+                Kind::InsecureTransport.with_next_action("use https, or a server on this machine")
+            }
+            Self::Closed => Kind::McpServerFailed.into(),
+        };
         match self {
             Self::Ended { errors, .. }
             | Self::PipesClosed { errors }
@@ -129,36 +149,9 @@ impl Explain for McpError {
             | Self::Protocol { errors, .. }
                 if !errors.is_empty() =>
             {
-                json!({ "stderr": errors })
+                explained.with_details(json!({ "stderr": errors }))
             }
-            Self::Unauthorized { status } | Self::Http { status } => json!({ "status": status }),
-            _ => Value::Null,
-        }
-    }
-
-    fn next_actions(&self) -> Vec<String> {
-        let one = |action: &str| vec![action.to_owned()];
-        match self {
-            Self::Start { next, .. } => next.clone(),
-            Self::Ended { .. } | Self::PipesClosed { .. } => {
-                one("run its command by hand, and read its output")
-            }
-            Self::TimedOut { .. } => {
-                one("run its command by hand, or raise `mcp.connect_ms` if it is slow")
-            }
-            Self::Protocol { .. } => one("check that the command or address is an MCP server"),
-            Self::Unauthorized { .. } => {
-                one("give it an `Authorization` header in `headers`; `${NAME}` takes it from the \
-                     environment")
-            }
-            Self::Http { status } if is_redirect(*status) => {
-                one("set its `url` to the address of the redirect")
-            }
-            Self::Http { .. } => one("check its `url`, and the log of the server"),
-            Self::Network { .. } => one("check its `url`, and that the server runs"),
-            Self::InvalidSetting(_) => one("correct its entry in `mcp_servers`"),
-            Self::Insecure(_) => one("use https, or a server on this machine"),
-            Self::Closed => Vec::new(),
+            _ => explained,
         }
     }
 }

@@ -7,9 +7,10 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rmcp::ClientHandler;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ErrorData, Implementation, ListRootsResult,
@@ -79,17 +80,15 @@ impl McpClientHandler {
         call_id: CallId,
         signals: ToolEvents,
     ) -> ProgressSubscription {
-        self.calls()
+        self.0
+            .calls
+            .lock()
             .insert(token.clone(), ProgressListener { call_id, signals, last_report: None });
         ProgressSubscription { handler: self.clone(), token }
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<ProgressToken, ProgressListener>> {
-        self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn report_progress(&self, params: &ProgressNotificationParam) {
-        let mut calls = self.calls();
+        let mut calls = self.0.calls.lock();
         let Some(listener) = calls.get_mut(&params.progress_token) else { return };
         if listener.last_report.is_some_and(|told| told.elapsed() < PROGRESS_EVERY) {
             return;
@@ -105,7 +104,7 @@ impl McpClientHandler {
 
 impl Drop for ProgressSubscription {
     fn drop(&mut self) {
-        self.handler.calls().remove(&self.token);
+        self.handler.0.calls.lock().remove(&self.token);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
 use rmcp::model::{ClientJsonRpcMessage, ErrorData, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::common::http_header::{
     EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE,
@@ -98,7 +99,7 @@ impl McpHttpClient {
     pub fn new(http: &HttpSettings, url: &str, failure: SharedFailure) -> Self {
         let base_url = url.split('#').next().unwrap_or(url).to_owned();
         let client = Arc::new(http.clone().client(base_url, CONNECT_TIMEOUT));
-        Self { client, failure: failure, listen_at: Arc::default() }
+        Self { client, failure, listen_at: Arc::default() }
     }
 
     /// The reqwest client for a request that rmcp makes.
@@ -182,7 +183,7 @@ impl McpHttpClient {
     async fn wait_to_listen(&self) {
         let now = Instant::now();
         let at = {
-            let mut next = self.listen_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut next = self.listen_at.lock();
             let at = next.unwrap_or(now).max(now);
             *next = Some(at + LISTEN_EVERY);
             at

@@ -5,9 +5,10 @@
 //! whole cached prompt.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rmcp::RoleClient;
 use rmcp::service::Peer;
 use tokio::sync::watch;
@@ -43,7 +44,7 @@ pub struct McpNotices(Arc<Mutex<Vec<String>>>);
 impl McpNotices {
     pub fn add(&self, words: String) {
         tracing::info!(words, "notice about an MCP server");
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if all.len() < MOST_NOTICES && !all.contains(&words) {
             all.push(words);
         }
@@ -51,7 +52,7 @@ impl McpNotices {
 
     /// Removes and returns the unread notices.
     pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

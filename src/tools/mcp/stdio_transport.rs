@@ -5,11 +5,12 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
 use rmcp::RoleClient;
 use rmcp::model::{ClientRequest, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
@@ -54,17 +55,17 @@ struct FailureState {
 impl SharedFailure {
     /// Records the error of a request; the last one counts.
     pub fn set(&self, error: McpError) {
-        *self.lock() = FailureState { error: Some(error), is_end: false };
+        *self.0.lock() = FailureState { error: Some(error), is_end: false };
     }
 
     /// Records the error that ended the connection.
     pub fn set_end(&self, error: McpError) {
-        *self.lock() = FailureState { error: Some(error), is_end: true };
+        *self.0.lock() = FailureState { error: Some(error), is_end: true };
     }
 
     /// Records that the program closed its input, unless an error is known already.
     fn set_closed(&self) {
-        let mut noted = self.lock();
+        let mut noted = self.0.lock();
         if noted.error.is_none() {
             let error = McpError::PipesClosed { errors: String::new() };
             *noted = FailureState { error: Some(error), is_end: true };
@@ -73,17 +74,13 @@ impl SharedFailure {
 
     /// The recorded error, which stays.
     pub fn peek(&self) -> Option<McpError> {
-        self.lock().error.clone()
+        self.0.lock().error.clone()
     }
 
     /// Takes the recorded error: that of a request is returned once, that of an ended connection stays.
     pub fn take(&self) -> Option<McpError> {
-        let mut noted = self.lock();
+        let mut noted = self.0.lock();
         if noted.is_end { noted.error.clone() } else { noted.error.take() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FailureState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,13 +91,13 @@ pub struct StderrTail(Arc<Mutex<Vec<u8>>>);
 impl StderrTail {
     /// The text, without escape sequences and secrets.
     pub fn tail(&self, secrets: &Secrets) -> String {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.0.lock();
         let text = String::from_utf8_lossy(&kept).into_owned();
         sanitize_text::clean_text(&secrets.redact(&text), KEPT_ERRORS)
     }
 
     fn push(&self, chunk: &[u8]) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         kept.extend_from_slice(chunk);
         let excess = kept.len().saturating_sub(KEPT_ERRORS);
         kept.drain(..excess);
@@ -115,11 +112,7 @@ pub struct CallDelivery(Arc<Mutex<HashSet<RequestId>>>);
 impl CallDelivery {
     /// Whether a call may have reached the program; asked once, when the call is over.
     pub fn take(&self, call: &RequestId) -> bool {
-        self.calls().remove(call)
-    }
-
-    fn calls(&self) -> MutexGuard<'_, HashSet<RequestId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(call)
     }
 }
 
@@ -173,7 +166,7 @@ impl StdioTransport {
             invalid_lines: 0,
             waiting: Arc::default(),
             over: CancellationToken::new(),
-            failure: failure,
+            failure,
             delivery: CallDelivery::default(),
             listener: AbortOnDropHandle::new(listener),
         }
@@ -278,7 +271,7 @@ impl Transport<RoleClient> for StdioTransport {
             let _ticket = ticket;
             let mut line = serde_json::to_vec(&item).map_err(io::Error::other)?;
             line.push(b'\n');
-            delivery.calls().extend(call.clone());
+            delivery.0.lock().extend(call.clone());
             let writing = async { stdin.lock().await.write_all(&line).await };
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it does not read");
             let writing = over.run_until_cancelled(writing);

@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 
-use sha2::{Digest, Sha256};
-
-use crate::base::id::hex;
+use crate::base::id::sha256;
 
 /// The longest name that Providers accept.
 const LONGEST: usize = 64;
@@ -56,7 +54,8 @@ fn sanitised(name: &str) -> String {
 }
 
 fn with_hash_suffix(plain: &str, name: &str, attempt: usize, longest: usize) -> String {
-    let mark = hex(&Sha256::digest(format!("{attempt} {name}"))[..DIGITS / 2]);
+    let digest = sha256(format!("{attempt} {name}").as_bytes());
+    let mark = &digest[..DIGITS];
     let room = longest - DIGITS - 1;
     let kept = plain[..plain.len().min(room)].trim_end_matches('_');
     format!("{kept}_{mark}")

@@ -7,14 +7,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::prefix;
 use crate::base::id::{SessionId, sha256};
 use crate::base::locked_file::{LockedFile, LockedFileError};
+use crate::base::names::names;
 use crate::base::paths::Home;
 use crate::record::event::PermissionAnswer;
 use crate::tools::tool::CallPlan;
@@ -81,7 +83,7 @@ impl ApprovalSubject {
 /// The digest to which an approval is bound: the SHA-256 of all arguments, with sorted keys.
 pub fn approval_digest(tool: &str, args: &Value, paths: &[String], directory: &str) -> String {
     let bound = json!({ "args": args, "directory": directory, "paths": paths, "tool": tool });
-    sha256(sort_keys(&bound).to_string().as_bytes())
+    canonical_digest(&bound)
 }
 
 /// An approval for a project.
@@ -121,7 +123,7 @@ impl Approval {
         if subject.is_unsandboxed {
             named["is_unheld"] = true.into();
         }
-        let mut id = sha256(sort_keys(&named).to_string().as_bytes());
+        let mut id = canonical_digest(&named);
         id.truncate(12);
         Self {
             id,
@@ -164,18 +166,10 @@ pub enum ApprovalSource {
     Prefix,
 }
 
-impl ApprovalSource {
-    /// The word in the Log.
-    pub fn name(self) -> &'static str {
-        match self {
-            ApprovalSource::Session => "session",
-            ApprovalSource::SessionTool => "session_tool",
-            ApprovalSource::SessionEdits => "session_edits",
-            ApprovalSource::Project => "project",
-            ApprovalSource::Prefix => "prefix",
-        }
-    }
-}
+names!(ApprovalSource {
+    Session = "session", SessionTool = "session_tool", SessionEdits = "session_edits",
+    Project = "project", Prefix = "prefix",
+});
 
 /// The approvals of one user; cheap to clone.
 #[derive(Debug, Clone)]
@@ -222,7 +216,7 @@ impl ApprovalStore {
         if !subject.may_last {
             return None;
         }
-        let found = self.sessions().get(session).and_then(|known| known.find(subject));
+        let found = self.sessions.lock().get(session).and_then(|known| known.find(subject));
         if found.is_some() {
             return found;
         }
@@ -275,16 +269,12 @@ impl ApprovalStore {
         subject: &ApprovalSubject,
         answer: PermissionAnswer,
     ) {
-        let mut sessions = self.sessions();
+        let mut sessions = self.sessions.lock();
         let known = sessions.entry(session.clone()).or_default();
         match subject.kind.as_ref().filter(|kind| kind.answer() == answer) {
             Some(kind) => known.kinds.insert(kind.clone()),
             None => known.calls.insert(subject.digest.clone()),
         };
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, SessionApprovals>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stored approvals, oldest first; of one project, or of all.
@@ -344,6 +334,12 @@ impl ApprovalStore {
             gone
         })
     }
+}
+
+/// The SHA-256 of a value, serialised with sorted keys.
+pub fn canonical_digest(value: &impl Serialize) -> String {
+    let value = serde_json::to_value(value).unwrap_or_default();
+    sha256(sort_keys(&value).to_string().as_bytes())
 }
 
 /// A value whose objects have sorted keys, so that equal values have equal bytes.

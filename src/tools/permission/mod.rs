@@ -12,7 +12,8 @@ mod shell;
 mod text_program;
 
 pub use approval::{
-    Approval, ApprovalScope, ApprovalStore, ApprovalSubject, CallKind, approval_digest, sort_keys,
+    Approval, ApprovalScope, ApprovalStore, ApprovalSubject, CallKind, approval_digest,
+    canonical_digest, sort_keys,
 };
 pub use script_files::{ScriptFiles, find_script_files};
 

@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -100,17 +101,13 @@ impl BackgroundCommands {
         WeakBackgroundCommands(Arc::downgrade(&self.0))
     }
 
-    fn lock_state(&self) -> MutexGuard<'_, BackgroundState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts a command, unless too many are running.
     pub fn start(
         &self,
         request: BackgroundRequest,
         context: ToolContext,
     ) -> Result<Arc<BackgroundCommand>, ToolError> {
-        let mut known = self.lock_state();
+        let mut known = self.0.state.lock();
         known.check_limit(self.0.max_running)?;
         let (sender, stdin) = CommandPipes::with_stdin()
             .map_err(|error| ToolError::from(CommandError::StartSupervisor(error)))?;
@@ -131,7 +128,7 @@ impl BackgroundCommands {
 
     /// Looks up a command by id.
     pub fn find(&self, id: &str) -> Result<BackgroundLookup, ToolError> {
-        let known = self.lock_state();
+        let known = self.0.state.lock();
         let here = parse_id(id).and_then(|number| known.commands.get(&number));
         if let Some(entry) = here {
             return Ok(BackgroundLookup::Retained(Arc::clone(&entry.command)));
@@ -158,7 +155,7 @@ impl BackgroundCommands {
     /// Waits until all commands that are being stopped have ended.
     pub async fn wait_stopping(&self) {
         let leaving: Vec<Arc<BackgroundCommand>> = {
-            let known = self.lock_state();
+            let known = self.0.state.lock();
             let handles = known.commands.values().map(|entry| &entry.command);
             handles.filter(|handle| handle.cancel.is_cancelled()).cloned().collect()
         };

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::background::{BackgroundCommands, BackgroundRequest};
 use super::git_notes::{self, GitNotes};
 use crate::base::error::Kind;
+use crate::base::text::on_one_line;
 use crate::base::tool_error::ToolError;
 use crate::host::process::{
     CommandRequest, CommandRunner, CommandSlot, ExitReport, ExitReportContext, OutputCollector,
@@ -239,7 +240,7 @@ fn command_request<'a>(
 }
 
 fn summary(args: &Args) -> String {
-    let line: String = args.command.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = on_one_line(&args.command);
     let place = if args.background == Some(true) { " in the background" } else { "" };
     format!("run{place} {}", crate::base::text::truncate_chars(&line, 200))
 }

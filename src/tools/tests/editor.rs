@@ -69,7 +69,7 @@ impl EditorTestEnv {
         env.context.editor = EditorBridge::new(Some(editor.clone()), env.context.cancel.clone());
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        Self { env: env, editor, runtime: runtime.unwrap() }
+        Self { env, editor, runtime: runtime.unwrap() }
     }
 
     /// Creates a file on disk that is open in the editor with another text.

@@ -304,7 +304,7 @@ async fn nobody_survives_in_the_background() {
         let order = json!({"command": cell.command(), "background": true});
         match cell.way {
             CommandEnd::Term | CommandEnd::Kill => {
-                signalled(&cell, order, NamespaceMode::Namespace).await
+                signalled(&cell, order, NamespaceMode::Namespace).await;
             }
             _ => in_a_session(&cell, order).await,
         }

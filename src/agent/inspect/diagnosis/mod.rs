@@ -59,7 +59,7 @@ pub struct EventCounts {
 }
 
 /// One Turn and how it ended.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct DiagnosedTurn {
     pub number: usize,
     pub seq: Option<Seq>,
@@ -215,15 +215,8 @@ fn diagnose_turns(history: &History) -> Vec<DiagnosedTurn> {
                 started: event.ts().to_string(),
                 prompt: message.text.chars().take(MAX_PROMPT_CHARS).collect(),
                 status: "open".to_owned(),
-                error_kind: None,
-                error_message: None,
-                next_actions: Vec::new(),
-                provider_calls: 0,
-                tool_calls: 0,
-                tool_failures: 0,
-                unanswered_calls: Vec::new(),
-                partial_messages: 0,
                 is_undone: event.seq().is_some_and(|seq| !live.contains(&seq)),
+                ..DiagnosedTurn::default()
             });
             continue;
         }

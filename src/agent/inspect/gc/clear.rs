@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::gc_folder::GcFolder;
-use super::{GarbageItem, GcPlan, legacy};
+use super::{GarbageItem, GarbageKind, GcPlan, legacy};
 use crate::agent::inspect::sessions::{delete_if_unchanged, while_closed};
 use crate::host::sandbox;
 use crate::host::snapshot::ContentStore;
@@ -71,32 +71,38 @@ fn clear_state(root: &StateRoot, waste: &[GarbageItem]) -> GcResult {
             let hold = store.try_lock_exclusive().filter(|_| cleared.is_complete());
             hold.filter(|_| super::is_quiet(root))
         };
-        if matches!(thing.kind, "snapshot" | "subagent_folder")
+        if matches!(thing.kind, GarbageKind::Snapshot | GarbageKind::SubagentFolder)
             && store.get_or_insert_with(hold).is_none()
         {
             cleared.spared.push(thing.path.clone());
             continue;
         }
         let outcome = match (&thing.session_id, thing.kind) {
-            (Some(id), "session") => match delete_if_unchanged(root, id, thing.written) {
-                Ok(gone) => Ok(gone),
-                // Another process uses the Session, or removed it first.
-                Err(LogError::Busy { .. } | LogError::NotFound { .. }) => Ok(false),
-                Err(error) => Err(io::Error::other(error.to_string())),
-            },
-            // While its Session is closed, no new reference to the file can be written.
-            (Some(id), "blob" | "resource" | "output" | "leftover") => {
-                while_closed(root, id, || remove_if_unchanged(thing)).unwrap_or_else(|error| {
-                    match error {
-                        LogError::Busy { .. } => Ok(false),
-                        LogError::NotFound { .. } => remove_if_unchanged(thing),
-                        error => Err(io::Error::other(error.to_string())),
-                    }
-                })
+            (Some(id), GarbageKind::Session) => {
+                match delete_if_unchanged(root, id, thing.written) {
+                    Ok(gone) => Ok(gone),
+                    // Another process uses the Session, or removed it first.
+                    Err(LogError::Busy { .. } | LogError::NotFound { .. }) => Ok(false),
+                    Err(error) => Err(io::Error::other(error.to_string())),
+                }
             }
+            // While its Session is closed, no new reference to the file can be written.
+            (
+                Some(id),
+                GarbageKind::Blob
+                | GarbageKind::Resource
+                | GarbageKind::Output
+                | GarbageKind::Leftover,
+            ) => while_closed(root, id, || remove_if_unchanged(thing)).unwrap_or_else(|error| {
+                match error {
+                    LogError::Busy { .. } => Ok(false),
+                    LogError::NotFound { .. } => remove_if_unchanged(thing),
+                    error => Err(io::Error::other(error.to_string())),
+                }
+            }),
             // Sessions share contents, and a Session that began and ended since the plan may
             // reference this content.
-            (_, "snapshot") => {
+            (_, GarbageKind::Snapshot) => {
                 let unneeded = unneeded.get_or_insert_with(|| super::unneeded_contents(root));
                 if unneeded.contains(&thing.path) { remove_if_unchanged(thing) } else { Ok(false) }
             }
@@ -118,12 +124,12 @@ fn remove_if_unchanged(thing: &GarbageItem) -> io::Result<bool> {
     }
     match thing.kind {
         // A supervisor may have begun to use the cache.
-        "package_cache" => {
+        GarbageKind::PackageCache => {
             let folder = gc_folder.state_folder();
             return sandbox::remove_slot(folder, name.as_ref()).map_err(Into::into);
         }
-        "session_folder" | "leftover" => gc_folder.remove_folder(name)?,
-        "subagent_folder" => legacy::remove_all_but_logs(&gc_folder, name)?,
+        GarbageKind::SessionFolder | GarbageKind::Leftover => gc_folder.remove_folder(name)?,
+        GarbageKind::SubagentFolder => legacy::remove_all_but_logs(&gc_folder, name)?,
         _ => gc_folder.remove_file(name)?,
     }
     Ok(true)

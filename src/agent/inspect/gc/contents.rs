@@ -9,7 +9,8 @@ use rustix::fs::FileType;
 
 use super::gc_folder::{FolderEntry, GcFolder};
 use super::references::collect_references;
-use super::{GarbageItem, SessionLog, garbage_item, is_content_draft, is_hex, is_settled};
+use super::{GarbageItem, GarbageKind, SessionLog, garbage_item, is_content_draft, is_settled};
+use crate::base::id::is_hex;
 use crate::host::snapshot::{ContentStore, OpenSegment, manifest_file};
 use crate::record::state_dir::StateRoot;
 
@@ -69,7 +70,7 @@ struct SingleContents {
 
 impl SingleContents {
     fn find(store: &GcFolder, waste: &mut Vec<GarbageItem>) -> Self {
-        let is_folder = |found: &&FolderEntry| is_hex(&found.name, &[2]);
+        let is_folder = |found: &&FolderEntry| is_hex(&found.name, 2);
         let names = store.entries();
         let folders =
             names.iter().filter(is_folder).filter_map(|found| store.open_folder(&found.name));
@@ -78,10 +79,10 @@ impl SingleContents {
         for (number, folder) in folders.iter().enumerate() {
             let entries = folder.entries().into_iter();
             for found in entries.filter(|found| found.sort == FileType::RegularFile) {
-                if is_hex(&found.name, &[64]) {
+                if is_hex(&found.name, 64) {
                     files.insert(found.name.clone(), (number, found));
                 } else if is_content_draft(&found.name) && is_settled(&found) {
-                    waste.push(garbage_item("leftover", folder, &found, None));
+                    waste.push(garbage_item(GarbageKind::Leftover, folder, &found, None));
                 }
             }
         }
@@ -111,7 +112,7 @@ impl SingleContents {
         let unnamed = self.files.iter().filter(|(name, _)| !named.contains(*name));
         let settled = unnamed.filter(|(_, (_, found))| is_settled(found));
         let waste = settled.filter_map(|(_, (number, found))| {
-            Some(garbage_item("snapshot", self.folders.get(*number)?, found, None))
+            Some(garbage_item(GarbageKind::Snapshot, self.folders.get(*number)?, found, None))
         });
         waste.collect()
     }
@@ -162,9 +163,9 @@ fn unreferenced_segments(
     for found in files.iter().filter(|found| found.sort == FileType::RegularFile) {
         let name = found.name.strip_suffix(".index").or(found.name.strip_suffix(".data"));
         if name.is_some_and(|name| unneeded.contains(name)) {
-            waste.push(garbage_item("snapshot", &folder, found, None));
+            waste.push(garbage_item(GarbageKind::Snapshot, &folder, found, None));
         } else if is_content_draft(&found.name) && is_settled(found) {
-            waste.push(garbage_item("leftover", &folder, found, None));
+            waste.push(garbage_item(GarbageKind::Leftover, &folder, found, None));
         }
     }
     // A table that could not be read may need any pin.
@@ -188,11 +189,13 @@ fn unneeded_pins(store: &GcFolder, needed: &[&Arc<OpenSegment>]) -> Vec<GarbageI
             let objects = inner.entries().into_iter();
             let unneeded =
                 objects.filter(|own| !loose.contains(&format!("{}{}", found.name, own.name)));
-            waste.extend(unneeded.map(|own| garbage_item("snapshot", &inner, &own, None)));
+            waste.extend(
+                unneeded.map(|own| garbage_item(GarbageKind::Snapshot, &inner, &own, None)),
+            );
         } else {
             let name = found.name.strip_suffix(".pack").or(found.name.strip_suffix(".idx"));
             if name.is_some_and(|name| !packs.contains(name)) {
-                waste.push(garbage_item("snapshot", &folder, &found, None));
+                waste.push(garbage_item(GarbageKind::Snapshot, &folder, &found, None));
             }
         }
     }

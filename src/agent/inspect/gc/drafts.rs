@@ -8,7 +8,7 @@ use ignore::overrides::Override;
 use rustix::fs::FileType;
 
 use super::gc_folder::{GcFolder, parent_folder};
-use super::{GarbageItem, garbage_item, is_replacement, is_settled};
+use super::{GarbageItem, GarbageKind, garbage_item, is_replacement, is_settled};
 use crate::base::paths::STATE_FOLDER;
 use crate::host::walk::{WalkEntryKind, WalkOptions, WalkStop, walk};
 use crate::host::workspace::Workspace;
@@ -47,5 +47,5 @@ fn draft_garbage(path: &Path) -> Option<GarbageItem> {
     let gc_folder = GcFolder::open(&parent_folder(path)?)?;
     let found = gc_folder.stat(path.file_name()?.to_str()?)?;
     let is_ours = found.sort == FileType::RegularFile && is_settled(&found);
-    is_ours.then(|| garbage_item("leftover", &gc_folder, &found, None))
+    is_ours.then(|| garbage_item(GarbageKind::Leftover, &gc_folder, &found, None))
 }

@@ -10,7 +10,7 @@ use rustix::fs::FileType;
 
 use super::gc_folder::{FolderEntry, GcFolder};
 use super::references::{collect_references, is_searchable};
-use super::{GarbageItem, GcOptions, SessionLog, garbage_item, is_older};
+use super::{GarbageItem, GarbageKind, GcOptions, SessionLog, garbage_item, is_older};
 use crate::base::paths;
 use crate::record::event::{Canonical, SubagentEventKind};
 use crate::record::history::History;
@@ -47,7 +47,10 @@ pub fn unneeded_child_folders(
     let unneeded = old.iter().filter(|found| !needed.contains(&found.name));
     let waste = unneeded.filter_map(|found| {
         let bytes = bytes_but_logs(&gc_folder.open_folder(&found.name)?, false);
-        Some(GarbageItem { bytes, ..garbage_item("subagent_folder", &gc_folder, found, None) })
+        Some(GarbageItem {
+            bytes,
+            ..garbage_item(GarbageKind::SubagentFolder, &gc_folder, found, None)
+        })
     });
     // A folder with nothing but Logs cannot get smaller.
     waste.filter(|waste| waste.bytes > 0).collect()

@@ -24,7 +24,8 @@ pub use drafts::abandoned_drafts;
 
 use crate::agent::inspect::workspaces::is_gone;
 use crate::base::files::StatePath;
-use crate::base::id::SessionId;
+use crate::base::id::{SessionId, is_hex};
+use crate::base::names::names;
 use crate::base::paths::Home;
 use crate::host::sandbox;
 use crate::record::log::{DamageKind, FileLocks, Log, LogError};
@@ -45,12 +46,34 @@ pub struct GcOptions {
     pub keep: usize,
 }
 
+/// What a piece of garbage is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GarbageKind {
+    Session,
+    SessionFolder,
+    Blob,
+    Resource,
+    Output,
+    Snapshot,
+    Leftover,
+    /// The Workspace of a child.
+    #[serde(rename = "annex")]
+    ChildWorkspace,
+    SubagentFolder,
+    PackageCache,
+}
+
+names!(GarbageKind {
+    Session = "session", SessionFolder = "session_folder", Blob = "blob", Resource = "resource",
+    Output = "output", Snapshot = "snapshot", Leftover = "leftover", ChildWorkspace = "annex",
+    SubagentFolder = "subagent_folder", PackageCache = "package_cache",
+});
+
 /// One file, folder or Session that may be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GarbageItem {
-    /// `session`, `session_folder`, `blob`, `resource`, `output`, `snapshot`, `leftover`, `annex`,
-    /// `subagent_folder`, `package_cache` or `workspace_entry`.
-    pub kind: &'static str,
+    pub kind: GarbageKind,
     #[serde(serialize_with = "crate::base::paths::as_text")]
     pub path: PathBuf,
     pub bytes: u64,
@@ -76,7 +99,14 @@ pub fn child_workspace_garbage(child: SessionId, path: PathBuf) -> GarbageItem {
     let folder = parent_folder(&path);
     let gc_folder = folder.as_ref().and_then(GcFolder::open);
     let bytes = gc_folder.map_or(0, |gc_folder| gc_folder.folder_bytes(child.as_str()));
-    GarbageItem { kind: "annex", path, bytes, session_id: Some(child), written: (0, 0), folder }
+    GarbageItem {
+        kind: GarbageKind::ChildWorkspace,
+        path,
+        bytes,
+        session_id: Some(child),
+        written: (0, 0),
+        folder,
+    }
 }
 
 /// The garbage of one Workspace.
@@ -123,7 +153,7 @@ pub fn plan_gc(root: &StateRoot, wish: GcOptions) -> Result<GcPlan, LogError> {
     let old = old_sessions(&sessions, &all, wish, &mut plan.kept);
     for session in all.iter().filter(|session| old.contains(&session.id)) {
         plan.waste.push(GarbageItem {
-            kind: "session",
+            kind: GarbageKind::Session,
             path: root.log(&session.id),
             bytes: session.found.bytes + sessions.folder_bytes(session.id.as_str()),
             session_id: Some(session.id.clone()),
@@ -175,11 +205,11 @@ pub fn home_garbage(home: &Home) -> Vec<GarbageItem> {
         let [first, kind, random] = parts.as_slice() else { return false };
         first.is_empty()
             && matches!(*kind, "workspaces" | "ledger" | "config" | "models")
-            && is_hex(random, &[8, 16])
+            && [8, 16].iter().any(|length| is_hex(random, *length))
             && found.sort == FileType::RegularFile
     };
     let names = folder.entries().into_iter().filter(is_draft).filter(is_settled);
-    let drafts = names.map(|found| garbage_item("leftover", &folder, &found, None));
+    let drafts = names.map(|found| garbage_item(GarbageKind::Leftover, &folder, &found, None));
     drafts.chain(empty_states(home)).chain(unused_cache_slots(home)).collect()
 }
 
@@ -189,7 +219,7 @@ fn unused_cache_slots(home: &Home) -> Vec<GarbageItem> {
     let settled =
         sandbox::free_slots(&folder).into_iter().filter(|slot| is_before(slot.used, MIN_AGE));
     let waste = settled.map(|slot| GarbageItem {
-        kind: "package_cache",
+        kind: GarbageKind::PackageCache,
         path: folder.path().join(slot.name),
         bytes: slot.bytes,
         session_id: None,
@@ -209,7 +239,7 @@ fn empty_states(home: &Home) -> Vec<GarbageItem> {
     };
     let empty = state_dir::home_roots(home).into_iter().filter(is_empty);
     let found = empty.filter_map(|root| all.stat(root.folder().path().file_name()?.to_str()?));
-    found.map(|found| garbage_item("leftover", &all, &found, None)).collect()
+    found.map(|found| garbage_item(GarbageKind::Leftover, &all, &found, None)).collect()
 }
 
 fn session_logs(sessions: &GcFolder, names: &[FolderEntry]) -> Vec<SessionLog> {
@@ -287,12 +317,15 @@ fn unreferenced_files(
     session: &SessionLog,
 ) -> Vec<GarbageItem> {
     let Some(folder) = sessions.open_folder(session.id.as_str()) else { return Vec::new() };
-    let gc_folders: Vec<(&'static str, GcFolder)> =
-        [("blob", "blobs"), ("resource", "resources"), ("output", "output")]
-            .into_iter()
-            .filter_map(|(kind, name)| Some((kind, folder.open_folder(name)?)))
-            .collect();
-    let candidates: Vec<(&'static str, &GcFolder, FolderEntry)> = gc_folders
+    let gc_folders: Vec<(GarbageKind, GcFolder)> = [
+        (GarbageKind::Blob, "blobs"),
+        (GarbageKind::Resource, "resources"),
+        (GarbageKind::Output, "output"),
+    ]
+    .into_iter()
+    .filter_map(|(kind, name)| Some((kind, folder.open_folder(name)?)))
+    .collect();
+    let candidates: Vec<(GarbageKind, &GcFolder, FolderEntry)> = gc_folders
         .iter()
         .flat_map(|(kind, gc_folder)| {
             gc_folder.entries().into_iter().map(move |found| (*kind, gc_folder, found))
@@ -314,7 +347,7 @@ fn unreferenced_files(
         .iter()
         .filter(|(_, _, found)| !named.contains(&found.name))
         .map(|(kind, gc_folder, found)| {
-            let kind = if is_draft(&found.name) { "leftover" } else { kind };
+            let kind = if is_draft(&found.name) { GarbageKind::Leftover } else { *kind };
             garbage_item(kind, gc_folder, found, Some(&session.id))
         })
         .collect()
@@ -324,12 +357,15 @@ fn unreferenced_files(
 fn referenced_names(
     sessions: &GcFolder,
     session: &SessionLog,
-    gc_folders: &[(&'static str, GcFolder)],
+    gc_folders: &[(GarbageKind, GcFolder)],
     wanted: &HashSet<String>,
 ) -> Option<HashSet<String>> {
     let mut named = HashSet::new();
     collect_references(sessions.open_file(&session.found.name)?, wanted, &mut named).ok()?;
-    let blobs = gc_folders.iter().find(|(kind, _)| *kind == "blob").map(|(_, gc_folder)| gc_folder);
+    let blobs = gc_folders
+        .iter()
+        .find(|(kind, _)| *kind == GarbageKind::Blob)
+        .map(|(_, gc_folder)| gc_folder);
     let all = blobs.map(GcFolder::entries).unwrap_or_default();
     for blob in all.iter().filter(|blob| !is_draft(&blob.name)) {
         // A blob that is no candidate itself may also be a part of the Log.
@@ -366,8 +402,10 @@ fn ownerless_entries(
         // A Log with that name that is a link or a pipe was put there by the user, and is not touched.
         let has_log = sessions.stat(&format!("{}.ndjson", found.name)).is_some();
         let kind = match &id {
-            _ if is_leftover(&found.name) => "leftover",
-            Some(id) if is_folder && !owned.contains(id.as_str()) && !has_log => "session_folder",
+            _ if is_leftover(&found.name) => GarbageKind::Leftover,
+            Some(id) if is_folder && !owned.contains(id.as_str()) && !has_log => {
+                GarbageKind::SessionFolder
+            }
             _ => continue,
         };
         let mut thing = garbage_item(kind, sessions, found, id.as_ref());
@@ -382,12 +420,12 @@ fn ownerless_entries(
 /// Contents that are unreferenced now.
 fn unneeded_contents(root: &StateRoot) -> HashSet<PathBuf> {
     let plan = plan_gc(root, GcOptions::default()).unwrap_or_default();
-    let contents = plan.waste.into_iter().filter(|waste| waste.kind == "snapshot");
+    let contents = plan.waste.into_iter().filter(|waste| waste.kind == GarbageKind::Snapshot);
     contents.map(|waste| waste.path).collect()
 }
 
 fn garbage_item(
-    kind: &'static str,
+    kind: GarbageKind,
     gc_folder: &GcFolder,
     found: &FolderEntry,
     session: Option<&SessionId>,
@@ -406,7 +444,7 @@ fn is_leftover(name: &str) -> bool {
 fn is_draft(name: &str) -> bool {
     let parts = name.split_once('.');
     is_replacement(name)
-        || parts.is_some_and(|(hash, random)| is_hex(hash, &[64]) && is_hex(random, &[8]))
+        || parts.is_some_and(|(hash, random)| is_hex(hash, 64) && is_hex(random, 8))
 }
 
 /// The draft of a content; earlier versions wrote `draft-<random>`.
@@ -417,11 +455,7 @@ fn is_content_draft(name: &str) -> bool {
 /// `.<16 hex>.pixir-new`: a file that was about to replace another.
 fn is_replacement(name: &str) -> bool {
     let random = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".pixir-new"));
-    random.is_some_and(|random| is_hex(random, &[16]))
-}
-
-fn is_hex(text: &str, lengths: &[usize]) -> bool {
-    lengths.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    random.is_some_and(|random| is_hex(random, 16))
 }
 
 fn is_settled(found: &FolderEntry) -> bool {
@@ -461,8 +495,8 @@ mod tests {
         }
         let wish = GcOptions { older_than: Some(Duration::from_hours(24)), keep: 0 };
         let planned = plan_gc(&root, wish).unwrap();
-        let kinds: Vec<&str> = planned.waste.iter().map(|thing| thing.kind).collect();
-        assert_eq!(kinds, ["session", "snapshot"]);
+        let kinds: Vec<GarbageKind> = planned.waste.iter().map(|thing| thing.kind).collect();
+        assert_eq!(kinds, [GarbageKind::Session, GarbageKind::Snapshot]);
         let held = fs::File::options().append(true).open(&log).unwrap();
         held.lock().unwrap();
         let cleared = clear_garbage(&planned);

@@ -161,5 +161,5 @@ fn what_failed_attempts_were_billed_for_is_kept_from_others_until_it_is_paid() {
     drop(more);
     reserve_granted(&two, limit);
     let is_free = |own: &UsageAccount| own.held == UsageAmount::default();
-    assert!(family.lock().iter().all(is_free), "nothing stays behind");
+    assert!(family.shared.accounts.lock().iter().all(is_free), "nothing stays behind");
 }

@@ -11,7 +11,7 @@ use crate::agent::workflow::checkpoint::{CheckpointBundle, NOT_STATED};
 use crate::agent::workflow::outcome::{HaltReason, Readiness, RunOutcome, StepStatus};
 use crate::agent::workflow::plan::plan_waves;
 use crate::agent::workflow::run::FinishedRun;
-use crate::agent::workflow::spec::{Step, StepWorkspace};
+use crate::agent::workflow::spec::{Step, WorkspaceMode};
 use crate::base::id::SessionId;
 use crate::base::text::bound_text;
 use crate::record::event::SubagentUsage;
@@ -216,7 +216,7 @@ fn fill_child(
             actions.push(format!("continue it: {} PROMPT", command("resume")));
             actions.push(format!("see what happened: {}", command("diagnose")));
         }
-        if step.workspace != StepWorkspace::Shared {
+        if step.workspace != WorkspaceMode::Shared {
             own["changes_command"] = json!(command("changes"));
             actions.push(format!("see what it changed: {}", command("changes")));
             actions.push(format!("merge it: {}", command("merge")));

@@ -85,12 +85,8 @@ impl DelegateProgress {
 fn child_json(watch: &WatchedRun, place: usize) -> Value {
     let Some(own) = watch.steps.get(place) else { return Value::Null };
     let state = match own.state {
-        StepState::Waiting => "waiting",
-        StepState::Running => "running",
         StepState::Ready => "completed",
-        StepState::Partial => "partial",
-        StepState::Failed => "failed",
-        StepState::Held => "held",
+        state => state.name(),
     };
     json!({ "index": place, "id": own.id, "state": state })
 }

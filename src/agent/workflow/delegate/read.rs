@@ -12,7 +12,7 @@ use crate::agent::workflow::spec::{
     SpecContext, SpecDiagnostic, SpecError, StepPosture, Workflow, deserialize_fields, parse,
     sort_flaws,
 };
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 
 static DELEGATION: LazyLock<SchemaChecker> = LazyLock::new(SchemaChecker::new::<DelegationSpec>);
 
@@ -56,20 +56,15 @@ impl DelegateSource {
 pub struct DelegationError(pub SpecError);
 
 impl Explain for DelegationError {
-    fn kind(&self) -> Kind {
+    fn explain(&self) -> Explanation {
         Kind::InvalidArgs
-    }
-
-    fn details(&self) -> Value {
-        self.0.details()
-    }
-
-    fn next_actions(&self) -> Vec<String> {
-        vec![
-            "correct the listed keys and try again; docs/delegate.md describes every key"
-                .to_owned(),
-            "check it without calling a model: pixir delegate --spec FILE --dry-run".to_owned(),
-        ]
+            .with_details(self.0.details())
+            .with_next_action(
+                "correct the listed keys and try again; docs/delegate.md describes every key",
+            )
+            .with_next_action(
+                "check it without calling a model: pixir delegate --spec FILE --dry-run",
+            )
     }
 }
 

@@ -9,7 +9,7 @@ use crate::agent::workflow::spec::spec_types::{
     CheckSpec, GlobSpec, ID_PATTERN, LONGEST_RUN, LONGEST_STEP, MAX_NAME_BYTES, MAX_TASK_BYTES,
     MAX_TEXT_BYTES, MOST_CHECKS, MOST_GLOBS, MOST_STEPS, OneOrMore, SpecId,
 };
-use crate::agent::workflow::spec::{StepPosture, StepWorkspace, WorkflowBudget};
+use crate::agent::workflow::spec::{StepPosture, WorkflowBudget, WorkspaceMode};
 
 /// Tasks, a workflow or a template that another program delegates.
 #[expect(dead_code, reason = "tasks are described here, and read one by one")]
@@ -92,7 +92,7 @@ pub struct TaskDefaults {
     posture: Option<StepPosture>,
     /// Where it works: in the shared Workspace, in its own copy, or in its own git worktree.
     /// Default: `shared` to read, `isolated` to write.
-    workspace: Option<StepWorkspace>,
+    workspace: Option<WorkspaceMode>,
     /// The files that it may write. Default: `**` if it may write.
     write_set: Option<OneOrMore<GlobSpec, MOST_GLOBS>>,
     /// The files that it reads, as globs relative to the Workspace. Default: `**`.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::agent::workflow::spec::{
-    SpecContext, SpecDiagnostic, SpecError, StepPosture, StepWorkspace, Workflow,
+    SpecContext, SpecDiagnostic, SpecError, StepPosture, Workflow, WorkspaceMode,
 };
 use crate::base::error::Report;
 use crate::settings::config::SubagentLimits;
@@ -32,17 +32,17 @@ fn tasks_are_steps_that_only_read_unless_somebody_says_write() {
         {"task": "work", "role": "worker", "workspace": "shared", "write_set": "src/**"},
     ]}));
     let steps = &own.workflow.steps;
-    let facts: Vec<(&str, &str, StepPosture, StepWorkspace)> = steps
+    let facts: Vec<(&str, &str, StepPosture, WorkspaceMode)> = steps
         .iter()
         .map(|step| (step.id.as_str(), step.role.as_str(), step.posture, step.workspace))
         .collect();
     assert_eq!(
         facts,
         [
-            ("task_1", "explorer", StepPosture::ReadOnly, StepWorkspace::Shared),
-            ("task_3", "worker", StepPosture::Write, StepWorkspace::Isolated),
-            ("task_3_", "reviewer", StepPosture::ReadOnly, StepWorkspace::Shared),
-            ("task_4", "worker", StepPosture::Write, StepWorkspace::Shared),
+            ("task_1", "explorer", StepPosture::ReadOnly, WorkspaceMode::Shared),
+            ("task_3", "worker", StepPosture::Write, WorkspaceMode::Isolated),
+            ("task_3_", "reviewer", StepPosture::ReadOnly, WorkspaceMode::Shared),
+            ("task_4", "worker", StepPosture::Write, WorkspaceMode::Shared),
         ]
     );
     assert!(steps.iter().all(|step| step.answer_is_enough && step.depends_on.is_empty()));

@@ -12,7 +12,6 @@ use super::{MAX_NAMED_FILES, RunContext, write_bounds};
 use crate::agent::child_workspace;
 use crate::agent::child_workspace::{AppliedMerge, ChildWorkspace, ChildWorkspaceError};
 use crate::agent::workflow::checkpoint::{CHANGES_UNKNOWN, CheckpointBundle, StepArtifact};
-use crate::agent::workflow::digest::canonical_digest;
 use crate::agent::workflow::outcome::{Readiness, StepStatus};
 use crate::agent::workflow::spec::Step;
 use crate::base::blocking;
@@ -21,6 +20,7 @@ use crate::base::id::SessionId;
 use crate::host::snapshot::{ContentStore, TurnTracker};
 use crate::host::workspace::Workspace;
 use crate::record::event::WorkflowEventKind;
+use crate::tools::permission::canonical_digest;
 
 /// The reason of a step whose time ran out.
 const TIMED_OUT: &str = "timed_out";
@@ -63,10 +63,7 @@ impl RunContext {
         let source = inputs.before.iter().find(|own| Some(&own.step_id) == step.apply.as_ref());
         let child = source.and_then(|own| own.child_session_id.as_deref());
         let failed = |reason: &str, summary: String| {
-            let mut bundle =
-                CheckpointBundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
-            bundle.reason = Some(reason.to_owned());
-            (bundle, Vec::new())
+            (CheckpointBundle::failed(&step.id, reason, summary), Vec::new())
         };
         if let Err(report) = self.check_may_write() {
             return Ok(failed("permission_denied", report.message));

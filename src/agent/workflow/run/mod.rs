@@ -15,17 +15,17 @@ mod verify;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::checkpoint::CheckpointBundle;
-use super::digest::canonical_digest;
 use super::outcome::{HaltReason, HoldReason, Readiness, RunOutcome, SUBAGENT_LIMIT, StepStatus};
 use super::replay::RecordedRun;
 use super::scheduler::{EndedStep, Scheduler};
@@ -43,6 +43,7 @@ use crate::host::workspace::Workspace;
 use crate::record::event::{TerminalStatus, WorkflowEventKind};
 use crate::record::state_dir::{SessionFolder, StateRoot};
 use crate::settings::bounds::{WriteBounds, WriteGlobs};
+use crate::tools::permission::canonical_digest;
 use heartbeat::Heartbeat;
 use step::{StepInputs, StepTaskResult};
 
@@ -89,10 +90,6 @@ impl RunContext {
             family,
             run_id: run,
         })
-    }
-
-    fn children(&self) -> MutexGuard<'_, Vec<String>> {
-        self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the budget is used up.
@@ -336,10 +333,7 @@ impl RunDriver<'_> {
             Some(StepTaskResult::LogFailed(report)) => return Err(report),
             None => {
                 let summary = "the task of the step crashed".to_owned();
-                let mut bundle =
-                    CheckpointBundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
-                bundle.reason = Some("crashed".to_owned());
-                bundle
+                CheckpointBundle::failed(&step.id, "crashed", summary)
             }
         };
         if bundle.status == StepStatus::Cancelled
@@ -420,7 +414,7 @@ impl RunDriver<'_> {
             bundles: self.bundles.iter_mut().filter_map(Option::take).collect(),
             waves: std::mem::take(&mut self.waves),
             reused: std::mem::take(&mut self.reused),
-            children: self.context.children().clone(),
+            children: self.context.children.lock().clone(),
         };
         self.context.record(WorkflowEventKind::Finished, None, finished.event_fields()).await?;
         Ok(finished)

@@ -10,7 +10,6 @@ use crate::agent::rewind::{Rewind, RewindContext, RewindError};
 use crate::agent::workflow::checkpoint::{
     CHANGE_SET, CHANGES_UNKNOWN, CheckpointBundle, StepArtifact,
 };
-use crate::agent::workflow::digest::canonical_digest;
 use crate::agent::workflow::spec::Step;
 use crate::base::blocking;
 use crate::base::error::{Kind, Report};
@@ -21,6 +20,7 @@ use crate::host::snapshot::{
 };
 use crate::record::event::{Canonical, WorkflowEventKind};
 use crate::record::history::History;
+use crate::tools::permission::canonical_digest;
 
 /// How much of the diffs of earlier steps a step gets, in bytes.
 const MAX_DIFF_BYTES: usize = 24 * 1024;

@@ -13,7 +13,7 @@ use crate::agent::workflow::checkpoint::{
     CHANGES_UNKNOWN, CheckpointBundle, NOT_STATED, StepPayload,
 };
 use crate::agent::workflow::outcome::{Readiness, SUBAGENT_LIMIT, StepStatus};
-use crate::agent::workflow::spec::{Step, StepPosture, StepWorkspace as Where};
+use crate::agent::workflow::spec::{Step, StepPosture};
 use crate::base::blocking;
 use crate::base::error::{Kind, Report};
 use crate::base::id::SessionId;
@@ -131,9 +131,7 @@ impl RunContext {
         halt: &CancellationToken,
     ) -> Result<StepAttempt, Report> {
         let failed = |reason: &str, summary: String| {
-            let mut bundle =
-                CheckpointBundle::new(&step.id, StepStatus::Failed, Readiness::Failed, summary);
-            bundle.reason = Some(reason.to_owned());
+            let bundle = CheckpointBundle::failed(&step.id, reason, summary);
             StepAttempt { bundle, strays: Vec::new(), child: None }
         };
         let answer =
@@ -160,11 +158,7 @@ impl RunContext {
             role: Some(step.role.clone()),
             model: step.model.clone(),
             effort: step.effort.clone(),
-            workspace: Some(match step.workspace {
-                Where::Shared => WorkspaceMode::Shared,
-                Where::Isolated => WorkspaceMode::Isolated,
-                Where::Worktree => WorkspaceMode::Worktree,
-            }),
+            workspace: Some(step.workspace),
             timeout_ms: step.timeout_ms,
             resources: None,
             validate_only: None,
@@ -179,7 +173,7 @@ impl RunContext {
                 return Ok(failed(reason, message));
             }
         };
-        self.children().push(record.id.clone());
+        self.children.lock().push(record.id.clone());
         let record = match self.family.wait_for_end(&record.id).await {
             Ok(record) => record,
             Err(error) => return Ok(failed("lost", error.message.into())),
@@ -300,12 +294,14 @@ impl RunContext {
     ) -> Vec<PathBuf> {
         let is_held = step.posture == StepPosture::ReadOnly
             && self.family.config().sandbox.level != SandboxLevel::Off;
-        if is_held && step.workspace == Where::Shared {
+        if is_held && step.workspace == WorkspaceMode::Shared {
             return Vec::new();
         }
         let changed = match step.workspace {
-            Where::Shared => self.changes_in_shared(child, history, bundle).await,
-            Where::Isolated | Where::Worktree => self.changes_in_own_workspace(child, bundle).await,
+            WorkspaceMode::Shared => self.changes_in_shared(child, history, bundle).await,
+            WorkspaceMode::Isolated | WorkspaceMode::Worktree => {
+                self.changes_in_own_workspace(child, bundle).await
+            }
         };
         let changed = match changed {
             Ok(changed) => changed,

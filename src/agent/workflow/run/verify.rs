@@ -8,16 +8,15 @@ use super::{RunContext, write_bounds};
 use crate::agent::child_workspace::{ChildChanges, ChildWorkspace, ChildWorkspaceError};
 use crate::agent::workflow::checkpoint::{CHANGES_UNKNOWN, CheckpointBundle, VerificationResult};
 use crate::agent::workflow::outcome::{Readiness, StepStatus};
-use crate::agent::workflow::spec::{CheckCommand, Step, StepPosture, StepWorkspace as Where};
+use crate::agent::workflow::spec::{CheckCommand, Step, StepPosture, WorkspaceMode};
 use crate::base::blocking;
 use crate::base::error::Report;
-use crate::base::id::SessionId;
+use crate::base::id::{SessionId, sha256};
 use crate::base::text::bound_text;
 use crate::host::process::SpillFile;
 use crate::host::process::{CaptureRequest, StopCause};
 use crate::host::sandbox::Profile;
 use crate::host::workspace::Workspace;
-use crate::model::skill::sha256;
 use crate::record::event::PermissionMode;
 use crate::settings::role::stricter_mode;
 
@@ -116,7 +115,9 @@ impl RunContext {
         step: &Step,
         child: Option<&SessionId>,
     ) -> Result<Option<(ChildWorkspace, ChildChanges)>, String> {
-        let (Where::Isolated | Where::Worktree, Some(child)) = (step.workspace, child) else {
+        let (WorkspaceMode::Isolated | WorkspaceMode::Worktree, Some(child)) =
+            (step.workspace, child)
+        else {
             return Ok(None);
         };
         let (child_workspace, parent) = (self.find_child_workspace(child)?, self.workspace.clone());
@@ -152,18 +153,19 @@ impl RunContext {
             return Ok(self.workspace.clone());
         }
         let mut bounds = self.workspace.bounds().clone();
-        let workspace =
-            if let (Where::Isolated | Where::Worktree, Some(child)) = (step.workspace, child) {
-                let child_workspace = self.find_child_workspace(child)?;
-                let opened =
-                    Workspace::open(child_workspace.folder()).map_err(|error| error.to_string())?;
-                opened.with_hidden_folder(self.family.config().home.path())
-            } else {
-                for globs in write_bounds(step).sets() {
-                    bounds.add_globs(globs)?;
-                }
-                self.workspace.clone()
-            };
+        let workspace = if let (WorkspaceMode::Isolated | WorkspaceMode::Worktree, Some(child)) =
+            (step.workspace, child)
+        {
+            let child_workspace = self.find_child_workspace(child)?;
+            let opened =
+                Workspace::open(child_workspace.folder()).map_err(|error| error.to_string())?;
+            opened.with_hidden_folder(self.family.config().home.path())
+        } else {
+            for globs in write_bounds(step).sets() {
+                bounds.add_globs(globs)?;
+            }
+            self.workspace.clone()
+        };
         Ok(workspace.with_bounds(bounds))
     }
 

@@ -44,7 +44,7 @@ impl SchemaChecker {
                 }
             }
             None => {
-                flaws.push(SpecDiagnostic::new("", "the schema that it must fit cannot be used"))
+                flaws.push(SpecDiagnostic::new("", "the schema that it must fit cannot be used"));
             }
         }
         let mut flawed = HashSet::new();

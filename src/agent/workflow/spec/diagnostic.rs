@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::base::error::{Explain, Kind};
+use crate::base::error::{Explain, Explanation, Kind};
 
 /// The most flaws that are listed; the rest is counted.
 const MAX_FLAWS: usize = 100;
@@ -142,20 +142,14 @@ impl std::fmt::Display for SpecError {
 impl std::error::Error for SpecError {}
 
 impl Explain for SpecError {
-    fn kind(&self) -> Kind {
-        Kind::InvalidArgs
-    }
-
-    fn details(&self) -> Value {
+    fn explain(&self) -> Explanation {
         let flaws: Vec<Value> = self.flaws.iter().map(SpecDiagnostic::to_json).collect();
-        json!({ "flaws": flaws, "left_out": self.left_out })
-    }
-
-    fn next_actions(&self) -> Vec<String> {
         let first = self.flaws.first().and_then(SpecDiagnostic::accepted_line);
-        let again = "correct the listed keys and try again; docs/workflows.md describes every key"
-            .to_owned();
-        first.into_iter().chain([again]).collect()
+        let details = json!({ "flaws": flaws, "left_out": self.left_out });
+        Explanation { kind: Kind::InvalidArgs, details, next_actions: Vec::from_iter(first) }
+            .with_next_action(
+                "correct the listed keys and try again; docs/workflows.md describes every key",
+            )
     }
 }
 

@@ -6,7 +6,7 @@ use super::diagnostic::{SpecDiagnostic, child_pointer, quoted};
 use super::output;
 use super::read::SpecReader;
 use super::step::StepDraft;
-use super::{Step, StepPosture, StepWorkspace};
+use super::{Step, StepPosture, WorkspaceMode};
 
 /// The most cycles that are reported.
 const MOST_CYCLES: usize = 10;
@@ -211,7 +211,7 @@ fn resolve_apply(
         None
     } else if from.step.posture == StepPosture::ReadOnly {
         Some("only reads, so there is nothing to apply")
-    } else if from.step.workspace == StepWorkspace::Shared {
+    } else if from.step.workspace == WorkspaceMode::Shared {
         Some("works in the shared Workspace, where its changes are already")
     } else {
         None

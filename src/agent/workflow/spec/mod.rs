@@ -21,12 +21,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::tools::permission::canonical_digest;
+
+pub use crate::agent::subagent::WorkspaceMode;
 pub use diagnostic::{SpecDiagnostic, SpecError, quoted};
 pub use json::parse;
 pub use publish::{workflow_reference, workflow_schema};
 pub use read::{SpecContext, argument_flaw, deserialize_fields, read_parameters, sort_flaws};
 
-use crate::agent::workflow::digest::canonical_digest;
 use spec_types::{DEFAULT_CHECK_MS, ID_PATTERN, LONGEST_STEP, MAX_COMMAND_BYTES, MAX_TEXT_BYTES};
 
 /// A graph of steps.
@@ -99,7 +101,7 @@ pub struct Step {
     /// All dependencies: the steps that it names, and those of `needs`, `gate` and `apply`; in the order of the file.
     pub depends_on: Vec<String>,
     pub posture: StepPosture,
-    pub workspace: StepWorkspace,
+    pub workspace: WorkspaceMode,
     /// Globs, relative to the Workspace.
     pub read_set: Vec<String>,
     /// Empty for a step that only reads; for one that applies, that of its source.
@@ -134,7 +136,7 @@ impl Step {
     /// Whether the step changes files in the shared Workspace.
     pub fn writes_shared(&self) -> bool {
         self.apply.is_some()
-            || (self.posture == StepPosture::Write && self.workspace == StepWorkspace::Shared)
+            || (self.posture == StepPosture::Write && self.workspace == WorkspaceMode::Shared)
     }
 }
 
@@ -145,16 +147,6 @@ impl Step {
 pub enum StepPosture {
     ReadOnly,
     Write,
-}
-
-/// The Workspace that a step works in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum StepWorkspace {
-    Shared,
-    Isolated,
-    Worktree,
 }
 
 /// The effect on the rest of the run when a step does not get ready.

@@ -218,7 +218,7 @@ pub struct SpecReader<'a> {
 
 impl<'a> SpecReader<'a> {
     fn new(context: &'a SpecContext<'a>) -> Self {
-        Self { context: context, flaws: Vec::new(), roles: HashMap::new() }
+        Self { context, flaws: Vec::new(), roles: HashMap::new() }
     }
 
     pub fn add_flaw(&mut self, pointer: impl Into<String>, message: impl Into<String>) {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::diagnostic::child_pointer;
-use super::{CheckCommand, Need, OnFailure, StepPosture, StepWorkspace, WorkflowBudget};
+use super::{CheckCommand, Need, OnFailure, StepPosture, WorkflowBudget, WorkspaceMode};
 use crate::model::skill::ParameterType;
 
 /// The pattern of an id.
@@ -133,7 +133,7 @@ pub struct StepSpec {
     pub posture: Option<StepPosture>,
     /// Where it works: in the shared Workspace, in its own copy, or in its own git worktree.
     /// Default: `shared` to read, `isolated` to write.
-    pub workspace: Option<StepWorkspace>,
+    pub workspace: Option<WorkspaceMode>,
     /// The files that it reads, as globs relative to the Workspace. Default: `**`.
     pub read_set: Option<OneOrMore<GlobSpec, MOST_GLOBS>>,
     /// The files that it may write. Default: `**` if it may write, else none.

@@ -10,7 +10,7 @@ use super::read::{SpecReader, deserialize_fields};
 use super::spec_types::{
     CheckSpec, DEFAULT_CHECK_MS, GlobSpec, MOST_GLOBS, NeedSpec, OneOrMore, StepSpec,
 };
-use super::{CheckCommand, Need, Step, StepPosture, StepWorkspace};
+use super::{CheckCommand, Need, Step, StepPosture, WorkspaceMode};
 use crate::agent::workflow::glob::GlobAutomaton;
 use crate::record::event::PermissionMode;
 use crate::settings::bounds::{WriteBounds, WriteGlobs};
@@ -71,10 +71,10 @@ impl StepDraft {
         let role = if applies { None } else { reader.find_role(name, at("role")) };
         let posture = resolve_posture(reader, spec.posture, role, applies, &at("posture"));
         let workspace = match spec.workspace {
-            _ if applies => StepWorkspace::Shared,
+            _ if applies => WorkspaceMode::Shared,
             Some(own) => own,
-            None if posture == StepPosture::Write => StepWorkspace::Isolated,
-            None => StepWorkspace::Shared,
+            None if posture == StepPosture::Write => WorkspaceMode::Isolated,
+            None => WorkspaceMode::Shared,
         };
         let named =
             spec.depends_on.map(|own| own.with_pointers(&at("depends_on"))).unwrap_or_default();

@@ -37,10 +37,10 @@ fn what_is_not_said_has_a_value() {
     assert_eq!(named(json!("日本")), "workflow");
     let [look, make, check, land] = workflow.steps.as_slice() else { panic!() };
     assert_eq!(look.task.as_deref(), Some("Look."));
-    assert_eq!((look.posture, look.workspace), (StepPosture::ReadOnly, StepWorkspace::Shared));
+    assert_eq!((look.posture, look.workspace), (StepPosture::ReadOnly, WorkspaceMode::Shared));
     assert_eq!((look.read_set.as_slice(), look.write_set.len()), (["**".to_owned()].as_slice(), 0));
     assert_eq!((make.role.as_str(), make.posture), ("worker", StepPosture::Write));
-    assert_eq!(make.workspace, StepWorkspace::Isolated);
+    assert_eq!(make.workspace, WorkspaceMode::Isolated);
     assert_eq!(
         (make.depends_on.as_slice(), &make.write_set[..]),
         (["look".to_owned()].as_slice(), &["src/**".to_owned(), "a.md".to_owned()][..])
@@ -50,7 +50,7 @@ fn what_is_not_said_has_a_value() {
     assert_eq!(land.depends_on, ["make", "check"]);
     assert_eq!(
         (land.posture, land.workspace, &land.write_set),
-        (StepPosture::Write, StepWorkspace::Shared, &make.write_set)
+        (StepPosture::Write, WorkspaceMode::Shared, &make.write_set)
     );
     assert_eq!(land.verify, [CheckCommand { command: "cargo test".into(), timeout_ms: 600_000 }]);
     // The completed form is read back unchanged, with the same hash.

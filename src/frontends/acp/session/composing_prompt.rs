@@ -41,11 +41,11 @@ impl ComposingPrompt {
         let compose = move || prompt.compose(&workspace, |path| files.resolve(path));
         let task = tokio::task::spawn_blocking(compose);
         Self {
-            responder: responder,
+            responder,
             context,
             task,
             limit: Instant::now() + LINKED_FILES_TIMEOUT,
-            cancel_links: cancel_links,
+            cancel_links,
         }
     }
 

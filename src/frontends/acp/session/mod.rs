@@ -145,7 +145,7 @@ impl Actor {
             show_children_at: None,
             announce_at: None,
             notes,
-            editor_status: editor_status,
+            editor_status,
             was_prompted: false,
         }
     }

@@ -70,15 +70,7 @@ impl RunningPrompt {
         let listener = listener.unwrap_or_else(|| conversation.subscribe(ListenFrom::Now));
         let (stop_reason, stopping) = (StopReasonTracker::default(), None);
         let (is_begun, is_cancelled) = (false, false);
-        Self {
-            responder: responder,
-            listener,
-            last_seq,
-            is_begun,
-            stop_reason,
-            stopping,
-            is_cancelled,
-        }
+        Self { responder, listener, last_seq, is_begun, stop_reason, stopping, is_cancelled }
     }
 
     /// Interrupts the Turn; its end arrives as an Event.

@@ -61,10 +61,10 @@ fn workflow_plan_update(watch: &WorkflowWatch) -> SessionUpdate {
             StepState::Ready | StepState::Partial | StepState::Failed => PlanEntryStatus::Completed,
         };
         let mark = match step.state {
-            StepState::Partial => " (partial)",
-            StepState::Failed => " (failed)",
-            StepState::Held => " (held)",
-            StepState::Waiting | StepState::Running | StepState::Ready => "",
+            StepState::Partial | StepState::Failed | StepState::Held => {
+                format!(" ({})", step.state.name())
+            }
+            StepState::Waiting | StepState::Running | StepState::Ready => String::new(),
         };
         PlanEntry::new(format!("{}{mark}", step_title(step)), PlanEntryPriority::Medium, status)
     };

@@ -134,7 +134,7 @@ fn collect_child_workspaces(annexes: &ChildWorkspaces, plan: &GcPlan) -> Result<
                 cleared.bytes += waste.map_or(0, |waste| waste.bytes);
             }
             Ok(CloseOutcome::Kept { .. }) => {
-                cleared.spared.extend(waste.map(|waste| waste.path.clone()))
+                cleared.spared.extend(waste.map(|waste| waste.path.clone()));
             }
             Err(error) => {
                 let path = waste.map_or_else(PathBuf::new, |waste| waste.path.clone());
@@ -187,7 +187,7 @@ fn gc_text(plans: &[&GcPlan], gone: &[PathBuf], applied: bool, done: &GcResult) 
             writeln!(
                 text,
                 "  {:<14} {:>9}  {}",
-                thing.kind,
+                thing.kind.name(),
                 display_size(thing.bytes),
                 short_path(thing, &plan.workspace)
             )

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::git_pins::{GitLocation, PinnedRepository};
 use super::open_segment::OpenSegment;
@@ -54,7 +56,7 @@ pub struct ContentBatch<'b> {
     pending: Mutex<PendingContents>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PendingContents {
     rows: HashMap<ContentHash, Location>,
     loose: Vec<ObjectId>,
@@ -75,14 +77,7 @@ impl<'b> ContentBatch<'b> {
     ) -> io::Result<Self> {
         let repository = PinnedRepository::open(workspace, &store.folder);
         let known = store.segments()?;
-        let pending = PendingContents {
-            rows: HashMap::new(),
-            loose: Vec::new(),
-            data: None,
-            files: 0,
-            copied_bytes: 0,
-            bytes: store.size()?,
-        };
+        let pending = PendingContents { bytes: store.size()?, ..PendingContents::default() };
         Ok(Self { store, repository, known, limits, pending: Mutex::new(pending) })
     }
 
@@ -90,24 +85,24 @@ impl<'b> ContentBatch<'b> {
     pub fn add(&self, content: &[u8]) -> Result<ContentHash, StoreContentError> {
         let hash = ContentHash::digest(content);
         let is_known = self.known.iter().any(|segment| segment.table().row(&hash).is_some());
-        if is_known || self.lock_pending().rows.contains_key(&hash) {
+        if is_known || self.pending.lock().rows.contains_key(&hash) {
             return Ok(hash);
         }
         if let Some(found) = self.repository.as_ref().and_then(|own| own.find_content(content)) {
-            self.lock_pending().add_git_content(hash, found);
+            self.pending.lock().add_git_content(hash, found);
             return Ok(hash);
         }
         let is_kept = self.store.refresh_if_whole(&hash, content.len() as u64);
         // A content that is in the store already adds nothing to its size.
         let more_bytes = if is_kept { 0 } else { content.len() as u64 };
-        self.lock_pending().count_copied(more_bytes, self.limits)?;
+        self.pending.lock().count_copied(more_bytes, self.limits)?;
         if is_kept {
             return Ok(hash);
         }
         if content.len() > LARGEST_PACKED {
             return Ok(self.store.put_with_hash(hash, content)?);
         }
-        let mut pending = self.lock_pending();
+        let mut pending = self.pending.lock();
         if !pending.rows.contains_key(&hash) {
             let location = pending.open_data_file(self.store)?.append(content)?;
             pending.rows.insert(hash, location);
@@ -118,7 +113,7 @@ impl<'b> ContentBatch<'b> {
     /// Writes the segment. Returns a summary if this is the first batch of the store.
     pub fn finish(self) -> io::Result<Option<BatchSummary>> {
         let Self { store, repository, known, pending, .. } = self;
-        let mut pending = pending.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = pending.into_inner();
         let rows = std::mem::take(&mut pending.rows);
         if rows.is_empty() {
             return Ok(None);
@@ -139,10 +134,6 @@ impl<'b> ContentBatch<'b> {
         folder.replace(format!("{name}.index"), &table.encode()?, WriteDurability::Lazy)?;
         store.add_segment(name, table);
         Ok(known.is_empty().then_some(summary))
-    }
-
-    fn lock_pending(&self) -> std::sync::MutexGuard<'_, PendingContents> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::fs::Dir;
 
 use crate::base::files::{StateDir, StatePath, WriteDurability};
+use crate::base::id::is_hex;
 use crate::host::git_objects::{ObjectFormat, ObjectId, Pack, PackIndex, into_invalid_data, loose};
 use crate::host::workspace::{OpenKind, Workspace};
 
@@ -149,9 +150,7 @@ fn pack_names(workspace: &Workspace) -> Vec<String> {
         names.filter_map(|name| Some(name.strip_suffix(".idx")?.to_owned())).collect();
     packs.retain(|name| {
         let id = name.strip_prefix("pack-");
-        id.is_some_and(|id| {
-            matches!(id.len(), 40 | 64) && id.bytes().all(|byte| byte.is_ascii_hexdigit())
-        })
+        id.is_some_and(|id| is_hex(id, 40) || is_hex(id, 64))
     });
     // Sorted, so that the same object is always found in the same pack.
     packs.sort();

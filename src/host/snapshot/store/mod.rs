@@ -13,7 +13,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::ContentHash;
@@ -21,6 +21,7 @@ use crate::base::files::{StateDir, StatePath, WriteDurability};
 use crate::record::state_dir::SessionFolder;
 pub use batch::{BatchLimits, ContentBatch, StoreContentError};
 pub use open_segment::OpenSegment;
+use parking_lot::Mutex;
 use segment::Segment;
 
 /// The maximum size of a content that is read, in bytes.
@@ -146,7 +147,7 @@ impl ContentStore {
 
     /// Reads a content from the segments that are loaded.
     fn get_from_loaded(&self, hash: &ContentHash) -> io::Result<Option<Vec<u8>>> {
-        let loaded: Vec<Arc<OpenSegment>> = self.loaded().values().cloned().collect();
+        let loaded: Vec<Arc<OpenSegment>> = self.loaded.lock().values().cloned().collect();
         let mut failed = None;
         for segment in loaded {
             match segment.read(hash) {
@@ -178,7 +179,7 @@ impl ContentStore {
         let names = names.iter().filter_map(|name| name.to_str()?.strip_suffix(".index"));
         let mut segments = Vec::new();
         for name in names {
-            let known = self.loaded().get(name).cloned();
+            let known = self.loaded.lock().get(name).cloned();
             let segment = known.or_else(|| {
                 let bytes = folder.read(format!("{name}.index"), LARGEST_TABLE).ok()??;
                 let table = Segment::decode(&bytes).ok()?;
@@ -191,12 +192,8 @@ impl ContentStore {
 
     fn add_segment(&self, name: String, table: Segment) -> Arc<OpenSegment> {
         let segment = Arc::new(OpenSegment::new(self.folder.clone(), name.clone(), table));
-        self.loaded().insert(name, Arc::clone(&segment));
+        self.loaded.lock().insert(name, Arc::clone(&segment));
         segment
-    }
-
-    fn loaded(&self) -> MutexGuard<'_, BTreeMap<String, Arc<OpenSegment>>> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The size of the store in bytes, without pinned git files.

@@ -144,7 +144,7 @@ impl ResponsesCall {
                 }
             }
             ActiveResponse::Socket(exchange) => {
-                exchange.read(reducer, ready).await.map_err(CallFailure::Transport)?
+                exchange.read(reducer, ready).await.map_err(CallFailure::Transport)?;
             }
         }
         if !had_life {

@@ -7,7 +7,6 @@ mod exchange;
 mod reduce;
 mod transport;
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,7 +14,6 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use http::HeaderMap;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 pub use body::http_body;
 pub use reduce::Reducer;
@@ -24,7 +22,7 @@ use super::wire::sse::{self, ResponseStream};
 use super::wire::websocket::{SocketTimeouts, WebSocket};
 use super::{ModelEvent, ModelRequest, Provider, ProviderError};
 use crate::base::error::Kind;
-use crate::base::id::SessionId;
+use crate::base::id::{SessionId, sha256};
 use crate::host::http::{HttpClient, HttpSettings};
 use crate::model::credential::{AuthRecovery, Authorization, Credential, FieldPolicy};
 use crate::settings::config::models;
@@ -205,10 +203,5 @@ fn account_fingerprint(credential: &Credential) -> Arc<str> {
         credential.project.as_deref(),
         subscriber.as_deref(),
     ];
-    let digest = Sha256::digest(parts.map(Option::unwrap_or_default).join("\n"));
-    let mark = digest.iter().take(6).fold(String::new(), |mut mark, byte| {
-        write!(mark, "{byte:02x}").ok();
-        mark
-    });
-    mark.into()
+    sha256(parts.map(Option::unwrap_or_default).join("\n").as_bytes())[..12].into()
 }

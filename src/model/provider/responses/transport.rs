@@ -4,8 +4,8 @@
 //! temporary: after a wait that doubles with every failure, the socket is tried again.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::continuation::ResponseContinuation;
@@ -64,7 +64,7 @@ impl SessionTransports {
         session: &SessionId,
         with: impl FnOnce(&mut SessionTransport) -> T,
     ) -> T {
-        let mut transports = self.lock();
+        let mut transports = self.0.lock();
         if !transports.contains_key(session) {
             // A long-lived process has many Sessions; state without content is dropped.
             transports.retain(|_, transport| transport.is_worth_keeping());
@@ -74,11 +74,7 @@ impl SessionTransports {
 
     /// Drops the state of a Session, with its idle socket.
     pub fn forget_session(&self, session: &SessionId) {
-        self.lock().remove(session);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, SessionTransport>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(session);
     }
 }
 

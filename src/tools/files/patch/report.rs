@@ -210,7 +210,7 @@ pub fn rollback_error(draft: &PatchDraft, files: &[usize], broken: BatchError) -
         let mut facts = json!({ "path": path, "status": "untouched" });
         match fate {
             StepRollback::Untouched if step == broken.failed_step => {
-                facts["status"] = json!("failed")
+                facts["status"] = json!("failed");
             }
             StepRollback::Untouched => {}
             StepRollback::Undone => facts["status"] = json!("put_back"),

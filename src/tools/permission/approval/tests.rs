@@ -239,7 +239,7 @@ fn a_kind_of_calls_is_allowed_in_one_session_and_no_other_kind_with_it() {
     let find =
         |session: &SessionId, subject: &ApprovalSubject| approvals.find(session, &here, subject);
     let keep = |subject: &ApprovalSubject, answer| {
-        approvals.remember(&own, &here, subject, answer).unwrap()
+        approvals.remember(&own, &here, subject, answer).unwrap();
     };
     keep(&of_kind(1, tool("mcp__s__look", "a")), PermissionAnswer::SessionTool);
     let table = [
@@ -264,4 +264,13 @@ fn a_kind_of_calls_is_allowed_in_one_session_and_no_other_kind_with_it() {
     keep(&of_kind(7, tool("mcp__s__drop", "a")), PermissionAnswer::SessionEdits);
     assert_eq!(find(&own, &of_kind(8, tool("mcp__s__drop", "a"))), None);
     assert!(approvals.list(None).unwrap().is_empty(), "nothing of it is kept on the disk");
+}
+
+#[test]
+fn the_order_of_keys_does_not_matter_and_that_of_values_does() {
+    let one: Value = serde_json::from_str(r#"{"a": [1, {"x": 1, "y": 2}], "b": 1}"#).unwrap();
+    let other: Value = serde_json::from_str(r#"{"b": 1, "a": [1, {"y": 2, "x": 1}]}"#).unwrap();
+    assert_eq!(canonical_digest(&one), canonical_digest(&other));
+    assert_ne!(canonical_digest(&json!([1, 2])), canonical_digest(&json!([2, 1])));
+    assert_ne!(canonical_digest(&json!("1")), canonical_digest(&json!(1)));
 }

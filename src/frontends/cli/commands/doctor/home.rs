@@ -33,7 +33,8 @@ pub fn check_home(context: &CliContext) -> Vec<DoctorCheck> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let is_link = fs::symlink_metadata(folder).is_ok();
             if is_link {
-                let check = DoctorCheck::warning_at(ID, folder, "is a dangling link").as_failure();
+                let check =
+                    DoctorCheck::warning_at(ID, folder, "is a dangling link").into_failure();
                 return vec![
                     check
                         .with_kind(Kind::UnsafeStatePath)
@@ -46,7 +47,7 @@ pub fn check_home(context: &CliContext) -> Vec<DoctorCheck> {
         Err(error) => {
             let check =
                 DoctorCheck::warning_at(ID, folder, format!("cannot be looked at: {error}"))
-                    .as_failure();
+                    .into_failure();
             return vec![
                 check
                     .with_kind(Kind::ReadFailed)
@@ -54,7 +55,7 @@ pub fn check_home(context: &CliContext) -> Vec<DoctorCheck> {
             ];
         }
         Ok(found) if !found.is_dir() => {
-            let check = DoctorCheck::warning_at(ID, folder, "is not a folder").as_failure();
+            let check = DoctorCheck::warning_at(ID, folder, "is not a folder").into_failure();
             return vec![
                 check
                     .with_kind(Kind::UnsafeStatePath)
@@ -65,7 +66,7 @@ pub fn check_home(context: &CliContext) -> Vec<DoctorCheck> {
     };
     let mut checks = Vec::new();
     if found.permissions().mode() & 0o022 != 0 {
-        let check = DoctorCheck::warning_at(ID, folder, "can be written by others").as_failure();
+        let check = DoctorCheck::warning_at(ID, folder, "can be written by others").into_failure();
         checks
             .push(check.with_kind(Kind::UnsafeStatePath).with_next_action("chmod 700 that folder"));
     } else if found.permissions().mode() & 0o077 != 0 {
@@ -186,7 +187,7 @@ fn free_space_check(id: &'static str, folder: &Path, bytes: u64, names: u64) -> 
         DoctorCheck::warning_at(id, folder, free).with_next_action("free space on that disk");
     // Some file systems have no inode limit and report 0.
     match (bytes, names) {
-        (..NO_SPACE, _) => check.with_kind(Kind::LogWriteFailed).as_failure(),
+        (..NO_SPACE, _) => check.with_kind(Kind::LogWriteFailed).into_failure(),
         (..LOW_SPACE, _) | (_, 1..100) => check.with_kind(Kind::LogWriteFailed),
         _ => DoctorCheck::new(id, CheckStatus::Passed, format!("{} MB free", bytes >> 20)),
     }

@@ -67,7 +67,7 @@ impl DoctorCheck {
         self
     }
 
-    fn as_failure(mut self) -> Self {
+    fn into_failure(mut self) -> Self {
         self.status = CheckStatus::Failed;
         self
     }

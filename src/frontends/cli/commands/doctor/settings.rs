@@ -57,7 +57,7 @@ pub fn check_settings(config: &Config, context: &CliContext) -> Vec<DoctorCheck>
             fs::read_to_string(root).is_ok_and(|text| text.contains("-----BEGIN CERTIFICATE-----"));
         if !is_certificate {
             let message = format!("names no certificate: {}", root.display());
-            let check = wrong("tls.extra_roots", message).as_failure();
+            let check = wrong("tls.extra_roots", message).into_failure();
             found.push(check.with_next_action(
                 "name PEM files, or take it out with `pixir config unset tls.extra_roots`",
             ));
@@ -67,7 +67,7 @@ pub fn check_settings(config: &Config, context: &CliContext) -> Vec<DoctorCheck>
         && !is_program(shell)
     {
         let message = format!("is no program: {}", shell.display());
-        let check = wrong("bash.shell", message).as_failure();
+        let check = wrong("bash.shell", message).into_failure();
         found.push(
             check.with_next_action(
                 "name a shell, or take it out with `pixir config unset bash.shell`",
@@ -89,7 +89,7 @@ pub fn check_settings(config: &Config, context: &CliContext) -> Vec<DoctorCheck>
     if config.budget.max_cost.is_some() && config.prices.get(&config.model).is_none() {
         let message = format!("needs a price of {}, and `prices` has none", config.model);
         found.push(
-            wrong("max_cost", message).as_failure().with_next_action("add the model to `prices`"),
+            wrong("max_cost", message).into_failure().with_next_action("add the model to `prices`"),
         );
     }
     let names_something = !config.extra_roots.is_empty() || config.bash.shell.is_some();

@@ -61,7 +61,7 @@ pub fn check_writable(id: &'static str, folder: &Path) -> DoctorCheck {
         )
         .with_details(details),
         Err(error) => DoctorCheck::warning_at(id, folder, format!("cannot be written: {error}"))
-            .as_failure()
+            .into_failure()
             .with_kind(Kind::WriteFailed)
             .with_next_action("make it writable for you, or name another directory with --cwd"),
     }
@@ -123,7 +123,7 @@ fn check_logs(root: &StateRoot, listed: &[SessionSummary]) -> Vec<DoctorCheck> {
         match &summary.standing {
             SummaryStatus::Running { .. } => {}
             SummaryStatus::Unreadable { message } => {
-                found.push(check(&format!("cannot be read: {message}")).as_failure());
+                found.push(check(&format!("cannot be read: {message}")).into_failure());
             }
             _ if summary.bytes == 0 => found.push(check("is empty")),
             _ if is_torn(root, id) => found.push(check("ends in the middle of a line")),
