@@ -218,8 +218,10 @@ fn dry_run_report(smoke: &Smoke) -> Value {
 }
 
 fn command_words(smoke: &Smoke) -> Vec<String> {
-    let requests = smoke.most_requests.max(1).to_string();
+    let requests = smoke.most_requests.to_string();
     let bounds = ["--json", "--timeout", "2m", "--max-requests", &requests];
+    // A smoke without requests to the model runs no Turn, so it has nothing to limit.
+    let bounds = if smoke.most_requests == 0 { &bounds[..1] } else { &bounds[..] };
     bounds.iter().chain(smoke.arguments).map(|word| (*word).to_owned()).collect()
 }
 

@@ -67,7 +67,7 @@ pub use agent::harness::{
 pub use base::error::{Explain, Kind, Report};
 pub use base::id::{CallId, EventId, SessionId};
 pub use base::paths::Home;
-pub use frontends::cli::{command_grammar, run};
+pub use frontends::cli::{command_grammar, options_text, run};
 pub use host::process::{SUPERVISE, supervise};
 pub use model::credential::{Credential, CredentialError, FieldPolicy};
 pub use record::event::*;

@@ -4,16 +4,32 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use clap::Command;
+use clap::{Arg, Command};
 
 fn page(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
+/// The heading of the flags that every command has.
+const COMMON: &str = "Common options";
+
+/// The help of a command. Flags that it shares with others are only named, except for those of every command.
 fn describe(command: &mut Command, name: &str, page: &mut String) {
-    let help = command.clone().term_width(100).render_long_help().to_string();
+    let is_shared = |flag: &Arg| flag.get_help_heading().is_some();
+    let own = command.clone().mut_args(|flag| {
+        let is_hidden = is_shared(&flag);
+        flag.hide(is_hidden)
+    });
+    let help = own.term_width(100).render_long_help().to_string();
     let help: Vec<&str> = help.lines().map(str::trim_end).collect();
     write!(page, "\n## `{name}`\n\n```text\n{}\n```\n", help.join("\n").trim_end()).unwrap();
+    let shared = command.get_arguments().filter(|flag| is_shared(flag));
+    let shared = shared.filter(|flag| flag.get_help_heading() != Some(COMMON));
+    let shared: Vec<String> =
+        shared.map(|flag| format!("`--{}`", flag.get_long().unwrap())).collect();
+    if name != "pixir" && !shared.is_empty() {
+        write!(page, "\nShared options: {}\n", shared.join(", ")).unwrap();
+    }
     let inner: Vec<String> = command
         .get_subcommands()
         .filter(|inner| !inner.is_hide_set() && inner.get_name() != "help")
@@ -28,11 +44,15 @@ fn describe(command: &mut Command, name: &str, page: &mut String) {
 
 #[test]
 fn the_command_reference_is_true() {
-    let mut text =
-        "# The command line\n\nWritten by a test from the program's own help.\n".to_owned();
-    let mut command = pixir::command_grammar();
+    let mut text = "# The command line\n\nWritten by a test from the program's own help. The options that commands \
+        share are described [once](#options).\n"
+        .to_owned();
+    let mut command = pixir::command_grammar().term_width(100);
     command.build();
     describe(&mut command, "pixir", &mut text);
+    let options = pixir::options_text();
+    let options: Vec<&str> = options.lines().map(str::trim_end).collect();
+    write!(text, "\n## Options\n\n```text\n{}\n```\n", options.join("\n").trim_end()).unwrap();
     keep("docs/cli.md", &text);
 }
 

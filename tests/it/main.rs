@@ -58,6 +58,8 @@ mod fidelity;
 mod fork;
 /// The scope of permanent permissions.
 mod grants;
+/// Help, its topics, and flags at commands on which they have no effect.
+mod help;
 /// Hostile repositories: no program in them is started.
 mod hostile;
 /// Hostile files planted at every path that a command touches.

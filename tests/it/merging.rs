@@ -124,7 +124,12 @@ async fn a_child_whose_workspace_is_gone_never_works_in_its_parents() {
         let looked = env.run(&["inspect-replay", child, "--prompt", "go on", "--items"]);
         looked.expect_code(0);
         let told = format!("{}{}", looked.stdout, looked.stderr);
-        assert!(told.contains("has no Workspace of its own any more; preview in its parent's Workspace"), "{told}");
+        assert!(
+            told.contains(
+                "has no Workspace of its own any more; preview in its parent's Workspace"
+            ),
+            "{told}"
+        );
         for words in
             [&["changes", child][..], &["changes", child, "--json"], &["merge", "--yes", child]]
         {

@@ -241,7 +241,7 @@ async fn events_are_refused_where_there_are_none_and_stand_alone_where_there_are
         &["acp", "--events"],
     ] {
         let refused = env.run_pixir(args).assert_exit_code(2);
-        assert!(refused.err.contains("--events goes with a prompt"), "{args:?}: {}", refused.err);
+        assert!(refused.err.contains("--events has no effect on"), "{args:?}: {}", refused.err);
         assert_eq!(refused.out, "", "{args:?}");
     }
     assert_eq!(env.requests().len(), before);

@@ -89,7 +89,7 @@ impl Agent {
             }
             self.tasks.close();
             if tokio::time::timeout(ANSWER_TIMEOUT, self.tasks.wait()).await.is_err() {
-                // Such as a sign-in that waits for the user.
+                // Tasks that wait for the user, such as a sign-in.
                 self.connection.in_flight.cancel_tasks();
                 self.tasks.wait().await;
             }

@@ -10,11 +10,11 @@ pub struct ClientCapabilities {
     pub shows_terminals: bool,
     /// Can run this program in a terminal to sign in.
     pub runs_logins: bool,
-    /// Can run it by the older extension.
+    /// Can run this program in a terminal by the older extension.
     pub runs_old_logins: bool,
-    /// Shows notices.
+    /// Can show notices.
     pub takes_notices: bool,
-    /// Shows compactions.
+    /// Can show compactions.
     pub takes_compactions: bool,
     /// Serves file contents, with unsaved changes.
     pub reads_files: bool,

@@ -36,7 +36,7 @@ impl ClosingSession {
         closing
     }
 
-    /// Waits until its Log is unlocked; true when the Session was open.
+    /// Waits until the Log of the Session is unlocked; true when the Session was open.
     pub async fn wait_closed(&mut self) -> bool {
         if let Some(before) = self.before.take() {
             before.cancelled().await;

@@ -54,13 +54,13 @@ const COMMANDS: &[SlashCommand] = &[
     },
     SlashCommand {
         name: "undo",
-        description: "Take back the last Turn, conversation and files",
+        description: "Undo the last Turn, conversation and files",
         hint: "number of Turns, --force",
         action: |rest| CommandAction::Undo { turns: rest.to_owned() },
     },
     SlashCommand {
         name: "redo",
-        description: "Bring back what /undo took back",
+        description: "Redo the Turns that /undo took back",
         hint: "--force",
         action: |rest| CommandAction::Redo { rest: rest.to_owned() },
     },
@@ -86,12 +86,12 @@ const MAX_DESCRIPTION_CHARS: usize = 200;
 /// The update with all commands: Pixir's own, then prompts and Skills.
 pub fn commands_update(named: &[SlashName]) -> SessionUpdate {
     let command = |command: &SlashCommand| {
-        let told = AvailableCommand::new(command.name, command.description);
+        let available = AvailableCommand::new(command.name, command.description);
         if command.hint.is_empty() {
-            return told;
+            return available;
         }
         let hint = UnstructuredCommandInput::new(command.hint);
-        told.input(AvailableCommandInput::Unstructured(hint))
+        available.input(AvailableCommandInput::Unstructured(hint))
     };
     let is_free = |named: &&SlashName| !COMMANDS.iter().any(|command| command.name == named.name);
     let other = |named: &SlashName| {

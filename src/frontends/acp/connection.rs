@@ -31,7 +31,7 @@ pub struct ClientConnection {
     generation: AtomicU64,
     /// The Sessions that the client has open. A leaf lock.
     sessions: Mutex<HashMap<SessionId, SessionHandle>>,
-    /// Their additional directories, for the list. A leaf lock.
+    /// The additional directories of open Sessions, for the list. A leaf lock.
     directories: Mutex<HashMap<SessionId, Vec<PathBuf>>>,
     /// Sessions that are being closed or deleted; each token is cancelled when that is done. A leaf lock.
     closing: Mutex<HashMap<SessionId, CancellationToken>>,

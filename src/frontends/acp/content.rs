@@ -84,7 +84,7 @@ impl PromptContent {
         Ok(Self { blocks, context: client_context(params.get("_meta")) })
     }
 
-    /// The text at its start; empty when it starts with another block.
+    /// The text at the start of the prompt; empty when it starts with another block.
     pub fn first_text(&self) -> &str {
         match self.blocks.first() {
             Some(PromptBlock::Text(text)) => text,
@@ -226,13 +226,15 @@ impl ComposedPrompt {
 impl PromptBlock {
     fn read(value: &Value) -> Self {
         let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-        let odd = |why: &str| PromptBlock::Unusable { why: why.to_owned() };
+        let unusable = |why: &str| PromptBlock::Unusable { why: why.to_owned() };
         match text("type").as_deref() {
-            Some("text") => text("text")
-                .map_or_else(|| odd("a text block without text was left out"), PromptBlock::Text),
+            Some("text") => text("text").map_or_else(
+                || unusable("a text block without text was left out"),
+                PromptBlock::Text,
+            ),
             Some("resource_link") => {
                 let Some(uri) = text("uri") else {
-                    return odd("a link without a URI was left out");
+                    return unusable("a link without a URI was left out");
                 };
                 let name = text("title").or_else(|| text("name")).filter(|name| !name.is_empty());
                 let name = name.unwrap_or_else(|| last_part(&uri));
@@ -252,17 +254,19 @@ impl PromptBlock {
                     // Some clients link an image instead of embedding it.
                     None => match uri {
                         Some(uri) => PromptBlock::Link { uri, name },
-                        None => odd("an image without content was left out"),
+                        None => unusable("an image without content was left out"),
                     },
                 }
             }
             Some("resource") => Self::resource(value.get("resource").unwrap_or(&Value::Null)),
-            Some("audio") => odd("an audio recording was left out: Pixir does not support audio"),
+            Some("audio") => {
+                unusable("an audio recording was left out: Pixir does not support audio")
+            }
             Some(other) => {
                 let name: String = other.chars().filter(char::is_ascii_graphic).take(40).collect();
                 PromptBlock::Unusable { why: format!("a block of type {name} was left out") }
             }
-            None => odd("a block without a type was left out"),
+            None => unusable("a block without a type was left out"),
         }
     }
 

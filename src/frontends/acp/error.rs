@@ -14,13 +14,13 @@ const NOT_FOUND: i64 = -32_002;
 
 /// The JSON-RPC error of a Report. Some editors show nothing but `details`, so it has the whole text.
 pub fn from_report(report: &Report) -> RpcError {
-    let told = report_text(report);
+    let text = report_text(report);
     match Kind::from_name(&report.kind) {
-        Some(Kind::NotAuthenticated | Kind::AuthRefused) => RpcError::new(SIGN_IN, told),
+        Some(Kind::NotAuthenticated | Kind::AuthRefused) => RpcError::new(SIGN_IN, text),
         Some(Kind::InvalidArgs | Kind::WorkspaceRefused | Kind::OutsideWorkspace) => {
-            RpcError::invalid_params(told)
+            RpcError::invalid_params(text)
         }
-        _ => RpcError::internal(report.message.clone()).with_data(json!({ "details": told })),
+        _ => RpcError::internal(report.message.clone()).with_data(json!({ "details": text })),
     }
 }
 

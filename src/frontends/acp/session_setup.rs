@@ -85,7 +85,7 @@ impl ClientMcpServer {
         let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
         let name = text("name").filter(|name| !name.is_empty());
         let shown = name.as_deref().unwrap_or("without a name").to_owned();
-        let odd = |why: &str| Err(format!("the MCP server {shown} is not used: {why}"));
+        let invalid = |why: &str| Err(format!("the MCP server {shown} is not used: {why}"));
         let name = name.unwrap_or_else(|| "unnamed".to_owned());
         match (text("type").as_deref(), text("command"), text("url")) {
             (None | Some("stdio"), Some(command), _) if !command.is_empty() => {
@@ -99,9 +99,9 @@ impl ClientMcpServer {
                 url,
                 headers: name_value_pairs(value.get("headers")),
             }),
-            (None | Some("stdio"), ..) => odd("it has no command"),
-            (Some("http"), ..) => odd("it has no url"),
-            (Some(other), ..) => odd(&format!("Pixir does not speak `{other}`")),
+            (None | Some("stdio"), ..) => invalid("it has no command"),
+            (Some("http"), ..) => invalid("it has no url"),
+            (Some(other), ..) => invalid(&format!("Pixir does not speak `{other}`")),
         }
     }
 }

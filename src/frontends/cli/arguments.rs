@@ -1,8 +1,8 @@
 //! Reading the command line: which word is a command, and which words are a prompt.
 //!
-//! Flags may stand anywhere, also before a command, and a prompt may contain the name of one. So
-//! the first bare word decides: a command of this build, or else the prompt. clap is then told
-//! which of the two it is, by a hidden command that takes a prompt.
+//! Flags may stand before a command, and a prompt may contain the name of one. So the first bare word
+//! decides: a command of this build, or else the beginning of a prompt. A hidden command that takes a
+//! prompt is then inserted before it, so that clap has a command in either case.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -12,10 +12,11 @@ use std::str::FromStr;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, GlobalFlags, usage_error};
+use super::commands::run::RunArgs;
+use super::flags::CliFlags;
+use super::{Cli, Command, flags, help, typo_guard, usage_error};
 use crate::base::error::Report;
-use crate::frontends::cli::commands::run::RunArgs;
-use crate::frontends::cli::typo_guard;
+use crate::frontends::render::error_text;
 
 /// The hidden command that takes a prompt.
 pub const RUN_COMMAND: &str = "__run";
@@ -44,32 +45,46 @@ pub fn parse_arguments(args: &[OsString]) -> ParsedArguments {
     }
     let json = args_before_separator(args).any(|arg| arg == "--json");
     let mut grammar = Cli::command();
-    let words = insert_run_command(move_attachments_first(args.to_vec(), &grammar), &grammar);
-    let matches = grammar.try_get_matches_from_mut(words);
-    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => cli,
-        Err(error) => return report_clap_error(&error, args, json, &Cli::command()),
-    };
-    if let Command::Run(run) = &cli.command
-        && let Err(report) = typo_guard::check_prompt_words(&run.words, &run.literal, &grammar)
-    {
-        let text = crate::frontends::render::error_text(&report);
-        return ParsedArguments::Invalid { report, text, json };
+    if let Some(topic) = find_help_topic(args, &grammar) {
+        return match help::topic_text(topic) {
+            Ok(text) => ParsedArguments::Print(text),
+            Err(report) => invalid(report, json),
+        };
     }
-    ParsedArguments::Command(Box::new(cli))
+    let words = insert_run_command(move_attachments_first(args.to_vec(), &grammar), &grammar);
+    let parsed = grammar.try_get_matches_from_mut(&words).and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches)?;
+        Ok((cli, matches))
+    });
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return report_clap_error(error, &words, args, json),
+    };
+    let checked = match &cli.command {
+        Command::Run(run) => typo_guard::check_prompt_words(&run.words, &run.literal, &grammar),
+        _ => flags::refuse_inapplicable(&matches),
+    };
+    match checked {
+        Ok(()) => ParsedArguments::Command(Box::new(cli)),
+        Err(report) => invalid(report, json),
+    }
+}
+
+fn invalid(report: Report, json: bool) -> ParsedArguments {
+    ParsedArguments::Invalid { text: error_text(&report), report, json }
 }
 
 /// A prompt with its flags, read without the grammar of the commands: building that takes more than two milliseconds,
 /// half of the time until the first request is sent. Everything else is left to the full grammar.
 fn parse_plain_prompt(args: &[OsString]) -> Option<Cli> {
     let grammar = clap::Command::new("pixir").disable_help_flag(true);
-    let grammar = RunArgs::augment_args(GlobalFlags::augment_args(grammar));
+    let grammar = RunArgs::augment_args(CliFlags::augment_args(grammar));
     let first = args[find_first_word(args, &grammar)?].to_str()?;
     if !typo_guard::is_surely_a_prompt(first) {
         return None;
     }
     let matches = grammar.try_get_matches_from(args).ok()?;
-    let flags = GlobalFlags::from_arg_matches(&matches).ok()?;
+    let flags = CliFlags::from_arg_matches(&matches).ok()?;
     let command = Command::Run(RunArgs::from_arg_matches(&matches).ok()?);
     Some(Cli { flags, command })
 }
@@ -165,26 +180,43 @@ fn is_command(args: &[OsString], place: usize, grammar: &clap::Command) -> bool 
     }
 }
 
-/// Turns an error of clap into help text or an error report.
+/// The word after `help`, unless it is a command; more words than one are a prompt.
+fn find_help_topic<'a>(args: &'a [OsString], grammar: &clap::Command) -> Option<&'a str> {
+    let place = find_first_word(args, grammar).filter(|place| args[*place] == "help")?;
+    let topic = args.get(place + 1)?.to_str()?;
+    let is_flag = |word: &str| word.starts_with('-');
+    let rest = args.get(place + 2..)?;
+    let is_alone = rest.iter().all(|word| word.to_str().is_some_and(is_flag));
+    let is_topic = is_alone && !is_flag(topic) && grammar.find_subcommand(topic).is_none();
+    is_topic.then_some(topic)
+}
+
+/// Turns an error of clap into help text or an error report. Both are those of the grammar that has flags only where
+/// they apply.
 fn report_clap_error(
-    error: &clap::Error,
+    error: clap::Error,
+    words: &[OsString],
     args: &[OsString],
     json: bool,
-    grammar: &clap::Command,
 ) -> ParsedArguments {
+    if error.kind() == ErrorKind::DisplayVersion {
+        return ParsedArguments::Print(error.render().to_string());
+    }
+    let grammar = &help::command_grammar();
+    let error = match grammar.clone().try_get_matches_from(words) {
+        Err(shown) if shown.kind() == error.kind() => shown,
+        _ => error,
+    };
     let asked = matches!(
         error.kind(),
-        ErrorKind::DisplayHelp
-            | ErrorKind::DisplayVersion
-            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
     if asked {
         return ParsedArguments::Print(error.render().to_string());
     }
     let place = find_first_word(args, grammar).filter(|place| is_command(args, *place, grammar));
     let words = place.map(|place| &args[place..]).unwrap_or_default();
-    let report = usage_error::explain_clap_error(error, words, grammar);
-    ParsedArguments::Invalid { text: crate::frontends::render::error_text(&report), report, json }
+    invalid(usage_error::explain_clap_error(&error, words, grammar), json)
 }
 
 /// A clap value parser for a whole number of at least `lowest`. Parses as `P`, whose range may be wider than that of
@@ -278,7 +310,7 @@ mod tests {
             "--attach a fix --attach=b --attach c it",
             "--attach a resume --attach=b --last --attach c it",
             "resume --attach a --model m --attach=b --last it --attach c -- --attach d",
-            "--model m --attach a --attach=b sessions --attach c",
+            "--model m --attach a --attach=b resume --attach c",
         ] {
             let args = line.split(' ').map(OsString::from);
             let parsed =

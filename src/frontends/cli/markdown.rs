@@ -1,5 +1,5 @@
-//! A transcript as Markdown. Nothing that was said can change what the document around it means:
-//! fences are longer than any inside, and text that could swallow what follows is quoted.
+//! A transcript as Markdown. No text of the Session can change the structure of the document: fences
+//! are longer than any inside, and text that could run into what follows is quoted.
 
 use std::fmt::Write;
 
@@ -9,15 +9,15 @@ use crate::agent::inspect::{
 use crate::base::error::counted;
 
 /// The document up to its first Turn.
-pub fn document_head(told: &TranscriptHead, missing: &TranscriptTail) -> String {
-    let mut page = format!("# Session {}\n\n", told.session_id);
+pub fn document_head(head: &TranscriptHead, tail: &TranscriptTail) -> String {
+    let mut page = format!("# Session {}\n\n", head.session_id);
     let facts = [
-        ("Workspace", Some(told.workspace.display().to_string())),
-        ("Started", told.started.clone()),
-        ("Model", told.model.clone()),
-        ("Role", told.role.clone()),
-        ("Permission mode", told.permission_mode.clone()),
-        ("Branched off from", told.parent_session_id.clone()),
+        ("Workspace", Some(head.workspace.display().to_string())),
+        ("Started", head.started.clone()),
+        ("Model", head.model.clone()),
+        ("Role", head.role.clone()),
+        ("Permission mode", head.permission_mode.clone()),
+        ("Branched off from", head.parent_session_id.clone()),
     ];
     for (name, value) in facts {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
@@ -25,9 +25,9 @@ pub fn document_head(told: &TranscriptHead, missing: &TranscriptTail) -> String 
             writeln!(page, "- {name}: {}", inline_code(&value)).ok();
         }
     }
-    if missing.damaged_lines + missing.unknown_events > 0 {
-        let damaged = counted(missing.damaged_lines, "damaged place");
-        let unknown = counted(missing.unknown_events, "unknown Event");
+    if tail.damaged_lines + tail.unknown_events > 0 {
+        let damaged = counted(tail.damaged_lines, "damaged place");
+        let unknown = counted(tail.unknown_events, "unknown Event");
         writeln!(page, "- Missing: {damaged}, {unknown}").ok();
     }
     page
@@ -173,7 +173,7 @@ fn plain_word(text: &str) -> String {
     text.chars().filter(is_plain).take(100).collect()
 }
 
-/// A block quote; whatever is open inside ends with it.
+/// A block quote, which ends everything that is open inside it.
 fn quoted(text: &str) -> String {
     let mut page = String::with_capacity(text.len() + 64);
     for line in text.lines() {

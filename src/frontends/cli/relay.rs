@@ -1,4 +1,4 @@
-//! Relay from the bus to the screen: a queue, so that a slow screen loses nothing for a while.
+//! Relay from the Bus to the view: a queue, so that a slow terminal misses no Events until it is full.
 //!
 //! It also drops deltas for a view that shows only whole messages: waking the
 //! screen's thread for each of them would cost more than everything else.
@@ -49,18 +49,18 @@ impl Drop for EventRelay {
 }
 
 async fn forward(mut listener: Listener, filter: RelayFilter, inbox: mpsc::Sender<ListenerItem>) {
-    while let Some(heard) = listener.next().await {
-        if filter == RelayFilter::WithoutDeltas && is_delta(&heard) {
+    while let Some(item) = listener.next().await {
+        if filter == RelayFilter::WithoutDeltas && is_delta(&item) {
             continue;
         }
-        if inbox.send(heard).await.is_err() {
+        if inbox.send(item).await.is_err() {
             return;
         }
     }
 }
 
-fn is_delta(heard: &ListenerItem) -> bool {
-    let ListenerItem::Event(event) = heard else { return false };
+fn is_delta(item: &ListenerItem) -> bool {
+    let ListenerItem::Event(event) = item else { return false };
     match event.kind() {
         EventKind::Canonical(_) => false,
         EventKind::Ephemeral(notice) => matches!(

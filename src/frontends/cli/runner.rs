@@ -67,17 +67,17 @@ pub fn run_session(run_request: RunRequest, context: &CliContext) -> Result<Exit
         let PromptSource::Text(text) = run_request.gathered.prompt else {
             return Box::pin(line_mode::run_line_mode(run_request, context)).await;
         };
-        let mut driver = SessionRunner::start(
+        let mut runner = SessionRunner::start(
             run_request.workspace,
             run_request.session,
             run_request.opened,
             context,
         )
         .await?;
-        driver.show_start_notices(&run_request.gathered.notices).await;
-        driver.set_attachments(run_request.attachments);
-        let exit = driver.run_one_turn(text).await;
-        driver.end().await;
+        runner.show_start_notices(&run_request.gathered.notices).await;
+        runner.set_attachments(run_request.attachments);
+        let exit = runner.run_one_turn(text).await;
+        runner.end().await;
         exit
     })
 }
@@ -286,13 +286,13 @@ impl<'a> SessionRunner<'a> {
 
     /// Runs one Turn and gives its exit code.
     async fn run_one_turn(&mut self, text: String) -> Result<Exit, Report> {
-        let mut driven = self.run_turn(text).await?;
-        let attended = self.wait_for_children(&mut driven).await;
-        let exit = self.finish_turn(&driven);
+        let mut outcome = self.run_turn(text).await?;
+        let attended = self.wait_for_children(&mut outcome).await;
+        let exit = self.finish_turn(&outcome);
         let exit = if attended { exit } else { Exit::Interrupted };
         let OutputMode::Json(_) = self.context.display_mode() else { return Ok(exit) };
         let took = self.context.started.elapsed();
-        let envelope = match &driven {
+        let envelope = match &outcome {
             TurnRunOutcome::Ended(ending) => JsonEnvelope::for_turn(ending, took),
             TurnRunOutcome::Aborted => {
                 let report = Report::new(Kind::Interrupted, "stopped by a second signal");
@@ -325,7 +325,7 @@ impl<'a> SessionRunner<'a> {
         self.requested_stop = None;
         let stop = interrupt_turn(self.conversation.clone());
         let watched =
-            self.watch_work(std::future::pending::<()>(), stop, |heard| summary.record(heard));
+            self.watch_work(std::future::pending::<()>(), stop, |item| summary.record(item));
         let WatchOutcome::Finished { output_closed: mut unread, .. } = watched.await else {
             return Ok(TurnRunOutcome::Aborted);
         };
@@ -350,15 +350,15 @@ impl<'a> SessionRunner<'a> {
         tokio::select! {
             biased;
             asked = self.signals.next() => Wake::Signal(asked),
-            heard = self.relay.next() => Wake::Received(heard),
+            item = self.relay.next() => Wake::Received(item),
             wake = next_typed(&mut self.keyboard, self.question_shown_at, recording_since), if is_read => wake,
             _ = ticker.tick() => Wake::Tick,
         }
     }
 
     /// Updates the list of open questions. A repeated question is not asked again.
-    fn track_question(&mut self, heard: &ListenerItem) {
-        let ListenerItem::Event(event) = heard else { return };
+    fn track_question(&mut self, item: &ListenerItem) {
+        let ListenerItem::Event(event) = item else { return };
         match event.kind() {
             EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) if self.can_ask => {
                 if self.questions.iter().any(|open| open.call_id == request.call_id) {
@@ -382,8 +382,8 @@ impl<'a> SessionRunner<'a> {
     }
 
     /// Tracks whether files are being recorded for undo.
-    fn track_recording(&mut self, heard: &ListenerItem) {
-        let ListenerItem::Event(event) = heard else { return };
+    fn track_recording(&mut self, item: &ListenerItem) {
+        let ListenerItem::Event(event) = item else { return };
         let EventKind::Ephemeral(Ephemeral::Status(status)) = event.kind() else { return };
         if !matches!(status, SessionStatus::Recording { .. }) {
             self.recording_since = None;
@@ -429,8 +429,8 @@ impl<'a> SessionRunner<'a> {
     }
 
     /// Prints how to resume, and gives the exit code.
-    fn finish_turn(&mut self, driven: &TurnRunOutcome) -> Exit {
-        match driven {
+    fn finish_turn(&mut self, outcome: &TurnRunOutcome) -> Exit {
+        match outcome {
             TurnRunOutcome::Ended(ending) => {
                 self.print_resume_hint();
                 exit::exit_for_turn(ending)
@@ -485,8 +485,8 @@ async fn next_typed(
 }
 
 /// The Subagent Event of a message from the bus, if it is one.
-fn subagent_event(heard: &ListenerItem) -> Option<&SubagentEvent> {
-    let ListenerItem::Event(event) = heard else { return None };
+fn subagent_event(item: &ListenerItem) -> Option<&SubagentEvent> {
+    let ListenerItem::Event(event) = item else { return None };
     match event.kind() {
         EventKind::Canonical(Canonical::SubagentEvent(life)) => Some(life),
         EventKind::Canonical(_) | EventKind::Ephemeral(_) => None,
@@ -494,12 +494,12 @@ fn subagent_event(heard: &ListenerItem) -> Option<&SubagentEvent> {
 }
 
 /// Whether line mode shows this while it waits for a prompt.
-fn is_shown_at_prompt(heard: &ListenerItem) -> bool {
+fn is_shown_at_prompt(item: &ListenerItem) -> bool {
     let is_question = |event: &crate::record::event::Event| {
         matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionRequest(_)))
     };
-    subagent_event(heard).is_some_and(SubagentEvent::ends_run)
-        || matches!(heard, ListenerItem::Event(event) if is_question(event))
+    subagent_event(item).is_some_and(SubagentEvent::ends_run)
+        || matches!(item, ListenerItem::Event(event) if is_question(event))
 }
 
 /// Interrupts the Turn; its end arrives as an Event.

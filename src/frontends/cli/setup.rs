@@ -12,6 +12,7 @@ use crate::base::error::{Kind, Report};
 use crate::base::id::SessionId;
 use crate::base::link_escape::escape_by_link;
 use crate::base::paths::{Home, STATE_FOLDER, quote_shell_word};
+use crate::frontends::cli::flags::applies_to_line;
 use crate::frontends::cli::named_server;
 use crate::frontends::cli::terminal::keyboard::read_from_terminal;
 use crate::frontends::cli::terminal::stdin;
@@ -434,7 +435,7 @@ impl CliContext {
         self.can_ask()
     }
 
-    /// Whether what is shown beside answers must be plain ASCII.
+    /// Whether all output except answers must be plain ASCII.
     pub fn is_ascii(&self) -> bool {
         let variable = |name: &str| self.environment.text(name).filter(|value| !value.is_empty());
         is_ascii_needed(variable, std::io::stderr().is_terminal())
@@ -446,7 +447,7 @@ impl CliContext {
         let is_dumb = self.environment.get("TERM").is_some_and(|term| term == "dumb");
         let is_plain = is_dumb || self.is_ascii();
         let activity_is_live = std::io::stderr().is_terminal() && !is_plain;
-        let look = ViewStyle {
+        let style = ViewStyle {
             answer: surface(std::io::stdout().is_terminal()),
             activity: surface(activity_is_live),
             colour: match self.flags.color {
@@ -464,9 +465,9 @@ impl CliContext {
         if self.flags.events {
             OutputMode::Events
         } else if self.flags.json {
-            OutputMode::Json(look)
+            OutputMode::Json(style)
         } else {
-            OutputMode::Text(look)
+            OutputMode::Text(style)
         }
     }
 
@@ -484,10 +485,12 @@ impl CliContext {
         self.command_in_workspace(&format!("resume {id}"), workspace)
     }
 
-    /// A command line of this program for a Workspace, with `--cwd` and `--provider` where needed.
+    /// A command line of this program for a Workspace, with `--cwd` where needed and `--provider` where it applies.
     pub fn command_in_workspace(&self, words: &str, workspace: &Path) -> String {
         let mut command = format!("{} {words}", self.program_name());
-        if let Some(provider) = &self.flags.provider {
+        if let Some(provider) = &self.flags.provider
+            && applies_to_line("provider", words)
+        {
             command = format!("{command} --provider {}", quote_shell_word(provider));
         }
         let is_here = std::env::current_dir()

@@ -59,7 +59,7 @@ fn words_that_are_no_command_are_a_prompt() {
 }
 
 #[test]
-fn flags_may_stand_anywhere() {
+fn flags_may_stand_before_and_after_the_command() {
     for line in ["--json sessions --all", "sessions --json --all", "sessions --all --json"] {
         let cli = command_of(line);
         assert!(cli.flags.json && matches!(cli.command, Command::Sessions(_)), "{line}");
@@ -75,6 +75,56 @@ fn flags_may_stand_anywhere() {
     assert_eq!(cli.flags.color, Colour::Never);
     // The value of a flag is not a command.
     assert!(matches!(command_of("--model sessions hello there").command, Command::Run(_)));
+}
+
+#[test]
+fn a_flag_is_refused_where_it_has_no_effect() {
+    let table = [
+        ("--model m sessions", "--model has no effect on `pixir sessions`"),
+        ("sessions --model m", "--model has no effect on `pixir sessions`"),
+        ("login --ask", "--ask has no effect on `pixir login`"),
+        ("login status --read-only", "--read-only has no effect on `pixir login status`"),
+        ("workflow --timeout 1m list", "--timeout has no effect on `pixir workflow list`"),
+        ("sessions --dry-run", "--dry-run has no effect on `pixir sessions`"),
+        ("demo --model m", "--model has no effect on `pixir demo`"),
+        ("acp -v", "--verbose has no effect on `pixir acp`"),
+    ];
+    for (line, message) in table {
+        let (report, _) = refusal_of(line);
+        assert_eq!(report.kind, "invalid_args", "{line}");
+        assert!(report.message.starts_with(message), "{line}: {report:?}");
+        assert_eq!(exit::exit_for_report(&report), Exit::Usage);
+    }
+    for line in [
+        "--model m models refresh",
+        "doctor --sandbox required",
+        "mcp test x --timeout 3s",
+        "sessions delete x --dry-run",
+        "config --max-cost 1 get model",
+        "--credential api-key login status",
+        "-v demo --events",
+        "acp --output-schema s.json --auto",
+    ] {
+        command_of(line);
+    }
+}
+
+/// Every flag of the table is one of the program, and every path that of a command.
+#[test]
+fn the_table_of_flags_names_flags_and_commands_that_exist() {
+    let grammar = command_grammar();
+    for (flags, commands) in flags::SCOPES {
+        for flag in *flags {
+            assert!(grammar.get_arguments().any(|known| known.get_id() == *flag), "{flag}");
+        }
+        for path in commands.concat() {
+            let mut names = path.split(' ').filter(|name| !name.is_empty());
+            let found = names.try_fold(&grammar, |command, name| command.find_subcommand(name));
+            assert!(found.is_some(), "{path}");
+        }
+    }
+    assert!(flags::applies_to_line("provider", "resume 2026"));
+    assert!(!flags::applies_to_line("provider", "workflow status wf_1"));
 }
 
 #[test]
@@ -96,6 +146,7 @@ fn what_makes_no_sense_is_refused_and_mentions_the_way_out() {
     assert!(refusal_of("--json fix --frobnicate").1);
     assert!(refusal_of("sesions --json").1);
     assert!(!refusal_of("--frobnicate -- --json").1);
+    assert!(refusal_of("help nonsense").0.message.contains("topics: options, prompts"));
     for line in [
         "--json --events x y",
         "--max-iterations -1 x y",
@@ -165,6 +216,9 @@ fn help_and_version_are_answers() {
         "resume --help",
         "sessions delete --help",
         "--json --help",
+        "help login status",
+        "help limits",
+        "workflow --json run --help",
     ] {
         let ParsedArguments::Print(text) = parsed(line) else { panic!("{line}") };
         assert!(!text.is_empty() && !text.contains(arguments::RUN_COMMAND), "{line}: {text}");
@@ -176,6 +230,7 @@ fn the_grammar_is_sound_and_every_command_and_flag_has_help() {
     let mut grammar = command_grammar();
     grammar.build();
     grammar.clone().debug_assert();
+    <Cli as clap::CommandFactory>::command().debug_assert();
     let visible = grammar.get_subcommands().filter(|command| !command.is_hide_set());
     for command in visible.chain([&grammar]) {
         assert!(command.get_about().is_some(), "{}", command.get_name());

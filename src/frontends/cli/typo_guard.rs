@@ -2,6 +2,7 @@
 
 use crate::base::error::Report;
 
+use super::arguments::RUN_COMMAND;
 use super::bad_argument;
 use super::usage_error::prompt_command;
 
@@ -19,8 +20,7 @@ const COMMAND_NAMES: &str = "resume sessions verify repair usage models permissi
     logout doctor demo undo redo fork compact tree delegate changes merge merge_child merge-child config inspect-replay \
     diagnose export gc completions help __run";
 
-/// Whether the first word of a command line begins a prompt: it is more than one slip of the finger away from every
-/// command.
+/// Whether the first word of a command line begins a prompt: it is more than one typo away from every command.
 pub fn is_surely_a_prompt(word: &str) -> bool {
     let lower = word.to_lowercase();
     !COMMAND_NAMES.split_whitespace().any(|name| is_near(&lower, name))
@@ -32,10 +32,10 @@ fn is_near(lower: &str, name: &str) -> bool {
 
 /// Whether a word is a command of this build.
 pub fn is_command(word: &str) -> bool {
-    command_names(&super::command_grammar()).any(|name| name == word)
+    word != RUN_COMMAND && COMMAND_NAMES.split_whitespace().any(|name| name == word)
 }
 
-/// Refuses a lone word that is a command, or one slip of the finger away from one.
+/// Refuses a lone word that is a command, or one typo away from one.
 pub fn check_prompt_words(
     words: &[String],
     literal: &[String],

@@ -34,7 +34,7 @@ pub fn explain_clap_error(
     let name = name.collect::<Vec<_>>().join(" ");
     let command = path.last().copied().unwrap_or(grammar);
     let mut message = first_sentence(error);
-    if let Some(meant) = suggestion(error).or_else(|| near_flag(error, command, grammar)) {
+    if let Some(meant) = suggestion(error).or_else(|| near_flag(error, command)) {
         message = format!("{message}, did you mean `{meant}`?");
     }
     let accepted = accepted_values(error, command);
@@ -70,7 +70,7 @@ fn command_path<'g>(words: &[OsString], grammar: &'g clap::Command) -> Vec<&'g c
     path
 }
 
-/// What clap says in its first sentence, with what is missing where that stands in lines of its own.
+/// The first sentence of an error of clap, with the missing arguments that clap lists on further lines.
 fn first_sentence(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let first = text.lines().next().unwrap_or_default();
@@ -89,16 +89,11 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     kinds.into_iter().flat_map(|kind| context_texts(error, kind)).next()
 }
 
-/// The flag that is one slip of the finger away, where clap sees no likeness.
-fn near_flag(
-    error: &clap::Error,
-    command: &clap::Command,
-    grammar: &clap::Command,
-) -> Option<String> {
+/// The flag that is one typo away, for errors in which clap suggests none.
+fn near_flag(error: &clap::Error, command: &clap::Command) -> Option<String> {
     let wrong = context_texts(error, ContextKind::InvalidArg).into_iter().next()?;
     let wrong = wrong.strip_prefix("--")?;
-    let flags = command.get_arguments().chain(grammar.get_arguments());
-    let mut names = flags.filter_map(clap::Arg::get_long);
+    let mut names = command.get_arguments().filter_map(clap::Arg::get_long);
     let near = names.find(|name| strsim::damerau_levenshtein(wrong, name) == 1)?;
     Some(format!("--{near}"))
 }

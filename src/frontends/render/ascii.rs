@@ -1,6 +1,6 @@
 //! ASCII in place of Pixir's own symbols, for terminals and locales that cannot show others.
 //!
-//! Answers of a model and JSON are never changed: what a program reads stays what was said.
+//! Answers of a model and JSON are never changed, because programs read them.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};

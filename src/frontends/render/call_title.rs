@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::sanitise::name_on_one_line;
 use crate::record::event::{ToolCall, describe_mcp_call, split_mcp_name};
 
-/// The arguments that say most about a call, in this order.
+/// The arguments that describe a call best, in this order.
 const TITLE_ARGUMENTS: &[&str] =
     &["command", "cmd", "path", "file_path", "pattern", "query", "url", "name", "id", "task"];
 

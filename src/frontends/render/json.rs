@@ -1,4 +1,4 @@
-//! `--json`: exactly one JSON envelope on stdout, whatever happens.
+//! `--json`: exactly one JSON envelope on stdout, also after an error.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -85,7 +85,7 @@ impl JsonEnvelope {
         Self { ok: false, status, error: Some(error), ..Self::success(kind, output, took) }
     }
 
-    /// The envelope of work with an outcome of its own, good or bad.
+    /// The envelope of work that has its own status, successful or not.
     pub fn for_outcome(
         kind: &'static str,
         status: &'static str,

@@ -18,6 +18,7 @@ mod tests;
 mod text_view;
 mod turn_summary;
 mod workflow_view;
+mod wrap;
 mod write_queue;
 
 use std::time::{Duration, Instant};
@@ -29,6 +30,7 @@ pub use question::{TypedAnswer, on_one_line, parse_answer};
 pub use sanitise::{clean, name_on_one_line, one_line};
 pub use text_view::{Surface, ViewStyle};
 pub use turn_summary::{TurnOutcome, TurnSummary};
+pub use wrap::write_wrapped;
 
 use status::StatusLine;
 use text_view::TextView;
@@ -143,12 +145,12 @@ impl TurnView {
     }
 
     /// Shows an Event.
-    pub fn show(&mut self, heard: &ListenerItem) -> Result<(), StdoutClosed> {
+    pub fn show(&mut self, item: &ListenerItem) -> Result<(), StdoutClosed> {
         if self.is_silenced {
             return Ok(());
         }
         if self.mode == OutputMode::Events {
-            return match heard {
+            return match item {
                 ListenerItem::Event(event) => events::write_event(event, &mut self.output),
                 ListenerItem::Missed(count) => {
                     self.missed += count;
@@ -156,11 +158,11 @@ impl TurnView {
                 }
             };
         }
-        if !(self.can_ask && is_question(heard)) {
-            self.text.show(heard, &mut self.queue);
+        if !(self.can_ask && is_question(item)) {
+            self.text.show(item, &mut self.queue);
         }
         if let Some(status) = &mut self.status {
-            status.update(heard, Instant::now());
+            status.update(item, Instant::now());
         }
         self.write_queued()
     }
@@ -257,7 +259,7 @@ impl TurnView {
         self.erase_status();
         let missed = std::mem::take(&mut self.missed);
         if missed > 0 && !self.is_silenced {
-            // Every durable Event was written; the reader of the stream is told about the dropped ones.
+            // Every durable Event was written; the dropped live ones are reported.
             let words = format!("{missed} live Events were dropped; nothing durable is missing\n");
             self.output.write_activity(words.as_bytes());
         }
@@ -285,8 +287,8 @@ impl TurnView {
     }
 }
 
-fn is_question(heard: &ListenerItem) -> bool {
-    let ListenerItem::Event(event) = heard else { return false };
+fn is_question(item: &ListenerItem) -> bool {
+    let ListenerItem::Event(event) = item else { return false };
     matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionRequest(_)))
 }
 

@@ -62,9 +62,9 @@ impl StatusLine {
     }
 
     /// Updates the line from an Event.
-    pub fn update(&mut self, heard: &ListenerItem, now: Instant) {
+    pub fn update(&mut self, item: &ListenerItem, now: Instant) {
         self.last_heard = now;
-        let ListenerItem::Event(event) = heard else { return };
+        let ListenerItem::Event(event) = item else { return };
         match event.kind() {
             EventKind::Canonical(fact) => self.update_from_fact(fact, now),
             EventKind::Ephemeral(Ephemeral::Status(status)) => {

@@ -54,7 +54,7 @@ pub struct ViewStyle {
 
 /// Shows a Turn as text; keeps what has been shown so far.
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact about the screen of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact about the screen")]
 pub struct TextView {
     style: ViewStyle,
     sanitiser: Sanitiser,
@@ -96,8 +96,8 @@ impl TextView {
     }
 
     /// Shows an Event, or that some were missed.
-    pub fn show(&mut self, heard: &ListenerItem, queue: &mut WriteQueue) {
-        match heard {
+    pub fn show(&mut self, item: &ListenerItem, queue: &mut WriteQueue) {
+        match item {
             ListenerItem::Missed(_) => {
                 self.gap = true;
                 self.catching_up = true;

@@ -117,8 +117,8 @@ impl TurnOutcome {
 
 impl TurnSummary {
     /// Records an Event; true when the Turn is over.
-    pub fn record(&mut self, heard: &ListenerItem) -> bool {
-        let ListenerItem::Event(event) = heard else { return false };
+    pub fn record(&mut self, item: &ListenerItem) -> bool {
+        let ListenerItem::Event(event) = item else { return false };
         match event.kind() {
             EventKind::Canonical(fact) => {
                 self.record_fact(fact);
@@ -183,7 +183,7 @@ fn budget_error(count: usize) -> Report {
     let who = counted(count, "Subagent");
     let message = format!("{who} ended because the budget of the Session is used up");
     Report::new(Kind::BudgetExceeded, message)
-        .with_next_actions(vec!["raise the limit, and go on with `pixir resume`".to_owned()])
+        .with_next_actions(vec!["raise the limit, and continue with `pixir resume`".to_owned()])
 }
 
 impl Usage {

@@ -23,7 +23,7 @@ impl WorkflowView {
             let (count, ready) = (begun.steps.len(), begun.count_steps(StepState::Ready));
             let how = match event.kind {
                 WorkflowEventKind::Resumed => {
-                    format!("goes on, {ready} of {} ready", counted(count, "step"))
+                    format!("resumed, {ready} of {} ready", counted(count, "step"))
                 }
                 _ => counted(count, "step"),
             };

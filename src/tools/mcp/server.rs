@@ -282,7 +282,8 @@ mod tests {
 
     #[test]
     fn the_wait_doubles_and_has_an_end() {
-        let waits: Vec<u128> = (1..=9).map(|failures| reconnect_delay(failures).as_millis()).collect();
+        let waits: Vec<u128> =
+            (1..=9).map(|failures| reconnect_delay(failures).as_millis()).collect();
         assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
     }
 

@@ -177,8 +177,8 @@ async fn what_comes_through_stdin_is_held_to_the_same() {
     for args in [["delegate", "--spec", "spec.json"], ["workflow", "run", "flow.json"]] {
         let args = [&args[..], &["--json", "--output-schema", "spec.json"]].concat();
         let envelope = env.run_pixir(&args).assert_exit_code(2).envelope();
-        let message = envelope["error"]["message"].as_str().unwrap();
-        assert!(message.contains("states its own `output`"), "{message}");
+        let actions = envelope["error"]["details"]["next_actions"].to_string();
+        assert!(actions.contains("state the `output` of each"), "{envelope}");
     }
     assert!(env.requests().is_empty() && log_files(&env.workspace()).is_empty());
 }

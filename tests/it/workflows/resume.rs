@@ -81,7 +81,7 @@ async fn a_run_that_goes_on_says_what_it_takes_back() {
     let id = output["workflow_id"].as_str().unwrap();
     let shown = env.run_pixir(&["workflow", "resume", id]).assert_exit_code(0).err;
     let at = |line: &str| shown.find(line).unwrap_or_else(|| panic!("{line}: {shown}"));
-    let begun = at(&format!("workflow a test ({id}): goes on, 0 of 3 steps ready\n"));
+    let begun = at(&format!("workflow a test ({id}): resumed, 0 of 3 steps ready\n"));
     let back = at("\nland: its changes were undone (1 file)\n");
     let ready = at("[x] land ready");
     let over = at("workflow a test completed: 3 of 3 steps ready\n");

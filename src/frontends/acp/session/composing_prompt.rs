@@ -99,9 +99,9 @@ impl Actor {
             self.send_notices().await;
         }
         let held = self.conversation.recent_history().await;
-        let heard = held.ok().and_then(|history| history.last_seq());
+        let item = held.ok().and_then(|history| history.last_seq());
         let listener = self.idle_listener.take();
-        let running = RunningPrompt::new(responder, &self.conversation, listener, heard);
+        let running = RunningPrompt::new(responder, &self.conversation, listener, item);
         let input = UserInput { text: composed.text };
         let sent = self.conversation.send_with_context(input, composed.attachments, context).await;
         match sent {

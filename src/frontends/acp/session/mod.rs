@@ -116,7 +116,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// The actor of an open Session, with its Harness and the generation of that.
+    /// The actor of an open Session, with its Harness and the generation in which that was opened.
     pub fn new(
         connection: Arc<ClientConnection>,
         client: ClientCapabilities,
@@ -162,7 +162,7 @@ impl Actor {
                 Wake::Message(Inbox::Close { closed }) => break Some(closed),
                 Wake::Disconnected => break None,
                 Wake::Message(message) => self.handle(message).await,
-                Wake::Heard(heard) => self.handle_event(heard).await,
+                Wake::Heard(item) => self.handle_event(item).await,
                 Wake::Replied(Some(reply)) => self.handle_reply(reply).await,
                 Wake::Replied(None) => {}
                 Wake::Composed(composed) => self.finish_composing(composed).await,
@@ -179,7 +179,7 @@ impl Actor {
     }
 
     async fn next(&mut self, inbox: &mut mpsc::Receiver<Inbox>) -> Wake {
-        let heard = async {
+        let item = async {
             match (&mut self.running, &mut self.idle_listener) {
                 (Some(running), _) => running.listener.next().await,
                 (None, Some(listener)) => listener.next().await,
@@ -193,7 +193,7 @@ impl Actor {
             }
         };
         let look_at = self.show_children_at;
-        let look = async {
+        let children_tick = async {
             match look_at {
                 Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
@@ -210,17 +210,19 @@ impl Actor {
             biased;
             message = inbox.recv() => message.map_or(Wake::Disconnected, Wake::Message),
             Some(reply) = self.questions.join_next() => Wake::Replied(reply.ok()),
-            heard = heard => Wake::Heard(heard),
+            item = item => Wake::Heard(item),
             composed = composed => Wake::Composed(composed),
             () = announce => Wake::Announce,
-            () = look => Wake::ShowChildren,
+            () = children_tick => Wake::ShowChildren,
         }
     }
 
     /// Handles a message.
     pub async fn handle(&mut self, message: Inbox) {
         match message {
-            Inbox::Prompt { responder, prompt } => self.run_or_queue_prompt(responder, prompt).await,
+            Inbox::Prompt { responder, prompt } => {
+                self.run_or_queue_prompt(responder, prompt).await
+            }
             Inbox::Cancel => self.cancel().await,
             Inbox::Withdraw { key } => self.withdraw_request(&key).await,
             Inbox::Set { .. } | Inbox::Load { .. } | Inbox::Resume { .. } => {
@@ -275,8 +277,8 @@ impl Actor {
         self.cancel().await;
         let winding_up = async {
             while let Some(running) = &mut self.running {
-                let heard = running.listener.next().await;
-                self.handle_event(heard).await;
+                let item = running.listener.next().await;
+                self.handle_event(item).await;
             }
         };
         tokio::time::timeout(CLOSE_GRACE, winding_up).await.ok();
@@ -398,10 +400,10 @@ impl Actor {
     }
 
     /// Handles an Event of the Session.
-    async fn handle_event(&mut self, heard: Option<ListenerItem>) {
+    async fn handle_event(&mut self, item: Option<ListenerItem>) {
         let actions = match &mut self.running {
-            Some(running) => running.handle_event(heard),
-            None => self.handle_idle_event(heard),
+            Some(running) => running.handle_event(item),
+            None => self.handle_idle_event(item),
         };
         if actions.event.as_ref().is_some_and(is_subagent_event) {
             self.show_children_at.get_or_insert_with(|| Instant::now() + CHILDREN_INTERVAL);
@@ -416,8 +418,8 @@ impl Actor {
             let id = EventId::mint().to_string();
             self.send_update(to_acp::failure_update(&id, &error::report_text(&report))).await;
         }
-        if let Some(asked) = actions.asked {
-            self.ask_client(*asked).await;
+        if let Some(request) = actions.request {
+            self.ask_client(*request).await;
         }
         if let Some(call_id) = actions.settled {
             self.close_question(&call_id).await;
@@ -439,8 +441,8 @@ impl Actor {
     }
 
     /// Handles an Event while no prompt runs; only children run then.
-    fn handle_idle_event(&mut self, heard: Option<ListenerItem>) -> running_prompt::EventActions {
-        let event = match heard {
+    fn handle_idle_event(&mut self, item: Option<ListenerItem>) -> running_prompt::EventActions {
+        let event = match item {
             Some(ListenerItem::Event(event)) => event,
             Some(ListenerItem::Missed(_)) => return running_prompt::EventActions::default(),
             None => {
@@ -505,23 +507,23 @@ impl Actor {
     }
 
     /// Sends a permission question to the client, without a time limit.
-    async fn ask_client(&mut self, asked: PermissionRequest) {
-        if self.open_questions.iter().any(|open| open.call_id == asked.call_id) {
+    async fn ask_client(&mut self, request: PermissionRequest) {
+        if self.open_questions.iter().any(|open| open.call_id == request.call_id) {
             return;
         }
-        let is_childs = asked.agent.is_some();
+        let is_childs = request.agent.is_some();
         if is_childs {
-            self.send_update(to_acp::child::question_call(&asked, self.conversation.workspace()))
+            self.send_update(to_acp::child::question_call(&request, self.conversation.workspace()))
                 .await;
         }
         let question =
-            question::permission_request(&self.id, &asked, self.conversation.workspace());
+            question::permission_request(&self.id, &request, self.conversation.workspace());
         let answer =
             self.connection.peer.send_request("session/request_permission", &question).await;
-        let (call_id, number) = (asked.call_id.clone(), answer.number());
+        let (call_id, number) = (request.call_id.clone(), answer.number());
         // The task of a cancelled question ends with a reply that is ignored.
         self.questions.spawn(async move {
-            let said = question::parse_answer(&answer.await, &asked);
+            let said = question::parse_answer(&answer.await, &request);
             QuestionReply { number, said }
         });
         self.open_questions.push(ClientQuestion { call_id, number, is_childs });

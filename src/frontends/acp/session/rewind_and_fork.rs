@@ -106,7 +106,7 @@ fn rewind_summary(rewound: &RewindReport, way: RewindDirection) -> String {
         writeln!(text, "\n\u{26a0} {note}").ok();
     }
     text.push_str(match way {
-        RewindDirection::Back(_) => "\n`/redo` brings it back, as long as nothing was said since.",
+        RewindDirection::Back(_) => "\n`/redo` brings it back, as long as no prompt followed.",
         RewindDirection::Forward => "",
     });
     text.trim_end().to_owned()

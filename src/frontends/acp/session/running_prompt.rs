@@ -32,10 +32,10 @@ pub struct RunningPrompt {
 #[derive(Default)]
 pub struct EventActions {
     pub event: Option<SharedEvent>,
-    pub asked: Option<Box<PermissionRequest>>,
+    pub request: Option<Box<PermissionRequest>>,
     pub settled: Option<CallId>,
     pub over: Option<SessionStatus>,
-    /// A failure that the user is told although no prompt runs.
+    /// A failure to report to the user although no prompt runs.
     pub failed: Option<Report>,
 }
 
@@ -44,8 +44,8 @@ impl EventActions {
     pub fn from_event(event: &SharedEvent) -> Self {
         let mut actions = Self::default();
         match event.kind() {
-            EventKind::Ephemeral(Ephemeral::PermissionRequest(asked)) => {
-                actions.asked = Some(asked.clone());
+            EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => {
+                actions.request = Some(request.clone());
             }
             EventKind::Ephemeral(Ephemeral::PermissionResolved { call_id, .. }) => {
                 actions.settled = Some(call_id.clone());
@@ -94,9 +94,9 @@ impl RunningPrompt {
     }
 
     /// Handles an Event of the Turn.
-    pub fn handle_event(&mut self, heard: Option<ListenerItem>) -> EventActions {
+    pub fn handle_event(&mut self, item: Option<ListenerItem>) -> EventActions {
         let actions = EventActions::default();
-        let event = match heard {
+        let event = match item {
             Some(ListenerItem::Event(event)) => event,
             Some(ListenerItem::Missed(count)) => {
                 tracing::debug!(count, "live notices were lost");

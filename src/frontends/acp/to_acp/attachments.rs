@@ -27,7 +27,7 @@ pub struct Attachments(HashMap<String, StoredAttachment>);
 #[derive(Debug)]
 struct StoredAttachment {
     path: PathBuf,
-    /// Its bytes, if they are sent.
+    /// The bytes, if they are sent.
     bytes: Option<Vec<u8>>,
 }
 

@@ -46,7 +46,7 @@ const TOOL_STYLES: &[(&str, ToolKind, &str)] = &[
     ("write", ToolKind::Edit, "Write"),
 ];
 
-/// The arguments that say most about a call, in this order.
+/// The arguments that describe a call best, in this order.
 const TITLE_ARGUMENTS: &[&str] = &[
     "command",
     "cmd",
@@ -141,7 +141,7 @@ pub struct ToolCallView {
     /// Whether its output goes to a terminal of the client.
     has_terminal: bool,
     is_started: bool,
-    /// Why it does not run yet.
+    /// Why the call does not run yet.
     wait_reason: Option<String>,
     /// The command's output, as far as it is shown; and how many bytes of it the client has.
     output: String,

@@ -65,8 +65,8 @@ impl ChildCalls {
         self.next_child = 0;
         for place in (first..running.len()).chain(0..first) {
             let view = running[place];
-            let Some(told) = self.last_activity.get_mut(&view.record.id) else { continue };
-            if *told == view.activity || view.activity.is_empty() {
+            let Some(sent_activity) = self.last_activity.get_mut(&view.record.id) else { continue };
+            if *sent_activity == view.activity || view.activity.is_empty() {
                 continue;
             }
             if updates.len() == MAX_UPDATES {
@@ -74,7 +74,7 @@ impl ChildCalls {
                 self.next_child = place;
                 break;
             }
-            told.clone_from(&view.activity);
+            sent_activity.clone_from(&view.activity);
             let seconds = view.record.elapsed.as_secs();
             let tokens = view.record.usage.total_tokens;
             let text = format!("{} · {seconds} s · {tokens} tokens", view.activity);
@@ -97,18 +97,18 @@ fn run_summary(life: &SubagentEvent) -> Option<call::CallContent> {
 }
 
 /// The call that a child asks about, which is sent before the question.
-pub fn question_call(asked: &PermissionRequest, root: &Path) -> SessionUpdate {
-    let look = CallSummary::for_call(&asked.tool, &asked.args, root);
-    let first = ToolCall::new(asked.call_id.to_string(), question_title(asked, &look.title))
-        .kind(look.kind)
+pub fn question_call(request: &PermissionRequest, root: &Path) -> SessionUpdate {
+    let summary = CallSummary::for_call(&request.tool, &request.args, root);
+    let first = ToolCall::new(request.call_id.to_string(), question_title(request, &summary.title))
+        .kind(summary.kind)
         .status(ToolCallStatus::Pending)
-        .raw_input(asked.args.clone());
+        .raw_input(request.args.clone());
     SessionUpdate::ToolCall(first)
 }
 
 /// The title of a question, with the name of the child that asks.
-pub fn question_title(asked: &PermissionRequest, title: &str) -> String {
-    let agent = asked.agent.as_deref().map(spell_hidden);
+pub fn question_title(request: &PermissionRequest, title: &str) -> String {
+    let agent = request.agent.as_deref().map(spell_hidden);
     agent.map_or_else(|| title.to_owned(), |agent| format!("{agent}: {title}"))
 }
 

@@ -22,9 +22,9 @@ pub struct Hunk {
 /// Whether the files of a diff existed before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileBefore {
-    /// They existed, perhaps empty.
+    /// The files existed, perhaps empty.
     Existed,
-    /// Unknown but from the diff.
+    /// Known from the diff only.
     Unknown,
 }
 

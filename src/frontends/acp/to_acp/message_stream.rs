@@ -40,13 +40,13 @@ impl MessageStream {
 
     /// Takes the whole message, and returns the text that was not sent, with the message's id.
     pub fn finish_message(&mut self, text: &str, event: &EventId) -> Option<(String, String)> {
-        let Some(OpenMessage { id, sent_text: told }) = self.open.pop_front() else {
+        let Some(OpenMessage { id, sent_text }) = self.open.pop_front() else {
             return Some((event.to_string(), text.to_owned()));
         };
-        if let Some(rest) = text.strip_prefix(told.as_str()) {
+        if let Some(rest) = text.strip_prefix(sent_text.as_str()) {
             return (!rest.is_empty()).then(|| (id, rest.to_owned()));
         }
-        if let Some(rest) = told.strip_prefix(text) {
+        if let Some(rest) = sent_text.strip_prefix(text) {
             // The start of the next message was already sent.
             self.open.push_front(OpenMessage { id, sent_text: rest.to_owned() });
             return None;

@@ -39,7 +39,7 @@ use child::ChildCalls;
 use message_stream::MessageStream;
 use workflow_updates::WorkflowUpdates;
 
-/// The tool whose calls are not shown, because the plan that they record is.
+/// The tool whose calls are not shown, because their plan is shown instead.
 const PLAN_TOOL: &str = "update_plan";
 
 /// The longest title, in characters.
@@ -325,9 +325,9 @@ impl UpdateRenderer {
                     PressureTier::Warning | PressureTier::Critical => NoticeSeverity::Warning,
                 };
                 let words = pressure.summary();
-                let told = notice_update(severity, "The context window is filling up", &words);
-                let told = self.client.takes_notices.then_some(told);
-                told.into_iter().chain(self.usage_update()).collect()
+                let notice = notice_update(severity, "The context window is filling up", &words);
+                let notice = self.client.takes_notices.then_some(notice);
+                notice.into_iter().chain(self.usage_update()).collect()
             }
             // The Session's task handles permission questions.
             Ephemeral::Status(_)
@@ -346,8 +346,8 @@ impl UpdateRenderer {
         let words = compaction.describe();
         let id = self.compacting.take().unwrap_or_else(|| id.to_string());
         if !self.client.takes_compactions {
-            let told = || notice_update(NoticeSeverity::Info, "Context compacted", &words);
-            return self.client.takes_notices.then(told);
+            let notice = || notice_update(NoticeSeverity::Info, "Context compacted", &words);
+            return self.client.takes_notices.then(notice);
         }
         let summary = ContentBlock::Text(TextContent::new(words.clone()));
         let update = CompactionUpdate::new(id, CompactionStatus::Completed);
@@ -411,8 +411,8 @@ impl UpdateRenderer {
             *self.spent.get_or_insert(0.0) += cost;
         }
         // A request with another purpose says nothing about the size of the conversation.
-        let is_beside = usage.extra.contains_key("purpose");
-        if let Some(tokens) = usage.usage.as_ref().filter(|_| !is_beside) {
+        let is_side_request = usage.extra.contains_key("purpose");
+        if let Some(tokens) = usage.usage.as_ref().filter(|_| !is_side_request) {
             self.used = Some(tokens.input_tokens + tokens.output_tokens);
         }
     }
@@ -449,8 +449,8 @@ impl UpdateRenderer {
 }
 
 /// The message about a failure.
-pub fn failure_update(id: &str, told: &str) -> SessionUpdate {
-    SessionUpdate::AgentMessageChunk(chunk(id, &format!("\u{26a0} {told}")))
+pub fn failure_update(id: &str, text: &str) -> SessionUpdate {
+    SessionUpdate::AgentMessageChunk(chunk(id, &format!("\u{26a0} {text}")))
 }
 
 /// A chunk of a message.

@@ -80,13 +80,13 @@ fn a_message_told_in_pieces_is_not_told_again() {
             .fact("assistant_message", json!({"text": "one two", "phase": "commentary"}))
             .is_empty()
     );
-    // The next message is another one.
+    // The next message has another id.
     let third = screen.says("three");
     assert_ne!(first[0]["messageId"], third[0]["messageId"]);
     let rest = screen.fact("assistant_message", json!({"text": "three four", "phase": "final"}));
     assert_eq!(rest[0]["content"]["text"], " four");
     assert_eq!(rest[0]["messageId"], third[0]["messageId"]);
-    // Two of one response are parted by an empty piece.
+    // Two messages of one response are separated by an empty delta.
     let parted = [screen.says("a"), screen.says(""), screen.says("b")].concat();
     assert_eq!(parted.len(), 2);
     assert_ne!(parted[0]["messageId"], parted[1]["messageId"]);
@@ -94,7 +94,7 @@ fn a_message_told_in_pieces_is_not_told_again() {
         let whole = json!({"text": text, "phase": "commentary"});
         assert!(screen.fact("assistant_message", whole).is_empty());
     }
-    // One whose pieces were lost comes whole.
+    // A message whose deltas were lost is sent whole.
     let whole = screen.fact("assistant_message", json!({"text": "five", "phase": "final"}));
     assert_eq!(whole[0]["content"]["text"], "five");
     screen.says("lost");

@@ -83,14 +83,15 @@ fn summary_plan_update(watch: &WorkflowWatch) -> SessionUpdate {
     };
     let states =
         [(StepState::Partial, "partial"), (StepState::Failed, "failed"), (StepState::Held, "held")];
-    let told: Vec<String> = states
+    let counts: Vec<String> = states
         .into_iter()
         .map(|(state, word)| (watch.count_steps(state), word))
         .filter(|(count, _)| *count > 0)
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
-    let told = if told.is_empty() { String::new() } else { format!(" ({})", told.join(", ")) };
-    let over = format!("{done} of {} over{told}", counted(watch.steps.len(), "step"));
+    let counts =
+        if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) };
+    let over = format!("{done} of {} over{counts}", counted(watch.steps.len(), "step"));
     let mut entries = vec![entry(over, PlanEntryStatus::Completed)];
     for step in running.iter().take(MAX_PLAN_ENTRIES - 2) {
         entries.push(entry(step_title(step), PlanEntryStatus::InProgress));

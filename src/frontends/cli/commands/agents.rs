@@ -140,20 +140,20 @@ fn validate_role_files(path: Option<&Path>, context: &CliContext) -> Result<Exit
         let next = "name a TOML file, or a folder of such files".to_owned();
         return Err(bad_argument(message).with_next_actions(vec![next]));
     }
-    let odd: Vec<FileDiagnostic> = listed.all.iter().flat_map(role_warnings).collect();
+    let warnings: Vec<FileDiagnostic> = listed.all.iter().flat_map(role_warnings).collect();
     let entries: Vec<Value> = listed.all.iter().map(role_entry_json).collect();
-    context.print_validation("agents", "role", &entries, &listed.broken, &odd)
+    context.print_validation("agents", "role", &entries, &listed.broken, &warnings)
 }
 
 /// Warnings about a role: those of its file, and unknown tools in its list.
 fn role_warnings(entry: &RoleFile) -> Vec<FileDiagnostic> {
-    let mut odd = entry.warnings.clone();
+    let mut warnings = entry.warnings.clone();
     let named = entry.definition.custom.tools.iter().flatten();
     for name in named.filter(|name| split_mcp_name(name).is_none() && !is_built_in(name)) {
         let message = format!("there is no tool `{}`", one_line(name, 60));
-        odd.push(FileDiagnostic { path: entry.path.clone(), line: entry.tools_line, message });
+        warnings.push(FileDiagnostic { path: entry.path.clone(), line: entry.tools_line, message });
     }
-    odd
+    warnings
 }
 
 fn built_in_role_json(role: &'static Role) -> Value {

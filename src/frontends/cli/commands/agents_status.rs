@@ -46,8 +46,8 @@ fn subagent_json(view: &SubagentView) -> Value {
 }
 
 fn subagent_rows(view: &SubagentView) -> String {
-    let told = clean(view.record.summary.as_deref().unwrap_or(&view.record.task));
-    let first = told.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let summary = clean(view.record.summary.as_deref().unwrap_or(&view.record.task));
+    let first = summary.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let mut rows = vec![
         one_line(&subagent::status_line(view), 240),
         format!("  {}", one_line(first, SUMMARY_WIDTH)),

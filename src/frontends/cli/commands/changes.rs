@@ -23,7 +23,7 @@ use crate::settings::config::Config;
 /// Show what a child Session changed in its own Workspace
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir changes [FLAGS] [ID] [--diff]",
+    override_usage = "pixir changes [OPTIONS] [ID] [--diff]",
     long_about = "Show what a child Session changed in its own Workspace, a copy or a worktree, since it was made.\n\n\
         A is added, M changed, D removed, ? unreadable; a path that ends with / is a folder. Without an \
         id, the children of this Workspace that have their own are listed. This command changes nothing; `pixir merge` applies the \
@@ -54,21 +54,22 @@ pub fn find_child(id: &str, context: &CliContext) -> Result<NamedChild, Report> 
     let roots = context.state_roots(false)?;
     let own = child_workspaces(context, &config);
     let of_name = roots.iter().find_map(|root| {
-        let mut annexes = own.list_for_workspace(root).into_iter();
-        Some((annexes.rfind(|it| it.subagent() == Some(id))?, root.clone()))
+        let mut child_workspaces = own.list_for_workspace(root).into_iter();
+        Some((child_workspaces.rfind(|it| it.subagent() == Some(id))?, root.clone()))
     });
     let (child_workspace, config, logs) = if let Some((child_workspace, root)) = of_name {
         (child_workspace, config, root)
     } else {
         let (child, logs) = context.find_session(id)?;
         let config = context.load_settings(Some(logs.workspace()))?.config;
-        let annexes = child_workspaces(context, &config);
-        let found = annexes.find(&logs, &child)?;
+        let child_workspaces = child_workspaces(context, &config);
+        let found = child_workspaces.find(&logs, &child)?;
         // The Log says whether the child ever had a Workspace of its own.
         let none = || {
             let history = Log::read(&logs, &child).map(|log| History::from_events(log.events));
-            let placed =
-                history.ok().map(|history| annexes.find_for_session(&logs, &child, &history));
+            let placed = history
+                .ok()
+                .map(|history| child_workspaces.find_for_session(&logs, &child, &history));
             let closed = placed.and_then(Result::err);
             Report::from(
                 closed.unwrap_or_else(|| ChildWorkspaceError::NoChildWorkspace(id.to_owned())),
@@ -94,7 +95,7 @@ pub fn find_child_or_only(id: Option<&str>, context: &CliContext) -> Result<Name
         roots.iter().flat_map(|root| own.list_for_workspace(root)).collect();
     match children.as_slice() {
         [only] => find_child(only.child().as_str(), context),
-        [] => Err(Report::new(Kind::NotFound, "no child has a Workspace of its own here")),
+        [] => Err(Report::new(Kind::NotFound, "no child of this Workspace has its own Workspace")),
         several => {
             let ids: Vec<&str> = several.iter().map(|child| child.child().as_str()).collect();
             let message = format!("which child? there are {}: {}", ids.len(), ids.join(", "));
@@ -148,10 +149,10 @@ fn list_child_workspaces(context: &CliContext) -> Result<Exit, Report> {
     let config = context.load_settings(Some(&context.current_folder()?))?.config;
     let own = child_workspaces(context, &config);
     let roots = context.state_roots(false)?;
-    let annexes: Vec<ChildWorkspace> =
+    let child_workspaces: Vec<ChildWorkspace> =
         roots.iter().flat_map(|root| own.list_for_workspace(root)).collect();
     let mut listing = String::new();
-    for child_workspace in &annexes {
+    for child_workspace in &child_workspaces {
         let (child, mode) = (child_workspace.child(), child_workspace.mode().name());
         let name = child_workspace.subagent().map(|name| format!("  {name}")).unwrap_or_default();
         let branch =
@@ -159,13 +160,13 @@ fn list_child_workspaces(context: &CliContext) -> Result<Exit, Report> {
         writeln!(listing, "{child}  {mode}{name}{branch}  {}", child_workspace.folder().display())
             .ok();
     }
-    if annexes.is_empty() && !context.flags.json {
-        context.print_notice("no child has a Workspace of its own here");
+    if child_workspaces.is_empty() && !context.flags.json {
+        context.print_notice("no child of this Workspace has its own Workspace");
     }
     context.print_result(
         "changes",
         &listing,
-        annexes.iter().map(child_workspace_json).collect::<Vec<_>>(),
+        child_workspaces.iter().map(child_workspace_json).collect::<Vec<_>>(),
     )
 }
 

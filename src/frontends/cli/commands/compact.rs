@@ -29,10 +29,10 @@ const SHOWN_LINES: usize = 60;
 /// Shown characters of a line of the checkpoint.
 const SHOWN_WIDTH: usize = 160;
 
-/// Summarize older Turns of a Session to make room in the model's window
+/// Summarize older Turns to make room in the model's window
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir compact [FLAGS] [ID] [--keep-turns N] [--model-assisted]",
+    override_usage = "pixir compact [OPTIONS] [ID] [--keep-turns N] [--model-assisted]",
     long_about = "Summarize older Turns of a Session to make room in the model's window.\n\n\
         The last Turns stay word for word; the others become a checkpoint: what you said, what came of it, the files \
         touched, open tasks, the plan, active Skills. Old tool outputs are left out. The Log keeps everything, and \
@@ -137,7 +137,7 @@ fn compact_with_model(
         Err(report) => return Err(report),
     };
     in_runtime(async {
-        // The embedded model's server lives as long as this.
+        // Keeps the server of the embedded model running.
         let (credential, _demo) = opened.access.connect().await?;
         let harness = Harness::open(context.harness_options(opened.loaded.config, credential)?);
         let start = StartOptions {

@@ -82,13 +82,6 @@ fn run_delegation(
     context: &CliContext,
     progress_output: &mut ProgressOutput,
 ) -> Result<Exit, Report> {
-    if context.flags.events {
-        return Err(bad_argument("--events goes with a prompt; `delegate` has --progress"));
-    }
-    if context.flags.output_schema.is_some() {
-        let message = "--output-schema goes with a prompt; a task states its own `output`";
-        return Err(bad_argument(message));
-    }
     let workspace = context.admitted_workspace()?;
     let mut delegation = read_spec(args, &workspace, context)?;
     let config = context.load_settings(Some(&workspace))?.config;
@@ -111,25 +104,25 @@ fn run_delegation(
     // Already the time limit of the whole delegation, so it must not also limit each child.
     opened.loaded.config.budget.timeout = None;
     in_runtime(async {
-        let mut driver =
+        let mut runner =
             SessionRunner::start(workspace.clone(), SessionTarget::New, opened, context).await?;
         if let Some(progress) = &mut progress_output.progress {
             *progress =
-                DelegateProgress::new(context.started, driver.conversation.id().to_string());
+                DelegateProgress::new(context.started, runner.conversation.id().to_string());
         }
         let order = workflow_order(&delegation);
         let finished =
-            run_attended_workflow(order, &mut driver, |heard| progress_output.on_event(heard))
+            run_attended_workflow(order, &mut runner, |item| progress_output.on_event(item))
                 .await?;
         let exit = exit_for_delegation(&finished);
-        if print_outcome(&delegation, &finished, exit, &mut driver, context).is_ok() {
+        if print_outcome(&delegation, &finished, exit, &mut runner, context).is_ok() {
             progress_output.print_end(finished.outcome.name(), exit);
             return Ok(exit);
         }
         // stdout may hold half an envelope, so the error goes to stderr.
         let status = format!("workflow status {}", finished.run_id);
-        let status = context.command_in_workspace(&status, driver.conversation.workspace());
-        let (report, exit) = unread_answer_report(driver.view.has_failed(), &status);
+        let status = context.command_in_workspace(&status, runner.conversation.workspace());
+        let (report, exit) = unread_answer_report(runner.view.has_failed(), &status);
         progress_output.print_refusal(&report, exit);
         Ok(exit)
     })
@@ -190,8 +183,7 @@ fn check_trust(
 fn read_spec_bytes(spec: &str, context: &CliContext) -> Result<Vec<u8>, Report> {
     let unreadable = |error: std::io::Error| {
         bad_argument(format!("the spec {spec} cannot be read: {error}")).with_next_actions(vec![
-            "name a file, or `-` for standard input; docs/delegate.md says what stands in it"
-                .into(),
+            "name a file, or `-` for standard input; docs/delegate.md describes it".into(),
         ])
     };
     let mut bytes = Vec::new();
@@ -230,11 +222,11 @@ fn print_outcome(
     delegation: &Delegation,
     finished: &FinishedRun,
     exit: Exit,
-    driver: &mut SessionRunner<'_>,
+    runner: &mut SessionRunner<'_>,
     context: &CliContext,
 ) -> Result<(), StdoutClosed> {
-    let workspace = driver.conversation.workspace().to_owned();
-    let root = driver.conversation.state_root().clone();
+    let workspace = runner.conversation.workspace().to_owned();
+    let root = runner.conversation.state_root().clone();
     let session =
         |word: &str, id: &str| context.command_in_workspace(&format!("{word} {id}"), &workspace);
     let run = |id: &str| context.command_in_workspace(&format!("workflow resume {id}"), &workspace);
@@ -242,7 +234,7 @@ fn print_outcome(
     let shown = delegate_shown(delegation, finished, &root, exit as u8, &commands);
     let text = if context.flags.json {
         let command = match finished.outcome {
-            RunOutcome::Completed => driver.resume_command(),
+            RunOutcome::Completed => runner.resume_command(),
             _ => run(&finished.run_id),
         };
         let took = context.started.elapsed();
@@ -254,7 +246,7 @@ fn print_outcome(
     } else {
         clean(&shown.text)
     };
-    driver.view.write_answer(&text)
+    runner.view.write_answer(&text)
 }
 
 /// The report and exit code when the answer could not be written to stdout; only the Logs have it.
@@ -311,8 +303,8 @@ struct ProgressOutput {
 }
 
 impl ProgressOutput {
-    fn on_event(&mut self, heard: &ListenerItem) {
-        let Some(event) = workflow_event(heard) else { return };
+    fn on_event(&mut self, item: &ListenerItem) {
+        let Some(event) = workflow_event(item) else { return };
         let line = self.progress.as_mut().and_then(|progress| progress.apply_event(event));
         self.print_line(line);
     }
@@ -340,8 +332,8 @@ impl ProgressOutput {
     }
 }
 
-fn workflow_event(heard: &ListenerItem) -> Option<&WorkflowEvent> {
-    let ListenerItem::Event(event) = heard else { return None };
+fn workflow_event(item: &ListenerItem) -> Option<&WorkflowEvent> {
+    let ListenerItem::Event(event) = item else { return None };
     match event.kind() {
         EventKind::Canonical(Canonical::WorkflowEvent(event)) => Some(event),
         EventKind::Canonical(_) | EventKind::Ephemeral(_) => None,

@@ -27,10 +27,10 @@ use crate::testing::scripted::{
     DEMO_FILES, DEMO_MODEL, DEMO_PROMPT, EXAMPLE_WORKFLOWS, ExampleWorkflow,
 };
 
-/// Watch a real Turn fix a small program, without account or network
+/// Watch a Turn fix a small program, without account or network
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Watch a real Turn fix a small program, without account or network.\n\n\
+    long_about = "Watch a Turn fix a small program, without account or network.\n\n\
     A broken program is copied to a scratch folder. A model that is part of Pixir reads it, fixes it, \
     runs its test and answers. Then Pixir shows the diff, the Log and its verification, how to resume, and how to remove the folder.\n\n\
     With the name of a shipped workflow, that workflow is run instead, on its own files.",
@@ -96,13 +96,13 @@ fn run_demo_turn(context: &CliContext) -> Result<Exit, Report> {
     let workspace = create_scratch_folder(DEMO_FILES)?;
     let opened = open_demo(context)?;
     in_runtime(async {
-        let mut driver =
+        let mut runner =
             SessionRunner::start(workspace.clone(), SessionTarget::New, opened, context).await?;
-        driver.view.print_notice(&format!(
+        runner.view.print_notice(&format!(
             "The Workspace is {}: total.sh is broken, and test.sh proves it.\n\n› {DEMO_PROMPT}\n",
             workspace.display()
         ));
-        let TurnRunOutcome::Ended(ending) = driver.run_turn(DEMO_PROMPT.to_owned()).await? else {
+        let TurnRunOutcome::Ended(ending) = runner.run_turn(DEMO_PROMPT.to_owned()).await? else {
             return Ok(Exit::Interrupted);
         };
         let removal = removal_hint(&quote_shell_word(&workspace.display().to_string()));
@@ -111,22 +111,22 @@ fn run_demo_turn(context: &CliContext) -> Result<Exit, Report> {
         }
         let sections = match context.display_mode() {
             OutputMode::Text(style) => {
-                format!("{}\n{removal}\n", evidence_text(&driver, style).await?)
+                format!("{}\n{removal}\n", evidence_text(&runner, style).await?)
             }
             OutputMode::Json(_) => JsonEnvelope::for_turn(&ending, context.started.elapsed())
-                .with_session(driver.conversation.id(), driver.resume_command())
+                .with_session(runner.conversation.id(), runner.resume_command())
                 .to_line(),
             OutputMode::Events => String::new(),
         };
-        driver.remember_workspace();
-        driver.view.write_answer(&sections).ok();
+        runner.remember_workspace();
+        runner.view.write_answer(&sections).ok();
         Ok(exit::exit_for_turn(&ending))
     })
 }
 
 /// What the Log shows: the test before and after, the diff, the verification, and the command to resume.
-async fn evidence_text(driver: &SessionRunner<'_>, style: ViewStyle) -> Result<String, Report> {
-    let conversation = &driver.conversation;
+async fn evidence_text(runner: &SessionRunner<'_>, style: ViewStyle) -> Result<String, Report> {
+    let conversation = &runner.conversation;
     let history = conversation.history().await?;
     let results = history.facts().filter_map(|fact| match fact {
         Canonical::ToolResult(result) => Some(result),
@@ -154,9 +154,9 @@ async fn evidence_text(driver: &SessionRunner<'_>, style: ViewStyle) -> Result<S
     let log = conversation.log_path().display();
     sections.push(format!("Everything that happened is in the Log:\n  {log}"));
     let verdict = verify::verdict(conversation.state_root(), conversation.id())?;
-    sections.push(format!("Does the Log prove it?\n{}", indent(&verdict)));
-    let (resume, question) = (driver.resume_command(), quote_shell_word("what did you change?"));
-    sections.push(format!("Go on with this Session:\n  {resume} {question}\n"));
+    sections.push(format!("Verification of the Log:\n{}", indent(&verdict)));
+    let (resume, question) = (runner.resume_command(), quote_shell_word("what did you change?"));
+    sections.push(format!("Continue this Session:\n  {resume} {question}\n"));
     Ok(clean(&sections.join("\n\n")))
 }
 

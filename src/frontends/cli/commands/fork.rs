@@ -13,7 +13,7 @@ use crate::frontends::cli::session_arg::SessionArg;
 /// Branch off a new Session from another one
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir fork [FLAGS] [ID] [--at TURN | --to-seq N] [--summarize]",
+    override_usage = "pixir fork [OPTIONS] [ID] [--at TURN | --to-seq N] [--summarize]",
     long_about = "Branch off a new Session from another one, at its end or at an earlier point.\n\n\
         The new Session has the conversation up to that point, and is independent from then on. The other one is \
         not changed, and may be open meanwhile. Files stay as they are: to have those of an earlier Turn as well, \
@@ -43,8 +43,8 @@ pub fn fork_session(args: &ForkArgs, context: &CliContext) -> Result<Exit, Repor
         (None, Some(seq)) => ForkPoint::AtSeq(seq),
         (None, None) => ForkPoint::End,
     };
-    let annexes = child_workspaces(context, &context.load_user_settings()?);
-    refuse_child_workspace(&annexes, &root, &id)?;
+    let child_workspaces = child_workspaces(context, &context.load_user_settings()?);
+    refuse_child_workspace(&child_workspaces, &root, &id)?;
     let to = root.for_fork(&context.home()?);
     let forked = fork::fork_session(&root, &to, &id, cut, args.summarize, context.flags.dry_run)?;
     let mut envelope = context.success_envelope("fork", &forked)?;
@@ -56,14 +56,14 @@ pub fn fork_session(args: &ForkArgs, context: &CliContext) -> Result<Exit, Repor
     }
     let end = args.to_seq.map(|seq| format!(", up to Event {seq}")).unwrap_or_default();
     let what = format!("{} of {id}{end}", counted(forked.turns, "Turn"));
-    let told = match &forked.session_id {
+    let text = match &forked.session_id {
         Some(child) => {
             let next = context.next_command(child, &root);
             format!("{child} branches off with {what}\n{next}\n")
         }
         None => format!("a fork would copy {what}\nnothing was made (dry run)\n"),
     };
-    let exit = context.print_envelope(&envelope, &told);
+    let exit = context.print_envelope(&envelope, &text);
     if let Some(problem) = root.problem() {
         let place = to.folder().path();
         let verb = if context.flags.dry_run { "would be" } else { "is" };

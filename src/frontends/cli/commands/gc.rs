@@ -85,10 +85,10 @@ pub fn gc(args: &GcArgs, context: &CliContext) -> Result<Exit, Report> {
         ..GcPlan::default()
     };
     let mut at_home = home_plan();
-    let annexes = child_workspaces(context, &context.load_user_settings()?);
+    let child_workspaces = child_workspaces(context, &context.load_user_settings()?);
     let unreferenced = GcPlan {
         workspace: home.child_workspaces(),
-        waste: annexes
+        waste: child_workspaces
             .list_garbage()
             .into_iter()
             .map(|(id, at)| inspect::child_workspace_garbage(id, at))
@@ -98,7 +98,7 @@ pub fn gc(args: &GcArgs, context: &CliContext) -> Result<Exit, Report> {
     let gone = inspect::gone_workspaces(&home);
     let mut done = GcResult::default();
     if args.apply {
-        add_cleared(&mut done, collect_child_workspaces(&annexes, &unreferenced)?);
+        add_cleared(&mut done, collect_child_workspaces(&child_workspaces, &unreferenced)?);
         for plan in &plans {
             add_cleared(&mut done, inspect::clear_garbage(plan));
         }
@@ -120,12 +120,15 @@ pub fn gc(args: &GcArgs, context: &CliContext) -> Result<Exit, Report> {
 
 /// Removes the Workspaces of deleted children, and of children whose changes are all merged; a dirty worktree stays
 /// and is listed.
-fn collect_child_workspaces(annexes: &ChildWorkspaces, plan: &GcPlan) -> Result<GcResult, Report> {
+fn collect_child_workspaces(
+    child_workspaces: &ChildWorkspaces,
+    plan: &GcPlan,
+) -> Result<GcResult, Report> {
     let mut cleared = GcResult::default();
     if plan.waste.is_empty() {
         return Ok(cleared);
     }
-    let collected = in_runtime(async { Ok(annexes.remove_merged().await) })?;
+    let collected = in_runtime(async { Ok(child_workspaces.remove_merged().await) })?;
     for (child, closed) in collected {
         let waste = plan.waste.iter().find(|waste| waste.session_id.as_ref() == Some(&child));
         match closed {

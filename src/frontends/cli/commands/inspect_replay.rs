@@ -66,11 +66,11 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &CliContext) -> Result<
     }
     let (events_in_all, events_looked_at) = (reading.events.len(), events.len());
     let history = History::from_events(events);
-    let supposed = PreviewAssumptions {
+    let assumptions = PreviewAssumptions {
         prompt: args.prompt.as_deref(),
         is_running: holder.is_some() && args.after_seq.is_none(),
     };
-    let (preview, mut notes) = build_preview(&root, &id, history, supposed, context)?;
+    let (preview, mut notes) = build_preview(&root, &id, history, assumptions, context)?;
     let body: Value = preview
         .body
         .as_deref()
@@ -125,7 +125,7 @@ fn build_preview(
     root: &StateRoot,
     id: &SessionId,
     history: History,
-    supposed: PreviewAssumptions<'_>,
+    assumptions: PreviewAssumptions<'_>,
     context: &CliContext,
 ) -> Result<(RequestPreview, Vec<String>), Report> {
     let mut notes = Vec::new();
@@ -143,7 +143,7 @@ fn build_preview(
     let credential = preview_credential(&config, stored_model.as_deref(), context, &mut notes)?;
     let workspace = Workspace::open(folder)?;
     let harness = Harness::open(context.harness_options(config, credential)?);
-    let preview = harness.preview(&workspace, id, history, supposed)?;
+    let preview = harness.preview(&workspace, id, history, assumptions)?;
     notes.extend(preview.notices.iter().cloned());
     Ok((preview, notes))
 }

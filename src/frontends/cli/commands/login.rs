@@ -26,10 +26,10 @@ use crate::model::credential::{
 #[derive(Debug, Default, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    override_usage = "pixir login [FLAGS]\n       pixir login status [FLAGS]",
+    override_usage = "pixir login [OPTIONS]\n       pixir login status [OPTIONS]",
     long_about = "Sign in with a ChatGPT subscription.\n\n\
-        A browser opens, and comes back to this machine when you have signed in. Where it cannot come back, as \
-        over SSH, paste the address it ends up at. Where there is no browser, or with --device-code, you \
+        A browser opens and is redirected to this machine after the sign-in. Where the redirect does not arrive, as \
+        over SSH, paste the address that the browser shows at the end. Where there is no browser, or with --device-code, you \
         type a short code on any other device.\n\n\
         The tokens are stored in ~/.pixir/auth.json, readable only by you. They are sent to OpenAI's own endpoints \
         and nowhere else. An API key needs no sign-in: set OPENAI_API_KEY.",
@@ -392,7 +392,7 @@ fn token_json(tokens: &SubscriptionTokens) -> Value {
     })
 }
 
-/// ` as who@example.org (plus)`, as far as it is known.
+/// Account and plan, such as ` as who@example.org (plus)`, as far as they are known.
 fn account_text(tokens: &SubscriptionTokens) -> String {
     let email = tokens.email().map(|email| format!(" as {email}")).unwrap_or_default();
     let plan = tokens.plan().map(|plan| format!(" ({plan})")).unwrap_or_default();

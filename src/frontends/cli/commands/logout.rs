@@ -48,7 +48,7 @@ pub async fn sign_out(context: &CliContext) -> Result<(bool, bool), Report> {
 
 type DeletedTokens = (bool, Option<crate::model::credential::SubscriptionTokens>);
 
-/// Deletes first: what happens afterwards, even a kill, cannot bring the tokens back.
+/// Deletes the stored tokens and returns them; called before they are revoked, so that a kill leaves none behind.
 fn delete_tokens(store: &TokenStore) -> Result<DeletedTokens, CredentialError> {
     // Without the folder there is nothing to lock, and it is not created.
     let folder = store.path().parent();

@@ -86,11 +86,11 @@ fn test_timeout(named: bool, config: &Config) -> Duration {
 
 /// What to do about a server that did not answer.
 fn timeout_next_actions(server: &McpServer) -> Vec<String> {
-    let look = match server.transport {
+    let check = match server.transport {
         McpTransport::Http { .. } => "check that the server at its `url` runs and answers",
         _ => "start its command by hand, and see whether it waits for something",
     };
-    vec![look.to_owned(), "give it longer, such as `--timeout 60s`, if it is slow".to_owned()]
+    vec![check.to_owned(), "give it longer, such as `--timeout 60s`, if it is slow".to_owned()]
 }
 
 fn test_server(

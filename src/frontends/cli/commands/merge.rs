@@ -36,11 +36,11 @@ const SHOWN_ROWS: usize = 50;
     // The name of the model's tool, which people copy from a Log.
     visible_alias = "merge_child",
     alias = "merge-child",
-    override_usage = "pixir merge [FLAGS] [ID] [--undo]",
+    override_usage = "pixir merge [OPTIONS] [ID] [--undo]",
     long_about = "Merge what a child Session changed in its own Workspace into the Workspace of its parent.\n\n\
         Files that the parent has not changed since are copied; text that both changed is merged line by line. If \
         anything conflicts, all conflicts are listed and nothing is written. The merge is recorded in the parent's \
-        Log, and --undo takes it back. (A merge that the model made in a Turn is undone with that Turn: `pixir undo`.) \
+        Log, and --undo reverts it. (A merge that the model made in a Turn is undone with that Turn: `pixir undo`.) \
         On a terminal you are asked first; elsewhere --yes is needed.",
     after_long_help = "Examples:\n  pixir merge 20260721T101112-abcdef --dry-run\n  \
         pixir merge 20260721T101112-abcdef --yes\n  pixir merge 20260721T101112-abcdef --undo"
@@ -104,23 +104,27 @@ pub fn merge(args: &MergeArgs, context: &CliContext) -> Result<Exit, Report> {
 
 /// The parent's Workspace, with the bounds that its Session has.
 fn parent_workspace(
-    annex: &ChildWorkspace,
+    child_workspace: &ChildWorkspace,
     history: &History,
     context: &CliContext,
 ) -> Result<Workspace, Report> {
-    let roster = context.roles(annex.parent_workspace())?;
+    let roster = context.roles(child_workspace.parent_workspace())?;
     let bounds = recorded_bounds(history, &roster)?;
-    let opened = Workspace::open(annex.parent_workspace());
+    let opened = Workspace::open(child_workspace.parent_workspace());
     Ok(opened?.with_bounds(bounds))
 }
 
 /// Rolls back what an interrupted merge had written.
 fn recover_merge(
-    annex: &ChildWorkspace,
+    child_workspace: &ChildWorkspace,
     parent: &Workspace,
     context: &CliContext,
 ) -> Result<(), Report> {
-    let recovered = child_workspace::recover_merge(parent, &annex.store(), &annex.parent_folder());
+    let recovered = child_workspace::recover_merge(
+        parent,
+        &child_workspace.store(),
+        &child_workspace.parent_folder(),
+    );
     let recovered =
         recovered.map_err(|error| Report::describe(&ChildWorkspaceError::Storage(error)))?;
     if let Some(recovered) = recovered {
@@ -130,11 +134,11 @@ fn recover_merge(
 }
 
 fn plan_merge(
-    annex: &ChildWorkspace,
+    child_workspace: &ChildWorkspace,
     parent: &Workspace,
 ) -> Result<(MergePlan, ChildChanges), Report> {
-    let changes = annex.find_changes(parent)?;
-    let merge = annex.plan_merge(&changes, parent, &|_| false);
+    let changes = child_workspace.find_changes(parent)?;
+    let merge = child_workspace.plan_merge(&changes, parent, &|_| false);
     Ok((merge?, changes))
 }
 
@@ -146,8 +150,8 @@ fn merge_into_parent(
     parent: &Workspace,
     confirm: ConfirmMerge<'_>,
 ) -> Result<(MergeSummary, Option<AppliedMerge>), Report> {
-    let NamedChild { child_workspace: annex, .. } = named;
-    let (merge, changes) = plan_merge(annex, parent)?;
+    let NamedChild { child_workspace, .. } = named;
+    let (merge, changes) = plan_merge(child_workspace, parent)?;
     let mut what = MergeSummary::from_merge(&merge, false);
     if merge.is_up_to_date() {
         return Ok((what, None));
@@ -155,7 +159,8 @@ fn merge_into_parent(
     if merge.conflicts.is_empty() {
         what.is_shown = confirm(&what, "Merge this?")? == ConfirmedBy::Terminal;
     }
-    let carried = annex.apply_merge(&merge, &changes, parent, None, &CancellationToken::new());
+    let carried =
+        child_workspace.apply_merge(&merge, &changes, parent, None, &CancellationToken::new());
     Ok((what, Some(carried?)))
 }
 
@@ -165,13 +170,18 @@ fn undo_merge(
     history: &History,
     confirm: ConfirmMerge<'_>,
 ) -> Result<(MergeSummary, Option<AppliedMerge>), Report> {
-    let NamedChild { child_workspace: annex, .. } = named;
-    let (transaction, record) = last_merge(annex, history)?;
+    let NamedChild { child_workspace, .. } = named;
+    let (transaction, record) = last_merge(child_workspace, history)?;
     transaction.refuse_foreign_changes(parent)?;
     let mut what = MergeSummary::from_transaction(&transaction.inverse(), false);
     what.is_shown = confirm(&what, "Take this back?")? == ConfirmedBy::Terminal;
-    let carried =
-        transaction.roll_back(record, parent, &annex.store(), &annex.parent_folder(), None);
+    let carried = transaction.roll_back(
+        record,
+        parent,
+        &child_workspace.store(),
+        &child_workspace.parent_folder(),
+        None,
+    );
     let done =
         carried.map_err(|broken| Report::describe(&ChildWorkspaceError::MergeFailed(broken)))?;
     Ok((what, Some(done)))
@@ -179,11 +189,11 @@ fn undo_merge(
 
 /// The last merge of this child that was not undone.
 fn last_merge(
-    annex: &ChildWorkspace,
+    child_workspace: &ChildWorkspace,
     history: &History,
 ) -> Result<(MergeTransaction, ContentHash), Report> {
     let mut records: Vec<ContentHash> = Vec::new();
-    let child = annex.child().to_string();
+    let child = child_workspace.child().to_string();
     for fact in history.facts() {
         let Canonical::SubagentEvent(event) = fact else { continue };
         if event.child_session_id.as_deref() != Some(&*child) {
@@ -201,8 +211,8 @@ fn last_merge(
     let Some(record) = records.pop() else {
         return Err(Report::new(Kind::NotFound, format!("no merge of {child} can be taken back")));
     };
-    let transaction =
-        MergeTransaction::load(&record, &annex.store()).map_err(ChildWorkspaceError::BaseMissing);
+    let transaction = MergeTransaction::load(&record, &child_workspace.store())
+        .map_err(ChildWorkspaceError::BaseMissing);
     Ok((transaction?, record))
 }
 

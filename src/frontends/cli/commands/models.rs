@@ -27,10 +27,10 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    override_usage = "pixir models [FLAGS]\n       pixir models refresh [FLAGS]",
+    override_usage = "pixir models [OPTIONS]\n       pixir models refresh [OPTIONS]",
     long_about = "List models, their context windows and efforts.\n\n\
         The list is what the endpoint said when `pixir models refresh` last asked it, or else a small \
-        built-in table. A model that is not in it works all the same: a window of 128000 tokens is \
+        built-in table. A model that is not in it works too: a window of 128000 tokens is \
         assumed, and any effort is passed on.",
     after_long_help = "Examples:\n  pixir models\n  pixir models refresh\n  \
         pixir models refresh --provider ollama\n  pixir models --json | jq '.output.models[].name'"

@@ -15,7 +15,7 @@ const SHOWN_LINES: usize = 10;
 /// Write a cleaned copy of a damaged Log, with a report
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "The original is never touched; the copy is a Session of its own. A line \
+    after_long_help = "The original is never touched; the copy is a separate Session. A line \
     that can be read and was changed is kept, and named.\n\n\
     Example:\n  pixir repair 20260721T101112-abcdef"
 )]

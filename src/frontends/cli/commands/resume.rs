@@ -18,11 +18,11 @@ use crate::record::state_dir::StateRoot;
 /// Continue a Session
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir resume [FLAGS] [<ID>|--last [PROMPT]...]",
+    override_usage = "pixir resume [OPTIONS] [<ID>|--last [PROMPT]...]",
     long_about = "Continue a Session.\n\n\
         The Session keeps its model unless --model names another. A Session is named by its id, or by the \
-        beginning or end of it, also from another Workspace. Without an id it is the one of this Workspace that was \
-        used last. Without a prompt, on a terminal, its last exchange is shown, and prompts are read until Ctrl-D.",
+        beginning or end of it, also from another Workspace. Without an id, the last used Session of this \
+        Workspace is continued. Without a prompt, on a terminal, its last exchange is shown, and prompts are read until Ctrl-D.",
     after_long_help = "Examples:\n  pixir resume\n  pixir resume --last \"now add a test\"\n  \
         pixir resume 20260721T101112-abcdef\n  pixir resume abcdef \"now add a test\""
 )]
@@ -39,7 +39,8 @@ pub struct ResumeArgs {
 }
 
 pub fn resume(args: &ResumeArgs, context: &CliContext) -> Result<Exit, Report> {
-    // Without words it is the last one; a first word is always an id, because a wrong one must not become a prompt.
+    // A first word is always an id, because a misspelled one must not become a prompt. Without words, the last Session is
+    // resumed.
     let named = args.words.split_first().filter(|_| !args.last);
     let words = named.map_or(args.words.as_slice(), |(_, prompt)| prompt);
     let (id, root) = match named {
@@ -113,7 +114,7 @@ impl CliContext {
         }
         let workspace = root.workspace().display();
         self.print_notice(&format!(
-            "the Workspace is gone: move the folder back to {workspace} to go on"
+            "the Workspace is gone: move the folder back to {workspace} to continue"
         ));
         format!("read:   {} export {id}", self.program_name())
     }

@@ -1,4 +1,4 @@
-//! `pixir [FLAGS] words…`: a new Session and its first Turn.
+//! `pixir [OPTIONS] words…`: a new Session and its first Turn.
 
 use clap::Args;
 

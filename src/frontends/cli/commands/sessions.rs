@@ -30,7 +30,7 @@ const FIRST_SCREEN: usize = 50;
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    override_usage = "pixir sessions [FLAGS]\n       pixir sessions delete [ID]",
+    override_usage = "pixir sessions [OPTIONS]\n       pixir sessions delete [ID]",
     after_long_help = "Examples:\n  pixir sessions --all\n  pixir sessions --json | jq '.output[0]'\n  \
         pixir sessions delete 20260721T101112-abcdef"
 )]
@@ -173,7 +173,7 @@ fn explain_read_only(found: &[SessionSummary], context: &CliContext) {
     let reasons = found.iter().filter_map(|summary| summary.read_only.as_deref());
     for reason in reasons.collect::<BTreeSet<&str>>() {
         context.print_notice(&format!(
-            "{reason}: Sessions there are [read-only]; go on with a copy: `pixir fork ID`"
+            "{reason}: Sessions there are [read-only]; continue with a copy: `pixir fork ID`"
         ));
     }
 }

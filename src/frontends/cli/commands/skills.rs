@@ -188,10 +188,11 @@ fn validate_skills(path: Option<&Path>, context: &CliContext) -> Result<Exit, Re
         return Err(bad_argument(message).with_next_actions(vec![next]));
     }
     broken.extend(broken_prompts);
-    let odd: Vec<FileDiagnostic> = all.iter().flat_map(|skill| skill.warnings.clone()).collect();
+    let warnings: Vec<FileDiagnostic> =
+        all.iter().flat_map(|skill| skill.warnings.clone()).collect();
     broken.extend(workflow::broken_templates(&all, &folder, context)?);
     let entries: Vec<Value> = all.iter().map(|skill| skill_json(skill)).collect();
-    context.print_validation("skills", "skill", &entries, &broken, &odd)
+    context.print_validation("skills", "skill", &entries, &broken, &warnings)
 }
 
 /// The error for a path that does not exist.
@@ -210,19 +211,19 @@ impl CliContext {
         noun: &str,
         all: &[Value],
         broken: &[FileDiagnostic],
-        odd: &[FileDiagnostic],
+        warnings: &[FileDiagnostic],
     ) -> Result<Exit, Report> {
         let mut text = String::new();
-        for (word, flaws) in [("error", broken), ("warning", odd)] {
+        for (word, flaws) in [("error", broken), ("warning", warnings)] {
             for flaw in flaws {
                 // Writing to a String cannot fail.
                 writeln!(text, "{word}: {}", one_line(&flaw.to_string(), 500)).ok();
             }
         }
-        let counts = [(all.len(), noun), (broken.len(), "error"), (odd.len(), "warning")];
+        let counts = [(all.len(), noun), (broken.len(), "error"), (warnings.len(), "warning")];
         writeln!(text, "{}", counts.map(|(count, noun)| counted(count, noun)).join(", ")).ok();
         let plural = format!("{noun}s");
-        let output = json!({ plural: all, "errors": broken, "warnings": odd });
+        let output = json!({ plural: all, "errors": broken, "warnings": warnings });
         let message = format!("{} cannot be used as they are", broken.len());
         let error = (!broken.is_empty()).then(|| Report::new(Kind::InvalidSkill, message));
         Ok(self.print_envelope(&self.success_envelope(kind, output)?.with_error(error), &text))

@@ -1,4 +1,4 @@
-//! `pixir tree`: Sessions and what branched off from them.
+//! `pixir tree`: Sessions with their forks and children.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::frontends::render::one_line;
 /// Draw Sessions as a tree of forks and children
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir tree [FLAGS] [<ID>|--all]",
+    override_usage = "pixir tree [OPTIONS] [<ID>|--all]",
     long_about = "Draw Sessions with their forks and children, their status and age.\n\n\
         One Session is drawn with its ancestors and everything that branched off. With --all, \
         every Session of this Workspace.",
@@ -74,7 +74,7 @@ impl SessionForest {
         roots.into_iter().collect()
     }
 
-    /// A Session with what branched off; `None` if it was `seen`, and so is in the tree already.
+    /// The node of a Session; `None` if it is in `seen`, and so in the tree already.
     fn build_node(
         &self,
         id: &SessionId,
@@ -90,7 +90,7 @@ impl SessionForest {
     }
 }
 
-/// A Session with what branched off from it.
+/// A Session with its forks and children.
 #[derive(Serialize)]
 struct SessionNode<'a> {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! `pixir undo` and `pixir redo`: Turns taken back and brought back, with their files.
+//! `pixir undo` and `pixir redo`: undo and redo of Turns, with their files.
 
 use std::fmt::Write;
 
@@ -32,14 +32,14 @@ use crate::settings::config::Config;
 /// Shown files.
 const SHOWN_ROWS: usize = 50;
 
-/// Take back the last Turn of a Session, conversation and files
+/// Undo the last Turn of a Session, conversation and files
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Take back the last Turn of a Session, conversation and files together.\n\n\
+    long_about = "Undo the last Turn of a Session, conversation and files together.\n\n\
         Files become what they were before the Turn: what Tools wrote, and what commands changed, made or \
         removed, with modes and links. git's own state, ignored files that only commands touched, and files over \
         10 MB are left alone, with a note. What changed between commands, or by another Session, stays. What changed while a \
-        command ran may be the work of another program, and a file may have been changed outside this session since: both are \
+        command ran may be the work of another program, and a file may have been changed outside this Session since: both are \
         named and nothing happens, unless --force is given. On a terminal you are asked first; elsewhere --yes is \
         needed. The Log keeps everything, and `pixir redo` brings it back.",
     after_long_help = "Examples:\n  pixir undo --dry-run\n  pixir undo --yes\n  pixir undo --turns 3 --force\n  \
@@ -49,28 +49,28 @@ pub struct UndoArgs {
     /// Session id, or the beginning or end of one; default: the last used Session of this Workspace
     #[arg(value_name = "ID")]
     id: Option<String>,
-    /// Take back this many Turns
+    /// Undo this many Turns
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole_number_parser::<i64, u32>(1))]
     turns: u32,
-    /// Take back also what changed while a command ran, and overwrite what was changed outside this session since
+    /// Also undo what changed while a command ran, and overwrite what was changed outside this Session since
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     confirmation: Confirmation,
 }
 
-/// Bring back what `undo` took back
+/// Redo the Turns that `pixir undo` took back
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Bring back what the last `pixir undo` of a Session took back, conversation and files, as long as \
-        nothing was said since. On a terminal you are asked first; elsewhere --yes is needed.",
+    long_about = "Redo the Turns that the last `pixir undo` of a Session took back, conversation and files, as long as \
+        no prompt followed. On a terminal you are asked first; elsewhere --yes is needed.",
     after_long_help = "Examples:\n  pixir redo --dry-run\n  pixir redo --yes"
 )]
 pub struct RedoArgs {
     /// Session id, or the beginning or end of one; default: the last used Session of this Workspace
     #[arg(value_name = "ID")]
     id: Option<String>,
-    /// Overwrite what was changed outside this session since
+    /// Overwrite what was changed outside this Session since
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -79,8 +79,9 @@ pub struct RedoArgs {
 
 pub fn undo(args: &UndoArgs, context: &CliContext) -> Result<Exit, Report> {
     let count = args.turns as usize;
-    let plan_rewind =
-        |history: &History, site: &RewindContext| Rewind::plan_undo(history, count, site);
+    let plan_rewind = |history: &History, rewind_context: &RewindContext| {
+        Rewind::plan_undo(history, count, rewind_context)
+    };
     let UndoArgs { force, confirmation, .. } = args;
     let flags = if count == 1 { String::new() } else { format!(" --turns {count}") };
     let request = RewindRequest {
@@ -109,7 +110,7 @@ struct RewindRequest<'a> {
     confirmation: &'a Confirmation,
     /// The name of the command, and of its envelope.
     kind: &'static str,
-    /// Flags that say what is meant, for commands that messages name.
+    /// Flags of the command, for messages that repeat it.
     flags: String,
     plan_rewind: PlanRewind<'a>,
 }
@@ -142,35 +143,35 @@ fn run_rewind(
     let config = context.load_settings(Some(root.workspace()))?.config;
     let reading = Log::read(&root, &id)?;
     let read = History::from_events(reading.events);
-    let annex = child_workspaces(context, &config).find_for_session(&root, &id, &read);
-    let annex = annex?;
-    let files = annex.as_ref().map_or(root.workspace(), ChildWorkspace::folder);
+    let child_workspace = child_workspaces(context, &config).find_for_session(&root, &id, &read);
+    let child_workspace = child_workspace?;
+    let files = child_workspace.as_ref().map_or(root.workspace(), ChildWorkspace::folder);
     let workspace = Workspace::open(files)?;
     let session_folder = root.session_folder(&id);
-    let neighbours = inspect::roots_around(&context.home()?, workspace.root(), &root);
+    let other_roots = inspect::roots_around(&context.home()?, workspace.root(), &root);
     let limits = SurveyLimits::from_undo_settings(config.undo);
-    let site = RewindContext { workspace, session_folder, limits, other_roots: neighbours };
+    let rewind_context = RewindContext { workspace, session_folder, limits, other_roots };
     if context.flags.dry_run {
-        let rewind = plan_rewind(&read, &site)?;
+        let rewind = plan_rewind(&read, &rewind_context)?;
         let plan = NumberedRewind::new(&rewind, &read, &id);
         return print_rewind(&plan, &RewindOutcome::DryRun, request.kind, context);
     }
     in_runtime(async {
         let (session, _) = Session::open(&root, &id, session_options(&config))?;
         let history = session.history().await?;
-        let rewind = plan_rewind(&history, &site)?;
-        rewind.check_conflicts(request.force, &site)?;
+        let rewind = plan_rewind(&history, &rewind_context)?;
+        rewind.check_conflicts(request.force, &rewind_context)?;
         let plan = NumberedRewind::new(&rewind, &history, &id);
         let agreed = request.confirmation.ask_user(&plan.question(&command), context)?;
         if agreed == ConfirmedBy::Terminal {
-            let now = plan_rewind(&history, &site)?;
+            let now = plan_rewind(&history, &rewind_context)?;
             if now.plan != rewind.plan {
                 let message = "files changed while the question was open, so nothing was done";
                 return Err(Report::new(Kind::FileChanged, message)
                     .with_next_actions(vec![format!("run `pixir {command}` again")]));
             }
         }
-        let restored = rewind.restore(&site)?;
+        let restored = rewind.restore(&rewind_context)?;
         if let Some((path, reason)) = restored.failed.first() {
             let count = restored.failed.len();
             let message = format!(

@@ -25,7 +25,7 @@ const NAMED: usize = 5;
 /// Sum up tokens, cache hits and cost
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir usage [FLAGS] [ID]",
+    override_usage = "pixir usage [OPTIONS] [ID]",
     long_about = "Sum up tokens, cache hits and cost, per Session, model and day (UTC).\n\n\
         The sums are what the Providers have counted, read from the Logs. A cost is an estimate from the \
         `prices` of the config; without a price it stays unknown. What a Provider last said about its limits \
@@ -133,9 +133,9 @@ fn limit_lines(limits: &RateLimits) -> Vec<String> {
         let Some(window) = window else { continue };
         let long = window.window_minutes.map(|minutes| Duration::from_secs(minutes * 60));
         let long = long.map(|long| format!(" of {}", format_duration(long))).unwrap_or_default();
-        let anew = window.resets_at.and_then(format_utc).map(|time| format!(", resets {time}"));
+        let reset = window.resets_at.and_then(format_utc).map(|time| format!(", resets {time}"));
         let used = window.used_percent;
-        lines.push(format!("  {name:<9}  {used:.0} %{long} used{}", anew.unwrap_or_default()));
+        lines.push(format!("  {name:<9}  {used:.0} %{long} used{}", reset.unwrap_or_default()));
     }
     for (name, left) in [("requests", &limits.requests), ("tokens", &limits.tokens)] {
         let Some(left) = left else { continue };

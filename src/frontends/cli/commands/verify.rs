@@ -15,7 +15,7 @@ use crate::record::state_dir::StateRoot;
 /// Check the proof chain, order, call pairs, blobs and Resources of a Log
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "pixir verify [FLAGS] [<ID>|--all]",
+    override_usage = "pixir verify [OPTIONS] [<ID>|--all]",
     long_about = "Check the proof chain, order, call pairs, blobs and Resources of a Log.\n\n\
         A changed, dropped, swapped or inserted line is found and named with its line number and byte \
         offset. Lines missing at the very end cannot be detected. Nothing is changed. The exit code is \

@@ -32,20 +32,20 @@ pub(super) enum WatchOutcome<T> {
 impl SessionRunner<'_> {
     /// Waits for children that outlive the Turn: they end with this process. The first signal cancels them, and the
     /// run counts as interrupted; the second does not wait for that.
-    pub(super) async fn wait_for_children(&mut self, driven: &mut TurnRunOutcome) -> bool {
-        let TurnRunOutcome::Ended(ending) = driven else { return true };
+    pub(super) async fn wait_for_children(&mut self, outcome: &mut TurnRunOutcome) -> bool {
+        let TurnRunOutcome::Ended(ending) = outcome else { return true };
         if !self.has_children {
             return true;
         }
         let settled = self.harness.wait_for_children(&self.conversation);
         let stop = self.harness.cancel_children(&self.conversation);
-        let attended = self.attend_work(settled, stop, |heard| {
+        let attended = self.attend_work(settled, stop, |item| {
             if let Some(subagent_event) =
-                subagent_event(heard).filter(|subagent_event| subagent_event.ends_run())
+                subagent_event(item).filter(|subagent_event| subagent_event.ends_run())
             {
                 ending.add_child(subagent_event);
             }
-            if let Some(status) = session_failure(heard) {
+            if let Some(status) = session_failure(item) {
                 ending.status = status.clone();
             }
         });
@@ -61,8 +61,8 @@ impl SessionRunner<'_> {
         mut on_event: impl FnMut(&ListenerItem),
     ) -> AttendOutcome<T> {
         self.show_question();
-        let watched = self.watch_work(work, stop, |heard| {
-            on_event(heard);
+        let watched = self.watch_work(work, stop, |item| {
+            on_event(item);
             false
         });
         let watched = watched.await;
@@ -108,12 +108,12 @@ impl SessionRunner<'_> {
             };
             match wake {
                 Wake::Received(None) => break,
-                Wake::Received(Some(heard)) => {
-                    unread |= self.view.show(&heard).is_err();
-                    self.has_children |= subagent_event(&heard).is_some();
-                    self.track_question(&heard);
-                    self.track_recording(&heard);
-                    if is_over(&heard) {
+                Wake::Received(Some(item)) => {
+                    unread |= self.view.show(&item).is_err();
+                    self.has_children |= subagent_event(&item).is_some();
+                    self.track_question(&item);
+                    self.track_recording(&item);
+                    if is_over(&item) {
                         break;
                     }
                 }
@@ -150,8 +150,8 @@ impl SessionRunner<'_> {
 }
 
 /// The failure of the Session after its Turn: the end of a child could not be recorded.
-fn session_failure(heard: &ListenerItem) -> Option<&SessionStatus> {
-    let ListenerItem::Event(event) = heard else { return None };
+fn session_failure(item: &ListenerItem) -> Option<&SessionStatus> {
+    let ListenerItem::Event(event) = item else { return None };
     match event.kind() {
         EventKind::Ephemeral(Ephemeral::Status(status @ SessionStatus::Error { .. })) => {
             Some(status)

@@ -47,15 +47,15 @@ pub async fn run_line_mode(run_request: RunRequest, context: &CliContext) -> Res
             PromptInput::Signal => return Ok(Exit::Interrupted),
         }
     }
-    let mut driver = SessionRunner::start(workspace, session, opened, context).await?;
-    driver.keyboard = keyboard;
-    driver.show_start_notices(&gathered.notices).await;
+    let mut runner = SessionRunner::start(workspace, session, opened, context).await?;
+    runner.keyboard = keyboard;
+    runner.show_start_notices(&gathered.notices).await;
     if !is_new {
-        driver.show_resumed_session().await;
+        runner.show_resumed_session().await;
     }
-    driver.set_attachments(attachments);
-    let exit = driver.run_prompts(first, &skills).await;
-    driver.end().await;
+    runner.set_attachments(attachments);
+    let exit = runner.run_prompts(first, &skills).await;
+    runner.end().await;
     exit
 }
 
@@ -258,7 +258,7 @@ impl SessionRunner<'_> {
                     return Ok(self.finish_turn(&TurnRunOutcome::Ended(ending)));
                 }
                 TurnRunOutcome::Ended(_) => {}
-                driven => return Ok(self.finish_turn(&driven)),
+                outcome => return Ok(self.finish_turn(&outcome)),
             }
         }
     }
@@ -281,13 +281,13 @@ impl SessionRunner<'_> {
                     return PromptInput::Signal;
                 }
                 LineModeEvent::Received(None) => is_heard = false,
-                LineModeEvent::Received(Some(heard)) => {
-                    if is_shown_at_prompt(&heard) && self.questions.is_empty() {
+                LineModeEvent::Received(Some(item)) => {
+                    if is_shown_at_prompt(&item) && self.questions.is_empty() {
                         self.view.prompt("\n");
                         is_due = true;
                     }
-                    self.view.show(&heard).ok();
-                    self.track_question(&heard);
+                    self.view.show(&item).ok();
+                    self.track_question(&item);
                 }
                 LineModeEvent::Answer(line) => {
                     self.answer_question(line).await;
@@ -322,7 +322,7 @@ impl SessionRunner<'_> {
         tokio::select! {
             biased;
             _ = self.signals.next() => LineModeEvent::Signal,
-            heard = self.relay.next(), if is_heard => LineModeEvent::Received(heard),
+            item = self.relay.next(), if is_heard => LineModeEvent::Received(item),
             input = typed => input,
         }
     }

@@ -76,13 +76,13 @@ impl Keyboard {
         while self.entries.as_mut().is_some_and(|entries| entries.try_recv().is_ok()) {}
     }
 
-    /// The next line that came after `moment`: what came before cannot be an answer to what was
-    /// asked then, also when a reading that was under way has taken it.
+    /// The next line that came after `moment`, when a question was shown. Earlier input does not answer it, even if
+    /// a read that had begun before returns it.
     pub async fn line_after(&mut self, moment: Instant) -> Option<String> {
         loop {
             let entry = self.next_entry().await?;
             if entry.at > moment {
-                // The first line is the answer; what was pasted behind it answers nothing.
+                // The first line is the answer; further pasted lines are dropped.
                 return entry.lines.first().map(|line| line.trim().to_owned());
             }
             self.waiting.push_back(entry);
@@ -165,8 +165,8 @@ pub fn discard_typed_input() {
     tcflush(io::stdin().as_fd(), QueueSelector::IFlush).ok();
 }
 
-/// Shows a question on stderr and waits for its answer: anything but a yes is a no. What was typed before it is no
-/// answer to it.
+/// Shows a question on stderr and waits for its answer; any answer but yes counts as no. Input from before the
+/// question is discarded.
 pub fn ask_yes_no(question: &str) -> bool {
     discard_typed_input();
     StdioOutput::stdio(SignalCount::default()).write_activity(question.as_bytes());
@@ -174,13 +174,13 @@ pub fn ask_yes_no(question: &str) -> bool {
     matches!(answer.as_str(), "y" | "yes")
 }
 
-/// A line of stdin without its end; `None` when there are no more.
+/// A line of stdin without its line ending; `None` when there are no more.
 pub fn read_line() -> Option<String> {
     let mut bytes = Vec::new();
     let mut stdin = io::stdin().lock();
     let count = loop {
         match stdin.read_until(b'\n', &mut bytes) {
-            // What was read so far is kept.
+            // The part that was read so far is kept.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 wait_until_ready(stdin.as_fd(), PollFlags::IN).ok()?;
             }

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 /// slower.
 pub const PASTE_GAP: Duration = Duration::from_millis(20);
 
-/// The longest line that the kernel keeps in canonical mode; it drops the rest without a word.
+/// The longest line that the kernel keeps in canonical mode; it drops the rest silently.
 pub const LONGEST_LINE: usize = 4095;
 
 /// How often a background process checks whether it may read again.
@@ -40,7 +40,7 @@ pub struct TypedEntry {
 }
 
 impl TypedEntry {
-    /// A line that came now.
+    /// An entry of one line that arrived now.
     pub fn line(text: String) -> Self {
         Self { lines: vec![text], at: Instant::now(), is_cut: false, is_utf8: true }
     }
@@ -55,17 +55,16 @@ impl TypedEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TerminalInput {
     Entry(TypedEntry),
-    /// The end of input, such as Ctrl-D; a terminal may go on after it.
+    /// The end of input, such as Ctrl-D; a terminal may have more input after it.
     End,
 }
 
-/// Counts how often the user has dropped what was typed so far, as by Ctrl-C. What a reader has gathered before that is
-/// dropped too.
+/// Counts how often the user has discarded typed input, as by Ctrl-C. A reader then drops what it has gathered before.
 #[derive(Debug, Clone, Default)]
 pub struct DiscardCount(Arc<AtomicU64>);
 
 impl DiscardCount {
-    /// Drops what was typed so far.
+    /// Discards the input that was typed so far.
     pub fn increment(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -102,7 +101,7 @@ struct ReadLine {
 
 struct EntryReader<'fd> {
     terminal: BorrowedFd<'fd>,
-    /// What was read behind the last line.
+    /// Bytes that were read behind the last line.
     buffer: Vec<u8>,
     /// The end of input came behind the last entry.
     has_ended: bool,
@@ -134,7 +133,7 @@ impl EntryReader<'_> {
         Ok(TerminalInput::Entry(TypedEntry { lines: lines.collect(), at, is_cut, is_utf8 }))
     }
 
-    /// Whether the user has dropped what was typed since this was asked last.
+    /// Whether the user has discarded typed input since the last call.
     fn has_dropped(&mut self) -> bool {
         let count = self.dropped.get();
         std::mem::replace(&mut self.seen, count) != count
@@ -203,8 +202,8 @@ impl EntryReader<'_> {
         tcgetpgrp(self.terminal).map_or(true, |group| group == rustix::process::getpgrp())
     }
 
-    /// Whether the kernel holds a line without its end. It tells that only outside canonical mode; back in it, it
-    /// hands over what it holds.
+    /// Whether the kernel holds a line without its end. The kernel reports that only outside canonical mode;
+    /// when the mode is set again, it returns what it holds.
     fn has_unfinished_line(&self) -> Result<bool, Errno> {
         if !self.is_in_foreground() {
             return Ok(false);

@@ -1,6 +1,6 @@
 //! Signals: the first asks the Turn to end, the second ends the run.
 //!
-//! A signal that was ignored when Pixir started stays ignored: `nohup` and background jobs mean it.
+//! A signal that was ignored when Pixir started stays ignored: `nohup` and background jobs rely on that.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -92,12 +92,12 @@ async fn forward(
 ) {
     while source.recv().await.is_some() {
         count.fetch_add(1, Ordering::Relaxed);
-        // A full queue already says everything.
+        // A full queue holds enough signals already.
         inbox.try_send(asked).ok();
     }
 }
 
-/// The mask of signals that were ignored at the start; zero where the kernel does not tell.
+/// The mask of signals that were ignored at the start; zero where the kernel does not report it.
 fn ignored_signals() -> u64 {
     // Preallocated: a file without a known size would be read in many small pieces.
     let mut status = String::with_capacity(4096);

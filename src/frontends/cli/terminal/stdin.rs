@@ -123,7 +123,7 @@ fn join_prompt(spoken: &str, piped: &str) -> String {
 
 enum StdinKind {
     Terminal,
-    /// Reading it never waits for a writer.
+    /// A regular file: reading it never waits for a writer.
     File,
     Pipe,
     Nothing,

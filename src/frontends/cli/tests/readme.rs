@@ -1,4 +1,4 @@
-//! README's commands are commands: each fenced `pixir …` line is parsed, and so are the quickstart's.
+//! Commands of README.md and of the quickstart: each fenced `pixir …` line parses.
 
 use super::{ParsedArguments, parse_arguments};
 

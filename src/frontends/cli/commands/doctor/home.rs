@@ -45,9 +45,8 @@ pub fn check_home(context: &CliContext) -> Vec<DoctorCheck> {
             return vec![DoctorCheck::new(ID, CheckStatus::Passed, message)];
         }
         Err(error) => {
-            let check =
-                DoctorCheck::warning_at(ID, folder, format!("cannot be looked at: {error}"))
-                    .into_failure();
+            let check = DoctorCheck::warning_at(ID, folder, format!("cannot be read: {error}"))
+                .into_failure();
             return vec![
                 check
                     .with_kind(Kind::ReadFailed)
@@ -70,7 +69,7 @@ pub fn check_home(context: &CliContext) -> Vec<DoctorCheck> {
         checks
             .push(check.with_kind(Kind::UnsafeStatePath).with_next_action("chmod 700 that folder"));
     } else if found.permissions().mode() & 0o077 != 0 {
-        let check = DoctorCheck::warning_at(ID, folder, "can be looked into by others");
+        let check = DoctorCheck::warning_at(ID, folder, "can be read by others");
         checks
             .push(check.with_kind(Kind::UnsafeStatePath).with_next_action("chmod 700 that folder"));
     }

@@ -91,7 +91,7 @@ fn check_log_folder(state: &StateLocation) -> Vec<DoctorCheck> {
     }
     let path = folder.path();
     if fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0) {
-        let check = DoctorCheck::warning_at(ID, &path, "can be looked into by others");
+        let check = DoctorCheck::warning_at(ID, &path, "can be read by others");
         checks
             .push(check.with_kind(Kind::UnsafeStatePath).with_next_action("chmod 700 that folder"));
     }
@@ -148,7 +148,7 @@ fn is_torn(root: &StateRoot, id: &SessionId) -> bool {
     last().is_ok_and(|byte| byte != b'\n')
 }
 
-/// What killed processes left in Pixir's state.
+/// Files that killed processes left in Pixir's state.
 fn check_leftovers(root: &StateRoot) -> Vec<DoctorCheck> {
     inspect::leftover_paths(root)
         .into_iter()

@@ -48,13 +48,6 @@ enum WorkflowAction {
     Status(status::WorkflowStatusArgs),
 }
 
-impl WorkflowArgs {
-    /// Whether a workflow is run.
-    pub fn is_run(&self) -> bool {
-        matches!(self.action, WorkflowAction::Run(_) | WorkflowAction::Resume(_))
-    }
-}
-
 pub fn workflow(args: &WorkflowArgs, context: &CliContext) -> Result<Exit, Report> {
     match &args.action {
         WorkflowAction::Validate(args) => validate::validate(args, context),

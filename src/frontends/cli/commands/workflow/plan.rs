@@ -12,24 +12,24 @@ use crate::agent::workflow::{
 use crate::base::error::{Report, counted};
 use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
-use crate::frontends::render::{clean, name_on_one_line, one_line, terminal_width};
+use crate::frontends::render::{name_on_one_line, one_line, terminal_width, write_wrapped};
 
-/// The widest drawing; longer lines are no easier to read.
+/// The widest drawing; longer lines are harder to read.
 const WIDEST: usize = 110;
 
 pub fn plan(args: &SourceArgs, context: &CliContext) -> Result<Exit, Report> {
     let workflow =
         read_workflow(args, &context.current_folder()?, context, SourcePurpose::Inspect)?.workflow;
     let plan = WorkflowPlan::new(&workflow);
-    let odd = lint_workflow(&workflow, &plan);
-    for flaw in &odd {
+    let warnings = lint_workflow(&workflow, &plan);
+    for flaw in &warnings {
         context.print_notice(&format!("warning: {flaw}"));
     }
     let text = draw_plan(&workflow, &plan, terminal_width().min(WIDEST));
-    context.print_result("workflow", &text, plan_json(&workflow, &plan, &odd))
+    context.print_result("workflow", &text, plan_json(&workflow, &plan, &warnings))
 }
 
-fn plan_json(workflow: &Workflow, plan: &WorkflowPlan, odd: &[SpecDiagnostic]) -> Value {
+fn plan_json(workflow: &Workflow, plan: &WorkflowPlan, warnings: &[SpecDiagnostic]) -> Value {
     let id = |place: &usize| workflow.steps[*place].id.as_str();
     let waves: Vec<Vec<&str>> =
         plan.waves.iter().map(|wave| wave.iter().map(id).collect()).collect();
@@ -52,7 +52,7 @@ fn plan_json(workflow: &Workflow, plan: &WorkflowPlan, odd: &[SpecDiagnostic]) -
         "workflow": workflow,
         "waves": waves,
         "waits": waits,
-        "warnings": odd.iter().map(SpecDiagnostic::to_json).collect::<Vec<_>>(),
+        "warnings": warnings.iter().map(SpecDiagnostic::to_json).collect::<Vec<_>>(),
     })
 }
 
@@ -174,7 +174,7 @@ fn step_details(
     }
     match step.on_failure {
         OnFailure::Hold => {}
-        OnFailure::Continue => limits.push("others go on when it fails".to_owned()),
+        OnFailure::Continue => limits.push("others continue when it fails".to_owned()),
         OnFailure::Abort => limits.push("the run ends when it fails".to_owned()),
     }
     if !limits.is_empty() {
@@ -190,27 +190,6 @@ fn step_details(
         Some(WaitReason::After(_)) | None => {}
     }
     all
-}
-
-/// Writes words on as many lines as they need, the first behind a label.
-fn write_wrapped(text: &mut String, label: &str, words: &str, width: usize) {
-    let room = width.saturating_sub(label.len()).max(16);
-    let mut line = String::new();
-    let mut lead = label.to_owned();
-    let cleaned = clean(words);
-    for word in cleaned.split_whitespace() {
-        let is_full = !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room;
-        if is_full {
-            writeln!(text, "{lead}{line}").ok();
-            lead = " ".repeat(label.len());
-            line.clear();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    writeln!(text, "{lead}{line}").ok();
 }
 
 /// Cuts a line to the width; blanks are kept.

@@ -1,4 +1,4 @@
-//! `pixir workflow run` and `resume`: a run in a Session of its own, shown while it goes on.
+//! `pixir workflow run` and `resume`: one run of a workflow in a Session, shown while it works.
 
 use std::path::PathBuf;
 
@@ -73,10 +73,8 @@ pub fn resume(args: &WorkflowResumeArgs, context: &CliContext) -> Result<Exit, R
     };
     if found.run.outcome == Some(RunOutcome::Completed) {
         let message = format!("{} is complete: there is nothing to resume", found.run.id);
-        return Err(Report::new(Kind::InvalidArgs, message).with_next_actions(vec![format!(
-            "look at it: pixir workflow status {}",
-            found.run.id
-        )]));
+        return Err(Report::new(Kind::InvalidArgs, message)
+            .with_next_actions(vec![format!("see it: pixir workflow status {}", found.run.id)]));
     }
     let model = crate::agent::inspect::posture_model(&root, &found.session);
     let workspace = root.workspace().to_owned();
@@ -124,16 +122,16 @@ fn run_in_session(
         let RunTarget { workspace, session, mut opened } = place;
         // The time limit of the whole run, which records that its steps were ended; not of each step.
         order.time_limit = opened.loaded.config.budget.timeout.take();
-        let mut driver = SessionRunner::start(workspace, session, opened, context).await?;
+        let mut runner = SessionRunner::start(workspace, session, opened, context).await?;
         if let Some(past) = &order.recorded_run {
             // Opening the Session may have recorded what became of its children.
-            let found = find_run(driver.conversation.state_root(), &past.id);
+            let found = find_run(runner.conversation.state_root(), &past.id);
             let found = found?;
             order.recorded_run = found.map(|found| found.run).or(order.recorded_run);
         }
-        let finished = run_attended_workflow(order, &mut driver, |_| ()).await?;
+        let finished = run_attended_workflow(order, &mut runner, |_| ()).await?;
         let exit = exit_for_workflow(&finished);
-        print_outcome(&finished, exit, &mut driver, context)?;
+        print_outcome(&finished, exit, &mut runner, context)?;
         Ok(exit)
     })
 }
@@ -141,14 +139,14 @@ fn run_in_session(
 /// Runs a workflow while its Events are shown, and then ends the runner.
 pub async fn run_attended_workflow(
     order: RunWorkflowOptions,
-    driver: &mut SessionRunner<'_>,
+    runner: &mut SessionRunner<'_>,
     on_event: impl FnMut(&ListenerItem),
 ) -> Result<FinishedRun, Report> {
     let cancel = CancellationToken::new();
-    let work = driver.harness.run_workflow(&driver.conversation, order, cancel.clone());
+    let work = runner.harness.run_workflow(&runner.conversation, order, cancel.clone());
     let attended =
-        Box::pin(driver.attend_work(work, async move { cancel.cancel() }, on_event)).await;
-    driver.end().await;
+        Box::pin(runner.attend_work(work, async move { cancel.cancel() }, on_event)).await;
+    runner.end().await;
     match attended {
         AttendOutcome::Done { value, .. } => value,
         AttendOutcome::Aborted => Err(Report::new(Kind::Interrupted, "stopped by a second signal")),
@@ -158,14 +156,14 @@ pub async fn run_attended_workflow(
 fn print_outcome(
     finished: &FinishedRun,
     exit: Exit,
-    driver: &mut SessionRunner<'_>,
+    runner: &mut SessionRunner<'_>,
     context: &CliContext,
 ) -> Result<(), Report> {
     let text = if context.flags.events {
         // The Events have been printed already.
         String::new()
     } else if context.flags.json {
-        let command = resume_command(finished, driver);
+        let command = resume_command(finished, runner);
         let took = context.started.elapsed();
         let word = exit::exit_status_word(exit);
         let mut envelope = JsonEnvelope::for_outcome("workflow", word, finished.to_json(), took);
@@ -177,13 +175,13 @@ fn print_outcome(
         text.push('\n');
         text
     };
-    if driver.view.write_answer(&text).is_err() {
+    if runner.view.write_answer(&text).is_err() {
         let status = format!("workflow status {}", finished.run_id);
-        let status = context.command_in_workspace(&status, driver.conversation.workspace());
-        return Err(unread_answer_report(driver.view.has_failed(), &status).0);
+        let status = context.command_in_workspace(&status, runner.conversation.workspace());
+        return Err(unread_answer_report(runner.view.has_failed(), &status).0);
     }
     if finished.outcome != RunOutcome::Completed {
-        driver.view.print_notice(&format!("resume: {}", resume_command(finished, driver)));
+        runner.view.print_notice(&format!("resume: {}", resume_command(finished, runner)));
     }
     Ok(())
 }
@@ -204,9 +202,9 @@ fn incomplete_report(finished: &FinishedRun, exit: Exit, command: &str) -> Optio
     Some(Report::new(kind, message).with_next_actions(actions))
 }
 
-fn resume_command(finished: &FinishedRun, driver: &SessionRunner<'_>) -> String {
+fn resume_command(finished: &FinishedRun, runner: &SessionRunner<'_>) -> String {
     match finished.outcome {
-        RunOutcome::Completed => driver.resume_command(),
+        RunOutcome::Completed => runner.resume_command(),
         _ => format!("pixir workflow resume {}", finished.run_id),
     }
 }

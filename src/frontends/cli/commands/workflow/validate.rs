@@ -1,4 +1,4 @@
-//! `pixir workflow validate`: everything that is wrong with a workflow, in one go.
+//! `pixir workflow validate`: all errors of a workflow at once.
 
 use std::fmt::Write;
 
@@ -17,18 +17,18 @@ pub fn validate(args: &SourceArgs, context: &CliContext) -> Result<Exit, Report>
     let error = match read {
         Ok(workflow) => {
             let plan = WorkflowPlan::new(&workflow);
-            let odd = lint_workflow(&workflow, &plan);
+            let warnings = lint_workflow(&workflow, &plan);
             let mut text = String::new();
-            for flaw in &odd {
+            for flaw in &warnings {
                 // Writing to a String cannot fail.
                 writeln!(text, "warning: {}", one_line(&flaw.to_string(), 500)).ok();
             }
             let (steps, waves) = (workflow.steps.len(), plan.waves.len());
-            let told = format!(
+            let verdict = format!(
                 "{}, nothing is wrong",
                 [counted(steps, "step"), counted(waves, "wave")].join(" in ")
             );
-            writeln!(text, "{}: {told}", workflow.id).ok();
+            writeln!(text, "{}: {verdict}", workflow.id).ok();
             let output = json!({
                 "valid": true,
                 "id": workflow.id,
@@ -36,7 +36,7 @@ pub fn validate(args: &SourceArgs, context: &CliContext) -> Result<Exit, Report>
                 "steps": steps,
                 "waves": waves,
                 "flaws": [],
-                "warnings": odd.iter().map(SpecDiagnostic::to_json).collect::<Vec<_>>(),
+                "warnings": warnings.iter().map(SpecDiagnostic::to_json).collect::<Vec<_>>(),
             });
             return context.print_result("workflow", &text, output);
         }
