@@ -35,10 +35,10 @@ pub fn copy_workspace(
     }
     let entries: Vec<_> = base.manifest.entries.iter().collect();
     let groups: Vec<_> = entries.chunks(ENTRIES_PER_GROUP).collect();
-    let copied = parallel_map(&groups, |group| {
+    let results = parallel_map(&groups, |group| {
         group.iter().try_for_each(|(path, entry)| copier.copy_entry(path, entry))
     });
-    copied.into_iter().collect::<io::Result<()>>()?;
+    results.into_iter().collect::<io::Result<()>>()?;
     // Modes are set last, those of inner folders first: a folder may be read-only.
     for (folder, mode) in base.manifest.folders.iter().rev() {
         let mode = Mode::from_raw_mode(*mode);

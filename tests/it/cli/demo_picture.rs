@@ -8,8 +8,8 @@ use super::{command_without_env, ran};
 
 const PICTURE: &str = "docs/demo.svg";
 
-/// The size of a character and the distance of two lines, in pixels.
-const CHARACTER_WIDTH: f64 = 8.43;
+/// The width of the text and the distance of two lines, in pixels.
+const TEXT_WIDTH: usize = 843;
 const LINE_HEIGHT: usize = 19;
 /// The margin around the text, and the height of the title bar.
 const MARGIN: usize = 18;
@@ -44,7 +44,7 @@ fn the_picture_of_the_demo_shows_a_real_run() {
 /// A terminal window with these lines, as SVG.
 fn draw(text: &str) -> String {
     let lines: Vec<String> = text.trim_end().lines().flat_map(wrap).collect();
-    let width = (COLUMNS as f64 * CHARACTER_WIDTH).ceil() as usize + 2 * MARGIN;
+    let width = TEXT_WIDTH + 2 * MARGIN;
     let height = TITLE_HEIGHT + lines.len() * LINE_HEIGHT + MARGIN;
     let mut svg = format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">
@@ -99,7 +99,7 @@ fn spans(line: &str) -> String {
         };
         match class {
             Some(class) => {
-                write!(drawn, r#"<tspan class="{class}">{}</tspan>"#, escape(text)).unwrap()
+                write!(drawn, r#"<tspan class="{class}">{}</tspan>"#, escape(text)).unwrap();
             }
             None => drawn.push_str(&escape(text)),
         }

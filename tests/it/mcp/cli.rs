@@ -100,7 +100,7 @@ async fn a_test_that_fails_says_why_and_what_to_do() {
         ("relative", 2, "invalid_config", "neither a name nor an absolute path"),
         ("exits", 1, "mcp_server_failed", "ended with exit code 3: no database"),
         ("mute", 124, "timeout", "did not answer within 3 s"),
-        ("yes", 1, "mcp_server_failed", "does not speak MCP"),
+        ("yes", 1, "mcp_server_failed", "violates the MCP protocol"),
         ("stranger", 4, "auth_refused", "HTTP 401"),
         ("nowhere", 1, "network", "cannot be reached"),
         ("open", 2, "insecure_transport", "not protected"),

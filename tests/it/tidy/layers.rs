@@ -11,7 +11,7 @@ use super::{code, root, rust_files};
 const GROUPS: &[(&str, &str)] = &[
     (
         "base",
-        "error tool_error id link_escape files git_index paths locked_file blocking secret tokens text",
+        "names error tool_error id link_escape files git_index paths locked_file blocking secret tokens text",
     ),
     ("record", "state_dir event history resource compaction log"),
     ("settings", "role bounds config trust"),

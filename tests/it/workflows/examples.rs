@@ -141,7 +141,7 @@ async fn three_sides_are_reviewed_at_once_and_one_report_comes_of_it() {
         .collect();
     // Findings of each review, errors first, with correct places.
     assert_eq!(findings.len(), 4, "{report}");
-    assert!(findings[0].contains("replaces") && findings[1].contains("nobody checks"), "{report}");
+    assert!(findings[0].contains("replaces") && findings[1].contains("not checked"), "{report}");
     assert!(findings[2].contains("negative numbers"), "{report}");
     let bug = before["total.sh"].lines().position(|line| line.contains("total=$number")).unwrap();
     assert_eq!(report["findings"][0]["line"], bug + 1);
