@@ -66,11 +66,22 @@ pub fn open_index(path: &Path) -> Option<BufReader<File>> {
     is_sane.then(|| BufReader::with_capacity(64 << 10, file))
 }
 
-/// The number of entries in the header of the index; 0 without an index.
+/// The number of entries in the headers of the index; 0 without an index. The largest shared file of a split index
+/// counts, so the number may be too high.
 pub fn entry_count(git: &Path) -> usize {
+    let counts = index_files(git).into_iter().map(|file| {
+        let is_shared = !file.ends_with("index");
+        (is_shared, file_entry_count(&file))
+    });
+    let (shared, own): (Vec<_>, Vec<_>) = counts.partition(|(is_shared, _)| *is_shared);
+    let largest = |counts: Vec<(bool, usize)>| counts.into_iter().map(|(_, count)| count).max();
+    largest(own).unwrap_or_default().saturating_add(largest(shared).unwrap_or_default())
+}
+
+/// The number of entries in the header of one file of an index.
+fn file_entry_count(file: &Path) -> usize {
     let mut head = [0; 12];
-    let index = index_file(git).and_then(|file| open_index(&file));
-    match index.map(|mut index| index.read_exact(&mut head)) {
+    match open_index(file).map(|mut index| index.read_exact(&mut head)) {
         Some(Ok(())) if head.starts_with(b"DIRC") => {
             usize::try_from(read_u32(&head, 8)).unwrap_or_default()
         }

@@ -156,7 +156,9 @@ mod trust;
 mod turn;
 /// `pixir undo` and `pixir redo`.
 mod undo;
+/// Undo in git repositories, and of contents that are lost.
 mod undo_git;
+mod undo_lost;
 mod undo_others;
 /// Skills and roles that are malformed, hostile, or in folders where other users can write.
 mod untrusted_packages;

@@ -16,10 +16,10 @@ use crate::support::test_env::newest_log;
 use crate::support::torture::{self, SuiteSize};
 
 /// The mode and the content or target of every path.
-type GitFileStates = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+pub type GitFileStates = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 /// All files of a Workspace, without the folders of Pixir and of git.
-fn files(folder: &Path) -> GitFileStates {
+pub fn files(folder: &Path) -> GitFileStates {
     let mut files = GitFileStates::new();
     let mut waiting = vec![folder.to_owned()];
     while let Some(folder) = waiting.pop() {
@@ -45,7 +45,7 @@ fn files(folder: &Path) -> GitFileStates {
     files
 }
 
-fn git(folder: &Path, args: &[&str]) {
+pub fn git(folder: &Path, args: &[&str]) {
     let mut command = Command::new("git");
     command.arg("-C").arg(folder).args(["-c", "user.name=a", "-c", "user.email=a@b.c"]);
     command.args(["-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main"]).args(args);
@@ -55,7 +55,7 @@ fn git(folder: &Path, args: &[&str]) {
 }
 
 /// Writes this many files and commits them on two branches.
-fn repository(folder: &Path, count: usize) {
+pub fn repository(folder: &Path, count: usize) {
     git(folder, &["init", "-q"]);
     fs::write(folder.join(".gitignore"), "ignored*\n.pixir\n").unwrap();
     write_files(folder, count);
@@ -73,7 +73,7 @@ fn file_name(number: usize) -> String {
     format!("{}/file{number}", ["a", "a/b", "c"][number % 3])
 }
 
-fn write_files(folder: &Path, count: usize) {
+pub fn write_files(folder: &Path, count: usize) {
     for number in 0..count {
         let path = folder.join(file_name(number));
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -96,6 +96,7 @@ pub fn survey_limits(settings: &WorkspaceCopyLimits) -> SurveyLimits {
         file: settings.largest_file,
         total: settings.largest_sum,
         is_git_counted: true,
+        is_stored: true,
         files: settings.most_files,
         time: SURVEY_TIMEOUT,
     }

@@ -370,6 +370,20 @@ impl StateDir {
         }))
     }
 
+    /// Gives the user the right to read a file.
+    pub fn make_readable(&self, name: impl AsRef<OsStr>) -> Result<(), StateError> {
+        let name = self.check_name(name.as_ref())?;
+        self.check_may_change(name)?;
+        let failed = |errno| StateError::io(self.path.join(name), errno);
+        // A file without the right to read it can be opened only as a place.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty()).map_err(failed)?;
+        let file = self.checked_file(name, fd)?;
+        let mode = Mode::from_raw_mode(self.stat_file(&file, name)?.st_mode) | Mode::RUSR;
+        let open_file = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::chmod(open_file, mode).map_err(failed)
+    }
+
     /// Whether the user may make files here.
     pub fn is_writable(&self) -> bool {
         let may = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;

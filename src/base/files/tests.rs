@@ -338,3 +338,20 @@ fn a_component_that_is_swapped_with_a_link_meanwhile_leads_nowhere() {
     assert_eq!(place.outside(), before, "{written} written, {refused} refused");
     assert!(written > 0 && refused > 0, "{written} written, {refused} refused");
 }
+
+#[test]
+fn a_file_without_the_right_to_read_it_becomes_readable_and_links_are_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().mode() & 0o7777;
+    for name in ["own", "target"] {
+        fs::write(folder.path().join(name), "text").unwrap();
+        let none = fs::Permissions::from_mode(0);
+        fs::set_permissions(folder.path().join(name), none).unwrap();
+    }
+    symlink("target", folder.path().join("link")).unwrap();
+    let dir = StateDir::open_root(folder.path()).unwrap();
+    dir.make_readable("own").unwrap();
+    assert_eq!(mode("own"), 0o400);
+    assert!(dir.make_readable("link").is_err() && dir.make_readable("missing").is_err());
+    assert_eq!(mode("target"), 0);
+}

@@ -1,9 +1,14 @@
 //! Object ids, and the hash functions of repositories.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead};
+use std::os::unix::fs::FileExt;
 
 use sha1::{Digest, Sha1};
 use sha2::Sha256;
+
+use super::inflate::FileSection;
 
 /// The hash function of a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +39,34 @@ impl ObjectFormat {
                 ObjectId(IdBytes::Sha256(hash_object::<Sha256>(&header, content).into()))
             }
         }
+    }
+
+    /// Whether a file ends with the hash of its other bytes, as packs and their indexes do.
+    pub fn has_valid_checksum(self, file: &File) -> io::Result<bool> {
+        let mut checksum = vec![0; self.id_length()];
+        let end = file.metadata()?.len().checked_sub(checksum.len() as u64);
+        let Some(end) = end else { return Ok(false) };
+        file.read_exact_at(&mut checksum, end)?;
+        let found = match self {
+            Self::Sha1 => hash_file::<Sha1>(file, end)?,
+            Self::Sha256 => hash_file::<Sha256>(file, end)?,
+        };
+        Ok(found == checksum)
+    }
+}
+
+/// The hash of a file up to an offset.
+fn hash_file<D: Digest>(file: &File, end: u64) -> io::Result<Vec<u8>> {
+    let mut source = FileSection::new(file, 0, end);
+    let mut hash = D::new();
+    loop {
+        let piece = source.fill_buf()?;
+        if piece.is_empty() {
+            return Ok(hash.finalize().to_vec());
+        }
+        hash.update(piece);
+        let length = piece.len();
+        source.consume(length);
     }
 }
 

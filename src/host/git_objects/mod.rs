@@ -12,7 +12,7 @@ pub mod loose;
 mod pack;
 mod pack_index;
 #[cfg(test)]
-mod tests;
+pub(in crate::host) mod tests;
 
 use std::io;
 

@@ -3,14 +3,16 @@
 //! A delta chain is followed from the wanted object to its base, and every size is checked before
 //! anything is built; then the object is built from the base upwards, in two alternating buffers.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flate2::bufread::ZlibDecoder;
 
 use super::delta::Delta;
-use super::inflate::{FileSection, inflate_to_end};
+use super::inflate::{FileSection, inflate_error, inflate_to_end};
 use super::{
     CHAIN_TOO_LARGE, MALFORMED_DELTA, NOT_A_BLOB, ObjectFormat, ObjectId, PackIndex,
     blob_too_large, invalid_data,
@@ -30,6 +32,8 @@ const LARGEST_BASE: u64 = 256 << 20;
 const WORK_FACTOR: u64 = 64;
 /// The minimum, in bytes, of the limit from which those for deltas and work are computed.
 const LEAST_BUDGET: u64 = 64 << 20;
+/// The maximum length of the two sizes at the start of a delta, in bytes.
+const DELTA_SIZES_LENGTH: u64 = 20;
 
 /// A pack with its index, which several threads may read at once.
 #[derive(Debug)]
@@ -38,6 +42,8 @@ pub struct Pack {
     index: PackIndex,
     /// The end of the objects, where the checksum of the pack begins.
     end: u64,
+    /// The cost of the delta chain at each offset that was checked.
+    costs: Mutex<HashMap<u64, ChainCost>>,
 }
 
 impl Pack {
@@ -62,7 +68,7 @@ impl Pack {
         if checksum != index.pack_checksum()? {
             return Err(invalid_data("the index belongs to another pack"));
         }
-        Ok(Self { file: pack, index, end })
+        Ok(Self { file: pack, index, end, costs: Mutex::default() })
     }
 
     /// The index of the pack.
@@ -77,23 +83,61 @@ impl Pack {
         let mut chain = DeltaChain::new(limit);
         loop {
             let entry = self.read_entry(offset)?;
-            let base = match entry.kind {
-                PackEntryKind::Other => return Err(invalid_data(NOT_A_BLOB)),
-                PackEntryKind::Blob => {
-                    chain.check_size(entry.size)?;
-                    return chain.build(entry.inflate()?);
-                }
-                PackEntryKind::OffsetDelta(distance) => {
-                    // The distance is not zero, so such a chain always moves to the front.
-                    let base = offset.checked_sub(distance);
-                    base.ok_or_else(|| no_such_offset(offset))?
-                }
-                PackEntryKind::IdDelta(id) => self.base_offset(&id)?,
+            let Some(base) = self.find_base(offset, &entry.kind)? else {
+                chain.check_size(entry.size)?;
+                return chain.build(entry.inflate()?);
             };
             chain.check_link(offset, base)?;
             chain.check_delta(entry.size)?;
             chain.push(offset, Delta::parse(entry.inflate()?)?)?;
             offset = base;
+        }
+    }
+
+    /// Checks that the delta chain of a blob is within the limits of `read_blob`. Only headers are read, each once.
+    pub fn check_blob(&self, position: u32, limit: u64) -> io::Result<()> {
+        let mut offset = self.index.offset(position)?;
+        let mut chain = DeltaChain::new(limit);
+        let mut delta_sizes = Vec::new();
+        let mut cost = loop {
+            let known = self.lock_costs().get(&offset).copied();
+            if let Some(known) = known {
+                break known;
+            }
+            let entry = self.read_entry(offset)?;
+            let Some(base) = self.find_base(offset, &entry.kind)? else {
+                break ChainCost::of_base(entry.size);
+            };
+            chain.check_link(offset, base)?;
+            chain.check_delta(entry.size)?;
+            delta_sizes.push(entry.size);
+            chain.push(offset, Delta::parse(entry.inflate_delta_sizes()?)?)?;
+            offset = base;
+        };
+        chain.check_rest(&cost)?;
+        let links = chain.offsets.iter().zip(&chain.deltas).zip(delta_sizes).rev();
+        let mut costs = self.lock_costs();
+        for ((offset, delta), delta_size) in links {
+            cost = cost.with_link(delta_size, delta.result_size);
+            costs.insert(*offset, cost);
+        }
+        Ok(())
+    }
+
+    fn lock_costs(&self) -> MutexGuard<'_, HashMap<u64, ChainCost>> {
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The offset of the base of the delta at `offset`; `None` for a whole blob.
+    fn find_base(&self, offset: u64, kind: &PackEntryKind) -> io::Result<Option<u64>> {
+        match kind {
+            PackEntryKind::Other => Err(invalid_data(NOT_A_BLOB)),
+            PackEntryKind::Blob => Ok(None),
+            PackEntryKind::OffsetDelta(distance) => {
+                // The distance is not zero, so such a chain always moves to the front.
+                offset.checked_sub(*distance).map(Some).ok_or_else(|| no_such_offset(offset))
+            }
+            PackEntryKind::IdDelta(id) => self.base_offset(id).map(Some),
         }
     }
 
@@ -144,6 +188,45 @@ struct PackEntry<'p> {
 impl PackEntry<'_> {
     fn inflate(self) -> io::Result<Vec<u8>> {
         inflate_to_end(&mut ZlibDecoder::new(self.source), Vec::new(), self.size)
+    }
+
+    /// The start of a delta, with the sizes of its base and its result.
+    fn inflate_delta_sizes(self) -> io::Result<Vec<u8>> {
+        let mut start = Vec::new();
+        let mut data = ZlibDecoder::new(self.source).take(DELTA_SIZES_LENGTH.min(self.size));
+        data.read_to_end(&mut start).map_err(inflate_error)?;
+        Ok(start)
+    }
+}
+
+/// The cost of building an object from its delta chain, in the units that `DeltaChain` limits.
+#[derive(Debug, Clone, Copy)]
+struct ChainCost {
+    /// The size of the object itself, in bytes.
+    size: u64,
+    links: usize,
+    delta_bytes: u64,
+    /// The size of the object and of all objects below it.
+    built_bytes: u64,
+    /// The size of the largest of these objects.
+    largest: u64,
+}
+
+impl ChainCost {
+    fn of_base(size: u64) -> Self {
+        Self { size, links: 0, delta_bytes: 0, built_bytes: size, largest: size }
+    }
+
+    /// The cost of the object that a delta makes from this one. The sums are within the budget of a chain, so they
+    /// do not overflow.
+    fn with_link(self, delta_size: u64, size: u64) -> Self {
+        Self {
+            size,
+            links: self.links.saturating_add(1),
+            delta_bytes: self.delta_bytes.saturating_add(delta_size),
+            built_bytes: self.built_bytes.saturating_add(size),
+            largest: self.largest.max(size),
+        }
     }
 }
 
@@ -205,6 +288,16 @@ impl DeltaChain {
         let rest = self.work_budget.checked_sub(size);
         self.work_budget = rest.ok_or_else(|| invalid_data(CHAIN_TOO_LARGE))?;
         Ok(())
+    }
+
+    /// Refuses the rest of a chain that exceeds what may still be spent.
+    fn check_rest(&mut self, rest: &ChainCost) -> io::Result<()> {
+        self.check_size(rest.size)?;
+        self.check_delta(rest.delta_bytes)?;
+        let is_small = rest.largest <= self.largest_base
+            && rest.built_bytes.saturating_sub(rest.size) <= self.work_budget
+            && self.deltas.len().saturating_add(rest.links) <= DEEPEST_CHAIN;
+        if is_small { Ok(()) } else { Err(invalid_data(CHAIN_TOO_LARGE)) }
     }
 
     fn push(&mut self, offset: u64, delta: Delta) -> io::Result<()> {

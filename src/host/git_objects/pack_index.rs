@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use super::{ObjectFormat, ObjectId, invalid_data};
 
-/// The maximum number of objects; the ids of a larger index would take too much memory.
-const MOST_OBJECTS: u32 = 4_000_000;
+/// The maximum number of objects whose ids are kept in memory; a larger index is searched in its file.
+const MOST_CACHED: u32 = 4_000_000;
 /// The magic number, and version 2.
 const HEADER: [u8; 8] = *b"\xfftOc\0\0\0\x02";
 const FAN_OUT_LENGTH: usize = 256 * 4;
@@ -24,7 +24,7 @@ const IS_LARGE: u32 = 1 << 31;
 /// The index of a pack, which several threads may search at once.
 ///
 /// Ids are read when the first id with the same first byte is searched, and then kept: most
-/// searches cost no system call.
+/// searches cost no system call. The ids of a very large index are not kept.
 #[derive(Debug)]
 pub struct PackIndex {
     file: File,
@@ -46,11 +46,6 @@ impl PackIndex {
         }
         let fan_out = read_fan_out(&file)?;
         let [.., objects] = *fan_out;
-        if objects > MOST_OBJECTS {
-            let more =
-                format!("the pack index has {objects} objects, which is more than {MOST_OBJECTS}");
-            return Err(invalid_data(more));
-        }
         let length = file.metadata()?.len();
         let unfit = || {
             format!("the pack index has {length} bytes, which does not fit its {objects} objects")
@@ -79,6 +74,9 @@ impl PackIndex {
         if id.as_bytes().len() != self.format.id_length() {
             return Ok(None);
         }
+        if self.object_count() > MOST_CACHED {
+            return self.find_in_file(id);
+        }
         let (start, ids) = self.bucket(id.first_byte())?;
         let (mut low, mut high) = (0, ids.len() / self.format.id_length());
         while low < high {
@@ -90,6 +88,23 @@ impl PackIndex {
                 Ordering::Equal => {
                     return Ok(u32::try_from(middle).ok().and_then(|n| start.checked_add(n)));
                 }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The position of an object, by a binary search that keeps nothing in memory.
+    pub(super) fn find_in_file(&self, id: &ObjectId) -> io::Result<Option<u32>> {
+        let (mut low, mut high) = self.bucket_range(id.first_byte());
+        let mut found = vec![0; self.format.id_length()];
+        while low < high {
+            let middle = u32::midpoint(low, high);
+            let place = IDS_START + u64::from(middle) * found.len() as u64;
+            self.file.read_exact_at(&mut found, place)?;
+            match found.as_slice().cmp(id.as_bytes()) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(Some(middle)),
             }
         }
         Ok(None)
@@ -145,13 +160,18 @@ impl PackIndex {
         Ok(checksum)
     }
 
+    /// The positions of the ids that begin with a byte: the first of them, and the one after the last.
+    fn bucket_range(&self, first_byte: u8) -> (u32, u32) {
+        let number = usize::from(first_byte);
+        // A byte is always within the 256 entries of the table.
+        let start = number.checked_sub(1).map_or(0, |before| self.fan_out[before]);
+        (start, self.fan_out[number])
+    }
+
     /// The ids that begin with a byte, and the position of the first of them.
     fn bucket(&self, first_byte: u8) -> io::Result<(u32, &[u8])> {
-        let number = usize::from(first_byte);
-        // A byte is always within the 256 entries of both tables.
-        let end = self.fan_out[number];
-        let start = number.checked_sub(1).map_or(0, |before| self.fan_out[before]);
-        let bucket = &self.buckets[number];
+        let (start, end) = self.bucket_range(first_byte);
+        let bucket = &self.buckets[usize::from(first_byte)];
         if let Some(ids) = bucket.get() {
             return Ok((start, ids));
         }

@@ -2,7 +2,7 @@
 
 mod damage;
 mod hostile;
-mod support;
+pub(in crate::host) mod support;
 
 use std::collections::HashSet;
 
@@ -21,7 +21,9 @@ fn compare_with_git(repository: &TestRepository) {
     for object in objects {
         let position = pack.index().find(&object.id).unwrap().unwrap();
         assert_eq!(pack.index().id_at(position).unwrap(), object.id);
+        assert_eq!(pack.index().find_in_file(&object.id).unwrap(), Some(position));
         let found = pack.read_blob(position, LIMIT);
+        assert_eq!(pack.check_blob(position, LIMIT).is_ok(), found.is_ok());
         if object.kind == "blob" {
             assert!(found.unwrap() == object.content, "{}", object.id);
             assert_eq!(repository.format.blob_id(&object.content), object.id);
@@ -153,6 +155,7 @@ fn what_the_pack_does_not_have_is_not_found() {
     for number in 0..2000_u32 {
         let id = ObjectFormat::Sha1.blob_id(&number.to_be_bytes());
         assert_eq!(index.find(&id).unwrap(), None);
+        assert_eq!(index.find_in_file(&id).unwrap(), None);
     }
     for byte in [0, 0xff] {
         assert_eq!(index.find(&ObjectId::from_bytes(&[byte; 20]).unwrap()).unwrap(), None);
@@ -175,6 +178,26 @@ fn an_empty_index_finds_nothing() {
     assert_eq!(pack.index().find(&ObjectFormat::Sha1.blob_id(b"")).unwrap(), None);
     let refused = pack.read_blob(0, LIMIT);
     support::assert_refused(refused, "the pack index has no object at position 0");
+}
+
+#[test]
+fn a_file_that_was_changed_anywhere_has_no_valid_checksum() {
+    for format in [ObjectFormat::Sha1, ObjectFormat::Sha256] {
+        let repository = TestRepository::with_history(format, 4);
+        for kind in ["pack", "idx"] {
+            let bytes = std::fs::read(repository.pack_file(kind)).unwrap();
+            assert!(format.has_valid_checksum(&file_with(&bytes)).unwrap());
+            for place in [0, bytes.len() / 2, bytes.len() - 1] {
+                let mut changed = bytes.clone();
+                changed[place] ^= 1;
+                assert!(!format.has_valid_checksum(&file_with(&changed)).unwrap(), "{place}");
+            }
+            for length in [0, 10, bytes.len() - 1] {
+                let cut = file_with(&bytes[..length]);
+                assert!(!format.has_valid_checksum(&cut).unwrap(), "{length}");
+            }
+        }
+    }
 }
 
 #[test]

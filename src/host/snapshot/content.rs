@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::Stat;
 use rustix::io::Errno;
@@ -16,6 +17,10 @@ use crate::host::workspace::{OpenKind, Workspace};
 const MODE: u32 = 0o7777;
 /// The maximum number of bytes that one system call reads.
 const READ_AT_ONCE: usize = 64 << 20;
+/// A file that changed within this time before a survey may change again without a new fingerprint.
+const CLOCK_TICK: Duration = Duration::from_millis(50);
+/// The same where times of files have no fraction of a second.
+const COARSE_TICK: Duration = Duration::from_secs(2);
 
 /// Reads a regular file; `None` when it is larger than the limit.
 pub fn read_content(
@@ -87,5 +92,41 @@ pub fn fingerprint(stat: &Stat) -> FileFingerprint {
         inode: stat.st_ino,
         modified: moment(stat.st_mtime, stat.st_mtime_nsec),
         changed: moment(stat.st_ctime, stat.st_ctime_nsec),
+    }
+}
+
+/// A fingerprint for the next survey; that of a file that changed just before `now`, which is counted from the epoch, is
+/// made invalid, so that the next survey reads the file again.
+pub fn invalidate_if_recent(look: FileFingerprint, now: Duration) -> FileFingerprint {
+    let is_coarse = look.changed.rem_euclid(1_000_000_000) == 0;
+    let tick = if is_coarse { COARSE_TICK.saturating_add(CLOCK_TICK) } else { CLOCK_TICK };
+    let settled = i128::try_from(now.saturating_sub(tick).as_nanos()).unwrap_or(i128::MAX);
+    if look.changed < settled { look } else { FileFingerprint { changed: i128::MIN, ..look } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_change_again_with_the_same_times_is_read_again() {
+        let now = Duration::from_millis(1_000_900);
+        let is_read_again = |changed: Duration| {
+            let changed = i128::try_from(changed.as_nanos()).unwrap();
+            let look = FileFingerprint { size: 1, mode: 0, inode: 1, modified: changed, changed };
+            invalidate_if_recent(look, now) != look
+        };
+        let cases = [
+            (Duration::from_millis(1_000_890), true),
+            (Duration::from_millis(1_000_700), false),
+            // Where times are whole seconds, a change within the same second leaves them as they are.
+            (Duration::from_secs(1000), true),
+            (Duration::from_secs(999), true),
+            (Duration::from_secs(998), false),
+            (Duration::new(999, 1), false),
+        ];
+        for (changed, expected) in cases {
+            assert_eq!(is_read_again(changed), expected, "{changed:?}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{FileFingerprint, ManifestEntry};
-use super::{FileState, Manifest, RawPath, deserialize_raw_path, serialize_raw_path, survey};
+use super::{FileState, Manifest, RawPath, deserialize_raw_path, serialize_raw_path};
 
 /// The changes from one Manifest to a later one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,10 +74,7 @@ impl ManifestDelta {
         Self {
             files: files.into_iter().filter(is_kept).map(file).collect(),
             folders: folders.into_iter().map(folder).collect(),
-            not_kept: survey::changed_too_large_files(before, after)
-                .into_iter()
-                .map(RawPath)
-                .collect(),
+            not_kept: changed_too_large_files(before, after).into_iter().map(RawPath).collect(),
             appeared: Vec::new(),
         }
     }
@@ -176,4 +173,12 @@ fn differing_keys<'m, V>(
             paths.push(next);
         }
     }
+}
+
+/// Files that changed between two surveys but were too large to be kept.
+fn changed_too_large_files(before: &Manifest, after: &Manifest) -> Vec<PathBuf> {
+    let looks: BTreeMap<&PathBuf, &FileFingerprint> = before.too_large.iter().collect();
+    let changed = after.too_large.iter().filter(|(path, look)| looks.get(path) != Some(look));
+    let gone = before.too_large.keys().filter(|path| !after.too_large.contains_key(*path));
+    changed.map(|(path, _)| path.clone()).chain(gone.cloned()).collect()
 }

@@ -9,6 +9,7 @@ mod byte_encoding;
 mod content;
 mod delta;
 mod folder_watch;
+mod git_state;
 mod known_manifest;
 mod manifest;
 pub mod manifest_file;
@@ -42,7 +43,7 @@ pub use restore::{
     CurrentFiles, RestoreOutcome, find_nonempty_folders, find_obstacles, missing_contents, restore,
 };
 pub use restore_plan::{Direction, RestoreConflict, RestoreConflictReason, RestorePlan};
-pub use store::{ContentStore, OpenSegment, StoreLock};
+pub use store::{ContentStore, OpenSegment, SegmentLocation, StoreLock};
 pub use survey::{Survey, SurveyError, SurveyLimits};
 pub use tracker::{RunningCommand, TurnTracker};
 

@@ -3,11 +3,16 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::content;
+use super::delta::ManifestDelta;
+use super::git_state::GitState;
+use super::known_manifest::KnownManifest;
 use super::record_line::{RecordLine, SurveyPosition, SurveyResult};
 use super::survey::{Survey, SurveyError};
+use super::tracker::is_created_before;
 use super::{ContentHash, ContentStore, Manifest, RawPath};
 use crate::base::files::WriteDurability;
 use crate::host::workspace::Workspace;
@@ -53,6 +58,14 @@ impl TurnRecord {
     /// The first line, with Workspace, Session and Turn; old Records have none.
     pub fn header(&self) -> Option<&RecordLine> {
         self.lines.first().filter(|line| matches!(line, RecordLine::Began { .. }))
+    }
+
+    /// The state of the Workspace's git repository when the Turn began, if it is known.
+    pub(super) fn git_state(&self) -> Option<&GitState> {
+        match self.header() {
+            Some(RecordLine::Began { git, .. }) => git.as_ref(),
+            _ => None,
+        }
     }
 
     /// The files that file tools were about to write.
@@ -104,14 +117,13 @@ impl TurnRecord {
         Ok(None)
     }
 
-    /// Whether a command may have run since the last survey.
-    fn is_running(&self) -> bool {
+    /// The start of the last successful survey, if a command may have run since.
+    fn running_since(&self) -> Option<u64> {
         let last = self.lines.iter().rev().find_map(|line| match line {
-            RecordLine::CommandSurvey { is_running, .. } => Some(*is_running),
-            RecordLine::NotSurveyed { .. } => Some(false),
+            RecordLine::CommandSurvey { is_running, started, .. } => Some((*is_running, *started)),
             _ => None,
         });
-        last.unwrap_or(false)
+        last.filter(|(is_running, _)| *is_running).map(|(_, started)| started)
     }
 
     /// Reopens the Record of a Turn for commands that belong to the Turn but run after its end. Until the
@@ -131,9 +143,12 @@ impl TurnRecord {
         Ok(record)
     }
 
-    /// Adds the missing end of a Turn that was cut off, with a last survey, so that its undo can be redone.
+    /// Adds the missing end of a Turn that was cut off, with a last survey, so that its undo can be redone. The
+    /// survey may also be missing because it was refused.
     pub fn close(&mut self, session_folder: &SessionFolder, survey: &Survey<'_>) -> io::Result<()> {
-        if self.lines.contains(&RecordLine::Ended) {
+        let has_ended = self.lines.contains(&RecordLine::Ended);
+        let running_since = self.running_since();
+        if has_ended && running_since.is_none() {
             return Ok(());
         }
         let mut open = BTreeSet::new();
@@ -155,11 +170,40 @@ impl TurnRecord {
         if is_old_survey_open {
             self.lines.push(survey_line(SurveyPosition::After, survey, &[])?);
         }
-        if self.is_running() {
-            self.lines.push(command_survey_line(survey, &self.written_paths(), false)?);
+        if let Some(started) = running_since {
+            let line = match command_survey_line(survey, &self.written_paths(), false)? {
+                // Without a comparison the end stays unknown, but other changes are undone.
+                RecordLine::NotSurveyed { when, reason } => self
+                    .comparison_line(survey, started)
+                    .unwrap_or(RecordLine::NotSurveyed { when, reason }),
+                line => line,
+            };
+            self.lines.push(line);
         }
-        self.lines.push(RecordLine::Ended);
+        if !has_ended {
+            self.lines.push(RecordLine::Ended);
+        }
         self.write(session_folder)
+    }
+
+    /// Compares the current files with the last survey, which began at `started`. Nothing is stored, so that the
+    /// limits of a survey do not apply.
+    fn comparison_line(&self, survey: &Survey<'_>, started: u64) -> io::Result<RecordLine> {
+        let began = unix_nanos();
+        let read = |hash: &ContentHash| Manifest::load(hash, survey.store);
+        let before = self.manifest_before(self.lines.len(), read)?.unwrap_or_default();
+        let named = self.written_paths();
+        let Survey { workspace, store, limits } = *survey;
+        let survey = Survey { workspace, store, limits: limits.without_storing() };
+        let now = survey.run_including(Some(&before), &named).map_err(io::Error::other)?;
+        let is_older = |path: &Path| {
+            let created_at = workspace.creation_time(path);
+            created_at.is_some_and(|created_at| is_created_before(created_at, started))
+        };
+        let delta = ManifestDelta::between(&before, &now, &named.into_iter().collect());
+        let seen = SurveyResult::Changed(delta.with_appeared(&before, &now, is_older));
+        let ended = unix_nanos();
+        Ok(RecordLine::CommandSurvey { seen, is_running: false, started: began, ended })
     }
 
     /// Rewrites the file: a crash may have left a truncated line, and lines after such a line are not read.
@@ -185,7 +229,8 @@ pub(super) fn header_line(
     turn: u64,
 ) -> RecordLine {
     let session = session_folder.id().to_string();
-    RecordLine::Began { workspace: RawPath(workspace.root().to_owned()), session, turn }
+    let git = GitState::read(workspace);
+    RecordLine::Began { workspace: RawPath(workspace.root().to_owned()), session, turn, git }
 }
 
 /// Nanoseconds since the epoch.
@@ -242,5 +287,5 @@ pub(super) fn save_as_last(
 
 /// The cached Manifest of the last survey of this Workspace by any Session.
 pub fn load_last_manifest(store: &ContentStore) -> Option<Manifest> {
-    Manifest::load(&store.last_manifest_hash()?, store).ok()
+    KnownManifest::load_last(store).map(|known| Arc::unwrap_or_clone(known.manifest))
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::delta::ManifestDelta;
+use super::git_state::GitState;
 use super::{ContentHash, FileState, FolderChange, RawPath};
 
 /// The side of a Turn's commands on which a survey was taken, in old Records.
@@ -29,7 +30,14 @@ pub enum SurveyResult {
 pub enum RecordLine {
     /// The first line: the Workspace, Session and Turn that wrote the Record. A fork copies Records
     /// unchanged.
-    Began { workspace: RawPath, session: String, turn: u64 },
+    Began {
+        workspace: RawPath,
+        session: String,
+        turn: u64,
+        /// The state of the Workspace's git repository; not in old Records.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        git: Option<GitState>,
+    },
     /// The state of a file before a file tool wrote it; `made` are new folders.
     Found {
         path: RawPath,

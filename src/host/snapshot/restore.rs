@@ -352,9 +352,15 @@ impl CurrentFiles<'_> {
         names.map(|name| path.with_file_name(name)).collect()
     }
 
-    /// Surveys the Workspace, including these files, for a Turn that was cut off before its last survey.
-    pub(super) fn take_survey(&self, touched: &[PathBuf]) -> Option<super::Manifest> {
-        let (workspace, store, limits) = (self.workspace, self.store, self.limits);
-        survey::Survey { workspace, store, limits }.run_including(None, touched).ok()
+    /// Surveys the Workspace, including these files, for a Turn whose end was not recorded. Contents are not stored:
+    /// those that a restore overwrites are stored when it is planned.
+    pub(super) fn take_survey(
+        &self,
+        known: Option<&super::Manifest>,
+        touched: &[PathBuf],
+    ) -> Result<super::Manifest, survey::SurveyError> {
+        let (workspace, store) = (self.workspace, self.store);
+        let limits = self.limits.without_storing();
+        survey::Survey { workspace, store, limits }.run_including(known, touched)
     }
 }

@@ -149,6 +149,9 @@ impl RestorePlan {
         plan.plan_files(&total, direction, current)?;
         match direction {
             Direction::Back => {
+                let git = records.iter().find_map(TurnRecord::git_state);
+                plan.notes
+                    .extend(git.and_then(|git| git.change_note(current.workspace, current.store)));
                 plan.plan_folders(&total.folders_after, &total.folders_before);
                 plan.collect_command_folders(&total);
             }

@@ -2,7 +2,7 @@
 //! new since the last survey.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
-use super::content::{fingerprint, read_content};
+use super::content::{fingerprint, invalidate_if_recent, read_content};
 use super::folder_watch::FolderWatch;
 use super::manifest::{FileFingerprint, ManifestEntry};
 use super::parallel::parallel_map;
@@ -26,9 +26,6 @@ use crate::base::git_index;
 use crate::host::walk::{WalkEntryKind, WalkOptions, WalkStop, WalkStopReason, walk};
 use crate::host::workspace::{OpenKind, Workspace};
 use crate::settings::config::UndoLimits;
-
-/// A file that changed within this time before a survey may change again without a new fingerprint.
-const CLOCK_TICK: Duration = Duration::from_millis(50);
 
 /// The time limit for reading one folder.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,17 +48,24 @@ pub struct SurveyLimits {
     pub time: Duration,
     /// Whether files in git count.
     pub is_git_counted: bool,
+    /// Whether contents are stored; else they are only hashed.
+    pub is_stored: bool,
 }
 
 impl SurveyLimits {
     /// The limits from the `undo` settings.
     pub fn from_undo_settings(settings: UndoLimits) -> Self {
         let UndoLimits { largest_file: file, max_bytes: total, max_files: files, .. } = settings;
-        Self { file, total, files, time: Duration::from_secs(30), is_git_counted: false }
+        let time = Duration::from_secs(30);
+        Self { file, total, files, time, is_git_counted: false, is_stored: true }
     }
-}
 
-impl SurveyLimits {
+    /// The limits of a survey that stores nothing.
+    #[must_use]
+    pub(super) fn without_storing(self) -> Self {
+        Self { total: u64::MAX, files: usize::MAX, is_stored: false, ..self }
+    }
+
     /// The limits of a batch; if files in git count, all files were counted before.
     fn batch_limits(self) -> BatchLimits {
         if self.is_git_counted {
@@ -80,7 +84,8 @@ pub enum SurveyError {
     #[error("the files that are not ignored are too many: {count}, limit {limit}")]
     TooMany { count: usize, limit: usize },
     #[error(
-        "the files that are neither ignored nor in git are more than {limit} (setting undo.max_files)"
+        "the files that are neither ignored nor in the objects of the repository's own .git folder are more than \
+         {limit} (setting undo.max_files)"
     )]
     TooManyOutsideGit { limit: usize },
     #[error(
@@ -166,12 +171,11 @@ impl Survey<'_> {
         progress: &SurveyProgress,
     ) -> Result<Option<Manifest>, SurveyError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let fresh = i128::try_from(now.saturating_sub(CLOCK_TICK).as_nanos()).unwrap_or(i128::MAX);
         let (found, mut not_read) = self.list_paths(watch, progress.stop())?;
         if not_read.is_empty() && known.is_some_and(|known| self.is_same(known, &found)) {
             return Ok(None);
         }
-        self.check_total(&found)?;
+        self.check_total(&found, known)?;
         let (mut entries, mut folders, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         let mut unread = Vec::new();
         let mut unread_bytes = 0;
@@ -208,7 +212,7 @@ impl Survey<'_> {
         for (path, kept) in self.store_files(unread, progress)? {
             match kept {
                 StoreFileResult::Stored(state, look) => {
-                    let look = invalidate_if_recent(look, fresh);
+                    let look = invalidate_if_recent(look, now);
                     entries.push((path, ManifestEntry { state, fingerprint: look }));
                 }
                 StoreFileResult::Missing => {}
@@ -333,16 +337,31 @@ impl Survey<'_> {
         Ok((merge_sorted(&lists), unread))
     }
 
-    fn check_total(&self, found: &[SurveyedPath]) -> Result<(), SurveyError> {
+    fn check_total(
+        &self,
+        found: &[SurveyedPath],
+        known: Option<&Manifest>,
+    ) -> Result<(), SurveyError> {
         let files = found
             .iter()
             .filter(|found| matches!(found.sort, WalkEntryKind::File | WalkEntryKind::Link));
-        let (count, limit) = (files.count(), self.limits.files);
+        let (count, limit) = (files.clone().count(), self.limits.files);
         if !self.limits.is_git_counted {
             // Only files that git does not hold count. If there are too many of them even when all entries of
             // git's index are subtracted, nothing is read.
             let in_git = git_index::entry_count(&self.workspace.root().join(".git"));
-            let is_certain = count.saturating_sub(in_git) > limit;
+            if count.saturating_sub(in_git) <= limit {
+                return Ok(());
+            }
+            // What the last survey knows is stored already, also under another name.
+            let identity = |look: &FileFingerprint| (look.inode, look.size, look.modified);
+            let stored: HashSet<_> = known
+                .into_iter()
+                .flat_map(|known| known.entries.values())
+                .map(|entry| identity(&entry.fingerprint))
+                .collect();
+            let new = files.filter(|found| !stored.contains(&identity(&found.look))).count();
+            let is_certain = new.saturating_sub(in_git) > limit;
             return if is_certain { Err(SurveyError::TooManyOutsideGit { limit }) } else { Ok(()) };
         }
         if count > limit {
@@ -402,7 +421,8 @@ impl Survey<'_> {
     ) -> Result<Vec<(PathBuf, StoreFileResult)>, SurveyError> {
         let failed = |source| SurveyError::Storage { path: PathBuf::new(), source };
         let begin = || ContentBatch::new(self.store, self.workspace, self.limits.batch_limits());
-        let batch = (paths.len() >= BATCH).then(begin).transpose().map_err(failed)?;
+        let is_batch = paths.len() >= BATCH && self.limits.is_stored;
+        let batch = is_batch.then(begin).transpose().map_err(failed)?;
         progress.set_total(paths.len());
         let pieces: Vec<&[PathBuf]> = paths.chunks(PIECE).collect();
         let kept = parallel_map(&pieces, |piece| {
@@ -423,7 +443,12 @@ impl Survey<'_> {
         for kept in kept {
             all.extend(kept?);
         }
+        let has_batch = batch.is_some();
         let summary = batch.map(ContentBatch::finish).transpose().map_err(failed)?;
+        if has_batch {
+            let bytes = self.store.unshared_pin_bytes().map_err(failed)?;
+            progress.set_large_pins(bytes, self.limits.total);
+        }
         summary.flatten().inspect(|summary| progress.set_first_batch(*summary));
         Ok(paths.into_iter().zip(all).collect())
     }
@@ -470,7 +495,8 @@ impl Survey<'_> {
     ) -> Result<ContentHash, StoreContentError> {
         match batch {
             Some(batch) => batch.add(bytes),
-            None => Ok(self.store.put(bytes)?),
+            None if self.limits.is_stored => Ok(self.store.put(bytes)?),
+            None => Ok(ContentHash::digest(bytes)),
         }
     }
 }
@@ -539,18 +565,4 @@ pub fn is_covered(workspace: &Workspace, path: &Path) -> bool {
         },
     );
     found.contains(&true)
-}
-
-/// A fingerprint for the next survey; that of a file that changed just now is made invalid, so that the
-/// next survey reads the file again.
-fn invalidate_if_recent(look: FileFingerprint, fresh: i128) -> FileFingerprint {
-    if look.changed < fresh { look } else { FileFingerprint { changed: i128::MIN, ..look } }
-}
-
-/// Files that changed between two surveys but were too large to be kept.
-pub fn changed_too_large_files(before: &Manifest, after: &Manifest) -> Vec<PathBuf> {
-    let looks: BTreeMap<&PathBuf, &FileFingerprint> = before.too_large.iter().collect();
-    let changed = after.too_large.iter().filter(|(path, look)| looks.get(path) != Some(look));
-    let gone = before.too_large.keys().filter(|path| !after.too_large.contains_key(*path));
-    changed.map(|(path, _)| path.clone()).chain(gone.cloned()).collect()
 }

@@ -14,6 +14,8 @@ pub struct SurveyProgress {
     total: AtomicUsize,
     done: AtomicUsize,
     first_batch: OnceLock<BatchSummary>,
+    /// The size of packs that only the store keeps, if it exceeds the limit of the store.
+    large_pins: OnceLock<u64>,
 }
 
 /// The number and size of the contents that a batch stored.
@@ -46,6 +48,7 @@ impl SurveyProgress {
             total: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             first_batch: OnceLock::new(),
+            large_pins: OnceLock::new(),
         }
     }
 
@@ -72,6 +75,23 @@ impl SurveyProgress {
     /// The summary of the store's first batch, if this survey stored it.
     pub fn first_batch(&self) -> Option<BatchSummary> {
         self.first_batch.get().copied()
+    }
+
+    /// Records the size of packs that only the store keeps, if it exceeds the limit of the store.
+    pub fn set_large_pins(&self, bytes: u64, limit: u64) {
+        if bytes > limit {
+            self.large_pins.set(bytes).ok();
+        }
+    }
+
+    /// The notice to the user about packs that only the store keeps, if they exceed the limit of the store.
+    pub fn large_pins_notice(&self, store: &ContentStore) -> Option<String> {
+        let megabytes = self.large_pins.get()?.div_ceil(1 << 20);
+        Some(format!(
+            "{} keeps {megabytes} MB of packs for undo that git has removed, more than undo.max_bytes; `pixir gc` \
+             removes those that no Session needs",
+            store.path().display()
+        ))
     }
 
     /// The numbers of files read and of files in all; `None` until known.

@@ -45,6 +45,8 @@ struct Shared {
     turn_state: Mutex<TurnState>,
     /// Whether the notice that commands are not covered was sent.
     has_reported_refusal: AtomicBool,
+    /// Whether the notice about large pins was sent.
+    has_reported_pins: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +113,7 @@ impl TurnTracker {
             surveying,
             turn_state: state,
             has_reported_refusal: AtomicBool::new(false),
+            has_reported_pins: AtomicBool::new(false),
         }))
     }
 
@@ -508,6 +511,11 @@ impl TurnTracker {
         let mut turn_state = self.0.turn_state.lock();
         if let Some(summary) = progress.first_batch() {
             turn_state.notices.push(summary.notice(store));
+        }
+        if let Some(notice) = progress.large_pins_notice(store)
+            && !self.0.has_reported_pins.swap(true, Ordering::Relaxed)
+        {
+            turn_state.notices.push(notice);
         }
         let taken = taken?;
         turn_state.watch = watch;

@@ -21,7 +21,7 @@ pub enum ChangeSource {
     Turn,
     /// A command, or another program while a command ran.
     Command,
-    /// The Turn or another program, because the Turn was cut off.
+    /// The Turn or another program, because the end of the Turn was not recorded.
     CutOff,
 }
 
@@ -68,6 +68,7 @@ pub struct TurnChanges {
     /// Paths that another Session changed while a command ran, with its id.
     pub claimed: BTreeMap<PathBuf, String>,
     pub notes: Vec<String>,
+    /// Whether the end of the Turn, or of its commands, was not recorded.
     pub is_cut_off: bool,
 }
 
@@ -100,6 +101,8 @@ struct TurnChangesReader<'a> {
     others: &'a OtherSessions,
     changes: TurnChanges,
     interval: Interval,
+    /// The reason why the survey at the end of the current interval failed.
+    failed_survey: Option<&'a str>,
     writes: BTreeMap<PathBuf, Vec<ToolWrite>>,
 }
 
@@ -116,6 +119,7 @@ impl TurnChanges {
             others,
             changes: Self::default(),
             interval: Interval::Idle,
+            failed_survey: None,
             writes: BTreeMap::new(),
         };
         for (place, line) in record.lines.iter().enumerate() {
@@ -143,8 +147,8 @@ impl TurnChanges {
     }
 }
 
-impl TurnChangesReader<'_> {
-    fn read_line(&mut self, place: usize, line: &RecordLine) {
+impl<'a> TurnChangesReader<'a> {
+    fn read_line(&mut self, place: usize, line: &'a RecordLine) {
         match line {
             RecordLine::Found { path, state, made, .. } => {
                 for RawPath(folder) in made {
@@ -171,6 +175,7 @@ impl TurnChangesReader<'_> {
             }
             RecordLine::CommandSurvey { seen, is_running, started, ended } => {
                 self.end_interval(place, seen, *ended);
+                self.failed_survey = None;
                 self.interval = if *is_running {
                     Interval::Running { started: *started }
                 } else {
@@ -186,6 +191,12 @@ impl TurnChangesReader<'_> {
                     Err(error) => self.note_unknown_changes(&error),
                 }
                 self.interval = Interval::Idle;
+            }
+            // The survey before the command is known, so a comparison with the current files finds its changes.
+            RecordLine::NotSurveyed { reason, .. }
+                if matches!(self.interval, Interval::Running { .. }) =>
+            {
+                self.failed_survey = Some(reason);
             }
             RecordLine::NotSurveyed { reason, .. } => {
                 self.changes.add_note(format!(
@@ -337,6 +348,13 @@ impl TurnChangesReader<'_> {
                     .to_owned(),
             );
             self.end_cut_off_interval();
+        } else if let Some(reason) = self.failed_survey {
+            self.changes.is_cut_off = true;
+            self.changes.add_note(format!(
+                "what a command changed was not recorded ({reason}): it cannot be distinguished from later changes \
+                 outside this session"
+            ));
+            self.end_cut_off_interval();
         }
         self.flush_writes();
         if self.changes.is_cut_off {
@@ -359,31 +377,37 @@ impl TurnChangesReader<'_> {
     fn end_cut_off_interval(&mut self) {
         match self.interval {
             Interval::Idle => {}
-            Interval::Old(_) => {
-                if let Some(now) = self.current.take_survey(&self.record.written_paths()) {
-                    self.end_old_interval(&now, ChangeSource::CutOff);
-                }
-            }
+            Interval::Old(_) => match self.take_survey(None) {
+                Ok(now) => self.end_old_interval(&now, ChangeSource::CutOff),
+                Err(error) => self.note_unknown_changes(&error),
+            },
             Interval::Running { started } => {
-                let read = |hash: &ContentHash| self.current.load_manifest(hash);
-                match self.record.manifest_before(self.record.lines.len(), read) {
-                    Ok(Some(before)) => {
-                        if let Some(now) = self.current.take_survey(&self.record.written_paths()) {
-                            let is_older = |path: &Path| {
-                                self.current.created_at(path).is_some_and(|created_at| {
-                                    is_created_before(created_at, started)
-                                })
-                            };
-                            let delta = self.compare_manifests(&before, &now);
-                            let delta = delta.with_appeared(&before, &now, is_older);
-                            self.attribute_changes(&delta, ChangeSource::CutOff, None);
-                        }
-                    }
-                    Ok(None) => {}
-                    Err(error) => self.note_unknown_changes(&error),
+                if let Err(error) = self.compare_with_current_files(started) {
+                    self.note_unknown_changes(&error);
                 }
             }
         }
+    }
+
+    /// Adds the differences between the last survey, which began at `started`, and the current files.
+    fn compare_with_current_files(&mut self, started: u64) -> std::io::Result<()> {
+        let read = |hash: &ContentHash| self.current.load_manifest(hash);
+        let Some(before) = self.record.manifest_before(self.record.lines.len(), read)? else {
+            return Ok(());
+        };
+        let now = self.take_survey(Some(&before))?;
+        let is_older = |path: &Path| {
+            let created_at = self.current.created_at(path);
+            created_at.is_some_and(|created_at| is_created_before(created_at, started))
+        };
+        let delta = self.compare_manifests(&before, &now).with_appeared(&before, &now, is_older);
+        self.attribute_changes(&delta, ChangeSource::CutOff, None);
+        Ok(())
+    }
+
+    fn take_survey(&self, known: Option<&Manifest>) -> std::io::Result<Manifest> {
+        let taken = self.current.take_survey(known, &self.record.written_paths());
+        taken.map_err(std::io::Error::other)
     }
 
     fn note_unknown_changes(&mut self, error: &std::io::Error) {

@@ -3,6 +3,7 @@
 //! A process that is killed meanwhile leaves state that the next plan understands: a Log is removed before its
 //! folder. Two processes may clear at the same time.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 
@@ -103,7 +104,7 @@ fn clear_state(root: &StateRoot, waste: &[GarbageItem]) -> GcResult {
             // Sessions share contents, and a Session that began and ended since the plan may
             // reference this content.
             (_, GarbageKind::Snapshot) => {
-                let unneeded = unneeded.get_or_insert_with(|| super::unneeded_contents(root));
+                let unneeded = unneeded.get_or_insert_with(|| find_unneeded_contents(root));
                 if unneeded.contains(&thing.path) { remove_if_unchanged(thing) } else { Ok(false) }
             }
             _ => remove_if_unchanged(thing),
@@ -111,6 +112,18 @@ fn clear_state(root: &StateRoot, waste: &[GarbageItem]) -> GcResult {
         cleared.count_outcome(thing, outcome);
     }
     cleared
+}
+
+/// Contents that are unreferenced now. If the Manifest of the last survey is one of them, it is forgotten first: the
+/// next survey would rely on contents that it names.
+fn find_unneeded_contents(root: &StateRoot) -> HashSet<PathBuf> {
+    let unneeded = super::unneeded_contents(root);
+    let store = ContentStore::new(root.snapshots());
+    let is_last_needed = store.last_manifest_hash().is_none_or(|hash| {
+        let is_other = |path: &PathBuf| path.file_name() != Some(hash.to_string().as_ref());
+        store.has(&hash) && unneeded.iter().all(is_other)
+    });
+    if is_last_needed || store.forget_last_manifest().is_ok() { unneeded } else { HashSet::new() }
 }
 
 /// Removes an item if it is unchanged; returns whether it did.

@@ -10,8 +10,11 @@ use rustix::fs::FileType;
 use super::gc_folder::{FolderEntry, GcFolder};
 use super::references::collect_references;
 use super::{GarbageItem, GarbageKind, SessionLog, garbage_item, is_content_draft, is_settled};
+use crate::base::files::StatePath;
 use crate::base::id::is_hex;
-use crate::host::snapshot::{ContentStore, OpenSegment, manifest_file};
+use crate::host::snapshot::{
+    ContentHash, ContentStore, OpenSegment, SegmentLocation, manifest_file,
+};
 use crate::record::state_dir::StateRoot;
 
 /// The folders of a store that hold no single contents.
@@ -36,7 +39,7 @@ pub fn unreferenced_contents(
     let Some(named) = named_by_records(sessions, living, &wanted) else { return waste };
     let Some(named) = single.add_named_by_manifests(&store, &wanted, named) else { return waste };
     waste.extend(single.unreferenced(&named));
-    waste.extend(unreferenced_segments(&folder, &segments, &named));
+    waste.extend(unreferenced_segments(&folder, &segments, &named, has_own_objects(root)));
     waste
 }
 
@@ -89,14 +92,17 @@ impl SingleContents {
         Self { folders, files }
     }
 
-    /// Adds the contents that named Manifests name in turn; `None` when one cannot be read.
+    /// Adds the contents that named and young Manifests name in turn; `None` when one cannot be read.
     fn add_named_by_manifests(
         &self,
         store: &ContentStore,
         wanted: &HashSet<String>,
         mut named: HashSet<String>,
     ) -> Option<HashSet<String>> {
-        let mut waiting: Vec<String> = named.iter().cloned().collect();
+        // A young Manifest may be about to be referenced, and the next survey relies on the last one.
+        let young = self.files.iter().filter(|(_, (_, found))| !is_settled(found));
+        let mut waiting: Vec<String> =
+            named.iter().cloned().chain(young.map(|(name, _)| name.clone())).collect();
         while let Some(name) = waiting.pop() {
             let Some((number, found)) = self.files.get(&name) else { continue };
             let file = self.folders.get(*number).and_then(|folder| folder.open_file(&found.name));
@@ -141,11 +147,28 @@ fn collect_named_contents(
     Ok(())
 }
 
-/// Segments without a named content, and pins that no other segment needs.
+/// Whether git still has objects of its own. Where it has none, the pins may be all that is left of a repository.
+fn has_own_objects(root: &StateRoot) -> bool {
+    if !root.workspace().is_dir() {
+        return true;
+    }
+    let objects = StatePath::root(root.workspace()).join(".git").join("objects");
+    let Some(objects) = GcFolder::open(&objects) else { return false };
+    objects.entries().iter().filter(|found| found.sort == FileType::Directory).any(|found| {
+        let is_object = |own: &FolderEntry| match found.name.as_str() {
+            "pack" => own.name.ends_with(".pack"),
+            folder => is_hex(folder, 2),
+        };
+        objects.open_folder(&found.name).is_some_and(|it| it.entries().iter().any(is_object))
+    })
+}
+
+/// Segments without a named content, and, unless all pins stay, those that no named content needs.
 fn unreferenced_segments(
     store: &GcFolder,
     segments: &[Arc<OpenSegment>],
     named: &HashSet<String>,
+    may_remove_pins: bool,
 ) -> Vec<GarbageItem> {
     let Some(folder) = store.open_folder(SEGMENTS) else { return Vec::new() };
     let files = folder.entries();
@@ -170,32 +193,70 @@ fn unreferenced_segments(
     }
     // A table that could not be read may need any pin.
     let indexes = files.iter().filter(|found| found.name.strip_suffix(".index").is_some()).count();
-    if indexes == segments.len() {
-        waste.extend(unneeded_pins(store, &needed));
+    if indexes == segments.len() && may_remove_pins {
+        let mut pins = NeededPins::default();
+        for segment in needed {
+            let are_all_needed = is_young(segment);
+            pins.add_segment(segment, |hash| are_all_needed || named.contains(&hash.to_string()));
+        }
+        waste.extend(unneeded_pins(store, &pins));
     }
     waste
 }
 
-fn unneeded_pins(store: &GcFolder, needed: &[&Arc<OpenSegment>]) -> Vec<GarbageItem> {
+/// The packs and loose objects that hold needed contents.
+#[derive(Default)]
+struct NeededPins {
+    packs: BTreeSet<String>,
+    loose: BTreeSet<String>,
+}
+
+impl NeededPins {
+    /// Adds the pins of the needed contents of a segment.
+    fn add_segment(&mut self, segment: &OpenSegment, is_needed: impl Fn(&ContentHash) -> bool) {
+        let table = segment.table();
+        for (hash, location) in table.hashes.iter().zip(&table.locations) {
+            let pin = match location {
+                SegmentLocation::Data { .. } => None,
+                SegmentLocation::Pack { pack, .. } => {
+                    table.packs.get(*pack).map(|name| (&mut self.packs, name.clone()))
+                }
+                SegmentLocation::Loose { object } => {
+                    table.loose.get(*object).map(|id| (&mut self.loose, id.to_string()))
+                }
+            };
+            if let Some((pins, name)) = pin
+                && !pins.contains(&name)
+                && is_needed(hash)
+            {
+                pins.insert(name);
+            }
+        }
+    }
+}
+
+fn unneeded_pins(store: &GcFolder, needed: &NeededPins) -> Vec<GarbageItem> {
     let Some(folder) = store.open_folder(GIT_PINS) else { return Vec::new() };
-    let packs: HashSet<&str> =
-        needed.iter().flat_map(|own| &own.table().packs).map(String::as_str).collect();
-    let loose: HashSet<String> =
-        needed.iter().flat_map(|own| &own.table().loose).map(ToString::to_string).collect();
     let mut waste = Vec::new();
     for found in folder.entries() {
         if found.sort == FileType::Directory {
             let Some(inner) = folder.open_folder(&found.name) else { continue };
             let objects = inner.entries().into_iter();
-            let unneeded =
-                objects.filter(|own| !loose.contains(&format!("{}{}", found.name, own.name)));
+            let is_unneeded = |own: &FolderEntry| {
+                !needed.loose.contains(&format!("{}{}", found.name, own.name))
+                    && (!is_content_draft(&own.name) || is_settled(own))
+            };
+            let unneeded = objects.filter(is_unneeded);
             waste.extend(
                 unneeded.map(|own| garbage_item(GarbageKind::Snapshot, &inner, &own, None)),
             );
         } else {
-            let name = found.name.strip_suffix(".pack").or(found.name.strip_suffix(".idx"));
-            if name.is_some_and(|name| !packs.contains(name)) {
+            let kinds = [".pack", ".idx", ".pin"];
+            let name = kinds.into_iter().find_map(|kind| found.name.strip_suffix(kind));
+            if name.is_some_and(|name| !needed.packs.contains(name)) {
                 waste.push(garbage_item(GarbageKind::Snapshot, &folder, &found, None));
+            } else if is_content_draft(&found.name) && is_settled(&found) {
+                waste.push(garbage_item(GarbageKind::Leftover, &folder, &found, None));
             }
         }
     }

@@ -216,6 +216,12 @@ pub fn fake_id(position: usize) -> [u8; 20] {
 
 /// The bytes of a pack with these entries and of its index.
 pub fn fake_files(entries: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
+    let ids: Vec<_> = (0..entries.len()).map(fake_id).collect();
+    fake_files_with_ids(entries, &ids)
+}
+
+/// The same with the ids of the entries, which must be sorted.
+pub fn fake_files_with_ids(entries: &[Vec<u8>], ids: &[[u8; 20]]) -> (Vec<u8>, Vec<u8>) {
     let count = u32::try_from(entries.len()).unwrap().to_be_bytes();
     let mut pack = [b"PACK\0\0\0\x02", count.as_slice()].concat();
     let mut offsets = Vec::new();
@@ -224,7 +230,6 @@ pub fn fake_files(entries: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
         pack.extend_from_slice(entry);
     }
     pack.extend([0xcc; 20]);
-    let ids: Vec<_> = (0..entries.len()).map(fake_id).collect();
     let mut index = b"\xfftOc\0\0\0\x02".to_vec();
     for first_byte in 0..=u8::MAX {
         let end = ids.iter().filter(|id| id[0] <= first_byte).count();

@@ -1,15 +1,13 @@
 //! Content batch: contents that one survey stores together, as a segment.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::sync::Arc;
 
-use parking_lot::Mutex;
-
-use super::git_pins::{GitLocation, PinnedRepository};
-use super::open_segment::OpenSegment;
+use super::checked_segments::CheckedSegments;
+use super::pinned_repository::{GitLocation, PinnedRepository};
 use super::segment::{Location, Segment};
 use super::{ContentStore, SEGMENTS};
 use crate::base::files::{StateDir, WriteDurability};
@@ -51,7 +49,7 @@ impl From<io::Error> for StoreContentError {
 pub struct ContentBatch<'b> {
     store: &'b ContentStore,
     repository: Option<PinnedRepository<'b>>,
-    known: Vec<Arc<OpenSegment>>,
+    known: CheckedSegments,
     limits: BatchLimits,
     pending: Mutex<PendingContents>,
 }
@@ -75,17 +73,20 @@ impl<'b> ContentBatch<'b> {
         workspace: &'b Workspace,
         limits: BatchLimits,
     ) -> io::Result<Self> {
-        let repository = PinnedRepository::open(workspace, &store.folder);
-        let known = store.segments()?;
-        let pending = PendingContents { bytes: store.size()?, ..PendingContents::default() };
+        let bytes = store.size()?;
+        let copy_limit = limits.bytes.saturating_sub(bytes);
+        let repository = PinnedRepository::open(workspace, &store.folder, copy_limit);
+        // Damaged pins were replaced, where that was possible.
+        let known = store.check_segments()?;
+        let pending = PendingContents { bytes, ..PendingContents::default() };
         Ok(Self { store, repository, known, limits, pending: Mutex::new(pending) })
     }
 
     /// Adds a content.
     pub fn add(&self, content: &[u8]) -> Result<ContentHash, StoreContentError> {
         let hash = ContentHash::digest(content);
-        let is_known = self.known.iter().any(|segment| segment.table().row(&hash).is_some());
-        if is_known || self.pending.lock().rows.contains_key(&hash) {
+        let is_pending = self.pending.lock().rows.contains_key(&hash);
+        if is_pending || self.known.holds(&hash, content) {
             return Ok(hash);
         }
         if let Some(found) = self.repository.as_ref().and_then(|own| own.find_content(content)) {
@@ -95,7 +96,10 @@ impl<'b> ContentBatch<'b> {
         let is_kept = self.store.refresh_if_whole(&hash, content.len() as u64);
         // A content that is in the store already adds nothing to its size.
         let more_bytes = if is_kept { 0 } else { content.len() as u64 };
-        self.pending.lock().count_copied(more_bytes, self.limits)?;
+        let of_packs = self.repository.as_ref().map_or(0, PinnedRepository::copied_bytes);
+        let rest = self.limits.bytes.saturating_sub(of_packs);
+        let limits = BatchLimits { bytes: rest, ..self.limits };
+        self.pending.lock().count_copied(more_bytes, limits)?;
         if is_kept {
             return Ok(hash);
         }
@@ -196,7 +200,10 @@ impl DataFile {
     }
 
     fn finish(mut self, name: &str) -> io::Result<()> {
-        self.out.as_mut().ok_or_else(super::not_found_error)?.flush()?;
+        let out = self.out.as_mut().ok_or_else(super::not_found_error)?;
+        out.flush()?;
+        // The table is written only once its contents are on the disk.
+        out.get_ref().sync_data()?;
         self.folder.rename(&self.draft, &self.folder, name)?;
         self.out = None;
         Ok(())

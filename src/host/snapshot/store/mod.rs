@@ -4,15 +4,18 @@
 //! that are in the Workspace's git repository are not copied.
 
 mod batch;
+mod checked_segments;
 mod git_pins;
 mod open_segment;
+mod pinned_repository;
 mod segment;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, TryLockError};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +23,11 @@ use super::ContentHash;
 use crate::base::files::{StateDir, StatePath, WriteDurability};
 use crate::record::state_dir::SessionFolder;
 pub use batch::{BatchLimits, ContentBatch, StoreContentError};
+use checked_segments::CheckedSegments;
+use git_pins::{GIT_PINS_FOLDER, GitPins};
 pub use open_segment::OpenSegment;
 use parking_lot::Mutex;
+pub use segment::Location as SegmentLocation;
 use segment::Segment;
 
 /// The maximum size of a content that is read, in bytes.
@@ -60,7 +66,7 @@ impl ContentStore {
     }
 
     /// The path of the store.
-    pub fn path(&self) -> std::path::PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.folder.path()
     }
 
@@ -190,16 +196,46 @@ impl ContentStore {
         Ok(segments)
     }
 
+    /// Checks the files of all segments.
+    fn check_segments(&self) -> io::Result<CheckedSegments> {
+        CheckedSegments::new(self)
+    }
+
+    /// Those of these contents that were in a segment and are lost, because its files were truncated or overwritten.
+    pub fn find_lost_contents<'h>(
+        &self,
+        hashes: impl Iterator<Item = &'h ContentHash>,
+    ) -> io::Result<HashSet<ContentHash>> {
+        let segments = self.check_segments()?;
+        if !segments.has_doubts() {
+            return Ok(HashSet::new());
+        }
+        let is_lost = |hash: &&ContentHash| segments.has_lost(hash) && !self.has_own_file(hash);
+        Ok(hashes.filter(is_lost).copied().collect())
+    }
+
     fn add_segment(&self, name: String, table: Segment) -> Arc<OpenSegment> {
         let segment = Arc::new(OpenSegment::new(self.folder.clone(), name.clone(), table));
         self.loaded.lock().insert(name, Arc::clone(&segment));
         segment
     }
 
-    /// The size of the store in bytes, without pinned git files.
+    /// The folder of git's pinned packs and objects, if there are any.
+    pub fn git_pins_path(&self) -> Option<PathBuf> {
+        let folder = self.folder.join(GIT_PINS_FOLDER);
+        let has_some = folder.open().ok().flatten()?.names().is_ok_and(|names| !names.is_empty());
+        has_some.then(|| folder.path())
+    }
+
+    /// The size of pinned packs that git itself no longer has, in bytes.
+    pub fn unshared_pin_bytes(&self) -> io::Result<u64> {
+        GitPins::open(&self.folder)?.map_or(Ok(0), |pins| pins.unshared_bytes())
+    }
+
+    /// The size of the store in bytes, without hard links to git's files.
     pub fn size(&self) -> io::Result<u64> {
         let Some(folder) = self.folder.open()? else { return Ok(0) };
-        let mut bytes = 0;
+        let mut bytes = GitPins::open(&self.folder)?.map_or(Ok(0), |pins| pins.copied_bytes())?;
         for name in folder.names()? {
             if name.len() != 2 && name != SEGMENTS {
                 continue;
@@ -226,6 +262,13 @@ impl ContentStore {
             hash.to_string().as_bytes(),
             WriteDurability::Lazy,
         )?)
+    }
+
+    /// Removes the hash of the Manifest of the last survey, so that the next survey reads all files.
+    pub fn forget_last_manifest(&self) -> io::Result<()> {
+        let folder = self.folder.open()?;
+        folder.map(|folder| folder.remove_file(LAST_MANIFEST_FILE)).transpose()?;
+        Ok(())
     }
 
     fn open_shard(&self, name: &str) -> io::Result<Option<StateDir>> {

@@ -5,15 +5,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-use super::git_pins;
+use super::git_pins::{GitPins, LARGEST_IN_GIT};
 use super::segment::{Location, Segment};
 use super::{SEGMENTS, not_found_error};
 use crate::base::files::StatePath;
-use crate::host::git_objects::{ObjectFormat, Pack, into_invalid_data};
+use crate::host::git_objects::{Pack, into_invalid_data};
 use crate::host::snapshot::ContentHash;
-
-/// The maximum size of a content that is read from git; larger files are not recorded.
-const LARGEST_IN_GIT: u64 = 256 << 20;
 
 /// A segment of a store; its files are opened on first use and stay open.
 #[derive(Debug)]
@@ -50,12 +47,7 @@ impl OpenSegment {
                 .map_err(into_invalid_data)?,
             Location::Loose { object } => {
                 let id = self.table.loose.get(object).ok_or_else(not_found_error)?;
-                let pins = self
-                    .store
-                    .join(git_pins::GIT_PINS_FOLDER)
-                    .open()?
-                    .ok_or_else(not_found_error)?;
-                git_pins::read_loose(&pins, id, LARGEST_IN_GIT)?
+                self.open_pins()?.read_loose(id, LARGEST_IN_GIT)?
             }
         };
         if ContentHash::digest(&content) != *hash {
@@ -88,13 +80,12 @@ impl OpenSegment {
         let place = self.packs.get(number).ok_or_else(not_found_error)?;
         if place.get().is_none() {
             let name = self.table.packs.get(number).ok_or_else(not_found_error)?;
-            // The length of a pack's name shows the hash function of its repository.
-            let is_sha1 = name.len() == "pack-".len() + 40;
-            let format = if is_sha1 { ObjectFormat::Sha1 } else { ObjectFormat::Sha256 };
-            let pins =
-                self.store.join(git_pins::GIT_PINS_FOLDER).open()?.ok_or_else(not_found_error)?;
-            place.set(git_pins::open_pack(&pins, name, format)?).ok();
+            place.set(self.open_pins()?.open_pack(name)?).ok();
         }
         place.get().ok_or_else(not_found_error)
+    }
+
+    fn open_pins(&self) -> io::Result<GitPins> {
+        GitPins::open(&self.store)?.ok_or_else(not_found_error)
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! One file for thousands of small contents is written in a fraction of the time that separate files take.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use sha2::{Digest, Sha256};
@@ -49,12 +49,13 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A table of these contents.
+    /// A table of these contents; packs without a content are left out.
     pub fn new(
-        packs: Vec<String>,
+        mut packs: Vec<String>,
         loose: Vec<ObjectId>,
-        rows: HashMap<ContentHash, Location>,
+        mut rows: HashMap<ContentHash, Location>,
     ) -> Self {
+        keep_used_packs(&mut packs, &mut rows);
         let mut rows: Vec<(ContentHash, Location)> = rows.into_iter().collect();
         rows.sort_unstable_by_key(|(_, location)| *location);
         let (hashes, locations): (Vec<ContentHash>, Vec<Location>) = rows.into_iter().unzip();
@@ -71,6 +72,15 @@ impl Segment {
 
     pub fn location(&self, hash: &ContentHash) -> Option<Location> {
         self.locations.get(self.row(hash)?).copied()
+    }
+
+    /// The length that the data file must have, in bytes.
+    pub fn data_end(&self) -> u64 {
+        let ends = self.locations.iter().map(|location| match location {
+            Location::Data { offset, length } => offset.saturating_add(*length),
+            Location::Pack { .. } | Location::Loose { .. } => 0,
+        });
+        ends.max().unwrap_or_default()
     }
 
     pub fn encode(&self) -> io::Result<Vec<u8>> {
@@ -132,6 +142,27 @@ impl Segment {
         let segment = Self { packs, loose, hashes, locations, by_hash };
         if is_once && reader.is_at_end() { Ok(segment) } else { Err(damaged_file_error()) }
     }
+}
+
+/// Removes packs without a content, and numbers the others again.
+fn keep_used_packs(packs: &mut Vec<String>, rows: &mut HashMap<ContentHash, Location>) {
+    let used: BTreeSet<usize> = rows
+        .values()
+        .filter_map(|location| match location {
+            Location::Pack { pack, .. } => Some(*pack),
+            Location::Data { .. } | Location::Loose { .. } => None,
+        })
+        .collect();
+    let numbers: HashMap<usize, usize> =
+        used.iter().enumerate().map(|(new, old)| (*old, new)).collect();
+    for location in rows.values_mut() {
+        if let Location::Pack { pack, .. } = location
+            && let Some(number) = numbers.get(pack)
+        {
+            *pack = *number;
+        }
+    }
+    *packs = used.iter().filter_map(|number| packs.get(*number).cloned()).collect();
 }
 
 /// Row numbers sorted by hash.
