@@ -270,8 +270,8 @@ impl Conversation {
         self.session.interrupt().await
     }
 
-    /// Stops the recording of files that precedes a command: the command runs at once, and changes by commands
-    /// of this Turn cannot be undone.
+    /// Stops the recording of files before or after a command: the Turn goes on at once, and changes by further
+    /// commands of this Turn cannot be undone.
     pub fn skip_recording(&self) {
         if let Some(progress) = self.settings.tracker.as_ref().and_then(TurnTracker::progress) {
             progress.stop().request();

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
@@ -47,6 +48,26 @@ pub fn index_files(git: &Path) -> Vec<PathBuf> {
     let is_index = |name: &str| name == "index" || name.starts_with("sharedindex.");
     let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_index));
     named.map(|entry| entry.path()).collect()
+}
+
+/// Identity, size and times of an index file, which differ after every write of git.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexStamp {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// The stamp of the index of the repository whose `.git` this is.
+pub fn index_stamp(git: &Path) -> Option<IndexStamp> {
+    let stat = std::fs::metadata(index_file(git)?).ok()?;
+    Some(IndexStamp {
+        inode: stat.ino(),
+        size: stat.len(),
+        modified: (stat.mtime(), stat.mtime_nsec()),
+        changed: (stat.ctime(), stat.ctime_nsec()),
+    })
 }
 
 /// The folder of the repository whose `.git` this is.

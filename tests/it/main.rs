@@ -158,6 +158,7 @@ mod turn;
 mod undo;
 /// Undo in git repositories, and of contents that are lost.
 mod undo_git;
+mod undo_limits;
 mod undo_lost;
 mod undo_others;
 /// Skills and roles that are malformed, hostile, or in folders where other users can write.

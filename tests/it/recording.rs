@@ -173,5 +173,87 @@ async fn an_editor_sees_that_a_command_waits_for_a_slot() {
     client.wait_for_answer(first).unwrap();
     client.wait_for_answer(second).unwrap();
     assert!(exists("second"));
+    let of_other = client.received.iter().filter(|message| message["params"]["sessionId"] == other);
+    let mut statuses: Vec<&str> =
+        of_other.filter_map(|message| message["params"]["update"]["status"].as_str()).collect();
+    statuses.dedup();
+    assert_eq!(statuses, ["pending", "in_progress", "completed"]);
     assert!(client.close_and_wait().0.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_user_writes_while_a_command_waits_for_a_slot_is_not_taken_back() {
+    let wait = "touch first; until [ -e go ]; do sleep 0.05; done";
+    let call = |command: &str| Reply::calls("bash", json!({ "command": command }));
+    let replies = [call(wait), call("touch second"), Reply::says("a"), Reply::says("b")];
+    let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new(replies)).await;
+    binary_env.configure(&json!({"bash": {"max_commands": 1}}));
+    let mut client = AcpClient::start(&binary_env, &["--auto"]);
+    client.initialize(json!({}));
+    let one = client.new_session(&binary_env.workspace());
+    let other = client.new_session(&binary_env.workspace());
+    let first = client.send_prompt(&one, "go");
+    let path = |name: &str| binary_env.workspace().join(name);
+    assert!(wait_for(DEADLINE, || path("first").exists(), |is_there| *is_there));
+    let second = client.send_prompt(&other, "go");
+    client.wait_for_message("a command that waits", |message| {
+        let title = message["params"]["update"]["title"].as_str();
+        title.is_some_and(|title| title.contains("waiting for a free slot"))
+    });
+    fs::write(path("by_the_user"), "mine").unwrap();
+    fs::write(path("go"), "").unwrap();
+    client.wait_for_answer(first).unwrap();
+    client.wait_for_answer(second).unwrap();
+    assert!(client.close_and_wait().0.success());
+    let planned = binary_env.run(&["undo", &other, "--dry-run"]);
+    planned.expect_code(0);
+    assert!(planned.stdout.contains("second"), "{planned:?}");
+    assert!(!planned.stdout.contains("by_the_user"), "{planned:?}");
+    binary_env.run(&["undo", &other, "--yes", "--force"]).expect_code(0);
+    assert!(path("by_the_user").exists() && !path("second").exists());
+}
+
+/// Runs a command that is over when the store is locked; the recording after it waits.
+async fn record_after_a_command(env: &TestEnv) -> (Conversation, File) {
+    let conversation = begin(env).await;
+    conversation.send(UserInput { text: "go".to_owned() }).await.unwrap();
+    let has_begun = || env.workspace().join("ran").exists();
+    assert!(wait_for(DEADLINE, has_begun, |is_there| *is_there));
+    let held = hold_up(&env.workspace());
+    let mut listener = subscribe_from_now(&conversation);
+    env.write("go", "");
+    listen_until(&mut listener, is_recording).await;
+    (conversation, held)
+}
+
+/// Replies that run `touch ran`, wait for a file, and end the Turn.
+fn touching_and_waiting() -> [Reply; 2] {
+    let command = "touch ran; until [ -e go ]; do sleep 0.02; done; echo finished";
+    [Reply::calls("bash", json!({ "command": command })), Reply::says("all done")]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_ends_the_recording_after_a_command_and_its_result_is_kept() {
+    let env = TestEnv::with_replies(touching_and_waiting()).await;
+    let (conversation, held) = record_after_a_command(&env).await;
+    conversation.interrupt().await.unwrap();
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
+    drop(held);
+    let log = conversation.log_path();
+    let results = facts(log, "tool_result");
+    assert_eq!(results.len(), 1, "{results:?}");
+    assert_eq!(results[0]["ok"], true, "{results:?}");
+    assert!(results[0]["output"].as_str().unwrap().contains("finished"), "{results:?}");
+    let failed = &facts(log, "turn_failed")[0];
+    assert!(!failed.to_string().contains("did not stop"), "{failed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_recording_after_a_command_can_be_skipped() {
+    let env = TestEnv::with_replies(touching_and_waiting()).await;
+    let (conversation, _held) = record_after_a_command(&env).await;
+    conversation.skip_recording();
+    assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
+    let notices = conversation.take_notices();
+    assert!(notices.iter().any(|notice| notice.contains("was skipped")), "{notices:?}");
 }

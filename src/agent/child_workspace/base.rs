@@ -99,5 +99,6 @@ pub fn survey_limits(settings: &WorkspaceCopyLimits) -> SurveyLimits {
         is_stored: true,
         files: settings.most_files,
         time: SURVEY_TIMEOUT,
+        refused: None,
     }
 }

@@ -4,8 +4,8 @@
 //! record ends the Turn from here: nothing may change before its intent is in the Log.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -16,14 +16,12 @@ use super::permit::CallApproval;
 use super::{Turn, TurnEnd, TurnSettings};
 use crate::base::blocking;
 use crate::base::error::{Kind, Report};
-use crate::base::id::CallId;
 use crate::base::text::bound_text;
 use crate::base::tool_error::ToolError;
 use crate::host::sandbox::Profile;
-use crate::host::snapshot::RunningCommand;
 use crate::model::provider::FunctionCall;
 use crate::record::event::{
-    Canonical, Ephemeral, Extra, RecordedFiles, SessionStatus, TerminalStatus, ToolCall, ToolResult,
+    Canonical, Ephemeral, Extra, SessionStatus, TerminalStatus, ToolCall, ToolResult,
 };
 use crate::record::event::{FactRecorder, ToolEvents};
 use crate::record::history;
@@ -32,9 +30,6 @@ use crate::tools::tool::{AnyTool, CallEffect, CallPlan, EditorBridge, ToolContex
 
 /// How many read-only calls may run at once.
 const PARALLEL_READS: usize = 8;
-
-/// Interval of progress Events while files are recorded.
-const RECORDING_TICK: Duration = Duration::from_millis(100);
 
 /// A planned call, on its way through permission to execution.
 pub(super) struct PreparedCall {
@@ -227,10 +222,20 @@ impl Turn {
         if self.context.cancel().is_cancelled() {
             return Err(TurnEnd::Interrupted);
         }
-        let may_change_files =
-            plan.effect == CallEffect::Execute && context.sandbox_profile != Profile::ReadOnly;
-        let surveyed =
-            if may_change_files { self.survey_before(&fact.call_id).await? } else { None };
+        let may_change_files = is_mutating && context.sandbox_profile != Profile::ReadOnly;
+        if may_change_files && self.settings.tracker.is_none() {
+            self.record_missing_tracker().await;
+        }
+        let slot = match tool.acquire_slot(&args, &context).await {
+            Ok(slot) => slot,
+            Err(error) => return Ok((fact, Some(Err(error)))),
+        };
+        // What other programs changed while the call waited for its slot is not the command's.
+        let surveyed = if may_change_files && plan.effect == CallEffect::Execute {
+            self.survey_before(&fact.call_id).await?
+        } else {
+            None
+        };
         self.context.emit(Ephemeral::Status(SessionStatus::Working {
             call_id: fact.call_id.clone(),
             tool: fact.name.clone(),
@@ -242,70 +247,17 @@ impl Turn {
         let patience = async {
             self.context.cancel().cancelled().await;
             tokio::time::sleep(self.settings.tool_grace).await;
-        };
+        }
+        .shared();
         let outcome = tokio::select! {
             biased;
             outcome = running => Some(outcome),
-            () = patience => None,
+            () = patience.clone() => None,
         };
+        drop(slot);
         tracing::info!(tool = %fact.name, ms = started.elapsed().as_millis(), "ran");
-        self.survey_after(surveyed).await;
+        self.survey_after(&fact.call_id, surveyed, patience).await;
         Ok((fact, outcome))
-    }
-
-    /// Records all files before a command, with progress Events if that takes long. An interrupt
-    /// ends it.
-    async fn survey_before(&self, call_id: &CallId) -> Result<Option<RunningCommand>, TurnEnd> {
-        let Some(tracker) = self.settings.tracker.clone() else { return Ok(None) };
-        let running = tracker.command_started();
-        if tracker.try_before_command() {
-            return Ok(Some(running));
-        }
-        let surveying = tracker.clone();
-        let mut survey = blocking::run_blocking(move || surveying.before_command());
-        let mut is_told = false;
-        let surveyed = loop {
-            if let Ok(done) = tokio::time::timeout(RECORDING_TICK, &mut survey).await {
-                break done;
-            }
-            let progress = tracker.progress();
-            if self.context.cancel().is_cancelled() {
-                progress.inspect(|progress| progress.stop().request());
-                continue;
-            }
-            // The first status has no numbers, for front-ends that show it only once.
-            let files = progress.filter(|_| is_told).and_then(|progress| progress.files());
-            is_told = true;
-            let files =
-                files.map(|(done, total)| RecordedFiles { done: done as u64, total: total as u64 });
-            let call_id = call_id.clone();
-            self.context.emit(Ephemeral::Status(SessionStatus::Recording { call_id, files }));
-        };
-        match surveyed {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "files are not recorded before a command"),
-            Err(error) => tracing::warn!(%error, "files are not recorded before a command"),
-        }
-        if self.context.cancel().is_cancelled() {
-            return Err(TurnEnd::Interrupted);
-        }
-        Ok(Some(running))
-    }
-
-    /// Records all files again after a command: changes before the next command are not the Turn's.
-    async fn survey_after(&self, running: Option<RunningCommand>) {
-        let (Some(tracker), Some(running)) = (self.settings.tracker.clone(), running) else {
-            return;
-        };
-        drop(running);
-        if tracker.try_after_command() {
-            return;
-        }
-        match blocking::run_blocking(move || tracker.after_command()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "file changes of a command are not recorded"),
-            Err(error) => tracing::warn!(%error, "file changes of a command are not recorded"),
-        }
     }
 
     async fn finish_call(

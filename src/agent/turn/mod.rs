@@ -9,6 +9,7 @@ mod compact;
 mod complete;
 mod doom_loop;
 mod execute;
+mod file_recording;
 mod hydrate;
 mod permission_state;
 mod permit;
@@ -36,7 +37,6 @@ pub use pressure::PressureGauge;
 pub use usage_total::{SpendLimits, UsageTotal};
 
 use crate::agent::session::{SessionError, TurnContext};
-use crate::base::blocking;
 use crate::base::error::{Explain, Kind, Report, counted};
 use crate::base::secret::Secrets;
 use crate::host::snapshot::TurnTracker;
@@ -45,7 +45,7 @@ use crate::model::provider::{OutputItem, Provider, ResponseOptions, WebSource};
 use crate::model::skill::Skills;
 use crate::record::event::{
     AssistantMessage, Ephemeral, Extra, NOTICE, PermissionMode, Phase, Reasoning,
-    ResourceDescriptor, SessionStatus, TerminalStatus, TurnFailed, UserMessage,
+    ResourceDescriptor, Seq, SessionStatus, TerminalStatus, TurnFailed, UserMessage,
 };
 use crate::record::history;
 use crate::record::resource::Resources;
@@ -158,6 +158,7 @@ pub async fn run(
         is_late,
         skill_tool_limits: narrowed,
         program_files: outside,
+        seq: OnceLock::new(),
     };
     match turn.run_until_deadline(input).await {
         Ok(()) => SessionStatus::Done,
@@ -181,6 +182,8 @@ pub(super) struct Turn {
     skill_tool_limits: Arc<activate::SkillToolLimits>,
     /// Files that commands wrote and that programs outside the sandbox execute, such as git hooks.
     program_files: program_files::ProgramFiles,
+    /// The seq of the user's message.
+    seq: OnceLock<Seq>,
 }
 
 /// Why a Turn ends without an answer.
@@ -291,8 +294,9 @@ impl Turn {
             ..UserMessage::default()
         };
         let said = self.context.record(message).await?;
-        if let (Some(tracker), Some(seq)) = (&self.settings.tracker, said.seq()) {
-            tracker.begin_turn(seq);
+        if let Some(seq) = said.seq() {
+            self.seq.get_or_init(|| seq);
+            self.settings.tracker.as_ref().inspect(|tracker| tracker.begin_turn(seq));
         }
         // Skill sources are read for the user; a model requests them by a call.
         for skill in active.into_iter().filter(|_| !input.is_delegated) {
@@ -319,17 +323,6 @@ impl Turn {
 
     fn toolbox(&self) -> &Toolbox {
         self.toolbox.get().unwrap_or(&self.settings.toolbox)
-    }
-
-    /// Records the files that commands of this Turn changed, so that it can be undone.
-    async fn record_file_changes(&self) {
-        let Some(tracker) = self.settings.tracker.clone() else { return };
-        match blocking::run_blocking(move || tracker.end_turn()).await {
-            Ok(Ok(None)) => {}
-            Ok(Ok(Some(reason))) => tracing::info!(reason, "undo covers file tools only"),
-            Ok(Err(error)) => tracing::warn!(%error, "file changes of commands are not recorded"),
-            Err(error) => tracing::warn!(%error, "file changes of commands are not recorded"),
-        }
     }
 
     fn check_cap(&self, iteration: u32) -> Result<(), TurnEnd> {

@@ -11,8 +11,9 @@ use crate::base::error::{Kind, Report};
 use crate::base::id::{CallId, EventId, SessionId};
 use crate::record::event::{
     AssistantMessage, BusPosition, Canonical, CanonicalParts, ContextPressure, Ephemeral, Event,
-    Extra, HistoryCompaction, Phase, PressureTier, ProviderRetry, ProviderUsage, SessionStatus,
-    TerminalStatus, Timestamp, TokenUsage, ToolCall, ToolResult, TurnFailed, UserMessage,
+    Extra, HistoryCompaction, Phase, PressureTier, ProviderRetry, ProviderUsage, RecordedFiles,
+    SessionStatus, TerminalStatus, Timestamp, TokenUsage, ToolCall, ToolResult, TurnFailed,
+    UserMessage,
 };
 
 fn fact(fact: impl Into<Canonical>) -> ListenerItem {
@@ -294,6 +295,19 @@ fn retries_pressure_and_interrupts_are_told() {
 fn where_there_is_no_status_line_a_wait_is_told_in_words() {
     let heard = [waiting(Some("for a free slot: 4 commands run")), waiting(None)];
     assert_eq!(in_pipe(&heard), "[bash waits for a free slot: 4 commands run\n]");
+    assert_eq!(on_terminal(&heard), "");
+}
+
+#[test]
+fn where_there_is_no_status_line_a_recording_is_told_once_for_a_call() {
+    let recording = |call: &str, done: Option<u64>| {
+        let files = done.map(|done| RecordedFiles { done, total: 9 });
+        live(Ephemeral::Status(SessionStatus::Recording { call_id: CallId::new(call), files }))
+    };
+    let of_one = [recording("c", None), recording("c", None), recording("c", Some(3))];
+    let later = [waiting(None), recording("c", None), recording("d", None)];
+    let heard = [of_one, later].concat();
+    assert_eq!(in_pipe(&heard).matches("recording files for undo …\n").count(), 2);
     assert_eq!(on_terminal(&heard), "");
 }
 

@@ -71,6 +71,8 @@ pub struct TextView {
     /// Whether the Turn's failure has been shown.
     is_failure_shown: bool,
     titles: HashMap<CallId, String>,
+    /// The last call for which it was shown that files are recorded.
+    recorded: Option<CallId>,
     /// Output and reasoning as they come, for `--verbose`.
     live: LiveOutput,
     /// The plan that was shown last.
@@ -402,9 +404,11 @@ impl TextView {
                 );
             }
             // Once per call; the status line shows the numbers.
-            SessionStatus::Recording { files: None, .. }
-                if self.style.activity == Surface::Plain =>
+            SessionStatus::Recording { call_id, .. }
+                if self.style.activity == Surface::Plain
+                    && self.recorded.as_ref() != Some(call_id) =>
             {
+                self.recorded = Some(call_id.clone());
                 self.show_activity(&RecordedFiles::progress_text(None), queue);
             }
             SessionStatus::WaitingForBudget { .. } if self.style.activity == Surface::Plain => {

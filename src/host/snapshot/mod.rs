@@ -15,6 +15,7 @@ mod manifest;
 pub mod manifest_file;
 mod other_sessions;
 mod parallel;
+mod path_order;
 mod record;
 mod record_line;
 mod restore;

@@ -1,6 +1,8 @@
 //! Record of a Turn: states of files before and after its changes, as lines in a file of the Session folder.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +22,10 @@ use crate::record::state_dir::SessionFolder;
 
 /// The folder of Records in a Session folder.
 pub(super) const RECORDS_FOLDER: &str = "snapshots";
+/// The end of the file name of a Record.
+const RECORD_SUFFIX: &str = ".ndjson";
+/// The number of earlier Turns whose Records are searched for a reason that the user was told.
+const MAX_EARLIER_TURNS: usize = 32;
 /// The maximum size of a Record, in bytes.
 const LARGEST: u64 = 256 << 20;
 
@@ -49,10 +55,52 @@ impl TurnRecord {
 
     /// The reason why changes of commands are not covered, if they are not.
     pub fn survey_failure(&self) -> Option<&str> {
-        self.lines.iter().find_map(|line| match line {
-            RecordLine::NotSurveyed { reason, .. } => Some(reason.as_str()),
+        self.survey_failures().next()
+    }
+
+    fn survey_failures(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().filter_map(|line| match line {
+            RecordLine::NotSurveyed { reason, .. } | RecordLine::NotRecorded { reason } => {
+                Some(reason.as_str())
+            }
             _ => None,
         })
+    }
+
+    /// Saves the Record of a Turn whose changes are not recorded, unless it has a Record.
+    pub fn save_reason(
+        workspace: &Workspace,
+        session_folder: &SessionFolder,
+        turn: u64,
+        reason: &str,
+    ) -> io::Result<()> {
+        if !Self::read(session_folder, turn)?.lines.is_empty() {
+            return Ok(());
+        }
+        let header = header_line(workspace, session_folder, turn);
+        let reason = RecordLine::NotRecorded { reason: reason.to_owned() };
+        Self { turn, lines: vec![header, reason, RecordLine::Ended] }.write(session_folder)
+    }
+
+    /// Whether a survey in an earlier Turn of the Session failed for this reason.
+    pub(super) fn was_refused_before(
+        session_folder: &SessionFolder,
+        turn: u64,
+        reason: &str,
+    ) -> bool {
+        let folder = session_folder.join(RECORDS_FOLDER).open().ok().flatten();
+        let names = folder.and_then(|folder| folder.names().ok()).unwrap_or_default();
+        let number = |name: &OsString| -> Option<u64> {
+            name.to_str()?.strip_suffix(RECORD_SUFFIX)?.parse().ok()
+        };
+        let mut turns: Vec<u64> = names.iter().filter_map(number).collect();
+        turns.retain(|earlier| *earlier < turn);
+        turns.sort_unstable_by_key(|earlier| Reverse(*earlier));
+        let has_reason = |earlier: u64| {
+            let record = Self::read(session_folder, earlier).ok();
+            record.is_some_and(|record| record.survey_failures().any(|other| other == reason))
+        };
+        turns.into_iter().take(MAX_EARLIER_TURNS).any(has_reason)
     }
 
     /// The first line, with Workspace, Session and Turn; old Records have none.
@@ -220,7 +268,7 @@ impl TurnRecord {
 
 /// The file name of a Turn's Record.
 pub(super) fn record_file_name(turn: u64) -> String {
-    format!("{turn}.ndjson")
+    format!("{turn}{RECORD_SUFFIX}")
 }
 
 pub(super) fn header_line(

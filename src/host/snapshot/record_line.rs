@@ -70,6 +70,8 @@ pub enum RecordLine {
     Surveyed { when: SurveyPosition, manifest: ContentHash },
     /// The reason why a survey failed.
     NotSurveyed { when: SurveyPosition, reason: String },
+    /// The reason why no change of the Turn is recorded, not even by file tools.
+    NotRecorded { reason: String },
     /// The end of the Turn; a Record without it was cut off.
     Ended,
 }

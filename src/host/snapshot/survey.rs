@@ -1,7 +1,6 @@
 //! Survey: a walk over the Workspace that records the state of every file and stores contents that are
 //! new since the last survey.
 
-use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
@@ -19,10 +18,11 @@ use super::content::{fingerprint, invalidate_if_recent, read_content};
 use super::folder_watch::FolderWatch;
 use super::manifest::{FileFingerprint, ManifestEntry};
 use super::parallel::parallel_map;
+use super::path_order::merge_sorted;
 use super::store::{BatchLimits, ContentBatch, StoreContentError};
 use super::survey_progress::SurveyProgress;
 use super::{ContentHash, ContentStore, FileState, Manifest, RawPath};
-use crate::base::git_index;
+use crate::base::git_index::{self, IndexStamp};
 use crate::host::walk::{WalkEntryKind, WalkOptions, WalkStop, WalkStopReason, walk};
 use crate::host::workspace::{OpenKind, Workspace};
 use crate::settings::config::UndoLimits;
@@ -50,6 +50,16 @@ pub struct SurveyLimits {
     pub is_git_counted: bool,
     /// Whether contents are stored; else they are only hashed.
     pub is_stored: bool,
+    /// An earlier survey that had too many files outside git; it is not repeated in vain.
+    pub refused: Option<RefusedSurvey>,
+}
+
+/// The Workspace in which a survey had too many files outside git.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusedSurvey {
+    pub files: usize,
+    /// git's index. When it is another one, git may hold more of the files.
+    pub index: Option<IndexStamp>,
 }
 
 impl SurveyLimits {
@@ -57,13 +67,13 @@ impl SurveyLimits {
     pub fn from_undo_settings(settings: UndoLimits) -> Self {
         let UndoLimits { largest_file: file, max_bytes: total, max_files: files, .. } = settings;
         let time = Duration::from_secs(30);
-        Self { file, total, files, time, is_git_counted: false, is_stored: true }
+        Self { file, total, files, time, is_git_counted: false, is_stored: true, refused: None }
     }
 
     /// The limits of a survey that stores nothing.
     #[must_use]
     pub(super) fn without_storing(self) -> Self {
-        Self { total: u64::MAX, files: usize::MAX, is_stored: false, ..self }
+        Self { total: u64::MAX, files: usize::MAX, is_stored: false, refused: None, ..self }
     }
 
     /// The limits of a batch; if files in git count, all files were counted before.
@@ -115,6 +125,12 @@ struct SurveyedPath {
     look: FileFingerprint,
     link: Option<PathBuf>,
     sort: WalkEntryKind,
+}
+
+impl AsRef<Path> for SurveyedPath {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// The results of one thread of the walk. Paths in one folder are visited in succession, so the folder is
@@ -175,10 +191,10 @@ impl Survey<'_> {
         if not_read.is_empty() && known.is_some_and(|known| self.is_same(known, &found)) {
             return Ok(None);
         }
+        self.check_refused(&found, progress)?;
         self.check_total(&found, known)?;
         let (mut entries, mut folders, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         let mut unread = Vec::new();
-        let mut unread_bytes = 0;
         // Both lists are sorted, so they are compared in one pass.
         let mut before = known.into_iter().flat_map(|known| &known.entries).peekable();
         for SurveyedPath { path, look, link, sort } in found {
@@ -198,16 +214,11 @@ impl Survey<'_> {
                     if let Some((_, entry)) = same {
                         entries.push((path, entry.clone()));
                     } else {
-                        unread_bytes += look.size;
                         unread.push(path);
                     }
                 }
                 (WalkEntryKind::Link | WalkEntryKind::Other, None) => {}
             }
-        }
-        // A batch checks the limits itself, without contents in git.
-        if unread.len() < BATCH && !self.limits.is_git_counted && unread_bytes > self.limits.total {
-            return Err(SurveyError::StoreFull { limit: self.limits.total });
         }
         for (path, kept) in self.store_files(unread, progress)? {
             match kept {
@@ -337,6 +348,21 @@ impl Survey<'_> {
         Ok((merge_sorted(&lists), unread))
     }
 
+    /// Refuses the files of an earlier survey that was refused, before they are read again.
+    fn check_refused(
+        &self,
+        found: &[SurveyedPath],
+        progress: &SurveyProgress,
+    ) -> Result<(), SurveyError> {
+        progress.set_found(found.iter().filter(|one| one.sort != WalkEntryKind::Folder).count());
+        let git = self.workspace.root().join(".git");
+        let is_as_before = self.limits.refused.is_some_and(|refused| {
+            progress.found() >= refused.files && git_index::index_stamp(&git) == refused.index
+        });
+        let limit = self.limits.files;
+        if is_as_before { Err(SurveyError::TooManyOutsideGit { limit }) } else { Ok(()) }
+    }
+
     fn check_total(
         &self,
         found: &[SurveyedPath],
@@ -376,7 +402,12 @@ impl Survey<'_> {
     /// Adds paths that the walk left out, with the folders above them. Missing and unreadable paths are
     /// skipped.
     pub fn add_paths(&self, manifest: &mut Manifest, paths: &[PathBuf]) -> Result<(), SurveyError> {
-        let mut bytes: u64 = manifest.entries.values().map(|entry| entry.fingerprint.size).sum();
+        let SurveyLimits { is_git_counted, .. } = self.limits;
+        let (mut count, mut bytes) = (0, 0);
+        if is_git_counted {
+            count = manifest.entries.len();
+            bytes = manifest.entries.values().map(|entry| entry.fingerprint.size).sum();
+        }
         for path in paths {
             let Ok(seen) = self.workspace.stat_no_follow(path) else { continue };
             let own = fingerprint(&seen.stat);
@@ -392,12 +423,18 @@ impl Survey<'_> {
                 },
             };
             bytes += own.size;
-            let (count, limits) = (manifest.entries.len() + 1, self.limits);
-            if bytes > limits.total {
-                return Err(SurveyError::TooMuch { bytes, limit: limits.total });
+            count += 1;
+            let SurveyLimits { total, files: limit, .. } = self.limits;
+            // Elsewhere the size of the store counts.
+            if is_git_counted && bytes > total {
+                return Err(SurveyError::TooMuch { bytes, limit: total });
             }
-            if count > limits.files {
-                return Err(SurveyError::TooMany { count, limit: limits.files });
+            if count > limit {
+                return Err(if is_git_counted {
+                    SurveyError::TooMany { count, limit }
+                } else {
+                    SurveyError::TooManyOutsideGit { limit }
+                });
             }
             for folder in path.ancestors().skip(1).filter(|folder| *folder != Path::new("")) {
                 if !manifest.folders.contains_key(folder)
@@ -444,6 +481,9 @@ impl Survey<'_> {
             all.extend(kept?);
         }
         let has_batch = batch.is_some();
+        if has_batch {
+            self.store.forget_size();
+        }
         let summary = batch.map(ContentBatch::finish).transpose().map_err(failed)?;
         if has_batch {
             let bytes = self.store.unshared_pin_bytes().map_err(failed)?;
@@ -495,36 +535,11 @@ impl Survey<'_> {
     ) -> Result<ContentHash, StoreContentError> {
         match batch {
             Some(batch) => batch.add(bytes),
-            None if self.limits.is_stored => Ok(self.store.put(bytes)?),
+            None if self.limits.is_stored => {
+                self.store.put_within(bytes, self.limits.batch_limits().bytes)
+            }
             None => Ok(ContentHash::digest(bytes)),
         }
-    }
-}
-
-/// Sorts the list of each thread in parallel, and merges them.
-fn merge_sorted(lists: &[Mutex<Vec<SurveyedPath>>]) -> Vec<SurveyedPath> {
-    let taken = |list: &Mutex<Vec<SurveyedPath>>| std::mem::take(&mut *list.lock());
-    let mut lists = parallel_map(lists, |list| {
-        let mut list = taken(list);
-        list.sort_unstable_by(|one, other| compare_by_components(&one.path, &other.path));
-        list
-    });
-    // A stable sort merges sorted lists in linear time.
-    let mut all: Vec<SurveyedPath> = lists.drain(..).flatten().collect();
-    all.sort_by(|one, other| compare_by_components(&one.path, &other.path));
-    all
-}
-
-/// The order of `Path` for relative paths without `.` and doubled slashes, several times faster: a slash
-/// sorts before any byte of a name.
-fn compare_by_components(one: &Path, other: &Path) -> Ordering {
-    let rank = |byte: &u8| if *byte == b'/' { 0 } else { *byte };
-    let one = one.as_os_str().as_bytes();
-    let other = other.as_os_str().as_bytes();
-    let differs = one.iter().zip(other).position(|(own, its)| own != its);
-    match differs.and_then(|at| Some((one.get(at)?, other.get(at)?))) {
-        Some((own, its)) => rank(own).cmp(&rank(its)),
-        None => one.len().cmp(&other.len()),
     }
 }
 

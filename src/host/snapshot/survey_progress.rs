@@ -13,6 +13,8 @@ pub struct SurveyProgress {
     stop: WalkStop,
     total: AtomicUsize,
     done: AtomicUsize,
+    /// The number of files that the walk found.
+    found: AtomicUsize,
     first_batch: OnceLock<BatchSummary>,
     /// The size of packs that only the store keeps, if it exceeds the limit of the store.
     large_pins: OnceLock<u64>,
@@ -47,6 +49,7 @@ impl SurveyProgress {
             stop: WalkStop::with_timeout(limit),
             total: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
+            found: AtomicUsize::new(0),
             first_batch: OnceLock::new(),
             large_pins: OnceLock::new(),
         }
@@ -57,14 +60,25 @@ impl SurveyProgress {
         &self.stop
     }
 
-    /// Sets the number of files to read.
+    /// Sets the number of files to read; none of them was read yet.
     pub fn set_total(&self, files: usize) {
+        self.done.store(0, Ordering::Relaxed);
         self.total.store(files, Ordering::Relaxed);
     }
 
     /// Adds to the number of files that were read.
     pub fn add_done(&self, files: usize) {
         self.done.fetch_add(files, Ordering::Relaxed);
+    }
+
+    /// Sets the number of files that the walk found.
+    pub fn set_found(&self, files: usize) {
+        self.found.store(files, Ordering::Relaxed);
+    }
+
+    /// The number of files that the walk found.
+    pub fn found(&self) -> usize {
+        self.found.load(Ordering::Relaxed)
     }
 
     /// Records that this survey stored the first batch of its store.

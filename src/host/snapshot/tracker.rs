@@ -1,6 +1,10 @@
 //! Turn tracker of one Session: records what file tools write, and surveys the Workspace around each
 //! command.
 
+#[cfg(test)]
+mod tests;
+mod tool_writes;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,15 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::content;
 use super::delta::ManifestDelta;
 use super::folder_watch::FolderWatch;
 use super::known_manifest::KnownManifest;
-use super::record::{RECORDS_FOLDER, header_line, record_file_name, unix_nanos};
+use super::record::{RECORDS_FOLDER, TurnRecord, header_line, record_file_name, unix_nanos};
 use super::record_line::{RecordLine, SurveyPosition, SurveyResult};
-use super::survey::{self, Survey, SurveyError, SurveyLimits};
+use super::survey::{RefusedSurvey, Survey, SurveyError, SurveyLimits};
 use super::survey_progress::SurveyProgress;
-use super::{ContentStore, FileState, FolderChange, Manifest, RawPath};
+use super::{ContentStore, Manifest};
 use crate::base::git_index;
 use crate::host::workspace::Workspace;
 use crate::record::state_dir::SessionFolder;
@@ -43,10 +46,18 @@ struct Shared {
     /// Held during a survey, because each survey is a difference to the previous one.
     surveying: Mutex<()>,
     turn_state: Mutex<TurnState>,
-    /// Whether the notice that commands are not covered was sent.
-    has_reported_refusal: AtomicBool,
+    /// What is known about failed surveys of this Session.
+    refusals: Mutex<SurveyRefusals>,
     /// Whether the notice about large pins was sent.
     has_reported_pins: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct SurveyRefusals {
+    /// The reasons that the user was told.
+    told: BTreeSet<String>,
+    /// The last survey, if it had too many files outside git.
+    last: Option<RefusedSurvey>,
 }
 
 #[derive(Debug, Default)]
@@ -112,7 +123,7 @@ impl TurnTracker {
             session_folder,
             surveying,
             turn_state: state,
-            has_reported_refusal: AtomicBool::new(false),
+            refusals: Mutex::default(),
             has_reported_pins: AtomicBool::new(false),
         }))
     }
@@ -124,91 +135,6 @@ impl TurnTracker {
         let TurnState { last, watch, surveys, commands, .. } = before;
         let turn = Some(turn);
         *turn_state = TurnState { turn, commands, last, watch, surveys, ..TurnState::default() };
-    }
-
-    /// Records the state of a file before a tool writes it: `content` is what the tool found, with the
-    /// mode.
-    pub fn before_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
-        let Some(turn) = self.0.turn_state.lock().turn else { return Ok(()) };
-        if self.is_unreported(path, content) {
-            let _alone = self.0.surveying.lock();
-            self.record_unreported_changes(turn)?;
-        }
-        let _hold = self.0.store.lock_shared()?;
-        let state = match content {
-            _ if self.is_of_running_command(path) => None,
-            Some(_) => self.store_content(content)?,
-            // A path without content for the tool may be a link or a special file.
-            None => content::read_state(&self.0.workspace, path, Some(&self.0.store))?,
-        };
-        let made = match &state {
-            Some(_) => Vec::new(),
-            None => self.missing_folders_above(path),
-        };
-        {
-            let mut turn_state = self.0.turn_state.lock();
-            turn_state.touched.insert(path.to_owned());
-            turn_state.touched_since.insert(path.to_owned());
-        }
-        let path = RawPath(path.to_owned());
-        self.append_line(turn, &RecordLine::Found { path, state, made, at: unix_nanos() })
-    }
-
-    /// Whether a file differs from the last survey although the watch did not report it.
-    fn is_unreported(&self, path: &Path, content: Option<(&[u8], u32)>) -> bool {
-        let turn_state = self.0.turn_state.lock();
-        let Some(known) = turn_state.last.as_ref().filter(|_| turn_state.has_relied_on_watch)
-        else {
-            return false;
-        };
-        let found = content.map(|(bytes, mode)| FileState::File {
-            sha256: super::ContentHash::digest(bytes),
-            mode: mode & 0o7777,
-        });
-        let is_other = known.manifest.state(path) != found.as_ref();
-        is_other && turn_state.watch.as_ref().is_some_and(|watch| !watch.was_reported(path))
-    }
-
-    /// Whether a command that still runs created a file, because the previous survey did not find the
-    /// file.
-    fn is_of_running_command(&self, path: &Path) -> bool {
-        let turn_state = self.0.turn_state.lock();
-        let is_known = |KnownManifest { manifest, .. }: &KnownManifest| {
-            manifest.state(path).is_some() || manifest.too_large.contains_key(path)
-        };
-        let is_new = turn_state.is_running
-            && !turn_state.touched.contains(path)
-            && !turn_state.last.as_ref().is_some_and(is_known);
-        drop(turn_state);
-        is_new && survey::is_covered(&self.0.workspace, path)
-    }
-
-    /// Records the state of a file after a tool has written or removed it.
-    pub fn after_write(&self, path: &Path, content: Option<(&[u8], u32)>) -> io::Result<()> {
-        let Some(turn) = self.0.turn_state.lock().turn else { return Ok(()) };
-        let _hold = self.0.store.lock_shared()?;
-        let state = self.store_content(content)?;
-        self.append_line(
-            turn,
-            &RecordLine::Left { path: RawPath(path.to_owned()), state, at: unix_nanos() },
-        )
-    }
-
-    /// Records the current state of a file that may have changed.
-    pub fn after_change(&self, path: &Path) -> io::Result<()> {
-        let Some(turn) = self.0.turn_state.lock().turn else { return Ok(()) };
-        let _hold = self.0.store.lock_shared()?;
-        let state = content::read_state(&self.0.workspace, path, Some(&self.0.store))?;
-        self.append_line(
-            turn,
-            &RecordLine::Left { path: RawPath(path.to_owned()), state, at: unix_nanos() },
-        )
-    }
-
-    /// Records that Pixir created or removed a folder, or changed its mode.
-    pub fn folder_changed(&self, folder: FolderChange) -> io::Result<()> {
-        let Some(turn) = self.0.turn_state.lock().turn else { return Ok(()) };
-        self.append_line(turn, &RecordLine::Folder(folder))
     }
 
     /// Counts a command as running until the result is dropped.
@@ -227,10 +153,12 @@ impl TurnTracker {
             let is_quiet = || turn_state.watch.as_ref().is_some_and(FolderWatch::is_quiet);
             turn_state.has_relied_on_watch && !turn_state.is_running && !is_quiet()
         };
-        if is_news {
-            self.record_unreported_changes(turn)?;
-        }
-        self.survey(turn, true, SurveyDepth::Incremental)
+        self.with_progress(|progress| {
+            if is_news {
+                self.record_unreported_changes(turn, progress)?;
+            }
+            self.survey(turn, true, SurveyDepth::Incremental, progress)
+        })
     }
 
     /// Records the survey before a command if the last one is still current, without blocking; false when
@@ -238,7 +166,7 @@ impl TurnTracker {
     pub fn try_before_command(&self) -> bool {
         let Some(_alone) = self.0.surveying.try_lock() else { return false };
         let Some(turn) = self.turn_to_survey() else { return true };
-        self.is_last_survey_current() && self.survey(turn, true, SurveyDepth::Incremental).is_ok()
+        self.is_last_survey_current() && self.survey_current(turn, true).is_ok()
     }
 
     /// Records the survey after a command if the last one is still current, without blocking; false when
@@ -250,9 +178,7 @@ impl TurnTracker {
             let turn_state = self.0.turn_state.lock();
             (turn_state.is_running, turn_state.commands > 0)
         };
-        !is_needed
-            || self.is_last_survey_current()
-                && self.survey(turn, still_runs, SurveyDepth::Incremental).is_ok()
+        !is_needed || self.is_last_survey_current() && self.survey_current(turn, still_runs).is_ok()
     }
 
     /// Whether the last survey of this Turn is still current.
@@ -281,7 +207,7 @@ impl TurnTracker {
             let turn_state = self.0.turn_state.lock();
             (turn_state.is_running, turn_state.commands > 0)
         };
-        if is_needed { self.survey(turn, still_runs, SurveyDepth::Incremental) } else { Ok(()) }
+        if is_needed { self.survey_current(turn, still_runs) } else { Ok(()) }
     }
 
     /// Ends the Turn, with a survey if commands still run. Returns the reason why changes of commands are not
@@ -293,11 +219,13 @@ impl TurnTracker {
             let Some(turn) = turn_state.turn else { return Ok(None) };
             (turn, turn_state.is_running, turn_state.record.is_some())
         };
-        let surveyed = if is_running {
-            self.survey(turn, false, SurveyDepth::Full)
-        } else {
-            self.record_unreported_changes(turn)
-        };
+        let surveyed = self.with_progress(|progress| {
+            if is_running {
+                self.survey(turn, false, SurveyDepth::Full, progress)
+            } else {
+                self.record_unreported_changes(turn, progress)
+            }
+        });
         let refused = {
             let mut turn_state = self.0.turn_state.lock();
             turn_state.turn = None;
@@ -319,7 +247,7 @@ impl TurnTracker {
 
     /// Takes a full survey if earlier ones used the watch. Unreported differences are attributed to the
     /// earlier commands; reported ones were made by other programs.
-    fn record_unreported_changes(&self, turn: u64) -> io::Result<()> {
+    fn record_unreported_changes(&self, turn: u64, progress: &SurveyProgress) -> io::Result<()> {
         let surveyed_at = {
             let turn_state = self.0.turn_state.lock();
             if !turn_state.has_relied_on_watch || turn_state.refused.is_some() {
@@ -328,12 +256,15 @@ impl TurnTracker {
             turn_state.surveyed_at
         };
         let started = unix_nanos();
-        let _hold = self.0.store.lock_shared()?;
+        let hold = self.0.store.lock_shared_unless(|| progress.stop().is_due())?;
+        let Some(_hold) = hold else { return Ok(()) };
         let (known, touched, named) = self.take_comparison_inputs();
         let Some(known) = known else { return Ok(()) };
-        let progress = SurveyProgress::new(self.0.limits.time);
-        let looked = self.survey_everything(Some(&known.manifest), &touched, &progress);
-        let Ok(manifest) = looked else { return Ok(()) };
+        let looked = self.survey_everything(Some(&known.manifest), &touched, progress);
+        let Ok(manifest) = looked else {
+            self.0.turn_state.lock().touched_since.extend(named);
+            return Ok(());
+        };
         let mut since = self.changes_between(&known.manifest, &manifest, &named, surveyed_at);
         let unreported = {
             let mut turn_state = self.0.turn_state.lock();
@@ -377,21 +308,41 @@ impl TurnTracker {
         ManifestDelta::between(before, after, named).with_appeared(before, after, is_older)
     }
 
-    fn survey(&self, turn: u64, is_running: bool, look: SurveyDepth) -> io::Result<()> {
+    /// Does a piece of work whose progress other threads can see, and which they can stop.
+    fn with_progress<T>(&self, work: impl FnOnce(&SurveyProgress) -> T) -> T {
         let progress = Arc::new(SurveyProgress::new(self.0.limits.time));
         self.0.turn_state.lock().progress = Some(Arc::clone(&progress));
-        let surveyed = self.try_survey(turn, is_running, look, &progress);
+        let done = work(&progress);
         self.0.turn_state.lock().progress = None;
+        done
+    }
+
+    fn survey_current(&self, turn: u64, is_running: bool) -> io::Result<()> {
+        self.with_progress(|progress| {
+            self.survey(turn, is_running, SurveyDepth::Incremental, progress)
+        })
+    }
+
+    fn survey(
+        &self,
+        turn: u64,
+        is_running: bool,
+        look: SurveyDepth,
+        progress: &SurveyProgress,
+    ) -> io::Result<()> {
+        let surveyed = self.try_survey(turn, is_running, look, progress);
         let reason = match &surveyed {
             Ok(None) => return Ok(()),
             Ok(Some(refused)) => refused.clone(),
             Err(error) => error.to_string(),
         };
+        let is_told = !self.0.refusals.lock().told.insert(reason.clone())
+            || TurnRecord::was_refused_before(&self.0.session_folder, turn, &reason);
         let when = {
             let mut turn_state = self.0.turn_state.lock();
             turn_state.is_running = false;
             turn_state.refused = Some(reason.clone());
-            if !self.0.has_reported_refusal.swap(true, Ordering::Relaxed) {
+            if !is_told {
                 turn_state
                     .notices
                     .push(format!("undo covers only what file tools change: {reason}"));
@@ -507,7 +458,13 @@ impl TurnTracker {
         let is_worth_it = surveys > SURVEYS_WITHOUT_WATCH || watch.is_none() && is_large();
         let watch = watch.or_else(|| is_worth_it.then(|| FolderWatch::new(workspace)).flatten());
         let known = before.map(Arc::as_ref);
-        let taken = self.full_survey().run_watched(known, touched, watch.as_ref(), progress);
+        let index = git_index::index_stamp(&workspace.root().join(".git"));
+        let mut survey = self.full_survey();
+        survey.limits.refused = self.0.refusals.lock().last;
+        let taken = survey.run_watched(known, touched, watch.as_ref(), progress);
+        let is_vain = matches!(taken, Err(SurveyError::TooManyOutsideGit { .. }));
+        self.0.refusals.lock().last =
+            is_vain.then(|| RefusedSurvey { files: progress.found(), index });
         let mut turn_state = self.0.turn_state.lock();
         if let Some(summary) = progress.first_batch() {
             turn_state.notices.push(summary.notice(store));
@@ -521,22 +478,6 @@ impl TurnTracker {
         turn_state.watch = watch;
         let same = before.filter(|_| taken.is_none()).map(Arc::clone);
         Ok(same.unwrap_or_else(|| Arc::new(taken.unwrap_or_default())))
-    }
-
-    fn store_content(&self, content: Option<(&[u8], u32)>) -> io::Result<Option<FileState>> {
-        let keep = |(bytes, mode): (&[u8], u32)| {
-            Ok(FileState::File { sha256: self.0.store.put(bytes)?, mode: mode & 0o7777 })
-        };
-        content.map(keep).transpose()
-    }
-
-    /// The missing folders above a path, outermost first.
-    fn missing_folders_above(&self, path: &Path) -> Vec<RawPath> {
-        let above = path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty());
-        let missing = above.take_while(|folder| self.0.workspace.stat_no_follow(folder).is_err());
-        let mut missing: Vec<RawPath> = missing.map(|folder| RawPath(folder.to_owned())).collect();
-        missing.reverse();
-        missing
     }
 
     /// Appends a line to this Turn's Record; a new Record gets its header line first.

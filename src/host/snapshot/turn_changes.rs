@@ -204,6 +204,9 @@ impl<'a> TurnChangesReader<'a> {
                 ));
                 self.interval = Interval::Idle;
             }
+            RecordLine::NotRecorded { reason } => {
+                self.changes.add_note(format!("file changes were not recorded: {reason}"));
+            }
             RecordLine::Began { .. } | RecordLine::Ended => {}
         }
     }

@@ -92,7 +92,7 @@ pub enum SessionStatus {
     WaitingForBudget { iteration: u32 },
     /// A Provider call is under way.
     Thinking { iteration: u32 },
-    /// Before a command runs, files are recorded so that its changes can be undone.
+    /// Before or after a command, files are recorded so that its changes can be undone.
     Recording {
         call_id: CallId,
         /// Absent until it is known how many files have to be read.

@@ -82,32 +82,6 @@ impl BashTool {
         git_notes::describe_hidden(&settings, &ran.hidden)
     }
 
-    /// Acquires a slot; if the call has to wait, reports that as the status.
-    async fn acquire_slot(
-        &self,
-        args: &Args,
-        context: &ToolContext,
-    ) -> Result<CommandSlot<'_>, ToolError> {
-        let slots = self.commands.slots();
-        if let Some(slot) = slots.try_acquire() {
-            return Ok(slot);
-        }
-        let working = |waiting: Option<String>| {
-            context.events.emit_status(SessionStatus::Working {
-                call_id: context.call_id.clone(),
-                tool: Self::NAME.to_owned(),
-                summary: context.secrets.redact(&summary(args)).into_owned(),
-                waiting,
-            });
-        };
-        working(Some(slots.wait_reason()));
-        let slot = context.cancel.run_until_cancelled(slots.acquire()).await.flatten();
-        let message = "interrupted while it waited for a free slot; it was not run";
-        let slot = slot.ok_or_else(|| ToolError::new(Kind::Interrupted, message))?;
-        working(None);
-        Ok(slot)
-    }
-
     /// The sandbox needs of a call.
     fn sandbox_needs(&self, args: &Args, context: &ToolContext) -> SandboxNeeds {
         let is_declared =
@@ -177,12 +151,36 @@ impl Tool for BashTool {
         Ok(CallPlan { network, local_sockets, is_sandboxed_read_only: is_held, command, ..plan })
     }
 
+    /// Acquires a slot, unless the command runs in the background; if the call has to wait, reports
+    /// that as the status.
+    async fn acquire_slot(
+        &self,
+        args: &Args,
+        context: &ToolContext,
+    ) -> Result<Option<CommandSlot<'_>>, ToolError> {
+        if args.background == Some(true) {
+            return Ok(None);
+        }
+        let slots = self.commands.slots();
+        if let Some(slot) = slots.try_acquire() {
+            return Ok(Some(slot));
+        }
+        context.events.emit_status(SessionStatus::Working {
+            call_id: context.call_id.clone(),
+            tool: Self::NAME.to_owned(),
+            summary: context.secrets.redact(&summary(args)).into_owned(),
+            waiting: Some(slots.wait_reason()),
+        });
+        let slot = context.cancel.run_until_cancelled(slots.acquire()).await.flatten();
+        let message = "interrupted while it waited for a free slot; it was not run";
+        slot.map(Some).ok_or_else(|| ToolError::new(Kind::Interrupted, message))
+    }
+
     async fn run(&self, args: Args, context: ToolContext) -> Result<ToolOutput, ToolError> {
         refuse_empty(&args)?;
         if args.background == Some(true) {
             return self.start_background(args, context).await;
         }
-        let _slot = self.acquire_slot(&args, &context).await?;
         let asked = args.timeout_ms.map_or(self.limits.timeout, Duration::from_millis);
         let timeout = asked.min(self.limits.max_timeout);
         let secrets = context.secrets.clone();

@@ -24,6 +24,7 @@ pub use editor::{Editor, EditorBridge};
 use crate::base::id::CallId;
 use crate::base::secret::Secrets;
 use crate::base::tool_error::ToolError;
+use crate::host::process::CommandSlot;
 use crate::host::sandbox::Profile;
 use crate::host::snapshot::TurnTracker;
 use crate::host::workspace::Workspace;
@@ -53,6 +54,16 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Describes what this call would do; must not change anything.
     fn plan(&self, args: &Self::Args, context: &ToolContext) -> Result<CallPlan, ToolError>;
+
+    /// Waits until the call may start. The slot is held until the call has ended; files are recorded
+    /// for undo after this wait, because other programs may change them during it.
+    fn acquire_slot(
+        &self,
+        _args: &Self::Args,
+        _context: &ToolContext,
+    ) -> impl Future<Output = Result<Option<CommandSlot<'_>>, ToolError>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// Runs the call. Dropping the future must leave nothing running.
     fn run(
@@ -206,6 +217,14 @@ pub trait AnyTool: Send + Sync {
     /// Converts argument aliases of other agents to the form of the schema.
     fn normalize_args(&self, _args: &mut ArgMap) {}
     fn plan(&self, args: &Value, context: &ToolContext) -> Result<CallPlan, ToolError>;
+    /// Waits until the call may start.
+    fn acquire_slot<'c, 't: 'c>(
+        &'t self,
+        _args: &'c Value,
+        _context: &'c ToolContext,
+    ) -> BoxFuture<'c, Result<Option<CommandSlot<'t>>, ToolError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
     fn run(
         &self,
         args: Value,
@@ -238,6 +257,17 @@ impl<T: Tool> AnyTool for T {
 
     fn plan(&self, args: &Value, context: &ToolContext) -> Result<CallPlan, ToolError> {
         Tool::plan(self, &decode_args(args.clone())?, context)
+    }
+
+    fn acquire_slot<'c, 't: 'c>(
+        &'t self,
+        args: &'c Value,
+        context: &'c ToolContext,
+    ) -> BoxFuture<'c, Result<Option<CommandSlot<'t>>, ToolError>> {
+        Box::pin(async move {
+            let args = decode_args(args.clone())?;
+            Tool::acquire_slot(self, &args, context).await
+        })
     }
 
     fn run(

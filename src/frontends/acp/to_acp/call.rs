@@ -141,7 +141,7 @@ pub struct ToolCallView {
     /// Whether its output goes to a terminal of the client.
     has_terminal: bool,
     is_started: bool,
-    /// Why the call does not run yet.
+    /// What the call waits for: to start, or, after it has run, for a recording.
     wait_reason: Option<String>,
     /// The command's output, as far as it is shown; and how many bytes of it the client has.
     output: String,
@@ -197,13 +197,13 @@ impl ToolCallView {
         }
     }
 
-    /// The update for a call that waits: files are recorded first, or no slot is free.
+    /// The update for a call that waits: files are recorded, or no slot is free. A call that has started
+    /// stays in progress while files are recorded after it.
     pub fn hold_update(&mut self, reason: &str) -> Option<SessionUpdate> {
         if self.wait_reason.as_deref() == Some(reason) {
             return None;
         }
         self.wait_reason = Some(reason.to_owned());
-        self.is_started = false;
         Some(self.call_update(self.status_fields(), None))
     }
 
@@ -212,21 +212,23 @@ impl ToolCallView {
         if std::mem::replace(&mut self.is_started, true) {
             return None;
         }
-        let fields = self.status_fields();
+        let fields = ToolCallUpdateFields::new().status(ToolCallStatus::InProgress);
         let fields = self.with_own_title(fields);
         self.wait_reason = None;
         Some(self.call_update(fields, None))
     }
 
-    /// The fields for the status, with the reason for waiting in the title.
+    /// The fields for the status, with what the call waits for in the title.
     fn status_fields(&self) -> ToolCallUpdateFields {
         let fields = ToolCallUpdateFields::new();
+        let status =
+            if self.is_started { ToolCallStatus::InProgress } else { ToolCallStatus::Pending };
         match &self.wait_reason {
-            Some(reason) if !self.is_started => {
+            Some(reason) => {
                 let title = format!("{} ({reason})", self.summary.title);
-                fields.status(ToolCallStatus::Pending).title(title)
+                fields.status(status).title(title)
             }
-            _ => fields.status(ToolCallStatus::InProgress),
+            None => fields.status(status),
         }
     }
 

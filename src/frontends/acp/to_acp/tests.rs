@@ -329,7 +329,9 @@ fn a_command_is_pending_while_files_are_recorded_or_no_slot_is_free() {
         assert_eq!((&update[0]["status"], &update[0]["title"]), (&json!(wanted), &json!(title)));
         assert!(screen.live(&Ephemeral::Status(status)).is_empty(), "once is enough");
     }
-    screen.live(&Ephemeral::Status(recording(None)));
+    let after = screen.live(&Ephemeral::Status(recording(None)));
+    assert_eq!(after[0]["status"], "in_progress");
+    assert_eq!(after[0]["title"], "x (recording files for undo …)");
     let done = screen.fact("tool_result", json!({"call_id": "c", "ok": false}));
     assert_eq!((&done[0]["status"], &done[0]["title"]), (&json!("failed"), &json!("x")));
 }

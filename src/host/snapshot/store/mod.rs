@@ -9,6 +9,7 @@ mod git_pins;
 mod open_segment;
 mod pinned_repository;
 mod segment;
+mod size_limit;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ pub use open_segment::OpenSegment;
 use parking_lot::Mutex;
 pub use segment::Location as SegmentLocation;
 use segment::Segment;
+use size_limit::MeasuredSize;
 
 /// The maximum size of a content that is read, in bytes.
 const LARGEST: u64 = 16 << 30;
@@ -47,6 +49,8 @@ pub struct ContentStore {
     folder: StatePath,
     /// The segments that were read so far, by name.
     loaded: Arc<Mutex<BTreeMap<String, Arc<OpenSegment>>>>,
+    /// The size of the store, if it was measured.
+    measured: Arc<Mutex<Option<MeasuredSize>>>,
 }
 
 /// A lock on the store, released when dropped or when the process dies. A holder of the shared lock blocks
@@ -57,7 +61,7 @@ pub struct StoreLock(#[expect(dead_code, reason = "closing the file releases the
 impl ContentStore {
     /// A store in this folder, which is created when needed.
     pub fn new(folder: StatePath) -> Self {
-        Self { folder, loaded: Arc::default() }
+        Self { folder, loaded: Arc::default(), measured: Arc::default() }
     }
 
     /// The store of a Session, in the state folder of its Log, even if the Session works in another folder.
@@ -119,6 +123,7 @@ impl ContentStore {
         let name = hash.to_string();
         let drawer = self.folder.create()?.create_dir(&name[..2])?;
         drawer.replace(&name, bytes, WriteDurability::Lazy)?;
+        self.add_to_size(bytes.len() as u64);
         Ok(hash)
     }
 
