@@ -52,8 +52,8 @@ async fn converse() -> Result<(), Box<dyn std::error::Error>> {
     let mut listener = conversation.subscribe(ListenFrom::Now);
     conversation.send(UserInput { text: "Run something.".to_owned() }).await?;
     let mut out = std::io::stdout();
-    while let Some(heard) = listener.next().await {
-        let ListenerItem::Event(event) = heard else { continue };
+    while let Some(item) = listener.next().await {
+        let ListenerItem::Event(event) = item else { continue };
         match event.kind() {
             EventKind::Ephemeral(Ephemeral::TextDelta(chunk)) => write!(out, "{chunk}")?,
             EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal() => break,

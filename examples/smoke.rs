@@ -151,7 +151,7 @@ struct SmokeCheck {
 /// The result of a run: the envelope, and from the Logs the usage records, Workflow Events and activations.
 struct SmokeResult {
     envelope: Value,
-    bills: Vec<Value>,
+    usage_records: Vec<Value>,
     graph: Vec<Value>,
     skills: Vec<Value>,
 }
@@ -256,13 +256,13 @@ fn answer(request: &ReceivedRequest) -> Reply {
     if request.user_texts().iter().any(|text| text.contains(SKILL_WORD)) {
         return Reply::says(SKILL_WORD);
     }
-    let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
+    let prompt = request.user_texts().last().copied().unwrap_or_default().to_owned();
     match request.outputs().len() {
-        0 if said.contains("spawn_agent") => {
+        0 if prompt.contains("spawn_agent") => {
             let args = json!({"task": "Answer with the word pong.", "role": "explorer"});
             return Reply::calls("spawn_agent", args);
         }
-        1 if said.contains("spawn_agent") => return Reply::calls("wait_agent", json!({})),
+        1 if prompt.contains("spawn_agent") => return Reply::calls("wait_agent", json!({})),
         _ => {}
     }
     for (word, answer) in [
@@ -270,7 +270,7 @@ fn answer(request: &ReceivedRequest) -> Reply {
         ("`pong`", json!({ "word": "pong" })),
         ("both words", json!({ "words": ["ping", "pong"] })),
     ] {
-        if said.contains("Deliver") && said.contains(word) {
+        if prompt.contains("Deliver") && prompt.contains(word) {
             return Reply::says(&answer.to_string());
         }
     }
@@ -307,11 +307,11 @@ fn run(
     let envelope: Value = serde_json::from_slice(&output.stdout).map_err(|_| {
         format!("Pixir gave no envelope: {}", String::from_utf8_lossy(&output.stderr).trim())
     })?;
-    let bills = facts(&workspace, "provider_usage");
+    let usage_records = facts(&workspace, "provider_usage");
     let graph = facts(&workspace, "workflow_event");
     let skills = facts(&workspace, "skill_activation");
     std::fs::remove_dir_all(&scratch)?;
-    let result = SmokeResult { envelope, bills, graph, skills };
+    let result = SmokeResult { envelope, usage_records, graph, skills };
     let mut checks = (smoke.judge)(&result);
     if smoke.name == "login" {
         checks.extend(device_code(services)?);
@@ -391,9 +391,9 @@ fn device_code(
         .stderr(Stdio::piped())
         .spawn()?;
     let (sender, lines) = std::sync::mpsc::channel();
-    let told = child.stderr.take().ok_or("no stderr")?;
+    let stderr = child.stderr.take().ok_or("no stderr")?;
     std::thread::spawn(move || {
-        for line in BufReader::new(told).lines().map_while(Result::ok) {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
             sender.send(line.trim().to_owned()).ok();
         }
     });
@@ -433,7 +433,7 @@ fn facts(workspace: &Path, kind: &str) -> Vec<Value> {
 
 impl SmokeResult {
     fn requests(&self) -> u64 {
-        self.bills.iter().map(|bill| 1 + bill["retries"].as_u64().unwrap_or(0)).sum()
+        self.usage_records.iter().map(|record| 1 + record["retries"].as_u64().unwrap_or(0)).sum()
     }
 
     fn ok(&self) -> SmokeCheck {
@@ -463,34 +463,36 @@ impl SmokeResult {
 
     fn cached(&self) -> SmokeCheck {
         let counts: Vec<u64> = self
-            .bills
+            .usage_records
             .iter()
-            .map(|bill| bill["usage"]["cached_tokens"].as_u64().unwrap_or(0))
+            .map(|record| record["usage"]["cached_tokens"].as_u64().unwrap_or(0))
             .collect();
         let ok = counts.len() > 1 && counts.iter().skip(1).any(|count| *count > 0);
         SmokeCheck { name: "a later request found cached tokens", ok, found: json!(counts) }
     }
 
     fn transport(&self, wanted: &str) -> SmokeCheck {
-        let used: Vec<&Value> = self.bills.iter().map(|bill| &bill["transport"]).collect();
+        let used: Vec<&Value> =
+            self.usage_records.iter().map(|record| &record["transport"]).collect();
         let ok = !used.is_empty() && used.iter().all(|name| **name == wanted);
         SmokeCheck { name: "the wanted transport was used", ok, found: json!(used) }
     }
 
     fn continued(&self) -> SmokeCheck {
-        let used: Vec<&Value> = self.bills.iter().map(|bill| &bill["continuation"]).collect();
+        let used: Vec<&Value> =
+            self.usage_records.iter().map(|record| &record["continuation"]).collect();
         let ok = used.len() > 1 && used.iter().skip(1).all(|facts| facts["used"] == true);
         SmokeCheck { name: "later requests continued the first", ok, found: json!(used) }
     }
 
     fn delegated(&self) -> SmokeCheck {
         let calls = self.envelope["usage"]["calls"].as_u64().unwrap_or_default();
-        let bills = self.bills.len() as u64;
-        let found = json!({ "bills": bills, "calls": calls });
+        let recorded = self.usage_records.len() as u64;
+        let found = json!({ "bills": recorded, "calls": calls });
         // Three calls are the parent's own.
         SmokeCheck {
             name: "a Subagent was asked and its usage was counted",
-            ok: calls > 3 && calls == bills,
+            ok: calls > 3 && calls == recorded,
             found,
         }
     }
@@ -503,11 +505,11 @@ impl SmokeResult {
     }
 
     fn overlapped(&self) -> SmokeCheck {
-        let told = |fact: &Value| {
+        let step_event = |fact: &Value| {
             let step = fact["step_id"].as_str().unwrap_or_default();
             format!("{} {step}", fact["kind"].as_str().unwrap_or_default())
         };
-        let order: Vec<String> = self.graph.iter().map(told).collect();
+        let order: Vec<String> = self.graph.iter().map(step_event).collect();
         let at = |what: &str| order.iter().position(|own| own == what);
         let (right, left) = (at("step_scheduled right"), at("checkpoint_decided left"));
         let ok = right.is_some() && right < left && at("verification both").is_some();
@@ -521,8 +523,11 @@ impl SmokeResult {
     }
 
     fn searched(&self) -> SmokeCheck {
-        let calls: u64 =
-            self.bills.iter().filter_map(|bill| bill["web_search"]["calls"].as_u64()).sum();
+        let calls: u64 = self
+            .usage_records
+            .iter()
+            .filter_map(|record| record["web_search"]["calls"].as_u64())
+            .sum();
         SmokeCheck { name: "the Provider searched", ok: calls > 0, found: json!(calls) }
     }
 }

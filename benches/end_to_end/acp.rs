@@ -37,7 +37,11 @@ pub fn measure(report: &mut Report) {
     report.times("acp: spawn to initialize answered", greeting[0], greeting[1], None);
     let later = greeting[1].saturating_sub(greeting[0]);
     report.promise(
-        format!("acp: initialize {} over the floor ≤ {}", time(later), time(INITIALIZE_OVERHEAD)),
+        format!(
+            "acp: initialize {} over the baseline ≤ {}",
+            time(later),
+            time(INITIALIZE_OVERHEAD)
+        ),
         later <= INITIALIZE_OVERHEAD,
     );
     measure_session_new(&env, report);
@@ -49,9 +53,9 @@ pub fn measure(report: &mut Report) {
 fn measure_initialize(env: &BenchEnv) -> [Duration; 2] {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..40 {
-        let mut floor = measured_process::role(ANSWER);
+        let mut baseline = measured_process::role(ANSWER);
         let mut pixir = env.pixir();
-        for (times, command) in times.iter_mut().zip([&mut floor, &mut pixir]) {
+        for (times, command) in times.iter_mut().zip([&mut baseline, &mut pixir]) {
             let began = Instant::now();
             let mut client = BenchAcpClient::start(command);
             client.initialize();

@@ -27,8 +27,8 @@ pub fn measure(report: &mut Report, earlier: Option<String>) {
     memory(report, binaries);
     for files in SIZES {
         let walls = |prompt: &str| {
-            let scene = Scenario::among_files(prompt, files);
-            scene.run_binaries_alternating(binaries, RUNS).map(|runs| median_wall(&runs))
+            let scenario = Scenario::among_files(prompt, files);
+            scenario.run_binaries_alternating(binaries, RUNS).map(|runs| median_wall(&runs))
         };
         let none = walls("answer");
         let one = walls("bash 1");

@@ -1,6 +1,6 @@
 //! Benchmarks with many files: the list of 10,000 Sessions, the survey before a command, and undo.
 //!
-//! The floor of a row is the least work that any program must do: stat every name, or write every file.
+//! The baseline of a row is the least work that any program must do: stat every name, or write every file.
 
 use std::fs;
 use std::path::Path;
@@ -52,9 +52,9 @@ fn measure_session_list(report: &mut Report) {
         command.arg("sessions").current_dir(folder.path());
         times[2].push(measured_process::run(&mut command).wall);
     }
-    let [floor, room, whole] = times.map(|mut times| median(&mut times));
-    report.times("first page of 10,000 Sessions", floor, room, None);
-    report.times("`pixir sessions` of 10,000", floor, whole, None);
+    let [baseline, room, whole] = times.map(|mut times| median(&mut times));
+    report.times("first page of 10,000 Sessions", baseline, room, None);
+    report.times("`pixir sessions` of 10,000", baseline, whole, None);
     report.promise(
         format!("the first page of 10,000 Sessions {} ≤ 100 ms", time(whole)),
         whole <= Duration::from_millis(100),
@@ -64,7 +64,7 @@ fn measure_session_list(report: &mut Report) {
 /// The survey before a command that finds nothing new, and the undo of a Turn that changed every file.
 fn measure_walk_and_undo(report: &mut Report) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let paint = |colour: &str| {
+    let write_files = |colour: &str| {
         for number in 0..MANY {
             let home = folder.path().join(format!("folder-{}", number % FOLDERS));
             fs::create_dir_all(&home).unwrap();
@@ -72,39 +72,39 @@ fn measure_walk_and_undo(report: &mut Report) {
             fs::write(home.join(format!("file-{number}.txt")), text).unwrap();
         }
     };
-    paint("blue");
+    write_files("blue");
     // A survey reads files again that were written a moment ago; that is not measured here.
     std::thread::sleep(Duration::from_millis(200));
     let mut followed = TrackedSession::new(folder.path()).unwrap();
     followed.begin_turn().unwrap();
     followed.before_command().unwrap();
     followed.end_turn().unwrap();
-    let mut looks = [Vec::new(), Vec::new()];
+    let mut survey_times = [Vec::new(), Vec::new()];
     for _ in 0..RUNS {
-        looks[0].push(timed(|| assert_eq!(everything(folder.path()), MANY)));
+        survey_times[0].push(timed(|| assert_eq!(everything(folder.path()), MANY)));
         followed.begin_turn().unwrap();
-        looks[1].push(timed(|| followed.before_command().unwrap()));
+        survey_times[1].push(timed(|| followed.before_command().unwrap()));
         followed.end_turn().unwrap();
     }
-    let [floor, look] = looks.map(|mut looks| median(&mut looks));
-    report.times("survey of 10,000 files before a command", floor, look, None);
+    let [baseline, survey_time] = survey_times.map(|mut survey_times| median(&mut survey_times));
+    report.times("survey of 10,000 files before a command", baseline, survey_time, None);
     report.promise(
-        format!("the survey of 10,000 files {} ≤ 50 ms", time(look)),
-        look <= Duration::from_millis(50),
+        format!("the survey of 10,000 files {} ≤ 50 ms", time(survey_time)),
+        survey_time <= Duration::from_millis(50),
     );
-    let mut backs = [Vec::new(), Vec::new()];
+    let mut undo_times = [Vec::new(), Vec::new()];
     for _ in 0..3 {
         followed.begin_turn().unwrap();
         followed.before_command().unwrap();
-        backs[0].push(timed(|| paint("red")));
+        undo_times[0].push(timed(|| write_files("red")));
         followed.end_turn().unwrap();
-        backs[1].push(timed(|| assert_eq!(followed.undo().unwrap(), MANY)));
+        undo_times[1].push(timed(|| assert_eq!(followed.undo().unwrap(), MANY)));
     }
-    let [floor, back] = backs.map(|mut backs| median(&mut backs));
-    report.times("undo over 10,000 files; floor: writing them", floor, back, None);
+    let [baseline, undo_time] = undo_times.map(|mut undo_times| median(&mut undo_times));
+    report.times("undo of 10,000 files; baseline: write them", baseline, undo_time, None);
     report.promise(
-        format!("undo over 10,000 files {} ≤ 1 s", time(back)),
-        back <= Duration::from_secs(1),
+        format!("undo over 10,000 files {} ≤ 1 s", time(undo_time)),
+        undo_time <= Duration::from_secs(1),
     );
 }
 

@@ -1,6 +1,6 @@
 //! Benchmarks of large Workspaces: the wait before the first command, and the cost of an unchanged Workspace.
 //!
-//! The floor of a first recording is reading every file; the floor of the other rows is one `stat` per file.
+//! The baseline of a first recording is reading every file; the baseline of the other rows is one `stat` per file.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -56,7 +56,7 @@ fn in_git(report: &mut Report, size: &Size) {
         assert!(git.status().unwrap().success());
     }
     std::thread::sleep(Duration::from_millis(200));
-    let floor = timed(|| read_all(folder.path()));
+    let baseline = timed(|| read_all(folder.path()));
     let (mut firsts, mut stored) = (Vec::new(), 0);
     for _ in 0..3 {
         fs::remove_dir_all(folder.path().join(".pixir")).ok();
@@ -68,16 +68,16 @@ fn in_git(report: &mut Report, size: &Size) {
     }
     let first = median(&mut firsts);
     let count = size.files;
-    report.times(&format!("first recording of {count} files in git"), floor, first, None);
+    report.times(&format!("first recording of {count} files in git"), baseline, first, None);
     let held = first <= size.first;
     report.promise(format!("{count} files in git: {} ≤ {}", time(first), time(size.first)), held);
     let megabytes = stored.div_ceil(1_000_000);
     let held = stored <= 5_000_000;
     report.promise(format!("{count} files in git take {megabytes} MB ≤ 5 MB"), held);
     let (unchanged, ended) = unchanged(folder.path());
-    let floor = timed(|| drop(names(folder.path())));
-    report.times(&format!("end of a Turn, {count} unchanged files"), floor, ended, None);
-    report.times(&format!("survey of {count} unchanged files"), floor, unchanged, None);
+    let baseline = timed(|| drop(names(folder.path())));
+    report.times(&format!("end of a Turn, {count} unchanged files"), baseline, ended, None);
+    report.times(&format!("survey of {count} unchanged files"), baseline, unchanged, None);
     let held = unchanged <= size.unchanged;
     let limit = time(size.unchanged);
     report.promise(format!("{count} unchanged files: {} ≤ {limit}", time(unchanged)), held);
@@ -88,14 +88,14 @@ fn without_git(report: &mut Report, size: &Size) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     write_files(folder.path(), size.files);
     std::thread::sleep(Duration::from_millis(200));
-    let floor = timed(|| read_all(folder.path()));
+    let baseline = timed(|| read_all(folder.path()));
     let mut followed = TrackedSession::new(folder.path()).unwrap();
     followed.begin_turn().unwrap();
     let first = timed(|| followed.before_command().unwrap());
     followed.end_turn().unwrap();
     report.times(
         &format!("first recording of {} files without git", size.files),
-        floor,
+        baseline,
         first,
         None,
     );
@@ -104,16 +104,16 @@ fn without_git(report: &mut Report, size: &Size) {
 /// Times of the survey after the first command of a Session, and of the one at the end of its Turn, which
 /// does not rely on the file watch.
 fn unchanged(folder: &Path) -> (Duration, Duration) {
-    let mut looks = Vec::new();
+    let mut survey_times = Vec::new();
     let mut ends = Vec::new();
     for _ in 0..RUNS {
         let mut followed = TrackedSession::new(folder).unwrap();
         followed.begin_turn().unwrap();
         followed.before_command().unwrap();
-        looks.push(timed(|| followed.after_command().unwrap()));
+        survey_times.push(timed(|| followed.after_command().unwrap()));
         ends.push(timed(|| followed.end_turn().unwrap()));
     }
-    (median(&mut looks), median(&mut ends))
+    (median(&mut survey_times), median(&mut ends))
 }
 
 fn write_files(folder: &Path, count: usize) {

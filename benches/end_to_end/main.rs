@@ -1,7 +1,7 @@
-//! End-to-end benchmarks: the release binary against the scripted model, compared with a floor client.
+//! End-to-end benchmarks: the release binary against the scripted model, compared with a minimal client.
 //!
-//! Model, floor client and Pixir are separate processes; the first two are this program again, under
-//! another role. Pixir and the floor client alternate, so that noise of the machine affects both, and
+//! Model, minimal client and Pixir are separate processes; the first two are this program again, under
+//! another role. Pixir and the minimal client alternate, so that noise of the machine affects both, and
 //! only their ratios are compared.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at its first error")]
@@ -11,9 +11,9 @@
 mod acp;
 mod earlier_binary;
 mod files;
-mod floor;
 mod large;
 mod measured_process;
+mod minimal_client;
 mod model;
 mod reqwest_client;
 mod sandbox;
@@ -37,7 +37,7 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
         Some(model::ROLE) => model::serve(arguments.next()),
-        Some(floor::ROLE) => floor::run(arguments),
+        Some(minimal_client::ROLE) => minimal_client::run(arguments),
         Some(reqwest_client::ROLE) => reqwest_client::run(arguments),
         Some(measured_process::NOTHING) => {}
         Some(acp::ANSWER) => acp::answer_one_line(),
@@ -102,29 +102,29 @@ fn version(report: &mut Report) {
         walls[0].push(measured_process::run(&mut measured_process::nothing()).wall);
         walls[1].push(measured_process::run(measured_process::pixir().arg("--version")).wall);
     }
-    let [floor, pixir] = walls.map(|mut walls| median(&mut walls));
-    report.times("--version", floor, pixir, None);
+    let [baseline, pixir] = walls.map(|mut walls| median(&mut walls));
+    report.times("--version", baseline, pixir, None);
 }
 
 fn first_byte(report: &mut Report, sync: Duration) {
-    let scene = Scenario::new("answer");
-    let [floor, none, synced] = scene.run_alternating(40).map(|mut runs| {
+    let scenario = Scenario::new("answer");
+    let [baseline, none, synced] = scenario.run_alternating(40).map(|mut runs| {
         let first_byte = |run: &Run| run.first_byte.unwrap();
         median(&mut runs.iter_mut().map(|run| first_byte(run)).collect::<Vec<_>>())
     });
-    report.times("exec to first request byte", floor, none, Some(synced));
+    report.times("exec to first request byte", baseline, none, Some(synced));
     report.promise(
         format!(
             "exec to first request byte {} ≤ 2 × {} + {}",
             time(synced),
-            time(floor),
+            time(baseline),
             time(sync)
         ),
-        synced <= floor * 2 + sync,
+        synced <= baseline * 2 + sync,
     );
 }
 
-/// A command with and without the sandbox; the floor is Pixir without the sandbox.
+/// A command with and without the sandbox; the baseline is Pixir without the sandbox.
 fn sandboxed(report: &mut Report) {
     let sandbox::Cost { next: [without, within], first } = sandbox::measure_sandbox();
     report.times("one command, in the sandbox", without, within, None);
@@ -165,37 +165,41 @@ fn calls(report: &mut Report) {
 
 fn deltas(report: &mut Report) {
     let runs = Scenario::with_baseline(reqwest_client::ROLE, "deltas 20000").run_alternating(20);
-    let [floor, none, synced] = runs.map(|runs| {
+    let [baseline, none, synced] = runs.map(|runs| {
         let wall = median_wall(&runs);
         (wall, median(&mut runs.iter().map(|run| run.cpu).collect::<Vec<_>>()))
     });
-    report.times("20,000 deltas", floor.0, none.0, Some(synced.0));
-    report.times("20,000 deltas, CPU", floor.1, none.1, Some(synced.1));
+    report.times("20,000 deltas", baseline.0, none.0, Some(synced.0));
+    report.times("20,000 deltas, CPU", baseline.1, none.1, Some(synced.1));
     report.promise(
-        format!("20,000 deltas {} ≤ 1.25 × {} of CPU", time(none.1), time(floor.1)),
-        none.1 <= floor.1.mul_f64(1.25),
+        format!("20,000 deltas {} ≤ 1.25 × {} of CPU", time(none.1), time(baseline.1)),
+        none.1 <= baseline.1.mul_f64(1.25),
     );
 }
 
 fn resume(report: &mut Report) {
-    let scene = Scenario::resuming("bash 50", "answer");
-    let [floor, none, synced] = scene.run_alternating(20).map(|runs| median_wall(&runs));
-    report.times("resume after 50 calls", floor, none, Some(synced));
+    let scenario = Scenario::resuming("bash 50", "answer");
+    let [baseline, none, synced] = scenario.run_alternating(20).map(|runs| median_wall(&runs));
+    report.times("resume after 50 calls", baseline, none, Some(synced));
 }
 
 fn memory(report: &mut Report) {
-    let scene = Scenario::new("bash 50");
-    let [floor, none, synced] = scene.peaks(3).map(|mut peaks| median(&mut peaks));
-    report.row("peak memory, 50 calls", [floor, none, synced].map(megabytes), ratio(none, floor));
+    let scenario = Scenario::new("bash 50");
+    let [baseline, none, synced] = scenario.peaks(3).map(|mut peaks| median(&mut peaks));
+    report.row(
+        "peak memory, 50 calls",
+        [baseline, none, synced].map(megabytes),
+        ratio(none, baseline),
+    );
     let peak = none.max(synced);
     report.promise(
         format!("peak memory of a Turn with 50 calls {} ≤ {}", megabytes(peak), megabytes(PEAK)),
         peak <= PEAK,
     );
-    let torrent = Scenario::new("flood 300000000");
-    let [floor, none, synced] = torrent.peaks(1).map(|mut peaks| median(&mut peaks));
-    let shown = [floor, none, synced].map(megabytes);
-    report.row("peak memory, 300 MB of output", shown, ratio(none, floor));
+    let flood = Scenario::new("flood 300000000");
+    let [baseline, none, synced] = flood.peaks(1).map(|mut peaks| median(&mut peaks));
+    let shown = [baseline, none, synced].map(megabytes);
+    report.row("peak memory, 300 MB of output", shown, ratio(none, baseline));
     let cost = none.max(synced).saturating_sub(peak);
     report.promise(
         format!("300 MB of output cost {} ≤ {} of memory", megabytes(cost), megabytes(FLOOD)),
@@ -203,15 +207,20 @@ fn memory(report: &mut Report) {
     );
 }
 
-/// Uploaded bytes of a Turn with 50 calls; here the floor is the upload over SSE.
+/// Uploaded bytes of a Turn with 50 calls; here the baseline is the upload over SSE.
 fn uploads(report: &mut Report) {
-    let scene = Scenario::new("pages 50");
-    let [sse, socket] = ["sse", "websocket"].map(|transport| scene.uploaded_bytes(transport));
-    let shown = [megabytes(sse), megabytes(socket), String::new()];
-    report.row("upload, 50 calls, SSE and WebSocket", shown, ratio(socket, sse));
+    let scenario = Scenario::new("pages 50");
+    let [sse_bytes, websocket_bytes] =
+        ["sse", "websocket"].map(|transport| scenario.uploaded_bytes(transport));
+    let shown = [megabytes(sse_bytes), megabytes(websocket_bytes), String::new()];
+    report.row("upload, 50 calls, SSE and WebSocket", shown, ratio(websocket_bytes, sse_bytes));
     report.promise(
-        format!("a WebSocket uploads {} ≤ 1/5 × {}", megabytes(socket), megabytes(sse)),
-        socket * 5 <= sse,
+        format!(
+            "a WebSocket uploads {} ≤ 1/5 × {}",
+            megabytes(websocket_bytes),
+            megabytes(sse_bytes)
+        ),
+        websocket_bytes * 5 <= sse_bytes,
     );
 }
 
@@ -226,8 +235,8 @@ fn megabytes(bytes: u64) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "two decimals are shown")]
-fn ratio(pixir: u64, floor: u64) -> String {
-    format!("{:.2}", pixir as f64 / floor as f64)
+fn ratio(pixir: u64, baseline: u64) -> String {
+    format!("{:.2}", pixir as f64 / baseline as f64)
 }
 
 /// Rows and promised limits, shown at the end.
@@ -238,17 +247,17 @@ struct Report {
 }
 
 impl Report {
-    /// A row of times: the floor, Pixir without syncing, Pixir with its defaults.
-    fn times(&mut self, name: &str, floor: Duration, none: Duration, default: Option<Duration>) {
+    /// A row of times: the baseline, Pixir without syncing, Pixir with its defaults.
+    fn times(&mut self, name: &str, baseline: Duration, none: Duration, default: Option<Duration>) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let ratio = ratio(nanos(none), nanos(floor));
-        self.row(name, [time(floor), time(none), default.map_or_else(String::new, time)], ratio);
+        let ratio = ratio(nanos(none), nanos(baseline));
+        self.row(name, [time(baseline), time(none), default.map_or_else(String::new, time)], ratio);
     }
 
-    fn row(&mut self, name: &str, [floor, none, default]: [String; 3], ratio: String) {
+    fn row(&mut self, name: &str, [baseline, none, default]: [String; 3], ratio: String) {
         // Printed at once too, because the whole run takes minutes.
-        println!("{name}: floor {floor}, pixir {none}, ratio {ratio}");
-        self.rows.push([name.to_owned(), floor, none, ratio, default]);
+        println!("{name}: baseline {baseline}, pixir {none}, ratio {ratio}");
+        self.rows.push([name.to_owned(), baseline, none, ratio, default]);
     }
 
     fn promise(&mut self, text: String, holds: bool) {
@@ -257,7 +266,7 @@ impl Report {
 
     fn show(&self) {
         println!();
-        let head = ["row", "floor", "pixir, durability none", "ratio", "pixir, default"];
+        let head = ["row", "baseline", "pixir, durability none", "ratio", "pixir, default"];
         table::print(head, &self.rows);
         println!("\nPromises:");
         for (text, holds) in &self.promises {

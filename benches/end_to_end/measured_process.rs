@@ -52,8 +52,8 @@ pub fn run(command: &mut Command) -> Run {
     let output = command.spawn().unwrap().wait_with_output().unwrap();
     let wall = now().saturating_sub(started);
     let cpu = cpu_of_children().saturating_sub(cpu);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?} failed: {told}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed: {errors}");
     Run { started, wall, cpu, first_byte: None }
 }
 

@@ -42,8 +42,8 @@ pub fn serve(folder: Option<String>) {
 }
 
 fn answer(request: &ReceivedRequest) -> Reply {
-    let said = request.user_texts();
-    let mut words = said.last().copied().unwrap_or_default().split(' ');
+    let texts = request.user_texts();
+    let mut words = texts.last().copied().unwrap_or_default().split(' ');
     let what = words.next().unwrap_or_default();
     let wanted: usize = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let done = request.outputs().len();

@@ -7,7 +7,7 @@ use std::path::Path;
 use eventsource_stream::EventStream;
 use futures_util::StreamExt;
 
-use super::floor::Frame;
+use super::minimal_client::Frame;
 
 /// The role of the client's process.
 pub const ROLE: &str = "__bare";

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::floor;
 use super::measured_process::{self, Run};
+use super::minimal_client;
 use super::model::Model;
 use super::table::median;
 
@@ -26,44 +26,49 @@ pub struct Scenario {
     arguments: Vec<String>,
     requests: usize,
     /// The role of the client that Pixir is compared with.
-    floor: &'static str,
+    baseline: &'static str,
 }
 
 impl Scenario {
-    /// One prompt in a new Session. Pixir runs once, and its requests are kept for the floor client.
+    /// One prompt in a new Session. Pixir runs once, and its requests are kept for the minimal client.
     pub fn new(prompt: &str) -> Self {
         Self::unrecorded(prompt).record_requests()
     }
 
     /// One prompt that is compared with a client in this role.
-    pub fn with_baseline(floor: &'static str, prompt: &str) -> Self {
-        Self { floor, ..Self::unrecorded(prompt) }.record_requests()
+    pub fn with_baseline(baseline: &'static str, prompt: &str) -> Self {
+        Self { baseline, ..Self::unrecorded(prompt) }.record_requests()
     }
 
     fn unrecorded(prompt: &str) -> Self {
         let arguments = vec![prompt.to_owned()];
-        Self { folder: create_bench_folder(), arguments, requests: 0, floor: floor::ROLE }
+        Self {
+            folder: create_bench_folder(),
+            arguments,
+            requests: 0,
+            baseline: minimal_client::ROLE,
+        }
     }
 
     /// One prompt in a Workspace with `files` more files, a hundred in each folder.
     pub fn among_files(prompt: &str, files: usize) -> Self {
-        let scene = Self::unrecorded(prompt);
+        let scenario = Self::unrecorded(prompt);
         for number in 0..files {
-            let folder = scene.workspace().join(format!("folder-{}", number / 100));
+            let folder = scenario.workspace().join(format!("folder-{}", number / 100));
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join(format!("file-{number}")), number.to_string()).unwrap();
         }
-        scene.record_requests()
+        scenario.record_requests()
     }
 
     /// One prompt in a Session that already has a Turn.
     pub fn resuming(first: &str, prompt: &str) -> Self {
-        let mut scene = Self::new(first);
-        let logs = std::fs::read_dir(scene.workspace().join(".pixir/sessions")).unwrap();
+        let mut scenario = Self::new(first);
+        let logs = std::fs::read_dir(scenario.workspace().join(".pixir/sessions")).unwrap();
         let name = logs.map(|log| log.unwrap().file_name().into_string().unwrap()).next().unwrap();
         let id = name.trim_end_matches(".ndjson").to_owned();
-        scene.arguments = vec!["resume".to_owned(), id, prompt.to_owned()];
-        scene.record_requests()
+        scenario.arguments = vec!["resume".to_owned(), id, prompt.to_owned()];
+        scenario.record_requests()
     }
 
     fn record_requests(mut self) -> Self {
@@ -89,7 +94,7 @@ impl Scenario {
         files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
     }
 
-    /// Runs the floor client, Pixir without syncing and Pixir with its defaults, alternating, `count` times
+    /// Runs the minimal client, Pixir without syncing and Pixir with its defaults, alternating, `count` times
     /// each.
     pub fn run_alternating(&self, count: usize) -> [Vec<Run>; 3] {
         self.alternate_commands(count, |model| self.commands(model))
@@ -122,7 +127,7 @@ impl Scenario {
 
     fn commands(&self, model: &Model) -> [Command; 3] {
         [
-            self.floor(model),
+            self.baseline(model),
             self.pixir(model, Durability::None),
             self.pixir(model, Durability::Turn),
         ]
@@ -159,8 +164,8 @@ impl Scenario {
         command
     }
 
-    fn floor(&self, model: &Model) -> Command {
-        let mut command = measured_process::role(self.floor);
+    fn baseline(&self, model: &Model) -> Command {
+        let mut command = measured_process::role(self.baseline);
         let address = model.base_url.trim_start_matches("http://").trim_end_matches("/v1");
         command.arg(address).arg(self.bodies()).current_dir(self.workspace());
         command

@@ -70,9 +70,9 @@ fn serve() {
 
 /// The model's reply: `fan N pause_ms workspace` is the parent's prompt, `child N pause_ms` a task.
 fn answer(request: &ReceivedRequest) -> Reply {
-    let said = request.user_texts();
+    let texts = request.user_texts();
     let words: Vec<&str> =
-        said.iter().rfind(|text| !text.starts_with('[')).unwrap().split(' ').collect();
+        texts.iter().rfind(|text| !text.starts_with('[')).unwrap().split(' ').collect();
     let number = |place: usize| words.get(place).and_then(|word| word.parse().ok()).unwrap_or(0);
     let (count, pause) = (number(1), number(2) as u64);
     // A report about children that ended is no new prompt.
@@ -285,7 +285,7 @@ fn score(taken: &mut CaseResult, work: &Path, child_workspaces: &Path, envelope:
                 };
                 let started =
                     subagent_events.iter().find(of).map(|life| &life["data"]["child_session_id"]);
-                child_workspaces.join(started.and_then(Value::as_str).unwrap_or("nobody"))
+                child_workspaces.join(started.and_then(Value::as_str).unwrap_or("missing"))
             }
             _ => work.to_owned(),
         };
@@ -325,8 +325,10 @@ fn score(taken: &mut CaseResult, work: &Path, child_workspaces: &Path, envelope:
 }
 
 fn own_tokens(events: &[Value]) -> u64 {
-    let bills = events.iter().filter(|event| event["type"] == "provider_usage");
-    bills.filter_map(|bill| bill["data"]["usage"]["total_tokens"].as_u64()).sum()
+    let usage_records = events.iter().filter(|event| event["type"] == "provider_usage");
+    usage_records
+        .filter_map(|usage_record| usage_record["data"]["usage"]["total_tokens"].as_u64())
+        .sum()
 }
 
 fn log(work: &Path, id: &str) -> PathBuf {

@@ -106,9 +106,11 @@ fn requests(work: &Path) -> u64 {
     let logs = std::fs::read_dir(work.join(".pixir/sessions")).into_iter().flatten().flatten();
     let logs = logs.map(|entry| entry.path());
     let logs = logs.filter(|path| path.extension().is_some_and(|end| end == "ndjson"));
-    let bills = logs.flat_map(|path| super::events(&path));
-    let bills = bills.filter(|event| event["type"] == "provider_usage");
-    bills.map(|bill| 1 + bill["data"]["retries"].as_u64().unwrap_or(0)).sum()
+    let usage_records = logs.flat_map(|path| super::events(&path));
+    let usage_records = usage_records.filter(|event| event["type"] == "provider_usage");
+    usage_records
+        .map(|usage_record| 1 + usage_record["data"]["retries"].as_u64().unwrap_or(0))
+        .sum()
 }
 
 impl Run {

@@ -95,37 +95,37 @@ fn workflow(case: &'static str, count: usize, is_chain: bool) -> CaseResult {
         .collect();
     let limits = json!({ "max_concurrency": WIDTH });
     let spec = json!({ "id": case, "limits": limits, "steps": steps });
-    let site = BenchEnv::new(WIDTH);
-    site.write("spec.json", &spec);
-    let ran = site.pixir(&["workflow", "run", "spec.json", "--json", "--quiet"]);
+    let env = BenchEnv::new(WIDTH);
+    env.write("spec.json", &spec);
+    let ran = env.pixir(&["workflow", "run", "spec.json", "--json", "--quiet"]);
     let mut taken = CaseResult::new(case, count, ran.peak);
     let bundles = ran.envelope["output"]["steps"].as_array().cloned().unwrap_or_default();
     let answers = bundles.iter().map(|bundle| bundle["summary"].as_str().unwrap_or_default());
     score::check_answers(answers, count, &mut taken.faults);
-    taken.spans = score::check_logs(&site.work(), &ran.envelope, count, &mut taken.faults);
+    taken.spans = score::check_logs(&env.work(), &ran.envelope, count, &mut taken.faults);
     taken.print_progress(&ran.stderr)
 }
 
 /// The children of `workflow` without a graph: a model spawns all of them and waits.
 fn spawned(count: usize) -> CaseResult {
-    let site = BenchEnv::new(WIDTH);
-    let ran = site.pixir(&["--json", "--quiet", &format!("fan {count}")]);
+    let env = BenchEnv::new(WIDTH);
+    let ran = env.pixir(&["--json", "--quiet", &format!("fan {count}")]);
     let mut taken = CaseResult::new("spawned", count, ran.peak);
-    taken.spans = score::check_logs(&site.work(), &ran.envelope, count, &mut taken.faults);
+    taken.spans = score::check_logs(&env.work(), &ran.envelope, count, &mut taken.faults);
     taken.print_progress(&ran.stderr)
 }
 
 /// A delegation of 64 tasks, all open at once.
 fn fan_out() -> CaseResult {
     let tasks: Vec<String> = (0..WIDTH).map(|place| format!("slow {place} {PAUSE_MS}")).collect();
-    let site = BenchEnv::new(WIDTH);
-    site.write("spec.json", &json!({ "tasks": tasks }));
-    let ran = site.pixir(&["delegate", "--spec", "spec.json", "--json", "--quiet"]);
+    let env = BenchEnv::new(WIDTH);
+    env.write("spec.json", &json!({ "tasks": tasks }));
+    let ran = env.pixir(&["delegate", "--spec", "spec.json", "--json", "--quiet"]);
     let mut taken = CaseResult::new("fan-out", WIDTH, ran.peak);
     let children = ran.envelope["output"]["children"].as_array().cloned().unwrap_or_default();
     let answers = children.iter().map(|child| child["summary"].as_str().unwrap_or_default());
     score::check_answers(answers, WIDTH, &mut taken.faults);
-    taken.spans = score::check_logs(&site.work(), &ran.envelope, WIDTH, &mut taken.faults);
+    taken.spans = score::check_logs(&env.work(), &ran.envelope, WIDTH, &mut taken.faults);
     if taken.spans.most_at_once < WIDTH {
         taken.faults.push(format!("only {} were open at once", taken.spans.most_at_once));
     }

@@ -23,8 +23,8 @@ pub fn serve() {
 
 /// The model's reply: `fan N` is a parent's prompt, `noop I` a child's task, `slow I PAUSE` a slow child's task.
 fn answer(request: &ReceivedRequest) -> Reply {
-    let said = request.user_texts();
-    let first = said.first().and_then(|text| text.lines().next()).unwrap_or_default();
+    let texts = request.user_texts();
+    let first = texts.first().and_then(|text| text.lines().next()).unwrap_or_default();
     let words: Vec<&str> = first.split(' ').collect();
     let number = |place: usize| words.get(place).and_then(|word| word.parse().ok()).unwrap_or(0);
     let done = request.input().iter().filter(|item| item["type"] == "function_call_output").count();

@@ -17,12 +17,12 @@ pub struct Spans {
 
 /// Checks that each answer is at its index.
 pub fn check_answers<'a>(
-    told: impl Iterator<Item = &'a str>,
+    answers: impl Iterator<Item = &'a str>,
     count: usize,
     faults: &mut Vec<String>,
 ) {
     let mut found = 0;
-    for (place, text) in told.enumerate() {
+    for (place, text) in answers.enumerate() {
         found += 1;
         if text.lines().next() != Some(format!("answer {place}").as_str()) {
             faults.push(format!("the answer at {place} is {text:?}"));
@@ -88,8 +88,10 @@ fn most_at_once(mut starts_and_ends: Vec<(f64, i32)>) -> usize {
 }
 
 fn tokens(events: &[Value]) -> u64 {
-    let bills = events.iter().filter(|event| event["type"] == "provider_usage");
-    bills.filter_map(|bill| bill["data"]["usage"]["total_tokens"].as_u64()).sum()
+    let usage_records = events.iter().filter(|event| event["type"] == "provider_usage");
+    usage_records
+        .filter_map(|usage_record| usage_record["data"]["usage"]["total_tokens"].as_u64())
+        .sum()
 }
 
 fn log(work: &Path, id: &str) -> PathBuf {

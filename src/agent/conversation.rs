@@ -218,7 +218,7 @@ impl Conversation {
 
     /// Whether the model accepts images; if not, they are only described to it.
     pub fn sees_images(&self) -> bool {
-        self.settings.sight.is_supported()
+        self.settings.image_support.is_supported()
     }
 
     /// The bytes of a Resource, if they are still there; reads from the disk.
@@ -231,10 +231,10 @@ impl Conversation {
         self.settings.resources.path(resource)
     }
 
-    /// The resolver for files that a prompt links; it stops waiting for the front-end once `late` is cancelled.
-    pub fn link_resolver(&self, late: CancellationToken) -> LinkResolver {
+    /// The resolver for files that a prompt links; it stops waiting for the front-end once `cancel` is cancelled.
+    pub fn link_resolver(&self, cancel: CancellationToken) -> LinkResolver {
         let TurnSettings { workspace, editor, .. } = &*self.settings;
-        LinkResolver::new(workspace.clone(), editor.clone(), late)
+        LinkResolver::new(workspace.clone(), editor.clone(), cancel)
     }
 
     async fn store_attachments(
@@ -282,9 +282,9 @@ impl Conversation {
     pub async fn answer(
         &self,
         call_id: &CallId,
-        said: impl Into<PermissionResponse> + Send,
+        response: impl Into<PermissionResponse> + Send,
     ) -> Result<(), ConversationError> {
-        self.session.answer(call_id, said.into()).await
+        self.session.answer(call_id, response.into()).await
     }
 
     /// Stops the running Turn, drops the Session and returns when its Log is unlocked. Other handles of the

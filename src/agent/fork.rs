@@ -75,9 +75,10 @@ pub fn refuse_child_workspace(
 ) -> Result<(), ForkError> {
     match child_workspaces.find(logs, id)? {
         None => Ok(()),
-        Some(annex) => {
-            Err(ForkError::InChildWorkspace { id: id.clone(), folder: annex.folder().to_owned() })
-        }
+        Some(child_workspace) => Err(ForkError::InChildWorkspace {
+            id: id.clone(),
+            folder: child_workspace.folder().to_owned(),
+        }),
     }
 }
 
@@ -215,11 +216,11 @@ impl<'h> ForkDraft<'h> {
         let mut files = BTreeSet::new();
         for fact in &self.abandoned {
             match fact {
-                Canonical::UserMessage(said) => {
-                    lines.push(format!("- the user said: {}", excerpt(&said.text)));
+                Canonical::UserMessage(message) => {
+                    lines.push(format!("- the user said: {}", excerpt(&message.text)));
                 }
-                Canonical::AssistantMessage(said) if said.is_final() => {
-                    lines.push(format!("- the answer was: {}", excerpt(&said.text)));
+                Canonical::AssistantMessage(message) if message.is_final() => {
+                    lines.push(format!("- the answer was: {}", excerpt(&message.text)));
                 }
                 Canonical::TurnFailed(failed) => {
                     lines.push(format!(

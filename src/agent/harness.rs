@@ -21,7 +21,9 @@ use crate::agent::child_workspace::{ChildWorkspaceError, ChildWorkspaces};
 use crate::agent::conversation::Conversation;
 use crate::agent::inspect;
 use crate::agent::session::{LiveSessions, Session, SessionError, SessionOptions};
-use crate::agent::subagent::{Children, ConcurrencyLimit, SubagentRegistry, sight_and_window};
+use crate::agent::subagent::{
+    Children, ConcurrencyLimit, SubagentRegistry, image_support_and_window,
+};
 use crate::agent::turn::{PermissionState, PromptParts, RunBudget, TurnSettings, UsageTotal};
 use crate::base::blocking;
 use crate::base::error::{Explain, Explanation, Kind};
@@ -148,13 +150,14 @@ impl Harness {
             let found = environment.iter().find(|(own, _)| own == name);
             found.and_then(|(_, value)| value.to_str()).map(str::to_owned)
         };
-        let travel = TransportOptions::from_config(&config, lookup);
-        let http = travel.http.clone();
+        let transport_options = TransportOptions::from_config(&config, lookup);
+        let http = transport_options.http.clone();
         let user_home = lookup("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
         let user_home = user_home.unwrap_or_else(|| PathBuf::from("/"));
         let host = HostEnvironment { own_binary, environment, containment: Containment::Best };
         let commands = CommandRunner::with_slots(host, &config, limits.commands);
-        let provider = Arc::new(ResponsesProvider::new(credential.clone(), config.stream, travel));
+        let provider =
+            Arc::new(ResponsesProvider::new(credential.clone(), config.stream, transport_options));
         let sessions = Arc::new(LiveSessions::default());
         let budget = Arc::new(RunBudget::new(config.budget, config.prices.clone()));
         let approvals = ApprovalStore::new(&config.home);
@@ -236,8 +239,8 @@ impl Harness {
         let (session, opened) = self.sessions.open(root, id, self.session_options()).await?;
         let history = session.history().await?;
         let granted = self.mode_grants.find(id, workspace.root());
-        let roster = RoleCatalog::new(&self.discovery_folders(workspace.root()));
-        let before = Posture::from_history(&history, &roster);
+        let roles = RoleCatalog::new(&self.discovery_folders(workspace.root()));
+        let before = Posture::from_history(&history, &roles);
         let ResumedPosture { posture, change } = before.resume_with(&self.config, granted.as_ref());
         self.remember_workspace(workspace.root());
         let workspace =
@@ -264,9 +267,9 @@ impl Harness {
         id: &SessionId,
         history: &History,
     ) -> Result<Workspace, HarnessError> {
-        let annex = self.child_workspaces.find_for_session(root, id, history)?;
-        let Some(annex) = annex else { return Ok(workspace) };
-        Ok(Workspace::open(annex.folder())?.with_hidden_folder(self.config.home.path()))
+        let child_workspace = self.child_workspaces.find_for_session(root, id, history)?;
+        let Some(child_workspace) = child_workspace else { return Ok(workspace) };
+        Ok(Workspace::open(child_workspace.folder())?.with_hidden_folder(self.config.home.path()))
     }
 
     async fn open_conversation(
@@ -280,17 +283,17 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let log_location = LogLocation { logs: session.state_root(), id: session.id() };
         let (folder, root) = (log_location.folder(), workspace.root());
-        let (connections, taken) = self.session_mcp_servers(&folder, root, caller.mcp_servers);
+        let (mcp_servers, taken) = self.session_mcp_servers(&folder, root, caller.mcp_servers);
         notices.extend(taken);
-        let (settings, told) = self.turn_settings(
+        let (settings, settings_notices) = self.turn_settings(
             log_location,
             workspace,
             posture,
             history,
-            connections,
+            mcp_servers,
             caller.can_ask,
         );
-        notices.extend(told);
+        notices.extend(settings_notices);
         let settings = self.with_children(&session, settings, history).await?;
         Ok(Conversation::new(session, settings, notices))
     }
@@ -302,7 +305,7 @@ impl Harness {
         workspace: Workspace,
         posture: Posture,
         history: &History,
-        connections: McpServers,
+        mcp_servers: McpServers,
         can_ask: bool,
     ) -> (TurnSettings, Vec<String>) {
         let LogLocation { logs, id } = log_location;
@@ -334,17 +337,18 @@ impl Harness {
         if !found.skills.is_empty() {
             tools = tools.with_skills(&skills);
         }
-        let confinement = Profile::for_mode(self.config.sandbox.level, &posture.mode);
-        let (sight, window) = sight_and_window(&self.config, &self.credential, &posture.model);
+        let sandbox_profile = Profile::for_mode(self.config.sandbox.level, &posture.mode);
+        let (image_support, window) =
+            image_support_and_window(&self.config, &self.credential, &posture.model);
         let settings = TurnSettings {
-            mcp_servers: connections,
+            mcp_servers,
             provider: Arc::clone(&self.provider),
             toolbox: tools.clone().for_role(posture.role),
             tools,
             approvals: self.approvals.clone(),
             role: posture.role,
             resources,
-            sight,
+            image_support,
             window,
             pressure_gauge: Arc::default(),
             compaction: self.config.compaction,
@@ -357,12 +361,12 @@ impl Harness {
                 )
             }),
             secrets: Arc::clone(&self.secrets),
-            permission_state: PermissionState::new(posture.mode, confinement),
+            permission_state: PermissionState::new(posture.mode, sandbox_profile),
             can_ask,
             dry_run: self.config.dry_run,
             max_iterations: self.config.max_iterations,
             retry: self.config.retry,
-            total: self.config.stream.total,
+            iteration_timeout: self.config.stream.total,
             tool_grace: self.config.grace.process + self.config.grace.turn / 5,
             output_limit: self.config.output_limit,
             output_folders: inspect::lineage_folders(&folder, history).into(),
@@ -437,17 +441,17 @@ impl Harness {
         if servers.is_empty() {
             return (McpServers::default(), Vec::new());
         }
-        let told = |name| format!("MCP server `{name}` is ignored: the name is taken");
-        let notices = taken.into_iter().map(told).collect();
+        let ignored_notice = |name| format!("MCP server `{name}` is ignored: the name is taken");
+        let notices = taken.into_iter().map(ignored_notice).collect();
         let mut known = self.mcp_servers.lock();
         let there = known.get(folder).and_then(WeakMcpServers::upgrade);
-        if let Some(connections) = there.filter(|there| there.has_servers(&servers)) {
-            return (connections, notices);
+        if let Some(mcp_servers) = there.filter(|there| there.has_servers(&servers)) {
+            return (mcp_servers, notices);
         }
-        let connections = McpServers::start(servers, self.mcp_context(workspace));
+        let mcp_servers = McpServers::start(servers, self.mcp_context(workspace));
         known.retain(|_, weak| weak.upgrade().is_some());
-        known.extend(connections.downgrade().map(|weak| (folder.clone(), weak)));
-        (connections, notices)
+        known.extend(mcp_servers.downgrade().map(|weak| (folder.clone(), weak)));
+        (mcp_servers, notices)
     }
 
     fn mcp_context(&self, workspace: &Path) -> McpContext {
@@ -501,9 +505,9 @@ struct CallerOptions {
 /// Write bounds of a Session with this History.
 pub fn recorded_bounds(
     history: &History,
-    roster: &RoleCatalog,
+    roles: &RoleCatalog,
 ) -> Result<WriteBounds, HarnessError> {
-    Posture::from_history(history, roster).bounds()
+    Posture::from_history(history, roles).bounds()
 }
 
 /// Rolls back a merge that a dead process left unfinished; returns a notice.
@@ -564,7 +568,7 @@ pub enum HarnessError {
     Session(#[from] SessionError),
     /// The child's own Workspace cannot be used.
     #[error(transparent)]
-    Annex(#[from] ChildWorkspaceError),
+    ChildWorkspace(#[from] ChildWorkspaceError),
     /// The write bounds are invalid.
     #[error("write bounds: {0}")]
     Bounds(String),
@@ -575,7 +579,7 @@ impl Explain for HarnessError {
         match self {
             HarnessError::Workspace(error) => error.explain(),
             HarnessError::Session(error) => error.explain(),
-            HarnessError::Annex(error) => error.explain(),
+            HarnessError::ChildWorkspace(error) => error.explain(),
             HarnessError::Bounds(_) => Kind::InvalidArgs
                 .with_next_action("write globs relative to the Workspace, such as 'src/**'"),
         }

@@ -116,8 +116,8 @@ impl Rewind {
         notes.extend(others.unread().map(note_unread_records));
         plan.notes.append(&mut notes);
         let words = |turn: &Seq| {
-            let said = history.iter().find(|event| event.seq() == Some(*turn));
-            let text = said.and_then(|event| match event.fact() {
+            let user_event = history.iter().find(|event| event.seq() == Some(*turn));
+            let text = user_event.and_then(|event| match event.fact() {
                 Some(Canonical::UserMessage(message)) => Some(message.text.clone()),
                 _ => None,
             });
@@ -291,8 +291,8 @@ fn note_outside_files(history: &History, turns: &[Seq], root: &Path) -> Option<S
         return None;
     }
     let paths: Vec<PathBuf> = paths.into_iter().collect();
-    let told = list_paths(paths.iter().map(PathBuf::as_path));
-    Some(format!("left as it is, because it is not in the Workspace: {told}"))
+    let listed = list_paths(paths.iter().map(PathBuf::as_path));
+    Some(format!("left as it is, because it is not in the Workspace: {listed}"))
 }
 
 /// The files that a tool call names: one, or those of a patch.

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_crowd_has_a_few_threads_and_everybody_gets_a_turn() {
+    async fn more_work_than_threads_is_queued_and_all_of_it_runs() {
         static CROWDED: BlockingLimit = BlockingLimit::new();
         static NOW: AtomicUsize = AtomicUsize::new(0);
         static MOST: AtomicUsize = AtomicUsize::new(0);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn one_that_panics_is_told_as_such_and_gives_its_turn_back() {
+    async fn a_panic_is_passed_on_and_releases_its_permit() {
         static BROKEN: BlockingLimit = BlockingLimit::new();
         let pieces: Vec<_> = (0..3 * MOST_CONCURRENT)
             .map(|_| BROKEN.run_blocking(|| panic!("on purpose")))
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn work_that_waits_for_its_turn_is_done_also_when_nobody_waits_for_it() {
+    async fn queued_work_runs_after_its_handle_is_dropped() {
         static QUEUED: BlockingLimit = BlockingLimit::new();
         let (open, opened) = std::sync::mpsc::channel::<()>();
         let opened = std::sync::Arc::new(std::sync::Mutex::new(opened));

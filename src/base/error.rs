@@ -300,8 +300,8 @@ mod tests {
 
     #[test]
     fn a_noun_agrees_with_its_number() {
-        let told = [0_usize, 1, 2].map(|count| counted(count, "line"));
-        assert_eq!(told, ["0 lines", "1 line", "2 lines"]);
+        let counts = [0_usize, 1, 2].map(|count| counted(count, "line"));
+        assert_eq!(counts, ["0 lines", "1 line", "2 lines"]);
     }
 
     #[test]

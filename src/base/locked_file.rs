@@ -170,44 +170,44 @@ mod tests {
 
     #[test]
     fn what_is_written_comes_back_from_a_file_for_one_pair_of_eyes() {
-        let (_folder, ledger) = locked_file();
-        assert_eq!(ledger.read().unwrap(), Vec::<String>::new());
-        let count = ledger.update(|entries| {
+        let (_folder, file) = locked_file();
+        assert_eq!(file.read().unwrap(), Vec::<String>::new());
+        let count = file.update(|entries| {
             entries.push("one".into());
             entries.len()
         });
         assert_eq!(count.unwrap(), 1);
-        assert_eq!(ledger.read().unwrap(), ["one"]);
-        let mode = fs::metadata(&ledger.path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(file.read().unwrap(), ["one"]);
+        let mode = fs::metadata(&file.path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600);
     }
 
     #[test]
-    fn a_ledger_that_cannot_be_understood_grants_nothing_and_stays() {
-        let (_folder, ledger) = locked_file();
-        fs::create_dir_all(ledger.path.parent().unwrap()).unwrap();
+    fn a_damaged_file_grants_nothing_and_stays() {
+        let (_folder, file) = locked_file();
+        fs::create_dir_all(file.path.parent().unwrap()).unwrap();
         for text in ["", "{", "[]", r#"{"version":2,"entries":[]}"#, r#"{"version":1}"#] {
-            fs::write(&ledger.path, text).unwrap();
-            assert!(ledger.read().is_err(), "{text}");
-            assert!(ledger.update(|entries| entries.push("x".into())).is_err(), "{text}");
-            assert_eq!(fs::read_to_string(&ledger.path).unwrap(), text);
+            fs::write(&file.path, text).unwrap();
+            assert!(file.read().is_err(), "{text}");
+            assert!(file.update(|entries| entries.push("x".into())).is_err(), "{text}");
+            assert_eq!(fs::read_to_string(&file.path).unwrap(), text);
         }
     }
 
     #[test]
     fn many_at_once_lose_nothing() {
-        let (_folder, ledger) = locked_file();
+        let (_folder, file) = locked_file();
         std::thread::scope(|scope| {
             for writer in 0..8 {
-                let ledger = &ledger;
+                let file = &file;
                 scope.spawn(move || {
                     for entry in 0..5 {
-                        ledger.update(|all| all.push(format!("{writer}-{entry}"))).unwrap();
+                        file.update(|all| all.push(format!("{writer}-{entry}"))).unwrap();
                     }
                 });
             }
         });
-        let mut all = ledger.read().unwrap();
+        let mut all = file.read().unwrap();
         all.sort();
         all.dedup();
         assert_eq!(all.len(), 40);

@@ -42,7 +42,7 @@ impl Home {
     /// The name of the cache of Workspaces.
     pub const WORKSPACES: &str = "workspaces.json";
     /// The name of the folder that holds child Workspaces, and state of Workspaces that is not kept in them.
-    pub const CHILD_WORKSPACES: &str = "workspaces";
+    pub const WORKSPACE_FOLDERS: &str = "workspaces";
 
     /// The name of the folder that holds the private layers over package caches.
     pub const CACHES: &str = "caches";
@@ -89,7 +89,7 @@ impl Home {
     }
     /// The child Workspaces and their registrations.
     pub fn child_workspaces(&self) -> PathBuf {
-        self.0.join(Self::CHILD_WORKSPACES)
+        self.0.join(Self::WORKSPACE_FOLDERS)
     }
     /// The private layers over package caches, in slots.
     pub fn caches(&self) -> PathBuf {

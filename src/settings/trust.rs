@@ -18,7 +18,8 @@ pub struct TrustDecision {
     /// The SHA-256 of the content that the user saw, in hex.
     pub digest: String,
     pub trusted: bool,
-    pub said_at: String,
+    #[serde(rename = "said_at")]
+    pub decided_at: String,
 }
 
 /// The user's trust decisions; cheap to make.
@@ -60,7 +61,7 @@ impl TrustStore {
             file: file.to_owned(),
             digest: digest.to_owned(),
             trusted,
-            said_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            decided_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         };
         self.0.update(|words| {
             words.retain(|other| other.file != decision.file);

@@ -89,7 +89,7 @@ pub fn first_page(workspace: &Path, limit: usize) -> usize {
 pub struct TrackedSession {
     log: Log,
     tracker: TurnTracker,
-    site: RewindContext,
+    rewind_context: RewindContext,
 }
 
 impl TrackedSession {
@@ -102,18 +102,18 @@ impl TrackedSession {
         let session_folder = root.session_folder(&id);
         let limits = SurveyLimits::from_undo_settings(UndoLimits::default());
         let tracker = TurnTracker::new(workspace.clone(), session_folder.clone(), limits);
-        let neighbours = vec![session_folder.root().clone()];
+        let other_roots = vec![session_folder.root().clone()];
         Ok(Self {
             log,
             tracker,
-            site: RewindContext { workspace, session_folder, limits, other_roots: neighbours },
+            rewind_context: RewindContext { workspace, session_folder, limits, other_roots },
         })
     }
 
     /// Begins a Turn.
     pub fn begin_turn(&mut self) -> io::Result<()> {
-        let said = self.log.append(UserMessage::default().into()).map_err(io::Error::other)?;
-        self.tracker.begin_turn(said.seq().unwrap_or_default());
+        let message = self.log.append(UserMessage::default().into()).map_err(io::Error::other)?;
+        self.tracker.begin_turn(message.seq().unwrap_or_default());
         Ok(())
     }
 
@@ -137,10 +137,10 @@ impl TrackedSession {
 
     /// Undoes the last Turn; returns the number of changed files.
     pub fn undo(&mut self) -> io::Result<usize> {
-        let rewind =
-            Rewind::plan_undo(self.log.history(), 1, &self.site).map_err(io::Error::other)?;
-        rewind.check_conflicts(true, &self.site).map_err(io::Error::other)?;
-        let restored = rewind.restore(&self.site).map_err(io::Error::other)?;
+        let rewind = Rewind::plan_undo(self.log.history(), 1, &self.rewind_context)
+            .map_err(io::Error::other)?;
+        rewind.check_conflicts(true, &self.rewind_context).map_err(io::Error::other)?;
+        let restored = rewind.restore(&self.rewind_context).map_err(io::Error::other)?;
         self.log.append(rewind.rewound_event(&restored)).map_err(io::Error::other)?;
         Ok(restored.files)
     }

@@ -44,7 +44,7 @@ pub struct Workbench {
     session_folder: SessionFolder,
     secrets: Arc<Secrets>,
     cancel: CancellationToken,
-    confinement: Profile,
+    sandbox_profile: Profile,
 }
 
 /// The settings of a workbench.
@@ -102,12 +102,12 @@ impl Workbench {
         let root = StateRoot::in_state_folder(workspace.root(), state);
         let session_folder = root.session_folder(&SessionId::mint());
         let history = History::default();
-        let shelf = Resources::new(&session_folder.folder());
+        let resources = Resources::new(&session_folder.folder());
         let commands = CommandRunner::new(host, &config);
-        let toolbox = Toolbox::built_in(&config, commands.clone(), &history, shelf);
+        let toolbox = Toolbox::built_in(&config, commands.clone(), &history, resources);
         let cancel = CancellationToken::new();
-        let confinement = Profile::for_mode(config.sandbox.level, &config.permission_mode);
-        Ok(Self { toolbox, commands, workspace, session_folder, secrets, cancel, confinement })
+        let sandbox_profile = Profile::for_mode(config.sandbox.level, &config.permission_mode);
+        Ok(Self { toolbox, commands, workspace, session_folder, secrets, cancel, sandbox_profile })
     }
 
     /// Calls a tool as the Executor does, without a permission check.
@@ -123,7 +123,7 @@ impl Workbench {
             session_folder: self.session_folder.clone(),
             output_folders: [self.session_folder.clone()].into(),
             output_limit: 16 * 1024,
-            sandbox_profile: self.confinement,
+            sandbox_profile: self.sandbox_profile,
             editor: EditorBridge::default(),
             tracker: None,
         };
@@ -271,7 +271,7 @@ pub fn workflow_waves(text: &[u8], arguments: Map<String, Value>) -> Result<Valu
 }
 
 fn read_workflow(text: &[u8], arguments: Map<String, Value>) -> Result<Workflow, Report> {
-    let mut ground = SpecContext::with_built_in_roles(SubagentLimits::default());
-    ground.arguments = arguments;
-    Workflow::read(text, &ground).map_err(Report::from)
+    let mut spec_context = SpecContext::with_built_in_roles(SubagentLimits::default());
+    spec_context.arguments = arguments;
+    Workflow::read(text, &spec_context).map_err(Report::from)
 }

@@ -99,8 +99,8 @@ fn toolbox(folder: &std::path::Path, history: &History) -> Toolbox {
         environment: Vec::new(),
         containment: Containment::Best,
     };
-    let shelf = Resources::new(&crate::base::files::StatePath::root(folder).join("session"));
-    Toolbox::built_in(&config, CommandRunner::new(host, &config), history, shelf)
+    let resources = Resources::new(&crate::base::files::StatePath::root(folder).join("session"));
+    Toolbox::built_in(&config, CommandRunner::new(host, &config), history, resources)
 }
 
 fn is_about_commands(tool: &Value) -> bool {
@@ -108,16 +108,16 @@ fn is_about_commands(tool: &Value) -> bool {
 }
 
 #[test]
-fn the_model_is_told_little_and_always_the_same() {
+fn the_tool_definitions_are_short_and_stable() {
     let env = ToolTestEnv::new();
     let specs = env.toolbox.specs();
-    let told: Vec<_> = specs
+    let definitions: Vec<_> = specs
         .iter()
         .map(|s| json!({"name": s.name, "description": s.description, "parameters": s.parameters}))
         .collect();
-    let text = serde_json::to_string(&told).unwrap();
+    let text = serde_json::to_string(&definitions).unwrap();
     assert!(text.len() < 9 * 1024, "{} bytes: {text}", text.len());
-    let commands: Vec<_> = told.iter().filter(|tool| is_about_commands(tool)).collect();
+    let commands: Vec<_> = definitions.iter().filter(|tool| is_about_commands(tool)).collect();
     let about_commands = serde_json::to_string(&commands).unwrap();
     assert!(about_commands.len() <= 2200, "{} bytes: {about_commands}", about_commands.len());
     let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
@@ -145,11 +145,11 @@ fn the_kept_schemas_are_those_of_the_types() {
     // The schemas of tools that are offered only sometimes are stored as well.
     let toolbox = ToolTestEnv::new().toolbox.with_skills(&crate::model::skill::Skills::new(places));
     let specs = toolbox.specs();
-    let drawn = specs.iter().map(|spec| {
-        let drawn = toolbox.find_tool(&spec.name).unwrap().generated_schema();
-        (spec.name.clone(), drawn)
+    let generated = specs.iter().map(|spec| {
+        let generated = toolbox.find_tool(&spec.name).unwrap().generated_schema();
+        (spec.name.clone(), generated)
     });
-    crate::model::tool_spec::keep_schemas(drawn);
+    crate::model::tool_spec::store_schemas(generated);
 }
 
 #[test]

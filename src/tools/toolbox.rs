@@ -145,17 +145,17 @@ impl Toolbox {
 
     /// Waits until all work that an interrupt stops has ended.
     pub async fn wait_cleanup(&self) {
-        let resting = async {
+        let cleanup = async {
             if let Some(cleanup) = &self.cleanup {
                 cleanup().await;
             }
         };
-        let settling = async {
+        let background = async {
             if let Some(background) = &self.background {
                 background.wait_stopping().await;
             }
         };
-        tokio::join!(resting, settling);
+        tokio::join!(cleanup, background);
     }
 
     /// A toolbox of the tools that a role may use.

@@ -99,7 +99,7 @@ async fn a_log_that_is_altered_under_a_turn_stops_it_before_it_acts() {
 }
 
 /// A test environment whose parent answers while its children wait for the file `go`.
-async fn stage_with_children(tasks: &[&str]) -> BinaryEnv {
+async fn env_with_children(tasks: &[&str]) -> BinaryEnv {
     let script = scripted_family(
         [spawn_reply(tasks, "worker"), text_reply("Started.")],
         |_, step| match step {
@@ -133,15 +133,15 @@ async fn a_log_that_is_altered_while_children_work_is_an_error_of_the_run() {
     ];
     for (alter, words) in alterations {
         for args in [&[GO][..], &["--json", GO]] {
-            let binary_env = stage_with_children(&["one", "two"]).await;
+            let binary_env = env_with_children(&["one", "two"]).await;
             tokio::task::block_in_place(|| {
                 let running = binary_env.start(args);
                 alter_after_answer(&binary_env, alter);
                 let ended = running.end();
                 assert_eq!(ended.status.code(), Some(7), "{words}: {ended:?}");
-                let told =
+                let text =
                     if args.len() == 1 { ended.stderr.clone() } else { ended.stdout.clone() };
-                assert_eq!(told.matches(words).count(), 1, "{words}: {told}");
+                assert_eq!(text.matches(words).count(), 1, "{words}: {text}");
                 assert!(ended.stdout.contains("Started."), "{}", ended.stdout);
                 if args.len() == 2 {
                     let envelope: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
@@ -155,8 +155,8 @@ async fn a_log_that_is_altered_while_children_work_is_an_error_of_the_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_editor_is_told_of_a_log_that_is_removed_while_children_work() {
-    let binary_env = stage_with_children(&["one"]).await;
+async fn an_editor_gets_an_error_when_a_log_is_removed_while_children_work() {
+    let binary_env = env_with_children(&["one"]).await;
     tokio::task::block_in_place(|| {
         let mut client = AcpClient::start(&binary_env, &["--auto"]);
         client.initialize(json!({}));
@@ -183,10 +183,10 @@ async fn a_log_of_many_gigabytes_is_refused_instead_of_read_and_can_be_deleted()
     assert!(listed.err.contains("it has 64 GiB"), "{}", listed.err);
     for args in [&["resume", &id, "go on"][..], &["verify", &id], &["export", &id], &["undo", &id]]
     {
-        let told = env.run_pixir(args);
-        assert_ne!(told.code, Some(0), "{args:?}");
-        assert!(told.err.contains("no Log has more than 16 GiB"), "{args:?}: {}", told.err);
-        assert!(told.err.contains("pixir sessions delete"), "{args:?}: {}", told.err);
+        let run = env.run_pixir(args);
+        assert_ne!(run.code, Some(0), "{args:?}");
+        assert!(run.err.contains("no Log has more than 16 GiB"), "{args:?}: {}", run.err);
+        assert!(run.err.contains("pixir sessions delete"), "{args:?}: {}", run.err);
     }
     env.run_pixir(&["gc"]).assert_exit_code(0);
     env.run_pixir(&["sessions", "delete", &id]).assert_exit_code(0);

@@ -37,9 +37,9 @@ async fn an_answer_that_misses_its_schema_is_none() {
     with_schema(&env, COUNT);
     let ended = env.run(&["--json", "--output-schema", "schema.json", "count"]);
     ended.expect_code(6);
-    let said: Value = serde_json::from_str(&ended.stdout).unwrap();
-    assert_eq!(said["error"]["kind"], "schema_mismatch");
-    assert_eq!(said["error"]["details"]["errors"][0]["path"], "/count");
+    let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(printed["error"]["kind"], "schema_mismatch");
+    assert_eq!(printed["error"]["details"]["errors"][0]["path"], "/count");
     let plain = env.run(&["resume", "--last", "--output-schema", "schema.json", "count"]);
     plain.expect_code(6);
     assert_eq!(plain.stdout, "", "stdout is the answer alone");
@@ -82,8 +82,8 @@ async fn a_search_leaves_bounded_evidence_and_no_query() {
     assert_eq!(body["include"][1], "web_search_call.action.sources");
 
     let events = env.events();
-    let bill = events.iter().find(|event| event["type"] == "provider_usage").unwrap();
-    let search = &bill["data"]["web_search"];
+    let usage_record = events.iter().find(|event| event["type"] == "provider_usage").unwrap();
+    let search = &usage_record["data"]["web_search"];
     assert_eq!((&search["calls"], &search["queries"]), (&json!(1), &json!(1)));
     assert_eq!(search["query_lengths"], json!([24]));
     assert_eq!(

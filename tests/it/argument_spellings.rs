@@ -76,9 +76,9 @@ async fn commands_patches_and_words_for_booleans_are_understood_too() {
     .await;
     let (conversation, status) = env.run_turn("go").await;
     assert_eq!(status, SessionStatus::Done);
-    let told = env.transcript(&conversation);
-    assert_eq!(told.matches("tool_result ok=true").count(), 4, "{told}");
-    assert_eq!(told.matches("tool_result error invalid_args").count(), 1, "{told}");
+    let transcript = env.transcript(&conversation);
+    assert_eq!(transcript.matches("tool_result ok=true").count(), 4, "{transcript}");
+    assert_eq!(transcript.matches("tool_result error invalid_args").count(), 1, "{transcript}");
     assert_eq!(env.read("a.txt"), "2 2\n");
 }
 
@@ -93,6 +93,6 @@ async fn what_could_mean_two_things_is_refused_as_before() {
     .await;
     let (conversation, status) = env.run_turn("go").await;
     assert_eq!(status, SessionStatus::Done);
-    let told = env.transcript(&conversation);
-    assert_eq!(told.matches("tool_result error invalid_args").count(), 3, "{told}");
+    let transcript = env.transcript(&conversation);
+    assert_eq!(transcript.matches("tool_result error invalid_args").count(), 3, "{transcript}");
 }

@@ -115,11 +115,11 @@ async fn a_question_says_when_nothing_would_hold_the_command() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_cannot_be_kept_is_told() {
+async fn an_answer_that_cannot_be_stored_is_reported() {
     let env = TestEnv::with_script(calling("bash", json!({"command": "touch x"}))).await;
-    let ledger = env.home().join(".pixir/permissions.json");
-    std::fs::create_dir_all(ledger.parent().unwrap()).unwrap();
-    std::fs::write(&ledger, "{").unwrap();
+    let approvals = env.home().join(".pixir/permissions.json");
+    std::fs::create_dir_all(approvals.parent().unwrap()).unwrap();
+    std::fs::write(&approvals, "{").unwrap();
     let mut terminal = TestTerminal::run(&env, &["--ask", "make it"], &[]);
     terminal.wait_for_text("  › ");
     terminal.type_keys("p\n");
@@ -200,7 +200,7 @@ async fn what_is_allowed_for_good_is_listed_and_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_anybody_to_ask_it_is_denied_at_once_and_the_exit_code_tells() {
+async fn without_a_user_to_ask_a_call_is_denied_at_once_and_the_exit_code_says_so() {
     let env = TestEnv::with_script(calling("bash", json!({"command": "touch x"}))).await;
     let answered = env.run_pixir(&["--ask", "make it"]).assert_exit_code(0);
     assert!(answered.err.contains("there is no terminal to ask on"), "{}", answered.err);

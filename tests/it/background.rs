@@ -128,9 +128,9 @@ async fn a_command_is_started_watched_typed_to_and_ended() {
 }
 
 #[tokio::test]
-async fn a_secret_in_two_pieces_is_caught_although_somebody_looks_between_them() {
+async fn a_secret_in_two_pieces_is_redacted_although_output_is_read_between_them() {
     let env = new_test_env([
-        start("printf 'it is secret-of-'; read -r go; echo the-house; echo over"),
+        start("printf 'it is secret-of-'; read -r go; echo test-env; echo over"),
         ModelStep::Until("b1", "it is"),
         output("b1"),
         input("b1", "go\n"),
@@ -334,7 +334,7 @@ async fn the_end_of_the_session_is_the_end_of_its_commands_and_resume_says_so() 
 }
 
 #[tokio::test]
-async fn whoever_reattaches_finds_the_commands() {
+async fn a_conversation_that_reattaches_finds_the_commands() {
     let env = new_test_env([
         start("read -r line; echo \"got $line\""),
         ModelStep::Say("It waits."),
@@ -375,10 +375,10 @@ async fn typing_is_asked_for_while_looking_and_stopping_are_not() {
     conversation.send(UserInput { text: "go".into() }).await.unwrap();
     let mut asked = Vec::new();
     for answer in [PermissionAnswer::Once, PermissionAnswer::No] {
-        let heard =
+        let events =
             listen_until(&mut listener, |event| event.type_name() == "permission_request").await;
         let EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) =
-            heard.last().unwrap().kind()
+            events.last().unwrap().kind()
         else {
             unreachable!()
         };

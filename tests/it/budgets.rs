@@ -30,16 +30,17 @@ async fn requests_are_counted_over_the_run_and_retries_count() {
     let env = new_binary_env([Reply::status(500, "oops"), Reply::status(500, "oops")]).await;
     let ended = env.run(&["--json", "--max-requests", "2", "hi"]);
     ended.expect_code(6);
-    let said = envelope(&ended.stdout);
-    assert_eq!((&said["ok"], &said["status"]), (&json!(false), &json!("incomplete")));
-    assert_eq!(said["error"]["kind"], "budget_exceeded");
-    assert_eq!(said["error"]["details"]["budget"], "max_requests");
+    let printed = envelope(&ended.stdout);
+    assert_eq!((&printed["ok"], &printed["status"]), (&json!(false), &json!("incomplete")));
+    assert_eq!(printed["error"]["kind"], "budget_exceeded");
+    assert_eq!(printed["error"]["details"]["budget"], "max_requests");
     assert!(ended.stderr.contains("--max-requests"), "{}", ended.stderr);
     assert_eq!(env.server.requests().len(), 2);
     let failed = last_failure(&env);
     assert_eq!(failed["terminal_status"], "budget_exceeded");
-    let bills = env.events().iter().filter(|event| event["type"] == "provider_usage").count();
-    assert_eq!(bills, 1, "the failed call is recorded");
+    let usage_records =
+        env.events().iter().filter(|event| event["type"] == "provider_usage").count();
+    assert_eq!(usage_records, 1, "the failed call is recorded");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,9 +70,9 @@ async fn cost_needs_a_price_and_then_ends_the_turn() {
     env.configure(&json!({"durability": "none", "prices": prices}));
     let ended = env.run(&["--json", "--max-cost", "1.25", "hi"]);
     ended.expect_code(6);
-    let said = envelope(&ended.stdout);
-    assert_eq!(said["error"]["details"]["budget"], "max_cost");
-    assert_eq!(said["usage"]["estimated_cost_usd"], 1.25);
+    let printed = envelope(&ended.stdout);
+    assert_eq!(printed["error"]["details"]["budget"], "max_cost");
+    assert_eq!(printed["usage"]["estimated_cost_usd"], 1.25);
     assert_eq!(env.server.requests().len(), 1);
 }
 
@@ -86,9 +87,9 @@ async fn a_failed_answer_that_was_billed_counts() {
     ended.expect_code(0);
     assert_eq!(envelope(&ended.stdout)["usage"]["total_tokens"], 820);
     let events = env.events();
-    let bill = events.iter().find(|event| event["type"] == "provider_usage").unwrap();
-    assert_eq!(bill["data"]["usage"]["total_tokens"], 110);
-    assert_eq!(bill["data"]["failed_usage"]["total_tokens"], 710);
+    let usage_record = events.iter().find(|event| event["type"] == "provider_usage").unwrap();
+    assert_eq!(usage_record["data"]["usage"]["total_tokens"], 110);
+    assert_eq!(usage_record["data"]["failed_usage"]["total_tokens"], 710);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,12 +103,12 @@ async fn a_timeout_ends_a_stalled_model_and_a_sleeping_command() {
         let ended = env.run(&["--json", "--timeout", "700ms", "hi"]);
         ended.expect_code(124);
         assert!(started.elapsed() < Duration::from_secs(20));
-        let said = envelope(&ended.stdout);
+        let printed = envelope(&ended.stdout);
         assert_eq!(
-            (&said["status"], &said["error"]["kind"]),
+            (&printed["status"], &printed["error"]["kind"]),
             (&json!("timed_out"), &json!("timeout"))
         );
-        assert!(said["error"]["message"].as_str().unwrap().contains("--timeout"));
+        assert!(printed["error"]["message"].as_str().unwrap().contains("--timeout"));
         assert_eq!(last_failure(&env)["terminal_status"], "timed_out");
         env.assert_nothing_survives();
         let (id, _) = env.session().unwrap();

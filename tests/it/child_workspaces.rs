@@ -55,10 +55,10 @@ impl FamilyEnv {
     /// Runs one Turn of the parent; these replies are for the Turns after it.
     pub async fn with_replies(replies: impl IntoIterator<Item = Reply>) -> Self {
         let env = TestEnv::with_replies([Reply::says("hello")].into_iter().chain(replies)).await;
-        Self::in_house(env, |_| {})
+        Self::from_env(env, |_| {})
     }
 
-    pub fn in_house(env: TestEnv, adjust: impl FnOnce(&mut Config)) -> Self {
+    pub fn from_env(env: TestEnv, adjust: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::new(Home::new(env.home().join(".pixir")));
         config.durability = LogDurability::None;
         adjust(&mut config);
@@ -296,7 +296,7 @@ async fn a_merge_keeps_to_the_bounds_of_the_parent_and_waits_for_the_child() {
     env.write("shut.txt", "x\n");
     env.run_pixir(&["--deny-write", "shut*", "hello", "there"]).assert_exit_code(0);
     let parent = id_of(&newest_log(&env.workspace()));
-    let family = FamilyEnv { parent, ..FamilyEnv::in_house_without_parent(env) };
+    let family = FamilyEnv { parent, ..FamilyEnv::from_env_without_parent(env) };
     let (child, folder) = family.child("isolated").await;
     fs::write(folder.join("open.txt"), "y\n").unwrap();
     fs::write(folder.join("shut.txt"), "y\n").unwrap();
@@ -321,7 +321,7 @@ async fn a_merge_keeps_to_the_bounds_of_the_parent_and_waits_for_the_child() {
 }
 
 impl FamilyEnv {
-    fn in_house_without_parent(env: TestEnv) -> Self {
+    fn from_env_without_parent(env: TestEnv) -> Self {
         let config = Config::new(Home::new(env.home().join(".pixir")));
         let environment = vec![
             (OsString::from("PATH"), std::env::var_os("PATH").unwrap()),
@@ -398,9 +398,9 @@ async fn a_child_in_a_worktree_commits_on_its_own_branch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_repository_or_with_too_many_files_a_child_is_told_what_to_do() {
+async fn without_a_repository_or_with_too_many_files_the_error_says_what_to_do() {
     let env = TestEnv::with_script(ModelScript::answering(|_| Reply::says("hello"))).await;
-    let family = FamilyEnv::in_house(env, |config| config.workspaces.most_files = 3);
+    let family = FamilyEnv::from_env(env, |config| config.workspaces.most_files = 3);
     let here = family.env.workspace();
     let report = family
         .child_factory
@@ -430,7 +430,7 @@ async fn without_a_repository_or_with_too_many_files_a_child_is_told_what_to_do(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_annex_whose_session_was_deleted_is_collected_unless_it_is_dirty() {
+async fn a_child_workspace_whose_session_was_deleted_is_collected_unless_it_is_dirty() {
     let family = FamilyEnv::with_replies([]).await;
     let here = family.env.workspace();
     family.env.write("a.txt", "x\n");
@@ -448,11 +448,11 @@ async fn an_annex_whose_session_was_deleted_is_collected_unless_it_is_dirty() {
         fs::remove_file(here.join(format!(".pixir/sessions/{child}.ndjson"))).unwrap();
     }
     assert_eq!(family.child_factory.remove_ownerless().await.len(), 0, "all are too young");
-    let leases = family.env.home().join(".pixir/workspaces");
+    let registrations = family.env.home().join(".pixir/workspaces");
     for child in [&copy, &clean, &dirty] {
-        let lease = fs::File::open(leases.join(format!("{child}.json"))).unwrap();
+        let registration = fs::File::open(registrations.join(format!("{child}.json"))).unwrap();
         let past = std::time::SystemTime::now() - std::time::Duration::from_hours(2);
-        lease.set_modified(past).unwrap();
+        registration.set_modified(past).unwrap();
     }
     let collected: BTreeMap<String, Result<String, String>> = family
         .child_factory
@@ -463,8 +463,8 @@ async fn an_annex_whose_session_was_deleted_is_collected_unless_it_is_dirty() {
         .collect();
     assert_eq!(collected[&copy].as_deref(), Ok("removed"));
     assert_eq!(collected[&clean].as_deref(), Ok("removed"));
-    let said = collected[&dirty].as_ref().unwrap_err();
-    assert!(said.contains("not committed"), "{said}");
+    let error = collected[&dirty].as_ref().unwrap_err();
+    assert!(error.contains("not committed"), "{error}");
     assert_eq!(fs::read_to_string(tree.join("a.txt")).unwrap(), "y\n", "never dirty-deleted");
     assert!(living.exists() && !copied.exists());
     // `pixir gc` also keeps the snapshots of living children.
@@ -475,8 +475,8 @@ async fn an_annex_whose_session_was_deleted_is_collected_unless_it_is_dirty() {
         .unwrap()
         .iter()
         .flat_map(|plan| plan["waste"].as_array().unwrap())
-        .filter(|waste| waste["session_id"] == json!(dirty))
-        .map(|waste| &waste["kind"])
+        .filter(|garbage| garbage["session_id"] == json!(dirty))
+        .map(|garbage| &garbage["kind"])
         .collect();
     assert_eq!(kinds, ["annex"]);
     let refused = family.env.run_pixir(&["gc", "--apply"]).assert_exit_code(1);

@@ -41,7 +41,7 @@ fn pixir(env: &TestEnv, args: &[&str]) -> Command {
     command
         .current_dir(env.workspace())
         .env("OPENAI_BASE_URL", env.server.base_url())
-        .env("OPENAI_API_KEY", "sk-test-of-the-house")
+        .env("OPENAI_API_KEY", "sk-test-of-test-env")
         .env("PIXIR_DURABILITY", "none")
         .env("PIXIR_RETRY_BASE_MS", "1");
     command
@@ -89,7 +89,7 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
 }
 
-async fn asked(env: &TestEnv, requests: usize) {
+async fn wait_for_requests(env: &TestEnv, requests: usize) {
     let start = Instant::now();
     while env.requests().len() < requests {
         assert!(start.elapsed() < DEADLINE, "the model was never asked");
@@ -248,7 +248,7 @@ async fn the_first_signal_stops_the_turn_and_leaves_evidence() {
             TestEnv::with_replies([Reply::new().text("half of ").stalls(), Reply::says("whole")])
                 .await;
         let child = pixir(&env, &["go on", "--json"]).spawn().unwrap();
-        asked(&env, 1).await;
+        wait_for_requests(&env, 1).await;
         signal(&child, name);
         let run = finish(child).assert_exit_code(130);
         assert_eq!(run.envelope()["status"], "interrupted", "{name}");
@@ -263,7 +263,7 @@ async fn the_first_signal_stops_the_turn_and_leaves_evidence() {
 async fn a_reader_that_leaves_ends_the_run_quietly() {
     let env = TestEnv::with_replies([Reply::new().text("half").stalls()]).await;
     let mut child = pixir(&env, &["go on"]).spawn().unwrap();
-    asked(&env, 1).await;
+    wait_for_requests(&env, 1).await;
     drop(child.stdout.take());
     let run = finish(child).assert_exit_code(130);
     assert_eq!(run.err, "");
@@ -283,7 +283,7 @@ async fn an_answer_that_cannot_be_written_is_an_error() {
 async fn a_session_open_elsewhere_is_busy_and_says_where() {
     let env = TestEnv::with_replies([Reply::new().text("half").stalls()]).await;
     let child = pixir(&env, &["go on"]).spawn().unwrap();
-    asked(&env, 1).await;
+    wait_for_requests(&env, 1).await;
     let id = only_id(&env);
     let pid = child.id();
     let run = ran(&mut pixir(&env, &["resume", &id, "me too"])).assert_exit_code(5);
@@ -413,12 +413,12 @@ fn a_demo_of_a_workflow_says_where_its_folder_is_or_leaves_none() {
         let mut command = command_without_env(home.path(), args);
         ran(command.env("TMPDIR", home.path()).current_dir(home.path())).assert_exit_code(0)
     };
-    let told = demo(&["demo", "migrate"]);
+    let run = demo(&["demo", "migrate"]);
     let [folder] = &folders()[..] else { panic!("{:?}", folders()) };
-    assert!(told.err.contains(&format!("rm -r {}", folder.display())), "{}", told.err);
+    assert!(run.err.contains(&format!("rm -r {}", folder.display())), "{}", run.err);
     std::fs::remove_dir_all(folder).unwrap();
-    let told = demo(&["demo", "migrate", "--quiet"]);
-    assert_eq!((told.err.as_str(), folders()), ("", Vec::new()));
+    let run = demo(&["demo", "migrate", "--quiet"]);
+    assert_eq!((run.err.as_str(), folders()), ("", Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

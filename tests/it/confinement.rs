@@ -75,8 +75,8 @@ impl ConfinementEnv {
         let answer = self.bench.call(tool, args).await;
         let is_unknown = answer.as_ref().is_err_and(|report| report.kind == "unknown_tool");
         if let Ok(answer) = &answer {
-            let told = format!("{}{}", answer.text, answer.details);
-            assert!(!told.contains(OUTSIDE), "{tool} shows content from outside: {told}");
+            let text = format!("{}{}", answer.text, answer.details);
+            assert!(!text.contains(OUTSIDE), "{tool} shows content from outside: {text}");
         }
         (!is_unknown).then_some(answer)
     }
@@ -176,13 +176,13 @@ async fn no_spelling_of_a_path_leads_out() {
             if !is_out && only_looks(tool) {
                 continue;
             }
-            let said = args.to_string();
+            let text = args.to_string();
             let Some(answer) = place.call(tool, args).await else { continue };
             tried += 1;
             refused += usize::from(answer.is_err());
             // Search tools may find nothing instead of failing.
             let may_find_nothing = only_looks(tool) && tool != "read";
-            assert!(answer.is_err() || may_find_nothing, "{tool} {said}: {answer:?}");
+            assert!(answer.is_err() || may_find_nothing, "{tool} {text}: {answer:?}");
         }
         assert_eq!(place.outside_state(), before, "{path}");
         assert_eq!(fs::read_to_string(root.join("real/a")).unwrap(), "inside\n", "{path}");
@@ -230,7 +230,7 @@ fn a_thread_that_swaps_links_lets_nothing_out() {
     symlink("real", root.join("door")).unwrap();
     symlink("real/f", root.join("window")).unwrap();
     let before = place.outside_state();
-    let doors =
+    let paths =
         ["door/f", "window", "room/f", "deep/er/f", "door/new", "room/new/x", "door/a", "trap/f"];
     let mut random = fastrand::Rng::with_seed(seed);
     let mut calls_made = 0;
@@ -240,7 +240,7 @@ fn a_thread_that_swaps_links_lets_nothing_out() {
         scope.spawn(|| swap(&root, swaps, &done));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         while !done.load(Ordering::Acquire) {
-            let calls = calls(doors[random.usize(..doors.len())]);
+            let calls = calls(paths[random.usize(..paths.len())]);
             let (tool, args) = calls[random.usize(..calls.len())].clone();
             let answer = runtime.block_on(place.call(tool, args));
             calls_made += usize::from(answer.is_some());

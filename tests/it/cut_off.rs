@@ -65,7 +65,7 @@ async fn killed_at(
     let env = SignInEnv::new().await;
     env.sign_in(-10);
     let before = std::fs::read(env.auth_file()).unwrap();
-    let (env, struck) = tokio::task::spawn_blocking(move || {
+    let (env, killed) = tokio::task::spawn_blocking(move || {
         let program = [PIXIR, "hello", "there"];
         let was_killed = syscall_tracer::kill_when(
             &program,
@@ -76,7 +76,7 @@ async fn killed_at(
     })
     .await
     .unwrap();
-    let before = struck.unwrap_or_else(|| panic!("{name}: the state was never reached"));
+    let before = killed.unwrap_or_else(|| panic!("{name}: the state was never reached"));
     let left = read_store_state(&env, &before);
     match then {
         AfterKill::Works => {
@@ -106,30 +106,30 @@ async fn killed_at(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn before_the_token_is_spent_nothing_is_lost() {
-    killed_at("room made", |sight| sight.draft == DraftState::Blank, AfterKill::Works).await;
+    killed_at("room made", |state| state.draft == DraftState::Blank, AfterKill::Works).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn between_the_issuers_answer_and_the_disk_a_person_must_sign_in_again() {
-    let is_under_way = |sight: StoreState| sight.is_rotated && sight.draft == DraftState::Blank;
+    let is_under_way = |state: StoreState| state.is_rotated && state.draft == DraftState::Blank;
     killed_at("answer under way", is_under_way, AfterKill::AsksToSignIn).await;
     killed_at(
         "half written",
-        |sight| sight.draft == DraftState::Half && sight.is_rotated,
+        |state| state.draft == DraftState::Half && state.is_rotated,
         AfterKill::AsksToSignIn,
     )
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_is_found_although_nobody_put_it_in_place() {
-    let is_written = |sight: StoreState| sight.draft == DraftState::Whole && !sight.is_stored;
+async fn a_written_draft_that_was_not_renamed_is_found() {
+    let is_written = |state: StoreState| state.draft == DraftState::Whole && !state.is_stored;
     killed_at("written, not in place", is_written, AfterKill::Works).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_in_place_is_used() {
-    killed_at("in place", |sight| sight.is_stored, AfterKill::Works).await;
+    killed_at("in place", |state| state.is_stored, AfterKill::Works).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -88,10 +88,10 @@ impl RealLog {
 
 /// The scripted model of this file; the user's text selects the reply.
 fn reply(request: &ReceivedRequest) -> Reply {
-    let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
+    let prompt = request.user_texts().last().copied().unwrap_or_default().to_owned();
     let step = request.outputs().len();
     let read = json!({"path": "poem.txt"});
-    match (said.as_str(), step) {
+    match (prompt.as_str(), step) {
         ("long", 0) => Reply::new()
             .reasoning("A long look first.")
             .text("I will count.")
@@ -174,20 +174,21 @@ fn check_cut(log: &RealLog, cut: usize, seen: &Verification) {
     let whole = log.lines.partition_point(|line| line.end <= cut);
     let start = log.lines[..whole].last().map_or(0, |line| line.end);
     let (turns, open) = log.turns(whole);
-    let told: Vec<_> = seen.breaks.iter().map(|b| (b.kind, b.line, b.offset, b.length)).collect();
+    let reported: Vec<_> =
+        seen.breaks.iter().map(|b| (b.kind, b.line, b.offset, b.length)).collect();
     if cut == start {
-        assert!(seen.ok && told.is_empty(), "cut {cut}: {told:?}");
-        let told_open = seen.open_turn.as_ref().map(|open| {
+        assert!(seen.ok && reported.is_empty(), "cut {cut}: {reported:?}");
+        let reported_open = seen.open_turn.as_ref().map(|open| {
             (open.seq.unwrap(), open.pending_calls.iter().map(ToString::to_string).collect())
         });
         assert_eq!((seen.lines, seen.turns), (whole as u64, turns), "cut {cut}");
-        assert_eq!(told_open, open, "cut {cut}");
+        assert_eq!(reported_open, open, "cut {cut}");
         assert_eq!(seen.open_turn.as_ref().map_or(turns, |open| open.number), turns);
     } else {
         // A line without its newline is torn; a shorter one cannot be read.
         let kind = if cut + 1 == log.lines[whole].end { "torn_tail" } else { "unreadable_line" };
         let torn = (kind, whole as u64 + 1, start as u64, (cut - start) as u64);
-        assert_eq!((seen.ok, told), (false, vec![torn]), "cut {cut}");
+        assert_eq!((seen.ok, reported), (false, vec![torn]), "cut {cut}");
     }
 }
 

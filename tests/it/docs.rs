@@ -53,15 +53,15 @@ fn the_command_reference_is_true() {
     let options = pixir::options_text();
     let options: Vec<&str> = options.lines().map(str::trim_end).collect();
     write!(text, "\n## Options\n\n```text\n{}\n```\n", options.join("\n").trim_end()).unwrap();
-    keep("docs/cli.md", &text);
+    assert_generated("docs/cli.md", &text);
 }
 
 #[test]
 fn the_reference_of_settings_is_true() {
-    keep("docs/config.md", &pixir::settings_reference());
+    assert_generated("docs/config.md", &pixir::settings_reference());
 }
 
-fn keep(name: &str, text: &str) {
+fn assert_generated(name: &str, text: &str) {
     let path = page(name);
     if fs::read_to_string(&path).unwrap_or_default() != text {
         fs::write(&path, text).unwrap();

@@ -50,7 +50,7 @@ fn a_machine_that_is_well() {
 }
 
 #[test]
-fn how_commands_are_held_is_told() {
+fn the_containment_of_commands_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let key = [("OPENAI_API_KEY", "sk-planted-key")];
     let (code, envelope, _) = doctor(folder.path(), &["--sandbox", "off"], &key);
@@ -82,7 +82,7 @@ fn what_is_wrong_is_named_with_what_to_do() {
 }
 
 #[test]
-fn a_server_that_needs_no_key_is_told_as_such() {
+fn a_server_that_needs_no_key_is_reported_as_such() {
     let folder = tempfile::tempdir().unwrap();
     let variables = [("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")];
     let (_, envelope, _) = doctor(folder.path(), &[], &variables);
@@ -92,7 +92,7 @@ fn a_server_that_needs_no_key_is_told_as_such() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn online_means_that_somebody_answers() {
+async fn online_means_that_the_server_answers() {
     let folder = tempfile::tempdir().unwrap();
     let issuer = ScriptedIssuer::start().await.unwrap();
     let server = ScriptedServer::start(ModelScript::new([])).await.unwrap();

@@ -24,14 +24,14 @@ fn is_sound(env: &TestEnv, conversation: &Conversation) {
     assert!(verification.ok, "{transcript}{:?}", verification.breaks);
 }
 
-async fn asked(env: &TestEnv) -> (Conversation, pixir::CallId) {
+async fn run_until_question(env: &TestEnv) -> (Conversation, pixir::CallId) {
     let conversation = env.start().await;
     let mut listener = subscribe_from_now(&conversation);
     conversation.send(UserInput { text: "go".into() }).await.unwrap();
-    let heard =
+    let events =
         listen_until(&mut listener, |event| event.type_name() == "permission_request").await;
     let Some(EventKind::Ephemeral(Ephemeral::PermissionRequest(request))) =
-        heard.last().map(|event| event.kind())
+        events.last().map(|event| event.kind())
     else {
         panic!("nothing was asked")
     };
@@ -60,7 +60,7 @@ async fn two_interrupts_during_a_question_are_one_end() {
     ])
     .await
     .in_ask_mode();
-    let (conversation, call_id) = asked(&env).await;
+    let (conversation, call_id) = run_until_question(&env).await;
     let mut listener = subscribe_from_now(&conversation);
     let (one, two) = tokio::join!(conversation.interrupt(), conversation.interrupt());
     assert!(one.is_ok() && two.is_ok());
@@ -79,7 +79,7 @@ async fn a_yes_that_races_an_interrupt_starts_nothing() {
         ])
         .await
         .in_ask_mode();
-        let (conversation, call_id) = asked(&env).await;
+        let (conversation, call_id) = run_until_question(&env).await;
         let answer = conversation.answer(&call_id, PermissionAnswer::Once);
         drop(tokio::join!(conversation.interrupt(), answer));
         wait_for_turn_end(&conversation).await;
@@ -167,8 +167,9 @@ async fn reasoning_is_shown_once_over_all_attempts() {
     let conversation = env.start().await;
     let mut listener = subscribe_from_now(&conversation);
     conversation.send(UserInput { text: "go".into() }).await.unwrap();
-    let heard = listen_until(&mut listener, |event| event.type_name() == "assistant_message").await;
-    let shown: String = heard
+    let events =
+        listen_until(&mut listener, |event| event.type_name() == "assistant_message").await;
+    let shown: String = events
         .iter()
         .filter_map(|event| match event.kind() {
             EventKind::Ephemeral(Ephemeral::ReasoningDelta(chunk)) => Some(chunk.as_str()),
@@ -276,7 +277,7 @@ async fn every_event_is_made_durable_when_the_user_says_so() {
 }
 
 #[tokio::test]
-async fn a_session_that_everybody_left_still_ends_its_turn() {
+async fn a_session_without_handles_still_ends_its_turn() {
     let env = TestEnv::with_replies([
         Reply::calls("bash", json!({"command": "true"})),
         Reply::says("done"),

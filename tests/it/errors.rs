@@ -80,29 +80,29 @@ async fn each_kind_of_refusal_has_its_exit_its_words_and_its_way_on() {
         ),
     ];
     for (reply, exit, kind, action, requests) in rows {
-        let told = run_failing_turn(reply).await;
-        assert_eq!((told.exit, told.envelope["error"]["kind"].as_str()), (exit, Some(kind)));
-        assert_eq!(told.requests, requests, "{kind}");
-        let actions = told.envelope["error"]["details"]["next_actions"].to_string();
+        let failed = run_failing_turn(reply).await;
+        assert_eq!((failed.exit, failed.envelope["error"]["kind"].as_str()), (exit, Some(kind)));
+        assert_eq!(failed.requests, requests, "{kind}");
+        let actions = failed.envelope["error"]["details"]["next_actions"].to_string();
         assert!(actions.contains(action), "{kind}: {actions}");
-        assert!(told.stderr.contains("no way"), "{kind}: {}", told.stderr);
-        assert!(!told.stderr.contains('\u{1b}'), "{kind}: {}", told.stderr);
+        assert!(failed.stderr.contains("no way"), "{kind}: {}", failed.stderr);
+        assert!(!failed.stderr.contains('\u{1b}'), "{kind}: {}", failed.stderr);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spent_plan_says_when_it_begins_anew_in_every_time_zone() {
+async fn a_used_up_plan_states_its_reset_time_in_every_time_zone() {
     let error = json!({"type": "usage_limit_reached", "message": "The usage limit has been reached",
         "plan_type": "plus", "resets_at": 4_000_000_000_u64, "resets_in_seconds": 9_000});
-    let told = run_failing_turn(refusal(429, &error)).await;
-    assert_eq!((told.exit, told.requests), (1, 1));
-    assert!(told.stderr.contains("The usage limit has been reached"), "{}", told.stderr);
+    let failed = run_failing_turn(refusal(429, &error)).await;
+    assert_eq!((failed.exit, failed.requests), (1, 1));
+    assert!(failed.stderr.contains("The usage limit has been reached"), "{}", failed.stderr);
     assert!(
-        told.stderr.contains("wait 2 h 30 min (until 2096-10-02 07:06 UTC)"),
+        failed.stderr.contains("wait 2 h 30 min (until 2096-10-02 07:06 UTC)"),
         "{}",
-        told.stderr
+        failed.stderr
     );
-    assert_eq!(told.envelope["error"]["details"]["plan"], "plus");
+    assert_eq!(failed.envelope["error"]["details"]["plan"], "plus");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +143,7 @@ fn echoed_forms(key: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_a_server_echoes_in_another_encoding_is_shown_and_recorded_nowhere() {
-    let key = "sk-test-of-the-stage";
+    let key = "sk-test-of-binary-env";
     for form in echoed_forms(key) {
         let words = format!("the key {form} is not known");
         // The limit on repeated error messages cuts this one in the middle of the key.
@@ -188,7 +188,7 @@ async fn a_key_that_a_server_echoes_in_another_encoding_is_shown_and_recorded_no
 async fn a_list_of_models_that_is_refused_does_not_show_the_key() {
     use std::io::{Read, Write};
     let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([])).await;
-    for form in echoed_forms("sk-test-of-the-stage") {
+    for form in echoed_forms("sk-test-of-binary-env") {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let body = json!({"error": {"message": format!("the key {form} is bad")}}).to_string();
@@ -223,19 +223,19 @@ async fn an_answer_that_is_no_stream_is_named_and_asked_for_once() {
         (Reply::status(200, "it works!"), "text/html"),
         (Reply::status(200, "database is down"), "text/html"),
     ] {
-        let told = run_failing_turn(reply).await;
-        assert_eq!((told.exit, told.requests), (1, 1), "{words}: {}", told.stderr);
-        assert_eq!(told.envelope["error"]["kind"], "invalid_response", "{words}");
-        let message = told.envelope["error"]["message"].as_str().unwrap();
+        let failed = run_failing_turn(reply).await;
+        assert_eq!((failed.exit, failed.requests), (1, 1), "{words}: {}", failed.stderr);
+        assert_eq!(failed.envelope["error"]["kind"], "invalid_response", "{words}");
+        let message = failed.envelope["error"]["message"].as_str().unwrap();
         assert!(message.contains(words) && message.contains("127.0.0.1:"), "{message}");
-        let actions = told.envelope["error"]["details"]["next_actions"].to_string();
+        let actions = failed.envelope["error"]["details"]["next_actions"].to_string();
         assert!(actions.contains("base_url"), "{actions}");
     }
     // An error object in a response with status 200 keeps its own class.
-    let told =
+    let failed =
         run_failing_turn(refusal(200, &json!({"code": "insufficient_quota", "message": "spent"})))
             .await;
-    assert_eq!((told.requests, &told.envelope["error"]["kind"]), (1, &json!("quota_exceeded")));
+    assert_eq!((failed.requests, &failed.envelope["error"]["kind"]), (1, &json!("quota_exceeded")));
 }
 
 /// Starts a server that answers every request with this head and no body; gives its address and request count.
@@ -341,8 +341,8 @@ async fn a_connection_that_fails_names_host_and_port() {
         assert!(message.contains(&format!("no connection to {address}")), "{message}");
         assert!(ended.stderr.contains(&address.to_string()), "{}", ended.stderr);
     }
-    let told = run_failing_turn(Reply::new().text("Half of an answer").cut_at(400)).await;
-    let message = told.envelope["error"]["message"].as_str().unwrap();
+    let failed = run_failing_turn(Reply::new().text("Half of an answer").cut_at(400)).await;
+    let message = failed.envelope["error"]["message"].as_str().unwrap();
     assert!(
         message.contains("the connection broke") && message.contains("(127.0.0.1:"),
         "{message}"

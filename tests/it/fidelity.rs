@@ -32,14 +32,14 @@ struct FileCase {
 }
 
 fn file_cases() -> Vec<FileCase> {
-    let mut cells = Vec::new();
+    let mut cases = Vec::new();
     for endings in ENDINGS {
         for encoding in ENCODINGS {
             for final_newline in FINALS {
                 for mode in MODES {
                     for link in LINKS {
                         for tool in TOOLS {
-                            cells.push(FileCase {
+                            cases.push(FileCase {
                                 endings,
                                 encoding,
                                 final_newline,
@@ -53,7 +53,7 @@ fn file_cases() -> Vec<FileCase> {
             }
         }
     }
-    cells
+    cases
 }
 
 impl FileCase {
@@ -246,19 +246,19 @@ fn read_folder_state(folder: &Path) -> FolderState {
     state
 }
 
-fn lay_out(cell: FileCase, folder: &Path) {
+fn lay_out(case: FileCase, folder: &Path) {
     let workspace = folder.join("ws");
     let outside = folder.join("out");
     fs::create_dir_all(&workspace).unwrap();
     fs::create_dir_all(&outside).unwrap();
-    let content = cell.content("TARGET one", "keep too");
+    let content = case.content("TARGET one", "keep too");
     let file = workspace.join("file.txt");
     for path in [&file, &outside.join("file.txt")] {
         fs::write(path, &content).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(cell.mode)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(case.mode)).unwrap();
     }
     let link = workspace.join("link.txt");
-    match cell.link {
+    match case.link {
         "hard" => fs::hard_link(&file, workspace.join("other.txt")).unwrap(),
         "inside" => symlink("file.txt", link).unwrap(),
         "outside" => symlink("../out/file.txt", link).unwrap(),
@@ -268,9 +268,9 @@ fn lay_out(cell: FileCase, folder: &Path) {
 }
 
 /// Runs one case; gives whether the change was made.
-fn try_cell(cell: FileCase, runtime: &tokio::runtime::Runtime) -> bool {
+fn try_case(case: FileCase, runtime: &tokio::runtime::Runtime) -> bool {
     let folder = tempfile::tempdir().unwrap();
-    lay_out(cell, folder.path());
+    lay_out(case, folder.path());
     let before = read_folder_state(folder.path());
     let bench = Workbench::new(WorkbenchSetup {
         own_binary: "/nowhere".into(),
@@ -281,19 +281,19 @@ fn try_cell(cell: FileCase, runtime: &tokio::runtime::Runtime) -> bool {
         grace: Duration::ZERO,
     })
     .unwrap();
-    let (tool, args) = cell.call();
+    let (tool, args) = case.call();
     let answer = runtime.block_on(bench.call(tool, args));
     let after = read_folder_state(folder.path());
     let Err(report) = answer else {
-        assert!(!cell.is_refused(), "{cell:?} was not refused: {answer:?}");
-        assert_eq!(after, cell.expected(&before), "{cell:?}");
+        assert!(!case.is_refused(), "{case:?} was not refused: {answer:?}");
+        assert_eq!(after, case.expected(&before), "{case:?}");
         return true;
     };
-    assert_eq!(after, before, "{cell:?} was refused and changed something: {report:?}");
-    assert!(!folder.path().join("ws/new").exists(), "{cell:?} left a folder");
+    assert_eq!(after, before, "{case:?} was refused and changed something: {report:?}");
+    assert!(!folder.path().join("ws/new").exists(), "{case:?} left a folder");
     // A read-only file cannot be changed, except by root.
-    let is_locked = cell.mode == 0o444 && !rustix::process::geteuid().is_root();
-    assert!(cell.is_refused() || is_locked, "{cell:?} was refused: {report:?}");
+    let is_locked = case.mode == 0o444 && !rustix::process::geteuid().is_root();
+    assert!(case.is_refused() || is_locked, "{case:?} was refused: {report:?}");
     false
 }
 
@@ -302,11 +302,11 @@ fn every_change_is_exact_or_refused() {
     let size = SuiteSize::from_environment();
     let seed = torture::seed();
     let began = Instant::now();
-    let mut cells = file_cases();
-    let all = cells.len();
-    fastrand::Rng::with_seed(seed).shuffle(&mut cells);
-    cells.truncate(size.choose(all / 8, all));
-    assert!(cells.len() >= 400);
+    let mut cases = file_cases();
+    let all = cases.len();
+    fastrand::Rng::with_seed(seed).shuffle(&mut cases);
+    cases.truncate(size.choose(all / 8, all));
+    assert!(cases.len() >= 400);
     let next = AtomicUsize::new(0);
     let counts: Mutex<BTreeMap<&str, (usize, usize)>> = Mutex::default();
     std::thread::scope(|scope| {
@@ -314,10 +314,10 @@ fn every_change_is_exact_or_refused() {
             scope.spawn(|| {
                 let runtime =
                     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let is_exact = try_cell(*cell, &runtime);
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let is_exact = try_case(*case, &runtime);
                     let mut counts = counts.lock().unwrap();
-                    let count = counts.entry(cell.tool).or_default();
+                    let count = counts.entry(case.tool).or_default();
                     *(if is_exact { &mut count.0 } else { &mut count.1 }) += 1;
                 }
             });
@@ -326,12 +326,12 @@ fn every_change_is_exact_or_refused() {
     let counts = counts.into_inner().unwrap();
     let (exact, refused) =
         counts.values().fold((0, 0), |(exact, refused), one| (exact + one.0, refused + one.1));
-    assert_eq!(exact + refused, cells.len());
+    assert_eq!(exact + refused, cases.len());
     let by_tool: Vec<String> =
         counts.iter().map(|(tool, (exact, refused))| format!("{tool} {exact}/{refused}")).collect();
     torture::print_summary(&format!(
         "fidelity: cells={} of {all} exact={exact} refused={refused} damaged=0 (exact/refused: {}) seed={seed}, {:.1} s",
-        cells.len(),
+        cases.len(),
         by_tool.join(", "),
         began.elapsed().as_secs_f64(),
     ));

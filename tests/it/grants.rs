@@ -227,8 +227,8 @@ async fn a_stored_grant_for_a_script_without_its_content_is_asked_again() {
     };
     std::fs::create_dir_all(env.home()).unwrap();
     let entries = [stored("sh run.sh"), stored("touch plain")];
-    let ledger = json!({"version": 1, "entries": entries});
-    std::fs::write(env.home().join("permissions.json"), ledger.to_string()).unwrap();
+    let approvals = json!({"version": 1, "entries": entries});
+    std::fs::write(env.home().join("permissions.json"), approvals.to_string()).unwrap();
     let conversation = env.start().await;
     let questions = turn_with(&conversation, "go", |_| PermissionAnswer::No.into()).await;
     let asked: Vec<&str> =

@@ -142,7 +142,7 @@ async fn the_address_can_be_pasted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_in_the_browser_is_told_and_nothing_is_stored() {
+async fn a_refusal_in_the_browser_is_reported_and_nothing_is_stored() {
     let env = SignInEnv::new().await;
     let login = RunningLogin::start(&mut env.command(&["login", "--json"]));
     let back = login.redirect();

@@ -123,21 +123,21 @@ async fn a_child_whose_workspace_is_gone_never_works_in_its_parents() {
         // A command that only reads reports the interrupted merge.
         let looked = env.run(&["inspect-replay", child, "--prompt", "go on", "--items"]);
         looked.expect_code(0);
-        let told = format!("{}{}", looked.stdout, looked.stderr);
+        let shown = format!("{}{}", looked.stdout, looked.stderr);
         assert!(
-            told.contains(
+            shown.contains(
                 "has no Workspace of its own any more; preview in its parent's Workspace"
             ),
-            "{told}"
+            "{shown}"
         );
         for words in
             [&["changes", child][..], &["changes", child, "--json"], &["merge", "--yes", child]]
         {
             let refused = env.run(words);
             assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-            let told = format!("{}{}", refused.stdout, refused.stderr);
-            assert!(told.contains("has no Workspace of its own any more"), "{refused:?}");
-            assert!(!told.contains("shared"), "{refused:?}");
+            let shown = format!("{}{}", refused.stdout, refused.stderr);
+            assert!(shown.contains("has no Workspace of its own any more"), "{refused:?}");
+            assert!(!shown.contains("shared"), "{refused:?}");
         }
     });
 }
@@ -297,7 +297,7 @@ async fn git_that_fails_says_what_can_be_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_is_named_and_keeps_an_annex() {
+async fn unreadable_files_are_named_and_keep_a_child_workspace() {
     let family = FamilyEnv::with_replies([]).await;
     let here = family.env.workspace();
     family.env.write("a", "old\n");

@@ -73,7 +73,7 @@ enum ProxyScheme {
 /// A test environment whose model is reached through a proxy and TLS.
 struct ProxiedEnv {
     env: TestEnv,
-    gate: ProxyAndTlsFront,
+    front: ProxyAndTlsFront,
 }
 
 impl ProxiedEnv {
@@ -86,9 +86,9 @@ impl ProxiedEnv {
         let mut env = TestEnv::with_script(script).await;
         env.config.transport = Some(transport);
         env.config.stream.connect = Duration::from_secs(5);
-        let gate = ProxyAndTlsFront::before(&env.server.base_url(), proxy).await;
-        env.write("root.pem", &gate.root);
-        Self { env, gate }
+        let front = ProxyAndTlsFront::before(&env.server.base_url(), proxy).await;
+        env.write("root.pem", &front.root);
+        Self { env, front }
     }
 
     async fn turn(&self, variables: &[(&str, &str)]) -> Result<(), Report> {
@@ -98,7 +98,7 @@ impl ProxiedEnv {
         environment.extend(variables.iter().map(|(name, value)| (name.into(), value.into())));
         let harness = Harness::open(HarnessOptions {
             config: self.env.config.clone(),
-            credential: Credential::new(Some("sk-abroad"), &base_url).unwrap(),
+            credential: Credential::new(Some("sk-proxied"), &base_url).unwrap(),
             environment,
             own_binary: PIXIR.into(),
         });
@@ -118,7 +118,7 @@ impl ProxiedEnv {
     }
 
     fn proxy_url(&self) -> String {
-        format!("http://ada:opensesame@{}", self.gate.proxy)
+        format!("http://ada:opensesame@{}", self.front.proxy)
     }
 
     fn root(&self) -> String {
@@ -172,67 +172,65 @@ async fn a_proxy_and_an_own_root_work_on_both_transports() {
     for (transport, wire) in
         [(TransportSetting::Sse, "sse"), (TransportSetting::WebSocket, "websocket")]
     {
-        let mut abroad = ProxiedEnv::new(transport).await;
-        let proxy = abroad.proxy_url();
-        let root = abroad.root();
-        abroad.turn(&[("HTTPS_PROXY", &proxy), ("SSL_CERT_FILE", &root)]).await.unwrap();
-        abroad.env.config.extra_roots = vec![root.into()];
-        abroad.turn(&[("https_proxy", &proxy)]).await.unwrap();
-        abroad.turn(&[("ALL_PROXY", &proxy), ("NO_PROXY", "other.example")]).await.unwrap();
-        assert_eq!(abroad.gate.proxy_requests(), vec![format!("CONNECT {HOST}:443 HTTP/1.1"); 3]);
-        let wires: Vec<&str> =
-            abroad.env.requests().iter().map(|request| request.transport).collect();
+        let mut env = ProxiedEnv::new(transport).await;
+        let proxy = env.proxy_url();
+        let root = env.root();
+        env.turn(&[("HTTPS_PROXY", &proxy), ("SSL_CERT_FILE", &root)]).await.unwrap();
+        env.env.config.extra_roots = vec![root.into()];
+        env.turn(&[("https_proxy", &proxy)]).await.unwrap();
+        env.turn(&[("ALL_PROXY", &proxy), ("NO_PROXY", "other.example")]).await.unwrap();
+        assert_eq!(env.front.proxy_requests(), vec![format!("CONNECT {HOST}:443 HTTP/1.1"); 3]);
+        let wires: Vec<&str> = env.env.requests().iter().map(|request| request.transport).collect();
         assert_eq!(wires, [wire; 3]);
         // The credentials `ada:opensesame` in base64.
         let basic = "Proxy-Authorization: Basic YWRhOm9wZW5zZXNhbWU=";
-        let heads = abroad.gate.heads.lock().unwrap();
+        let heads = env.front.heads.lock().unwrap();
         assert!(heads.iter().all(|head| head.contains(basic)), "{heads:?}");
     }
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_vouches_for_is_named_and_not_tried_again() {
+async fn an_untrusted_certificate_is_named_and_not_tried_again() {
     for transport in [TransportSetting::Sse, TransportSetting::WebSocket, TransportSetting::Auto] {
-        let abroad = ProxiedEnv::new(transport).await;
-        let proxy = abroad.proxy_url();
-        let error = abroad.turn(&[("HTTPS_PROXY", &proxy)]).await.unwrap_err();
+        let env = ProxiedEnv::new(transport).await;
+        let proxy = env.proxy_url();
+        let error = env.turn(&[("HTTPS_PROXY", &proxy)]).await.unwrap_err();
         assert_eq!(error.kind, "tls", "{error:?}");
         assert!(error.message.contains("certificate"), "{error:?}");
         assert!(error.next_actions().iter().any(|action| action.contains("tls.extra_roots")));
-        assert_eq!(abroad.gate.proxy_requests().len(), 1, "{transport:?}");
+        assert_eq!(env.front.proxy_requests().len(), 1, "{transport:?}");
     }
 }
 
 #[tokio::test]
 async fn what_is_spared_goes_directly_and_a_bad_setting_is_named_without_its_value() {
-    let mut abroad = ProxiedEnv::new(TransportSetting::Auto).await;
-    abroad.env.config.retry.max_attempts = 1;
-    let proxy = abroad.proxy_url();
-    let error =
-        abroad.turn(&[("HTTPS_PROXY", &proxy), ("NO_PROXY", ".example")]).await.unwrap_err();
+    let mut env = ProxiedEnv::new(TransportSetting::Auto).await;
+    env.env.config.retry.max_attempts = 1;
+    let proxy = env.proxy_url();
+    let error = env.turn(&[("HTTPS_PROXY", &proxy), ("NO_PROXY", ".example")]).await.unwrap_err();
     assert_eq!(error.kind, "network", "{error:?}");
-    assert_eq!(abroad.gate.proxy_requests().len(), 0);
-    let error = abroad.turn(&[("HTTPS_PROXY", "ftp://ada:opensesame@[::")]).await.unwrap_err();
+    assert_eq!(env.front.proxy_requests().len(), 0);
+    let error = env.turn(&[("HTTPS_PROXY", "ftp://ada:opensesame@[::")]).await.unwrap_err();
     assert_eq!(error.kind, "invalid_config", "{error:?}");
     assert!(error.message.contains("HTTPS_PROXY") && !error.message.contains("opensesame"));
-    let error = abroad.turn(&[("SSL_CERT_FILE", "/nowhere.pem")]).await.unwrap_err();
+    let error = env.turn(&[("SSL_CERT_FILE", "/nowhere.pem")]).await.unwrap_err();
     assert!(error.message.contains("SSL_CERT_FILE: /nowhere.pem"), "{error:?}");
-    abroad.env.write("bad.pem", "not a certificate");
-    abroad.env.config.extra_roots = vec![abroad.env.workspace().join("bad.pem")];
-    let error = abroad.turn(&[]).await.unwrap_err();
+    env.env.write("bad.pem", "not a certificate");
+    env.env.config.extra_roots = vec![env.env.workspace().join("bad.pem")];
+    let error = env.turn(&[]).await.unwrap_err();
     assert!(error.message.contains("tls.extra_roots"), "{error:?}");
 }
 
 #[tokio::test]
 async fn a_proxy_may_speak_tls_itself_and_a_socks_proxy_is_named_as_such() {
     for transport in [TransportSetting::Sse, TransportSetting::WebSocket] {
-        let mut abroad = ProxiedEnv::behind(ProxyScheme::Tls, transport).await;
-        abroad.env.config.extra_roots = vec![abroad.root().into()];
-        let proxy = abroad.proxy_url().replace("http://", "https://");
-        abroad.turn(&[("HTTPS_PROXY", &proxy)]).await.unwrap();
-        assert_eq!(abroad.gate.proxy_requests(), [format!("CONNECT {HOST}:443 HTTP/1.1")]);
-        let proxy = abroad.proxy_url().replace("http://", "socks5://");
-        let error = abroad.turn(&[("ALL_PROXY", &proxy)]).await.unwrap_err();
+        let mut env = ProxiedEnv::behind(ProxyScheme::Tls, transport).await;
+        env.env.config.extra_roots = vec![env.root().into()];
+        let proxy = env.proxy_url().replace("http://", "https://");
+        env.turn(&[("HTTPS_PROXY", &proxy)]).await.unwrap();
+        assert_eq!(env.front.proxy_requests(), [format!("CONNECT {HOST}:443 HTTP/1.1")]);
+        let proxy = env.proxy_url().replace("http://", "socks5://");
+        let error = env.turn(&[("ALL_PROXY", &proxy)]).await.unwrap_err();
         assert_eq!(error.kind, "invalid_config", "{error:?}");
         assert!(error.message.contains("SOCKS") && !error.message.contains("opensesame"));
     }
@@ -241,12 +239,12 @@ async fn a_proxy_may_speak_tls_itself_and_a_socks_proxy_is_named_as_such() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_issuer_is_reached_through_the_same_proxy_and_trusts_the_same_roots() {
     let sign_in_env = SignInEnv::new().await;
-    let gate = ProxyAndTlsFront::before(&sign_in_env.issuer.base_url(), ProxyScheme::Plain).await;
+    let front = ProxyAndTlsFront::before(&sign_in_env.issuer.base_url(), ProxyScheme::Plain).await;
     sign_in_env.sign_in(-10);
     let home = sign_in_env.auth_file().parent().unwrap().to_owned();
     let root = home.join("root.pem");
-    std::fs::write(&root, &gate.root).unwrap();
-    let proxy = format!("http://ada:opensesame@{}", gate.proxy);
+    std::fs::write(&root, &front.root).unwrap();
+    let proxy = format!("http://ada:opensesame@{}", front.proxy);
     let pixir = |args: &[&str]| {
         let mut command = sign_in_env.command(args);
         command.env_remove("PIXIR_AUTH_ISSUER").env("HTTPS_PROXY", &proxy);
@@ -271,24 +269,24 @@ async fn the_issuer_is_reached_through_the_same_proxy_and_trusts_the_same_roots(
     assert!(!goodbye.err.contains("could not be revoked"), "{}", goodbye.err);
     let tunnel = format!("CONNECT {ISSUER}:443 HTTP/1.1");
     assert!(
-        gate.proxy_requests().len() >= 3
-            && gate.proxy_requests().iter().all(|asked| *asked == tunnel)
+        front.proxy_requests().len() >= 3
+            && front.proxy_requests().iter().all(|asked| *asked == tunnel)
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_goes_the_way_of_the_model() {
     let sign_in_env = SignInEnv::new().await;
-    let gate = ProxyAndTlsFront::before(&sign_in_env.issuer.base_url(), ProxyScheme::Plain).await;
+    let front = ProxyAndTlsFront::before(&sign_in_env.issuer.base_url(), ProxyScheme::Plain).await;
     std::fs::create_dir_all(sign_in_env.auth_file().parent().unwrap()).unwrap();
     let root = sign_in_env.auth_file().with_file_name("root.pem");
-    std::fs::write(&root, &gate.root).unwrap();
+    std::fs::write(&root, &front.root).unwrap();
     let examine = |variables: &[(&str, String)]| {
         let mut doctor = sign_in_env.command(&["doctor", "--online", "--json"]);
         doctor
             .env_remove("PIXIR_AUTH_ISSUER")
             .envs(variables.iter().cloned())
-            .env("HTTPS_PROXY", format!("http://{}", gate.proxy))
+            .env("HTTPS_PROXY", format!("http://{}", front.proxy))
             .env("SSL_CERT_FILE", &root);
         run_command(&mut doctor).envelope()
     };
@@ -298,12 +296,12 @@ async fn the_doctor_goes_the_way_of_the_model() {
         assert_eq!(found["status"], "passed", "{found}");
     };
     let base_url = ("OPENAI_BASE_URL", format!("https://{HOST}/v1"));
-    let with_key = examine(&[("OPENAI_API_KEY", "sk-abroad".to_owned()), base_url]);
+    let with_key = examine(&[("OPENAI_API_KEY", "sk-proxied".to_owned()), base_url]);
     assert_passed(&with_key, "endpoint");
     // Without a key, the sign-in is checked too.
     let without_key = examine(&[]);
     assert_passed(&without_key, "issuer");
-    let asked = gate.proxy_requests();
+    let asked = front.proxy_requests();
     for host in [HOST, ISSUER] {
         assert!(asked.contains(&format!("CONNECT {host}:443 HTTP/1.1")), "{asked:?}");
     }

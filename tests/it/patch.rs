@@ -37,9 +37,9 @@ async fn a_patch_that_does_not_fit_is_sent_again_and_changes_all_files() {
     let files = ["a.rs", "b.rs", "c.rs"].map(|name| env.read(name));
     assert_eq!(files, ["fn two() {}\r\n", "x\nmod tests\ny\n", "new\n"]);
     let requests = env.requests();
-    let told = requests[1].outputs().join("");
-    assert!(told.contains("fits 2 places, at lines 1, 3"), "{told}");
-    assert!(told.contains("no file was changed"), "{told}");
+    let text = requests[1].outputs().join("");
+    assert!(text.contains("fits 2 places, at lines 1, 3"), "{text}");
+    assert!(text.contains("no file was changed"), "{text}");
     let transcript = env.transcript(&conversation);
     let results: Vec<&str> =
         transcript.lines().filter(|line| line.contains("tool_result")).collect();

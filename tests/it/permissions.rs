@@ -24,7 +24,7 @@ pub fn running(commands: &[&str]) -> ModelScript {
     })
 }
 
-fn asked(event: &Event) -> Option<&PermissionRequest> {
+fn permission_request(event: &Event) -> Option<&PermissionRequest> {
     match event.kind() {
         EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => Some(&**request),
         _ => None,
@@ -32,8 +32,8 @@ fn asked(event: &Event) -> Option<&PermissionRequest> {
 }
 
 async fn next_question(listener: &mut Listener) -> PermissionRequest {
-    let heard = listen_until(listener, |event| asked(event).is_some()).await;
-    heard.last().and_then(|event| asked(event)).unwrap().clone()
+    let events = listen_until(listener, |event| permission_request(event).is_some()).await;
+    events.last().and_then(|event| permission_request(event)).unwrap().clone()
 }
 
 /// Runs a Turn, answers every question by the function, and gives the questions.
@@ -47,10 +47,12 @@ pub async fn turn_with(
     let mut questions = Vec::new();
     loop {
         let is_end = |event: &Event| matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal());
-        let heard =
-            listen_until(&mut listener, |event| asked(event).is_some() || is_end(event)).await;
-        let last: &Arc<Event> = heard.last().unwrap();
-        let Some(request) = asked(last) else { return questions };
+        let events = listen_until(&mut listener, |event| {
+            permission_request(event).is_some() || is_end(event)
+        })
+        .await;
+        let last: &Arc<Event> = events.last().unwrap();
+        let Some(request) = permission_request(last) else { return questions };
         conversation.answer(&request.call_id, answer(request)).await.unwrap();
         questions.push(request.clone());
     }
@@ -196,11 +198,11 @@ async fn an_approval_is_bound_to_where_a_path_leads() {
 async fn words_with_a_no_reach_the_model() {
     let env = TestEnv::with_script(running(&["rm x"])).await.in_ask_mode();
     let conversation = env.start().await;
-    let said = PermissionResponse {
+    let response = PermissionResponse {
         answer: PermissionAnswer::No,
         message: Some("move it to the attic".into()),
     };
-    turn_with(&conversation, "go", |_| said.clone()).await;
+    turn_with(&conversation, "go", |_| response.clone()).await;
     let output = env.requests()[1].body_text.clone();
     assert!(output.contains("they say: move it to the attic"), "{output}");
     let log = std::fs::read_to_string(&log_files(&env.workspace())[0]).unwrap();
@@ -231,7 +233,7 @@ async fn an_interrupt_ends_a_turn_that_waits_for_an_answer() {
 }
 
 #[tokio::test]
-async fn whoever_comes_back_is_asked_again_and_the_first_answer_counts() {
+async fn a_client_that_comes_back_is_asked_again_and_the_first_answer_counts() {
     let env = TestEnv::with_script(running(&["touch x"])).await.in_ask_mode();
     let harness = env.harness();
     let start = |session| pixir::StartOptions {

@@ -8,7 +8,7 @@ use crate::support::test_env::send_and_finish;
 use crate::support::{BinaryEnv, TestEnv};
 
 fn plan(steps: &[(&str, &str)]) -> Value {
-    explained("secret-of-the-house", steps)
+    explained("secret-of-test-env", steps)
 }
 
 fn explained(why: &str, steps: &[(&str, &str)]) -> Value {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use pixir::scripted::{ModelScript, Reply};
 
-use super::planted_home::finish;
+use super::planted_home::wait_with_deadline;
 use crate::support::TestEnv;
 
 /// Content of the files outside, which must not be shown.
@@ -155,7 +155,7 @@ async fn what_a_checkout_plants_for_the_model_shows_nothing_from_outside_and_han
             let name = format!("{} as {planting:?}", source.path);
             for args in [source.args, &["hello", "there"]] {
                 let what = format!("{name}: pixir {args:?}");
-                let run = finish(env.command(args).spawn().unwrap(), &what);
+                let run = wait_with_deadline(env.command(args).spawn().unwrap(), &what);
                 if format!("{}{}", run.out, run.err).contains(MARKER) {
                     wrong.push(format!("{what} shows it:\n{}\n{}", run.out, run.err));
                 }
@@ -188,9 +188,10 @@ async fn the_same_files_are_used_where_the_project_holds_them() {
             symlink("kept", &path).unwrap();
         }
         let args = [source.args, &["hello", "there"]];
-        let runs = args.map(|args| finish(env.command(args).spawn().unwrap(), source.path));
+        let runs =
+            args.map(|args| wait_with_deadline(env.command(args).spawn().unwrap(), source.path));
         let shown = runs.iter().any(|run| format!("{}{}", run.out, run.err).contains(MARKER));
-        let told = env.requests().iter().any(|it| it.body.to_string().contains(MARKER));
-        assert!(shown || told, "{}: {}{}", source.path, runs[0].out, runs[0].err);
+        let was_sent = env.requests().iter().any(|it| it.body.to_string().contains(MARKER));
+        assert!(shown || was_sent, "{}: {}{}", source.path, runs[0].out, runs[0].err);
     }
 }

@@ -19,8 +19,8 @@ const RECORDS: &str = ".pixir/sessions/20260101T000000-aaaaaa/snapshots";
 /// A test environment with the Workspace `inner` in it, whose model runs one command if the prompt asks for it.
 async fn new_test_env(command: String) -> TestEnv {
     let script = ModelScript::answering(move |request: &ReceivedRequest| {
-        let is_told = request.user_texts().last().is_some_and(|said| *said == "do it");
-        if is_told && request.outputs().is_empty() {
+        let is_asked = request.user_texts().last().is_some_and(|text| *text == "do it");
+        if is_asked && request.outputs().is_empty() {
             return Reply::calls("bash", json!({ "command": command }));
         }
         Reply::says("done")

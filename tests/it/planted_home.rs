@@ -117,7 +117,7 @@ fn contents(folder: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
 }
 
 /// Waits for a run; one that hangs fails the test.
-pub fn finish(mut child: Child, what: &str) -> RunOutput {
+pub fn wait_with_deadline(mut child: Child, what: &str) -> RunOutput {
     let started = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if started.elapsed() > DEADLINE {
@@ -165,7 +165,7 @@ impl PlantedHomeEnv {
         if !self.is_signed_in {
             command.env("OPENAI_API_KEY", "sk-planted-key");
         }
-        let run = finish(command.spawn().unwrap(), &format!("pixir {args:?}"));
+        let run = wait_with_deadline(command.spawn().unwrap(), &format!("pixir {args:?}"));
         leaks::check_stream(&format!("{}{}", run.out, run.err));
         run
     }
@@ -182,17 +182,17 @@ struct HomeFile {
 }
 
 /// An approval store with one approval; `@WORK` stands for the project.
-const LEDGER: &str = r#"{"version":1,"entries":[{"id":"0123456789ab","project":"@WORK",
+const APPROVALS: &str = r#"{"version":1,"entries":[{"id":"0123456789ab","project":"@WORK",
     "tool":"bash","summary":"run ls","digest":"0","granted_at":"2026-01-01T00:00:00Z"}]}"#;
 const TOKENS: &str = r#"{"access_token":"a","refresh_token":"r","account_id":"acct","obtained_at":1,"expires_at":2}"#;
 
 const ROWS: &[HomeFile] = &[
     HomeFile { name: "auth.json", text: TOKENS, args: &["login", "status"], is_cache: false },
     HomeFile { name: "auth.json", text: TOKENS, args: &["hello", "there"], is_cache: false },
-    HomeFile { name: "permissions.json", text: LEDGER, args: &["permissions"], is_cache: false },
+    HomeFile { name: "permissions.json", text: APPROVALS, args: &["permissions"], is_cache: false },
     HomeFile {
         name: "permissions.json",
-        text: LEDGER,
+        text: APPROVALS,
         args: &["permissions", "forget", "--all"],
         is_cache: false,
     },
@@ -215,8 +215,8 @@ fn a_planted_file_of_the_home_is_refused_by_name_and_nothing_outside_changes() {
             let work = place.folder.path().canonicalize().unwrap().join("work");
             let text = row.text.replace("@WORK", work.to_str().unwrap());
             if row.name == "permissions.lock" {
-                let ledger = LEDGER.replace("@WORK", work.to_str().unwrap());
-                write_private(&place.home("permissions.json"), &ledger);
+                let approvals = APPROVALS.replace("@WORK", work.to_str().unwrap());
+                write_private(&place.home("permissions.json"), &approvals);
             }
             plant.put(&place.home(row.name), &text, place.outside.path());
             let before = contents(place.outside.path());
@@ -330,7 +330,10 @@ async fn a_renewal_spends_nothing_where_its_lock_is_planted() {
         let outside = tempfile::tempdir().unwrap();
         plant.put(&sign_in_env.auth_file().with_file_name("auth.lock"), "", outside.path());
         let there = contents(outside.path());
-        let run = finish(sign_in_env.command(&["hello", "there"]).spawn().unwrap(), "a renewal");
+        let run = wait_with_deadline(
+            sign_in_env.command(&["hello", "there"]).spawn().unwrap(),
+            "a renewal",
+        );
         assert!(unsafe_kind(&run), "{plant:?}: {:?} {}", run.code, run.err);
         assert!(run.err.contains("auth.lock"), "{plant:?}: {}", run.err);
         assert_eq!(sign_in_env.issuer.counts().refreshes, 0, "{plant:?}");
@@ -340,7 +343,7 @@ async fn a_renewal_spends_nothing_where_its_lock_is_planted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sign_in_that_could_not_be_stored_is_refused_before_anybody_is_asked() {
+async fn a_sign_in_that_could_not_be_stored_is_refused_before_the_browser_opens() {
     for name in ["auth.json", "auth.lock"] {
         for plant in refused(name) {
             let sign_in_env = SignInEnv::new().await;
@@ -349,7 +352,7 @@ async fn a_sign_in_that_could_not_be_stored_is_refused_before_anybody_is_asked()
             plant.put(&sign_in_env.auth_file().with_file_name(name), TOKENS, outside.path());
             let there = contents(outside.path());
             let login = sign_in_env.command(&["login", "--device-code"]).spawn().unwrap();
-            let run = finish(login, "a sign-in");
+            let run = wait_with_deadline(login, "a sign-in");
             assert!(unsafe_kind(&run), "{name} as {plant:?}: {:?} {}", run.code, run.err);
             assert_eq!(sign_in_env.issuer.counts().requests, 0, "{name} as {plant:?}");
             assert_eq!(contents(outside.path()), there, "{name} as {plant:?}");
@@ -379,17 +382,18 @@ async fn planted_caches_cost_no_turn_and_change_nothing_outside() {
             plant.put(&sign_in_env.auth_file().with_file_name(name), "{}", outside.path());
         }
         let there = outside.each_ref().map(|folder| contents(folder.path()));
-        let run = finish(sign_in_env.command(&["hello", "there"]).spawn().unwrap(), "a Turn")
-            .assert_exit_code(0);
+        let run =
+            wait_with_deadline(sign_in_env.command(&["hello", "there"]).spawn().unwrap(), "a Turn")
+                .assert_exit_code(0);
         assert_eq!(run.out, "hello from the plan\n", "{plant:?}");
         let refresh = sign_in_env.command(&["models", "refresh"]).spawn().unwrap();
-        drop(finish(refresh, "a list of models"));
+        drop(wait_with_deadline(refresh, "a list of models"));
         assert_eq!(outside.each_ref().map(|folder| contents(folder.path())), there, "{plant:?}");
     }
 }
 
 /// A plausible registration of a child Workspace, of a child without a Log.
-fn lease(child: &str, folder: &Path) -> String {
+fn registration(child: &str, folder: &Path) -> String {
     let raw = |path: &Path| serde_json::json!(path.to_str().unwrap());
     serde_json::json!({
         "child": child, "parent": "20260721T101112-abcdef", "mode": "isolated",
@@ -399,12 +403,12 @@ fn lease(child: &str, folder: &Path) -> String {
 }
 
 #[test]
-fn planted_leases_are_passed_over_and_clear_nothing_away() {
+fn planted_registrations_are_ignored_and_remove_nothing() {
     const CHILD: &str = "20260721T101112-fedcba";
     for plant in refused("lease.json") {
         let place = PlantedHomeEnv::new(false);
         fs::create_dir(place.home("workspaces")).unwrap();
-        let text = lease(CHILD, place.outside.path());
+        let text = registration(CHILD, place.outside.path());
         let path = place.home("workspaces").join(format!("{CHILD}.json"));
         plant.put(&path, &text, place.outside.path());
         let there = contents(place.outside.path());
@@ -414,10 +418,13 @@ fn planted_leases_are_passed_over_and_clear_nothing_away() {
     }
     // The folder of registrations is a link to a folder that other users made.
     let place = PlantedHomeEnv::new(false);
-    let site = place.outside.path().join(CHILD);
-    fs::create_dir(&site).unwrap();
-    write_private(&site.join("work"), "theirs");
-    write_private(&place.outside.path().join(format!("{CHILD}.json")), &lease(CHILD, &site));
+    let child_folder = place.outside.path().join(CHILD);
+    fs::create_dir(&child_folder).unwrap();
+    write_private(&child_folder.join("work"), "theirs");
+    write_private(
+        &place.outside.path().join(format!("{CHILD}.json")),
+        &registration(CHILD, &child_folder),
+    );
     symlink(place.outside.path(), place.home("workspaces")).unwrap();
     let there = contents(place.outside.path());
     let _ = place.run(&["gc", "--apply"]).assert_exit_code(0);
@@ -428,8 +435,8 @@ fn planted_leases_are_passed_over_and_clear_nothing_away() {
 async fn a_child_is_not_made_behind_a_link() {
     let family = FamilyEnv::with_replies([]).await;
     let outside = tempfile::tempdir().unwrap();
-    let annexes = family.env.home().join(".pixir/workspaces");
-    symlink(outside.path(), &annexes).unwrap();
+    let child_workspaces = family.env.home().join(".pixir/workspaces");
+    symlink(outside.path(), &child_workspaces).unwrap();
     let workspace = family.env.workspace();
     let made =
         family.child_factory.create_child(&workspace, &family.parent, "sub_1", "isolated").await;

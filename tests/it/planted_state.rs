@@ -161,9 +161,9 @@ fn works_elsewhere(env: &TestEnv, args: &[&str], what: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_checkout_with_links_pipes_and_sockets_in_the_place_of_state_changes_nothing_outside() {
-    let drawer = format!(".pixir/snapshots/{}", snapshot_folder());
+    let store_folder = format!(".pixir/snapshots/{}", snapshot_folder());
     let places =
-        [".pixir", ".pixir/sessions", ".pixir/snapshots", &drawer, ".pixir/snapshots/last"];
+        [".pixir", ".pixir/sessions", ".pixir/snapshots", &store_folder, ".pixir/snapshots/last"];
     for what in PLANTS.into_iter().filter(|what| is_possible(*what)) {
         for place in places {
             let env = new_test_env().await;
@@ -175,9 +175,9 @@ async fn a_checkout_with_links_pipes_and_sockets_in_the_place_of_state_changes_n
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_required_sandbox_makes_no_difference_to_planted_state() {
-    let drawer = format!(".pixir/snapshots/{}", snapshot_folder());
+    let store_folder = format!(".pixir/snapshots/{}", snapshot_folder());
     for (what, place) in [
-        (StatePlant::LinkToFolder, drawer.as_str()),
+        (StatePlant::LinkToFolder, store_folder.as_str()),
         (StatePlant::LinkToFile, ".pixir/snapshots/last"),
         (StatePlant::Pipe, ".pixir/sessions"),
     ] {
@@ -195,7 +195,7 @@ async fn a_required_sandbox_makes_no_difference_to_planted_state() {
 
 /// A test environment with its state in the Home. Its model follows the last message, `count`, `read PATH`
 /// or `grep PATH`, and answers with the result.
-async fn counting_house() -> TestEnv {
+async fn env_with_state_in_home() -> TestEnv {
     let script = ModelScript::answering(|request: &ReceivedRequest| {
         let items = request.input();
         let last = items.iter().rposition(|item| item["role"] == "user").unwrap();
@@ -203,8 +203,8 @@ async fn counting_house() -> TestEnv {
         if items[last..].iter().any(is_output) {
             return Reply::says(request.outputs().last().unwrap());
         }
-        let said = request.user_texts().last().copied().unwrap_or_default();
-        file_text(said.split_once(' ').unwrap_or((said, "")))
+        let prompt = request.user_texts().last().copied().unwrap_or_default();
+        file_text(prompt.split_once(' ').unwrap_or((prompt, "")))
     });
     let env = TestEnv::with_script(script).await;
     fs::create_dir(outside(&env)).unwrap();
@@ -237,7 +237,7 @@ fn can_see(env: &TestEnv, session: &[&str], path: &str) -> (bool, bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_full_output_of_a_command_can_be_read_and_searched_where_state_lives_in_the_home() {
-    let env = counting_house().await;
+    let env = env_with_state_in_home().await;
     let ran = env.run_pixir(&["--json", "count"]).assert_exit_code(0);
     let ran: Value = serde_json::from_str(&ran.out).unwrap();
     let own = ran["session_id"].as_str().unwrap();
@@ -258,7 +258,7 @@ async fn the_full_output_of_a_command_can_be_read_and_searched_where_state_lives
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forks_see_the_full_outputs_of_the_sessions_that_they_come_from_and_of_no_others() {
-    let env = counting_house().await;
+    let env = env_with_state_in_home().await;
     let json = |args: &[&str]| -> Value {
         serde_json::from_str(&env.run_pixir(args).assert_exit_code(0).out).unwrap()
     };

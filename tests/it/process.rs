@@ -140,7 +140,7 @@ const FLOOD_LIMIT: Duration = Duration::from_mins(10);
 const SLEEP: &str = "exec -a MARK sleep 300";
 
 #[test]
-fn output_order_exit_code_and_signal_are_told() {
+fn output_order_exit_code_and_signal_are_reported() {
     for mode in MODES {
         let env = ProcessEnv::new(mode);
         run(async {
@@ -233,7 +233,7 @@ fn the_environment_is_an_allow_list_and_secrets_do_not_come_back() {
 }
 
 /// Commands that leave processes behind; each prints `left` and exits at once.
-const ZOO: &[(&str, &str)] = &[
+const LEAVING_COMMANDS: &[(&str, &str)] = &[
     ("background holding the pipe", "(exec -a MARK sleep 300) & echo left"),
     ("background, detached", "(exec -a MARK sleep 300) >/dev/null 2>&1 & disown; echo left"),
     ("new session", "setsid bash -c 'exec -a MARK sleep 300' & sleep 0.05; echo left"),
@@ -250,11 +250,11 @@ const ZOO: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn nothing_of_a_finished_command_survives_and_it_is_told() {
+fn leftovers_of_a_finished_command_are_killed_and_reported() {
     for mode in MODES {
         let env = ProcessEnv::new(mode);
         run(async {
-            for (what, command) in ZOO {
+            for (what, command) in LEAVING_COMMANDS {
                 let began = Instant::now();
                 let answer = env.bash(command).await;
                 assert!(answer.ok && answer.text.starts_with("left\n"), "{what}: {}", answer.text);
@@ -274,18 +274,18 @@ fn a_namespace_serves_again_only_when_it_was_left_as_it_was() {
     run(async {
         // The kernel gives the number of a dead namespace to the next one, so its age counts too.
         let look = "readlink /proc/self/ns/pid; cut -d' ' -f22 /proc/1/stat";
-        let world = async || env.bash(look).await.text;
+        let list_processes = async || env.bash(look).await.text;
         let first = env.bash(look).await;
         if first.details["containment"] != "namespace" {
             return skip("there are no namespaces here");
         }
-        assert_eq!(world().await, first.text, "the namespace is used again");
+        assert_eq!(list_processes().await, first.text, "the namespace is used again");
         env.bash("sleep 60 & echo left").await;
-        let second = world().await;
+        let second = list_processes().await;
         assert_ne!(second, first.text, "a process was left, so the namespace is new");
         // Only root may mount, so for other users the namespace does not change.
         let mounted = env.bash("mount -t tmpfs none /mnt").await.ok;
-        assert_eq!(world().await == second, !mounted, "something was mounted");
+        assert_eq!(list_processes().await == second, !mounted, "something was mounted");
     });
 }
 

@@ -131,5 +131,5 @@ async fn the_request_says_what_the_wire_wants() {
     );
     assert_eq!(body["reasoning"]["effort"], "high");
     assert_eq!(body["include"], json!(["reasoning.encrypted_content"]));
-    assert_eq!(request.header("authorization"), Some("Bearer sk-test-of-the-house"));
+    assert_eq!(request.header("authorization"), Some("Bearer sk-test-of-test-env"));
 }

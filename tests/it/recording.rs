@@ -131,17 +131,17 @@ async fn an_editor_sees_that_a_command_waits_for_the_recording() {
     client.initialize(json!({}));
     let id = client.new_session(&binary_env.workspace());
     let prompt = client.send_prompt(&id, "go");
-    let told = client.wait_for_message("a recording", |message| {
+    let message = client.wait_for_message("a recording", |message| {
         let title = message["params"]["update"]["title"].as_str();
         title.is_some_and(|title| title.contains("recording files for undo"))
     });
-    assert_eq!(told["params"]["update"]["status"], "pending");
+    assert_eq!(message["params"]["update"]["status"], "pending");
     assert!(!binary_env.workspace().join("ran").exists());
     drop(held);
-    let told = client.wait_for_message("a running call", |message| {
+    let message = client.wait_for_message("a running call", |message| {
         message["params"]["update"]["status"] == "in_progress"
     });
-    assert_eq!(told["params"]["update"]["title"], "touch ran");
+    assert_eq!(message["params"]["update"]["title"], "touch ran");
     assert_eq!(client.wait_for_answer(prompt).unwrap()["stopReason"], "end_turn");
     assert!(binary_env.workspace().join("ran").exists());
     assert!(client.close_and_wait().0.success());
@@ -162,12 +162,12 @@ async fn an_editor_sees_that_a_command_waits_for_a_slot() {
     let exists = |name: &str| binary_env.workspace().join(name).exists();
     assert!(wait_for(DEADLINE, || exists("first"), |is_there| *is_there));
     let second = client.send_prompt(&other, "go");
-    let told = client.wait_for_message("a command that waits", |message| {
+    let message = client.wait_for_message("a command that waits", |message| {
         let title = message["params"]["update"]["title"].as_str();
         title.is_some_and(|title| title.contains("waiting for a free slot"))
     });
-    assert_eq!(told["params"]["sessionId"], other);
-    assert_eq!(told["params"]["update"]["status"], "pending");
+    assert_eq!(message["params"]["sessionId"], other);
+    assert_eq!(message["params"]["update"]["status"], "pending");
     assert!(!exists("second"));
     fs::write(binary_env.workspace().join("go"), "").unwrap();
     client.wait_for_answer(first).unwrap();

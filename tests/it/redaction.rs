@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::TestEnv;
 use crate::support::test_env::{listen_until, log_files, subscribe_from_now};
 
-const SECRET: &str = "secret-of-the-house";
+const SECRET: &str = "secret-of-test-env";
 const MARKER: &str = "[redacted:STORY_TOKEN]";
 
 /// A test environment with one file that holds the secret, whose model makes these calls in one Turn.
@@ -278,7 +278,7 @@ async fn a_literal_marker_beside_the_secret_stays_literal() {
     assert!(results(&env)[1].contains("2 times"), "{}", results(&env)[1]);
 }
 
-fn asked(event: &Event) -> Option<&PermissionRequest> {
+fn permission_request(event: &Event) -> Option<&PermissionRequest> {
     match event.kind() {
         EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => Some(&**request),
         _ => None,
@@ -289,11 +289,11 @@ fn asked(event: &Event) -> Option<&PermissionRequest> {
 async fn question(conversation: &Conversation, meanwhile: impl FnOnce()) -> PermissionRequest {
     let mut listener = subscribe_from_now(conversation);
     conversation.send(UserInput { text: "go".to_owned() }).await.unwrap();
-    let heard = listen_until(&mut listener, |event| asked(event).is_some()).await;
-    let request = heard.last().and_then(|event| asked(event)).unwrap().clone();
+    let events = listen_until(&mut listener, |event| permission_request(event).is_some()).await;
+    let request = events.last().and_then(|event| permission_request(event)).unwrap().clone();
     meanwhile();
-    let said: PermissionResponse = PermissionAnswer::Once.into();
-    conversation.answer(&request.call_id, said).await.unwrap();
+    let response: PermissionResponse = PermissionAnswer::Once.into();
+    conversation.answer(&request.call_id, response).await.unwrap();
     crate::support::test_env::wait_for_turn_end(conversation).await;
     request
 }

@@ -24,7 +24,7 @@ async fn a_tool_that_reads_the_store_tells_the_model_nothing() {
     let output = requests.last().unwrap().outputs()[0].to_owned();
     assert!(output.contains("[redacted:"), "{output}");
     assert_eq!(env.issuer.counts().refreshes, 1);
-    for secret in env.issuer.handed_out() {
+    for secret in env.issuer.issued_secrets() {
         assert!(!requests.iter().any(|request| request.body_text.contains(&secret)));
     }
 }
@@ -35,7 +35,7 @@ async fn thirty_two_processes_renew_once() {
     env.sign_in(60);
     env.issuer.fail(IssuerEndpoint::Refresh, IssuerFault::Slow(Duration::from_millis(200)));
     // The old token is refused, so every process needs the renewed one.
-    env.issuer.forget_access_tokens();
+    env.issuer.invalidate_access_tokens();
     let children: Vec<Child> =
         (0..32).map(|_| env.command(&["hello", "there"]).spawn().unwrap()).collect();
     let mut runs = Vec::new();
@@ -52,7 +52,7 @@ async fn thirty_two_processes_renew_once() {
 async fn a_refused_token_is_renewed_and_the_turn_goes_on() {
     let env = SignInEnv::new().await;
     env.sign_in(3600);
-    env.issuer.forget_access_tokens();
+    env.issuer.invalidate_access_tokens();
     let run = env.run(&["hello", "there"]).assert_exit_code(0);
     assert_eq!(run.out, "hello from the plan\n");
     assert_eq!((env.issuer.counts().refreshes, env.server.requests().len()), (1, 2));
@@ -68,7 +68,7 @@ async fn a_refused_token_is_renewed_and_the_turn_goes_on() {
 async fn a_refused_token_is_renewed_at_the_handshake_of_a_socket_too() {
     let env = SignInEnv::new().await;
     env.sign_in(3600);
-    env.issuer.forget_access_tokens();
+    env.issuer.invalidate_access_tokens();
     let child =
         env.command(&["hello", "there"]).env("PIXIR_TRANSPORT", "websocket").spawn().unwrap();
     let run = RunOutput::from_output(child.wait_with_output().unwrap()).assert_exit_code(0);
@@ -144,18 +144,18 @@ async fn a_sign_in_that_has_ended_says_what_to_do_and_is_kept() {
 async fn a_request_repeated_with_another_token_counts_against_the_budget() {
     let env = SignInEnv::new().await;
     env.sign_in(3600);
-    env.issuer.forget_access_tokens();
+    env.issuer.invalidate_access_tokens();
     let run = env.run(&["--json", "--max-requests", "1", "hello", "there"]).assert_exit_code(6);
     assert_eq!(run.envelope()["error"]["details"]["budget"], "max_requests");
     assert_eq!(env.server.requests().len(), 1, "the second request was never sent");
-    env.issuer.forget_access_tokens();
+    env.issuer.invalidate_access_tokens();
     let run = env.run(&["--json", "--max-requests", "2", "hello", "there"]).assert_exit_code(0);
     assert_eq!(run.envelope()["output"], "hello from the plan");
     assert_eq!(env.server.requests().len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_refused_on_an_open_socket_is_renewed_and_the_socket_opened_anew() {
+async fn a_token_refused_on_an_open_socket_is_renewed_and_the_socket_opened_again() {
     let mut env = SignInEnv::new().await;
     let script = ModelScript::answering(|request| match request.outputs().len() {
         0 => Reply::calls("bash", json!({"command": "true"})),

@@ -21,13 +21,13 @@ fn allow(path: &Path, mode: u32) {
 }
 
 /// Runs the binary as a user who may not read `closed`; `None` where that is not possible.
-fn as_a_stranger(env: &TestEnv, closed: &Path, args: &[&str]) -> Option<RunOutput> {
+fn as_other_user(env: &TestEnv, closed: &Path, args: &[&str]) -> Option<RunOutput> {
     let home = tempfile::tempdir().unwrap();
-    as_a_stranger_in(home.path(), env, closed, args)
+    as_other_user_in(home.path(), env, closed, args)
 }
 
 /// Runs the binary as a user who may not read `closed`, with this home.
-fn as_a_stranger_in(home: &Path, env: &TestEnv, closed: &Path, args: &[&str]) -> Option<RunOutput> {
+fn as_other_user_in(home: &Path, env: &TestEnv, closed: &Path, args: &[&str]) -> Option<RunOutput> {
     let mut command = env.command(args);
     command.env("HOME", home);
     if rustix::process::geteuid().is_root() {
@@ -44,9 +44,9 @@ fn as_a_stranger_in(home: &Path, env: &TestEnv, closed: &Path, args: &[&str]) ->
         return Some(run_command(&mut command));
     }
     allow(closed, 0o000);
-    let told = run_command(&mut command);
+    let run = run_command(&mut command);
     allow(closed, 0o700);
-    Some(told)
+    Some(run)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +55,7 @@ async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
     env.run_pixir(&["hi"]).assert_exit_code(0);
     // The files belong to the user who runs this test; root reads them as another user.
     let owner = if rustix::process::geteuid().is_root() { "root" } else { "you" };
-    let is_named = |said: &str| said.contains(&format!("(it belongs to {owner})"));
+    let is_named = |text: &str| text.contains(&format!("(it belongs to {owner})"));
     let state = env.workspace().join(".pixir");
     let sessions = state.join("sessions");
     for closed in [&state, &sessions] {
@@ -70,34 +70,34 @@ async fn sessions_that_may_not_be_read_are_named_with_their_owner() {
             &["diagnose"],
         ];
         for args in commands {
-            let Some(told) = as_a_stranger(&env, closed, args) else { return };
-            let told = told.assert_exit_code(1);
-            let said = format!("{args:?}: {} {}", told.err, told.out);
-            assert!(said.contains("cannot be read: permission denied"), "{said}");
+            let Some(run) = as_other_user(&env, closed, args) else { return };
+            let run = run.assert_exit_code(1);
+            let text = format!("{args:?}: {} {}", run.err, run.out);
+            assert!(text.contains("cannot be read: permission denied"), "{text}");
             let place = closed.canonicalize().unwrap();
-            assert!(said.contains(place.to_str().unwrap()), "{said}");
-            assert!(is_named(&said), "{said}");
+            assert!(text.contains(place.to_str().unwrap()), "{text}");
+            assert!(is_named(&text), "{text}");
             let chmod = format!("chmod u+rwx {}", place.display());
-            assert_eq!(said.contains(&chmod), owner == "you", "{said}");
+            assert_eq!(text.contains(&chmod), owner == "you", "{text}");
             assert_eq!(
-                said.contains("run pixir as the owner of the folder"),
+                text.contains("run pixir as the owner of the folder"),
                 owner != "you",
-                "{said}"
+                "{text}"
             );
-            assert!(!said.contains("there are no Sessions"), "{said}");
+            assert!(!text.contains("there are no Sessions"), "{text}");
         }
     }
     // One unreadable Log in a readable folder.
     allow(&sessions, 0o755);
     let log = log_files(&env.workspace()).pop().unwrap();
-    let told = as_a_stranger(&env, &log, &["sessions"]).unwrap().assert_exit_code(0);
+    let run = as_other_user(&env, &log, &["sessions"]).unwrap().assert_exit_code(0);
     let id = log.file_stem().unwrap().to_str().unwrap();
-    assert!(told.out.contains(id) && told.out.contains("unreadable"), "{}", told.out);
-    assert!(told.err.contains("cannot be read") && is_named(&told.err), "{}", told.err);
+    assert!(run.out.contains(id) && run.out.contains("unreadable"), "{}", run.out);
+    assert!(run.err.contains("cannot be read") && is_named(&run.err), "{}", run.err);
     // Without state, the message says that there are no Sessions.
     fs::remove_dir_all(&state).unwrap();
-    let told = as_a_stranger(&env, &env.home(), &["--version"]).unwrap();
-    assert_eq!(told.code, Some(0));
+    let run = as_other_user(&env, &env.home(), &["--version"]).unwrap();
+    assert_eq!(run.code, Some(0));
     assert!(
         env.run_pixir(&["sessions"]).assert_exit_code(0).err.contains("there are no Sessions yet")
     );
@@ -112,12 +112,12 @@ async fn an_own_folder_that_is_closed_needs_no_other_user() {
         chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
         allow(&state, 0o000);
     }
-    let Some(told) = as_a_stranger(&env, &state, &["sessions"]) else { return };
-    let told = told.assert_exit_code(1).err;
+    let Some(text) = as_other_user(&env, &state, &["sessions"]) else { return };
+    let text = text.assert_exit_code(1).err;
     let place = state.canonicalize().unwrap();
-    assert!(told.contains("(it belongs to you)"), "{told}");
-    assert!(told.contains(&format!("permissions: chmod u+rwx {}\n", place.display())), "{told}");
-    assert!(!told.contains("run pixir as"), "{told}");
+    assert!(text.contains("(it belongs to you)"), "{text}");
+    assert!(text.contains(&format!("permissions: chmod u+rwx {}\n", place.display())), "{text}");
+    assert!(!text.contains("run pixir as"), "{text}");
     allow(&state, 0o700);
 }
 
@@ -132,7 +132,7 @@ async fn a_tree_names_closed_folders_once_and_only_where_it_looks_into_them() {
     if rustix::process::geteuid().is_root() {
         chown(elsewhere.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let run = |args: &[&str]| as_a_stranger_in(home.path(), &env, &state, args);
+    let run = |args: &[&str]| as_other_user_in(home.path(), &env, &state, args);
     let Some(own) = run(&["own", "work"]) else { return };
     own.assert_exit_code(0);
     let folder = elsewhere.path().to_str().unwrap();
@@ -140,9 +140,9 @@ async fn a_tree_names_closed_folders_once_and_only_where_it_looks_into_them() {
         run(&["--cwd", folder, "--json", "work", "away"]).unwrap().assert_exit_code(0).envelope();
     let away = away["session_id"].as_str().unwrap().to_owned();
     for (args, times) in [(&["tree"][..], 1), (&["tree", "--all"], 1), (&["tree", &away], 0)] {
-        let told = run(args).unwrap().assert_exit_code(0);
-        let count = told.err.matches("cannot be read: permission denied").count();
-        assert_eq!(count, times, "{args:?}: {}", told.err);
+        let listed = run(args).unwrap().assert_exit_code(0);
+        let count = listed.err.matches("cannot be read: permission denied").count();
+        assert_eq!(count, times, "{args:?}: {}", listed.err);
     }
 }
 
@@ -168,11 +168,11 @@ async fn a_changed_line_is_not_called_proven_and_a_repair_says_that_it_kept_it()
     assert_eq!((&output["broken_lines"], &output["unproven_lines"]), (&json!(1), &json!(0)));
     assert_eq!(output["breaks"][0]["line"], line, "{output}");
     assert_eq!(found["error"]["message"], "1 of 1 Log does not hold");
-    let told = env.run_pixir(&["verify", &id]).assert_exit_code(1).out;
-    assert!(told.contains(&format!("{lines} lines, {} proven, 1 not proven", lines - 1)), "{told}");
+    let run = env.run_pixir(&["verify", &id]).assert_exit_code(1).out;
+    assert!(run.contains(&format!("{lines} lines, {} proven, 1 not proven", lines - 1)), "{run}");
 
-    let told = env.run_pixir(&["repair", &id]).assert_exit_code(0).out;
-    assert!(told.contains(&format!("line {line}, although its proof does not hold")), "{told}");
+    let run = env.run_pixir(&["repair", &id]).assert_exit_code(0).out;
+    assert!(run.contains(&format!("line {line}, although its proof does not hold")), "{run}");
     let repaired = env.run_pixir(&["repair", &id, "--json"]).assert_exit_code(0).envelope();
     assert_eq!(repaired["output"]["unproven_lines_kept"], json!([line]), "{repaired}");
     let copy = repaired["session_id"].as_str().unwrap();
@@ -225,9 +225,9 @@ fn doctor(home: &Path, args: &[&str], variables: &[(&str, &str)]) -> Value {
         .current_dir(work)
         .args(["doctor", "--json"])
         .args(args);
-    let told = run_command(&mut command);
-    leaks::check_stream(&format!("{}{}", told.out, told.err));
-    told.envelope()["output"]["checks"].clone()
+    let run = run_command(&mut command);
+    leaks::check_stream(&format!("{}{}", run.out, run.err));
+    run.envelope()["output"]["checks"].clone()
 }
 
 fn message<'a>(checks: &'a Value, id: &str) -> Option<&'a str> {
@@ -274,15 +274,15 @@ async fn a_server_of_ones_own_says_what_to_ask_and_nothing_about_openai() {
         ("empty", "provider `empty` has not been asked yet"),
         ("named", "the models that the settings name for provider `named`"),
     ] {
-        let told = binary_env.run(&["models", "--provider", name]);
-        told.expect_code(0);
-        assert!(told.stderr.contains(words), "{}", told.stderr);
+        let run = binary_env.run(&["models", "--provider", name]);
+        run.expect_code(0);
+        assert!(run.stderr.contains(words), "{}", run.stderr);
         let refresh = format!("`pixir models refresh --provider {name}`");
-        assert!(told.stderr.contains(&refresh), "{}", told.stderr);
+        assert!(run.stderr.contains(&refresh), "{}", run.stderr);
     }
     binary_env.run(&["models", "refresh", "--provider", "named"]).expect_code(0);
-    let told = binary_env.run(&["models", "--provider", "named"]);
-    assert!(!told.stderr.contains("refresh"), "{}", told.stderr);
+    let run = binary_env.run(&["models", "--provider", "named"]);
+    assert!(!run.stderr.contains("refresh"), "{}", run.stderr);
 
     // An issuer that does not answer would be a warning or a failure.
     let issuer = ScriptedIssuer::start().await.unwrap();
@@ -317,8 +317,8 @@ fn a_demo_says_how_to_remove_what_it_leaves() {
         run_command(&mut command).assert_exit_code(0)
     };
     for args in [&["demo"][..], &["demo", "--json"]] {
-        let told = demo(args);
-        let text = format!("{}{}", told.out, told.err);
+        let run = demo(args);
+        let text = format!("{}{}", run.out, run.err);
         let command = text.lines().find(|line| line.trim().starts_with("rm -r ")).unwrap();
         let folder = command.trim().trim_start_matches("rm -r ");
         assert!(folder.contains("pixir-demo-") && Path::new(folder).is_dir(), "{text}");

@@ -13,13 +13,13 @@ use crate::support::test_env::{TestEnv, send_and_finish, wait_for_turn_end};
 use crate::support::{BinaryEnv, binary_env::ProcessOutput};
 
 /// A PNG image of one pixel; the mark after it makes its bytes unique.
-fn picture(mark: &str) -> Vec<u8> {
+fn image_bytes(mark: &str) -> Vec<u8> {
     let pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
     [STANDARD.decode(pixel).unwrap(), mark.into()].concat()
 }
 
 fn data_url(mark: &str) -> String {
-    format!("data:image/png;base64,{}", STANDARD.encode(picture(mark)))
+    format!("data:image/png;base64,{}", STANDARD.encode(image_bytes(mark)))
 }
 
 async fn new_binary_env(replies: impl IntoIterator<Item = Reply>) -> BinaryEnv {
@@ -65,14 +65,14 @@ async fn a_picture_a_text_and_a_binary_go_with_a_prompt_and_later_only_their_nam
     ])
     .await;
     std::fs::write(binary_env.workspace().join("here.txt"), "here\n").unwrap();
-    let shot = put(&binary_env, "shot.jpg", picture("one"));
-    let note = put(&binary_env, "note.txt", "remember the secret sk-test-of-the-stage\n");
+    let shot = put(&binary_env, "shot.jpg", image_bytes("one"));
+    let note = put(&binary_env, "note.txt", "remember the secret sk-test-of-binary-env\n");
     let data = put(&binary_env, "data.png", b"\0\x01\x02");
     let ended = binary_env.run(&["--attach", &shot, "look", "--attach", &note, "--attach", &data]);
     ended.expect_code(0);
     assert_eq!(ended.stdout, "a pixel, a note and some bytes\n");
     std::fs::remove_file(note).unwrap();
-    let length = picture("one").len();
+    let length = image_bytes("one").len();
     assert!(ended.stderr.contains(&format!("attached shot.jpg (image/png, 1x1, {length} bytes)")));
     assert!(ended.stderr.contains("attached data.png (application/octet-stream, 3 bytes)"));
 
@@ -110,7 +110,7 @@ async fn a_picture_a_text_and_a_binary_go_with_a_prompt_and_later_only_their_nam
     assert!(!log.contains("iVBOR") && !log.contains("remember the secret"), "no bytes");
     assert_eq!(
         std::fs::read(stored(&binary_env, &attached(&binary_env, "shot.jpg"))).unwrap(),
-        picture("one")
+        image_bytes("one")
     );
     let kept =
         std::fs::read_to_string(stored(&binary_env, &attached(&binary_env, "note.txt"))).unwrap();
@@ -128,7 +128,7 @@ async fn a_picture_a_text_and_a_binary_go_with_a_prompt_and_later_only_their_nam
 async fn resource_view_shows_again_what_another_process_has_stored() {
     let long = (0..9000).map(|n| format!("line {n}")).collect::<Vec<_>>().join("\n");
     let binary_env = new_binary_env([Reply::says("seen")]).await;
-    let shot = put(&binary_env, "shot.png", picture("two"));
+    let shot = put(&binary_env, "shot.png", image_bytes("two"));
     let note = put(&binary_env, "long.txt", &long);
     let data = put(&binary_env, "data.bin", b"\0\x01\x02");
     binary_env
@@ -199,8 +199,8 @@ async fn an_image_of_the_workspace_is_seen_by_the_model_that_reads_it() {
         .await;
         env.config.transport = Some(transport);
         env.write("a.txt", "plain\n");
-        env.write("art.png", picture("three"));
-        env.write("broken.png", &picture("")[..12]);
+        env.write("art.png", image_bytes("three"));
+        env.write("broken.png", &image_bytes("")[..12]);
         let (conversation, status) = env.run_turn("what is in art.png?").await;
         assert_eq!(status, SessionStatus::Done);
         let requests = env.requests();
@@ -232,7 +232,7 @@ async fn a_write_after_a_look_notices_that_the_image_changed() {
         Reply::says("no"),
     ])
     .await;
-    env.write("art.png", picture("four"));
+    env.write("art.png", image_bytes("four"));
     env.run_turn("overwrite it").await;
     assert!(env.requests()[3].outputs()[2].contains("file_changed"));
     assert_eq!(env.read("art.png"), "other\n");
@@ -244,7 +244,7 @@ async fn what_cannot_be_attached_stops_the_run_before_anything_is_recorded() {
     let folder = binary_env.workspace().parent().unwrap().to_owned();
     put(&binary_env, "empty", "");
     put(&binary_env, "photo.heic", b"\0\0\0\x18ftypheic----");
-    put(&binary_env, "cut.png", &picture("")[..12]);
+    put(&binary_env, "cut.png", &image_bytes("")[..12]);
     put(&binary_env, "closed", "x");
     std::fs::File::create(folder.join("huge")).unwrap().set_len(17 << 20).unwrap();
     let made = std::process::Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap();
@@ -266,8 +266,8 @@ async fn what_cannot_be_attached_stops_the_run_before_anything_is_recorded() {
     cases.push((many, "20 attachments are allowed"));
     if !rustix::process::geteuid().is_root() {
         let path = folder.join("closed");
-        let nobody = std::os::unix::fs::PermissionsExt::from_mode(0o000);
-        std::fs::set_permissions(&path, nobody).unwrap();
+        let no_access = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+        std::fs::set_permissions(&path, no_access).unwrap();
         cases.push((vec![path.to_str().unwrap().to_owned()], "it cannot be read"));
     }
     for (paths, words) in cases {
@@ -343,25 +343,25 @@ async fn files_outside_that_the_user_names_and_links_that_stay_inside_are_attach
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resource_that_changed_is_named_and_holds_nobody_up() {
+async fn a_resource_that_changed_is_named_and_does_not_stop_the_turn() {
     let binary_env = new_binary_env([
         Reply::says("seen"),
         Reply::calls("resource_view", json!({"id": "?"})),
         Reply::says("pity"),
     ])
     .await;
-    let shot = put(&binary_env, "shot.png", picture("five"));
+    let shot = put(&binary_env, "shot.png", image_bytes("five"));
     binary_env.run(&["--attach", &shot, "look"]).expect_code(0);
     let (id, _) = binary_env.session().unwrap();
     let path = stored(&binary_env, &attached(&binary_env, "shot.png"));
     let verify = |binary_env: &BinaryEnv| -> (ProcessOutput, Value) {
         let ended = binary_env.run(&["verify", id.as_str(), "--json"]);
-        let said: Value = serde_json::from_str(&ended.stdout).unwrap();
-        (ended, said["output"]["breaks"].clone())
+        let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+        (ended, printed["output"]["breaks"].clone())
     };
     verify(&binary_env).0.expect_code(0);
 
-    std::fs::write(&path, picture("5ive")).unwrap();
+    std::fs::write(&path, image_bytes("5ive")).unwrap();
     let (ended, breaks) = verify(&binary_env);
     ended.expect_code(1);
     assert_eq!((breaks.as_array().unwrap().len(), &breaks[0]["kind"]), (1, &json!("resource")));
@@ -386,7 +386,7 @@ async fn a_resource_that_changed_is_named_and_holds_nobody_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_takes_its_resources_with_it() {
     let binary_env = new_binary_env([Reply::says("seen")]).await;
-    let shot = put(&binary_env, "shot.png", picture("six"));
+    let shot = put(&binary_env, "shot.png", image_bytes("six"));
     binary_env.run(&["--attach", &shot, "look"]).expect_code(0);
     let (id, _) = binary_env.session().unwrap();
     let path = stored(&binary_env, &attached(&binary_env, "shot.png"));
@@ -402,7 +402,7 @@ async fn a_session_takes_its_resources_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_takes_no_images_gets_words_and_the_user_is_told() {
+async fn a_server_that_takes_no_images_gets_words_and_the_user_gets_a_notice() {
     let binary_env = new_binary_env([
         Reply::calls("read", json!({"path": "art.png"})),
         Reply::says("I cannot see it"),
@@ -412,8 +412,8 @@ async fn a_server_that_takes_no_images_gets_words_and_the_user_is_told() {
     binary_env.configure(&json!({"durability": "none", "providers": {
         "local": {"base_url": local, "models": ["gpt-oss:20b"]},
     }}));
-    std::fs::write(binary_env.workspace().join("art.png"), picture("seven")).unwrap();
-    let shot = put(&binary_env, "shot.png", picture("eight"));
+    std::fs::write(binary_env.workspace().join("art.png"), image_bytes("seven")).unwrap();
+    let shot = put(&binary_env, "shot.png", image_bytes("eight"));
     let ended = binary_env.run(&["--provider", "local", "--attach", &shot, "look"]);
     ended.expect_code(0);
     assert!(
@@ -440,7 +440,7 @@ async fn a_model_that_is_listed_as_blind_gets_words() {
     std::fs::write(env.home().join("models.json"), listing.to_string()).unwrap();
     let conversation = env.start().await;
     assert!(!conversation.sees_images());
-    let shot = Attachment::from_bytes("shot.png", picture("nine")).unwrap();
+    let shot = Attachment::from_bytes("shot.png", image_bytes("nine")).unwrap();
     conversation
         .send_with_attachments(UserInput { text: "look".into() }, vec![shot])
         .await
@@ -452,7 +452,7 @@ async fn a_model_that_is_listed_as_blind_gets_words() {
 #[tokio::test(flavor = "multi_thread")]
 async fn events_and_envelope_have_descriptors_and_no_bytes() {
     let binary_env = new_binary_env([Reply::says("one"), Reply::says("two")]).await;
-    let shot = put(&binary_env, "shot\u{202e}gnp.png", picture("ten"));
+    let shot = put(&binary_env, "shot\u{202e}gnp.png", image_bytes("ten"));
     let ended = binary_env.run(&["--events", "--attach", &shot, "look"]);
     ended.expect_code(0);
     let message = ended.stdout.lines().find(|line| line.contains("\"user_message\"")).unwrap();
@@ -469,7 +469,7 @@ async fn events_and_envelope_have_descriptors_and_no_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attachment_that_cannot_be_kept_is_not_said() {
     let binary_env = new_binary_env([Reply::says("seen"), Reply::says("again")]).await;
-    let shot = put(&binary_env, "shot.png", picture("eleven"));
+    let shot = put(&binary_env, "shot.png", image_bytes("eleven"));
     binary_env.run(&["begin"]).expect_code(0);
     let (id, log) = binary_env.session().unwrap();
     let before = std::fs::read(&log).unwrap();

@@ -33,7 +33,7 @@ async fn new_binary_env() -> BinaryEnv {
 }
 
 /// A test environment with a Session of one Turn.
-async fn stage_with_session() -> (BinaryEnv, SessionId) {
+async fn env_with_session() -> (BinaryEnv, SessionId) {
     let env = new_binary_env().await;
     env.run(&["what is it?"]).expect_code(0);
     let (id, _) = env.session().unwrap();
@@ -78,7 +78,7 @@ fn proven(log: &str, event: &Value) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_is_chained_as_the_contract_says() {
-    let (env, id) = stage_with_session().await;
+    let (env, id) = env_with_session().await;
     env.run(&["resume", id.as_str(), "and now?"]).expect_code(0);
     let log = fs::read_to_string(env.session().unwrap().1).unwrap();
     let mut previous = String::new();
@@ -93,7 +93,7 @@ async fn a_log_is_chained_as_the_contract_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_that_moved_keeps_its_sessions() {
-    let (env, id) = stage_with_session().await;
+    let (env, id) = env_with_session().await;
     let moved = env.workspace().with_file_name("elsewhere");
     fs::rename(env.workspace(), &moved).unwrap();
     let ended = run_in(&env, &moved, &["resume", id.as_str(), "and here?"]);
@@ -130,7 +130,7 @@ async fn every_command_opens_a_log_of_the_first_pixir() {
         (&["redo", "--yes", "ID"], "and now delegate"),
         (&["repair", "ID"], "was copied to"),
     ];
-    for (words, told) in EVERY {
+    for (words, expected) in EVERY {
         let env = new_binary_env().await;
         place_log(&env, FIRST_ID, FIRST_PIXIR);
         if words[0] == "redo" {
@@ -142,7 +142,7 @@ async fn every_command_opens_a_log_of_the_first_pixir() {
         ended.expect_code(0);
         assert!(!ended.stderr.contains("panicked"), "{words:?}: {}", ended.stderr);
         let all = format!("{}{}", ended.stdout, ended.stderr);
-        assert!(all.contains(told), "{words:?}: {all}");
+        assert!(all.contains(expected), "{words:?}: {all}");
         let path = env.workspace().join(format!(".pixir/sessions/{FIRST_ID}.ndjson"));
         let now = fs::read(&path).unwrap();
         assert!(now.starts_with(FIRST_PIXIR), "{words:?}: the old lines are as they were");
@@ -163,14 +163,14 @@ async fn a_log_of_the_first_pixir_goes_on() {
     let request = last_request(&env);
     assert_eq!(request.user_texts().last(), Some(&"and today?"));
     // The checkpoint replaces the first Turn; later Turns are replayed unchanged.
-    for said in ["Counted files.", "and now delegate", "All fine.", "Earlier branch."] {
-        assert!(request.body_text.contains(said), "{said}");
+    for text in ["Counted files.", "and now delegate", "All fine.", "Earlier branch."] {
+        assert!(request.body_text.contains(text), "{text}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_in_the_middle_is_told_and_does_not_stop_anybody() {
-    let (env, id) = stage_with_session().await;
+async fn damage_in_the_middle_is_reported_and_does_not_stop_a_resume() {
+    let (env, id) = env_with_session().await;
     let path = env.session().unwrap().1;
     let log = fs::read_to_string(&path).unwrap();
     let damaged = log.replacen("\"type\":\"tool_result\"", "\"type\"?\"tool_result\"", 1);
@@ -180,9 +180,9 @@ async fn damage_in_the_middle_is_told_and_does_not_stop_anybody() {
     assert_answered(&ended);
     assert!(ended.stderr.contains(&format!("line {line} of the Log")), "{}", ended.stderr);
     assert!(fs::read_to_string(&path).unwrap().starts_with(&damaged), "nothing is touched");
-    let told = env.run(&["verify", id.as_str()]);
-    told.expect_code(1);
-    assert!(told.stdout.contains(&format!("line {line}, offset ")), "{}", told.stdout);
+    let run = env.run(&["verify", id.as_str()]);
+    run.expect_code(1);
+    assert!(run.stdout.contains(&format!("line {line}, offset ")), "{}", run.stdout);
     let repaired = env.run(&["repair", id.as_str(), "--json"]);
     repaired.expect_code(0);
     let envelope: Value = serde_json::from_str(&repaired.stdout).unwrap();
@@ -192,8 +192,8 @@ async fn damage_in_the_middle_is_told_and_does_not_stop_anybody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_torn_tail_is_told_once_and_closed() {
-    let (env, id) = stage_with_session().await;
+async fn a_torn_tail_is_reported_once_and_closed() {
+    let (env, id) = env_with_session().await;
     let path = env.session().unwrap().1;
     let log = fs::read(&path).unwrap();
     let torn = &log[..log.len() - 30];
@@ -211,7 +211,7 @@ async fn a_torn_tail_is_told_once_and_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_of_a_later_version_pass_unharmed() {
-    let (env, id) = stage_with_session().await;
+    let (env, id) = env_with_session().await;
     let path = env.session().unwrap().1;
     let mut log = fs::read_to_string(&path).unwrap();
     let future = json!({
@@ -274,6 +274,6 @@ async fn what_was_read_before_a_resume_is_still_known() {
     env.run(&["resume", "--last", "edit it"]).expect_code(0);
     assert_eq!(fs::read_to_string(env.workspace().join("a")).unwrap(), "theirs: one\n");
     let last = last_request(&env);
-    let told = last.outputs();
-    assert!(told.last().unwrap().contains("file_changed"), "{told:?}");
+    let outputs = last.outputs();
+    assert!(outputs.last().unwrap().contains("file_changed"), "{outputs:?}");
 }

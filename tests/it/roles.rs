@@ -111,8 +111,8 @@ async fn files_are_checked_and_shown() {
     let envelope = env.run_pixir(&["agents", "validate", "--json"]).assert_exit_code(1).envelope();
     assert_eq!(envelope["output"]["errors"][0]["line"], 2);
     assert_eq!(envelope["error"]["kind"], "invalid_skill");
-    let told = env.run_pixir(&["--role", "bad", "x"]).assert_exit_code(1);
-    assert!(told.err.contains("line 2"), "{}", told.err);
+    let run = env.run_pixir(&["--role", "bad", "x"]).assert_exit_code(1);
+    assert!(run.err.contains("line 2"), "{}", run.err);
 }
 
 #[tokio::test(flavor = "multi_thread")]

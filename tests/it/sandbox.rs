@@ -1,19 +1,17 @@
 //! The sandbox: ordinary commands work inside it, and have no effect outside.
 
-/// The environment of escape attempts.
-mod arena;
 /// The table of escape attempts.
 mod attempts;
 /// Attempts through package caches.
 mod cache_attempts;
 /// Package caches and their private layers.
 mod caches;
-/// Files that are replaced or moved outside while they are covered.
-mod covers;
 /// Programs outside that listen on sockets and pipes.
 mod endpoints;
 /// Runs of the escape attempts.
 mod escape;
+/// The environment of escape attempts.
+mod escape_env;
 /// Ordinary commands.
 mod everyday;
 /// Hints about hidden files.
@@ -30,17 +28,19 @@ mod mounted;
 mod nested_attempts;
 /// Escapes through repositories below the Workspace.
 mod nested_git;
+/// Links and files of commands that must not widen the sandbox.
+mod planted_links;
 /// Files that other programs run.
 mod programs;
 /// Sockets and pipes of other programs, in every spelling.
 mod reach;
+/// Files that are replaced or moved outside while they are covered.
+mod replaced_files;
+/// Denials, settings and modes, as recorded in the Log.
+mod reports;
 /// Repositories whose settings and hooks commands must not change.
 mod repositories;
 /// Attempts to use up memory, processes and files.
 mod resource_attempts;
-/// Denials, settings and modes, as recorded in the Log.
-mod stories;
 /// Attempts through git settings outside of repositories.
 mod user_attempts;
-/// Links and files of commands that must not widen the sandbox.
-mod widened;

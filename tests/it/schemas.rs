@@ -12,7 +12,7 @@ use crate::support::sign_in_env::RunOutput;
 use crate::support::test_env::log_files;
 
 /// Compares a generated file with its schema; a stale file is rewritten, and the test fails once.
-fn keep(name: &str, schema: &Value) {
+fn assert_generated(name: &str, schema: &Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     let text = format!("{schema:#}\n");
     if std::fs::read_to_string(&path).unwrap_or_default() != text {
@@ -37,20 +37,20 @@ fn fits(validator: &Validator, value: &Value) {
 fn the_published_schema_of_the_envelope_is_true() {
     let schema = pixir::envelope_schema();
     assert!(jsonschema::draft202012::meta::is_valid(&schema));
-    keep("docs/envelope.schema.json", &schema);
+    assert_generated("docs/envelope.schema.json", &schema);
 }
 
 #[test]
 fn the_published_schema_of_events_is_true() {
     let schema = pixir::events_schema();
     assert!(jsonschema::draft202012::meta::is_valid(&schema));
-    keep("docs/events.schema.json", &schema);
+    assert_generated("docs/events.schema.json", &schema);
 }
 
 /// A model that uses tools, asks a child, fails, and answers.
 fn model(request: &ReceivedRequest) -> Reply {
-    let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
-    match (said.as_str(), request.outputs().len()) {
+    let prompt = request.user_texts().last().copied().unwrap_or_default().to_owned();
+    match (prompt.as_str(), request.outputs().len()) {
         ("please work", 0) => Reply::new()
             .reasoning("I look first")
             .commentary("Let me look.")

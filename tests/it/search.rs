@@ -27,7 +27,7 @@ async fn a_model_searches_and_the_log_tells() {
     write(".gitignore", "*.log\n");
     write("build.log", "fn noise\n");
     write("src/main.rs", "use std::fs;\nfn main() {}\n");
-    write("src/key.rs", "// token: sk-test-of-the-stage\n");
+    write("src/key.rs", "// token: sk-test-of-binary-env\n");
     std::os::unix::fs::symlink("/etc", binary_env.workspace().join("out")).unwrap();
     let ended = binary_env.run(&["where is main?"]);
     ended.expect_code(0);

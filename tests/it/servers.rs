@@ -43,8 +43,8 @@ async fn a_portable_server_gets_only_what_it_understands() {
             ["model", "stream", "store", "instructions", "input", "tools", "tool_choice"]
         );
     }
-    let said: Value = serde_json::from_str(&ended.stdout).unwrap();
-    let resume = said["resume_command"].as_str().unwrap();
+    let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let resume = printed["resume_command"].as_str().unwrap();
     assert!(resume.ends_with("--provider local"), "{resume}");
     env.run(&["resume", "--last", "--provider", "local", "hi"]).expect_code(0);
 }
@@ -144,15 +144,15 @@ async fn a_named_server_is_shown_as_what_would_be_used() {
     assert_eq!(status["endpoint"], env.server.portable_url());
     assert_eq!((&status["provider"], &status["variable"]), (&json!("local"), &Value::Null));
     assert!(status["reason"].as_str().unwrap().contains("`local`"), "{status}");
-    let told = env.run(&["login", "status", "--provider", "local"]).expect_code(0).stdout.clone();
-    assert!(told.contains("needs no key") && told.contains("/portable/v1"), "{told}");
+    let text = env.run(&["login", "status", "--provider", "local"]).expect_code(0).stdout.clone();
+    assert!(text.contains("needs no key") && text.contains("/portable/v1"), "{text}");
     let keyed = |args: &[&str]| {
         let mut command = env.command(args);
         command.env("KEYED_SECRET", "sk-of-the-keyed-server");
         crate::support::binary_env::RunningProcess::start(&mut command).end()
     };
-    let told = keyed(&["login", "status", "--provider", "keyed"]);
-    assert!(told.stdout.contains("API key from KEYED_SECRET"), "{}", told.stdout);
+    let run = keyed(&["login", "status", "--provider", "keyed"]);
+    assert!(run.stdout.contains("API key from KEYED_SECRET"), "{}", run.stdout);
 
     let checks = shown(&["doctor", "--provider", "local", "--json"])["checks"].clone();
     let check = |id: &str| checks.as_array().unwrap().iter().find(|own| own["id"] == id).unwrap();
@@ -161,9 +161,9 @@ async fn a_named_server_is_shown_as_what_would_be_used() {
     // `login status` reports the same error as a Turn.
     let far = env.run(&["login", "status", "--provider", "far", "--json"]);
     far.expect_code(4);
-    let said: Value = serde_json::from_str(&far.stdout).unwrap();
-    assert_eq!(said["output"]["credential"], Value::Null);
-    assert!(said["error"]["message"].as_str().unwrap().contains("FAR_KEY"), "{said}");
+    let printed: Value = serde_json::from_str(&far.stdout).unwrap();
+    assert_eq!(printed["output"]["credential"], Value::Null);
+    assert!(printed["error"]["message"].as_str().unwrap().contains("FAR_KEY"), "{printed}");
     let doctor = env.run(&["doctor", "--provider", "far"]);
     doctor.expect_code(1);
     assert!(doctor.stdout.contains("FAR_KEY"), "{}", doctor.stdout);

@@ -44,11 +44,11 @@ const COMMANDS: &[&[&str]] = &[
 async fn without_an_id_every_command_takes_the_last_session() {
     for args in COMMANDS {
         let (env, first, second) = two_sessions().await;
-        let told = env.run_pixir(args).assert_exit_code(0).out;
-        assert!(!told.contains(&first), "{args:?}: {told}");
-        let names_it = told.contains(&second) || ["compact", "undo"].contains(&args[0]);
-        assert!(names_it, "{args:?}: {told}");
-        assert!(args[0] != "undo" || told.contains("made.txt"), "{told}");
+        let output = env.run_pixir(args).assert_exit_code(0).out;
+        assert!(!output.contains(&first), "{args:?}: {output}");
+        let names_it = output.contains(&second) || ["compact", "undo"].contains(&args[0]);
+        assert!(names_it, "{args:?}: {output}");
+        assert!(args[0] != "undo" || output.contains("made.txt"), "{output}");
     }
     let empty = TestEnv::with_replies([]).await;
     for args in COMMANDS {
@@ -66,12 +66,12 @@ async fn a_unique_beginning_or_end_of_an_id_names_a_session_everywhere() {
         let place = if args[0] == "agents" { 2 } else { 1 };
         with_id.insert(place, end);
         if args[0] == "undo" {
-            let told = env.run_pixir(&with_id).assert_exit_code(0).out;
-            assert!(told.contains("the first Session"), "{with_id:?}: {told}");
+            let output = env.run_pixir(&with_id).assert_exit_code(0).out;
+            assert!(output.contains("the first Session"), "{with_id:?}: {output}");
             continue;
         }
-        let told = env.run_pixir(&with_id).assert_exit_code(0).out;
-        assert!(told.contains(&first) || args[0] == "compact", "{with_id:?}: {told}");
+        let output = env.run_pixir(&with_id).assert_exit_code(0).out;
+        assert!(output.contains(&first) || args[0] == "compact", "{with_id:?}: {output}");
     }
     let (env, first, second) = two_sessions().await;
     let usage =
@@ -119,10 +119,10 @@ async fn what_changes_files_needs_a_yes_and_shows_its_plan_once() {
         [(&["undo"][..], ""), (&["undo", "--json"], ""), (&["undo", "--force"], " --force")]
     {
         let refused = env.run_pixir(args).assert_exit_code(3);
-        let told = format!("{}{}", refused.out, refused.err);
-        assert!(told.contains("no terminal to ask on"), "{args:?}: {told}");
+        let output = format!("{}{}", refused.out, refused.err);
+        assert!(output.contains("no terminal to ask on"), "{args:?}: {output}");
         let command = format!("pixir undo {second}{flags} --yes");
-        assert!(told.contains(&command), "{command} of {args:?}: {told}");
+        assert!(output.contains(&command), "{command} of {args:?}: {output}");
     }
     assert_eq!(env.read("made.txt"), "new\n");
     env.run_pixir(&["resume", &second, "only talk"]).assert_exit_code(0);
@@ -173,16 +173,16 @@ async fn a_merge_needs_a_yes_and_its_undo_says_what_it_removes() {
     for args in
         [&["merge", &child, "--undo", "--dry-run"][..], &["merge", &child, "--undo", "--yes"]]
     {
-        let told = env.run_pixir(args).assert_exit_code(0).out;
+        let output = env.run_pixir(args).assert_exit_code(0).out;
         for line in ["  remove  added.txt\n", "  restore a.txt\n", "  make    gone.txt\n"] {
-            assert_eq!(told.matches(line).count(), 1, "{line}: {told}");
+            assert_eq!(output.matches(line).count(), 1, "{line}: {output}");
         }
     }
     assert!(!env.workspace().join("added.txt").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_argument_is_told_what_its_own_command_accepts() {
+async fn a_wrong_argument_is_refused_with_what_its_own_command_accepts() {
     let env = TestEnv::with_replies([]).await;
     for (args, wanted, unwanted) in [
         (&["undo", "--turn", "2"][..], &["`--turns`", "pixir undo --help"][..], &["pixir -- "][..]),

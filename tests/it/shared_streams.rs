@@ -79,10 +79,12 @@ async fn a_standard_input_that_is_non_blocking_is_read_to_its_end() {
 async fn an_agent_behind_a_wrapper_that_made_its_streams_non_blocking_works() {
     // More than a pipe holds.
     let long = "x".repeat(300_000);
-    let said = long.clone();
-    let binary_env =
-        BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::answering(move |_| Reply::says(&said)))
-            .await;
+    let prompt = long.clone();
+    let binary_env = BinaryEnv::new(
+        BinaryEnv::new_mark(),
+        ModelScript::answering(move |_| Reply::says(&prompt)),
+    )
+    .await;
     tokio::task::block_in_place(|| {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", NON_BLOCKING, "sh"]).arg(binary_env.program()).arg("acp");

@@ -44,7 +44,7 @@ fn short(transcript: &str) -> String {
 #[tokio::test]
 async fn a_skill_that_the_user_names_is_recorded_before_their_words_and_replayed_as_it_was() {
     let env = TestEnv::with_replies((0..4).map(|_| Reply::says("ok"))).await;
-    own(&env, "tidy", "description: Tidy up", "Sort lines.\nToken: secret-of-the-house");
+    own(&env, "tidy", "description: Tidy up", "Sort lines.\nToken: secret-of-test-env");
     let conversation = env.start().await;
     send_and_finish(&conversation, "use $tidy, and $nobody").await;
     insta::assert_snapshot!(short(&env.transcript(&conversation)), @r#"
@@ -244,8 +244,8 @@ async fn a_skill_of_the_project_is_text_until_the_user_trusts_it() {
     terminal.wait_for_text("touch mark");
     terminal.type_keys("y\n");
     assert_eq!(terminal.wait_for_exit(), Some(0));
-    let told = env.run_pixir(&["/deploy", "now"]).assert_exit_code(0);
-    assert!(told.err.is_empty() || !told.err.contains("not trusted"), "{}", told.err);
+    let run = env.run_pixir(&["/deploy", "now"]).assert_exit_code(0);
+    assert!(run.err.is_empty() || !run.err.contains("not trusted"), "{}", run.err);
     let log =
         std::fs::read_to_string(crate::support::test_env::newest_log(&env.workspace())).unwrap();
     assert!(log.contains("skill_activation") && log.contains(r#""text":"$deploy now""#), "{log}");
@@ -264,7 +264,7 @@ async fn context_is_looked_up_through_the_executor_and_shown_in_its_turn_only() 
         - {id: facts, command: 'cat facts; echo late > made'}\n  - {id: branch, git: branch}";
     own(&env, "brief", head, "Use the context.");
     env.write("notes.txt", "remember the milk");
-    env.write("facts", "two and two\nsecret-of-the-house");
+    env.write("facts", "two and two\nsecret-of-test-env");
     std::fs::create_dir(env.workspace().join("docs")).unwrap();
     env.write("docs/a.md", "about a");
     // Names that begin like notes in search results.
@@ -288,8 +288,8 @@ async fn context_is_looked_up_through_the_executor_and_shown_in_its_turn_only() 
     10 assistant_message final "ok"
     "#);
     let facts = events(&conversation, "skill_context_hydration");
-    let told: Vec<&str> = facts.iter().map(|fact| fact["source"].as_str().unwrap()).collect();
-    assert_eq!(told, ["notes", "facts", "branch"]);
+    let sources: Vec<&str> = facts.iter().map(|fact| fact["source"].as_str().unwrap()).collect();
+    assert_eq!(sources, ["notes", "facts", "branch"]);
     assert_eq!((&facts[0]["ok"], &facts[0]["tools"]), (&json!(true), &json!(["glob", "read"])));
     for part in ["about a\n", "about the app", "about the top"] {
         assert!(facts[0]["content"].as_str().unwrap().contains(part), "{part}: {}", facts[0]);
@@ -382,12 +382,12 @@ async fn a_prompt_is_expanded_before_it_is_sent_and_unknown_words_are_not() {
     env.run_pixir(&["/usr/bin is full"]).assert_exit_code(0);
     env.run_pixir(&["/nothing here"]).assert_exit_code(2);
     env.run_pixir(&["--", "/nothing here"]).assert_exit_code(0);
-    let said: Vec<String> = env
+    let texts: Vec<String> = env
         .requests()
         .iter()
         .map(|request| texts(request.input(), "user").pop().unwrap())
         .collect();
-    assert_eq!(said, ["Review the diff for bugs.", "/usr/bin is full", "/nothing here"]);
+    assert_eq!(texts, ["Review the diff for bugs.", "/usr/bin is full", "/nothing here"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -438,8 +438,8 @@ async fn the_example_works_as_it_is() {
     let (conversation, status) = env.run_turn("$release-notes please").await;
     assert_eq!(status, SessionStatus::Done);
     let facts = events(&conversation, "skill_context_hydration");
-    let told: Vec<String> = facts.iter().map(|fact| fact["content"].to_string()).collect();
-    assert!(told[1].contains("9.9.8") && told[2].contains("9.9.9"), "{told:?}");
+    let contents: Vec<String> = facts.iter().map(|fact| fact["content"].to_string()).collect();
+    assert!(contents[1].contains("9.9.8") && contents[2].contains("9.9.9"), "{contents:?}");
     let requests = env.requests();
     let style = requests[1].input().last().unwrap()["output"].to_string();
     assert!(style.contains("From the user's side"), "{style}");
@@ -467,9 +467,9 @@ async fn a_skill_behind_a_checkpoint_is_named_there_and_comes_whole_when_it_is_n
     assert!(made.is_some(), "the History was compacted");
     send_and_finish(&conversation, "go on").await;
     let after = env.requests().pop().unwrap();
-    let told = serde_json::to_string(after.input()).unwrap();
-    assert!(!told.contains("Sort lines."), "its text was compacted with its Turn");
-    assert!(told.contains("tidy"), "the checkpoint names it: {told}");
+    let input = serde_json::to_string(after.input()).unwrap();
+    assert!(!input.contains("Sort lines."), "its text was compacted with its Turn");
+    assert!(input.contains("tidy"), "the checkpoint names it: {input}");
     // The text was compacted away, so naming the Skill sends it again.
     send_and_finish(&conversation, "$tidy again").await;
     let facts = events(&conversation, "skill_activation");

@@ -13,7 +13,7 @@ use crate::support::TestEnv;
 use crate::support::test_env::{DEADLINE, listen_until, subscribe_from_now, wait_for_turn_end};
 
 /// A test environment whose model runs the user's text as a command.
-async fn obedient_house() -> TestEnv {
+async fn env_running_user_text() -> TestEnv {
     let answer = |request: &ReceivedRequest| match request.outputs().len() {
         0 => Reply::calls("bash", json!({"command": request.user_texts().last().unwrap()})),
         _ => Reply::says("Done."),
@@ -64,7 +64,7 @@ fn results(conversation: &Conversation) -> Vec<Value> {
 
 #[tokio::test]
 async fn commands_of_all_sessions_share_the_slots_in_order_and_say_that_they_wait() {
-    let mut env = obedient_house().await;
+    let mut env = env_running_user_text().await;
     env.config.bash.max_commands = 2;
     // Time in the queue does not count towards the time limit, which each command nearly reaches.
     env.config.bash.timeout = Duration::from_secs(30);
@@ -83,8 +83,8 @@ async fn commands_of_all_sessions_share_the_slots_in_order_and_say_that_they_wai
         let conversation = begin(&env, &harness).await;
         let mut listener = subscribe_from_now(&conversation);
         send(&conversation, &format!("echo {name} >> order")).await;
-        let heard = listen_until(&mut listener, |event| waiting(event).is_some()).await;
-        let reason = heard.iter().find_map(|event| waiting(event)).unwrap();
+        let events = listen_until(&mut listener, |event| waiting(event).is_some()).await;
+        let reason = events.iter().find_map(|event| waiting(event)).unwrap();
         assert_eq!(reason, "for a free slot: 2 commands run");
         queued.push(conversation);
     }
@@ -106,7 +106,7 @@ async fn commands_of_all_sessions_share_the_slots_in_order_and_say_that_they_wai
 
 #[tokio::test]
 async fn two_harnesses_of_a_process_share_its_slots() {
-    let mut env = obedient_house().await;
+    let mut env = env_running_user_text().await;
     env.config.bash.max_commands = 1;
     let limits = ProcessLimits::default();
     let one = env.harness_sharing(limits.clone());
@@ -117,12 +117,12 @@ async fn two_harnesses_of_a_process_share_its_slots() {
     let second = begin(&env, &other).await;
     let mut listener = subscribe_from_now(&second);
     send(&second, "touch b").await;
-    let told = |event: &Event| {
+    let is_over_or_waiting = |event: &Event| {
         let is_over = matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(status)) if status.is_terminal());
         is_over || waiting(event).is_some()
     };
-    let heard = listen_until(&mut listener, told).await;
-    assert_eq!(waiting(heard.last().unwrap()), Some("for a free slot: 1 command runs"));
+    let events = listen_until(&mut listener, is_over_or_waiting).await;
+    assert_eq!(waiting(events.last().unwrap()), Some("for a free slot: 1 command runs"));
     env.write("go", "");
     assert_eq!(wait_for_turn_end(&second).await, SessionStatus::Done);
     assert_eq!(wait_for_turn_end(&first).await, SessionStatus::Done);

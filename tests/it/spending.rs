@@ -46,9 +46,9 @@ async fn usage_is_summed_per_session_model_and_day() {
     let id = sessions[0]["session_id"].as_str().unwrap();
     let one = output(&env.run(&["usage", id, "--json"]).expect_code(0).stdout);
     assert_eq!(one["total"]["calls"], 2);
-    let told = env.run(&["usage", "--since", "7d"]).expect_code(0).stdout.clone();
+    let text = env.run(&["usage", "--since", "7d"]).expect_code(0).stdout.clone();
     for words in ["3 calls (1 failed)", "75 % cached", "$1.8750", "by model", "by Session"] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(text.contains(words), "{words}: {text}");
     }
     env.run(&["usage", "--since", "yesterday"]).expect_code(2);
     env.run(&["usage", "20260101T000000-aaaaaa"]).expect_code(2);
@@ -98,7 +98,7 @@ async fn models_are_listed_asked_for_and_remembered() {
 
     let fresh = output(&env.run(&["models", "refresh", "--json"]).expect_code(0).stdout);
     let asked = env.server.listings();
-    assert_eq!(asked[0].header("authorization"), Some("Bearer sk-test-of-the-stage"));
+    assert_eq!(asked[0].header("authorization"), Some("Bearer sk-test-of-binary-env"));
     assert_eq!(fresh["source"], "endpoint");
     let names: Vec<&str> =
         fresh["models"].as_array().unwrap().iter().filter_map(|m| m["name"].as_str()).collect();
@@ -129,8 +129,8 @@ async fn an_endpoint_that_lists_nothing_is_an_error_that_says_so() {
             .await;
     let ended = env.run(&["models", "refresh", "--json"]);
     ended.expect_code(1);
-    let said: Value = serde_json::from_str(&ended.stdout).unwrap();
-    assert_eq!(said["error"]["kind"], "invalid_response");
+    let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(printed["error"]["kind"], "invalid_response");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,35 +143,35 @@ async fn what_the_provider_says_is_left_is_on_record_and_shown_with_its_reset() 
             .header("x-codex-primary-used-percent", "12")
             .header("x-codex-primary-reset-at", "3999999999")
             .header("x-ratelimit-remaining-requests", "59")
-            .header("x-unheard-of", "secret-of-the-house"),
+            .header("x-unheard-of", "secret-of-test-env"),
         Reply::new().event("codex.rate_limits", &event).text("two"),
     ];
     let env = BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new(replies)).await;
     env.run(&["hi"]).expect_code(0);
-    let bill = |env: &BinaryEnv| {
+    let usage_record = |env: &BinaryEnv| {
         let events = env.events();
-        let bill = events.iter().rfind(|event| event["type"] == "provider_usage").unwrap();
-        bill["data"]["rate_limits"].clone()
+        let usage_record = events.iter().rfind(|event| event["type"] == "provider_usage").unwrap();
+        usage_record["data"]["rate_limits"].clone()
     };
     assert_eq!(
-        bill(&env),
+        usage_record(&env),
         json!({"primary": {"used_percent": 12.0, "resets_at": 3_999_999_999_u64},
             "requests": {"remaining": 59}})
     );
     let mut socket = env.command(&["resume", "--last", "hi"]);
     let ended = RunningProcess::start(socket.env("PIXIR_TRANSPORT", "websocket")).end();
     ended.expect_code(0);
-    assert_eq!(bill(&env)["secondary"]["window_minutes"], 10_080);
-    let told = env.run(&["usage"]).expect_code(0).stdout.clone();
-    assert!(told.contains("64 % of 5 h used, resets 2096-10-02 07:06 UTC"), "{told}");
-    assert!(told.contains("8 % of 7 d used"), "{told}");
+    assert_eq!(usage_record(&env)["secondary"]["window_minutes"], 10_080);
+    let text = env.run(&["usage"]).expect_code(0).stdout.clone();
+    assert!(text.contains("64 % of 5 h used, resets 2096-10-02 07:06 UTC"), "{text}");
+    assert!(text.contains("8 % of 7 d used"), "{text}");
     let spent = output(&env.run(&["usage", "--json"]).expect_code(0).stdout);
     assert_eq!(spent["limits"]["plan"], "plus");
     assert!(spent["limits"]["seen_at"].is_string());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spent_plan_whose_reset_stands_in_the_headers_says_when_it_begins_anew() {
+async fn a_used_up_plan_states_the_reset_time_of_its_headers() {
     let error = json!({"error": {"type": "usage_limit_reached", "message": "It is used up"}});
     let spent = Reply::status(429, error.to_string())
         .header("x-codex-primary-used-percent", "100")
@@ -183,7 +183,10 @@ async fn a_spent_plan_whose_reset_stands_in_the_headers_says_when_it_begins_anew
         ended.expect_code(1);
         assert!(ended.stderr.contains("(until 2096-10-02 07:06 UTC)"), "{}", ended.stderr);
         let events = env.events();
-        let bill = events.iter().find(|event| event["type"] == "provider_usage").unwrap();
-        assert_eq!(bill["data"]["rate_limits"]["primary"]["used_percent"], 100.0, "{bill}");
+        let usage_record = events.iter().find(|event| event["type"] == "provider_usage").unwrap();
+        assert_eq!(
+            usage_record["data"]["rate_limits"]["primary"]["used_percent"], 100.0,
+            "{usage_record}"
+        );
     }
 }

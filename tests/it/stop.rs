@@ -145,7 +145,7 @@ async fn a_second_signal_exits_at_once_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_process_is_told_who_has_the_session() {
+async fn a_second_process_is_refused_with_the_holder_of_the_session() {
     let env = new_binary_env(|_, _| Reply::new().text("Thinking").stalls()).await;
     tokio::task::block_in_place(|| {
         let running = env.start(&["begin now"]);
@@ -225,8 +225,8 @@ fn check_full_disk(env: &BinaryEnv, limit: u64) -> usize {
     }
     let answered = events.iter().filter(|event| event["type"] == "provider_usage").count();
     let asked = env.server.requests().len();
-    let said = events.iter().filter(|event| event["type"] == "user_message").count();
-    assert!(asked <= said * (answered + 1), "{limit}: {asked} requests, {:?}", types(&events));
+    let messages = events.iter().filter(|event| event["type"] == "user_message").count();
+    assert!(asked <= messages * (answered + 1), "{limit}: {asked} requests, {:?}", types(&events));
     assert_goes_on(env);
     usize::from(log.is_empty())
 }

@@ -229,7 +229,7 @@ struct FaultModel {
     /// Number of requests in the first and in later iterations, by fault.
     asked: Mutex<Vec<[usize; 2]>>,
     /// The current fault, which decides on handshakes.
-    playing: AtomicUsize,
+    current: AtomicUsize,
 }
 
 impl FaultModel {
@@ -256,27 +256,27 @@ impl FaultModel {
 async fn run_faults(faults: Vec<StreamFault>) {
     let mut failed = 0;
     let asked = Mutex::new(vec![[0, 0]; faults.len()]);
-    let model = Arc::new(FaultModel { faults, asked, playing: AtomicUsize::new(0) });
+    let model = Arc::new(FaultModel { faults, asked, current: AtomicUsize::new(0) });
     let replies = model.clone();
     let handshakes = model.clone();
     let script =
         ModelScript::answering(move |request| replies.reply(request)).refusing_sockets(move |_| {
-            handshakes.faults.get(handshakes.playing.load(Ordering::Relaxed))?.refusal
+            handshakes.faults.get(handshakes.current.load(Ordering::Relaxed))?.refusal
         });
     let mut env = TestEnv::with_script(script).await;
     env.write("poem.txt", "roses are red\n");
     for place in 0..model.faults.len() {
-        model.playing.store(place, Ordering::Relaxed);
+        model.current.store(place, Ordering::Relaxed);
         let fault = &model.faults[place];
         env.config.transport = Some(fault.wire);
         env.config.stream.idle = fault.idle;
-        let outcome = AssertUnwindSafe(check(&env, &model, place)).catch_unwind().await;
+        let outcome = AssertUnwindSafe(check_fault(&env, &model, place)).catch_unwind().await;
         failed += usize::from(outcome.is_err());
     }
     assert_eq!(failed, 0, "the faults that failed are printed above");
 }
 
-async fn check(env: &TestEnv, model: &FaultModel, place: usize) {
+async fn check_fault(env: &TestEnv, model: &FaultModel, place: usize) {
     let fault = &model.faults[place];
     let name = &fault.name;
     let harness = env.harness();
@@ -328,7 +328,7 @@ async fn check(env: &TestEnv, model: &FaultModel, place: usize) {
     let counts = model.asked.lock().unwrap()[place];
     assert!(counts[0] > 0 || fault.refusal.is_some(), "{name}: the model was never asked");
     assert!(counts[0] <= MOST_REQUESTS && counts[1] <= 1, "{name}: {counts:?}");
-    model.playing.store(usize::MAX, Ordering::Relaxed);
+    model.current.store(usize::MAX, Ordering::Relaxed);
     resume(env, &harness, conversation, name).await;
 }
 
@@ -351,7 +351,7 @@ async fn resume(env: &TestEnv, harness: &Harness, conversation: pixir::Conversat
 }
 
 /// Runs many faults, in several environments at a time.
-async fn play_all(what: &str, mut faults: Vec<StreamFault>) {
+async fn run_all(what: &str, mut faults: Vec<StreamFault>) {
     let began = Instant::now();
     let count = faults.len();
     assert!(count > 0, "no {what}");
@@ -376,7 +376,7 @@ async fn play_all(what: &str, mut faults: Vec<StreamFault>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_cut_anywhere_is_an_answer_or_an_error_with_a_name() {
-    play_all("cuts and resets of a stream", cuts(SuiteSize::from_environment())).await;
+    run_all("cuts and resets of a stream", cuts(SuiteSize::from_environment())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -386,7 +386,7 @@ async fn a_stream_that_misbehaves_is_an_answer_or_an_error_with_a_name() {
         fastrand::Rng::with_seed(torture::seed()).shuffle(&mut faults);
         faults.truncate(faults.len() / 4);
     }
-    play_all("faults of a stream", faults).await;
+    run_all("faults of a stream", faults).await;
 }
 
 #[tokio::test]

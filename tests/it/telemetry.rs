@@ -19,8 +19,8 @@ const TO: &str = "TELEMETRY_CONTROL";
 
 /// Replies of a model that uses tools, spawns a Subagent, and answers the steps of a Workflow.
 fn answer(request: &ReceivedRequest) -> Reply {
-    let said = request.user_texts().first().copied().unwrap_or_default().to_owned();
-    match (said.as_str(), request.outputs().len()) {
+    let prompt = request.user_texts().first().copied().unwrap_or_default().to_owned();
+    match (prompt.as_str(), request.outputs().len()) {
         ("do the work", 0) => Reply::new()
             .call("list", json!({}))
             .call("write", json!({"path": "new.txt", "content": "new\n"}))
@@ -31,7 +31,7 @@ fn answer(request: &ReceivedRequest) -> Reply {
         ("do the work", 4) => Reply::calls("wait_agent", json!({})),
         ("do the work", _) => Reply::says("Done."),
         // A task contains more than its prompt: instructions for its end.
-        (said, _) if said.starts_with("say hello") => Reply::says("Done."),
+        (prompt, _) if prompt.starts_with("say hello") => Reply::says("Done."),
         ("Look around.", 0) => Reply::calls("bash", json!({"command": "ls"})),
         ("Look around.", _) => Reply::says("Nothing here."),
         _ => demo_answer(request),
@@ -62,7 +62,7 @@ fn only_the_provider(env: &TestEnv, what: &str, watched: &ObservedRun, is_called
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_but_the_provider_is_ever_called() {
+async fn no_address_but_the_provider_is_ever_called() {
     let env = TestEnv::with_script(ModelScript::answering(answer)).await;
     let migrate = EXAMPLE_WORKFLOWS.iter().find(|own| own.name == "migrate").unwrap();
     for (path, content) in migrate.files {
@@ -133,9 +133,9 @@ fn edit(env: &TestEnv, mut stdin: ChildStdin, stdout: ChildStdout) -> Value {
         writeln!(stdin, "{message}").unwrap();
         loop {
             let line = lines.next().expect("it answers").unwrap();
-            let said: Value = serde_json::from_str(&line).unwrap();
-            if said["id"] == id && said.get("method").is_none() {
-                return said["result"].clone();
+            let received: Value = serde_json::from_str(&line).unwrap();
+            if received["id"] == id && received.get("method").is_none() {
+                return received["result"].clone();
             }
         }
     };
@@ -150,14 +150,14 @@ fn edit(env: &TestEnv, mut stdin: ChildStdin, stdout: ChildStdout) -> Value {
 /// The watcher sees a connection, a DNS query, and a datagram,
 /// also from a child of the watched program.
 #[test]
-fn a_stranger_would_be_seen() {
+fn a_foreign_address_would_be_seen() {
     let stranger = TcpListener::bind("127.0.0.3:0").unwrap();
     let name_server = UdpSocket::bind("127.0.0.4:0").unwrap();
     let tcp = stranger.local_addr().unwrap();
     let udp = name_server.local_addr().unwrap();
     let own = std::env::current_exe().unwrap();
     let line = format!(
-        "{} --ignored --exact telemetry::a_program_that_calls_strangers; true",
+        "{} --ignored --exact telemetry::a_program_that_calls_foreign_addresses; true",
         own.display()
     );
     let dress = |command: &mut std::process::Command| {
@@ -192,7 +192,7 @@ async fn another_server_than_the_provider_would_be_seen() {
 
 #[test]
 #[ignore = "a program that the watcher is tried on"]
-fn a_program_that_calls_strangers() {
+fn a_program_that_calls_foreign_addresses() {
     let Ok(to) = std::env::var(TO) else { return };
     let (tcp, udp) = to.split_once(' ').unwrap();
     TcpStream::connect(tcp).unwrap();

@@ -74,10 +74,14 @@ async fn a_turn_of_many_calls_uploads_a_fifth_over_a_socket() {
     torture::print_summary(&format!(
         "a Turn of {CALLS} calls uploads {new} bytes over a WebSocket, {all} over SSE"
     ));
-    let bills = usages(&conversation);
-    assert_eq!(bills[0]["continuation"], json!({"used": false}));
-    assert!(bills.iter().all(|bill| bill["transport"] == "websocket"));
-    assert!(bills[1..].iter().all(|bill| bill["continuation"] == json!({"used": true})));
+    let usage_records = usages(&conversation);
+    assert_eq!(usage_records[0]["continuation"], json!({"used": false}));
+    assert!(usage_records.iter().all(|usage_record| usage_record["transport"] == "websocket"));
+    assert!(
+        usage_records[1..]
+            .iter()
+            .all(|usage_record| usage_record["continuation"] == json!({"used": true}))
+    );
 }
 
 #[tokio::test]
@@ -147,10 +151,10 @@ async fn a_fallback_is_on_record_with_its_reason() {
     let env = new_test_env(script, TransportSetting::Auto).await;
     let (conversation, status) = env.run_turn("hi").await;
     assert_eq!(status, SessionStatus::Done);
-    let bill = &usages(&conversation)[0];
-    assert_eq!(bill["transport"], "sse");
-    assert_eq!(bill["fallback_reason"], "the WebSocket was refused with status 426");
-    assert_eq!(bill["retries"], 0, "nothing had been asked yet");
+    let usage_record = &usages(&conversation)[0];
+    assert_eq!(usage_record["transport"], "sse");
+    assert_eq!(usage_record["fallback_reason"], "the WebSocket was refused with status 426");
+    assert_eq!(usage_record["retries"], 0, "nothing had been asked yet");
 }
 
 #[tokio::test]
@@ -174,12 +178,12 @@ async fn a_lost_response_costs_one_request_and_nothing_else() {
     let env = new_test_env(script, TransportSetting::Auto).await;
     let (conversation, _) = env.run_turn("first").await;
     assert_eq!(send_and_finish(&conversation, "second").await, SessionStatus::Done);
-    let bill = &usages(&conversation)[1];
+    let usage_record = &usages(&conversation)[1];
     assert_eq!(
-        bill["continuation"],
+        usage_record["continuation"],
         json!({"used": false, "reset_reason": "previous_response_not_found"})
     );
-    assert_eq!(bill["retries"], 1);
+    assert_eq!(usage_record["retries"], 1);
     assert_eq!(env.requests()[2].user_texts(), ["first", "second"]);
 }
 
@@ -195,8 +199,11 @@ async fn unreadable_reasoning_is_left_out_and_on_record() {
     let (conversation, _) = env.run_turn("first").await;
     assert_eq!(send_and_finish(&conversation, "second").await, SessionStatus::Done);
     assert_eq!(send_and_finish(&conversation, "third").await, SessionStatus::Done);
-    let bills = usages(&conversation);
-    assert_eq!((&bills[1]["reasoning_dropped"], &bills[1]["retries"]), (&json!(true), &json!(1)));
+    let usage_records = usages(&conversation);
+    assert_eq!(
+        (&usage_records[1]["reasoning_dropped"], &usage_records[1]["retries"]),
+        (&json!(true), &json!(1))
+    );
     let reasoning = |request: &ReceivedRequest| {
         let items = request.input().iter();
         items.filter(|item| item["type"] == "reasoning").count()
@@ -226,7 +233,7 @@ async fn reasoning_is_replayed_only_where_it_was_made() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_sent_anew_counts_against_the_budget() {
+async fn a_request_that_is_sent_again_counts_against_the_budget() {
     let script =
         ModelScript::new([Reply::new().ends_silently().closes(1011), Reply::says("never")]);
     let mut env = new_test_env(script, TransportSetting::Auto).await;

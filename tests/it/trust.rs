@@ -69,9 +69,9 @@ async fn trust_is_given_on_a_terminal_and_taken_back_anywhere() {
     assert!(!terminal.screen().contains('\u{1b}'), "{:?}", terminal.screen());
     terminal.type_keys("yes\n");
     assert_eq!(terminal.wait_for_exit(), Some(0));
-    let told = env.run_pixir(&["trust", "--json"]).assert_exit_code(0).envelope();
-    assert_eq!(told["output"]["trusted"], true);
-    assert_eq!(told["output"]["wanted"][1]["key"], "transport");
+    let status = env.run_pixir(&["trust", "--json"]).assert_exit_code(0).envelope();
+    assert_eq!(status["output"]["trusted"], true);
+    assert_eq!(status["output"]["wanted"][1]["key"], "transport");
     let back = env.run_pixir(&["untrust", "--json"]).assert_exit_code(0).envelope();
     assert_eq!(back["output"]["was_trusted"], true);
     env.run_pixir(&["trust"]).assert_exit_code(3);

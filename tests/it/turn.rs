@@ -67,7 +67,7 @@ async fn a_file_is_read_edited_and_tested() {
 }
 
 #[tokio::test]
-async fn the_model_is_told_what_went_wrong_and_goes_on() {
+async fn the_model_gets_the_error_and_goes_on() {
     let env = TestEnv::with_replies([
         Reply::calls("no_such_tool", json!({})),
         Reply::calls("read", json!({"path": 7})),
@@ -272,9 +272,9 @@ async fn a_failed_attempt_is_tried_again_and_nothing_is_shown_twice() {
     let conversation = env.start().await;
     let mut listener = subscribe_from_now(&conversation);
     conversation.send(UserInput { text: "count".into() }).await.unwrap();
-    let heard =
+    let events =
         listen_until(&mut listener, |event| is_status(event, SessionStatus::is_terminal)).await;
-    let shown: String = heard
+    let shown: String = events
         .iter()
         .filter_map(|event| match event.kind() {
             EventKind::Ephemeral(Ephemeral::TextDelta(chunk)) => Some(chunk.as_str()),
@@ -282,7 +282,7 @@ async fn a_failed_attempt_is_tried_again_and_nothing_is_shown_twice() {
         })
         .collect();
     assert_eq!(shown, "One two three.");
-    let retries = heard.iter().filter(|event| event.type_name() == "provider_retry").count();
+    let retries = events.iter().filter(|event| event.type_name() == "provider_retry").count();
     assert_eq!(retries, 2);
     insta::assert_snapshot!(env.transcript(&conversation), @r#"
     0 session_started build auto
@@ -376,7 +376,7 @@ async fn a_doom_loop_is_refused_and_then_ended() {
 }
 
 #[tokio::test]
-async fn a_denied_command_is_told_to_the_model() {
+async fn the_denial_of_a_command_reaches_the_model() {
     let env = TestEnv::with_replies([
         Reply::calls("bash", json!({"command": "rm x"})),
         Reply::says("ok"),
@@ -387,10 +387,10 @@ async fn a_denied_command_is_told_to_the_model() {
     let conversation = env.start().await;
     let mut listener = subscribe_from_now(&conversation);
     conversation.send(UserInput { text: "clean up".into() }).await.unwrap();
-    let heard =
+    let events =
         listen_until(&mut listener, |event| event.type_name() == "permission_request").await;
     let Some(EventKind::Ephemeral(Ephemeral::PermissionRequest(request))) =
-        heard.last().map(|event| event.kind())
+        events.last().map(|event| event.kind())
     else {
         panic!()
     };
@@ -411,7 +411,7 @@ async fn a_denied_command_is_told_to_the_model() {
 }
 
 #[tokio::test]
-async fn a_question_that_nobody_can_answer_is_denied_at_once() {
+async fn a_question_without_a_front_end_is_denied_at_once() {
     let mut env = TestEnv::with_replies([
         Reply::calls("bash", json!({"command": "touch x"})),
         Reply::says("ok"),
@@ -444,34 +444,34 @@ async fn a_dry_run_changes_nothing() {
 /// A model that repeats a Secret in pieces.
 #[tokio::test]
 async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_said() {
-    let said = ["Use secret-of", "-the-ho", "use, not secret-of-the-", "shed; secret-of"];
+    let pieces = ["Use secret-of", "-test-e", "nv, not secret-of-test-", "shed; secret-of"];
     let mut env = TestEnv::with_replies([
         Reply::new()
-            .reasoning("They said secret-of-the-house.")
-            .text_in(said)
-            .call("write", json!({"path": "key", "content": "secret-of-the-house"})),
-        Reply::new().call_as(Some("call_x"), "read", "{secret-of-the-house"),
-        Reply::new().text_in(said),
+            .reasoning("They said secret-of-test-env.")
+            .text_in(pieces)
+            .call("write", json!({"path": "key", "content": "secret-of-test-env"})),
+        Reply::new().call_as(Some("call_x"), "read", "{secret-of-test-env"),
+        Reply::new().text_in(pieces),
     ])
     .await;
     env.files_with_secrets.push("key");
     let conversation = env.start().await;
     let mut listener = subscribe_from_now(&conversation);
     assert_eq!(send_and_finish(&conversation, "what is it?").await, SessionStatus::Done);
-    let heard =
+    let events =
         listen_until(&mut listener, |event| is_status(event, |s| *s == SessionStatus::Done)).await;
     let live = |wanted: fn(&Ephemeral) -> Option<&String>| -> String {
-        let texts = heard.iter().filter_map(|event| match event.kind() {
+        let texts = events.iter().filter_map(|event| match event.kind() {
             EventKind::Ephemeral(notice) => wanted(notice),
             EventKind::Canonical(_) => None,
         });
         texts.map(String::as_str).collect()
     };
     let log = std::fs::read_to_string(log_files(&env.workspace()).pop().unwrap()).unwrap();
-    assert!(!log.contains("secret-of-the-house"), "{log}");
+    assert!(!log.contains("secret-of-test-env"), "{log}");
     let shown = "Use [redacted:STORY_TOKEN], not secret-of-the-shed; secret-of";
     assert_eq!(log.matches(shown).count(), 2, "{log}");
-    assert_eq!(env.read("key"), "secret-of-the-house");
+    assert_eq!(env.read("key"), "secret-of-test-env");
     let text = live(|notice| match notice {
         Ephemeral::TextDelta(chunk) => Some(chunk),
         _ => None,
@@ -493,17 +493,17 @@ async fn secrets_never_reach_the_log_or_the_model() {
     ])
     .await;
     env.files_with_secrets.push("leak");
-    env.write("leak", "token=secret-of-the-house and sk-test-of-the-house\n");
-    let (conversation, _) = env.run_turn("my token is secret-of-the-house").await;
+    env.write("leak", "token=secret-of-test-env and sk-test-of-test-env\n");
+    let (conversation, _) = env.run_turn("my token is secret-of-test-env").await;
     let log = std::fs::read_to_string(conversation.log_path()).unwrap();
     let requests = env.requests();
     let sent = requests.iter().map(|request| request.body_text.as_str()).collect::<String>();
     for text in [log.as_str(), sent.as_str()] {
-        assert!(!text.contains("secret-of-the-house"), "{text}");
-        assert!(!text.contains("sk-test-of-the-house"), "{text}");
+        assert!(!text.contains("secret-of-test-env"), "{text}");
+        assert!(!text.contains("sk-test-of-test-env"), "{text}");
         assert!(text.contains("[redacted:"));
     }
-    assert_eq!(env.read("leak"), "token=secret-of-the-house and sk-test-of-the-house\n");
+    assert_eq!(env.read("leak"), "token=secret-of-test-env and sk-test-of-test-env\n");
 }
 
 #[tokio::test]

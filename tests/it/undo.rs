@@ -104,7 +104,7 @@ fn newest_id(env: &TestEnv) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_else_changed_is_named_and_kept_unless_they_insist() {
+async fn files_changed_by_another_program_are_named_and_kept_without_force() {
     let env = TestEnv::with_replies([
         Reply::calls("bash", json!({"command": "echo theirs > a.txt; echo theirs > b.txt"})),
         Reply::says("done"),
@@ -253,8 +253,8 @@ async fn more_files_than_are_synced_one_by_one_come_back_too() {
     let before = file_states(&env.workspace());
     env.run_pixir(&["change it"]).assert_exit_code(0);
     let after = file_states(&env.workspace());
-    let told = env.run_pixir(&["undo", "--yes", "--force"]).assert_exit_code(0);
-    assert!(told.out.contains("100 files changed"), "{}", told.out);
+    let run = env.run_pixir(&["undo", "--yes", "--force"]).assert_exit_code(0);
+    assert!(run.out.contains("100 files changed"), "{}", run.out);
     assert_eq!(file_states(&env.workspace()), before);
     env.run_pixir(&["redo", "--yes"]).assert_exit_code(0);
     assert_eq!(file_states(&env.workspace()), after);
@@ -322,22 +322,22 @@ async fn random_workspaces_come_back_and_go_forward_again() {
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             }
         }
-        let mut pictures = vec![file_states(&env.workspace())];
+        let mut states = vec![file_states(&env.workspace())];
         for turn in 0..turns {
             let words =
                 if turn == 0 { vec!["change it"] } else { vec!["resume", "--last", "go on"] };
             env.run_pixir(&words).assert_exit_code(0);
-            pictures.push(file_states(&env.workspace()));
+            states.push(file_states(&env.workspace()));
         }
         let undone = random.usize(1..=turns);
-        changed += usize::from(pictures[turns - undone] != pictures[turns]);
-        let told = env
+        changed += usize::from(states[turns - undone] != states[turns]);
+        let run = env
             .run_pixir(&["undo", "--yes", "--force", "--turns", &undone.to_string()])
             .assert_exit_code(0);
-        let place = format!("seed {seed}, number {number}, {undone} of {turns}: {}", told.out);
-        assert_eq!(file_states(&env.workspace()), pictures[turns - undone], "undo, {place}");
+        let place = format!("seed {seed}, number {number}, {undone} of {turns}: {}", run.out);
+        assert_eq!(file_states(&env.workspace()), states[turns - undone], "undo, {place}");
         env.run_pixir(&["redo", "--yes"]).assert_exit_code(0);
-        assert_eq!(file_states(&env.workspace()), pictures[turns], "redo, {place}");
+        assert_eq!(file_states(&env.workspace()), states[turns], "redo, {place}");
     }
     assert!(changed * 2 > count, "only {changed} of {count} Workspaces were changed");
     let seconds = started.elapsed().as_secs_f64();

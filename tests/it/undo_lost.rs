@@ -215,8 +215,8 @@ async fn packs_that_only_undo_keeps_are_reported_and_go_with_their_sessions() {
     git(&env.workspace(), &["gc", "-q"]);
     let first = env.run_pixir(&["first"]).assert_exit_code(0);
     let second = env.run_pixir(&["resume", "--last", "second"]).assert_exit_code(0);
-    let told = format!("{}{}", first.err, second.err);
-    assert!(told.contains("of packs for undo that git has removed"), "{told}");
+    let text = format!("{}{}", first.err, second.err);
+    assert!(text.contains("of packs for undo that git has removed"), "{text}");
     let pins = env.workspace().join(".pixir/snapshots/git");
     assert!(!files_with_extension(&pins, "pack").is_empty());
     delete_sessions(&env);

@@ -75,18 +75,18 @@ struct ThreeWriters {
 }
 
 /// The means of the first Session's model to make changes from outside.
-struct OutsideActors {
-    house: Weak<TestEnv>,
+struct OutsideChanges {
+    env: Weak<TestEnv>,
     url: String,
     replies: Arc<Mutex<VecDeque<Reply>>>,
     of_others: Contents,
 }
 
-impl OutsideActors {
+impl OutsideChanges {
     fn perform(&self, what: &OutsideChange) {
-        let env = self.house.upgrade().unwrap();
+        let env = self.env.upgrade().unwrap();
         let before = files_in(&env);
-        self.carry_out(what, &env);
+        self.apply(what, &env);
         let after = files_in(&env);
         let mut of_others = self.of_others.lock().unwrap();
         for path in before.keys().chain(after.keys()) {
@@ -96,7 +96,7 @@ impl OutsideActors {
         }
     }
 
-    fn carry_out(&self, what: &OutsideChange, env: &TestEnv) {
+    fn apply(&self, what: &OutsideChange, env: &TestEnv) {
         let place = |path: &str| env.workspace().join(path);
         match what {
             OutsideChange::Save(path, content) => {
@@ -130,7 +130,7 @@ impl ThreeWriters {
             queue.lock().unwrap().pop_front().unwrap_or_else(|| Reply::says("nothing left"))
         }));
         let other = Arc::new(other.await.unwrap());
-        let actors: Arc<OnceLock<OutsideActors>> = Arc::default();
+        let actors: Arc<OnceLock<OutsideChanges>> = Arc::default();
         let threads: Threads = Arc::default();
         let steps = Mutex::new(steps.into_iter().enumerate());
         let script = {
@@ -160,10 +160,10 @@ impl ThreeWriters {
         let env = Arc::new(TestEnv::with_script(script).await);
         env.write(".gitignore", "ignored*\n");
         let url = other.base_url();
-        let house_of_actors = Arc::downgrade(&env);
+        let weak_env = Arc::downgrade(&env);
         let of_others: Contents = Arc::default();
         let kept = Arc::clone(&of_others);
-        let all = OutsideActors { house: house_of_actors, url, replies, of_others: kept };
+        let all = OutsideChanges { env: weak_env, url, replies, of_others: kept };
         actors.set(all).ok().unwrap();
         Self { env, _other: other, threads, of_others }
     }
@@ -219,8 +219,8 @@ fn files_in(env: &TestEnv) -> Files {
 }
 
 /// Waits until the command of this number runs, makes the changes, and lets the command continue.
-fn act_meanwhile(actors: &OutsideActors, number: usize, during: &[OutsideChange]) {
-    let workspace = actors.house.upgrade().unwrap().workspace();
+fn act_meanwhile(actors: &OutsideChanges, number: usize, during: &[OutsideChange]) {
+    let workspace = actors.env.upgrade().unwrap().workspace();
     let started = Instant::now();
     while !workspace.join(format!("ignored.ready{number}")).exists() {
         assert!(started.elapsed() < DEADLINE, "the command never ran");
@@ -234,7 +234,7 @@ fn act_meanwhile(actors: &OutsideActors, number: usize, during: &[OutsideChange]
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_a_person_saves_between_two_commands_stays() {
-    let binary_env = ThreeWriters::new(vec![
+    let writers = ThreeWriters::new(vec![
         bash("echo two > a.txt; mkdir new; echo new > new/made.txt"),
         bash("echo two > b.txt").after(save("mine.txt", "saved\n")),
         bash("rm c.txt").after(OutsideChange::Remove("old.txt")),
@@ -242,33 +242,33 @@ async fn what_a_person_saves_between_two_commands_stays() {
     ])
     .await;
     for name in ["a.txt", "b.txt", "c.txt", "mine.txt", "old.txt"] {
-        binary_env.env.write(name, "one\n");
+        writers.env.write(name, "one\n");
     }
-    let before = binary_env.files();
-    let id = binary_env.turn();
-    let after = binary_env.files();
+    let before = writers.files();
+    let id = writers.turn();
+    let after = writers.files();
 
-    let told = binary_env.refused(&id);
-    assert!(told.contains("changed while a command ran"), "{told}");
-    assert!(told.contains("a.txt, b.txt, c.txt, new/made.txt"), "{told}");
-    assert!(!told.contains("mine.txt") && told.contains("--force"), "{told}");
-    let looked = binary_env.env.run_pixir(&["undo", &id, "--dry-run"]).assert_exit_code(0).out;
+    let refusal = writers.refused(&id);
+    assert!(refusal.contains("changed while a command ran"), "{refusal}");
+    assert!(refusal.contains("a.txt, b.txt, c.txt, new/made.txt"), "{refusal}");
+    assert!(!refusal.contains("mine.txt") && refusal.contains("--force"), "{refusal}");
+    let looked = writers.env.run_pixir(&["undo", &id, "--dry-run"]).assert_exit_code(0).out;
     assert!(looked.contains("because it changed between commands: mine.txt, old.txt"), "{looked}");
     assert!(
         looked.contains(" *restore a.txt") && looked.contains("  remove  tool.txt"),
         "{looked}"
     );
 
-    binary_env.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
+    writers.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
     let mut expected = before;
     expected.insert("mine.txt".into(), "saved\n".into());
     expected.insert("late.txt".into(), "saved\n".into());
     expected.remove(Path::new("old.txt"));
-    assert_eq!(binary_env.files(), expected);
-    assert!(!binary_env.env.workspace().join("new").exists());
-    binary_env.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
-    assert_eq!(binary_env.files(), after);
-    let log = fs::read_to_string(newest_log(&binary_env.env.workspace())).unwrap();
+    assert_eq!(writers.files(), expected);
+    assert!(!writers.env.workspace().join("new").exists());
+    writers.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
+    assert_eq!(writers.files(), after);
+    let log = fs::read_to_string(newest_log(&writers.env.workspace())).unwrap();
     assert!(log.contains(r#""overwritten":[]"#), "nothing from outside was overwritten");
 }
 
@@ -281,24 +281,24 @@ async fn what_another_session_writes_stays() {
             ("bash", json!({ "command": made })),
         ])
     };
-    let binary_env = ThreeWriters::new(vec![
+    let writers = ThreeWriters::new(vec![
         bash("echo two > a.txt"),
         bash("echo three >> a.txt").after(theirs(1)),
         bash("echo two > b.txt").beside(theirs(2)),
     ])
     .await;
-    binary_env.env.write("a.txt", "one\n");
-    let before = binary_env.files();
-    let id = binary_env.turn();
-    let after = binary_env.files();
+    writers.env.write("a.txt", "one\n");
+    let before = writers.files();
+    let id = writers.turn();
+    let after = writers.files();
 
-    let told = binary_env.refused(&id);
-    assert!(told.contains("a.txt, b.txt, command2.txt") && !told.contains("tool"), "{told}");
-    let looked = binary_env
-        .env
-        .run_pixir(&["undo", &id, "--dry-run", "--json"])
-        .assert_exit_code(0)
-        .envelope();
+    let refusal = writers.refused(&id);
+    assert!(
+        refusal.contains("a.txt, b.txt, command2.txt") && !refusal.contains("tool"),
+        "{refusal}"
+    );
+    let looked =
+        writers.env.run_pixir(&["undo", &id, "--dry-run", "--json"]).assert_exit_code(0).envelope();
     let claimed: BTreeSet<&str> = looked["output"]["claimed"]
         .as_array()
         .unwrap()
@@ -311,29 +311,32 @@ async fn what_another_session_writes_stays() {
     let notes = looked["output"]["notes"].to_string();
     assert!(notes.contains("ran at the same time, and may have changed: command2.txt"), "{notes}");
 
-    binary_env.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
+    writers.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
     let mut expected = before;
     for name in ["tool1.txt", "tool2.txt", "command1.txt"] {
         expected.insert(name.into(), "theirs\n".into());
     }
-    assert_eq!(binary_env.files(), expected);
-    assert!(binary_env.env.workspace().join("by1/other").is_dir());
-    assert!(!binary_env.env.workspace().join("by2").exists());
-    binary_env.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
-    assert_eq!(binary_env.files(), after);
+    assert_eq!(writers.files(), expected);
+    assert!(writers.env.workspace().join("by1/other").is_dir());
+    assert!(!writers.env.workspace().join("by2").exists());
+    writers.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
+    assert_eq!(writers.files(), after);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_a_session_in_a_workspace_inside_writes_is_named() {
     let theirs = vec![("write", json!({"path": "tool.txt", "content": "theirs\n"}))];
     let inside = OutsideChange::SessionIn("inside", theirs);
-    let binary_env = ThreeWriters::new(vec![bash("echo two > a.txt").beside(inside)]).await;
-    binary_env.env.write("a.txt", "one\n");
-    let id = binary_env.turn();
-    let told = binary_env.refused(&id);
-    assert!(told.contains("a.txt, inside/tool.txt were changed while a command ran"), "{told}");
+    let writers = ThreeWriters::new(vec![bash("echo two > a.txt").beside(inside)]).await;
+    writers.env.write("a.txt", "one\n");
+    let id = writers.turn();
+    let refusal = writers.refused(&id);
+    assert!(
+        refusal.contains("a.txt, inside/tool.txt were changed while a command ran"),
+        "{refusal}"
+    );
     // A command of this Session could have written the Record itself.
-    let looked = binary_env.env.run_pixir(&["undo", &id, "--dry-run"]).assert_exit_code(0).out;
+    let looked = writers.env.run_pixir(&["undo", &id, "--dry-run"]).assert_exit_code(0).out;
     assert!(
         looked.contains("ran at the same time, and may have changed: inside/tool.txt"),
         "{looked}"
@@ -342,33 +345,33 @@ async fn what_a_session_in_a_workspace_inside_writes_is_named() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_a_person_saves_while_a_command_runs_is_not_lost_by_a_yes() {
-    let binary_env = ThreeWriters::new(vec![
+    let writers = ThreeWriters::new(vec![
         write("tool.txt", "written\n"),
         bash("echo two > a.txt").beside(save("mine.txt", "saved\n")),
     ])
     .await;
-    binary_env.env.write("mine.txt", "one\n");
-    let id = binary_env.turn();
-    let told = binary_env.refused(&id);
+    writers.env.write("mine.txt", "one\n");
+    let id = writers.turn();
+    let refusal = writers.refused(&id);
     assert!(
-        told.contains(
+        refusal.contains(
             "a.txt, mine.txt were changed while a command ran, by it or by another program"
         ),
-        "{told}"
+        "{refusal}"
     );
-    let mut terminal = TestTerminal::run(&binary_env.env, &["undo", &id], &[]);
+    let mut terminal = TestTerminal::run(&writers.env, &["undo", &id], &[]);
     terminal.wait_for_text("mine.txt");
     assert_eq!(terminal.wait_for_exit(), Some(1), "no question is asked");
-    assert_eq!(binary_env.env.read("mine.txt"), "saved\n");
+    assert_eq!(writers.env.read("mine.txt"), "saved\n");
     // `--force` shows the file again, and redo brings it back.
-    let mut terminal = TestTerminal::run(&binary_env.env, &["undo", &id, "--force"], &[]);
+    let mut terminal = TestTerminal::run(&writers.env, &["undo", &id, "--force"], &[]);
     terminal.wait_for_text(" *restore mine.txt");
     terminal.wait_for_text("Take this back?");
     terminal.type_keys("y\n");
     assert_eq!(terminal.wait_for_exit(), Some(0));
-    assert_eq!(binary_env.env.read("mine.txt"), "one\n");
-    binary_env.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
-    assert_eq!(binary_env.env.read("mine.txt"), "saved\n");
+    assert_eq!(writers.env.read("mine.txt"), "one\n");
+    writers.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
+    assert_eq!(writers.env.read("mine.txt"), "saved\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -381,18 +384,18 @@ async fn a_file_that_a_person_saves_between_two_writes_of_a_turn_is_in_conflict(
         ..Step::default()
     };
     let read = Step { call: Some(("read", json!({"path": "a.txt"}))), ..Step::default() };
-    let binary_env = ThreeWriters::new(vec![
+    let writers = ThreeWriters::new(vec![
         edit("one", "two"),
         read.after(save("a.txt", "two, and what a person added\n")),
         edit("two", "three"),
         write("b.txt", "new\n"),
     ])
     .await;
-    binary_env.env.write("a.txt", "one\n");
-    let id = binary_env.turn();
-    assert_eq!(binary_env.env.read("a.txt"), "three, and what a person added\n");
-    let told = binary_env.refused(&id);
-    assert!(told.contains("a.txt was changed outside this session"), "{told}");
+    writers.env.write("a.txt", "one\n");
+    let id = writers.turn();
+    assert_eq!(writers.env.read("a.txt"), "three, and what a person added\n");
+    let refusal = writers.refused(&id);
+    assert!(refusal.contains("a.txt was changed outside this session"), "{refusal}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -402,18 +405,18 @@ async fn what_is_saved_after_a_background_command_ended_stays() {
         "background": true,
     });
     let wait = json!({"id": "b1", "wait_ms": 60_000});
-    let binary_env = ThreeWriters::new(vec![
+    let writers = ThreeWriters::new(vec![
         Step { call: Some(("bash", start)), ..Step::default() },
         write("tool.txt", "written\n"),
         Step { call: Some(("bash_output", wait)), ..Step::default() }.after(save("ignored.go", "")),
         bash("true").after(save("mine.txt", "saved\n")),
     ])
     .await;
-    let id = binary_env.turn();
-    let told = binary_env.refused(&id);
-    assert!(told.contains("background.txt") && !told.contains("mine.txt"), "{told}");
-    assert!(!told.contains("tool.txt"), "{told}");
-    binary_env.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
-    let left: Vec<PathBuf> = binary_env.files().into_keys().collect();
+    let id = writers.turn();
+    let refusal = writers.refused(&id);
+    assert!(refusal.contains("background.txt") && !refusal.contains("mine.txt"), "{refusal}");
+    assert!(!refusal.contains("tool.txt"), "{refusal}");
+    writers.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
+    let left: Vec<PathBuf> = writers.files().into_keys().collect();
     assert_eq!(left, [Path::new(".gitignore"), Path::new("mine.txt")]);
 }

@@ -25,7 +25,7 @@ fn events(conversation: &pixir::Conversation, kind: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_are_no_text_are_told_and_break_no_list() {
+async fn names_that_are_not_utf8_are_reported_and_break_no_list() {
     let env = TestEnv::with_replies([]).await;
     let odd = |name: &[u8]| OsStr::from_bytes(name).to_owned();
     let root = env.workspace().join(".agents/skills");
@@ -85,8 +85,8 @@ async fn what_is_the_users_own_wants_trust_where_tools_can_write_it() {
     terminal.wait_for_text("scribe.toml");
     terminal.type_keys("y\n");
     assert_eq!(terminal.wait_for_exit(), Some(0));
-    let told = env.run_pixir(&["--role", "scribe", "use $mine"]).assert_exit_code(0);
-    assert!(told.err.contains("skill mine"), "{}", told.err);
+    let run = env.run_pixir(&["--role", "scribe", "use $mine"]).assert_exit_code(0);
+    assert!(run.err.contains("skill mine"), "{}", run.err);
 }
 
 #[tokio::test]
@@ -124,12 +124,16 @@ async fn whatever_is_shown_of_a_strange_skill_says_so_and_long_ones_have_pages()
     plant(&env.home().join(".agents/skills/long"), "name: long\ndescription: x", &long);
     let (conversation, _) = env.run_turn("go").await;
     let results = events(&conversation, "tool_result");
-    let told = |place: usize| results[place]["output"].as_str().unwrap();
+    let text_at = |place: usize| results[place]["output"].as_str().unwrap();
     for place in [0, 1] {
-        assert!(told(place).contains("untrusted text"), "{}", told(place));
+        assert!(text_at(place).contains("untrusted text"), "{}", text_at(place));
     }
-    assert!(told(0).ends_with("Do more evil."));
-    assert!(told(3).contains("The very end.") && told(3).contains("bytes 69000-"), "{}", told(3));
+    assert!(text_at(0).ends_with("Do more evil."));
+    assert!(
+        text_at(3).contains("The very end.") && text_at(3).contains("bytes 69000-"),
+        "{}",
+        text_at(3)
+    );
     let facts = events(&conversation, "skill_activation");
     assert_eq!(facts.len(), 1, "a later page makes nothing active again");
     let sent = env.requests().pop().unwrap().body["input"].to_string();
@@ -180,11 +184,11 @@ async fn facts_of_git_start_nothing_that_a_repository_names() {
     plant(&env.home().join(".agents/skills/brief"), head, "Use it.");
     let (conversation, _) = env.run_turn("$brief").await;
     let facts = events(&conversation, "skill_context_hydration");
-    let told = |place: usize| facts[place]["content"].as_str().unwrap();
+    let text_at = |place: usize| facts[place]["content"].as_str().unwrap();
     for (place, wanted) in [(0, "main"), (1, " M a.txt"), (2, "first"), (3, "a.txt | 2 +-")] {
         assert_eq!(facts[place]["ok"], true, "{}", facts[place]);
-        assert!(told(place).contains(wanted), "{}", facts[place]);
-        assert!(!told(place).contains("EVIL"), "{}", facts[place]);
+        assert!(text_at(place).contains(wanted), "{}", facts[place]);
+        assert!(!text_at(place).contains("EVIL"), "{}", facts[place]);
     }
 }
 
@@ -193,8 +197,8 @@ async fn a_check_says_what_else_cannot_be_used() {
     let env = TestEnv::with_replies([]).await;
     // Without files to check, there is no message of success.
     for what in ["skills", "agents"] {
-        let told = env.run_pixir(&[what, "validate", "."]).assert_exit_code(2);
-        assert!(told.err.contains("there is no") && told.err.contains("try:"), "{}", told.err);
+        let run = env.run_pixir(&[what, "validate", "."]).assert_exit_code(2);
+        assert!(run.err.contains("there is no") && run.err.contains("try:"), "{}", run.err);
     }
     let skill = env.home().join(".agents/skills/tidy");
     plant(&skill, "name: tidy\ndescription: x", "Sort lines.");
@@ -208,8 +212,11 @@ async fn a_check_says_what_else_cannot_be_used() {
     template(r#""steps": [{"id": "a", "task": "{{ n }}", "role": "{{ n }}"}]"#);
     env.run_pixir(&["skills", "validate"]).assert_exit_code(0);
     template(r#""stepz": [{"id": "a", "task": "{{ n }}"}]"#);
-    let told = env.run_pixir(&["skills", "validate"]).assert_exit_code(1).out;
-    assert!(told.contains("sort.json: /workflow/stepz") && told.contains("`steps`"), "{told}");
+    let output = env.run_pixir(&["skills", "validate"]).assert_exit_code(1).out;
+    assert!(
+        output.contains("sort.json: /workflow/stepz") && output.contains("`steps`"),
+        "{output}"
+    );
     template(r#""steps": [{"id": "a", "task": "{{ n }}", "role": "nobody"}]"#);
     assert!(
         env.run_pixir(&["skills", "validate"])
@@ -227,7 +234,7 @@ async fn a_check_says_what_else_cannot_be_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_that_names_no_tool_is_told_and_every_tool_is_known() {
+async fn a_role_that_names_no_tool_is_reported_and_every_tool_is_known() {
     let env = TestEnv::with_replies([Reply::says("ok")]).await;
     plant(&env.home().join(".agents/skills/tidy"), "name: tidy\ndescription: x", "Sort.");
     env.run_pixir(&["hello"]).assert_exit_code(0);
@@ -242,11 +249,11 @@ async fn a_role_that_names_no_tool_is_told_and_every_tool_is_known() {
     };
     names.push("mcp__git__log");
     write(&names);
-    let told = env.run_pixir(&["agents", "validate"]).assert_exit_code(0).out;
-    assert!(told.contains("1 role, 0 errors, 0 warnings"), "{told}");
+    let output = env.run_pixir(&["agents", "validate"]).assert_exit_code(0).out;
+    assert!(output.contains("1 role, 0 errors, 0 warnings"), "{output}");
     write(&["read", "Bash"]);
-    let told = env.run_pixir(&["agents", "validate"]).assert_exit_code(0).out;
-    assert!(told.contains("r.toml: line 4: there is no tool `Bash`"), "{told}");
+    let output = env.run_pixir(&["agents", "validate"]).assert_exit_code(0).out;
+    assert!(output.contains("r.toml: line 4: there is no tool `Bash`"), "{output}");
     assert!(
         env.run_pixir(&["agents", "show", "r"]).assert_exit_code(0).err.contains("no tool `Bash`")
     );
@@ -295,8 +302,8 @@ async fn a_workspace_whose_name_is_no_text_breaks_no_answer() {
         &["compact", id],
         &["undo", id, "--dry-run"],
     ] {
-        let told = pixir(args);
-        assert!(!told.err.contains("panicked"), "{args:?}: {}", told.err);
-        assert_eq!(told.envelope()["ok"], true, "{args:?}: {}{}", told.out, told.err);
+        let run = pixir(args);
+        assert!(!run.err.contains("panicked"), "{args:?}: {}", run.err);
+        assert_eq!(run.envelope()["ok"], true, "{args:?}: {}{}", run.out, run.err);
     }
 }

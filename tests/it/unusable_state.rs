@@ -103,9 +103,9 @@ fn can_be_read_and_forked(env: &TestEnv, run: &dyn Fn(&[&str]) -> RunOutput, rea
     let id = id_of(&listed[0]);
     assert_eq!(listed[0]["title"], "look around");
     assert!(listed[0]["read_only"].as_str().unwrap().contains(reason), "{listed:?}");
-    let told = run(&["sessions"]).assert_exit_code(0);
-    assert!(told.out.contains("read-only"), "{}", told.out);
-    assert!(told.err.contains(reason) && told.err.contains("pixir fork"), "{}", told.err);
+    let listing = run(&["sessions"]).assert_exit_code(0);
+    assert!(listing.out.contains("read-only"), "{}", listing.out);
+    assert!(listing.err.contains(reason) && listing.err.contains("pixir fork"), "{}", listing.err);
     assert!(run(&["export", &id]).assert_exit_code(0).out.contains("look around"));
     run(&["verify", &id]).assert_exit_code(0);
     run(&["verify", "--all"]).assert_exit_code(0);
@@ -301,8 +301,8 @@ async fn sessions_of_a_workspace_that_is_gone_are_listed_read_and_cleared() {
     assert_eq!(listed[0]["workspace"], workspace.to_str().unwrap());
     assert_eq!(listed[0]["workspace_gone"], true);
     let id = id_of(&listed[0]);
-    let told = run_in_folder(&env, &other, &["sessions", "--all"]).assert_exit_code(0);
-    assert!(told.out.contains("gone: "), "{}", told.out);
+    let run = run_in_folder(&env, &other, &["sessions", "--all"]).assert_exit_code(0);
+    assert!(run.out.contains("gone: "), "{}", run.out);
     assert!(
         run_in_folder(&env, &other, &["export", &id])
             .assert_exit_code(0)
@@ -321,10 +321,10 @@ async fn sessions_of_a_workspace_that_is_gone_are_listed_read_and_cleared() {
     }
     let mut copies = Vec::new();
     for word in ["fork", "repair"] {
-        let said = run_in_folder(&env, &other, &[word, &id]).assert_exit_code(0);
-        assert!(!said.out.contains("resume"), "{word}: {}", said.out);
-        assert!(said.err.contains("is gone"), "{word}: {}", said.err);
-        let command = said.out.lines().find_map(|line| line.trim().split_once("export ")).unwrap();
+        let shown = run_in_folder(&env, &other, &[word, &id]).assert_exit_code(0);
+        assert!(!shown.out.contains("resume"), "{word}: {}", shown.out);
+        assert!(shown.err.contains("is gone"), "{word}: {}", shown.err);
+        let command = shown.out.lines().find_map(|line| line.trim().split_once("export ")).unwrap();
         run_in_folder(&env, &other, &["export", command.1]).assert_exit_code(0);
         copies.push(command.1.to_owned());
     }

@@ -47,8 +47,8 @@ impl ChildChanges {
         base: &Manifest,
         context: &CompareContext<'_>,
     ) -> Result<Self, ChildWorkspaceError> {
-        let CompareContext { child: annex, parent, store, limits } = context;
-        let survey = Survey { workspace: annex, store, limits: *limits };
+        let CompareContext { child: child_workspace, parent, store, limits } = context;
+        let survey = Survey { workspace: child_workspace, store, limits: *limits };
         let now = survey.run(None).map_err(ChildWorkspaceError::Survey)?;
         let mut changes = Self::default();
         for (path, look) in &now.too_large {
@@ -68,7 +68,7 @@ impl ChildChanges {
             }
             if change.to.is_none() {
                 // The file may still exist, and be ignored by now or unreadable.
-                match read_state(annex, &change.path, Some(store)) {
+                match read_state(child_workspace, &change.path, Some(store)) {
                     Ok(state) => change.to = state,
                     Err(error) => {
                         changes.unreadable.push((change.path, error.to_string()));
@@ -82,7 +82,7 @@ impl ChildChanges {
         }
         for change in folders {
             // A link to a folder does not count as a folder.
-            let is_still_there = change.to.is_none() && is_folder(annex, &change.path);
+            let is_still_there = change.to.is_none() && is_folder(child_workspace, &change.path);
             if !is_still_there && !is_noise(change.from.is_none(), &change.path) {
                 changes.folders.push(change);
             }

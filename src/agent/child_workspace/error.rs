@@ -50,8 +50,8 @@ pub enum ChildWorkspaceError {
     UncommittedChanges { folder: PathBuf },
     #[error("{} has commits that are on no branch, up to {commit}", folder.display())]
     UnreferencedCommit { folder: PathBuf, commit: String },
-    #[error("git {what} failed: {said}")]
-    Git { what: String, said: String },
+    #[error("git {command} failed: {output}")]
+    Git { command: String, output: String },
     #[error(transparent)]
     Command(CommandError),
     #[error("the child {child} is still running")]
@@ -77,11 +77,11 @@ impl ChildWorkspaceError {
     }
 
     /// The error for a git command that failed with this output.
-    pub fn from_git_output(sentence: &str, said: &str) -> Self {
-        let words = sentence.split_whitespace().filter(|word| !word.starts_with(['-', '\'', '/']));
-        let what = words.take(2).collect::<Vec<_>>().join(" ");
-        let said = on_one_line(said);
-        Self::Git { what, said: said.chars().take(MAX_GIT_OUTPUT).collect() }
+    pub fn from_git_output(arguments: &str, output: &str) -> Self {
+        let words = arguments.split_whitespace().filter(|word| !word.starts_with(['-', '\'', '/']));
+        let command = words.take(2).collect::<Vec<_>>().join(" ");
+        let output = on_one_line(output);
+        Self::Git { command, output: output.chars().take(MAX_GIT_OUTPUT).collect() }
     }
 }
 

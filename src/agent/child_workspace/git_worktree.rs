@@ -74,10 +74,10 @@ impl GitWorktree<'_> {
         let top = folders.first().copied().unwrap_or(workspace);
         let asked = format!("{} {LOCATE_ARGS}", directory_option(workspace));
         let text = self.run_git(top, &[], &asked, &[]).await.map_err(|error| match error {
-            ChildWorkspaceError::Git { said, .. } if said.contains("not a git repository") => {
+            ChildWorkspaceError::Git { output, .. } if output.contains("not a git repository") => {
                 ChildWorkspaceError::NoRepository { workspace: workspace.to_owned() }
             }
-            ChildWorkspaceError::Git { said, .. } if said.contains("HEAD") => {
+            ChildWorkspaceError::Git { output, .. } if output.contains("HEAD") => {
                 ChildWorkspaceError::NoCommit
             }
             other => other,
@@ -187,7 +187,9 @@ impl GitWorktree<'_> {
         );
         let commit = match self.run_git(&tree, &top, &asked, &[]).await {
             // There is no commit on this branch yet.
-            Err(ChildWorkspaceError::Git { said, .. }) if said.contains("'HEAD'") => String::new(),
+            Err(ChildWorkspaceError::Git { output, .. }) if output.contains("'HEAD'") => {
+                String::new()
+            }
             other => other?,
         };
         match commit.trim() {

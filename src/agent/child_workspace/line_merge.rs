@@ -205,7 +205,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn it_decides_as_somebody_who_knows_what_was_done(
+        fn the_merge_agrees_with_the_known_changes(
             (count, ours, theirs) in (0..6_usize)
                 .prop_flat_map(|count| (Just(count), side(count), side(count)))
         ) {

@@ -208,9 +208,9 @@ fn format_output(look: &MergePreview, is_done: bool, is_dry: bool) -> ToolOutput
     };
     writeln!(text, "{first}").ok();
     for change in &merge.files {
-        let woven =
+        let note =
             if merge.merged_by_line.contains(&change.path) { " (both changed it)" } else { "" };
-        writeln!(text, "{}{woven}", escape_path(&change.path)).ok();
+        writeln!(text, "{}{note}", escape_path(&change.path)).ok();
     }
     let mut details = merge.to_json();
     details["dry_run"] = json!(is_dry);
@@ -233,14 +233,14 @@ pub fn merge_taken_back_event(
 fn subagent_event(
     child_workspace: &ChildWorkspace,
     kind: SubagentEventKind,
-    AppliedMerge { transaction: deed, record, .. }: &AppliedMerge,
+    AppliedMerge { transaction, record, .. }: &AppliedMerge,
 ) -> Canonical {
-    let files: Vec<String> = deed
+    let files: Vec<String> = transaction
         .files()
         .take(MAX_NAMED_FILES)
         .map(|path| path.to_string_lossy().into_owned())
         .collect();
-    let count = deed.files().count();
+    let count = transaction.files().count();
     let facts = json!({
         "workspace_mode": child_workspace.mode().name(),
         "files": files,

@@ -158,7 +158,10 @@ impl MergePlan {
                     continue;
                 }
             };
-            if target.merged_by_line.iter().any(|woven| woven.matches_change(change, now.as_ref()))
+            if target
+                .merged_by_line
+                .iter()
+                .any(|merged| merged.matches_change(change, now.as_ref()))
             {
                 continue;
             }

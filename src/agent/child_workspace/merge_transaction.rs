@@ -70,7 +70,7 @@ pub struct MergeTransaction {
 #[derive(Debug, Serialize, Deserialize)]
 struct MergeJournal {
     #[serde(flatten)]
-    deed: MergeTransaction,
+    transaction: MergeTransaction,
     /// The kind of the Event that confirms the merge in the Log, and the record that the Event names.
     #[serde(default)]
     fact: Option<(SubagentEventKind, ContentHash)>,
@@ -169,18 +169,22 @@ impl MergeTransaction {
 
     /// Refuses to roll back when a file is neither in its old nor in its merged state.
     pub fn refuse_foreign_changes(&self, workspace: &Workspace) -> Result<(), ChildWorkspaceError> {
-        let is_foreign = |step: &&MergeStep| match step {
+        let is_changed_elsewhere = |step: &&MergeStep| match step {
             MergeStep::File(FileChange { path, from, to }) => {
                 !read_state(workspace, path, None).is_ok_and(|now| now == *from || now == *to)
             }
             MergeStep::Folder(_) => false,
         };
-        let foreign_changes: Vec<PathBuf> =
-            self.steps.iter().filter(is_foreign).map(|step| step.path().to_owned()).collect();
-        if foreign_changes.is_empty() {
+        let changed_elsewhere: Vec<PathBuf> = self
+            .steps
+            .iter()
+            .filter(is_changed_elsewhere)
+            .map(|step| step.path().to_owned())
+            .collect();
+        if changed_elsewhere.is_empty() {
             Ok(())
         } else {
-            Err(ChildWorkspaceError::ForeignChanges(foreign_changes))
+            Err(ChildWorkspaceError::ForeignChanges(changed_elsewhere))
         }
     }
 
@@ -236,11 +240,11 @@ impl MergeTransaction {
     ) -> Result<AppliedMerge, MergeFailure> {
         let place = session_folder.join(JOURNAL_FOLDER);
         let record = fact.1;
-        let journal = MergeJournal { deed: self, fact: Some(fact) };
+        let journal = MergeJournal { transaction: self, fact: Some(fact) };
         let lock = journal
             .write(&place)
             .map_err(|error| failure_at(&place.path().join(JOURNAL), &error))?;
-        let MergeJournal { deed: transaction, .. } = journal;
+        let MergeJournal { transaction, .. } = journal;
         if let Some(tracker) = tracker {
             transaction
                 .files()
@@ -294,7 +298,7 @@ impl MergeTransaction {
         let folders: std::collections::BTreeSet<PathBuf> =
             self.files().map(|path| path.parent().unwrap_or(Path::new("")).to_owned()).collect();
         for folder in folders {
-            for name in workspace.names_beside(&folder.join("any")) {
+            for name in workspace.sibling_names(&folder.join("any")) {
                 let middle = name.to_str().and_then(|name| {
                     name.strip_prefix('.').and_then(|it| it.strip_suffix(RESTORE_DRAFT_SUFFIX))
                 });
@@ -420,7 +424,7 @@ pub fn recover_merge(
         remove_journal(&place)?;
         return Ok(None);
     }
-    let MergeJournal { deed: transaction, .. } = journal;
+    let MergeJournal { transaction, .. } = journal;
     transaction.remove_drafts(workspace);
     let left = transaction.inverse().apply_best_effort(workspace, store);
     remove_journal(&place)?;

@@ -228,7 +228,7 @@ impl ChildWorkspaces {
         drop(creation_lock);
         if let Err(error) = made {
             // A branch that existed before must not be removed.
-            let is_others = matches!(&error, ChildWorkspaceError::Git { said, .. } if said.contains("already exists"));
+            let is_others = matches!(&error, ChildWorkspaceError::Git { output, .. } if output.contains("already exists"));
             if !is_others {
                 git.remove_worktree(&branch, true).await.ok();
             }
@@ -324,7 +324,7 @@ fn new_registration(request: &ChildWorkspaceRequest, folder: PathBuf) -> Registr
         folder: RawPath(folder),
         base: None,
         branch: None,
-        woven: Vec::new(),
+        merged_by_line: Vec::new(),
     }
 }
 
@@ -422,9 +422,8 @@ impl ChildWorkspace {
         is_unsaved: &dyn Fn(&Path) -> bool,
     ) -> Result<MergePlan, ChildWorkspaceError> {
         let store = self.store();
-        let woven = &self.registration.woven;
-        let target =
-            MergeTarget { workspace: parent, store: &store, merged_by_line: woven, is_unsaved };
+        let merged_by_line = &self.registration.merged_by_line;
+        let target = MergeTarget { workspace: parent, store: &store, merged_by_line, is_unsaved };
         MergePlan::for_changes(changes, &target).map_err(ChildWorkspaceError::Storage)
     }
 
@@ -440,8 +439,8 @@ impl ChildWorkspace {
         if !merge.conflicts.is_empty() {
             return Err(ChildWorkspaceError::Conflicts(merge.conflicts.clone()));
         }
-        let deed = MergeTransaction::from_merge(merge, self.child(), parent);
-        let done = deed.apply(parent, &self.store(), &self.parent_folder(), tracker, stop);
+        let transaction = MergeTransaction::from_merge(merge, self.child(), parent);
+        let done = transaction.apply(parent, &self.store(), &self.parent_folder(), tracker, stop);
         let done = done.map_err(ChildWorkspaceError::MergeFailed)?;
         if let Err(error) = self.record_line_merges(merge, changes) {
             // This merge will never be recorded, so it is rolled back at once.
@@ -465,8 +464,12 @@ impl ChildWorkspace {
             let left = left.and_then(|change| change.to.clone());
             let result = result.and_then(|change| change.to.clone());
             let (Some(left), Some(result)) = (left, result) else { continue };
-            registration.woven.retain(|woven| woven.path.0 != *path);
-            registration.woven.push(LineMergedFile { path: RawPath(path.clone()), left, result });
+            registration.merged_by_line.retain(|merged| merged.path.0 != *path);
+            registration.merged_by_line.push(LineMergedFile {
+                path: RawPath(path.clone()),
+                left,
+                result,
+            });
         }
         registration.write(&self.home)
     }

@@ -50,8 +50,8 @@ pub struct Registration {
     pub branch: Option<WorktreeBranch>,
     /// Files that merges combined line by line. Comparing such a file again could merge the same change
     /// twice.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub woven: Vec<LineMergedFile>,
+    #[serde(rename = "woven", default, skip_serializing_if = "Vec::is_empty")]
+    pub merged_by_line: Vec<LineMergedFile>,
 }
 
 /// A file whose lines were merged from parent and child.
@@ -142,12 +142,12 @@ impl Registration {
     /// Reads all registrations; unreadable ones are skipped.
     pub fn read_all(home: &Home) -> Vec<Self> {
         let Ok(Some(folder)) = open_registrations_folder(home) else { return Vec::new() };
-        let lease = |name: OsString| {
+        let read_registration = |name: OsString| {
             let child = SessionId::parse(name.to_str()?.strip_suffix(".json")?).ok()?;
             Self::read_in(&folder, &child).ok().flatten()
         };
         let names = folder.names().unwrap_or_default().into_iter();
-        let mut all: Vec<Self> = names.filter_map(lease).collect();
+        let mut all: Vec<Self> = names.filter_map(read_registration).collect();
         all.sort_by(|one, other| one.child.cmp(&other.child));
         all
     }
@@ -245,10 +245,10 @@ fn registration_file_name(child: &SessionId) -> OsString {
 
 /// The folder of all registrations; `None` when it does not exist.
 fn open_registrations_folder(home: &Home) -> Result<Option<StateDir>, StateError> {
-    StatePath::root(home.path()).join(Home::CHILD_WORKSPACES).open()
+    StatePath::root(home.path()).join(Home::WORKSPACE_FOLDERS).open()
 }
 
 /// Creates and opens the folder of all registrations.
 pub fn create_registrations_folder(home: &Home) -> Result<StateDir, StateError> {
-    StateDir::create_root(home.path())?.create_dir(Home::CHILD_WORKSPACES)
+    StateDir::create_root(home.path())?.create_dir(Home::WORKSPACE_FOLDERS)
 }

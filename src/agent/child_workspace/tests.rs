@@ -17,7 +17,7 @@ use crate::host::snapshot::FolderChange;
 
 struct ChildWorkspaceFixture {
     folder: TempDir,
-    annexes: ChildWorkspaces,
+    child_workspaces: ChildWorkspaces,
     workspace: Workspace,
     parent: SessionId,
 }
@@ -26,7 +26,7 @@ struct ChildWorkspaceFixture {
 type FileTree = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 fn read_file_tree(folder: &Path) -> FileTree {
-    let mut picture = FileTree::new();
+    let mut tree = FileTree::new();
     let mut waiting = vec![folder.to_owned()];
     while let Some(inside) = waiting.pop() {
         for entry in fs::read_dir(inside).unwrap() {
@@ -43,10 +43,10 @@ fn read_file_tree(folder: &Path) -> FileTree {
             } else {
                 (stat.mode(), fs::read(&path).unwrap())
             };
-            picture.insert(path.strip_prefix(folder).unwrap().to_owned(), (mode, content));
+            tree.insert(path.strip_prefix(folder).unwrap().to_owned(), (mode, content));
         }
     }
-    picture
+    tree
 }
 
 impl ChildWorkspaceFixture {
@@ -65,9 +65,9 @@ impl ChildWorkspaceFixture {
             environment: Vec::new(),
             containment: Containment::Best,
         };
-        let annexes = ChildWorkspaces::new(&config, CommandRunner::new(host, &config));
+        let child_workspaces = ChildWorkspaces::new(&config, CommandRunner::new(host, &config));
         let workspace = Workspace::open(&folder.path().join("work")).unwrap();
-        Self { folder, annexes, workspace, parent: SessionId::mint() }
+        Self { folder, child_workspaces, workspace, parent: SessionId::mint() }
     }
 
     fn home(&self) -> Home {
@@ -90,27 +90,31 @@ impl ChildWorkspaceFixture {
     }
 
     fn create_child_workspace(&self) -> ChildWorkspace {
-        self.annexes
-            .child_workspace(self.annexes.create_copy(&self.request(), Instant::now()).unwrap())
+        self.child_workspaces.child_workspace(
+            self.child_workspaces.create_copy(&self.request(), Instant::now()).unwrap(),
+        )
     }
 
-    fn plan_merge(&self, annex: &ChildWorkspace) -> MergePlan {
-        let changes = annex.find_changes(&self.workspace).unwrap();
-        annex.plan_merge(&changes, &self.workspace, &|_| false).unwrap()
+    fn plan_merge(&self, child_workspace: &ChildWorkspace) -> MergePlan {
+        let changes = child_workspace.find_changes(&self.workspace).unwrap();
+        child_workspace.plan_merge(&changes, &self.workspace, &|_| false).unwrap()
     }
 
-    fn apply_merge(&self, annex: &ChildWorkspace) -> Result<MergeTransaction, ChildWorkspaceError> {
-        let changes = annex.find_changes(&self.workspace).unwrap();
-        let done = annex.apply_merge(
-            &self.plan_merge(annex),
+    fn apply_merge(
+        &self,
+        child_workspace: &ChildWorkspace,
+    ) -> Result<MergeTransaction, ChildWorkspaceError> {
+        let changes = child_workspace.find_changes(&self.workspace).unwrap();
+        let done = child_workspace.apply_merge(
+            &self.plan_merge(child_workspace),
             &changes,
             &self.workspace,
             None,
             &CancellationToken::new(),
         )?;
-        let deed = done.transaction.clone();
+        let transaction = done.transaction.clone();
         done.mark_recorded();
-        Ok(deed)
+        Ok(transaction)
     }
 }
 
@@ -143,18 +147,22 @@ fn a_copy_has_what_is_not_ignored_with_modes_links_and_folders() {
     set_mode(&work.join("none"), 0o400);
     set_mode(&work.join("locked"), 0o555);
     symlink("../outside", work.join("src/link")).unwrap();
-    let annex = fixture.create_child_workspace();
+    let child_workspace = fixture.create_child_workspace();
     let mut expected = read_file_tree(&work);
     expected.retain(|path, _| !["target", ".git", "x.log"].iter().any(|it| path.starts_with(it)));
-    assert_eq!(read_file_tree(annex.folder()), expected);
-    assert_eq!(fs::metadata(annex.folder()).unwrap().mode() & 0o777, 0o700);
-    assert!(annex.find_changes(&fixture.workspace).unwrap().is_empty());
+    assert_eq!(read_file_tree(child_workspace.folder()), expected);
+    assert_eq!(fs::metadata(child_workspace.folder()).unwrap().mode() & 0o777, 0o700);
+    assert!(child_workspace.find_changes(&fixture.workspace).unwrap().is_empty());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let closed = runtime.block_on(fixture.annexes.close(&annex)).unwrap();
+    let closed = runtime.block_on(fixture.child_workspaces.close(&child_workspace)).unwrap();
     assert_eq!(closed, CloseOutcome::Removed { branch: None });
-    assert!(!annex.folder().exists());
+    assert!(!child_workspace.folder().exists());
     assert!(
-        fixture.annexes.find(&StateRoot::in_workspace(&work), annex.child()).unwrap().is_none()
+        fixture
+            .child_workspaces
+            .find(&StateRoot::in_workspace(&work), child_workspace.child())
+            .unwrap()
+            .is_none()
     );
     set_mode(&work.join("locked"), 0o755);
 }
@@ -170,7 +178,8 @@ fn what_is_too_much_is_refused_and_leaves_nothing() {
         for name in ["a", "b", "c"] {
             fs::write(fixture.work().join(name), "ten bytes!").unwrap();
         }
-        let error = fixture.annexes.create_copy(&fixture.request(), Instant::now()).unwrap_err();
+        let error =
+            fixture.child_workspaces.create_copy(&fixture.request(), Instant::now()).unwrap_err();
         assert_eq!(error.details()["setting"], format!("workspaces.{setting}"), "{error}");
         assert!(!error.next_actions().is_empty());
         assert_eq!(fs::read_dir(fixture.home().child_workspaces()).map_or(0, Iterator::count), 0);
@@ -182,24 +191,33 @@ fn what_was_never_finished_is_known_and_cleared_away() {
     let fixture = ChildWorkspaceFixture::new();
     fs::write(fixture.work().join("a"), "a").unwrap();
     let wanted = fixture.request();
-    let site = fixture.home().child_workspaces().join(wanted.child.as_str());
-    let making = new_registration(&wanted, site.clone()).create(&fixture.home()).unwrap();
-    fs::create_dir(&site).unwrap();
-    fs::write(site.join("half"), "of it").unwrap();
+    let folder = fixture.home().child_workspaces().join(wanted.child.as_str());
+    let making = new_registration(&wanted, folder.clone()).create(&fixture.home()).unwrap();
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("half"), "of it").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert!(matches!(
-        fixture.annexes.find(&StateRoot::in_workspace(fixture.work()), &wanted.child),
+        fixture.child_workspaces.find(&StateRoot::in_workspace(fixture.work()), &wanted.child),
         Err(ChildWorkspaceError::Unfinished { is_being_made: true })
     ));
-    assert_eq!(runtime.block_on(fixture.annexes.remove_ownerless()).len(), 0, "being created");
+    assert_eq!(
+        runtime.block_on(fixture.child_workspaces.remove_ownerless()).len(),
+        0,
+        "being created"
+    );
     drop(making);
-    assert!(fixture.annexes.find(&StateRoot::in_workspace(fixture.work()), &wanted.child).is_err());
+    assert!(
+        fixture
+            .child_workspaces
+            .find(&StateRoot::in_workspace(fixture.work()), &wanted.child)
+            .is_err()
+    );
     let whole = fixture.create_child_workspace();
-    let collected = runtime.block_on(fixture.annexes.remove_ownerless());
+    let collected = runtime.block_on(fixture.child_workspaces.remove_ownerless());
     assert!(
         matches!(&collected[..], [(id, Ok(CloseOutcome::Removed { .. }))] if *id == wanted.child)
     );
-    assert!(!site.exists());
+    assert!(!folder.exists());
     assert!(whole.folder().exists(), "it is young: its child may be starting");
 }
 
@@ -211,11 +229,12 @@ fn children_of_one_moment_share_what_they_begin_with() {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let began = std::time::Instant::now();
-    let annexes = runtime.block_on(async {
+    let child_workspaces = runtime.block_on(async {
         let makes: Vec<_> = (0..50)
             .map(|_| {
-                let (annexes, wanted) = (fixture.annexes.clone(), fixture.request());
-                tokio::spawn(async move { annexes.create(wanted).await.unwrap() })
+                let (child_workspaces, wanted) =
+                    (fixture.child_workspaces.clone(), fixture.request());
+                tokio::spawn(async move { child_workspaces.create(wanted).await.unwrap() })
             })
             .collect();
         let mut made = Vec::new();
@@ -224,13 +243,19 @@ fn children_of_one_moment_share_what_they_begin_with() {
         }
         made
     });
-    let told = format!("\n50 copies of 20 files: {:?}\n", began.elapsed());
-    std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes()).unwrap();
+    let timing = format!("\n50 copies of 20 files: {:?}\n", began.elapsed());
+    std::io::Write::write_all(&mut std::io::stderr(), timing.as_bytes()).unwrap();
     let expected = read_file_tree(&fixture.work());
-    let bases: std::collections::BTreeSet<String> =
-        annexes.iter().map(|annex| annex.registration.base.unwrap().to_string()).collect();
+    let bases: std::collections::BTreeSet<String> = child_workspaces
+        .iter()
+        .map(|child_workspace| child_workspace.registration.base.unwrap().to_string())
+        .collect();
     assert!(bases.len() < 50, "surveys are shared: {}", bases.len());
-    assert!(annexes.iter().all(|annex| read_file_tree(annex.folder()) == expected));
+    assert!(
+        child_workspaces
+            .iter()
+            .all(|child_workspace| read_file_tree(child_workspace.folder()) == expected)
+    );
 }
 
 #[test]
@@ -238,10 +263,10 @@ fn what_is_ignored_by_now_is_not_taken_for_removed() {
     let fixture = ChildWorkspaceFixture::new();
     fs::write(fixture.work().join("a.txt"), "a").unwrap();
     fs::write(fixture.work().join("b.txt"), "b").unwrap();
-    let annex = fixture.create_child_workspace();
-    fs::write(annex.folder().join(".gitignore"), "*.txt\n").unwrap();
-    fs::write(annex.folder().join("b.txt"), "other").unwrap();
-    fixture.apply_merge(&annex).unwrap();
+    let child_workspace = fixture.create_child_workspace();
+    fs::write(child_workspace.folder().join(".gitignore"), "*.txt\n").unwrap();
+    fs::write(child_workspace.folder().join("b.txt"), "other").unwrap();
+    fixture.apply_merge(&child_workspace).unwrap();
     assert_eq!(fs::read_to_string(fixture.work().join("a.txt")).unwrap(), "a");
     assert_eq!(fs::read_to_string(fixture.work().join("b.txt")).unwrap(), "other");
 }
@@ -376,9 +401,9 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
         if states.iter().any(|(_, base, child, parent)| changed_alike(base, child, parent)) {
             continue;
         }
-        let annex = fixture.create_child_workspace();
+        let child_workspace = fixture.create_child_workspace();
         for (name, _, child, parent) in &states {
-            child.put(&annex.folder().join(name));
+            child.put(&child_workspace.folder().join(name));
             parent.put(&fixture.work().join(name));
         }
         let before = read_file_tree(&fixture.work());
@@ -386,13 +411,13 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
             .iter()
             .map(|(name, base, child, parent)| (*name, oracle(base, child, parent)))
             .collect();
-        let plan = fixture.plan_merge(&annex);
-        let told: Vec<&Path> = plan.conflicts.iter().map(|it| it.path.as_path()).collect();
+        let plan = fixture.plan_merge(&child_workspace);
+        let conflicts: Vec<&Path> = plan.conflicts.iter().map(|it| it.path.as_path()).collect();
         for (name, wanted) in &expected {
-            let is_told = told.contains(&Path::new(name));
-            assert_eq!(is_told, wanted.is_none(), "{seed} {round} {name}: {states:?} {plan:?}");
+            let is_conflict = conflicts.contains(&Path::new(name));
+            assert_eq!(is_conflict, wanted.is_none(), "{seed} {round} {name}: {states:?} {plan:?}");
         }
-        let merged = fixture.apply_merge(&annex);
+        let merged = fixture.apply_merge(&child_workspace);
         if expected.iter().any(|(_, wanted)| wanted.is_none()) {
             assert!(matches!(merged, Err(ChildWorkspaceError::Conflicts(_))), "{seed} {round}");
             assert_eq!(
@@ -403,7 +428,7 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
             refused += 1;
             continue;
         }
-        let deed = merged.unwrap();
+        let transaction = merged.unwrap();
         let now = read_file_tree(&fixture.work());
         for (name, wanted) in &expected {
             let found = match now.get(Path::new(name)) {
@@ -413,22 +438,26 @@ fn any_three_states_come_to_what_the_long_way_says_or_nothing_is_touched() {
             };
             assert_eq!(Some(&found), wanted.as_ref(), "{seed} {round} {name}: {states:?}");
         }
-        let annex = fixture
-            .annexes
-            .find(&StateRoot::in_workspace(fixture.work()), annex.child())
+        let child_workspace = fixture
+            .child_workspaces
+            .find(&StateRoot::in_workspace(fixture.work()), child_workspace.child())
             .unwrap()
             .unwrap();
-        assert!(fixture.plan_merge(&annex).is_up_to_date(), "{seed} {round}: it is all there");
-        let (store, folder) = (annex.store(), annex.parent_folder());
-        deed.inverse()
+        assert!(
+            fixture.plan_merge(&child_workspace).is_up_to_date(),
+            "{seed} {round}: it is all there"
+        );
+        let (store, folder) = (child_workspace.store(), child_workspace.parent_folder());
+        transaction
+            .inverse()
             .apply(&fixture.workspace, &store, &folder, None, &CancellationToken::new())
             .unwrap()
             .mark_recorded();
         let mut back = read_file_tree(&fixture.work());
         let mut before = before;
         // A folder that lost its last file may go with it.
-        for picture in [&mut back, &mut before] {
-            picture.retain(|path, _| !fixture.work().join(path).is_dir() || path.starts_with("x"));
+        for tree in [&mut back, &mut before] {
+            tree.retain(|path, _| !fixture.work().join(path).is_dir() || path.starts_with("x"));
         }
         assert_eq!(back, before, "{seed} {round}: rolled back");
         done += 1;
@@ -442,25 +471,26 @@ fn folders_come_and_go_with_their_modes() {
     for folder in ["gone/inner", "kept", "mode"] {
         fs::create_dir_all(fixture.work().join(folder)).unwrap();
     }
-    let annex = fixture.create_child_workspace();
-    let inside = annex.folder().to_owned();
+    let child_workspace = fixture.create_child_workspace();
+    let inside = child_workspace.folder().to_owned();
     fs::remove_dir_all(inside.join("gone")).unwrap();
     fs::create_dir_all(inside.join("new/deep")).unwrap();
     fs::write(inside.join("new/deep/file"), "x").unwrap();
     set_mode(&inside.join("new/deep"), 0o555);
     set_mode(&inside.join("mode"), 0o750);
     fs::write(fixture.work().join("kept/mine"), "y").unwrap();
-    let deed = fixture.apply_merge(&annex).unwrap();
+    let transaction = fixture.apply_merge(&child_workspace).unwrap();
     let now = read_file_tree(&fixture.work());
     assert!(!now.contains_key(Path::new("gone")));
     assert_eq!(now[Path::new("new/deep")].0 & 0o777, 0o555);
     assert_eq!(now[Path::new("mode")].0 & 0o777, 0o750);
     assert_eq!(now[Path::new("new/deep/file")].1, b"x");
-    deed.inverse()
+    transaction
+        .inverse()
         .apply(
             &fixture.workspace,
-            &annex.store(),
-            &annex.parent_folder(),
+            &child_workspace.store(),
+            &child_workspace.parent_folder(),
             None,
             &CancellationToken::new(),
         )
@@ -472,24 +502,30 @@ fn folders_come_and_go_with_their_modes() {
 }
 
 #[tokio::test]
-async fn an_annex_stays_while_one_that_branched_off_it_has_something_that_is_nowhere_else() {
+async fn a_child_workspace_stays_while_a_nested_one_has_unmerged_changes() {
     let fixture = ChildWorkspaceFixture::new();
     fs::write(fixture.work().join("a"), "x").unwrap();
-    let annex = fixture.create_child_workspace();
-    let workspace = Workspace::open(annex.folder()).unwrap();
-    let wanted =
-        ChildWorkspaceRequest { parent: annex.child().clone(), workspace, ..fixture.request() };
-    let inner = fixture.annexes.create(wanted).await.unwrap();
+    let child_workspace = fixture.create_child_workspace();
+    let workspace = Workspace::open(child_workspace.folder()).unwrap();
+    let wanted = ChildWorkspaceRequest {
+        parent: child_workspace.child().clone(),
+        workspace,
+        ..fixture.request()
+    };
+    let inner = fixture.child_workspaces.create(wanted).await.unwrap();
     fs::write(inner.folder().join("b"), "nowhere else").unwrap();
-    assert_eq!(fixture.annexes.close(&annex).await.unwrap(), CloseOutcome::Kept { changes: 1 });
-    assert!(annex.folder().exists() && inner.folder().exists());
-    fs::write(annex.folder().join("b"), "nowhere else").unwrap();
+    assert_eq!(
+        fixture.child_workspaces.close(&child_workspace).await.unwrap(),
+        CloseOutcome::Kept { changes: 1 }
+    );
+    assert!(child_workspace.folder().exists() && inner.folder().exists());
+    fs::write(child_workspace.folder().join("b"), "nowhere else").unwrap();
     fs::write(fixture.work().join("b"), "nowhere else").unwrap();
     assert_eq!(
-        fixture.annexes.close(&annex).await.unwrap(),
+        fixture.child_workspaces.close(&child_workspace).await.unwrap(),
         CloseOutcome::Removed { branch: None }
     );
-    assert!(!annex.folder().exists() && !inner.folder().exists());
+    assert!(!child_workspace.folder().exists() && !inner.folder().exists());
 }
 
 #[test]
@@ -498,19 +534,19 @@ fn a_folder_that_becomes_writable_does_so_before_its_files_change() {
     fs::create_dir(fixture.work().join("ro")).unwrap();
     fs::write(fixture.work().join("ro/a"), "old\n").unwrap();
     set_mode(&fixture.work().join("ro"), 0o555);
-    let annex = fixture.create_child_workspace();
+    let child_workspace = fixture.create_child_workspace();
     for (mode, text) in [(0o755, "new\n"), (0o577, "newer\n")] {
-        set_mode(&annex.folder().join("ro"), 0o755);
-        fs::write(annex.folder().join("ro/a"), text).unwrap();
-        set_mode(&annex.folder().join("ro"), mode);
-        let deed = MergeTransaction::from_merge(
-            &fixture.plan_merge(&annex),
-            annex.child(),
+        set_mode(&child_workspace.folder().join("ro"), 0o755);
+        fs::write(child_workspace.folder().join("ro/a"), text).unwrap();
+        set_mode(&child_workspace.folder().join("ro"), mode);
+        let transaction = MergeTransaction::from_merge(
+            &fixture.plan_merge(&child_workspace),
+            child_workspace.child(),
             &fixture.workspace,
         );
         let mut now = 0o555;
         let mut back = 0;
-        for step in deed.steps.iter().chain(&deed.inverse().steps) {
+        for step in transaction.steps.iter().chain(&transaction.inverse().steps) {
             match step {
                 merge_transaction::MergeStep::Folder(FolderChange { from, to, .. }) => {
                     assert_eq!(*from, Some(now), "each step begins where the last one ended");
@@ -518,7 +554,7 @@ fn a_folder_that_becomes_writable_does_so_before_its_files_change() {
                     back += usize::from(now == mode);
                 }
                 merge_transaction::MergeStep::File(_) => {
-                    assert_eq!(now & 0o700, 0o700, "{:?}", deed.steps);
+                    assert_eq!(now & 0o700, 0o700, "{:?}", transaction.steps);
                 }
             }
         }
@@ -551,21 +587,21 @@ fn what_is_tracked_belongs_to_a_copy_and_comes_back_also_where_it_is_ignored() {
     git(&["init", "-q"]);
     git(&["add", "-f", ".gitignore", "a.rs", "dist/js/app.js", "kept.log", "gone.log"]);
     fs::remove_file(work.join("gone.log")).unwrap();
-    let annex = fixture.create_child_workspace();
+    let child_workspace = fixture.create_child_workspace();
     let mut expected = read_file_tree(&work);
     let noise = [".git", "dist/junk", "x.log"];
     expected.retain(|path, _| !noise.iter().any(|it| path.starts_with(it)));
-    assert_eq!(read_file_tree(annex.folder()), expected);
-    assert!(annex.find_changes(&fixture.workspace).unwrap().is_empty());
+    assert_eq!(read_file_tree(child_workspace.folder()), expected);
+    assert!(child_workspace.find_changes(&fixture.workspace).unwrap().is_empty());
 
-    fs::write(annex.folder().join("dist/js/app.js"), "built again\n").unwrap();
-    fs::remove_file(annex.folder().join("kept.log")).unwrap();
-    fs::write(annex.folder().join("y.log"), "noise of the child").unwrap();
+    fs::write(child_workspace.folder().join("dist/js/app.js"), "built again\n").unwrap();
+    fs::remove_file(child_workspace.folder().join("kept.log")).unwrap();
+    fs::write(child_workspace.folder().join("y.log"), "noise of the child").unwrap();
     assert_eq!(
-        annex.find_changes(&fixture.workspace).unwrap().format_list(),
+        child_workspace.find_changes(&fixture.workspace).unwrap().format_list(),
         "M dist/js/app.js\nD kept.log\n"
     );
-    fixture.apply_merge(&annex).unwrap();
+    fixture.apply_merge(&child_workspace).unwrap();
     assert_eq!(fs::read_to_string(work.join("dist/js/app.js")).unwrap(), "built again\n");
     assert!(!work.join("kept.log").exists() && work.join("x.log").exists());
 }

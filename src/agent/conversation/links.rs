@@ -34,13 +34,13 @@ pub struct LinkResolver {
 }
 
 impl LinkResolver {
-    /// A resolver that stops waiting for the front-end once `late` is cancelled.
+    /// A resolver that stops waiting for the front-end once `cancel` is cancelled.
     pub fn new(
         workspace: Workspace,
         editor: Option<Arc<dyn Editor>>,
-        late: CancellationToken,
+        cancel: CancellationToken,
     ) -> Self {
-        Self { workspace, editor_bridge: EditorBridge::new(editor, late) }
+        Self { workspace, editor_bridge: EditorBridge::new(editor, cancel) }
     }
 
     /// Resolves an absolute path; blocks on the disk and on the front-end.

@@ -24,51 +24,51 @@ impl Harness {
         settings: TurnSettings,
         history: &History,
     ) -> Result<TurnSettings, HarnessError> {
-        if let Some(family) = self.live_children(&settings) {
+        if let Some(children) = self.live_children(&settings) {
             let settings = TurnSettings {
-                usage_total: family.base_settings().usage_total.clone(),
+                usage_total: children.base_settings().usage_total.clone(),
                 ..settings
             };
-            family.set_base_settings(&settings);
-            return Ok(self.with_workflows(&family, family.with_tools(settings)));
+            children.set_base_settings(&settings);
+            return Ok(self.with_workflows(&children, children.with_tools(settings)));
         }
         let (depth, own) = depth_and_id(history);
         let (session, settings_of) = (session.clone(), settings.clone());
-        let kin = ParentSession {
+        let parent_session = ParentSession {
             session,
             depth,
             subagent_id: own,
             is_usage_counted: false,
             settings: settings_of,
         };
-        let family = self.subagents().register_parent(kin, history).await?;
-        let mut families = self.live_children.lock();
-        families.retain(|_, weak| weak.strong_count() > 0);
-        families.insert(settings.session_folder.clone(), Arc::downgrade(&family));
-        drop(families);
-        Ok(self.with_workflows(&family, family.with_tools(settings)))
+        let children = self.subagents().register_parent(parent_session, history).await?;
+        let mut live_children = self.live_children.lock();
+        live_children.retain(|_, weak| weak.strong_count() > 0);
+        live_children.insert(settings.session_folder.clone(), Arc::downgrade(&children));
+        drop(live_children);
+        Ok(self.with_workflows(&children, children.with_tools(settings)))
     }
 
     /// Lets children inherit the current settings of a Conversation.
     pub(super) fn update_children(&self, conversation: &Conversation) {
-        if let Some(family) = self.live_children(conversation.settings()) {
-            family.set_base_settings(conversation.settings());
+        if let Some(children) = self.live_children(conversation.settings()) {
+            children.set_base_settings(conversation.settings());
         }
     }
 
     /// Takes over the children of a Conversation that another Harness of this process started.
     pub(super) fn adopt_children(&self, conversation: &Conversation, from: &Self) {
-        if let Some(family) = from.live_children(conversation.settings()) {
-            let mut families = self.live_children.lock();
+        if let Some(children) = from.live_children(conversation.settings()) {
+            let mut live_children = self.live_children.lock();
             let folder = conversation.settings().session_folder.clone();
-            families.insert(folder, Arc::downgrade(&family));
+            live_children.insert(folder, Arc::downgrade(&children));
         }
     }
 
     /// The children of a Conversation, in the order they were started.
     pub async fn children(&self, conversation: &Conversation) -> Vec<ChildView> {
         match self.live_children(conversation.settings()) {
-            Some(family) => family.all_views().await,
+            Some(children) => children.all_views().await,
             None => Vec::new(),
         }
     }
@@ -78,10 +78,10 @@ impl Harness {
         &self,
         conversation: &Conversation,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let family = self.live_children(conversation.settings());
+        let children = self.live_children(conversation.settings());
         async move {
-            if let Some(family) = family {
-                family.wait_idle().await;
+            if let Some(children) = children {
+                children.wait_idle().await;
             }
         }
     }
@@ -91,17 +91,17 @@ impl Harness {
         &self,
         conversation: &Conversation,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let family = self.live_children(conversation.settings());
+        let children = self.live_children(conversation.settings());
         async move {
-            if let Some(family) = family {
-                family.cancel_all().await;
+            if let Some(children) = children {
+                children.cancel_all().await;
             }
         }
     }
 
     pub(super) fn live_children(&self, settings: &TurnSettings) -> Option<Arc<Children>> {
-        let families = self.live_children.lock();
-        families.get(&settings.session_folder).and_then(Weak::upgrade)
+        let live_children = self.live_children.lock();
+        live_children.get(&settings.session_folder).and_then(Weak::upgrade)
     }
 
     /// Adds the Tools for Subagents to tools, for a preview of the next request.
@@ -124,7 +124,7 @@ impl Harness {
 
     fn subagents(&self) -> &SubagentRegistry {
         self.subagents.get_or_init(|| {
-            let nursery = ChildFactory {
+            let child_factory = ChildFactory {
                 sessions: Arc::clone(&self.sessions),
                 session_options: self.session_options(),
                 config: self.config.clone(),
@@ -133,7 +133,7 @@ impl Harness {
                 user_home: self.user_home(),
                 credential: self.credential.clone(),
             };
-            SubagentRegistry::new(nursery, self.subagent_limit.clone())
+            SubagentRegistry::new(child_factory, self.subagent_limit.clone())
         })
     }
 }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_that_crashes_is_seen_at_once_and_takes_nobody_along() {
+    async fn a_crash_of_a_child_is_reported_at_once_and_does_not_end_the_parent() {
         let folder = tempfile::tempdir().unwrap();
         let (harness, conversation) =
             started_conversation(folder.path(), Arc::new(PanickingChildModel)).await;
@@ -276,8 +276,8 @@ mod tests {
         let end = history.facts().last().unwrap().clone();
         let Canonical::TurnFailed(end) = end else { panic!("{end:?}") };
         assert_eq!(end.terminal_status.as_str(), "crashed");
-        let told = conversation.history().await.unwrap();
-        let ends = told.facts().filter(|fact| match fact {
+        let parent_history = conversation.history().await.unwrap();
+        let ends = parent_history.facts().filter(|fact| match fact {
             Canonical::SubagentEvent(life) => life.ends_run(),
             _ => false,
         });

@@ -52,7 +52,7 @@ impl Posture {
 
     /// The posture at the end of a History; values that the Log lacks are empty. Roles from files are
     /// looked up by name, as they are now.
-    pub fn from_history(history: &History, roster: &RoleCatalog) -> Self {
+    pub fn from_history(history: &History, roles: &RoleCatalog) -> Self {
         let mut posture = Self {
             model: String::new(),
             effort: None,
@@ -67,19 +67,19 @@ impl Posture {
                     posture.model = started.model.clone().unwrap_or_default();
                     posture.effort.clone_from(&started.effort);
                     posture.mode = started.permission_mode.clone();
-                    posture.role = roster.find_recorded(&started.role);
+                    posture.role = roles.find_recorded(&started.role);
                     posture.sandbox.clone_from(&started.sandbox_mode);
                     posture.narrow(&started.allow_write, &started.deny_write);
                 }
                 Canonical::SessionFork(SessionFork { posture: fork, .. }) => {
                     posture.mode = fork.permission_mode.clone();
-                    posture.role = roster.find_recorded(&fork.role);
+                    posture.role = roles.find_recorded(&fork.role);
                     posture.sandbox.clone_from(&fork.sandbox_mode);
                     posture.model = fork.model.clone().unwrap_or(posture.model);
                     posture.effort = fork.effort.clone().or(posture.effort);
                     posture.narrow(&fork.allow_write, &fork.deny_write);
                 }
-                Canonical::PostureChanged(changed) => posture.apply(changed, roster),
+                Canonical::PostureChanged(changed) => posture.apply(changed, roles),
                 Canonical::SubagentEvent(event)
                     if event.event == SubagentEventKind::PermissionPosture =>
                 {
@@ -93,7 +93,7 @@ impl Posture {
         posture
     }
 
-    fn apply(&mut self, changed: &PostureChanged, roster: &RoleCatalog) {
+    fn apply(&mut self, changed: &PostureChanged, roles: &RoleCatalog) {
         if let Some(model) = &changed.model {
             self.model.clone_from(model);
         }
@@ -104,7 +104,7 @@ impl Posture {
             self.mode = mode.clone();
         }
         if let Some(role) = &changed.role {
-            self.role = roster.find_recorded(role);
+            self.role = roles.find_recorded(role);
         }
         if let Some(sandbox) = &changed.sandbox_mode {
             self.sandbox.clone_from(sandbox);

@@ -65,7 +65,7 @@ impl Harness {
         let own = self.session_workspace(workspace.clone(), &root, id, &history);
         let (own, gone) = match own {
             // A preview runs nothing, so it can use the parent's Workspace instead.
-            Err(HarnessError::Annex(
+            Err(HarnessError::ChildWorkspace(
                 error @ (ChildWorkspaceError::AlreadyClosed { .. }
                 | ChildWorkspaceError::FolderMissing { .. }),
             )) => (workspace.clone(), Some(format!("{error}; preview in its parent's Workspace"))),
@@ -81,21 +81,22 @@ impl Harness {
             suppose(&mut history, result.into());
         }
         let granted = self.mode_grants.find(id, logs);
-        let roster = RoleCatalog::new(&self.discovery_folders(logs));
-        let before = Posture::from_history(&history, &roster);
+        let roles = RoleCatalog::new(&self.discovery_folders(logs));
+        let before = Posture::from_history(&history, &roles);
         let ResumedPosture { posture, .. } = before.resume_with(&self.config, granted.as_ref());
         let workspace = workspace.with_bounds(posture.bounds()?);
-        let connections = McpServers::default();
-        let seat = LogLocation { logs: &root, id };
+        let mcp_servers = McpServers::default();
+        let log_location = LogLocation { logs: &root, id };
         let (settings, mut notices) =
-            self.turn_settings(seat, workspace, posture, &history, connections, false);
+            self.turn_settings(log_location, workspace, posture, &history, mcp_servers, false);
         notices.extend(gone);
         let context = settings.late_context();
         let late_context = Some(context).filter(|now| history.latest_context() != Some(now));
         let mut activates = Vec::new();
         if let Some(prompt) = assumptions.prompt {
-            let ExpandedInput { text, notices: told, .. } = settings.skills.expand(prompt);
-            notices.extend(told);
+            let ExpandedInput { text, notices: expansion_notices, .. } =
+                settings.skills.expand(prompt);
+            notices.extend(expansion_notices);
             let found = settings.skills.read_all().skills;
             for skill in find_named_skills(&text, &found) {
                 activates.push(skill.name().to_owned());
@@ -110,7 +111,8 @@ impl Harness {
             suppose(&mut history, message.into());
         }
         let wanted = resource::shown_resources(&history);
-        let contents = settings.resources.load_contents(&wanted, settings.sight.is_supported());
+        let contents =
+            settings.resources.load_contents(&wanted, settings.image_support.is_supported());
         let tools = self.with_subagent_tools(settings.toolbox.specs(), &history, settings.role);
         let request = settings.request(id, history, contents, tools, 0);
         let body = settings.provider.request_body(&request);

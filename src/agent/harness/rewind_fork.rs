@@ -67,10 +67,11 @@ impl Harness {
         let workspace = settings.workspace.clone();
         let session_folder = settings.session_folder.clone();
         let (home, own) = (&self.config.home, session_folder.root());
-        let neighbours = inspect::roots_around(home, workspace.root(), own);
+        let other_roots = inspect::roots_around(home, workspace.root(), own);
         let limits = SurveyLimits::from_undo_settings(self.config.undo);
-        let site = RewindContext { workspace, session_folder, limits, other_roots: neighbours };
-        let done = blocking::run_blocking(move || rewind_files(&history, way, force, &site)).await;
+        let context = RewindContext { workspace, session_folder, limits, other_roots };
+        let done =
+            blocking::run_blocking(move || rewind_files(&history, way, force, &context)).await;
         let (rewind, fact) =
             done.map_err(|error| Report::new(Kind::Crashed, error.to_string()))??;
         session.record(fact).await?;
@@ -122,14 +123,14 @@ fn rewind_files(
     history: &History,
     way: RewindDirection,
     force: bool,
-    site: &RewindContext,
+    context: &RewindContext,
 ) -> Result<(Rewind, crate::record::event::Canonical), Report> {
     let rewind = match way {
-        RewindDirection::Back(count) => Rewind::plan_undo(history, count, site),
-        RewindDirection::Forward => Rewind::plan_redo(history, site),
+        RewindDirection::Back(count) => Rewind::plan_undo(history, count, context),
+        RewindDirection::Forward => Rewind::plan_redo(history, context),
     }?;
-    rewind.check_conflicts(force, site)?;
-    let restored = rewind.restore(site)?;
+    rewind.check_conflicts(force, context)?;
+    let restored = rewind.restore(context)?;
     if let Some((path, reason)) = restored.failed.first() {
         let (files, path) = (counted(restored.failed.len(), "file"), path.display());
         let message = format!(

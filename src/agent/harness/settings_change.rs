@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::posture::Posture;
 use super::{Harness, HarnessError};
 use crate::agent::conversation::Conversation;
-use crate::agent::subagent::sight_and_window;
+use crate::agent::subagent::image_support_and_window;
 use crate::agent::turn::{PromptParts, RunBudget, TurnSettings};
 use crate::base::blocking;
 use crate::host::sandbox::Profile;
@@ -43,22 +43,23 @@ impl Harness {
     ) -> Result<Conversation, HarnessError> {
         let session = conversation.session();
         let history = session.history().await?;
-        let roster = RoleCatalog::new(&self.discovery_folders(session.state_root().workspace()));
-        let before = Posture::from_history(&history, &roster);
+        let roles = RoleCatalog::new(&self.discovery_folders(session.state_root().workspace()));
+        let before = Posture::from_history(&history, &roles);
         let after = before.with_change(&change, self.models());
         if let Some(fact) = after.changed_since(&before) {
             session.record(fact.into()).await?;
         }
         self.store_mode_choice(conversation, &after.mode).await;
         let old = conversation.settings();
-        let confinement = Profile::for_mode(self.config.sandbox.level, &after.mode);
-        old.permission_state.set(after.mode.clone(), confinement);
+        let sandbox_profile = Profile::for_mode(self.config.sandbox.level, &after.mode);
+        old.permission_state.set(after.mode.clone(), sandbox_profile);
         let toolbox = old.tools.clone().for_role(after.role);
-        let (sight, window) = sight_and_window(&self.config, &self.credential, &after.model);
+        let (image_support, window) =
+            image_support_and_window(&self.config, &self.credential, &after.model);
         let settings = TurnSettings {
             toolbox,
             role: after.role,
-            sight,
+            image_support,
             window,
             prompt: PromptParts {
                 cache_key: prompt::cache_key(
@@ -81,11 +82,12 @@ impl Harness {
         self.sessions.register(conversation.session());
         self.adopt_children(conversation, from);
         let old = conversation.settings();
-        let (sight, window) = sight_and_window(&self.config, &self.credential, &old.model);
+        let (image_support, window) =
+            image_support_and_window(&self.config, &self.credential, &old.model);
         let settings = TurnSettings {
             provider: Arc::clone(&self.provider),
             secrets: Arc::clone(&self.secrets),
-            sight,
+            image_support,
             window,
             ..old.clone()
         };
@@ -117,8 +119,8 @@ impl Harness {
     ) -> (Conversation, Vec<String>) {
         let old = conversation.settings();
         let root = old.workspace.root();
-        let (connections, notices) = self.session_mcp_servers(&old.session_folder, root, brought);
-        let settings = TurnSettings { mcp_servers: connections, ..old.clone() };
+        let (mcp_servers, notices) = self.session_mcp_servers(&old.session_folder, root, brought);
+        let settings = TurnSettings { mcp_servers, ..old.clone() };
         (self.use_settings(conversation, settings), notices)
     }
 

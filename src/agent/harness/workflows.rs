@@ -28,7 +28,7 @@ impl Harness {
     /// Adds the Tool that runs Workflows to settings, if the Session may have children.
     pub(super) fn with_workflows(
         &self,
-        family: &Arc<Children>,
+        children: &Arc<Children>,
         settings: TurnSettings,
     ) -> TurnSettings {
         if settings.tools.find_tool("spawn_agent").is_err() {
@@ -40,7 +40,7 @@ impl Harness {
             limits: self.config.subagents,
         };
         let tool: Arc<dyn AnyTool> =
-            Arc::new(RunWorkflow { family: Arc::clone(family), loader: sources });
+            Arc::new(RunWorkflow { children: Arc::clone(children), loader: sources });
         let rest: Cleanup = Arc::new(|| Box::pin(async {}));
         settings.with_tools(vec![tool], rest)
     }
@@ -53,37 +53,36 @@ impl Harness {
     pub fn run_workflow(
         &self,
         conversation: &Conversation,
-        order: RunWorkflowOptions,
+        options: RunWorkflowOptions,
         cancel: CancellationToken,
     ) -> impl Future<Output = Result<FinishedRun, Report>> + Send + use<> {
-        let family = self.live_children(conversation.settings());
+        let children = self.live_children(conversation.settings());
         let session = conversation.session().clone();
         let (tracker, secrets) =
             (conversation.settings().tracker.clone(), Arc::clone(&conversation.settings().secrets));
         async move {
             let gone = || Report::new(Kind::SessionClosed, "the Session is closed");
-            let family = family.ok_or_else(gone)?;
-            let RunWorkflowOptions { workflow, template, recorded_run: past, time_limit: horizon } =
-                order;
+            let children = children.ok_or_else(gone)?;
+            let RunWorkflowOptions { workflow, template, recorded_run: past, time_limit } = options;
             let id = past.as_ref().map_or_else(new_run_id, |past| past.id.clone());
             let words = match past {
                 None => format!("Run the Workflow `{}` ({id}).", workflow.name),
                 Some(_) => format!("Go on with the Workflow `{}` ({id}).", workflow.name),
             };
-            let stage = RunContext::new(family, id.clone(), &workflow)?;
+            let context = RunContext::new(children, id.clone(), &workflow)?;
             let text = secrets.redact(&words).into_owned();
             let message = UserMessage { text, ..UserMessage::default() };
-            let said = session.record(message.into()).await?;
-            if let (Some(tracker), Some(seq)) = (&tracker, said.seq()) {
+            let recorded = session.record(message.into()).await?;
+            if let (Some(tracker), Some(seq)) = (&tracker, recorded.seq()) {
                 tracker.begin_turn(seq);
             }
-            let order = WorkflowRunInput {
+            let input = WorkflowRunInput {
                 workflow: Arc::new(workflow),
                 template,
                 resumed_from: past,
-                horizon,
+                time_limit,
             };
-            let finished = run(stage, order, cancel).await;
+            let finished = run(context, input, cancel).await;
             if let Some(tracker) = tracker
                 && let Ok(Err(error)) = blocking::run_blocking(move || tracker.end_turn()).await
             {

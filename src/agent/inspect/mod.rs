@@ -14,7 +14,7 @@ pub use gc::{
     GarbageItem, GcOptions, GcPlan, GcResult, abandoned_drafts, child_workspace_garbage,
     clear_garbage, home_garbage, leftover_paths, plan_gc,
 };
-pub use request_anatomy::{RequestAnatomy, TOKEN_METHOD, dissect_request};
+pub use request_anatomy::{RequestAnatomy, TOKEN_METHOD, analyze_request};
 pub use sessions::{
     ListPosition, SessionSummary, SummaryStatus, delete_session, lineage_folders, list_page,
     list_sessions, posture_model, session_holder,

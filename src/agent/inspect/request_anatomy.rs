@@ -80,7 +80,7 @@ fn estimate_value(value: &Value) -> u64 {
 }
 
 /// Analyses a request.
-pub fn dissect_request(body: &Value) -> RequestAnatomy {
+pub fn analyze_request(body: &Value) -> RequestAnatomy {
     let text = |value: &Value| value.as_str().map_or(0, str::len) as u64;
     let list = |name: &str| body[name].as_array().map(Vec::as_slice).unwrap_or_default();
     let tools = list("tools");
@@ -156,9 +156,9 @@ fn content_pieces(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn excerpt(value: &Value) -> String {
-    let said = content_pieces(value).find_map(|piece| piece["text"].as_str());
+    let piece_text = content_pieces(value).find_map(|piece| piece["text"].as_str());
     let plain = ["output", "arguments"].iter().find_map(|name| value[*name].as_str());
-    let text = said.or(plain).unwrap_or_default();
+    let text = piece_text.or(plain).unwrap_or_default();
     text.chars().take(MAX_EXCERPT_CHARS).collect()
 }
 
@@ -210,16 +210,22 @@ mod tests {
     use super::*;
 
     fn problems_of(items: &Value) -> Vec<String> {
-        dissect_request(&json!({"instructions": "", "input": items})).problems
+        analyze_request(&json!({"instructions": "", "input": items})).problems
     }
 
     #[test]
     fn what_a_server_would_refuse_is_found() {
         let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "read"});
         let output = |id: &str, text: &str| json!({"type": "function_call_output", "call_id": id, "output": text});
-        let said = json!({"type": "message", "role": "user", "content": []});
+        let message = json!({"type": "message", "role": "user", "content": []});
         assert_eq!(
-            problems_of(&json!([said, call("a"), call("b"), output("a", "x"), output("b", "y")])),
+            problems_of(&json!([
+                message,
+                call("a"),
+                call("b"),
+                output("a", "x"),
+                output("b", "y")
+            ])),
             [""; 0]
         );
         assert_eq!(
@@ -230,7 +236,7 @@ mod tests {
             (json!([call("a")]), "call a has no output"),
             (json!([output("a", "x")]), "has no call"),
             (json!([call("a"), output("a", "")]), "is empty"),
-            (json!([call("a"), said, output("a", "x")]), "a message between"),
+            (json!([call("a"), message, output("a", "x")]), "a message between"),
             (json!([call("a"), call("a"), output("a", "x")]), "is made twice"),
             (json!([{"type": "reasoning"}]), "no item after it"),
             (json!([{}]), "has no type"),
@@ -248,13 +254,13 @@ mod tests {
             "tools": [{"name": "a"}],
             "input": [{"type": "message", "role": "user", "content": [image, {"type": "input_text", "text": "look"}]}],
         });
-        let found = dissect_request(&body);
+        let found = analyze_request(&body);
         assert_eq!(
             found.parts.iter().map(|part| part.estimated_tokens).sum::<u64>(),
             found.estimated_tokens
         );
         assert!(found.estimated_tokens < 2_300, "{}", found.estimated_tokens);
         assert_eq!((found.items[0].excerpt.as_str(), found.counts["message"]), ("look", 1));
-        assert!(dissect_request(&Value::Null).is_valid);
+        assert!(analyze_request(&Value::Null).is_valid);
     }
 }

@@ -21,7 +21,7 @@ use crate::record::state_dir::StateRoot;
 use crate::settings::config::Prices;
 
 /// The bytes that mark a usage record in a Log of any version of Pixir.
-const BILL_MARK: &[u8] = br#","type":"provider_usage","data":"#;
+const USAGE_MARK: &[u8] = br#","type":"provider_usage","data":"#;
 
 /// The bytes that mark a fact about a Subagent in the Log of its parent.
 const SUBAGENT_MARK: &[u8] = br#","type":"subagent_event","data":"#;
@@ -161,7 +161,7 @@ fn sorted_session_ids(root: &StateRoot) -> Vec<SessionId> {
 
 /// The fields of a usage record's line.
 #[derive(Deserialize)]
-struct BillLine {
+struct UsageRecordLine {
     #[serde(default)]
     id: String,
     #[serde(default)]
@@ -204,8 +204,8 @@ impl<'a> UsageCounter<'a> {
         let mut reader = BufReader::with_capacity(256 << 10, file);
         let mut sum = UsageSum::default();
         let mut line = Vec::new();
-        let (bills, subagents) =
-            (memmem::Finder::new(BILL_MARK), memmem::Finder::new(SUBAGENT_MARK));
+        let (usages, subagents) =
+            (memmem::Finder::new(USAGE_MARK), memmem::Finder::new(SUBAGENT_MARK));
         loop {
             line.clear();
             match reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
@@ -214,7 +214,7 @@ impl<'a> UsageCounter<'a> {
                 Ok(_) if !line.ends_with(b"\n") && line.len() as u64 == MAX_LINE_BYTES => {
                     self.spending.unreadable_lines += 1;
                 }
-                Ok(_) if bills.find(&line).is_some() => self.count_bill(&line, &mut sum),
+                Ok(_) if usages.find(&line).is_some() => self.count_usage(&line, &mut sum),
                 Ok(_) if subagents.find(&line).is_some() => self.add_subagent(&line),
                 Ok(_) => {}
                 // When the disk fails in the middle, the part that was read counts.
@@ -247,8 +247,9 @@ impl<'a> UsageCounter<'a> {
         self.named.extend(child.and_then(|id| SessionId::parse(id).ok()));
     }
 
-    fn count_bill(&mut self, line: &[u8], session: &mut UsageSum) {
-        let Ok(BillLine { id, ts, data }) = serde_json::from_slice::<BillLine>(line) else {
+    fn count_usage(&mut self, line: &[u8], session: &mut UsageSum) {
+        let Ok(UsageRecordLine { id, ts, data }) = serde_json::from_slice::<UsageRecordLine>(line)
+        else {
             self.spending.unreadable_lines += 1;
             return;
         };
@@ -271,7 +272,7 @@ impl<'a> UsageCounter<'a> {
         let model = if data.model.is_empty() { "unknown" } else { &data.model };
         let model = self.models.entry(model.to_owned()).or_default();
         for sum in [&mut self.spending.total, model, self.days.entry(day).or_default(), session] {
-            sum.add_bill(&data, cost);
+            sum.add_usage(&data, cost);
         }
     }
 
@@ -295,13 +296,13 @@ impl<'a> UsageCounter<'a> {
 }
 
 impl UsageSum {
-    fn add_bill(&mut self, bill: &ProviderUsage, cost: Option<f64>) {
+    fn add_usage(&mut self, usage: &ProviderUsage, cost: Option<f64>) {
         self.calls += 1;
-        self.failed += u64::from(bill.status.as_deref() == Some("failed"));
-        self.retries += u64::from(bill.retries);
-        let searched = bill.extra.get("web_search").and_then(|search| search.get("calls"));
+        self.failed += u64::from(usage.status.as_deref() == Some("failed"));
+        self.retries += u64::from(usage.retries);
+        let searched = usage.extra.get("web_search").and_then(|search| search.get("calls"));
         self.web_searches += searched.and_then(serde_json::Value::as_u64).unwrap_or(0);
-        let Some(tokens) = bill.billed() else { return };
+        let Some(tokens) = usage.billed() else { return };
         self.tokens.add(&tokens);
         match cost {
             Some(cost) => *self.estimated_cost_usd.get_or_insert(0.0) += cost,

@@ -146,8 +146,8 @@ impl Actor {
             }
             Inbox::Interrupt(reply) => self.interrupt(reply),
             Inbox::Ask { turn, request, reply } => self.ask_user(turn, *request, reply),
-            Inbox::Answer { call_id, said, reply } => {
-                reply.send(self.answer_question(&call_id, said)).ok();
+            Inbox::Answer { call_id, response, reply } => {
+                reply.send(self.answer_question(&call_id, response)).ok();
             }
             Inbox::WaitUntilIdle(reply) => match self.turn {
                 Some(_) => self.waiting.push(reply),
@@ -431,13 +431,13 @@ impl Actor {
     fn answer_question(
         &mut self,
         call_id: &CallId,
-        said: PermissionResponse,
+        response: PermissionResponse,
     ) -> Result<(), SessionError> {
         let place = self.questions.iter().position(|open| open.request.call_id == *call_id);
         let question = self.questions.remove(place.ok_or(SessionError::NoQuestion)?);
-        let answer = said.answer;
+        let answer = response.answer;
         self.bus.emit(Ephemeral::PermissionResolved { call_id: call_id.clone(), answer });
-        question.reply.send(said).ok();
+        question.reply.send(response).ok();
         Ok(())
     }
 }

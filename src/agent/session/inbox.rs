@@ -44,7 +44,7 @@ pub enum Inbox {
     /// Ask the user; `turn` is the sender, `None` outside of a Turn.
     Ask { turn: Option<TurnId>, request: Box<PermissionRequest>, reply: Reply<PermissionResponse> },
     /// Answer an open question.
-    Answer { call_id: CallId, said: PermissionResponse, reply: Reply<Result<(), SessionError>> },
+    Answer { call_id: CallId, response: PermissionResponse, reply: Reply<Result<(), SessionError>> },
     /// Reply when no Turn runs.
     WaitUntilIdle(Reply<SessionStatus>),
 }

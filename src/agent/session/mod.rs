@@ -162,10 +162,10 @@ impl Session {
     pub async fn answer(
         &self,
         call_id: &CallId,
-        said: PermissionResponse,
+        response: PermissionResponse,
     ) -> Result<(), SessionError> {
         let call_id = call_id.clone();
-        self.request(|reply| Inbox::Answer { call_id, said, reply }).await?
+        self.request(|reply| Inbox::Answer { call_id, response, reply }).await?
     }
 
     /// Asks the user outside of a Turn, and waits for the answer without a limit. A caller that stops waiting

@@ -91,14 +91,14 @@ async fn a_turn_records_its_end_and_the_session_says_so() {
     });
     fixture.session.start_turn(turn).await.unwrap();
     assert_eq!(fixture.session.wait_until_idle().await.unwrap(), SessionStatus::Done);
-    let mut heard = Vec::new();
+    let mut event_types = Vec::new();
     while let Some(ListenerItem::Event(event)) = listener.next().await {
-        heard.push(event.type_name().to_owned());
+        event_types.push(event.type_name().to_owned());
         if matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Done))) {
             break;
         }
     }
-    assert_eq!(heard, ["user_message", "assistant_message", "status"]);
+    assert_eq!(event_types, ["user_message", "assistant_message", "status"]);
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn a_panicking_turn_is_evidence_not_an_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deaf_turn_is_aborted_and_not_heard_again() {
+async fn a_turn_that_ignores_its_cancel_is_aborted_and_emits_nothing_more() {
     let fixture = SessionFixture::new();
     let (hands_on, context_of_turn) = oneshot::channel();
     let turn = body(|context| async move {
@@ -253,15 +253,15 @@ async fn a_late_subscriber_hears_the_status_and_the_open_question() {
             break;
         }
     }
-    let mut late = fixture.session.subscribe(ListenFrom::After(0));
-    let mut heard = Vec::new();
+    let mut late_listener = fixture.session.subscribe(ListenFrom::After(0));
+    let mut event_types = Vec::new();
     for _ in 0..3 {
-        let Some(ListenerItem::Event(event)) = late.next().await else { panic!() };
-        heard.push(event.type_name().to_owned());
+        let Some(ListenerItem::Event(event)) = late_listener.next().await else { panic!() };
+        event_types.push(event.type_name().to_owned());
     }
-    assert_eq!(heard, ["user_message", "status", "permission_request"]);
-    let stranger = fixture.session.answer(&CallId::new("other"), PermissionAnswer::No.into()).await;
-    assert!(matches!(stranger, Err(SessionError::NoQuestion)));
+    assert_eq!(event_types, ["user_message", "status", "permission_request"]);
+    let refused = fixture.session.answer(&CallId::new("other"), PermissionAnswer::No.into()).await;
+    assert!(matches!(refused, Err(SessionError::NoQuestion)));
     fixture.session.answer(&CallId::new("q"), PermissionAnswer::Once.into()).await.unwrap();
     assert_eq!(fixture.session.wait_until_idle().await.unwrap(), SessionStatus::Done);
 }
@@ -317,9 +317,9 @@ async fn an_event_that_could_not_be_written_is_not_published() {
     let fixture = SessionFixture::new();
     let mut listener = fixture.session.subscribe(ListenFrom::Now);
     std::fs::remove_file(fixture.session.log_path()).unwrap();
-    let manners = SessionOptions { durability: LogDurability::Turn, ..session_options() };
+    let options = SessionOptions { durability: LogDurability::Turn, ..session_options() };
     let id = SessionId::mint();
-    let session = Session::create(fixture.folder.path(), &id, started(), manners).unwrap();
+    let session = Session::create(fixture.folder.path(), &id, started(), options).unwrap();
     std::fs::remove_file(session.log_path()).unwrap();
     let mut durable = session.subscribe(ListenFrom::Now);
     let turn = body(|context| async move {
@@ -368,7 +368,7 @@ fn texts(history: &History) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_told_in_short_is_not_held_and_is_there_for_who_asks() {
+async fn compacted_events_are_dropped_from_memory_and_read_on_request() {
     let fixture = compacted_session().await;
     let held = fixture.session.recent_history().await.unwrap();
     assert_eq!(texts(&held), ["turn 3"]);
@@ -383,8 +383,10 @@ async fn what_is_told_in_short_is_not_held_and_is_there_for_who_asks() {
         };
         assert_eq!(event.seq(), Some(seq));
     }
-    let mut late = fixture.session.subscribe(ListenFrom::After(4));
-    let Some(ListenerItem::Event(event)) = late.next().await else { panic!("nothing was heard") };
+    let mut late_listener = fixture.session.subscribe(ListenFrom::After(4));
+    let Some(ListenerItem::Event(event)) = late_listener.next().await else {
+        panic!("nothing was heard")
+    };
     assert_eq!(event.seq(), Some(5));
 }
 

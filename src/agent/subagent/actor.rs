@@ -35,12 +35,12 @@ pub enum WaitRule {
 /// Messages to the actor.
 pub enum Inbox {
     /// Registers a Session that may have children.
-    Register { family: SessionId, records: Vec<SubagentRecord>, token: CancellationToken },
+    Register { parent: SessionId, records: Vec<SubagentRecord>, token: CancellationToken },
     /// Starts a run; answered when that is recorded.
     Start { job: Box<SubagentJob>, reply: SubagentReply<Result<SubagentRecord, ToolError>> },
     /// Returns views of these children, or of all.
     Views {
-        family: SessionId,
+        parent: SessionId,
         ids: Option<Vec<String>>,
         reply: SubagentReply<Result<Vec<SubagentView>, ToolError>>,
     },
@@ -50,11 +50,11 @@ pub enum Inbox {
     /// Marks the ends of these children as reported to the parent.
     MarkReported { ids: Vec<String> },
     /// Closes a child: cancels its run, and accepts no more input.
-    Close { family: SessionId, id: String, reply: SubagentReply<Result<SubagentView, ToolError>> },
+    Close { parent: SessionId, id: String, reply: SubagentReply<Result<SubagentView, ToolError>> },
     /// Cancels all children of a Session; answered when their runs are over.
-    CancelAll { family: SessionId, reply: SubagentReply<()> },
+    CancelAll { parent: SessionId, reply: SubagentReply<()> },
     /// Waits until no child of a Session is running or queued; `on_behalf` as in `Wait`.
-    WaitIdle { family: SessionId, on_behalf: Option<String>, reply: SubagentReply<()> },
+    WaitIdle { parent: SessionId, on_behalf: Option<String>, reply: SubagentReply<()> },
 }
 
 /// The events that the task waits for.
@@ -73,7 +73,7 @@ struct ChildSet {
 
 /// The record of a child, and its run while there is one.
 struct ChildEntry {
-    family: SessionId,
+    parent: SessionId,
     record: SubagentRecord,
     run: Option<ActiveRun>,
 }
@@ -143,74 +143,74 @@ impl Actor {
     }
 
     async fn next(&mut self, inbox: &mut mpsc::Receiver<Inbox>) -> Option<Wake> {
-        let is_anybody_waiting = !self.queue.is_empty();
+        let has_queued_runs = !self.queue.is_empty();
         tokio::select! {
             biased;
             Some(message) = inbox.recv() => Some(Wake::Message(message)),
             Some(over) = self.runs.join_next_with_id() => Some(Wake::RunOver(over)),
-            Ok(()) = self.freed.changed(), if is_anybody_waiting => Some(Wake::PlaceFreed),
+            Ok(()) = self.freed.changed(), if has_queued_runs => Some(Wake::PlaceFreed),
             else => None,
         }
     }
 
     fn handle(&mut self, message: Inbox) {
         match message {
-            Inbox::Register { family, records, token } => self.register(family, records, token),
+            Inbox::Register { parent, records, token } => self.register(parent, records, token),
             Inbox::Start { job, reply } => self.start(*job, reply),
-            Inbox::Views { family, ids, reply } => {
-                reply.send(self.views(&family, ids)).ok();
+            Inbox::Views { parent, ids, reply } => {
+                reply.send(self.views(&parent, ids)).ok();
             }
             Inbox::Wait { ids, rule, on_behalf, reply } => {
                 self.wait_for_ids(ids, rule, on_behalf, reply);
             }
             Inbox::MarkReported { ids } => {
                 for id in ids {
-                    if let Some(kept) = self.children.get_mut(&id) {
-                        kept.record.is_reported |= kept.record.status.is_over();
+                    if let Some(child) = self.children.get_mut(&id) {
+                        child.record.is_reported |= child.record.status.is_over();
                     }
                 }
             }
-            Inbox::Close { family, id, reply } => {
-                reply.send(self.close(&family, &id)).ok();
+            Inbox::Close { parent, id, reply } => {
+                reply.send(self.close(&parent, &id)).ok();
             }
-            Inbox::CancelAll { family, reply } => {
-                for kept in self.children.values().filter(|kept| kept.family == family) {
-                    if let Some(run) = &kept.run {
+            Inbox::CancelAll { parent, reply } => {
+                for child in self.children.values().filter(|child| child.parent == parent) {
+                    if let Some(run) = &child.run {
                         run.cancel.cancel();
                     }
                 }
-                self.add_waiter(self.busy_ids(&family), None, reply);
+                self.add_waiter(self.busy_ids(&parent), None, reply);
             }
-            Inbox::WaitIdle { family, on_behalf, reply } => {
-                self.add_waiter(self.busy_ids(&family), on_behalf, reply);
+            Inbox::WaitIdle { parent, on_behalf, reply } => {
+                self.add_waiter(self.busy_ids(&parent), on_behalf, reply);
             }
         }
     }
 
     fn register(
         &mut self,
-        family: SessionId,
+        parent: SessionId,
         records: Vec<SubagentRecord>,
         token: CancellationToken,
     ) {
         self.drop_closed_parents();
         let children = records.iter().map(|record| record.id.clone()).collect();
         for record in records {
-            let kept = ChildEntry { family: family.clone(), record, run: None };
-            self.children.insert(kept.record.id.clone(), kept);
+            let child = ChildEntry { parent: parent.clone(), record, run: None };
+            self.children.insert(child.record.id.clone(), child);
         }
-        self.child_sets.insert(family, ChildSet { token, children });
+        self.child_sets.insert(parent, ChildSet { token, children });
     }
 
     /// Drops the records of closed Sessions; they are in their Logs.
     fn drop_closed_parents(&mut self) {
-        let kept = &mut self.children;
+        let children = &mut self.children;
         self.child_sets.retain(|_, child_set| {
-            let is_busy = |id: &String| kept.get(id).is_some_and(|kept| kept.run.is_some());
+            let is_busy = |id: &String| children.get(id).is_some_and(|child| child.run.is_some());
             let stays = !child_set.token.is_cancelled() || child_set.children.iter().any(is_busy);
             if !stays {
                 for id in &child_set.children {
-                    kept.remove(id);
+                    children.remove(id);
                 }
             }
             stays
@@ -218,17 +218,17 @@ impl Actor {
     }
 
     fn start(&mut self, job: SubagentJob, reply: SubagentReply<Result<SubagentRecord, ToolError>>) {
-        let family = job.parent_link.parent.id().clone();
+        let parent = job.parent_link.parent.id().clone();
         let id = job.record.id.clone();
-        let Some(child_set) = self.child_sets.get_mut(&family) else {
+        let Some(child_set) = self.child_sets.get_mut(&parent) else {
             let gone = ToolError::new(Kind::SessionClosed, "the Session has closed");
             reply.send(Err(gone)).ok();
             return;
         };
         let before = self.children.remove(&id);
-        if let Some(kept) = before.as_ref().filter(|kept| kept.run.is_some()) {
-            let busy = show::busy_subagent_error(&kept.record);
-            self.children.extend(before.map(|kept| (id, kept)));
+        if let Some(child) = before.as_ref().filter(|child| child.run.is_some()) {
+            let busy = show::busy_subagent_error(&child.record);
+            self.children.extend(before.map(|child| (id, child)));
             reply.send(Err(busy)).ok();
             return;
         }
@@ -247,10 +247,10 @@ impl Actor {
         let record = SubagentRecord { status: SubagentStatus::Queued, ..job.record.clone() };
         let task = self.runs.spawn(run::run_child(job, control, reply));
         self.tasks.insert(task.id(), id.clone());
-        let before = before.map(|kept| kept.record);
+        let before = before.map(|child| child.record);
         let run = Some(ActiveRun { cancel, start: Some(permit), progress, before });
-        self.children.insert(id.clone(), ChildEntry { family: family.clone(), record, run });
-        self.queue.push(&family, id);
+        self.children.insert(id.clone(), ChildEntry { parent: parent.clone(), record, run });
+        self.queue.push(&parent, id);
         self.schedule();
     }
 
@@ -258,9 +258,9 @@ impl Actor {
     fn schedule(&mut self) {
         loop {
             let mut running: HashMap<&SessionId, usize> = HashMap::new();
-            let working = self.children.values().filter(|kept| kept.is_running());
-            for kept in working {
-                *running.entry(&kept.family).or_default() += 1;
+            let working = self.children.values().filter(|child| child.is_running());
+            for child in working {
+                *running.entry(&child.parent).or_default() += 1;
             }
             let paused = self.count_paused();
             let busy = running.values().sum::<usize>().saturating_sub(paused);
@@ -276,9 +276,9 @@ impl Actor {
             }
             self.occupied += 1;
             let Some(id) = self.queue.pop_next(may_start) else { return };
-            let Some(kept) = self.children.get_mut(&id) else { continue };
-            kept.record.status = SubagentStatus::Running;
-            if let Some(permit) = kept.run.as_mut().and_then(|run| run.start.take()) {
+            let Some(child) = self.children.get_mut(&id) else { continue };
+            child.record.status = SubagentStatus::Running;
+            if let Some(permit) = child.run.as_mut().and_then(|run| run.start.take()) {
                 // A run that was cancelled meanwhile reports it by its end.
                 permit.send(()).ok();
             }
@@ -305,16 +305,16 @@ impl Actor {
         };
         let Some(id) = self.tasks.remove(&task) else { return };
         self.queue.remove(&id);
-        let Some(kept) = self.children.get_mut(&id) else { return };
-        let before = kept.run.take().and_then(|run| run.before);
+        let Some(child) = self.children.get_mut(&id) else { return };
+        let before = child.run.take().and_then(|run| run.before);
         match (over, before) {
             (Some(SubagentRunResult::Ended(record)), _) => {
-                let is_closed = kept.record.is_closed;
-                kept.record = SubagentRecord { is_reported: false, is_closed, ..*record };
+                let is_closed = child.record.is_closed;
+                child.record = SubagentRecord { is_reported: false, is_closed, ..*record };
             }
-            (Some(SubagentRunResult::Refused), Some(before)) => kept.record = before,
+            (Some(SubagentRunResult::Refused), Some(before)) => child.record = before,
             (Some(SubagentRunResult::Refused), None) => self.drop_child(&id),
-            (None, _) => kept.record.status = SubagentStatus::Failed,
+            (None, _) => child.record.status = SubagentStatus::Failed,
         }
         for waiter in &mut self.waiters {
             if waiter.left.remove(&id) && waiter.rule == WaitRule::Any {
@@ -326,8 +326,8 @@ impl Actor {
     }
 
     fn drop_child(&mut self, id: &str) {
-        if let Some(kept) = self.children.remove(id)
-            && let Some(child_set) = self.child_sets.get_mut(&kept.family)
+        if let Some(child) = self.children.remove(id)
+            && let Some(child_set) = self.child_sets.get_mut(&child.parent)
         {
             child_set.children.retain(|own| own != id);
         }
@@ -347,7 +347,7 @@ impl Actor {
         reply: SubagentReply<()>,
     ) {
         let count = ids.len();
-        let is_busy = |id: &String| self.children.get(id).is_some_and(|kept| kept.run.is_some());
+        let is_busy = |id: &String| self.children.get(id).is_some_and(|child| child.run.is_some());
         let mut left: HashSet<String> = ids.into_iter().filter(is_busy).collect();
         if rule == WaitRule::Any && left.len() < count {
             left.clear();
@@ -371,31 +371,31 @@ impl Actor {
         self.schedule();
     }
 
-    fn busy_ids(&self, family: &SessionId) -> HashSet<String> {
-        let own = self.children.iter().filter(|(_, kept)| kept.family == *family);
-        own.filter(|(_, kept)| kept.run.is_some()).map(|(id, _)| id.clone()).collect()
+    fn busy_ids(&self, parent: &SessionId) -> HashSet<String> {
+        let own = self.children.iter().filter(|(_, child)| child.parent == *parent);
+        own.filter(|(_, child)| child.run.is_some()).map(|(id, _)| id.clone()).collect()
     }
 
     fn views(
         &self,
-        family: &SessionId,
+        parent: &SessionId,
         ids: Option<Vec<String>>,
     ) -> Result<Vec<SubagentView>, ToolError> {
-        let child_set = self.child_sets.get(family);
+        let child_set = self.child_sets.get(parent);
         let all = child_set.map(|child_set| child_set.children.as_slice()).unwrap_or_default();
         let ids = ids.unwrap_or_else(|| all.to_vec());
-        ids.iter().map(|id| self.find(family, id).map(|kept| self.view(kept))).collect()
+        ids.iter().map(|id| self.find(parent, id).map(|child| self.view(child))).collect()
     }
 
-    fn find(&self, family: &SessionId, id: &str) -> Result<&ChildEntry, ToolError> {
-        let own = self.children.get(id).filter(|kept| kept.family == *family);
+    fn find(&self, parent: &SessionId, id: &str) -> Result<&ChildEntry, ToolError> {
+        let own = self.children.get(id).filter(|child| child.parent == *parent);
         own.ok_or_else(|| show::unknown_subagent_error(id))
     }
 
-    fn view(&self, kept: &ChildEntry) -> SubagentView {
-        let mut record = kept.record.clone();
+    fn view(&self, child: &ChildEntry) -> SubagentView {
+        let mut record = child.record.clone();
         let mut doing = String::new();
-        if let Some(run) = &kept.run {
+        if let Some(run) = &child.run {
             record.elapsed = run.progress.worked();
             record.usage.add(&run.progress.usage());
             doing = run.progress.activity();
@@ -403,11 +403,11 @@ impl Actor {
         SubagentView { position: self.queue.position(&record.id), record, activity: doing }
     }
 
-    fn close(&mut self, family: &SessionId, id: &str) -> Result<SubagentView, ToolError> {
-        let view = self.view(self.find(family, id)?);
-        if let Some(kept) = self.children.get_mut(id) {
-            kept.record.is_closed = true;
-            if let Some(run) = &kept.run {
+    fn close(&mut self, parent: &SessionId, id: &str) -> Result<SubagentView, ToolError> {
+        let view = self.view(self.find(parent, id)?);
+        if let Some(child) = self.children.get_mut(id) {
+            child.record.is_closed = true;
+            if let Some(run) = &child.run {
                 run.cancel.cancel();
             }
         }

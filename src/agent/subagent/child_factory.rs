@@ -122,8 +122,9 @@ impl ChildFactory {
     ) -> Result<ChildHandle, SpawnError> {
         let role = self.resolve_role(record, &of)?;
         let bounds = of.bounds()?;
-        let annex = self.create_workspace(id, record, &of).await?;
-        let session = self.create_session(id, record, &of, role, annex.as_ref(), &bounds)?;
+        let child_workspace = self.create_workspace(id, record, &of).await?;
+        let session =
+            self.create_session(id, record, &of, role, child_workspace.as_ref(), &bounds)?;
         for globs in bounds.sets().skip(1) {
             let narrower = PostureChanged {
                 allow_write: globs.allow.clone(),
@@ -132,8 +133,8 @@ impl ChildFactory {
             };
             session.record(narrower.into()).await?;
         }
-        let workspace = match &annex {
-            Some(annex) => self.open_workspace(annex)?,
+        let workspace = match &child_workspace {
+            Some(child_workspace) => self.open_workspace(child_workspace)?,
             None => of.base.workspace.clone(),
         };
         let (workspace, history) = (workspace.with_bounds(bounds), History::default());
@@ -175,7 +176,7 @@ impl ChildFactory {
         of: &ParentContext<'_>,
     ) -> Result<Workspace, Report> {
         match self.child_workspaces.find(of.logs(), child)? {
-            Some(annex) => self.open_workspace(&annex),
+            Some(child_workspace) => self.open_workspace(&child_workspace),
             None if record.workspace == WorkspaceMode::Shared => Ok(of.base.workspace.clone()),
             None => {
                 Err(Report::describe(&ChildWorkspaceError::AlreadyClosed { child: child.clone() }))
@@ -183,8 +184,8 @@ impl ChildFactory {
         }
     }
 
-    fn open_workspace(&self, annex: &ChildWorkspace) -> Result<Workspace, Report> {
-        Ok(Workspace::open(annex.folder())?.with_hidden_folder(self.config.home.path()))
+    fn open_workspace(&self, child_workspace: &ChildWorkspace) -> Result<Workspace, Report> {
+        Ok(Workspace::open(child_workspace.folder())?.with_hidden_folder(self.config.home.path()))
     }
 
     /// Opens a child that has a Log.
@@ -211,10 +212,10 @@ impl ChildFactory {
         record: &SubagentRecord,
         of: &ParentContext<'_>,
         role: &Role,
-        annex: Option<&ChildWorkspace>,
+        child_workspace: Option<&ChildWorkspace>,
         bounds: &WriteBounds,
     ) -> Result<Session, SpawnError> {
-        let folder = annex.map_or(of.base.workspace.root(), ChildWorkspace::folder);
+        let folder = child_workspace.map_or(of.base.workspace.root(), ChildWorkspace::folder);
         let globs = bounds.sets().next().cloned().unwrap_or_default();
         let posture = InitialPosture {
             pixir_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -262,12 +263,9 @@ impl ChildFactory {
             is_usage_counted: true,
             settings: settings.clone(),
         };
-        let family = of.subagents.register_parent(parent_session, history).await?;
-        let settings = family.with_tools(settings);
-        Ok(ChildHandle {
-            conversation: Conversation::new(session, settings, Vec::new()),
-            children: family,
-        })
+        let children = of.subagents.register_parent(parent_session, history).await?;
+        let settings = children.with_tools(settings);
+        Ok(ChildHandle { conversation: Conversation::new(session, settings, Vec::new()), children })
     }
 
     fn child_settings(
@@ -299,16 +297,21 @@ impl ChildFactory {
             &record.mode,
             &base.permission_state.mode(),
         ));
-        let confinement = Profile::for_mode(self.config.sandbox.level, &mode);
+        let sandbox_profile = Profile::for_mode(self.config.sandbox.level, &mode);
         let model = record.model.clone().unwrap_or_else(|| base.model.clone());
-        let family = format!("{}:{}", of.parent, role.name);
-        let (sight, window) = sight_and_window(&self.config, &self.credential, &model);
+        let cache_scope = format!("{}:{}", of.parent, role.name);
+        let (image_support, window) =
+            image_support_and_window(&self.config, &self.credential, &model);
         TurnSettings {
             toolbox: tools.clone().for_role(role),
             tools,
             role,
-            permission_state: PermissionState::for_child(&base.permission_state, mode, confinement),
-            sight,
+            permission_state: PermissionState::for_child(
+                &base.permission_state,
+                mode,
+                sandbox_profile,
+            ),
+            image_support,
             window,
             // The child's History is not its parent's.
             pressure_gauge: Arc::default(),
@@ -320,7 +323,7 @@ impl ChildFactory {
                 .for_child(),
             prompt: PromptParts {
                 // Siblings of one role share their prefix, so they share the cache.
-                cache_key: prompt::cache_key(prompt::VERSION, &model, &family),
+                cache_key: prompt::cache_key(prompt::VERSION, &model, &cache_scope),
                 ..base.prompt.clone()
             },
             model,
@@ -350,15 +353,15 @@ impl ChildFactory {
 }
 
 /// Image support and context window of a model.
-pub fn sight_and_window(
+pub fn image_support_and_window(
     config: &Config,
     credential: &Credential,
     model: &str,
 ) -> (ImageSupport, ContextWindowSize) {
     let endpoint = || (config.home.clone(), credential.base_url());
     let takes_images = credential.policy() != FieldPolicy::Portable;
-    let sight = ImageSupport::new(takes_images, endpoint(), model);
-    (sight, ContextWindowSize::new(config.context_window, endpoint(), model))
+    let image_support = ImageSupport::new(takes_images, endpoint(), model);
+    (image_support, ContextWindowSize::new(config.context_window, endpoint(), model))
 }
 
 /// The error for bounds that cannot be used: without them, the child could write more.

@@ -12,7 +12,7 @@ use crate::settings::config::AnswerSchema;
 #[derive(Debug, Clone, Default)]
 pub struct Constraints {
     /// Whether the child is read-only, whatever its role allows.
-    pub is_reading: bool,
+    pub is_read_only: bool,
     /// Whether the child may not have children: the Workflow schedules all work.
     pub is_leaf: bool,
     /// The paths that it may write, within its parent's bounds.

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use child_factory::{ChildFactory, sight_and_window};
+pub use child_factory::{ChildFactory, image_support_and_window};
 pub use concurrency_limit::ConcurrencyLimit;
 pub use constraints::Constraints;
 pub use record::{SubagentRecord, SubagentStatus, SubagentView};
@@ -83,18 +83,17 @@ impl SubagentRegistry {
         of: ParentSession,
         history: &History,
     ) -> Result<Arc<Children>, SessionError> {
-        let ParentSession { session, depth, subagent_id: own, is_usage_counted: is_paid, settings } =
-            of;
+        let ParentSession { session, depth, subagent_id: own, is_usage_counted, settings } = of;
         let token = CancellationToken::new();
         let mut records = Vec::new();
         if history.facts().next().is_some() {
             // Children of an earlier handle record their ends first.
             self.wait_idle(session.id(), STOP_TIMEOUT).await;
-            let usage_total = Some(&settings.usage_total).filter(|_| !is_paid);
+            let usage_total = Some(&settings.usage_total).filter(|_| !is_usage_counted);
             records = detach_lost_children(&session, usage_total).await?;
         }
-        let family = session.id().clone();
-        let register = Inbox::Register { family, records, token: token.clone() };
+        let parent = session.id().clone();
+        let register = Inbox::Register { parent, records, token: token.clone() };
         self.inbox.send(register).await.map_err(|_| SessionError::Closed)?;
         let base = Mutex::new(Arc::new(without_tools(&settings)));
         let (subagents, guard) = (self.clone(), token.clone().drop_guard());
@@ -110,9 +109,9 @@ impl SubagentRegistry {
     }
 
     /// Waits until no child of a Session is running or queued.
-    async fn wait_idle(&self, family: &SessionId, patience: Duration) {
-        let family = family.clone();
-        let idle = self.request(|reply| Inbox::WaitIdle { family, on_behalf: None, reply });
+    async fn wait_idle(&self, parent: &SessionId, patience: Duration) {
+        let parent = parent.clone();
+        let idle = self.request(|reply| Inbox::WaitIdle { parent, on_behalf: None, reply });
         tokio::time::timeout(patience, idle).await.ok();
     }
 
@@ -160,10 +159,10 @@ impl Children {
     pub fn with_tools(self: &Arc<Self>, settings: TurnSettings) -> TurnSettings {
         let may_have = self.depth < self.subagents.child_factory.config.subagents.max_depth;
         let tools = if may_have { tools::subagent_tools(self) } else { Vec::new() };
-        let family = Arc::clone(self);
+        let children = Arc::clone(self);
         let rest: Cleanup = Arc::new(move || {
-            let family = Arc::clone(&family);
-            Box::pin(async move { family.cancel_all().await })
+            let children = Arc::clone(&children);
+            Box::pin(async move { children.cancel_all().await })
         });
         settings.with_tools(tools, rest)
     }
@@ -185,16 +184,16 @@ impl Children {
 
     /// Cancels all running and queued children, and returns when that is recorded.
     pub async fn cancel_all(&self) {
-        let family = self.session.id().clone();
-        let cancelled = self.subagents.request(|reply| Inbox::CancelAll { family, reply });
+        let parent = self.session.id().clone();
+        let cancelled = self.subagents.request(|reply| Inbox::CancelAll { parent, reply });
         tokio::time::timeout(STOP_TIMEOUT, cancelled).await.ok();
     }
 
     /// Waits until no child is running or queued.
     pub async fn wait_idle(&self) {
-        let (family, on_behalf) = (self.session.id().clone(), self.subagent_id.clone());
+        let (parent, on_behalf) = (self.session.id().clone(), self.subagent_id.clone());
         // An actor that has ended has no children.
-        self.subagents.request(|reply| Inbox::WaitIdle { family, on_behalf, reply }).await.ok();
+        self.subagents.request(|reply| Inbox::WaitIdle { parent, on_behalf, reply }).await.ok();
     }
 
     /// Starts a child under the constraints of a Workflow; `cancel` cancels it.
@@ -209,7 +208,7 @@ impl Children {
             &self.requester(),
             &self.subagents.child_factory.config.subagents,
         )?;
-        if constraints.is_reading {
+        if constraints.is_read_only {
             spec.mode = stricter_mode(&spec.mode, &PermissionMode::ReadOnly);
         }
         let base = self.base_settings();
@@ -281,12 +280,13 @@ impl Children {
 
     fn requester(&self) -> Requester {
         let base = self.base_settings();
-        let roster = self.subagents.child_factory.load_roles(self.session.state_root().workspace());
+        let role_catalog =
+            self.subagents.child_factory.load_roles(self.session.state_root().workspace());
         Requester {
             mode: base.permission_state.mode(),
             depth: self.depth,
             role: base.role,
-            role_catalog: roster,
+            role_catalog,
         }
     }
 
@@ -315,8 +315,8 @@ impl Children {
     }
 
     async fn views(&self, ids: Option<Vec<String>>) -> Result<Vec<SubagentView>, ToolError> {
-        let family = self.session.id().clone();
-        self.subagents.request(|reply| Inbox::Views { family, ids, reply }).await?
+        let parent = self.session.id().clone();
+        self.subagents.request(|reply| Inbox::Views { parent, ids, reply }).await?
     }
 
     async fn wait_for_ids(&self, ids: Vec<String>, rule: WaitRule) -> Result<(), ToolError> {
@@ -332,9 +332,9 @@ impl Children {
     /// notice.
     async fn close_workspace(&self, child: &SessionId) -> Option<String> {
         let logs = self.session.state_root();
-        let annexes = &self.subagents.child_factory.child_workspaces;
-        let annex = annexes.find(logs, child).ok().flatten()?;
-        match annexes.close(&annex).await {
+        let child_workspaces = &self.subagents.child_factory.child_workspaces;
+        let child_workspace = child_workspaces.find(logs, child).ok().flatten()?;
+        match child_workspaces.close(&child_workspace).await {
             Ok(CloseOutcome::Removed { branch: None }) => None,
             Ok(CloseOutcome::Removed { branch: Some(branch) }) => {
                 Some(format!("its worktree was removed, its commits are on {branch}"))
@@ -347,14 +347,14 @@ impl Children {
     }
 
     async fn close_child(&self, id: &str) -> Result<SubagentView, ToolError> {
-        let (family, id) = (self.session.id().clone(), id.to_owned());
-        self.subagents.request(|reply| Inbox::Close { family, id, reply }).await?
+        let (parent, id) = (self.session.id().clone(), id.to_owned());
+        self.subagents.request(|reply| Inbox::Close { parent, id, reply }).await?
     }
 }
 
 impl std::fmt::Debug for Children {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Family").field("of", self.session.id()).finish_non_exhaustive()
+        f.debug_struct("Children").field("parent", self.session.id()).finish_non_exhaustive()
     }
 }
 

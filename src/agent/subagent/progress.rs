@@ -75,8 +75,8 @@ impl SubagentProgress {
     /// Applies an Event of the child's Session.
     pub fn apply_event(&self, event: &Event) {
         match event.kind() {
-            EventKind::Canonical(Canonical::ProviderUsage(bill)) => {
-                self.0.lock().usage.add(&SubagentUsage::from_bill(bill));
+            EventKind::Canonical(Canonical::ProviderUsage(usage)) => {
+                self.0.lock().usage.add(&SubagentUsage::from_usage(usage));
             }
             EventKind::Canonical(Canonical::SubagentEvent(child))
                 if child.ends_run() && !child.is_copy() =>

@@ -49,8 +49,8 @@ impl ForwardedQuestions {
         let parent = self.parent.clone();
         self.answers.push(Box::pin(async move {
             // A closed parent allows nothing.
-            let said = parent.ask_user(asked).await.unwrap_or_else(|_| unanswered());
-            (inner, said)
+            let response = parent.ask_user(asked).await.unwrap_or_else(|_| unanswered());
+            (inner, response)
         }));
     }
 
@@ -58,9 +58,9 @@ impl ForwardedQuestions {
     pub async fn next_answer(&mut self) -> (CallId, PermissionResponse) {
         loop {
             match self.answers.next().await {
-                Some((inner, said)) if self.open.contains(&inner) => {
+                Some((inner, response)) if self.open.contains(&inner) => {
                     self.open.retain(|open| *open != inner);
-                    return (inner, said);
+                    return (inner, response);
                 }
                 Some(_) => {}
                 None => std::future::pending().await,

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_take_turns_and_nobody_waits_behind_a_parent_at_its_limit() {
+    fn parents_take_turns_and_a_parent_at_its_limit_is_skipped() {
         let mut queue = RunQueue::default();
         for child in ["a1", "a2", "a3"] {
             queue.push(&id("a"), child.to_owned());

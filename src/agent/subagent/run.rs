@@ -164,9 +164,9 @@ struct SubagentRun {
 /// The events that the loop of a running child waits for.
 enum Wake {
     Stopped(&'static str),
-    Late,
+    Timeout,
     Answered(crate::base::id::CallId, crate::record::event::PermissionResponse),
-    Heard(Option<ListenerItem>),
+    Item(Option<ListenerItem>),
     /// The children of the child are done.
     Idle,
 }
@@ -215,27 +215,27 @@ impl SubagentRun {
             return None;
         }
         let retries = self.parent_link.subagents.child_factory.config.subagents.retries;
-        let is_reading =
+        let is_read_only =
             stricter_mode(&self.record.mode, &PermissionMode::ReadOnly) == self.record.mode;
         end.provider_failure.filter(|kind| {
-            is_reading && self.record.attempt <= retries && TRANSIENT_KINDS.contains(kind)
+            is_read_only && self.record.attempt <= retries && TRANSIENT_KINDS.contains(kind)
         })
     }
 
     async fn attempt(&mut self) -> SubagentRunEnd {
         self.record.status = SubagentStatus::Running;
-        let ChildHandle { conversation, children: family } = match self.open_child().await {
-            Ok(raised) => raised,
+        let ChildHandle { conversation, children } = match self.open_child().await {
+            Ok(child) => child,
             Err(report) => return SubagentRunEnd::failed("setup_failed", &report),
         };
-        let held = InterruptOnDrop(Some(conversation.clone()));
+        let interrupt_guard = InterruptOnDrop(Some(conversation.clone()));
         self.record.child = Some(conversation.id().clone());
         let end = match self.record_event(self.record.new_event(SubagentEventKind::Started)).await {
-            Ok(()) => self.run_conversation(&conversation, &family).await,
+            Ok(()) => self.run_conversation(&conversation, &children).await,
             Err(error) => SubagentRunEnd::failed("log_write_failed", &Report::describe(&error)),
         };
-        held.release();
-        drop(family);
+        interrupt_guard.release();
+        drop(children);
         self.parent_link.base.provider.forget_session(conversation.id());
         conversation.close().await;
         end
@@ -257,7 +257,7 @@ impl SubagentRun {
             let id = SessionId::mint();
             self.record_event(self.record.starting_event(&id)).await?;
             match of.subagents.child_factory.create(&id, &self.record, of).await {
-                Ok(raised) => return Ok(raised),
+                Ok(child) => return Ok(child),
                 Err(SpawnError::IdTaken) => {}
                 Err(SpawnError::Failed(report)) => return Err(report),
             }
@@ -269,7 +269,7 @@ impl SubagentRun {
     async fn run_conversation(
         &mut self,
         conversation: &Conversation,
-        family: &super::Children,
+        children: &super::Children,
     ) -> SubagentRunEnd {
         // A run that was cancelled while its Workspace was created sends no request.
         if let Some(reason) = self.stop_tokens().wait_for_stop().now_or_never() {
@@ -284,21 +284,22 @@ impl SubagentRun {
         let mut last_message = LastMessage::default();
         let mut end = None;
         let stopped = loop {
-            match self.next(&mut listener, &mut questions, end.is_some().then_some(family)).await {
+            match self.next(&mut listener, &mut questions, end.is_some().then_some(children)).await
+            {
                 Wake::Stopped(reason) => break Some(SubagentRunEnd::cancelled(reason)),
-                Wake::Late => break Some(self.timeout_end()),
+                Wake::Timeout => break Some(self.timeout_end()),
                 Wake::Idle => break None,
-                Wake::Answered(call_id, said) => {
+                Wake::Answered(call_id, response) => {
                     // Fails if the child was stopped meanwhile.
-                    conversation.answer(&call_id, said).await.ok();
+                    conversation.answer(&call_id, response).await.ok();
                 }
-                Wake::Heard(None) if end.is_some() => break None,
-                Wake::Heard(None) => {
+                Wake::Item(None) if end.is_some() => break None,
+                Wake::Item(None) => {
                     let report = Report::new(Kind::SessionClosed, "its Session closed");
                     break Some(SubagentRunEnd::failed("crashed", &report));
                 }
-                Wake::Heard(Some(ListenerItem::Missed(_))) => self.progress.clear_waits(),
-                Wake::Heard(Some(ListenerItem::Event(event))) => {
+                Wake::Item(Some(ListenerItem::Missed(_))) => self.progress.clear_waits(),
+                Wake::Item(Some(ListenerItem::Event(event))) => {
                     self.progress.apply_event(&event);
                     self.forward_question(&event, &mut questions).await;
                     end = last_message.apply_event(&event).or(end);
@@ -308,12 +309,12 @@ impl SubagentRun {
         };
         questions.withdraw_all().await;
         if let Some(stopped) = stopped {
-            family.token.cancel();
+            children.token.cancel();
             let rest = self.interrupt_child(conversation, &mut listener, &mut last_message);
-            tokio::join!(rest, tokio::time::timeout(STOP_TIMEOUT, family.wait_idle())).1.ok();
+            tokio::join!(rest, tokio::time::timeout(STOP_TIMEOUT, children.wait_idle())).1.ok();
             // Its own children, stopped with it, have recorded their usage.
-            while let Some(Some(heard)) = listener.next().now_or_never() {
-                if let ListenerItem::Event(event) = heard {
+            while let Some(Some(item)) = listener.next().now_or_never() {
+                if let ListenerItem::Event(event) = item {
                     self.progress.apply_event(&event);
                 }
             }
@@ -339,25 +340,25 @@ impl SubagentRun {
         &self,
         listener: &mut Listener,
         questions: &mut ForwardedQuestions,
-        family: Option<&super::Children>,
+        children: Option<&super::Children>,
     ) -> Wake {
         let left = self.record.timeout.saturating_sub(self.progress.worked());
         let is_asking = !questions.is_empty();
         let is_working = !is_asking && !self.progress.is_blocked();
         let stops = self.stop_tokens();
         let idle = async {
-            match family {
-                Some(family) => family.wait_idle().await,
+            match children {
+                Some(children) => children.wait_idle().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
             reason = stops.wait_for_stop() => Wake::Stopped(reason),
-            (call_id, said) = questions.next_answer(), if is_asking => Wake::Answered(call_id, said),
-            heard = listener.next() => Wake::Heard(heard),
+            (call_id, response) = questions.next_answer(), if is_asking => Wake::Answered(call_id, response),
+            item = listener.next() => Wake::Item(item),
             () = idle => Wake::Idle,
-            () = tokio::time::sleep(left), if is_working => Wake::Late,
+            () = tokio::time::sleep(left), if is_working => Wake::Timeout,
         }
     }
 
@@ -390,9 +391,9 @@ impl SubagentRun {
         listener: &mut Listener,
         last_message: &mut LastMessage,
     ) {
-        let hearing = async {
-            while let Some(heard) = listener.next().await {
-                let ListenerItem::Event(event) = heard else { continue };
+        let listening = async {
+            while let Some(item) = listener.next().await {
+                let ListenerItem::Event(event) = item else { continue };
                 self.progress.apply_event(&event);
                 if last_message.apply_event(&event).is_some() {
                     return;
@@ -402,7 +403,7 @@ impl SubagentRun {
         let interrupted = async {
             // Without a Turn there is nothing to read.
             if conversation.interrupt().await.is_ok() {
-                hearing.await;
+                listening.await;
             }
         };
         tokio::time::timeout(STOP_TIMEOUT, interrupted).await.ok();
@@ -449,24 +450,28 @@ impl SubagentRun {
     }
 
     fn stop_tokens(&self) -> StopTokens {
-        let ParentLink { parent_closed: family, turn_cancelled: turn, .. } = &self.parent_link;
-        StopTokens { own: self.cancel.clone(), family: family.clone(), turn: turn.clone() }
+        let ParentLink { parent_closed, turn_cancelled, .. } = &self.parent_link;
+        StopTokens {
+            own: self.cancel.clone(),
+            parent_closed: parent_closed.clone(),
+            turn_cancelled: turn_cancelled.clone(),
+        }
     }
 }
 
 /// The tokens that cancel a run.
 struct StopTokens {
     own: CancellationToken,
-    family: CancellationToken,
-    turn: CancellationToken,
+    parent_closed: CancellationToken,
+    turn_cancelled: CancellationToken,
 }
 
 impl StopTokens {
     async fn wait_for_stop(&self) -> &'static str {
         tokio::select! {
             biased;
-            () = self.family.cancelled() => "parent_closed",
-            () = self.turn.cancelled() => "parent_interrupted",
+            () = self.parent_closed.cancelled() => "parent_closed",
+            () = self.turn_cancelled.cancelled() => "parent_interrupted",
             () = self.own.cancelled() => "closed_by_parent",
         }
     }

@@ -178,7 +178,8 @@ fn list_entry(view: &SubagentView, share: Option<usize>) -> String {
 /// The details of a result, for front-ends and audits.
 pub fn result_details(views: &[SubagentView]) -> Value {
     let over = |view: &&SubagentView| view.record.status.is_over();
-    let told: Vec<&str> = views.iter().filter(over).map(|view| view.record.id.as_str()).collect();
+    let over_ids: Vec<&str> =
+        views.iter().filter(over).map(|view| view.record.id.as_str()).collect();
     let count =
         |status: SubagentStatus| views.iter().filter(|view| view.record.status == status).count();
     let statuses = [
@@ -199,7 +200,7 @@ pub fn result_details(views: &[SubagentView]) -> Value {
         "outcome": WaitOutcome::from_views(views).name(),
         "counts": counts,
         "subagents": views.iter().map(child_json).collect::<Vec<_>>(),
-        "told": told,
+        "told": over_ids,
     })
 }
 

@@ -153,19 +153,19 @@ impl SubagentSpec {
     }
 
     /// Whether the child is read-only.
-    pub fn is_reading(&self) -> bool {
+    pub fn is_read_only(&self) -> bool {
         stricter_mode(&self.mode, &PermissionMode::ReadOnly) == self.mode
     }
 }
 
 /// Finds the role of a child by name; no other function does.
-pub fn find_role(name: &str, roster: &RoleCatalog) -> Result<&'static Role, ToolError> {
+pub fn find_role(name: &str, role_catalog: &RoleCatalog) -> Result<&'static Role, ToolError> {
     let name = truncate_chars(name, LONGEST_WORD);
-    roster.find(&name).map_err(|error| {
+    role_catalog.find(&name).map_err(|error| {
         // An unknown name is reported as not found.
         let is_unknown = matches!(error, RoleError::Unknown { .. });
-        let told = ToolError::from(error);
-        if is_unknown { ToolError { kind: Kind::NotFound, ..told } } else { told }
+        let error = ToolError::from(error);
+        if is_unknown { ToolError { kind: Kind::NotFound, ..error } } else { error }
     })
 }
 
@@ -194,7 +194,7 @@ fn check_timeout(wanted: Option<u64>, limits: &Limits) -> Result<Duration, ToolE
 mod tests {
     use super::*;
 
-    fn wish(task: &str) -> SpawnArgs {
+    fn spawn_args(task: &str) -> SpawnArgs {
         SpawnArgs {
             task: task.to_owned(),
             role: None,
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    fn wisher(mode: PermissionMode) -> Requester {
+    fn requester(mode: PermissionMode) -> Requester {
         Requester { mode, depth: 0, role: Role::build(), role_catalog: RoleCatalog::none() }
     }
 
@@ -216,31 +216,31 @@ mod tests {
         let modes = [PermissionMode::Auto, PermissionMode::Ask, PermissionMode::ReadOnly];
         for (role, keeps) in [("worker", true), ("explorer", false), ("reviewer", false)] {
             for mode in &modes {
-                let args = SpawnArgs { role: Some(role.to_owned()), ..wish("x") };
+                let args = SpawnArgs { role: Some(role.to_owned()), ..spawn_args("x") };
                 let spec =
-                    SubagentSpec::from_args(&args, &wisher(mode.clone()), &Limits::default())
+                    SubagentSpec::from_args(&args, &requester(mode.clone()), &Limits::default())
                         .unwrap();
                 let expected = if keeps { mode.clone() } else { PermissionMode::ReadOnly };
                 assert_eq!(spec.mode, expected, "{role} under {mode}");
-                assert_eq!(spec.is_reading(), expected == PermissionMode::ReadOnly);
+                assert_eq!(spec.is_read_only(), expected == PermissionMode::ReadOnly);
             }
         }
     }
 
     #[test]
     fn what_cannot_be_is_refused_with_a_reason() {
-        let auto = wisher(PermissionMode::Auto);
+        let auto = requester(PermissionMode::Auto);
         let limits = Limits::default();
         let refuse = |args: SpawnArgs, requester: &Requester| {
             SubagentSpec::from_args(&args, requester, &limits).unwrap_err()
         };
-        assert_eq!(refuse(wish("  "), &auto).kind, Kind::InvalidArgs);
-        let stranger = SpawnArgs { role: Some("wizard".into()), ..wish("x") };
-        assert_eq!(refuse(stranger, &auto).kind, Kind::NotFound);
+        assert_eq!(refuse(spawn_args("  "), &auto).kind, Kind::InvalidArgs);
+        let unknown = SpawnArgs { role: Some("wizard".into()), ..spawn_args("x") };
+        assert_eq!(refuse(unknown, &auto).kind, Kind::NotFound);
         let deep = Requester { depth: limits.max_depth, ..auto.clone() };
-        assert_eq!(refuse(wish("x"), &deep).kind, Kind::PermissionDenied);
+        assert_eq!(refuse(spawn_args("x"), &deep).kind, Kind::PermissionDenied);
         for timeout in [0, 3_600_001] {
-            let long = SpawnArgs { timeout_ms: Some(timeout), ..wish("x") };
+            let long = SpawnArgs { timeout_ms: Some(timeout), ..spawn_args("x") };
             assert_eq!(refuse(long, &auto).kind, Kind::InvalidArgs);
         }
     }

@@ -12,12 +12,12 @@ use crate::record::event::{PermissionMode, SubagentUsage};
 use crate::settings::config::SubagentLimits as Limits;
 
 fn record(status: SubagentStatus) -> SubagentRecord {
-    let wish: SpawnArgs =
+    let args: SpawnArgs =
         serde_json::from_value(json!({"task": "look", "role": "explorer"})).unwrap();
-    let (role, roster) =
+    let (role, role_catalog) =
         (crate::settings::role::Role::build(), crate::model::roles::RoleCatalog::none());
-    let wisher = Requester { mode: PermissionMode::Auto, depth: 0, role, role_catalog: roster };
-    let spec = SubagentSpec::from_args(&wish, &wisher, &Limits::default()).unwrap();
+    let requester = Requester { mode: PermissionMode::Auto, depth: 0, role, role_catalog };
+    let spec = SubagentSpec::from_args(&args, &requester, &Limits::default()).unwrap();
     SubagentRecord { status, ..SubagentRecord::new(&spec, "gpt-5.5", None) }
 }
 
@@ -59,9 +59,9 @@ fn many_long_summaries_share_the_room_and_none_is_left_out() {
         })
         .collect();
     let limit = 16 * 1024;
-    let told = show::wait_report(&views, limit);
-    assert!(told.text.len() <= limit, "{}", told.text.len());
-    assert!(views.iter().all(|view| told.text.contains(&view.record.id)));
+    let report = show::wait_report(&views, limit);
+    assert!(report.text.len() <= limit, "{}", report.text.len());
+    assert!(views.iter().all(|view| report.text.contains(&view.record.id)));
     let one = show::wait_report(&views[..1], limit).text;
     assert!(one.len() > 3 * 1024, "{}", one.len());
 }
@@ -75,15 +75,15 @@ fn who_does_not_fit_into_an_answer_is_left_for_the_next_one() {
         views.push(ended);
     }
     let limit = 16 * 1024;
-    let told = show::wait_report(&views, limit);
-    assert!(told.text.len() <= limit, "{}", told.text.len());
-    let shown = told.ids.len();
+    let report = show::wait_report(&views, limit);
+    assert!(report.text.len() <= limit, "{}", report.text.len());
+    let shown = report.ids.len();
     assert!((30..200).contains(&shown), "{shown}");
-    assert!(told.text.contains(&format!("{} more are not shown", views.len() - shown)));
-    let is_shown = |view: &SubagentView| told.text.contains(&view.record.id);
+    assert!(report.text.contains(&format!("{} more are not shown", views.len() - shown)));
+    let is_shown = |view: &SubagentView| report.text.contains(&view.record.id);
     assert_eq!(views.iter().filter(|view| is_shown(view)).count(), shown);
     assert!(!is_shown(&views[0]), "those that ended come first");
-    assert!(told.ids.iter().all(|id| told.text.contains(id)));
+    assert!(report.ids.iter().all(|id| report.text.contains(id)));
 }
 
 #[test]
@@ -101,13 +101,13 @@ fn a_list_tells_the_beginning_of_each_summary_where_there_is_room() {
     assert_eq!(show::list_text(&many, 16 * 1024).lines().count(), 100, "names come first");
     assert_eq!(show::list_text(&[], 100), "No Subagents.");
     // Where not even names fit, running children are named and the rest is counted.
-    let mut crowd = vec![ended; 500];
-    crowd[7] = works;
-    let text = show::list_text(&crowd, 16 * 1024);
+    let mut many_views = vec![ended; 500];
+    many_views[7] = works;
+    let text = show::list_text(&many_views, 16 * 1024);
     assert!(text.len() <= 16 * 1024 && text.contains("running"), "{text}");
-    let told = text.lines().last().unwrap();
-    let hidden: usize = told.split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(hidden + text.lines().count() - 1, 500, "{told}");
+    let report = text.lines().last().unwrap();
+    let hidden: usize = report.split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(hidden + text.lines().count() - 1, 500, "{report}");
 }
 
 #[test]
@@ -158,5 +158,5 @@ fn a_record_is_the_fold_of_its_events() {
 #[test]
 fn the_kept_schemas_are_those_of_the_types() {
     use super::tools::generated_schemas;
-    crate::model::tool_spec::keep_schemas(generated_schemas());
+    crate::model::tool_spec::store_schemas(generated_schemas());
 }

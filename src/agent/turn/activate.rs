@@ -65,9 +65,9 @@ impl Turn {
         if find_mentions(&input.text).is_empty() {
             return Ok(Vec::new());
         }
-        let (skills, said) = (self.settings.skills.clone(), input.text.clone());
+        let (skills, text) = (self.settings.skills.clone(), input.text.clone());
         let named =
-            blocking::run_blocking(move || find_named_skills(&said, &skills.read_all().skills));
+            blocking::run_blocking(move || find_named_skills(&text, &skills.read_all().skills));
         let mut named: Vec<Arc<Skill>> = named.await.unwrap_or_default();
         named.retain(|skill| !input.is_delegated || !skill.front_matter.is_user_only);
         let whom = if input.is_delegated { "parent" } else { "user" };
@@ -81,14 +81,14 @@ impl Turn {
 
     /// The error for a call that an active Skill does not allow; all of them must allow it.
     pub(super) fn check_skill_limits(&self, prepared: &PreparedCall) -> Option<ToolError> {
-        let narrowed = self.skill_tool_limits.0.lock();
-        if narrowed.is_empty() {
+        let skill_tool_limits = self.skill_tool_limits.0.lock();
+        if skill_tool_limits.is_empty() {
             return None;
         }
         let parts = prepared.plan.command.as_deref().map(permission::command_parts);
         let name = &prepared.event.name;
         let is_outside = |tools: &AllowedTools| !tools.permits(name, parts.as_deref());
-        let (skill, tools) = narrowed.iter().find(|(_, tools)| is_outside(tools))?;
+        let (skill, tools) = skill_tool_limits.iter().find(|(_, tools)| is_outside(tools))?;
         let words = tools.words().join(", ");
         let message = format!("the active skill `{skill}` allows only: {words}");
         Some(

@@ -32,14 +32,14 @@ const MODEL_TIMEOUT: Duration = Duration::from_mins(2);
 pub struct CompactionResult {
     pub plan: CompactionPlan,
     /// Usage of the model call, whether it succeeded or not.
-    pub bill: Option<ProviderUsage>,
+    pub usage_record: Option<ProviderUsage>,
 }
 
 impl CompactionResult {
     /// The facts to record, in order.
     pub fn into_facts(self) -> impl Iterator<Item = Canonical> {
-        let bill = self.bill.map(Canonical::from);
-        bill.into_iter().chain([self.plan.fact.into()])
+        let record = self.usage_record.map(Canonical::from);
+        record.into_iter().chain([self.plan.fact.into()])
     }
 }
 
@@ -56,7 +56,7 @@ pub async fn compact(
 ) -> Result<CompactionResult, CompactionSkipped> {
     let plan = compaction::plan_compaction(history, settings.compaction_room(), trigger)?;
     if !asks_model || plan.checkpoint.is_none() {
-        return Ok(CompactionResult { plan, bill: None });
+        return Ok(CompactionResult { plan, usage_record: None });
     }
     let most = settings.window.tokens() * TRANSCRIPT_PERCENT / 100;
     let transcript = compaction::transcript_for_model(history, plan.fact.to_seq, most);
@@ -65,13 +65,13 @@ pub async fn compact(
         Ok(reservation) => reservation,
         Err(spent) => {
             let plan = plan.without_model(&spent.report.message);
-            return Ok(CompactionResult { plan, bill: None });
+            return Ok(CompactionResult { plan, usage_record: None });
         }
     };
-    let (said, bill) = ask_model(settings, session, transcript).await;
-    settings.usage_total.add_call(&bill, settings.budget.prices());
+    let (notes, record) = ask_model(settings, session, transcript).await;
+    settings.usage_total.add_call(&record, settings.budget.prices());
     drop(reservation);
-    let plan = match said {
+    let plan = match notes {
         Ok(notes) => match plan.with_notes(notes) {
             Ok(plan) => plan,
             Err(refused) => {
@@ -81,7 +81,7 @@ pub async fn compact(
         },
         Err(reason) => plan.without_model(&settings.secrets.redact_server_error(&reason)),
     };
-    Ok(CompactionResult { plan, bill: Some(bill) })
+    Ok(CompactionResult { plan, usage_record: Some(record) })
 }
 
 /// Waits until the budget admits the request.
@@ -102,14 +102,14 @@ async fn ask_model(
     transcript: String,
 ) -> (Result<ModelNotes, String>, ProviderUsage) {
     let started = Instant::now();
-    let mut bill = ProviderUsage {
+    let mut record = ProviderUsage {
         model: settings.model.clone(),
         extra: Extra::from_iter([("purpose".to_owned(), json!("compaction"))]),
         ..ProviderUsage::default()
     };
     let schema = match AnswerSchema::parse(&compaction::notes_schema().to_string()) {
         Ok(schema) => schema,
-        Err(reason) => return (Err(reason), bill),
+        Err(reason) => return (Err(reason), record),
     };
     let request = ModelRequest {
         model: settings.model.clone(),
@@ -127,48 +127,48 @@ async fn ask_model(
         session: session.clone(),
         resends: 1,
     };
-    let listening = read_answer(settings, request, &mut bill);
-    let patience = MODEL_TIMEOUT.min(settings.total);
+    let listening = read_answer(settings, request, &mut record);
+    let patience = MODEL_TIMEOUT.min(settings.iteration_timeout);
     let patience = settings.budget.time_left().map_or(patience, |left| patience.min(left));
-    let heard = tokio::time::timeout(patience, listening).await;
-    let heard = heard.unwrap_or_else(|_| Err("it took too long".to_owned()));
-    let said = heard.and_then(|text| {
+    let answer = tokio::time::timeout(patience, listening).await;
+    let answer = answer.unwrap_or_else(|_| Err("it took too long".to_owned()));
+    let notes = answer.and_then(|text| {
         let text = settings.secrets.redact(&text).into_owned();
         schema.check(&text).map_err(|misses| {
-            let told: Vec<String> = misses.iter().map(ToString::to_string).collect();
-            format!("its answer does not fit: {}", told.join("; "))
+            let reasons: Vec<String> = misses.iter().map(ToString::to_string).collect();
+            format!("its answer does not fit: {}", reasons.join("; "))
         })?;
         let mut value = serde_json::Deserializer::from_str(&text);
         ModelNotes::deserialize(&mut value).map_err(|error| error.to_string())
     });
-    bill.duration_ms = u64::try_from(started.elapsed().as_millis()).ok();
-    bill.status = Some(if bill.usage.is_some() { "completed" } else { "failed" }.to_owned());
-    bill.estimated_cost_usd =
-        bill.billed().and_then(|tokens| settings.budget.prices().cost(&bill.model, &tokens));
-    (said, bill)
+    record.duration_ms = u64::try_from(started.elapsed().as_millis()).ok();
+    record.status = Some(if record.usage.is_some() { "completed" } else { "failed" }.to_owned());
+    record.estimated_cost_usd =
+        record.billed().and_then(|tokens| settings.budget.prices().cost(&record.model, &tokens));
+    (notes, record)
 }
 
 async fn read_answer(
     settings: &TurnSettings,
     request: ModelRequest,
-    bill: &mut ProviderUsage,
+    record: &mut ProviderUsage,
 ) -> Result<String, String> {
     let mut stream = settings.provider.stream(request);
     let mut answer = String::new();
-    while let Some(heard) = stream.next().await {
-        match heard {
+    while let Some(item) = stream.next().await {
+        match item {
             Ok(ModelEvent::Sent(sent)) => {
-                bill.transport = Some(sent.transport.to_owned()).filter(|name| !name.is_empty());
+                record.transport = Some(sent.transport.to_owned()).filter(|name| !name.is_empty());
             }
             Ok(ModelEvent::Item(OutputItem::Message { text, is_refusal: false, .. })) => {
                 answer = text;
             }
-            Ok(ModelEvent::FailedUsage(tokens)) => bill.failed_usage = Some(Box::new(tokens)),
+            Ok(ModelEvent::FailedUsage(tokens)) => record.failed_usage = Some(Box::new(tokens)),
             Ok(ModelEvent::Completed(CompletedResponse {
                 usage, incomplete, response_id, ..
             })) => {
-                bill.usage = usage;
-                bill.response_id = response_id;
+                record.usage = usage;
+                record.response_id = response_id;
                 return match incomplete {
                     Some(reason) => Err(format!("its answer was cut: {reason}")),
                     None => Ok(answer),
@@ -176,7 +176,7 @@ async fn read_answer(
             }
             Ok(_) => {}
             Err(error) => {
-                bill.error_kind = Some(error.kind.name().to_owned());
+                record.error_kind = Some(error.kind.name().to_owned());
                 return Err(error.message);
             }
         }

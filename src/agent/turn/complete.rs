@@ -89,11 +89,13 @@ impl Turn {
                 return Err(end);
             }
             progress.attempts += 1;
-            let left = self.settings.total.saturating_sub(progress.started.elapsed());
+            let left = self.settings.iteration_timeout.saturating_sub(progress.started.elapsed());
             let attempt = tokio::time::timeout(left, self.attempt(&mut progress)).await;
             let attempt = attempt.unwrap_or_else(|_| {
-                let message =
-                    format!("the model took longer than {:?} in all", self.settings.total);
+                let message = format!(
+                    "the model took longer than {:?} in all",
+                    self.settings.iteration_timeout
+                );
                 Err(AttemptError::Failed(ProviderError::terminal(Kind::Timeout, message)))
             });
             let error = match attempt {
@@ -129,7 +131,9 @@ impl Turn {
             }
             let delay =
                 next_retry_delay(&error, progress.attempts, &self.settings.retry, fastrand::f64())
-                    .filter(|delay| progress.started.elapsed() + *delay < self.settings.total);
+                    .filter(|delay| {
+                        progress.started.elapsed() + *delay < self.settings.iteration_timeout
+                    });
             let report = self.redact_echo(Report::describe(&error));
             let Some(delay) = delay else {
                 self.record_failure(iteration, &mut progress, &report).await?;
@@ -215,8 +219,9 @@ impl Turn {
         if wanted.is_empty() {
             return ResourceContents::default();
         }
-        let (resources, sight) = (self.settings.resources.clone(), self.settings.sight.clone());
-        let loading = move || resources.load_contents(&wanted, sight.is_supported());
+        let (resources, image_support) =
+            (self.settings.resources.clone(), self.settings.image_support.clone());
+        let loading = move || resources.load_contents(&wanted, image_support.is_supported());
         // On failure the Turn continues: the request says that the contents are not available.
         blocking::run_blocking(loading).await.unwrap_or_default()
     }
@@ -235,9 +240,9 @@ impl Turn {
         let mut items = Vec::new();
         let mut is_parted = false;
         loop {
-            let heard = self.context.cancel().run_until_cancelled(stream.next()).await;
-            let Some(heard) = heard else { return Err(AttemptError::Interrupted) };
-            match heard {
+            let item = self.context.cancel().run_until_cancelled(stream.next()).await;
+            let Some(item) = item else { return Err(AttemptError::Interrupted) };
+            match item {
                 Some(Ok(ModelEvent::Sent(sent))) => self.count_resend(sent, progress)?,
                 Some(Ok(ModelEvent::FirstByte)) => {
                     progress.first_byte.get_or_insert_with(|| progress.started.elapsed());
@@ -370,38 +375,38 @@ impl Turn {
 
     async fn record_success(
         &self,
-        bill: ProviderUsage,
+        usage_record: ProviderUsage,
         completion: &Completion,
     ) -> Result<(), TurnEnd> {
         let end = &completion.end;
         let status = if end.incomplete.is_some() { "incomplete" } else { "completed" };
-        let mut bill = ProviderUsage {
+        let mut usage_record = ProviderUsage {
             status: Some(status.to_owned()),
             usage: end.usage.clone(),
             response_id: end.response_id.clone(),
-            ..bill
+            ..usage_record
         };
         if let Some(mut searched) = search_evidence::web_search(&completion.items) {
             self.settings.secrets.redact_value(&mut searched);
-            bill.extra.insert("web_search".to_owned(), searched);
+            usage_record.extra.insert("web_search".to_owned(), searched);
         }
-        self.record_usage(bill).await
+        self.record_usage(usage_record).await
     }
 
     /// Records the usage of a call and adds it to the `UsageTotal`.
-    async fn record_usage(&self, bill: ProviderUsage) -> Result<(), TurnEnd> {
-        let bill = self.with_cost(bill);
-        self.context.record(bill.clone()).await?;
-        self.settings.usage_total.add_call(&bill, self.settings.budget.prices());
+    async fn record_usage(&self, usage_record: ProviderUsage) -> Result<(), TurnEnd> {
+        let usage_record = self.with_cost(usage_record);
+        self.context.record(usage_record.clone()).await?;
+        self.settings.usage_total.add_call(&usage_record, self.settings.budget.prices());
         Ok(())
     }
 
     /// Adds the estimated cost, where the price is known.
-    fn with_cost(&self, mut bill: ProviderUsage) -> ProviderUsage {
+    fn with_cost(&self, mut usage_record: ProviderUsage) -> ProviderUsage {
         let prices = self.settings.budget.prices();
-        bill.estimated_cost_usd =
-            bill.billed().and_then(|tokens| prices.cost(&bill.model, &tokens));
-        bill
+        usage_record.estimated_cost_usd =
+            usage_record.billed().and_then(|tokens| prices.cost(&usage_record.model, &tokens));
+        usage_record
     }
 
     async fn record_failure(
@@ -410,13 +415,13 @@ impl Turn {
         progress: &mut CallProgress<'_>,
         error: &Report,
     ) -> Result<(), TurnEnd> {
-        let bill = ProviderUsage {
+        let usage_record = ProviderUsage {
             status: Some("failed".to_owned()),
             error_kind: Some(error.kind.clone()),
             ..self.usage_event(iteration, progress)
         };
         self.flush_deltas(&mut progress.delta_redactors);
-        self.record_usage(bill).await?;
+        self.record_usage(usage_record).await?;
         self.record_partial(progress.shown.longest_text().to_owned(), error).await
     }
 }

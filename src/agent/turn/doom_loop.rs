@@ -133,9 +133,9 @@ mod tests {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
         for length in 1..=LONGEST_CYCLE {
             let calls = names[..length].iter().copied().cycle().take(ROUNDS * length + 3);
-            let told = verdicts(calls);
-            let (ran, rest) = told.split_at(ROUNDS * length);
-            assert!(ran.iter().all(|verdict| *verdict == LoopVerdict::Go), "{length}: {told:?}");
+            let found = verdicts(calls);
+            let (ran, rest) = found.split_at(ROUNDS * length);
+            assert!(ran.iter().all(|verdict| *verdict == LoopVerdict::Go), "{length}: {found:?}");
             let refused = LoopVerdict::Refuse(length);
             assert_eq!(rest, [refused, refused, LoopVerdict::End(length)], "{length}");
         }
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn the_order_within_a_round_does_not_matter() {
-        let told = verdicts(["a", "b", "b", "a", "a", "b", "b"]);
-        assert_eq!(told.last(), Some(&LoopVerdict::Refuse(2)));
+        let found = verdicts(["a", "b", "b", "a", "a", "b", "b"]);
+        assert_eq!(found.last(), Some(&LoopVerdict::Refuse(2)));
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Turn {
         &self,
         fact: ToolCall,
         args: Result<Value, String>,
-        held: PermissionSnapshot,
+        permission: PermissionSnapshot,
     ) -> Result<PreparedCall, ToolError> {
         let mut args = without_nulls(args.map_err(ToolError::invalid_args)?);
         let tool = self
@@ -149,13 +149,13 @@ impl Turn {
             tool.normalize_args(fields);
         }
         self.toolbox().validate(&fact.name, &args)?;
-        let plan = tool.plan(&args, &self.build_tool_context(&fact, held.confinement))?;
+        let plan = tool.plan(&args, &self.build_tool_context(&fact, permission.sandbox_profile))?;
         Ok(PreparedCall {
             event: fact,
             args,
             tool,
             plan,
-            permission: held,
+            permission,
             is_sandboxed_read_only: false,
             approval: None,
             is_source: false,
@@ -164,10 +164,10 @@ impl Turn {
 
     /// The error for an unknown tool; the state of its MCP server may explain it.
     fn unknown_tool_error(&self, fact: &ToolCall, unknown: ToolError) -> ToolError {
-        let TurnSettings { mcp_servers: connections, role, .. } = &*self.settings;
+        let TurnSettings { mcp_servers, role, .. } = &*self.settings;
         let reason = role
             .may_use(&fact.name)
-            .then(|| connections.explain_missing_tool(&fact.name, self.mcp_tool_filter()));
+            .then(|| mcp_servers.explain_missing_tool(&fact.name, self.mcp_tool_filter()));
         reason.flatten().unwrap_or(unknown)
     }
 
@@ -318,18 +318,20 @@ impl Turn {
 
     /// The context of a permitted call.
     pub(super) fn tool_context(&self, prepared: &PreparedCall) -> ToolContext {
-        let PreparedCall { is_sandboxed_read_only: is_held, permission: held, .. } = prepared;
-        let confinement = if *is_held { Profile::ReadOnly } else { held.confinement };
-        self.build_tool_context(&prepared.event, confinement)
+        let PreparedCall { is_sandboxed_read_only, permission, .. } = prepared;
+        let sandbox_profile =
+            if *is_sandboxed_read_only { Profile::ReadOnly } else { permission.sandbox_profile };
+        self.build_tool_context(&prepared.event, sandbox_profile)
     }
 
     /// The function by which tools record Events in the Session.
     fn event_recorder(&self) -> FactRecorder {
-        let (context, narrowed) = (self.context.clone(), Arc::clone(&self.skill_tool_limits));
+        let (context, skill_tool_limits) =
+            (self.context.clone(), Arc::clone(&self.skill_tool_limits));
         Arc::new(move |fact| {
-            let (context, narrowed) = (context.clone(), narrowed.clone());
+            let (context, skill_tool_limits) = (context.clone(), skill_tool_limits.clone());
             Box::pin(async move {
-                narrowed.add(&fact);
+                skill_tool_limits.add(&fact);
                 let fact = match fact {
                     Canonical::SkillActivation(skill) => {
                         omit_known_text(skill, &context.recent_history().await?).into()
@@ -341,7 +343,7 @@ impl Turn {
         })
     }
 
-    fn build_tool_context(&self, fact: &ToolCall, confinement: Profile) -> ToolContext {
+    fn build_tool_context(&self, fact: &ToolCall, sandbox_profile: Profile) -> ToolContext {
         let cancel = self.context.cancel().child_token();
         ToolContext {
             call_id: fact.call_id.clone(),
@@ -355,7 +357,7 @@ impl Turn {
             session_folder: self.settings.session_folder.clone(),
             output_folders: Arc::clone(&self.settings.output_folders),
             output_limit: self.settings.output_limit,
-            sandbox_profile: confinement,
+            sandbox_profile,
         }
     }
 }

@@ -112,14 +112,14 @@ impl Turn {
             }
             let outcome = self.call_tool("read", json!({ "path": path })).await?;
             all.add_tool("read");
-            let (ok, told) = match outcome {
+            let (ok, text) = match outcome {
                 Ok(output) => (output.ok, output.text),
                 // A missing file is not a failure.
                 Err(error) if error.kind == Kind::NotFound => continue,
                 Err(error) => (false, format!("[{}]", error.message)),
             };
             all.ok &= ok;
-            all.text.extend(["== ", &path, "\n", &bound_text(&told, MAX_SOURCE_BYTES / 2), "\n"]);
+            all.text.extend(["== ", &path, "\n", &bound_text(&text, MAX_SOURCE_BYTES / 2), "\n"]);
             seen.push(path);
         }
         if seen.is_empty() {
@@ -142,9 +142,9 @@ impl Turn {
         let name = tool.to_owned();
         let fact = ToolCall { call_id, name, args, raw_args: None, extra: Extra::new() };
         let mode = self.settings.permission_state.mode();
-        let held = PermissionSnapshot { mode, confinement: Profile::ReadOnly };
+        let permission = PermissionSnapshot { mode, sandbox_profile: Profile::ReadOnly };
         let args = Ok(fact.args.clone());
-        let prepared = match self.prepare_call_under(fact, args, held) {
+        let prepared = match self.prepare_call_under(fact, args, permission) {
             Ok(prepared) => PreparedCall { is_source: true, ..prepared },
             Err(error) => return Ok(Err(error)),
         };

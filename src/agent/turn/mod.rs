@@ -86,7 +86,7 @@ pub struct TurnSettings {
     pub max_iterations: Option<u32>,
     pub retry: RetryPolicy,
     /// The time limit of one iteration, all attempts together.
-    pub total: Duration,
+    pub iteration_timeout: Duration,
     /// How long a cancelled tool may take to clean up.
     pub tool_grace: Duration,
     pub output_limit: usize,
@@ -103,7 +103,7 @@ pub struct TurnSettings {
     /// The Resources of the Session.
     pub resources: Resources,
     /// Whether the model can be shown images.
-    pub sight: ImageSupport,
+    pub image_support: ImageSupport,
     /// The model's context window.
     pub window: ContextWindowSize,
     /// Measures how full the window is.
@@ -149,15 +149,15 @@ pub async fn run(
     input: TurnInput,
 ) -> SessionStatus {
     let (toolbox, is_late) = (OnceLock::new(), AtomicBool::new(false));
-    let narrowed = Arc::default();
-    let outside = program_files::ProgramFiles::default();
+    let skill_tool_limits = Arc::default();
+    let program_files = program_files::ProgramFiles::default();
     let turn = Turn {
         context,
         settings,
         toolbox,
         is_late,
-        skill_tool_limits: narrowed,
-        program_files: outside,
+        skill_tool_limits,
+        program_files,
         seq: OnceLock::new(),
     };
     match turn.run_until_deadline(input).await {
@@ -280,8 +280,8 @@ impl Turn {
         let history = self.context.recent_history().await?;
         self.toolbox.get_or_init(|| self.collect_tools());
         let mut context = settings.late_context();
-        if let Some(told) = &input.context {
-            context.extend(["\n\n", &settings.secrets.redact(told)]);
+        if let Some(sender_context) = &input.context {
+            context.extend(["\n\n", &settings.secrets.redact(sender_context)]);
         }
         // The context is append-only: sent once, and again only when it changed.
         let is_news = history.latest_context() != Some(context.as_str());
@@ -293,8 +293,8 @@ impl Turn {
             resources: input.resources.iter().map(|resource| json!(resource)).collect(),
             ..UserMessage::default()
         };
-        let said = self.context.record(message).await?;
-        if let Some(seq) = said.seq() {
+        let recorded = self.context.record(message).await?;
+        if let Some(seq) = recorded.seq() {
             self.seq.get_or_init(|| seq);
             self.settings.tracker.as_ref().inspect(|tracker| tracker.begin_turn(seq));
         }
@@ -308,9 +308,9 @@ impl Turn {
     /// The tools of this Turn: Pixir's own, and those of MCP servers that are connected by now.
     fn collect_tools(&self) -> Toolbox {
         let TurnSettings { toolbox, mcp_servers, role, resources, .. } = &*self.settings;
-        let mut guests = mcp_servers.tools(resources, self.mcp_tool_filter());
-        guests.retain(|guest| role.may_use(&guest.spec().name));
-        toolbox.with_external_tools(guests)
+        let mut external_tools = mcp_servers.tools(resources, self.mcp_tool_filter());
+        external_tools.retain(|tool| role.may_use(&tool.spec().name));
+        toolbox.with_external_tools(external_tools)
     }
 
     /// Which MCP tools are offered: only read-only ones to a role that can never change anything.
@@ -459,8 +459,8 @@ impl Turn {
         misses: &[AnswerMismatch],
     ) -> Result<IterationOutcome, TurnEnd> {
         self.record_message(text, Phase::Commentary, None, &[]).await?;
-        let told: Vec<String> = misses.iter().map(ToString::to_string).collect();
-        let message = format!("the answer does not fit the schema: {}", told.join("; "));
+        let reasons: Vec<String> = misses.iter().map(ToString::to_string).collect();
+        let message = format!("the answer does not fit the schema: {}", reasons.join("; "));
         let places: Vec<Value> = misses
             .iter()
             .map(|miss| json!({ "path": miss.path, "message": miss.message }))

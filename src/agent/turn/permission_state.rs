@@ -25,18 +25,21 @@ pub struct PermissionSnapshot {
     /// The permission mode.
     pub mode: PermissionMode,
     /// The sandbox profile of host commands.
-    pub confinement: Profile,
+    pub sandbox_profile: Profile,
 }
 
 impl PermissionState {
     /// The state of a Session without a parent.
-    pub fn new(mode: PermissionMode, confinement: Profile) -> Self {
-        Self { own: Arc::new(Mutex::new(PermissionSnapshot { mode, confinement })), parent: None }
+    pub fn new(mode: PermissionMode, sandbox_profile: Profile) -> Self {
+        Self {
+            own: Arc::new(Mutex::new(PermissionSnapshot { mode, sandbox_profile })),
+            parent: None,
+        }
     }
 
     /// The state of a child's Session, never laxer than its parent's current one.
-    pub fn for_child(parent: &Self, mode: PermissionMode, confinement: Profile) -> Self {
-        Self { parent: Some(Arc::new(parent.clone())), ..Self::new(mode, confinement) }
+    pub fn for_child(parent: &Self, mode: PermissionMode, sandbox_profile: Profile) -> Self {
+        Self { parent: Some(Arc::new(parent.clone())), ..Self::new(mode, sandbox_profile) }
     }
 
     /// The mode and profile that hold now.
@@ -55,8 +58,8 @@ impl PermissionState {
     }
 
     /// Sets mode and profile from the next call on; running calls keep theirs.
-    pub fn set(&self, mode: PermissionMode, confinement: Profile) {
-        *self.own.lock() = PermissionSnapshot { mode, confinement };
+    pub fn set(&self, mode: PermissionMode, sandbox_profile: Profile) {
+        *self.own.lock() = PermissionSnapshot { mode, sandbox_profile };
     }
 }
 
@@ -74,8 +77,11 @@ mod tests {
         assert_eq!((child.mode(), grandchild.mode()), (auto.clone(), ask.clone()));
         root.set(reading.clone(), Profile::ReadOnly);
         for below in [&child, &grandchild] {
-            let held = below.snapshot();
-            assert_eq!((held.mode, held.confinement), (reading.clone(), Profile::ReadOnly));
+            let permission = below.snapshot();
+            assert_eq!(
+                (permission.mode, permission.sandbox_profile),
+                (reading.clone(), Profile::ReadOnly)
+            );
         }
         root.set(auto.clone(), Profile::Workspace);
         assert_eq!((child.mode(), grandchild.mode()), (auto, ask), "it has its own again");

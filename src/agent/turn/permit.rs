@@ -47,14 +47,14 @@ struct PermissionVerdict {
     is_allowed: bool,
     rule: &'static str,
     answered_by: &'static str,
-    said: Option<PermissionResponse>,
+    response: Option<PermissionResponse>,
     digest: Option<String>,
     notice: Option<String>,
 }
 
 impl PermissionVerdict {
     fn new(answered_by: &'static str, rule: &'static str, is_allowed: bool) -> Self {
-        Self { is_allowed, rule, answered_by, said: None, digest: None, notice: None }
+        Self { is_allowed, rule, answered_by, response: None, digest: None, notice: None }
     }
 }
 
@@ -182,18 +182,18 @@ impl Turn {
             return Ok(verdict("nobody", false));
         }
         let asked = self.context.ask_user(self.permission_request(prepared, &subject, paths));
-        let said = match self.context.cancel().run_until_cancelled(asked).await {
-            Some(said) => said?,
+        let response = match self.context.cancel().run_until_cancelled(asked).await {
+            Some(response) => response?,
             None => return Err(TurnEnd::Interrupted),
         };
-        let is_allowed = said.answer != PermissionAnswer::No;
+        let is_allowed = response.answer != PermissionAnswer::No;
         let mut notice = None;
         if is_allowed {
             let shown = Some(prepared.plan.clone());
             prepared.approval = Some(CallApproval { digest: digest.clone(), shown });
-            notice = self.store_answer(subject, said.answer).await;
+            notice = self.store_answer(subject, response.answer).await;
         }
-        Ok(PermissionVerdict { said: Some(said), notice, ..verdict("user", is_allowed) })
+        Ok(PermissionVerdict { response: Some(response), notice, ..verdict("user", is_allowed) })
     }
 
     /// Stores a lasting answer. A write failure becomes a notice and does not refuse the call,
@@ -351,8 +351,8 @@ impl Turn {
         mode: &PermissionMode,
         verdict: &PermissionVerdict,
     ) -> Result<(), TurnEnd> {
-        let said = verdict.said.as_ref();
-        let words = said.and_then(|said| said.message.clone());
+        let response = verdict.response.as_ref();
+        let words = response.and_then(|response| response.message.clone());
         self.context
             .record(PermissionDecision {
                 call_id: fact.call_id.clone(),
@@ -360,7 +360,7 @@ impl Turn {
                 mode: Some(mode.clone()),
                 rule: Some(verdict.rule.to_owned()),
                 answered_by: Some(verdict.answered_by.to_owned()),
-                answer: said.map(|said| said.answer),
+                answer: response.map(|response| response.answer),
                 words: words.map(|words| self.redact_text(words)),
                 digest: verdict.digest.clone(),
                 notice: verdict.notice.clone(),
@@ -373,7 +373,7 @@ impl Turn {
 
 /// Whether commands run in a sandbox.
 fn sandbox_availability(prepared: &PreparedCall) -> SandboxAvailability {
-    match prepared.permission.confinement {
+    match prepared.permission.sandbox_profile {
         Profile::Off => SandboxAvailability::Unavailable,
         Profile::Workspace | Profile::ReadOnly => SandboxAvailability::Available,
     }
@@ -382,7 +382,7 @@ fn sandbox_availability(prepared: &PreparedCall) -> SandboxAvailability {
 /// The error of a denied call, which the model reads instead of a result.
 fn denial_error(plan: &CallPlan, mode: &PermissionMode, verdict: &PermissionVerdict) -> ToolError {
     let summary = &plan.summary;
-    let words = verdict.said.as_ref().and_then(|said| said.message.as_deref());
+    let words = verdict.response.as_ref().and_then(|response| response.message.as_deref());
     let message = match (verdict.answered_by, words) {
         ("user", Some(words)) => format!("the user said no to: {summary}; they say: {words}"),
         ("user", None) => format!("the user said no to: {summary}"),

@@ -160,16 +160,16 @@ impl WeightSum {
         if self.ends == 0 {
             return self.sum;
         }
-        let mut told = SubagentEndWeight::default();
+        let mut end_weight = SubagentEndWeight::default();
         for fact in before {
-            if told.is_full() || matches!(fact, Canonical::UserMessage(_)) {
+            if end_weight.is_full() || matches!(fact, Canonical::UserMessage(_)) {
                 break;
             }
             if matches!(fact, Canonical::SubagentEvent(_)) {
-                told.add(weigh_fact(fact, None, false));
+                end_weight.add(weigh_fact(fact, None, false));
             }
         }
-        self.sum + told.add(self.ends)
+        self.sum + end_weight.add(self.ends)
     }
 }
 
@@ -280,8 +280,8 @@ impl Turn {
             return Err(TurnEnd::Interrupted);
         };
         let Some(mut done) = done.ok() else { return Ok(false) };
-        if let Some(bill) = &mut done.bill {
-            bill.iteration = iteration;
+        if let Some(usage_record) = &mut done.usage_record {
+            usage_record.iteration = iteration;
         }
         for fact in done.into_facts() {
             self.context.record(fact).await?;

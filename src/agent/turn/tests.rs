@@ -38,18 +38,18 @@ fn an_attempt_that_says_something_else_is_not_streamed() {
 
 #[test]
 fn a_turn_has_its_iterations_and_no_limit_is_none() {
-    let told = |cap, iteration| super::check_cap(cap, iteration).map_err(|error| error.message);
+    let check = |cap, iteration| super::check_cap(cap, iteration).map_err(|error| error.message);
     for iteration in [0, 499, 500, 100_000, u32::MAX] {
-        assert_eq!(told(None, iteration), Ok(()), "0 in the settings is no limit");
+        assert_eq!(check(None, iteration), Ok(()), "0 in the settings is no limit");
     }
     let default =
         crate::settings::config::Config::new(crate::base::paths::Home::new("")).max_iterations;
     assert_eq!(default, Some(500));
-    assert_eq!(told(default, 499), Ok(()));
+    assert_eq!(check(default, 499), Ok(()));
     let words = "the Turn used its 500 iterations without an answer";
-    assert_eq!(told(default, 500), Err(words.to_owned()));
+    assert_eq!(check(default, 500), Err(words.to_owned()));
     let words = "the Turn used its 1 iteration without an answer";
-    assert_eq!(told(Some(1), 1), Err(words.to_owned()));
+    assert_eq!(check(Some(1), 1), Err(words.to_owned()));
 }
 
 /// A fake model and fake tools around the real Turn and the real Session.
@@ -165,14 +165,14 @@ mod fakes {
             let folder = tempfile::tempdir().unwrap();
             let nothing = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
             let secret = ("S".to_owned(), "very-hidden-value".to_owned());
-            let manners = SessionOptions {
+            let options = SessionOptions {
                 secrets: Arc::new(crate::base::secret::Secrets::new([secret])),
                 durability: LogDurability::None,
                 grace: Duration::from_secs(20),
             };
             let first = Canonical::decode("session_started", &nothing);
             let session =
-                Session::create(folder.path(), &SessionId::mint(), first, manners).unwrap();
+                Session::create(folder.path(), &SessionId::mint(), first, options).unwrap();
             Self { folder, session }
         }
 
@@ -201,7 +201,7 @@ mod fakes {
                 dry_run: false,
                 max_iterations: None,
                 retry: RetryPolicy::default(),
-                total: Duration::from_mins(1),
+                iteration_timeout: Duration::from_mins(1),
                 tool_grace: Duration::from_millis(20),
                 output_limit: 1024,
                 session_folder: crate::record::state_dir::StateRoot::in_workspace(
@@ -220,7 +220,7 @@ mod fakes {
                 budget: Arc::new(turn::RunBudget::new(Limits::default(), Prices::default())),
                 response_options: ResponseOptions::default(),
                 resources: Resources::new(&crate::base::files::StatePath::root(self.folder.path())),
-                sight: ImageSupport::new(true, (Home::new(""), ""), "m"),
+                image_support: ImageSupport::new(true, (Home::new(""), ""), "m"),
                 window: ContextWindowSize::new(Some(1_000_000), (Home::new(""), ""), "m"),
                 pressure_gauge: Arc::default(),
                 compaction: CompactionSettings::default(),
@@ -255,19 +255,19 @@ mod fakes {
 
     #[tokio::test]
     async fn calls_that_only_look_run_at_the_same_time() {
-        let stage = TurnTestEnv::new();
-        stage.send(&["pair", "pair"]).await;
-        let finished = stage.session.wait_until_idle();
+        let env = TurnTestEnv::new();
+        env.send(&["pair", "pair"]).await;
+        let finished = env.session.wait_until_idle();
         let status = tokio::time::timeout(Duration::from_secs(20), finished).await;
         assert_eq!(status.expect("they met").unwrap(), SessionStatus::Done);
     }
 
     #[tokio::test]
     async fn a_panicking_tool_ends_its_turn_and_tells_no_secret() {
-        let stage = TurnTestEnv::new();
-        stage.send(&["panics"]).await;
-        stage.session.wait_until_idle().await.unwrap();
-        insta::assert_snapshot!(stage.log_lines().await, @r"
+        let env = TurnTestEnv::new();
+        env.send(&["panics"]).await;
+        env.session.wait_until_idle().await.unwrap();
+        insta::assert_snapshot!(env.log_lines().await, @r"
         session_started
         user_message
         provider_usage
@@ -279,13 +279,13 @@ mod fakes {
 
     #[tokio::test]
     async fn a_tool_deaf_to_an_interrupt_gets_its_result_from_the_executor() {
-        let stage = TurnTestEnv::new();
-        stage.send(&["deaf", "deaf"]).await;
-        while !matches!(stage.log_lines().await.matches("tool_call").count(), 2) {
+        let env = TurnTestEnv::new();
+        env.send(&["deaf", "deaf"]).await;
+        while !matches!(env.log_lines().await.matches("tool_call").count(), 2) {
             tokio::task::yield_now().await;
         }
-        stage.session.interrupt().await.unwrap();
-        insta::assert_snapshot!(stage.log_lines().await, @r"
+        env.session.interrupt().await.unwrap();
+        insta::assert_snapshot!(env.log_lines().await, @r"
         session_started
         user_message
         provider_usage

@@ -150,7 +150,7 @@ impl UsageTotal {
         let mut account = UsageAccount::default();
         for fact in history.facts() {
             match fact {
-                Canonical::ProviderUsage(bill) => account.add_call(bill, prices),
+                Canonical::ProviderUsage(usage) => account.add_call(usage, prices),
                 Canonical::SubagentEvent(child) if child.ends_run() && !child.is_copy() => {
                     account.add(&child.usage.unwrap_or_default());
                 }
@@ -188,8 +188,8 @@ impl UsageTotal {
     }
 
     /// Adds the recorded usage of one Provider call.
-    pub fn add_call(&self, bill: &ProviderUsage, prices: &Prices) {
-        self.update_accounts(|account| account.add_call(bill, prices));
+    pub fn add_call(&self, usage: &ProviderUsage, prices: &Prices) {
+        self.update_accounts(|account| account.add_call(usage, prices));
     }
 
     /// Adds the usage of a child whose process died.
@@ -313,12 +313,12 @@ impl UsageTotal {
         accounts: &'a [UsageAccount],
         session: SpendLimits,
     ) -> impl Iterator<Item = (&'a UsageAccount, SpendLimits, bool)> {
-        let family = accounts.first().map(|account| (account, session, false));
+        let session_account = accounts.first().map(|account| (account, session, false));
         let runs = self.path.iter().map(|place| {
             let account = &accounts[*place];
             (account, account.limits, true)
         });
-        family.into_iter().chain(runs).filter(|(_, limits, _)| limits.is_any())
+        session_account.into_iter().chain(runs).filter(|(_, limits, _)| limits.is_any())
     }
 
     fn update_accounts(&self, change: impl Fn(&mut UsageAccount)) {
@@ -372,10 +372,10 @@ impl UsageAccount {
     }
 
     /// Usage that was recorded without a cost is priced now.
-    fn add_call(&mut self, bill: &ProviderUsage, prices: &Prices) {
-        let Some(billed) = bill.billed() else { return };
-        let cost = bill.estimated_cost_usd.or_else(|| prices.cost(&bill.model, &billed));
-        self.add(&SubagentUsage { estimated_cost_usd: cost, ..SubagentUsage::from_bill(bill) });
+    fn add_call(&mut self, usage: &ProviderUsage, prices: &Prices) {
+        let Some(billed) = usage.billed() else { return };
+        let cost = usage.estimated_cost_usd.or_else(|| prices.cost(&usage.model, &billed));
+        self.add(&SubagentUsage { estimated_cost_usd: cost, ..SubagentUsage::from_usage(usage) });
     }
 
     fn release(&mut self, amount: UsageAmount, is_first: bool) {

@@ -189,12 +189,12 @@ mod tests {
 
     fn conflict(one: &Step, other: &Step) -> bool {
         let mut enough = usize::MAX;
-        let is_said = StepSets::new(one).conflicts_with(&StepSets::new(other), &mut enough);
+        let is_conflict = StepSets::new(one).conflicts_with(&StepSets::new(other), &mut enough);
         let workflow = Workflow { steps: vec![one.clone(), other.clone()], ..empty() };
         let mut all = Conflicts::new(&workflow);
-        assert_eq!((all.has_conflict(0, 1), all.has_conflict(1, 0)), (is_said, is_said));
+        assert_eq!((all.has_conflict(0, 1), all.has_conflict(1, 0)), (is_conflict, is_conflict));
         assert!(!all.is_approximate());
-        is_said
+        is_conflict
     }
 
     fn empty() -> Workflow {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn many_steps_that_are_in_nobodys_way_run_side_by_side_however_they_say_it() {
+    fn steps_without_conflicts_run_at_the_same_time_for_any_form_of_globs() {
         let sets: [&dyn Fn(usize) -> Vec<String>; 4] = [
             &|own| vec![format!("src/**/module_{own:04}.rs")],
             &|own| vec![format!("packages/*/pkg_{own:04}/**/*.{{ts,tsx}}")],
@@ -416,12 +416,12 @@ mod tests {
 
         #[test]
         fn a_narrower_set_never_makes_a_conflict(one in any_step(), other in any_step()) {
-            let narrowed = Step {
+            let narrower = Step {
                 read_set: one.read_set.iter().skip(1).cloned().collect(),
                 write_set: one.write_set.iter().skip(1).cloned().collect(),
                 ..one.clone()
             };
-            prop_assert!(conflict(&one, &other) || !conflict(&narrowed, &other));
+            prop_assert!(conflict(&one, &other) || !conflict(&narrower, &other));
         }
     }
 }

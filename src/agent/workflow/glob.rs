@@ -246,10 +246,10 @@ pub mod tests {
                 return Ok(());
             };
             let found = paths().into_iter().find(|path| first.is_match(path) && second.is_match(path));
-            let said = meet(&one, &other);
+            let is_overlapping = meet(&one, &other);
             if let Some(path) = found {
-                prop_assert!(said, "{} and {} meet in {}", one, other, path);
-            } else if said {
+                prop_assert!(is_overlapping, "{} and {} meet in {}", one, other, path);
+            } else if is_overlapping {
                 // The shortest common path may be longer than those tried, but not by much.
                 let longer = paths().into_iter().flat_map(|path| {
                     ["aa", "ab", "ba", "bb", "/a", "/b", "a/a", "b/b", "a/b", "b/a", "/a/b", "/b/a", "/a/a", "/b/b"]

@@ -45,17 +45,17 @@ mod tests {
     use crate::settings::config::SubagentLimits;
 
     #[test]
-    fn changes_that_nobody_applies_and_reviews_that_nobody_heeds_are_told() {
+    fn unapplied_changes_and_unused_reviews_are_reported() {
         let written = json!({"id": "x", "steps": [
             {"id": "make", "task": "x"},
             {"id": "more", "task": "x"},
             {"id": "look", "task": "x", "role": "reviewer", "depends_on": "make"},
             {"id": "land", "apply": "make", "depends_on": "look"},
         ]});
-        let ground = SpecContext::with_built_in_roles(SubagentLimits::default());
-        let workflow = Workflow::from_json(&written, &ground).unwrap();
-        let told = lint_workflow(&workflow, &WorkflowPlan::new(&workflow));
-        let told: Vec<&str> = told.iter().map(|flaw| flaw.pointer.as_str()).collect();
-        assert_eq!(told, ["/steps/1", "/steps/2"]);
+        let context = SpecContext::with_built_in_roles(SubagentLimits::default());
+        let workflow = Workflow::from_json(&written, &context).unwrap();
+        let findings = lint_workflow(&workflow, &WorkflowPlan::new(&workflow));
+        let findings: Vec<&str> = findings.iter().map(|flaw| flaw.pointer.as_str()).collect();
+        assert_eq!(findings, ["/steps/1", "/steps/2"]);
     }
 }

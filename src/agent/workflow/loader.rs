@@ -25,7 +25,7 @@ impl WorkflowLoader {
         written: &Value,
         arguments: Map<String, Value>,
     ) -> Result<Workflow, ToolError> {
-        self.load_with(arguments, |ground| Workflow::from_json(written, ground))
+        self.load_with(arguments, |context| Workflow::from_json(written, context))
             .map_err(into_tool_error)
     }
 
@@ -37,7 +37,7 @@ impl WorkflowLoader {
     ) -> Result<Workflow, ToolError> {
         let written = WorkflowSource::find_template(&self.skills, id)?;
         written.check_trust()?;
-        self.load_with(arguments, |ground| written.read(ground)).map_err(into_tool_error)
+        self.load_with(arguments, |context| written.read(context)).map_err(into_tool_error)
     }
 
     /// Runs `read` with the roles, limits and arguments that a spec may refer to.
@@ -46,11 +46,11 @@ impl WorkflowLoader {
         arguments: Map<String, Value>,
         read: impl FnOnce(&SpecContext<'_>) -> Result<Workflow, E>,
     ) -> Result<Workflow, E> {
-        let roster = RoleCatalog::new(&self.role_places);
-        let role = |name: &str| roster.find(name).ok();
+        let roles = RoleCatalog::new(&self.role_places);
+        let role = |name: &str| roles.find(name).ok();
         read(&SpecContext {
             find_role: &role,
-            role_names: roster.names(),
+            role_names: roles.names(),
             limits: self.limits,
             arguments,
         })

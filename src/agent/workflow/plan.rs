@@ -93,13 +93,13 @@ mod tests {
     use crate::settings::config::SubagentLimits;
 
     fn plan(value: &Value) -> WorkflowPlan {
-        let ground = SpecContext::with_built_in_roles(SubagentLimits::default());
-        WorkflowPlan::new(&Workflow::from_json(value, &ground).unwrap())
+        let context = SpecContext::with_built_in_roles(SubagentLimits::default());
+        WorkflowPlan::new(&Workflow::from_json(value, &context).unwrap())
     }
 
     #[test]
     fn independent_steps_run_together_and_conflicting_ones_in_turn() {
-        let told = plan(&json!({"id": "x", "limits": {"max_concurrency": 3}, "steps": [
+        let planned = plan(&json!({"id": "x", "limits": {"max_concurrency": 3}, "steps": [
             {"id": "a", "task": "x", "role": "explorer"},
             {"id": "b", "task": "x", "workspace": "shared", "read_set": [], "write_set": "src/**"},
             {"id": "c", "task": "x", "workspace": "shared", "read_set": [], "write_set": "src/lib.rs"},
@@ -108,9 +108,9 @@ mod tests {
             {"id": "f", "task": "x", "role": "explorer", "read_set": "tests/**"},
             {"id": "g", "task": "x", "role": "explorer", "read_set": "tests/**"},
         ]}));
-        assert_eq!(told.waves, [vec![0, 4, 5], vec![1, 3, 6], vec![2]]);
+        assert_eq!(planned.waves, [vec![0, 4, 5], vec![1, 3, 6], vec![2]]);
         assert_eq!(
-            told.waits,
+            planned.waits,
             [
                 None,
                 Some(WaitReason::Conflict(0)),

@@ -99,19 +99,19 @@ impl<'w> Scheduler<'w> {
 
     /// Whether every step has ended.
     pub fn has_ended(&self) -> bool {
-        self.phases.iter().all(|standing| matches!(standing, StepPhase::Ended(_)))
+        self.phases.iter().all(|phase| matches!(phase, StepPhase::Ended(_)))
     }
 
     /// The indices of the running steps.
     pub fn running_steps(&self) -> impl Iterator<Item = usize> {
-        let is_running = |standing: &StepPhase| *standing == StepPhase::Running;
+        let is_running = |phase: &StepPhase| *phase == StepPhase::Running;
         let places = self.phases.iter().enumerate();
-        places.filter(move |(_, standing)| is_running(standing)).map(|(place, _)| place)
+        places.filter(move |(_, phase)| is_running(phase)).map(|(place, _)| place)
     }
 
     /// The readiness of each step, once all have ended.
     pub fn step_readiness(&self) -> Vec<Readiness> {
-        let end = |standing: &StepPhase| match standing {
+        let end = |phase: &StepPhase| match phase {
             StepPhase::Ended(end) => end.readiness,
             StepPhase::Waiting | StepPhase::Running => Readiness::Held,
         };

@@ -21,7 +21,7 @@ const MAX_REPORT_BYTES: usize = 32 * 1024;
 
 /// The tool `run_workflow`.
 pub struct RunWorkflow {
-    pub family: Arc<Children>,
+    pub children: Arc<Children>,
     pub loader: WorkflowLoader,
 }
 
@@ -113,12 +113,13 @@ impl Tool for RunWorkflow {
             let id = |place: &usize| workflow.steps[*place].id.as_str();
             let waves: Vec<Vec<&str>> =
                 waves.iter().map(|wave| wave.iter().map(id).collect()).collect();
-            let drawn: Vec<String> = waves.iter().map(|wave| wave.join(", ")).collect();
-            let text = format!("It is valid; nothing was started. Waves:\n{}", drawn.join("\n"));
+            let generated: Vec<String> = waves.iter().map(|wave| wave.join(", ")).collect();
+            let text =
+                format!("It is valid; nothing was started. Waves:\n{}", generated.join("\n"));
             let details = json!({ "workflow": workflow, "waves": waves });
             return Ok(ToolOutput::new(true, text, details));
         }
-        let (order, id) = match &args.resume {
+        let (input, id) = match &args.resume {
             None => {
                 let workflow = Arc::new(self.load_workflow(&args)?);
                 (
@@ -126,13 +127,13 @@ impl Tool for RunWorkflow {
                         workflow,
                         template: args.template.clone(),
                         resumed_from: None,
-                        horizon: None,
+                        time_limit: None,
                     },
                     new_run_id(),
                 )
             }
             Some(id) => {
-                let history = self.family.session().history().await?;
+                let history = self.children.session().history().await?;
                 let past = live_runs(&history).into_iter().rfind(|run| run.id == *id);
                 let past = past.ok_or_else(|| unknown_run(id))?;
                 if past.outcome == Some(RunOutcome::Completed) {
@@ -144,15 +145,15 @@ impl Tool for RunWorkflow {
                         workflow,
                         template: None,
                         resumed_from: Some(past),
-                        horizon: None,
+                        time_limit: None,
                     },
                     id.clone(),
                 )
             }
         };
-        let stage = RunContext::new(Arc::clone(&self.family), id, &order.workflow);
-        let stage = stage.map_err(|report| into_tool_error(&report))?;
-        let finished = run(stage, order, context.cancel).await;
+        let run_context = RunContext::new(Arc::clone(&self.children), id, &input.workflow);
+        let run_context = run_context.map_err(|report| into_tool_error(&report))?;
+        let finished = run(run_context, input, context.cancel).await;
         let finished = finished.map_err(|report| into_tool_error(&report))?;
         let limit = context.output_limit.min(MAX_REPORT_BYTES);
         let mut details = finished.event_fields();
@@ -186,7 +187,8 @@ mod tests {
 
     #[test]
     fn the_kept_schema_is_that_of_the_type() {
-        let drawn = (RunWorkflow::NAME.to_owned(), crate::model::tool_spec::draw_schema::<Args>());
-        crate::model::tool_spec::keep_schemas(vec![drawn]);
+        let generated =
+            (RunWorkflow::NAME.to_owned(), crate::model::tool_spec::generate_schema::<Args>());
+        crate::model::tool_spec::store_schemas(vec![generated]);
     }
 }

@@ -230,13 +230,13 @@ mod tests {
     async fn a_session_that_opens_when_everything_ends_is_closed_like_the_others() {
         let folder = tempfile::tempdir().unwrap();
         let connection = connection(folder.path(), &Arc::default());
-        let (early, mut heard_early) = channel();
+        let (early, mut early_inbox) = channel();
         connection.add_session(&SessionId::mint(), early);
-        assert!(heard_early.try_recv().is_err(), "nothing ends yet");
+        assert!(early_inbox.try_recv().is_err(), "nothing ends yet");
         assert_eq!(connection.begin_shutdown().len(), 1);
-        let (late, mut heard_late) = channel();
+        let (late, mut late_inbox) = channel();
         connection.add_session(&SessionId::mint(), late);
-        assert!(matches!(heard_late.try_recv(), Ok(Inbox::Close { .. })));
+        assert!(matches!(late_inbox.try_recv(), Ok(Inbox::Close { .. })));
     }
 
     #[tokio::test]

@@ -77,8 +77,8 @@ impl PromptContent {
         let blocks = params.get("prompt").and_then(Value::as_array);
         let blocks = blocks.ok_or_else(|| RpcError::invalid_params("`prompt` must be a list"))?;
         let blocks: Vec<PromptBlock> = blocks.iter().map(PromptBlock::read).collect();
-        let is_said = |block: &PromptBlock| !matches!(block, PromptBlock::Text(text) if text.trim().is_empty());
-        if !blocks.iter().any(is_said) {
+        let is_not_blank = |block: &PromptBlock| !matches!(block, PromptBlock::Text(text) if text.trim().is_empty());
+        if !blocks.iter().any(is_not_blank) {
             return Err(RpcError::invalid_params("the prompt is empty"));
         }
         Ok(Self { blocks, context: client_context(params.get("_meta")) })
@@ -288,9 +288,9 @@ impl PromptBlock {
 /// The client's context for the model, under the names that clients use.
 fn client_context(meta: Option<&Value>) -> Option<String> {
     let meta = meta?;
-    let said = ["/presenter_context", "/pixir/presenter_context", "/pixir/context"];
-    let said = said.into_iter().find_map(|path| meta.pointer(path))?;
-    let text = match said {
+    let paths = ["/presenter_context", "/pixir/presenter_context", "/pixir/context"];
+    let found = paths.into_iter().find_map(|path| meta.pointer(path))?;
+    let text = match found {
         Value::String(text) => text.clone(),
         Value::Null => return None,
         other => other.to_string(),

@@ -28,7 +28,7 @@ const ALLOW_COMMAND: &str = "pixir permissions allow ";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientAnswer {
     /// The user answered.
-    Said(PermissionResponse),
+    Response(PermissionResponse),
     /// The user cancelled the Turn.
     Cancelled,
 }
@@ -208,7 +208,7 @@ pub fn parse_answer(
     outcome: &Result<Value, RpcError>,
     request: &PermissionRequest,
 ) -> ClientAnswer {
-    let Ok(result) = outcome else { return ClientAnswer::Said(PermissionAnswer::No.into()) };
+    let Ok(result) = outcome else { return ClientAnswer::Response(PermissionAnswer::No.into()) };
     let outcome = &result["outcome"];
     if outcome["outcome"] == "cancelled" {
         return ClientAnswer::Cancelled;
@@ -217,14 +217,14 @@ pub fn parse_answer(
     let answer = offered_answers(request).find(|answer| option_id(*answer) == chosen);
     let answer = answer.unwrap_or(PermissionAnswer::No);
     let words = (answer == PermissionAnswer::No).then(|| feedback_text(result)).flatten();
-    ClientAnswer::Said(PermissionResponse { answer, message: words })
+    ClientAnswer::Response(PermissionResponse { answer, message: words })
 }
 
 /// The user's feedback to the model with a rejection, under the names that clients use.
 fn feedback_text(result: &Value) -> Option<String> {
     let metas = [&result["outcome"]["_meta"], &result["_meta"]];
     let names = ["feedback", "message", "reason"];
-    let said = metas.into_iter().flat_map(|meta| names.map(|name| meta[name].as_str()));
-    let words = said.flatten().map(str::trim).find(|words| !words.is_empty());
+    let texts = metas.into_iter().flat_map(|meta| names.map(|name| meta[name].as_str()));
+    let words = texts.flatten().map(str::trim).find(|words| !words.is_empty());
     words.map(str::to_owned)
 }

@@ -26,9 +26,9 @@ fn a_client_can_what_it_says_and_nothing_else() {
     let client = |capabilities: Value| {
         ClientCapabilities::read(&json!({"clientCapabilities": capabilities}))
     };
-    let nobody = ClientCapabilities::default();
+    let no_capabilities = ClientCapabilities::default();
     for odd in [json!({}), json!(null), json!(7), json!({"fs": 3, "auth": null, "_meta": []})] {
-        assert_eq!(client(odd.clone()), nobody, "{odd}");
+        assert_eq!(client(odd.clone()), no_capabilities, "{odd}");
     }
     let all = client(json!({
         "fs": {"readTextFile": true, "writeTextFile": true},
@@ -40,7 +40,7 @@ fn a_client_can_what_it_says_and_nothing_else() {
     assert!(all.reads_files && all.writes_files);
     assert_eq!(
         client(json!({"fs": {"readTextFile": "yes"}, "session": {"notices": null}})),
-        nobody
+        no_capabilities
     );
 }
 
@@ -103,16 +103,16 @@ fn composed(blocks: Value) -> (String, Vec<String>) {
 fn blocks_become_one_text_in_order_and_nothing_is_lost() {
     let text = |text: &str| json!({"type": "text", "text": text});
     let link = json!({"type": "resource_link", "name": "a.rs", "uri": "file:///w/src/a.rs#L3"});
-    let (said, _) = composed(json!([text("look at "), link, text(", please")]));
-    assert_eq!(said, "look at `src/a.rs#L3`, please");
+    let (content, _) = composed(json!([text("look at "), link, text(", please")]));
+    assert_eq!(content, "look at `src/a.rs#L3`, please");
     assert_eq!(composed(json!([text("one"), text("two")])).0, "one\ntwo");
     let web = json!({"type": "resource_link", "name": "Docs", "uri": "https://x.org/y"});
     assert_eq!(composed(json!([web])).0, "[Docs](https://x.org/y)");
     let embedded = json!({"type": "resource", "resource":
         {"uri": "file:///w/b.txt", "mimeType": "text/plain", "text": "hello"}});
-    let (said, names) = composed(json!([text("see "), embedded]));
+    let (content, names) = composed(json!([text("see "), embedded]));
     assert_eq!(
-        (said.as_str(), names),
+        (content.as_str(), names),
         ("see [attached: b.txt from file:///w/b.txt]", vec!["b.txt".to_owned()])
     );
     let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
@@ -141,15 +141,15 @@ fn blocks_become_one_text_in_order_and_nothing_is_lost() {
         ),
         (json!({}), "[a block without a type was left out]"),
     ] {
-        let (said, names) = composed(json!([block]));
-        assert!(said.starts_with(why) && names.is_empty(), "{block}: {said}");
+        let (content, names) = composed(json!([block]));
+        assert!(content.starts_with(why) && names.is_empty(), "{block}: {content}");
     }
     let many: Vec<Value> = (0..25)
         .map(|n| json!({"type": "resource", "resource": {"uri": format!("x:/{n}"), "text": "t"}}))
         .collect();
-    let (said, names) = composed(json!(many));
+    let (content, names) = composed(json!(many));
     assert_eq!(names.len(), 20);
-    assert_eq!(said.matches("the limit for attachments is reached").count(), 5);
+    assert_eq!(content.matches("the limit for attachments is reached").count(), 5);
 }
 
 #[test]
@@ -244,21 +244,21 @@ fn question() -> PermissionRequest {
 #[test]
 fn an_answer_that_is_not_clearly_a_yes_is_a_no() {
     let selected = |id: &str| json!({"outcome": {"outcome": "selected", "optionId": id}});
-    let said = |answer: PermissionAnswer, words: Option<&str>| {
-        ClientAnswer::Said(PermissionResponse { answer, message: words.map(str::to_owned) })
+    let answered = |answer: PermissionAnswer, words: Option<&str>| {
+        ClientAnswer::Response(PermissionResponse { answer, message: words.map(str::to_owned) })
     };
-    let told = json!({"outcome": {"outcome": "selected", "optionId": "reject", "_meta": {"feedback": " use rg "}}});
+    let with_feedback = json!({"outcome": {"outcome": "selected", "optionId": "reject", "_meta": {"feedback": " use rg "}}});
     for (result, expected) in [
-        (selected("once"), said(PermissionAnswer::Once, None)),
-        (selected("session"), said(PermissionAnswer::Session, None)),
+        (selected("once"), answered(PermissionAnswer::Once, None)),
+        (selected("session"), answered(PermissionAnswer::Session, None)),
         // Not offered, so it allows nothing.
-        (selected("project"), said(PermissionAnswer::No, None)),
-        (selected("reject"), said(PermissionAnswer::No, None)),
-        (selected("prefix"), said(PermissionAnswer::No, None)),
-        (selected("whatever"), said(PermissionAnswer::No, None)),
-        (told, said(PermissionAnswer::No, Some("use rg"))),
-        (json!(null), said(PermissionAnswer::No, None)),
-        (json!({"outcome": "selected"}), said(PermissionAnswer::No, None)),
+        (selected("project"), answered(PermissionAnswer::No, None)),
+        (selected("reject"), answered(PermissionAnswer::No, None)),
+        (selected("prefix"), answered(PermissionAnswer::No, None)),
+        (selected("whatever"), answered(PermissionAnswer::No, None)),
+        (with_feedback, answered(PermissionAnswer::No, Some("use rg"))),
+        (json!(null), answered(PermissionAnswer::No, None)),
+        (json!({"outcome": "selected"}), answered(PermissionAnswer::No, None)),
         (json!({"outcome": {"outcome": "cancelled"}}), ClientAnswer::Cancelled),
     ] {
         assert_eq!(parse_answer(&Ok(result.clone()), &question()), expected, "{result}");
@@ -279,7 +279,7 @@ fn an_answer_that_is_not_clearly_a_yes_is_a_no() {
     {
         assert_eq!(
             parse_answer(&Ok(selected(id)), &of_server),
-            said(answer, None),
+            answered(answer, None),
             "one always: {id}"
         );
     }
@@ -287,11 +287,11 @@ fn an_answer_that_is_not_clearly_a_yes_is_a_no() {
     let options = serde_json::to_value(shown).unwrap()["options"].to_string();
     assert!(options.contains("Always allow the tool log of MCP server git in this session"));
     let refused = Err(RpcError::method_not_found("session/request_permission"));
-    assert_eq!(parse_answer(&refused, &question()), said(PermissionAnswer::No, None));
+    assert_eq!(parse_answer(&refused, &question()), answered(PermissionAnswer::No, None));
 }
 
 #[test]
-fn a_cursor_of_somebody_else_is_refused() {
+fn a_malformed_cursor_is_refused() {
     for odd in [json!("x"), json!("MS4y"), json!(7), json!("")] {
         assert_eq!(
             SessionListRequest::read(&json!({ "cursor": odd })).unwrap_err().code,

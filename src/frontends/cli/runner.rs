@@ -114,11 +114,11 @@ const BLOCKING_THREADS: usize = 2;
 
 /// Starts as many threads as a run cannot do without, because tokio panics where it has none.
 fn check_threads() -> io::Result<()> {
-    let gate = Mutex::new(());
+    let blocker = Mutex::new(());
     std::thread::scope(|scope| -> io::Result<()> {
-        let _closed = gate.lock();
+        let _closed = blocker.lock();
         for _ in 0..=BLOCKING_THREADS {
-            std::thread::Builder::new().spawn_scoped(scope, || drop(gate.lock()))?;
+            std::thread::Builder::new().spawn_scoped(scope, || drop(blocker.lock()))?;
         }
         Ok(())
     })?;
@@ -413,15 +413,15 @@ impl<'a> SessionRunner<'a> {
     /// Answers the shown question with a typed line; the end of input means no.
     async fn answer_question(&mut self, line: Option<String>) {
         let Some(request) = self.questions.front() else { return };
-        let said = match line.as_deref().map(|line| parse_answer(line, request)) {
+        let response = match line.as_deref().map(|line| parse_answer(line, request)) {
             None => PermissionResponse::from(PermissionAnswer::No),
-            Some(TypedAnswer::Said(said)) => said,
+            Some(TypedAnswer::Response(response)) => response,
             Some(TypedAnswer::Unclear) => return self.view.repeat_choices(request),
         };
         let call_id = request.call_id.clone();
         self.view.end_question();
         // Fails if the question was answered elsewhere first; that answer counts.
-        if let Err(error) = self.conversation.answer(&call_id, said).await {
+        if let Err(error) = self.conversation.answer(&call_id, response).await {
             tracing::debug!(%error, "the question was settled elsewhere");
         }
         self.questions.retain(|open| open.call_id != call_id);

@@ -181,7 +181,7 @@ fn a_wrong_argument_is_answered_with_the_help_of_its_own_command() {
 }
 
 #[test]
-fn a_number_that_is_refused_is_told_the_lowest_one() {
+fn the_error_for_a_refused_number_names_the_lowest_one() {
     let table = [
         ("--max-requests 0 x y", "it must be 1 or more"),
         ("--max-requests=-1 x y", "it must be a whole number, 1 or more"),

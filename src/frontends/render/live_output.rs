@@ -91,11 +91,11 @@ fn take_lines(text: &mut String) -> Vec<String> {
 /// Passes the last output lines of a failed command to `show`, without the exit line, which is shown elsewhere.
 pub fn show_last_lines(output: &str, mut show: impl FnMut(&str)) {
     let output = clean(output);
-    let is_said = |line: &&str| {
+    let is_shown = |line: &&str| {
         let is_end = line.starts_with("[exit code ") || line.starts_with("[killed by signal ");
         !line.trim().is_empty() && !is_end && *line != "(no output)"
     };
-    let lines: Vec<&str> = output.lines().filter(is_said).collect();
+    let lines: Vec<&str> = output.lines().filter(is_shown).collect();
     let hidden = lines.len().saturating_sub(LAST_LINES);
     if hidden > 0 {
         let earlier = counted(hidden, "earlier line");

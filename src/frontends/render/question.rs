@@ -16,7 +16,7 @@ const LABEL_WIDTH: usize = 11;
 /// The meaning of a typed line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TypedAnswer {
-    Said(PermissionResponse),
+    Response(PermissionResponse),
     /// The line is not one of the answers.
     Unclear,
 }
@@ -148,7 +148,7 @@ pub fn parse_answer(line: &str, request: &PermissionRequest) -> TypedAnswer {
         return TypedAnswer::Unclear;
     }
     let words = Some(rest.trim().to_owned()).filter(|words| !words.is_empty());
-    TypedAnswer::Said(PermissionResponse { answer, message: words })
+    TypedAnswer::Response(PermissionResponse { answer, message: words })
 }
 
 /// The text on one line, uncut: newlines are marked, hidden characters spelled and blanks kept, so that
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_a_server_is_told_as_such() {
+    fn a_call_of_a_server_is_shown_as_such() {
         let mut asked = request("", &[]);
         asked.tool = "mcp__story__look".into();
         asked.summary = "story: look (text: \"x\")".into();
@@ -355,14 +355,17 @@ mod tests {
     #[test]
     fn answers_are_understood_or_asked_again() {
         let asked = request("ls", &["ls"]);
-        let said = |answer, words: Option<&str>| {
-            TypedAnswer::Said(PermissionResponse { answer, message: words.map(str::to_owned) })
+        let answered = |answer, words: Option<&str>| {
+            TypedAnswer::Response(PermissionResponse { answer, message: words.map(str::to_owned) })
         };
-        assert_eq!(parse_answer(" Y ", &asked), said(PermissionAnswer::Once, None));
-        assert_eq!(parse_answer("s", &asked), said(PermissionAnswer::Session, None));
-        assert_eq!(parse_answer("project", &asked), said(PermissionAnswer::Project, None));
-        assert_eq!(parse_answer("no", &asked), said(PermissionAnswer::No, None));
-        assert_eq!(parse_answer("n, use rg", &asked), said(PermissionAnswer::No, Some("use rg")));
+        assert_eq!(parse_answer(" Y ", &asked), answered(PermissionAnswer::Once, None));
+        assert_eq!(parse_answer("s", &asked), answered(PermissionAnswer::Session, None));
+        assert_eq!(parse_answer("project", &asked), answered(PermissionAnswer::Project, None));
+        assert_eq!(parse_answer("no", &asked), answered(PermissionAnswer::No, None));
+        assert_eq!(
+            parse_answer("n, use rg", &asked),
+            answered(PermissionAnswer::No, Some("use rg"))
+        );
         for line in ["", "maybe", "c", "e", "t", "y please", "yesterday", "1"] {
             assert_eq!(parse_answer(line, &asked), TypedAnswer::Unclear, "{line}");
         }

@@ -27,7 +27,7 @@ pub const ERASE: &str = "\r\x1b[2K";
 /// The status line, and what is drawn of it.
 pub struct StatusLine {
     since: Instant,
-    last_heard: Instant,
+    last_item_at: Instant,
     is_thinking: bool,
     is_over: bool,
     running: Vec<(CallId, String)>,
@@ -48,7 +48,7 @@ impl StatusLine {
     pub fn new(now: Instant) -> Self {
         Self {
             since: now,
-            last_heard: now,
+            last_item_at: now,
             is_thinking: false,
             is_over: true,
             running: Vec::new(),
@@ -63,7 +63,7 @@ impl StatusLine {
 
     /// Updates the line from an Event.
     pub fn update(&mut self, item: &ListenerItem, now: Instant) {
-        self.last_heard = now;
+        self.last_item_at = now;
         let ListenerItem::Event(event) = item else { return };
         match event.kind() {
             EventKind::Canonical(fact) => self.update_from_fact(fact, now),
@@ -128,7 +128,7 @@ impl StatusLine {
         if self.tokens > 0 {
             facts.push(format!("{} tokens", format_count(self.tokens)));
         }
-        let silence = now.saturating_duration_since(self.last_heard);
+        let silence = now.saturating_duration_since(self.last_item_at);
         if self.is_thinking && self.running.is_empty() && silence >= SILENCE {
             facts.push(format!("no data for {} s", silence.as_secs()));
         }

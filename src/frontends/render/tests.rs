@@ -92,11 +92,11 @@ fn style(answer: Surface, activity: Surface) -> ViewStyle {
 }
 
 /// Everything written, stderr between brackets.
-fn shown(look: ViewStyle, heard: &[ListenerItem]) -> String {
+fn shown(look: ViewStyle, items: &[ListenerItem]) -> String {
     let mut line = text_view::TextView::new(look);
     let mut sheet = WriteQueue::default();
-    for heard in heard {
-        line.show(heard, &mut sheet);
+    for item in items {
+        line.show(item, &mut sheet);
     }
     let stroke = |(channel, text): (Channel, &str)| match channel {
         Channel::Answer => text.to_owned(),
@@ -105,12 +105,12 @@ fn shown(look: ViewStyle, heard: &[ListenerItem]) -> String {
     sheet.writes().map(stroke).collect()
 }
 
-fn on_terminal(heard: &[ListenerItem]) -> String {
-    shown(style(Surface::Terminal, Surface::Terminal), heard)
+fn on_terminal(items: &[ListenerItem]) -> String {
+    shown(style(Surface::Terminal, Surface::Terminal), items)
 }
 
-fn in_pipe(heard: &[ListenerItem]) -> String {
-    shown(style(Surface::Plain, Surface::Plain), heard)
+fn in_pipe(items: &[ListenerItem]) -> String {
+    shown(style(Surface::Plain, Surface::Plain), items)
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn a_text_that_diverged_is_set_right_on_a_new_line() {
 
 #[test]
 fn lost_deltas_leave_no_hole() {
-    let heard = [delta("ab"), ListenerItem::Missed(3), thinking(), delta("xyz"), answer("abcdxyz")];
-    assert_eq!(on_terminal(&heard), "abcdxyz\n");
+    let items = [delta("ab"), ListenerItem::Missed(3), thinking(), delta("xyz"), answer("abcdxyz")];
+    assert_eq!(on_terminal(&items), "abcdxyz\n");
     // The next response streams again.
     let later =
         [ListenerItem::Missed(1), thinking(), answer("a"), thinking(), delta("b"), answer("b")];
@@ -138,18 +138,18 @@ fn lost_deltas_leave_no_hole() {
 
 #[test]
 fn two_messages_of_one_response_are_each_shown_once() {
-    let heard = [
+    let items = [
         delta("one"),
         delta("two"),
         message("one", Phase::Commentary),
         message("two", Phase::Final),
     ];
-    assert_eq!(on_terminal(&heard), "onetwo\n");
+    assert_eq!(on_terminal(&items), "onetwo\n");
 }
 
 #[test]
 fn a_pipe_gets_the_answer_alone() {
-    let heard = [
+    let items = [
         delta("Looking"),
         message("Looking.", Phase::Commentary),
         call("read", json!({"path": "a.rs"})),
@@ -157,24 +157,24 @@ fn a_pipe_gets_the_answer_alone() {
         delta("Do"),
         answer("Done"),
     ];
-    assert_eq!(in_pipe(&heard), "[Looking.\nread a.rs: ok\n]Done\n");
+    assert_eq!(in_pipe(&items), "[Looking.\nread a.rs: ok\n]Done\n");
     let quiet = ViewStyle { quiet: true, ..style(Surface::Plain, Surface::Plain) };
-    assert_eq!(shown(quiet, &heard), "Done\n");
+    assert_eq!(shown(quiet, &items), "Done\n");
 }
 
 #[test]
 fn text_of_a_broken_stream_is_not_the_answer() {
-    let heard = [
+    let items = [
         delta("half"),
         partial("half"),
         failed(TerminalStatus::ProviderError, "gone", json!({"next_actions": ["retry"]})),
     ];
-    assert_eq!(in_pipe(&heard), "[half\nerror: gone\n  try: retry\n]");
-    assert_eq!(on_terminal(&heard), "half\n[error: gone\n  try: retry\n]");
+    assert_eq!(in_pipe(&items), "[half\nerror: gone\n  try: retry\n]");
+    assert_eq!(on_terminal(&items), "half\n[error: gone\n  try: retry\n]");
 }
 
 #[test]
-fn a_failure_is_told_once_even_when_the_log_could_not_take_it() {
+fn a_failure_is_shown_once_even_when_the_log_could_not_be_written() {
     let end = || {
         live(Ephemeral::Status(SessionStatus::Error {
             terminal_status: "tool_error".into(),
@@ -238,24 +238,24 @@ fn tool_lines_say_how_it_went() {
 
 #[test]
 fn an_edit_shows_its_diff_in_colour_only_where_wanted() {
-    let heard = [
+    let items = [
         call("edit", json!({"path": "x"})),
         result(true, json!({"diff": "--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"})),
     ];
-    assert_eq!(on_terminal(&heard), "[• edit x ✓\n  --- x\n  +++ x\n  @@ -1 +1 @@\n  -a\n  +b\n]");
+    assert_eq!(on_terminal(&items), "[• edit x ✓\n  --- x\n  +++ x\n  @@ -1 +1 @@\n  -a\n  +b\n]");
     let colour = ViewStyle { colour: true, ..style(Surface::Terminal, Surface::Terminal) };
-    assert!(shown(colour, &heard).contains("\u{1b}[32m+b\u{1b}[0m"));
+    assert!(shown(colour, &items).contains("\u{1b}[32m+b\u{1b}[0m"));
 }
 
 #[test]
 fn a_tool_line_never_lands_behind_text() {
-    let heard =
+    let items =
         [delta("Let me look"), call("read", json!({"path": "a"})), result(true, Value::Null)];
-    assert_eq!(on_terminal(&heard), "Let me look\n[• read a ✓\n]");
+    assert_eq!(on_terminal(&items), "Let me look\n[• read a ✓\n]");
 }
 
 #[test]
-fn retries_pressure_and_interrupts_are_told() {
+fn retries_pressure_and_interrupts_are_shown() {
     let retry = live(Ephemeral::ProviderRetry(ProviderRetry {
         attempt: 2,
         max_attempts: 5,
@@ -292,10 +292,10 @@ fn retries_pressure_and_interrupts_are_told() {
 }
 
 #[test]
-fn where_there_is_no_status_line_a_wait_is_told_in_words() {
-    let heard = [waiting(Some("for a free slot: 4 commands run")), waiting(None)];
-    assert_eq!(in_pipe(&heard), "[bash waits for a free slot: 4 commands run\n]");
-    assert_eq!(on_terminal(&heard), "");
+fn where_there_is_no_status_line_a_wait_is_shown_in_words() {
+    let items = [waiting(Some("for a free slot: 4 commands run")), waiting(None)];
+    assert_eq!(in_pipe(&items), "[bash waits for a free slot: 4 commands run\n]");
+    assert_eq!(on_terminal(&items), "");
 }
 
 #[test]
@@ -306,17 +306,17 @@ fn where_there_is_no_status_line_a_recording_is_told_once_for_a_call() {
     };
     let of_one = [recording("c", None), recording("c", None), recording("c", Some(3))];
     let later = [waiting(None), recording("c", None), recording("d", None)];
-    let heard = [of_one, later].concat();
-    assert_eq!(in_pipe(&heard).matches("recording files for undo …\n").count(), 2);
-    assert_eq!(on_terminal(&heard), "");
+    let items = [of_one, later].concat();
+    assert_eq!(in_pipe(&items).matches("recording files for undo …\n").count(), 2);
+    assert_eq!(on_terminal(&items), "");
 }
 
 #[test]
 fn escapes_cut_across_deltas_stay_harmless() {
-    let heard =
+    let items =
         [delta("a\u{1b}"), delta("]0;evil"), delta("\u{7}b"), answer("a\u{1b}]0;evil\u{7}b")];
-    assert_eq!(on_terminal(&heard), "ab\n");
-    assert_eq!(in_pipe(&heard), "ab\n");
+    assert_eq!(on_terminal(&items), "ab\n");
+    assert_eq!(in_pipe(&items), "ab\n");
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn what_is_drawn_fits_into_the_window_whatever_its_size() {
 }
 
 #[test]
-fn nobody_is_said_to_think_while_a_run_by_its_command_goes_on() {
+fn the_status_is_not_thinking_while_a_run_by_its_command_goes_on() {
     let start = Instant::now();
     let mut status = StatusLine::new(start);
     status.update(&fact(UserMessage::default()), start);
@@ -382,13 +382,13 @@ fn nobody_is_said_to_think_while_a_run_by_its_command_goes_on() {
 
 #[test]
 fn an_envelope_has_every_field_and_no_session_before_there_is_one() {
-    let mut tally = TurnSummary::default();
-    for heard in [fact(UserMessage::default()), answer("42")] {
-        assert!(!tally.record(&heard));
+    let mut summary = TurnSummary::default();
+    for item in [fact(UserMessage::default()), answer("42")] {
+        assert!(!summary.record(&item));
     }
-    assert!(tally.record(&live(Ephemeral::Status(SessionStatus::Done))));
+    assert!(summary.record(&live(Ephemeral::Status(SessionStatus::Done))));
     let id = SessionId::parse("20260101T000000-abcdef").unwrap();
-    let envelope = JsonEnvelope::for_turn(&tally.into_outcome(), Duration::from_millis(7))
+    let envelope = JsonEnvelope::for_turn(&summary.into_outcome(), Duration::from_millis(7))
         .with_session(&id, "pixir resume 20260101T000000-abcdef".to_owned());
     insta::assert_snapshot!(envelope.to_line(), @r#"{"ok":true,"status":"completed","kind":"turn","session_id":"20260101T000000-abcdef","output":"42","usage":{"calls":0,"input_tokens":0,"cached_tokens":0,"output_tokens":0,"reasoning_tokens":0,"total_tokens":0},"duration_ms":7,"resume_command":"pixir resume 20260101T000000-abcdef","error":null}"#);
     let report = Report::new(Kind::NoPrompt, "there is no prompt");
@@ -407,10 +407,10 @@ fn an_envelope_names_the_way_a_turn_ended() {
         (TerminalStatus::Crashed, "error"),
     ];
     for (status, word) in table {
-        let mut tally = TurnSummary::default();
-        tally.record(&failed(status.clone(), "why", Value::Null));
-        tally.record(&live(Ephemeral::Status(SessionStatus::Interrupted)));
-        let envelope = JsonEnvelope::for_turn(&tally.into_outcome(), Duration::ZERO);
+        let mut summary = TurnSummary::default();
+        summary.record(&failed(status.clone(), "why", Value::Null));
+        summary.record(&live(Ephemeral::Status(SessionStatus::Interrupted)));
+        let envelope = JsonEnvelope::for_turn(&summary.into_outcome(), Duration::ZERO);
         assert_eq!(envelope.status, word, "{status}");
         assert_eq!(envelope.error.unwrap().message, "why");
     }
@@ -430,9 +430,9 @@ fn pages_that_an_answer_cites_are_numbered_behind_it() {
     });
     let terminal = on_terminal(&[thinking(), delta("So it is."), cited.clone()]);
     let pipe = in_pipe(&[thinking(), cited]);
-    for told in [terminal, pipe] {
-        assert!(told.contains("[1] A red title: https://a.example/x"), "{told}");
-        assert!(told.contains("[2] https://b.example"), "{told}");
+    for output in [terminal, pipe] {
+        assert!(output.contains("[1] A red title: https://a.example/x"), "{output}");
+        assert!(output.contains("[2] https://b.example"), "{output}");
     }
 }
 
@@ -465,6 +465,6 @@ fn a_plan_is_shown_instead_of_its_call_and_stays_short() {
 fn a_patch_is_called_by_its_files() {
     let patch = "*** Begin Patch\n*** Add File: a\n+x\n*** Update File: b\n*** Move to: c\n\
         *** Delete File: d\n*** Delete File: e\n*** End Patch";
-    let heard = [call("apply_patch", json!({"patch": patch})), result(true, json!({}))];
-    assert_eq!(on_terminal(&heard), "[• apply_patch a, b, d and 1 more ✓\n]");
+    let items = [call("apply_patch", json!({"patch": patch})), result(true, json!({}))];
+    assert_eq!(on_terminal(&items), "[• apply_patch a, b, d and 1 more ✓\n]");
 }

@@ -47,11 +47,11 @@ impl PackIndex {
         let fan_out = read_fan_out(&file)?;
         let [.., objects] = *fan_out;
         let length = file.metadata()?.len();
-        let unfit = || {
+        let size_mismatch = || {
             format!("the pack index has {length} bytes, which does not fit its {objects} objects")
         };
-        let large_offsets =
-            count_large_offsets(length, objects, format).ok_or_else(|| invalid_data(unfit()))?;
+        let large_offsets = count_large_offsets(length, objects, format)
+            .ok_or_else(|| invalid_data(size_mismatch()))?;
         let buckets = Box::new([const { OnceLock::new() }; 256]);
         Ok(Self { file, format, fan_out, buckets, large_offsets })
     }

@@ -165,7 +165,7 @@ async fn client_and_connection() -> (HttpClient, tokio::task::JoinHandle<TcpStre
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_before_the_question_was_heard_is_heard() {
+async fn a_response_before_the_request_body_was_read_is_returned() {
     let (client, server) = client_and_connection().await;
     tokio::spawn(async move {
         let mut socket = server.await.unwrap();

@@ -79,7 +79,7 @@ impl CommandRunner {
     ) -> Result<CapturedCommand, CommandError> {
         let mut output =
             OutputCollector::without_live(request.spill, request.secrets, request.limit);
-        let job = CommandRequest {
+        let command_request = CommandRequest {
             command: request.command,
             directory: request.directory,
             extra_roots: request.extra_roots,
@@ -91,7 +91,8 @@ impl CommandRunner {
             exit_watch: None,
         };
         let needs = SandboxNeeds { profile: request.profile, network: false, local_sockets: false };
-        let ran = SandboxedCommands::new(self.clone()).run(job, needs, &mut output).await?;
+        let ran =
+            SandboxedCommands::new(self.clone()).run(command_request, needs, &mut output).await?;
         let text = output.finish().await.bounded.text;
         let exit_code = match ran.outcome.exit {
             CommandExit::Code(code) => Some(code),

@@ -256,23 +256,23 @@ impl CommandRunner {
     /// Dropping the future kills all its processes at once.
     pub async fn run(
         &self,
-        job: &CommandRequest<'_>,
+        request: &CommandRequest<'_>,
         output: &mut OutputCollector<'_>,
     ) -> Result<ProcessOutcome, CommandError> {
-        let order = SupervisorRequest {
-            directory: job.directory.into(),
+        let supervisor_request = SupervisorRequest {
+            directory: request.directory.into(),
             shell: self.0.shell().to_owned().into(),
-            command: job.command.into(),
+            command: request.command.into(),
             drain: self.0.drain,
             environment: self.0.environment.clone(),
         };
-        let frame = order.encode().map_err(|_| CommandError::InvalidCommand)?;
-        let mut outcome = self.run_once(&frame, job, output).await;
+        let frame = supervisor_request.encode().map_err(|_| CommandError::InvalidCommand)?;
+        let mut outcome = self.run_once(&frame, request, output).await;
         for _ in 1..MAX_ATTEMPTS {
             // The folders mounted for the command have changed; nothing has run yet.
             let Err(CommandError::StaleMounts) = outcome else { break };
-            self.0.spares.lock().retain(|(own, _)| own.as_ref() != job.spec);
-            outcome = self.run_once(&frame, job, output).await;
+            self.0.spares.lock().retain(|(own, _)| own.as_ref() != request.spec);
+            outcome = self.run_once(&frame, request, output).await;
         }
         if let Err(CommandError::Unsupported { .. }) = outcome {
             self.0.subreaper_only.store(true, Ordering::Relaxed);
@@ -286,31 +286,31 @@ impl CommandRunner {
     async fn run_once(
         &self,
         frame: &[u8],
-        job: &CommandRequest<'_>,
+        request: &CommandRequest<'_>,
         output: &mut OutputCollector<'_>,
     ) -> Result<ProcessOutcome, CommandError> {
-        let mut supervisor = if let Some(spare) = self.take_spare(job.spec) {
+        let mut supervisor = if let Some(spare) = self.take_spare(request.spec) {
             spare
         } else {
-            Box::pin(self.end_other_spares(job.spec)).await;
-            self.start_supervisor(job.spec)?
+            Box::pin(self.end_other_spares(request.spec)).await;
+            self.start_supervisor(request.spec)?
         };
-        if supervisor.lifeline.send_request(frame, job.stdin).await.is_err() {
-            supervisor = self.start_supervisor(job.spec)?;
+        if supervisor.lifeline.send_request(frame, request.stdin).await.is_err() {
+            supervisor = self.start_supervisor(request.spec)?;
             // A supervisor that fails at once reports the reason on its status line.
-            supervisor.lifeline.send_request(frame, job.stdin).await.ok();
+            supervisor.lifeline.send_request(frame, request.stdin).await.ok();
         }
-        if let Some(witness) = job.exit_watch {
-            witness.set_process(supervisor.open_pidfd());
+        if let Some(exit_watch) = request.exit_watch {
+            exit_watch.set_process(supervisor.open_pidfd());
         }
         let group = supervisor.group.clone();
         let before = self.limit_events(group.as_deref());
-        let hidden = job.spec.map(|spec| self.0.sandbox.hidden_watch(job.directory, spec));
-        let running = SupervisedCommand::new(supervisor, job, self.0.grace, hidden);
+        let hidden = request.spec.map(|spec| self.0.sandbox.hidden_watch(request.directory, spec));
+        let running = SupervisedCommand::new(supervisor, request, self.0.grace, hidden);
         let (mut outcome, free) = Box::pin(running.watch(output)).await?;
         outcome.limit_events = self.limit_events(group.as_deref()).since(before);
         if let Some(supervisor) = free {
-            self.store_spare(job.spec, supervisor);
+            self.store_spare(request.spec, supervisor);
         }
         Ok(outcome)
     }
@@ -429,7 +429,7 @@ impl CommandRunner {
 
 impl std::fmt::Debug for CommandRunner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Commands").field("shell", &self.0.shell()).finish_non_exhaustive()
+        f.debug_struct("CommandRunner").field("shell", &self.0.shell()).finish_non_exhaustive()
     }
 }
 

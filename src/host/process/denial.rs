@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_in_one_line_and_an_ordinary_failure_in_none() {
+    fn a_denial_is_explained_in_one_line_and_an_ordinary_failure_in_none() {
         let own = Profile::Workspace;
         check("error[E0308]: mismatched types", own, false, &[]);
         check("curl: (6) Could not resolve host: x", own, false, &["network: true"]);
@@ -230,13 +230,13 @@ mod tests {
         check(refused, own, false, &["sockets of programs outside", "sandbox.write"]);
         check("listening on tmp/x.sock\n2 tests failed", own, false, &[]);
         let may_declare = DeclarableRights { network: true, sockets: true };
-        for (profile, local_sockets, is_told) in
+        for (profile, local_sockets, is_explained) in
             [(own, false, true), (own, true, false), (Profile::ReadOnly, false, false)]
         {
             let needs = SandboxNeeds { profile, network: false, local_sockets };
             let none = HiddenPaths::default();
             let lines = explain_denials(refused, needs, may_declare, &none, Path::new("/work"));
-            assert_eq!(lines[0].text.contains("local_sockets: true"), is_told, "{lines:?}");
+            assert_eq!(lines[0].text.contains("local_sockets: true"), is_explained, "{lines:?}");
         }
         let both = "getaddrinfo EAI_AGAIN\nEROFS: read-only file system";
         check(both, own, false, &["network: true", "sandbox.write"]);

@@ -49,8 +49,9 @@ impl ExitReport {
     /// Adds a note for the model and the user.
     pub fn add_note(&mut self, note: &str) {
         write!(self.lines, "\n[{note}]").ok();
-        let told = self.details.get("notice").and_then(Value::as_str);
-        let notice = told.map_or_else(|| note.to_owned(), |told| format!("{told}; {note}"));
+        let earlier = self.details.get("notice").and_then(Value::as_str);
+        let notice =
+            earlier.map_or_else(|| note.to_owned(), |earlier| format!("{earlier}; {note}"));
         self.details["notice"] = json!(notice);
     }
 
@@ -75,10 +76,10 @@ impl ExitReport {
                 sockets: commands.may_declare_sockets()
                     && outcome.sockets == LocalSockets::OnDeclaration,
             };
-            let said = &collected.bounded.text;
+            let output = &collected.bounded.text;
             let needs = context.needs;
             for denial in
-                denial::explain_denials(said, needs, may_declare, hidden, context.directory)
+                denial::explain_denials(output, needs, may_declare, hidden, context.directory)
             {
                 write!(lines, "\n[{}]", denial.text).ok();
                 for_user.extend(denial.is_for_user.then_some(denial.text));
@@ -151,12 +152,12 @@ fn closing_lines(
         writeln!(text, "{note}").ok();
     }
     if !outcome.leftovers.is_empty() {
-        let (count, told) = (outcome.leftovers.len(), name_processes(&outcome.leftovers));
-        writeln!(text, "[{count} background processes were killed: {told}]").ok();
+        let (count, listed) = (outcome.leftovers.len(), name_processes(&outcome.leftovers));
+        writeln!(text, "[{count} background processes were killed: {listed}]").ok();
     }
     if !outcome.survivors.is_empty() {
-        let (count, told) = (outcome.survivors.len(), name_processes(&outcome.survivors));
-        writeln!(text, "[{count} processes could not be killed: {told}]").ok();
+        let (count, listed) = (outcome.survivors.len(), name_processes(&outcome.survivors));
+        writeln!(text, "[{count} processes could not be killed: {listed}]").ok();
     }
     let ended = match outcome.exit {
         CommandExit::Code(code) => format!("exit code {code}"),
@@ -178,8 +179,8 @@ fn closing_lines(
 }
 
 fn name_processes(processes: &[LeftoverProcess]) -> String {
-    let told = processes.iter().take(MAX_NAMED_LEFTOVERS);
-    told.map(|left| format!("{} {}", left.pid, left.name)).collect::<Vec<_>>().join(", ")
+    let named = processes.iter().take(MAX_NAMED_LEFTOVERS);
+    named.map(|left| format!("{} {}", left.pid, left.name)).collect::<Vec<_>>().join(", ")
 }
 
 fn exit_details(outcome: &ProcessOutcome, collected: &CapturedOutput) -> Value {

@@ -125,8 +125,8 @@ pub fn receive_request() -> io::Result<Option<(SupervisorRequest, ReceivedDescri
     if !read_exactly(&mut body)? {
         return Ok(None);
     }
-    let order = SupervisorRequest::decode(&body).ok_or(io::ErrorKind::InvalidData)?;
-    Ok(Some((order, fds)))
+    let request = SupervisorRequest::decode(&body).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Some((request, fds)))
 }
 
 /// Reads the setup frame of a supervisor; `None` if Pixir has closed the lifeline.

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_killed_for_want_of_memory_is_told_with_and_without_a_sandbox() {
+    fn an_out_of_memory_kill_is_reported_with_and_without_a_sandbox() {
         let killed = outcome(CommandExit::Code(137));
         check("", &killed, None, &["probably memory"]);
         check("", &outcome(CommandExit::Signal(9)), Some(&LIMITS), &["probably memory"]);

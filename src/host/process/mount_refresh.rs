@@ -52,31 +52,31 @@ pub struct RefreshServer {
 impl RefreshServer {
     /// Creates the pipes; the client's ends are inherited by the next process that is started.
     pub fn new() -> io::Result<Self> {
-        let (questions, ask) = io::pipe()?;
-        let (hear, answers) = io::pipe()?;
-        for end in [ask.as_fd(), hear.as_fd()] {
+        let (requests, request_writer) = io::pipe()?;
+        let (response_reader, answers) = io::pipe()?;
+        for end in [request_writer.as_fd(), response_reader.as_fd()] {
             rustix::io::fcntl_setfd(end, FdFlags::empty())?;
         }
-        Ok(Self { requests: questions, answers, client_ends: (ask, hear) })
+        Ok(Self { requests, answers, client_ends: (request_writer, response_reader) })
     }
 
     /// The argument by which the client's process finds its pipe ends.
     pub fn argument(&self) -> OsString {
-        let (ask, hear) = &self.client_ends;
-        format!("{},{}", ask.as_raw_fd(), hear.as_raw_fd()).into()
+        let (request_writer, response_reader) = &self.client_ends;
+        format!("{},{}", request_writer.as_raw_fd(), response_reader.as_raw_fd()).into()
     }
 
     /// Sends the rest of the `SandboxSpec` to the client once everything is mounted; then answers its
     /// requests until it ends.
     pub fn serve(self, mut spec: Vec<OsString>, views: Option<&FolderViews>) -> io::Result<()> {
-        let Self { requests: mut questions, mut answers, client_ends: handed_over } = self;
+        let Self { mut requests, mut answers, client_ends: handed_over } = self;
         drop(handed_over);
         let staleness =
             if views.is_some_and(FolderViews::may_go_stale) { MAY_GO_STALE } else { "" };
         spec.insert(0, staleness.into());
         answers.write_all(&encode_frame(spec)?)?;
         let mut word = REFRESH;
-        while questions.read_exact(&mut word).is_ok() {
+        while requests.read_exact(&mut word).is_ok() {
             match views {
                 Some(views) if word == CHECK => {
                     word = if views.are_stale() { STALE } else { CHECK }
@@ -98,11 +98,11 @@ impl RefreshClient {
     pub fn from_inherited(argument: &OsStr) -> io::Result<Option<(Self, Vec<OsString>)>> {
         let odd = || io::Error::from(io::ErrorKind::InvalidInput);
         let text = argument.to_str().ok_or_else(odd)?;
-        let (ask, hear) = text.split_once(',').ok_or_else(odd)?;
+        let (request_writer, response_reader) = text.split_once(',').ok_or_else(odd)?;
         let place = |number: &str| format!("/proc/self/fd/{number}");
-        let questions = File::options().write(true).open(place(ask))?;
-        let mut answers = File::open(place(hear))?;
-        for number in [ask, hear] {
+        let requests = File::options().write(true).open(place(request_writer))?;
+        let mut answers = File::open(place(response_reader))?;
+        for number in [request_writer, response_reader] {
             let number: i32 = number.parse().map_err(|_| odd())?;
             nix::unistd::close(number)?;
         }
@@ -115,16 +115,10 @@ impl RefreshClient {
         let mut spec = decode_fields(&body).ok_or_else(odd)?;
         let may_go_stale = !spec.is_empty() && spec.remove(0) == MAY_GO_STALE;
         // New mounts show the current files.
-        let asked = Some(Instant::now());
-        let (is_waiting, is_owed) = (false, false);
-        let inherited = Self {
-            requests: questions,
-            answers,
-            is_answer_pending: is_waiting,
-            last_request: asked,
-            is_dirty: is_owed,
-            may_go_stale,
-        };
+        let last_request = Some(Instant::now());
+        let (is_answer_pending, is_dirty) = (false, false);
+        let inherited =
+            Self { requests, answers, is_answer_pending, last_request, is_dirty, may_go_stale };
         Ok(Some((inherited, spec)))
     }
 

@@ -361,16 +361,16 @@ mod tests {
     use crate::record::state_dir::StateRoot;
 
     /// Pushes chunks; returns the live chunks that a listener received, and the result.
-    fn heard(secrets: &Secrets, chunks: &[&[u8]]) -> (Vec<String>, CapturedOutput) {
+    fn collect_output(secrets: &Secrets, chunks: &[&[u8]]) -> (Vec<String>, CapturedOutput) {
         let folder = tempfile::tempdir().unwrap();
-        heard_in(folder.path(), secrets, chunks)
+        collect_output_in(folder.path(), secrets, chunks)
     }
 
     fn runtime() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
     }
 
-    fn heard_in(
+    fn collect_output_in(
         folder: &Path,
         secrets: &Secrets,
         chunks: &[&[u8]],
@@ -402,7 +402,7 @@ mod tests {
     fn live_pieces_are_plain_whole_characters_without_secrets() {
         let secrets = Secrets::new([("KEY".to_owned(), "hidden-value".to_owned())]);
         let chunks: [&[u8]; 4] = [b"\x1b[1mcaf\xc3", b"\xa9 hidden", b"-value", b" end"];
-        let (pieces, collected) = heard(&secrets, &chunks);
+        let (pieces, collected) = collect_output(&secrets, &chunks);
         assert_eq!(pieces.concat(), "café [redacted:KEY] end");
         assert_eq!(collected.bounded.text, "café [redacted:KEY] end");
     }
@@ -420,7 +420,7 @@ mod tests {
             &long,
         ];
         let folder = tempfile::tempdir().unwrap();
-        let (pieces, collected) = heard_in(folder.path(), &secrets, &chunks);
+        let (pieces, collected) = collect_output_in(folder.path(), &secrets, &chunks);
         let expected = "[redacted:KEY]\n".repeat(3);
         assert!(pieces.concat().starts_with(&expected), "{:.100}", pieces.concat());
         assert!(collected.bounded.text.starts_with(&expected));
@@ -452,10 +452,10 @@ mod tests {
     fn a_flood_is_cut_into_small_pieces_and_stops_with_a_word() {
         let flood = vec![b'x'; 1 << 20];
         let chunks = [&flood[..], &flood, &flood];
-        let (pieces, collected) = heard(&Secrets::default(), &chunks);
+        let (pieces, collected) = collect_output(&Secrets::default(), &chunks);
         assert!(pieces.iter().all(|piece| piece.len() <= LIVE_CHUNK));
-        let told: usize = pieces.iter().map(String::len).sum();
-        assert!(told < LIVE_LIMIT + LIVE_CHUNK, "{told}");
+        let shown_bytes: usize = pieces.iter().map(String::len).sum();
+        assert!(shown_bytes < LIVE_LIMIT + LIVE_CHUNK, "{shown_bytes}");
         assert!(pieces.last().unwrap().contains("no more live output"));
         assert_eq!(collected.total_bytes, 3 << 20);
     }
@@ -463,7 +463,7 @@ mod tests {
     #[test]
     fn many_small_writes_are_few_pieces() {
         let chunks = vec![&b"x"[..]; 5000];
-        let (pieces, _) = heard(&Secrets::default(), &chunks);
+        let (pieces, _) = collect_output(&Secrets::default(), &chunks);
         assert_eq!(pieces.concat().len(), 5000);
         assert!(pieces.len() < 500, "{} pieces", pieces.len());
     }

@@ -160,15 +160,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_look_goes_on_where_the_last_one_ended() {
-        let ring = OutputBuffer::default();
-        assert_eq!(ring.read_part(OutputPart::New).text, "");
-        ring.push(b"one\n");
-        assert_eq!(ring.read_part(OutputPart::New).text, "one\n");
-        ring.push("zwölf\n".as_bytes());
-        assert_eq!(ring.read_part(OutputPart::New).text, "zwölf\n");
-        assert_eq!(ring.read_part(OutputPart::New).text, "");
-        let snapshot = ring.read_part(OutputPart::All);
+    fn each_read_continues_after_the_previous_one() {
+        let buffer = OutputBuffer::default();
+        assert_eq!(buffer.read_part(OutputPart::New).text, "");
+        buffer.push(b"one\n");
+        assert_eq!(buffer.read_part(OutputPart::New).text, "one\n");
+        buffer.push("zwölf\n".as_bytes());
+        assert_eq!(buffer.read_part(OutputPart::New).text, "zwölf\n");
+        assert_eq!(buffer.read_part(OutputPart::New).text, "");
+        let snapshot = buffer.read_part(OutputPart::All);
         assert_eq!(
             (snapshot.text.as_str(), snapshot.dropped, snapshot.total),
             ("one\nzwölf\n", 0, 11)
@@ -184,21 +184,21 @@ mod tests {
         fn nothing_is_shown_twice_and_what_is_dropped_is_counted(
             chunks in proptest::collection::vec((0..400_000usize, any::<bool>()), 1..12)
         ) {
-            let ring = OutputBuffer::default();
-            let (mut told, mut printed) = (0, 0);
-            for (size, looks) in chunks {
+            let buffer = OutputBuffer::default();
+            let (mut reported, mut printed) = (0, 0);
+            for (size, is_read) in chunks {
                 let chunk = "aé€".repeat(size / 6);
-                ring.push(chunk.as_bytes());
+                buffer.push(chunk.as_bytes());
                 printed += chunk.len() as u64;
-                prop_assert!(ring.state.borrow().kept.len() <= CAPACITY + SLACK);
-                if looks {
-                    let snapshot = ring.read_part(OutputPart::New);
+                prop_assert!(buffer.state.borrow().kept.len() <= CAPACITY + SLACK);
+                if is_read {
+                    let snapshot = buffer.read_part(OutputPart::New);
                     prop_assert!(!snapshot.text.contains(char::REPLACEMENT_CHARACTER));
-                    told += snapshot.dropped + snapshot.text.len() as u64;
-                    prop_assert_eq!(told, printed);
+                    reported += snapshot.dropped + snapshot.text.len() as u64;
+                    prop_assert_eq!(reported, printed);
                 }
             }
-            let all = ring.read_part(OutputPart::All);
+            let all = buffer.read_part(OutputPart::All);
             prop_assert_eq!(all.dropped + all.text.len() as u64, printed);
         }
     }

@@ -126,8 +126,7 @@ impl PostRunSetup {
     }
 
     fn into_check(self, guard: Option<SharedGuard>) -> PostRunCheck {
-        let Self { spec, workspace, roots, nested, exit_watch: witness, pending_checks: pending } =
-            self;
+        let Self { spec, workspace, roots, nested, exit_watch, pending_checks: pending } = self;
         let top = DotGitBefore::record(&workspace);
         // A command without writable folders creates no repositories.
         let nested = (!spec.writable.is_empty()).then_some(nested);
@@ -141,7 +140,7 @@ impl PostRunSetup {
             roots,
             nested,
             guard,
-            exit_watch: witness,
+            exit_watch,
             _token: token,
         }))
     }

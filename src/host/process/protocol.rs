@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_survives_the_pipe_with_odd_bytes() {
+    fn a_request_round_trips_with_non_utf8_bytes() {
         let odd = OsStr::from_bytes(b"caf\xe9 = \n").to_owned();
         let request = SupervisorRequest {
             directory: odd.clone(),

@@ -160,7 +160,7 @@ impl<'a> SupervisedCommand<'a> {
     /// Starts to watch a supervisor that has received its request.
     pub fn new(
         supervisor: SupervisorProcess,
-        job: &CommandRequest<'a>,
+        request: &CommandRequest<'a>,
         grace: Duration,
         hidden: Option<HiddenWatch>,
     ) -> Self {
@@ -169,12 +169,12 @@ impl<'a> SupervisedCommand<'a> {
             pid: supervisor.pid(),
             survivors: Vec::new(),
             supervisor,
-            cancel: job.cancel,
-            stdin: job.stdin,
+            cancel: request.cancel,
+            stdin: request.stdin,
             grace,
             started_at,
             phase: StopPhase::Running,
-            phase_deadline: job.timeout.map(|timeout| started_at + timeout),
+            phase_deadline: request.timeout.map(|timeout| started_at + timeout),
             open: OpenStreams { output: true, status: true, process: true },
             report: StatusReport::default(),
             next_hidden_check: hidden.as_ref().map(|_| started_at + HIDDEN_CHECK_INTERVAL),

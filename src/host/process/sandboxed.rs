@@ -141,15 +141,15 @@ impl SandboxedCommands {
             ("sockets", must_declare.then_some(SOCKETS_NOTICE)),
             ("caches", caches),
         ];
-        let mut told = self.shared.notices_shown.lock();
-        let mut once = |(about, notice): (_, Option<_>)| notice.filter(|_| told.insert(about));
+        let mut shown = self.shared.notices_shown.lock();
+        let mut once = |(about, notice): (_, Option<_>)| notice.filter(|_| shown.insert(about));
         notices.into_iter().filter_map(&mut once).collect()
     }
 
     /// Runs a command in the sandbox, and restores protected files that it changed.
     pub async fn run(
         &self,
-        mut job: CommandRequest<'_>,
+        mut request: CommandRequest<'_>,
         needs: SandboxNeeds,
         output: &mut OutputCollector<'_>,
     ) -> Result<CompletedCommand, CommandError> {
@@ -166,18 +166,18 @@ impl SandboxedCommands {
                 profile: needs.profile,
                 network: needs.network,
                 local_sockets: needs.local_sockets,
-                workspace: job.directory,
+                workspace: request.directory,
                 // Write bounds are paths in the Workspace, not in its extra roots.
-                extra_roots: if job.bounds.is_empty() { job.extra_roots } else { &[] },
+                extra_roots: if request.bounds.is_empty() { request.extra_roots } else { &[] },
                 scratch: scratch.path(),
             })
         });
-        let spec = spec.map(|spec| spec.bounded(job.directory, job.bounds));
-        job.spec = spec.as_ref();
-        match self.run_checked(&job, scratch.as_deref(), output).await {
+        let spec = spec.map(|spec| spec.bounded(request.directory, request.bounds));
+        request.spec = spec.as_ref();
+        match self.run_checked(&request, scratch.as_deref(), output).await {
             // Namespaces are now known to be unavailable, so the second attempt uses the guard.
             Err(CommandError::Unsupported { .. }) => {
-                self.run_checked(&job, scratch.as_deref(), output).await
+                self.run_checked(&request, scratch.as_deref(), output).await
             }
             other => other,
         }
@@ -185,21 +185,21 @@ impl SandboxedCommands {
 
     async fn run_checked(
         &self,
-        job: &CommandRequest<'_>,
+        request: &CommandRequest<'_>,
         scratch: Option<&ScratchFolder>,
         output: &mut OutputCollector<'_>,
     ) -> Result<CompletedCommand, CommandError> {
         let needs_guard = self.commands.is_without_namespaces();
-        let (Some(spec), Some(scratch)) = (job.spec, scratch) else {
-            let outcome = self.commands.run(job, output).await?;
+        let (Some(spec), Some(scratch)) = (request.spec, scratch) else {
+            let outcome = self.commands.run(request, output).await?;
             let (findings, hidden) = (PostRunFindings::default(), HiddenPaths::default());
             return Ok(CompletedCommand { outcome, findings, hidden, limits: None });
         };
         let exit_watch = Arc::new(ExitWatch::default());
         let before = PostRunSetup {
             spec: spec.clone(),
-            workspace: job.directory.to_owned(),
-            roots: writable_roots(job),
+            workspace: request.directory.to_owned(),
+            roots: writable_roots(request),
             nested: Arc::clone(&self.shared.nested_repos),
             exit_watch: Arc::clone(&exit_watch),
             pending_checks: self.commands.pending_checks().clone(),
@@ -211,7 +211,7 @@ impl SandboxedCommands {
         };
         let ran = self
             .commands
-            .run(&CommandRequest { exit_watch: Some(&exit_watch), ..*job }, output)
+            .run(&CommandRequest { exit_watch: Some(&exit_watch), ..*request }, output)
             .await;
         let uncovered = ran.as_ref().is_ok_and(|outcome| !outcome.uncovered.is_empty());
         let findings = check.check_and_restore(uncovered).await;
@@ -243,7 +243,7 @@ impl SandboxedCommands {
 }
 
 /// The folders in which a command may create repositories that the user's git finds.
-fn writable_roots(job: &CommandRequest<'_>) -> Vec<PathBuf> {
-    let further = if job.bounds.is_empty() { job.extra_roots } else { &[] };
-    [job.directory].into_iter().map(Into::into).chain(further.iter().cloned()).collect()
+fn writable_roots(request: &CommandRequest<'_>) -> Vec<PathBuf> {
+    let further = if request.bounds.is_empty() { request.extra_roots } else { &[] };
+    [request.directory].into_iter().map(Into::into).chain(further.iter().cloned()).collect()
 }

@@ -74,14 +74,14 @@ impl CommandRunner {
         }
         let found = find_program(&program.command, &environment, &program.directory)
             .ok_or_else(|| CommandError::ProgramNotFound(program.command.clone()))?;
-        let order = SupervisorRequest {
+        let request = SupervisorRequest {
             directory: program.directory.clone().into(),
             shell: "/bin/sh".into(),
             command: exec_command(&found, &program.args),
             drain: DRAIN,
             environment,
         };
-        let frame = order.encode().map_err(|_| CommandError::InvalidCommand)?;
+        let frame = request.encode().map_err(|_| CommandError::InvalidCommand)?;
         let (stdin, errors, pipes) =
             CommandPipes::with_stdin_and_stderr().map_err(CommandError::StartSupervisor)?;
         let mut supervisor = self.start_supervisor(None)?;

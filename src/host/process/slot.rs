@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_comes_first_is_served_first_and_who_leaves_is_not_waited_for() {
+    async fn slots_are_granted_in_order_and_dropped_waiters_are_skipped() {
         let slots = CommandSlots::new(1);
         let held = slots.try_acquire().unwrap();
         assert!(slots.try_acquire().is_none());

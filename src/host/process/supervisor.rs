@@ -264,11 +264,11 @@ fn adopt_orphans() -> io::Result<()> {
 
 /// Receives requests and runs them one by one; leaves no processes behind.
 fn serve_requests(
-    reach: KillScope,
+    kill_scope: KillScope,
     spec: Option<&SandboxSpec>,
     mut refresh: Option<RefreshClient>,
 ) -> Result<ExitCode, String> {
-    let confined = confine_process(reach, spec)?;
+    let confined = confine_process(kill_scope, spec)?;
     // The command must not read or write the memory of the process that watches it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
     let covers = CoveredPaths::new(spec, confined.enforcement.level);
@@ -290,14 +290,17 @@ fn serve_requests(
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(spec) = spec {
-            request.set_variable("TMPDIR", spec.temp_folder(reach == KillScope::Namespace).into());
+            request.set_variable(
+                "TMPDIR",
+                spec.temp_folder(kill_scope == KillScope::Namespace).into(),
+            );
             for (name, folder) in spec.caches.private_variables() {
                 request.set_variable(name, folder.into());
             }
         }
-        let run_end = run_request(&request, descriptors, reach, &confined, &covers)
+        let run_end = run_request(&request, descriptors, kill_scope, &confined, &covers)
             .map_err(|error| format!("failed {error}"))?;
-        let is_reusable = reach == KillScope::Namespace && !covers.mount_watch().has_changed();
+        let is_reusable = kill_scope == KillScope::Namespace && !covers.mount_watch().has_changed();
         if run_end == RunEnd::Unclean || !is_reusable || sandbox::has_shared_memory_left() {
             return Ok(ExitCode::SUCCESS);
         }
@@ -317,10 +320,10 @@ struct ConfinedProcess {
 
 /// Sets this process up as the first of a namespace or as a subreaper, and confines it.
 fn confine_process(
-    reach: KillScope,
+    kill_scope: KillScope,
     spec: Option<&SandboxSpec>,
 ) -> Result<ConfinedProcess, String> {
-    if reach == KillScope::Namespace {
+    if kill_scope == KillScope::Namespace {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
         namespace::mount_own_proc();
         if !rustix::process::geteuid().is_root() {
@@ -335,7 +338,7 @@ fn confine_process(
         let enforcement = Enforcement { level, sockets, caches: CacheAccess::Layered };
         return Ok(ConfinedProcess { enforcement, score });
     };
-    let place = if reach == KillScope::Namespace {
+    let place = if kill_scope == KillScope::Namespace {
         Isolation::OwnNamespaces
     } else {
         Isolation::HostNamespaces
@@ -348,18 +351,19 @@ fn confine_process(
 fn run_request(
     request: &SupervisorRequest,
     descriptors: ReceivedDescriptors,
-    reach: KillScope,
+    kill_scope: KillScope,
     confined: &ConfinedProcess,
     covers: &CoveredPaths,
 ) -> io::Result<RunEnd> {
     // Reported before the start, because the command may kill this process at once.
-    let reach_name = if reach == KillScope::Namespace { "namespace" } else { "subreaper" };
+    let kill_scope_name =
+        if kill_scope == KillScope::Namespace { "namespace" } else { "subreaper" };
     let Enforcement { level, sockets, caches } = confined.enforcement;
     let (level, sockets, caches) = (level.name(), sockets.name(), caches.name());
-    write_status_line(format_args!("starting {reach_name} {level} {sockets} {caches}"));
+    write_status_line(format_args!("starting {kill_scope_name} {level} {sockets} {caches}"));
     let command = confined.score.with_command_score(|| spawn_shell(request, descriptors))?;
-    let mut watch = ProcessWatch::new(reach, command);
-    if reach == KillScope::Descendants && !descendants::has_child(command) {
+    let mut watch = ProcessWatch::new(kill_scope, command);
+    if kill_scope == KillScope::Descendants && !descendants::has_child(command) {
         // A process that does not see the command cannot see its children either.
         watch.kill_all();
         write_status_line(UNUSABLE_PROC);

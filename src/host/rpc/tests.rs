@@ -71,7 +71,7 @@ fn an_id_comes_back_as_it_was() {
 }
 
 #[test]
-fn half_a_letter_becomes_the_letter_for_what_is_lost() {
+fn a_lone_surrogate_becomes_the_replacement_character() {
     let text = |escaped: &str| {
         let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{{"t":"{escaped}"}}}}"#);
         match RpcMessage::parse_line(line.as_bytes()) {
@@ -118,7 +118,7 @@ fn parameters_are_an_object_or_nothing() {
 }
 
 #[test]
-fn answers_are_told_from_questions() {
+fn responses_are_parsed() {
     let outcome = |text: &str| {
         let line = format!(r#"{{"jsonrpc":"2.0","id":4,{text}}}"#);
         match RpcMessage::parse_line(line.as_bytes()) {
@@ -169,7 +169,7 @@ impl TestOutput {
 }
 
 #[tokio::test]
-async fn a_question_gets_its_answer_or_is_taken_back() {
+async fn a_request_gets_its_response_or_is_cancelled() {
     let sink = TestOutput::default();
     let writer = spawn_writer(sink.clone()).unwrap();
     let peer = Peer::new(&writer);
@@ -192,7 +192,7 @@ async fn a_question_gets_its_answer_or_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_reader_that_left_makes_nothing_wait() {
+async fn a_disconnected_reader_does_not_block_senders() {
     struct Broken;
     impl std::io::Write for Broken {
         fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {

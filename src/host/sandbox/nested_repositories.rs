@@ -134,8 +134,9 @@ impl NestedRepositories {
             );
         }
         if let Some(root) = roots.first() {
-            let tame = Neutraliser { repository: root, root, known, writable, protected: kept };
-            findings.neutralised.extend(tame.neutralise_settings_files(&spec.git_settings));
+            let neutraliser =
+                Neutraliser { repository: root, root, known, writable, protected: kept };
+            findings.neutralised.extend(neutraliser.neutralise_settings_files(&spec.git_settings));
         }
         for path in outside_pointers {
             set_pointer_aside(&path, &mut findings.neutralised);
@@ -248,10 +249,10 @@ pub fn neutralise_repository(repository: &Path, root: &Path) -> Vec<PathBuf> {
     scan.add_repository(repository);
     let known = &KnownFiles::default();
     let writable = &[root.to_owned()];
-    let tame = |repository: &PathBuf| {
+    let neutralise = |repository: &PathBuf| {
         Neutraliser { repository, root, known, writable, protected: &[] }.neutralise()
     };
-    scan.repositories.iter().flat_map(tame).collect()
+    scan.repositories.iter().flat_map(neutralise).collect()
 }
 
 /// The folders in a folder; links are not followed.

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_file_nor_a_link_nor_a_bare_one_comes_to_be() {
+    fn a_new_git_file_link_or_bare_repository_is_neutralised() {
         let place = TestWorkspace::new();
         let top = DotGitBefore::record(&place.1);
         place.write("evil/config", "[core]\n\tfsmonitor = evil\n");

@@ -102,11 +102,11 @@ impl PinnedPath {
 
     /// The `stat` of the entry; a link is not followed.
     pub fn stat(&self) -> Option<Stat> {
-        let look = || statat(&self.parent, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        match look() {
+        let stat = || statat(&self.parent, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        match stat() {
             Err(Errno::ACCESS) => {
                 grant_owner_access(&self.parent);
-                look().ok()
+                stat().ok()
             }
             found => found.ok(),
         }

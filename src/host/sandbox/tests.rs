@@ -70,7 +70,7 @@ impl SandboxFixture {
 }
 
 #[test]
-fn a_further_directory_is_written_and_protected_like_the_workspace() {
+fn an_extra_root_is_written_and_protected_like_the_workspace() {
     let place = SandboxFixture::new();
     place.write("further/.git/config", "");
     place.write("further/.git/HEAD", "ref: refs/heads/main");
@@ -312,7 +312,7 @@ fn what_one_command_changed_is_not_what_another_one_found() {
 }
 
 #[test]
-fn a_closed_folder_hides_nothing_and_a_crowd_covers_nothing() {
+fn unreadable_and_crowded_folders_are_restored() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let place = SandboxFixture::new();
     place.write("work/.git/hooks/x", "true");
@@ -379,7 +379,7 @@ fn the_users_own_git_settings_are_kept_where_commands_can_write() {
 }
 
 #[test]
-fn where_links_to_credentials_led_stays_hidden() {
+fn earlier_targets_of_credential_links_stay_hidden() {
     let place = SandboxFixture::new();
     for version in ["1", "2"] {
         place.write(&format!("home/data/{version}/netrc"), "");

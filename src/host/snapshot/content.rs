@@ -60,12 +60,12 @@ pub fn read_state(
     store: Option<&ContentStore>,
 ) -> io::Result<Option<FileState>> {
     match read_content(workspace, path, u64::MAX - 1) {
-        Ok(Some((bytes, look))) => {
+        Ok(Some((bytes, fingerprint))) => {
             let sha256 = match store {
                 Some(store) => store.put(&bytes)?,
                 None => ContentHash::digest(&bytes),
             };
-            Ok(Some(FileState::File { sha256, mode: look.mode }))
+            Ok(Some(FileState::File { sha256, mode: fingerprint.mode }))
         }
         // The path may be a link, which is not opened, or have a link above it.
         Err(refused @ (Errno::LOOP | Errno::ACCESS)) => match workspace.stat_no_follow(path) {
@@ -97,11 +97,15 @@ pub fn fingerprint(stat: &Stat) -> FileFingerprint {
 
 /// A fingerprint for the next survey; that of a file that changed just before `now`, which is counted from the epoch, is
 /// made invalid, so that the next survey reads the file again.
-pub fn invalidate_if_recent(look: FileFingerprint, now: Duration) -> FileFingerprint {
-    let is_coarse = look.changed.rem_euclid(1_000_000_000) == 0;
+pub fn invalidate_if_recent(fingerprint: FileFingerprint, now: Duration) -> FileFingerprint {
+    let is_coarse = fingerprint.changed.rem_euclid(1_000_000_000) == 0;
     let tick = if is_coarse { COARSE_TICK.saturating_add(CLOCK_TICK) } else { CLOCK_TICK };
     let settled = i128::try_from(now.saturating_sub(tick).as_nanos()).unwrap_or(i128::MAX);
-    if look.changed < settled { look } else { FileFingerprint { changed: i128::MIN, ..look } }
+    if fingerprint.changed < settled {
+        fingerprint
+    } else {
+        FileFingerprint { changed: i128::MIN, ..fingerprint }
+    }
 }
 
 #[cfg(test)]
@@ -113,8 +117,9 @@ mod tests {
         let now = Duration::from_millis(1_000_900);
         let is_read_again = |changed: Duration| {
             let changed = i128::try_from(changed.as_nanos()).unwrap();
-            let look = FileFingerprint { size: 1, mode: 0, inode: 1, modified: changed, changed };
-            invalidate_if_recent(look, now) != look
+            let fingerprint =
+                FileFingerprint { size: 1, mode: 0, inode: 1, modified: changed, changed };
+            invalidate_if_recent(fingerprint, now) != fingerprint
         };
         let cases = [
             (Duration::from_millis(1_000_890), true),

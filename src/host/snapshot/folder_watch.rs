@@ -22,7 +22,7 @@ use rustix::fs::{AtFlags, FileType, Stat, fstat, lstat, statat};
 use rustix::io::Errno;
 
 use crate::base::files::{MountWatch, is_on_local_file_system};
-use crate::host::walk::rules_outside;
+use crate::host::walk::rule_files_outside;
 use crate::host::workspace::{OpenKind, Workspace};
 
 /// The maximum number of watches of one process; a user has 128 by default, for all programs together.
@@ -138,7 +138,7 @@ impl FolderWatch {
         {
             let mut known = self.watched.lock();
             known.before = std::mem::take(&mut known.since);
-            let rules = rules_outside(workspace).into_iter();
+            let rules = rule_files_outside(workspace).into_iter();
             let stamped = |path: PathBuf| {
                 let stamp = stamp_rule_file(&path);
                 (path, stamp)
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn every_change_in_a_folder_that_is_not_ignored_is_reported() {
         type WatchedAction = fn(&Path);
-        let deeds: [(&str, WatchedAction); 10] = [
+        let actions: [(&str, WatchedAction); 10] = [
             ("write", |at| fs::write(at.join("a/b/file"), "two").unwrap()),
             ("make", |at| fs::write(at.join("a/new"), "").unwrap()),
             ("remove", |at| fs::remove_file(at.join("a/b/file")).unwrap()),
@@ -312,11 +312,11 @@ mod tests {
             ("remove a folder", |at| fs::remove_dir_all(at.join("a")).unwrap()),
             ("link", |at| symlink("nowhere", at.join("a/link")).unwrap()),
         ];
-        for (name, deed) in deeds {
+        for (name, action) in actions {
             let folder = folder();
             let watch = watched(folder.path());
             assert!(watch.is_quiet(), "{name}");
-            deed(folder.path());
+            action(folder.path());
             assert!(!watch.is_quiet(), "{name}");
             assert!(!watch.is_quiet(), "{name}: no survey was taken since");
         }

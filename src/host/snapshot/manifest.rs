@@ -43,9 +43,21 @@ pub struct FileFingerprint {
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum JsonManifestLine {
-    Entry { path: RawPath, state: FileState, look: FileFingerprint },
-    Folder { path: RawPath, mode: u32 },
-    LeftOut { path: RawPath, look: FileFingerprint },
+    Entry {
+        path: RawPath,
+        state: FileState,
+        #[serde(rename = "look")]
+        fingerprint: FileFingerprint,
+    },
+    Folder {
+        path: RawPath,
+        mode: u32,
+    },
+    LeftOut {
+        path: RawPath,
+        #[serde(rename = "look")]
+        fingerprint: FileFingerprint,
+    },
 }
 
 impl Manifest {
@@ -90,14 +102,14 @@ impl Manifest {
         let mut manifest = Self::default();
         for line in input.split(b'\n') {
             match serde_json::from_slice(&line?)? {
-                JsonManifestLine::Entry { path, state, look } => {
-                    manifest.entries.insert(path.0, ManifestEntry { state, fingerprint: look });
+                JsonManifestLine::Entry { path, state, fingerprint } => {
+                    manifest.entries.insert(path.0, ManifestEntry { state, fingerprint });
                 }
                 JsonManifestLine::Folder { path, mode } => {
                     manifest.folders.insert(path.0, mode);
                 }
-                JsonManifestLine::LeftOut { path, look } => {
-                    manifest.too_large.insert(path.0, look);
+                JsonManifestLine::LeftOut { path, fingerprint } => {
+                    manifest.too_large.insert(path.0, fingerprint);
                 }
             }
         }

@@ -46,9 +46,9 @@ pub fn encode(manifest: &Manifest, store: &ContentStore) -> io::Result<Vec<u8>> 
         put_number(&mut writer.rows, u64::from(*mode));
     }
     writer.begin_list();
-    for (path, look) in &manifest.too_large {
+    for (path, fingerprint) in &manifest.too_large {
         writer.put_path(path, NOT_KEPT);
-        writer.put_fingerprint(look);
+        writer.put_fingerprint(fingerprint);
     }
     let mut out = MAGIC.to_vec();
     put_number(&mut out, writer.segments.len() as u64);
@@ -111,11 +111,7 @@ impl ManifestWriter {
         self.before = ZERO_FINGERPRINT;
     }
 
-    fn put_entry(
-        &mut self,
-        path: &Path,
-        ManifestEntry { state, fingerprint: look }: &ManifestEntry,
-    ) {
+    fn put_entry(&mut self, path: &Path, ManifestEntry { state, fingerprint }: &ManifestEntry) {
         match state {
             FileState::Link { target } => {
                 self.put_path(path, LINK);
@@ -138,7 +134,7 @@ impl ManifestWriter {
                 put_number(&mut self.rows, u64::from(*mode));
             }
         }
-        self.put_fingerprint(look);
+        self.put_fingerprint(fingerprint);
     }
 
     /// Writes the part of a path that differs from the previous path, and the kind of the entry.
@@ -154,19 +150,19 @@ impl ManifestWriter {
         self.path.extend_from_slice(rest);
     }
 
-    fn put_fingerprint(&mut self, look: &FileFingerprint) {
-        put_number(&mut self.rows, look.size);
-        put_number(&mut self.rows, u64::from(look.mode));
-        put_signed(&mut self.rows, look.inode.wrapping_sub(self.before.inode).cast_signed());
+    fn put_fingerprint(&mut self, fingerprint: &FileFingerprint) {
+        put_number(&mut self.rows, fingerprint.size);
+        put_number(&mut self.rows, u64::from(fingerprint.mode));
+        put_signed(&mut self.rows, fingerprint.inode.wrapping_sub(self.before.inode).cast_signed());
         put_signed(
             &mut self.rows,
-            encode_time(look.modified).wrapping_sub(encode_time(self.before.modified)),
+            encode_time(fingerprint.modified).wrapping_sub(encode_time(self.before.modified)),
         );
         put_signed(
             &mut self.rows,
-            encode_time(look.changed).wrapping_sub(encode_time(look.modified)),
+            encode_time(fingerprint.changed).wrapping_sub(encode_time(fingerprint.modified)),
         );
-        self.before = *look;
+        self.before = *fingerprint;
     }
 }
 
@@ -260,8 +256,9 @@ impl ManifestReader<'_> {
         let modified = encode_time(self.before.modified).wrapping_add(self.rows.read_signed()?);
         let changed = modified.wrapping_add(self.rows.read_signed()?);
         let modified = decode_time(modified);
-        let look = FileFingerprint { size, mode, inode, modified, changed: decode_time(changed) };
-        self.before = look;
-        Ok(look)
+        let fingerprint =
+            FileFingerprint { size, mode, inode, modified, changed: decode_time(changed) };
+        self.before = fingerprint;
+        Ok(fingerprint)
     }
 }

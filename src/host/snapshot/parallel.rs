@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_of_each_piece_stands_in_its_place() {
+    fn results_are_in_the_order_of_the_pieces() {
         for count in [0, 1, 2, 1000] {
             let pieces: Vec<usize> = (0..count).collect();
             let twice: Vec<usize> = pieces.iter().map(|piece| piece * 2).collect();

@@ -158,9 +158,9 @@ impl RestoreOutcome {
         open: impl Fn(&Path) -> io::Result<OwnedFd> + Sync,
         work: impl Fn(&OwnedFd, &OsStr, Option<&FileState>) -> io::Result<()> + Sync,
     ) {
-        let is_beside =
+        let is_in_same_folder =
             |one: &&FileChange, other: &&FileChange| one.path.parent() == other.path.parent();
-        let folders = changes.chunk_by(is_beside);
+        let folders = changes.chunk_by(is_in_same_folder);
         let pieces: Vec<&[&FileChange]> = folders.flat_map(|folder| folder.chunks(PIECE)).collect();
         let done = parallel_map(&pieces, |piece| {
             let folder = piece.first().map(|first| open(&first.path));
@@ -332,8 +332,9 @@ impl CurrentFiles<'_> {
     /// The current states of these paths.
     pub(super) fn read_states(&self, paths: &[&Path]) -> io::Result<Vec<Option<FileState>>> {
         let pieces: Vec<&[&Path]> = paths.chunks(PIECE).collect();
-        let look = |piece: &&[&Path]| piece.iter().map(|path| self.read_state(path)).collect();
-        let seen: Vec<io::Result<Vec<_>>> = parallel_map(&pieces, look);
+        let read_piece =
+            |piece: &&[&Path]| piece.iter().map(|path| self.read_state(path)).collect();
+        let seen: Vec<io::Result<Vec<_>>> = parallel_map(&pieces, read_piece);
         Ok(seen.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
@@ -348,7 +349,7 @@ impl CurrentFiles<'_> {
                 name.as_bytes().starts_with(shown.as_bytes()) && is_hex(random, 16)
             })
         };
-        let names = self.workspace.names_beside(path).into_iter().filter(is_draft);
+        let names = self.workspace.sibling_names(path).into_iter().filter(is_draft);
         names.map(|name| path.with_file_name(name)).collect()
     }
 

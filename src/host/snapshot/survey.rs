@@ -122,9 +122,9 @@ pub struct Survey<'a> {
 /// A path that the walk found.
 struct SurveyedPath {
     path: PathBuf,
-    look: FileFingerprint,
+    fingerprint: FileFingerprint,
     link: Option<PathBuf>,
-    sort: WalkEntryKind,
+    kind: WalkEntryKind,
 }
 
 impl AsRef<Path> for SurveyedPath {
@@ -147,7 +147,7 @@ struct SurveyWorker<'w> {
 type UnreadablePaths = Vec<(PathBuf, String)>;
 
 impl SurveyWorker<'_> {
-    fn examine(&mut self, path: &[u8], sort: WalkEntryKind) -> Result<(), Errno> {
+    fn examine(&mut self, path: &[u8], kind: WalkEntryKind) -> Result<(), Errno> {
         let end = memchr::memrchr(b'/', path).map_or(0, |slash| slash + 1);
         let (above, name) = path.split_at(end);
         let above = above.strip_suffix(b"/").unwrap_or_default();
@@ -166,7 +166,7 @@ impl SurveyWorker<'_> {
             _ => None,
         };
         let path = PathBuf::from(OsStr::from_bytes(path));
-        self.found.push(SurveyedPath { path, look: fingerprint(&stat), link, sort });
+        self.found.push(SurveyedPath { path, fingerprint: fingerprint(&stat), link, kind });
         Ok(())
     }
 }
@@ -197,20 +197,20 @@ impl Survey<'_> {
         let mut unread = Vec::new();
         // Both lists are sorted, so they are compared in one pass.
         let mut before = known.into_iter().flat_map(|known| &known.entries).peekable();
-        for SurveyedPath { path, look, link, sort } in found {
-            match (sort, link) {
-                (WalkEntryKind::Folder, _) => folders.push((path, look.mode)),
+        for SurveyedPath { path, fingerprint, link, kind } in found {
+            match (kind, link) {
+                (WalkEntryKind::Folder, _) => folders.push((path, fingerprint.mode)),
                 (_, Some(target)) => {
                     let state = FileState::Link { target: RawPath(target) };
-                    entries.push((path, ManifestEntry { state, fingerprint: look }));
+                    entries.push((path, ManifestEntry { state, fingerprint }));
                 }
-                (WalkEntryKind::File, None) if look.size > self.limits.file => {
-                    left_out.push((path, look));
+                (WalkEntryKind::File, None) if fingerprint.size > self.limits.file => {
+                    left_out.push((path, fingerprint));
                 }
                 (WalkEntryKind::File, None) => {
                     while before.next_if(|(own, _)| **own < path).is_some() {}
-                    let same =
-                        before.next_if(|(own, entry)| **own == path && entry.fingerprint == look);
+                    let same = before
+                        .next_if(|(own, entry)| **own == path && entry.fingerprint == fingerprint);
                     if let Some((_, entry)) = same {
                         entries.push((path, entry.clone()));
                     } else {
@@ -222,9 +222,9 @@ impl Survey<'_> {
         }
         for (path, kept) in self.store_files(unread, progress)? {
             match kept {
-                StoreFileResult::Stored(state, look) => {
-                    let look = invalidate_if_recent(look, now);
-                    entries.push((path, ManifestEntry { state, fingerprint: look }));
+                StoreFileResult::Stored(state, fingerprint) => {
+                    let fingerprint = invalidate_if_recent(fingerprint, now);
+                    entries.push((path, ManifestEntry { state, fingerprint }));
                 }
                 StoreFileResult::Missing => {}
                 StoreFileResult::Unreadable(errno) => not_read.push((path, errno.to_string())),
@@ -245,20 +245,22 @@ impl Survey<'_> {
         let mut entries = known.entries.iter();
         let mut folders = known.folders.iter();
         let mut left_out = known.too_large.iter();
-        let is_same = |found: &SurveyedPath| match (found.sort, &found.link) {
+        let is_same = |found: &SurveyedPath| match (found.kind, &found.link) {
             (WalkEntryKind::Folder, _) => {
-                folders.next().is_some_and(|own| own == (&found.path, &found.look.mode))
+                folders.next().is_some_and(|own| own == (&found.path, &found.fingerprint.mode))
             }
             (WalkEntryKind::Link | WalkEntryKind::Other, None) => true,
-            (WalkEntryKind::File, None) if found.look.size > self.limits.file => {
-                left_out.next().is_some_and(|own| own == (&found.path, &found.look))
+            (WalkEntryKind::File, None) if found.fingerprint.size > self.limits.file => {
+                left_out.next().is_some_and(|own| own == (&found.path, &found.fingerprint))
             }
             (_, link) => entries.next().is_some_and(|(path, entry)| {
                 let target = match &entry.state {
                     FileState::Link { target } => Some(&target.0),
                     FileState::File { .. } => None,
                 };
-                *path == found.path && entry.fingerprint == found.look && target == link.as_ref()
+                *path == found.path
+                    && entry.fingerprint == found.fingerprint
+                    && target == link.as_ref()
             }),
         };
         found.iter().all(is_same)
@@ -327,7 +329,7 @@ impl Survey<'_> {
         };
         let named =
             |path: &[u8], errno: Errno| (PathBuf::from(OsStr::from_bytes(path)), errno.to_string());
-        let (workers, tally) =
+        let (workers, summary) =
             walk(&everything, worker, |worker: &mut SurveyWorker<'_>, _, name| {
                 if let Err(errno) = worker.examine(name.path, name.kind)
                     && !is_missing_error(errno)
@@ -338,7 +340,7 @@ impl Survey<'_> {
                 true
             });
         self.check_time(stop)?;
-        let places = tally.first_unreadable.iter();
+        let places = summary.first_unreadable.iter();
         let mut unread: UnreadablePaths = places.map(|(path, errno)| named(path, *errno)).collect();
         let mut lists = Vec::new();
         for worker in workers {
@@ -354,7 +356,7 @@ impl Survey<'_> {
         found: &[SurveyedPath],
         progress: &SurveyProgress,
     ) -> Result<(), SurveyError> {
-        progress.set_found(found.iter().filter(|one| one.sort != WalkEntryKind::Folder).count());
+        progress.set_found(found.iter().filter(|one| one.kind != WalkEntryKind::Folder).count());
         let git = self.workspace.root().join(".git");
         let is_as_before = self.limits.refused.is_some_and(|refused| {
             progress.found() >= refused.files && git_index::index_stamp(&git) == refused.index
@@ -370,7 +372,7 @@ impl Survey<'_> {
     ) -> Result<(), SurveyError> {
         let files = found
             .iter()
-            .filter(|found| matches!(found.sort, WalkEntryKind::File | WalkEntryKind::Link));
+            .filter(|found| matches!(found.kind, WalkEntryKind::File | WalkEntryKind::Link));
         let (count, limit) = (files.clone().count(), self.limits.files);
         if !self.limits.is_git_counted {
             // Only files that git does not hold count. If there are too many of them even when all entries of
@@ -380,21 +382,24 @@ impl Survey<'_> {
                 return Ok(());
             }
             // What the last survey knows is stored already, also under another name.
-            let identity = |look: &FileFingerprint| (look.inode, look.size, look.modified);
+            let identity = |fingerprint: &FileFingerprint| {
+                (fingerprint.inode, fingerprint.size, fingerprint.modified)
+            };
             let stored: HashSet<_> = known
                 .into_iter()
                 .flat_map(|known| known.entries.values())
                 .map(|entry| identity(&entry.fingerprint))
                 .collect();
-            let new = files.filter(|found| !stored.contains(&identity(&found.look))).count();
+            let new = files.filter(|found| !stored.contains(&identity(&found.fingerprint))).count();
             let is_certain = new.saturating_sub(in_git) > limit;
             return if is_certain { Err(SurveyError::TooManyOutsideGit { limit }) } else { Ok(()) };
         }
         if count > limit {
             return Err(SurveyError::TooMany { count, limit });
         }
-        let sizes = found.iter().filter(|found| found.sort == WalkEntryKind::File);
-        let sizes = sizes.map(|found| found.look.size).filter(|size| *size <= self.limits.file);
+        let sizes = found.iter().filter(|found| found.kind == WalkEntryKind::File);
+        let sizes =
+            sizes.map(|found| found.fingerprint.size).filter(|size| *size <= self.limits.file);
         let (bytes, limit) = (sizes.sum(), self.limits.total);
         if bytes > limit { Err(SurveyError::TooMuch { bytes, limit }) } else { Ok(()) }
     }
@@ -444,8 +449,8 @@ impl Survey<'_> {
                 }
             }
             // The fingerprint may be too recent, so it is made invalid and every survey reads the file.
-            let look = FileFingerprint { changed: i128::MIN, ..own };
-            manifest.entries.insert(path.clone(), ManifestEntry { state, fingerprint: look });
+            let fingerprint = FileFingerprint { changed: i128::MIN, ..own };
+            manifest.entries.insert(path.clone(), ManifestEntry { state, fingerprint });
         }
         Ok(())
     }
@@ -511,7 +516,7 @@ impl Survey<'_> {
         path: &Path,
         batch: Option<&ContentBatch<'_>>,
     ) -> Result<StoreFileResult, SurveyError> {
-        let (bytes, look) = match read_content(self.workspace, path, self.limits.file) {
+        let (bytes, fingerprint) = match read_content(self.workspace, path, self.limits.file) {
             Ok(Some(read)) => read,
             Err(errno) if !is_missing_error(errno) => {
                 return Ok(StoreFileResult::Unreadable(errno));
@@ -525,7 +530,7 @@ impl Survey<'_> {
             StoreContentError::TooManyBytes => SurveyError::StoreFull { limit: self.limits.total },
             StoreContentError::Io(source) => SurveyError::Storage { path: path.to_owned(), source },
         })?;
-        Ok(StoreFileResult::Stored(FileState::File { sha256, mode: look.mode }, look))
+        Ok(StoreFileResult::Stored(FileState::File { sha256, mode: fingerprint.mode }, fingerprint))
     }
 
     fn store_content(

@@ -44,7 +44,7 @@ impl RandomWorkspace {
     }
 
     fn read_workspace_tree(&self) -> WorkspaceTree {
-        let mut picture = WorkspaceTree::new();
+        let mut tree = WorkspaceTree::new();
         let mut waiting = vec![self.folder.path().to_owned()];
         while let Some(folder) = waiting.pop() {
             for entry in fs::read_dir(folder).unwrap() {
@@ -62,10 +62,10 @@ impl RandomWorkspace {
                     fs::read(&path).unwrap()
                 };
                 let mode = if stat.is_symlink() { 0 } else { stat.mode() };
-                picture.insert(path, (mode, content));
+                tree.insert(path, (mode, content));
             }
         }
-        picture
+        tree
     }
 
     fn name(&mut self) -> PathBuf {
@@ -174,7 +174,7 @@ impl RandomWorkspace {
         ContentStore::new(StateRoot::in_workspace(self.workspace.root()).snapshots())
     }
 
-    fn carry_out(&self, plan: RestorePlan) {
+    fn apply_plan(&self, plan: RestorePlan) {
         let is_of_command =
             |conflict: &RestoreConflict| conflict.reason == RestoreConflictReason::WhileCommandRan;
         assert!(plan.conflicts.iter().all(is_of_command), "unexpected conflicts: {plan:?}");
@@ -206,32 +206,32 @@ fn random_workspaces_come_back_exactly_and_go_forward_again() {
         }
         let turns: Vec<u64> =
             (0..workspace_fixture.random.u64(1..4)).map(|turn| turn * 10 + 1).collect();
-        let mut pictures = vec![workspace_fixture.read_workspace_tree()];
+        let mut trees = vec![workspace_fixture.read_workspace_tree()];
         for turn in &turns {
             workspace_fixture.turn(*turn);
-            pictures.push(workspace_fixture.read_workspace_tree());
+            trees.push(workspace_fixture.read_workspace_tree());
         }
         let undone = workspace_fixture.random.usize(1..=turns.len());
         let back = &turns[turns.len() - undone..];
-        workspace_fixture.carry_out(workspace_fixture.plan(back, Direction::Back));
+        workspace_fixture.apply_plan(workspace_fixture.plan(back, Direction::Back));
         assert_eq!(
             workspace_fixture.read_workspace_tree(),
-            pictures[turns.len() - undone],
+            trees[turns.len() - undone],
             "seed {seed}, back {back:?}"
         );
         let forward = workspace_fixture.plan(back, Direction::Forward);
         assert_eq!(forward.conflicts, [], "what was taken back comes back without force");
-        workspace_fixture.carry_out(forward);
+        workspace_fixture.apply_plan(forward);
         assert_eq!(
             workspace_fixture.read_workspace_tree(),
-            pictures[turns.len()],
+            trees[turns.len()],
             "seed {seed}, forward {back:?}"
         );
     }
 }
 
 #[test]
-fn what_somebody_else_changed_is_named_and_kept() {
+fn files_changed_by_another_program_are_named_and_kept() {
     let mut workspace_fixture = RandomWorkspace::new(1);
     fs::write(workspace_fixture.path("mine"), "one\n").unwrap();
     fs::write(workspace_fixture.path("theirs"), "one\n").unwrap();
@@ -261,7 +261,7 @@ fn what_somebody_else_changed_is_named_and_kept() {
 }
 
 #[test]
-fn what_is_too_much_is_said() {
+fn a_workspace_over_the_limit_is_reported_as_not_covered() {
     let workspace_fixture = RandomWorkspace::new(1);
     let small = SurveyLimits { total: 10, ..limits() };
     let folder = session_folder(workspace_fixture.folder.path());
@@ -401,9 +401,9 @@ fn what_a_command_changes_without_a_report_is_found_before_the_next_change() {
 }
 
 #[test]
-fn what_only_came_into_sight_is_never_removed() {
+fn files_that_only_became_visible_are_never_removed() {
     type FileAction = fn(&RandomWorkspace);
-    let deeds: [(&str, FileAction); 3] = [
+    let actions: [(&str, FileAction); 3] = [
         ("no longer ignored", |workspace_fixture| {
             fs::write(workspace_fixture.path(".gitignore"), "").unwrap();
         }),
@@ -415,7 +415,7 @@ fn what_only_came_into_sight_is_never_removed() {
                 .unwrap();
         }),
     ];
-    for (name, deed) in deeds {
+    for (name, action) in actions {
         let mut workspace_fixture = RandomWorkspace::new(1);
         fs::create_dir_all(workspace_fixture.path("sub")).unwrap();
         fs::create_dir_all(workspace_fixture.path(".git")).unwrap();
@@ -424,7 +424,7 @@ fn what_only_came_into_sight_is_never_removed() {
         std::thread::sleep(Duration::from_millis(60));
         workspace_fixture.tracker.begin_turn(1);
         workspace_fixture.run(|workspace_fixture| {
-            deed(workspace_fixture);
+            action(workspace_fixture);
             fs::write(workspace_fixture.path("made"), "").unwrap();
             fs::rename(workspace_fixture.path("sub/known"), workspace_fixture.path("sub/renamed"))
                 .unwrap();

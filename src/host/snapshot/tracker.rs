@@ -327,10 +327,10 @@ impl TurnTracker {
         &self,
         turn: u64,
         is_running: bool,
-        look: SurveyDepth,
+        depth: SurveyDepth,
         progress: &SurveyProgress,
     ) -> io::Result<()> {
-        let surveyed = self.try_survey(turn, is_running, look, progress);
+        let surveyed = self.try_survey(turn, is_running, depth, progress);
         let reason = match &surveyed {
             Ok(None) => return Ok(()),
             Ok(Some(refused)) => refused.clone(),
@@ -365,7 +365,7 @@ impl TurnTracker {
         &self,
         turn: u64,
         is_running: bool,
-        look: SurveyDepth,
+        depth: SurveyDepth,
         progress: &SurveyProgress,
     ) -> io::Result<Option<String>> {
         let store = &self.0.store;
@@ -377,7 +377,7 @@ impl TurnTracker {
             let is_seen =
                 |manifest: &Manifest| named.iter().all(|path| manifest.entries.contains_key(path));
             let is_known = known.as_ref().is_some_and(|known| is_seen(&known.manifest));
-            let is_same = look == SurveyDepth::Incremental && is_known && is_quiet();
+            let is_same = depth == SurveyDepth::Incremental && is_known && is_quiet();
             (!turn_state.is_surveyed, is_same, turn_state.surveyed_at)
         };
         let _hold = if is_same && !is_first {

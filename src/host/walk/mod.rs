@@ -21,7 +21,7 @@ pub use stop::{WalkStop, WalkStopReason};
 
 use crate::base::paths::STATE_FOLDER;
 use crate::host::workspace::{OpenKind, Workspace};
-pub use ignore_rules::rule_files_outside as rules_outside;
+pub use ignore_rules::rule_files_outside;
 use ignore_rules::{DOT_GIT, IgnoreRules, IgnoreVerdict, RuleFiles};
 
 /// The maximum number of threads; more do not make a walk faster, and ripgrep has the same limit.
@@ -248,11 +248,11 @@ impl<'w, S> WalkWorker<'w, S> {
         files: &[NonFolder],
         visit: impl Fn(&mut S, &mut WalkSummary, WalkEntry<'_>) -> bool,
     ) {
-        for (path, sort) in files {
+        for (path, kind) in files {
             if self.shared.walk.stop.is_set() {
                 return;
             }
-            visit(&mut self.state, &mut self.summary, WalkEntry { path, kind: *sort });
+            visit(&mut self.state, &mut self.summary, WalkEntry { path, kind: *kind });
         }
     }
 

@@ -185,9 +185,9 @@ impl Workspace {
     }
 
     /// The names in the parent folder of `path`, for suggestions.
-    pub fn names_beside(&self, path: &Path) -> Vec<OsString> {
+    pub fn sibling_names(&self, path: &Path) -> Vec<OsString> {
         if let Some(other) = self.extra_root_for(path) {
-            return other.names_beside(path);
+            return other.sibling_names(path);
         }
         let folder = || {
             let parent = or_root(self.relative(path).ok()?.parent()?);

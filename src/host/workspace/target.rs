@@ -101,14 +101,14 @@ impl Workspace {
         if let Some(other) = self.extra_root_for(path) {
             return other.is_link(path);
         }
-        let look = || {
+        let stat_path = || {
             let relative = self.relative(path).ok()?;
             let parent = or_root(relative.parent()?);
             let folder = self.open_beneath(parent, OFlags::PATH | OFlags::DIRECTORY).ok()?;
             let name = relative.file_name()?;
             rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()
         };
-        look().is_some_and(|stat| irregular_kind(&stat) == Some("a link"))
+        stat_path().is_some_and(|stat| irregular_kind(&stat) == Some("a link"))
     }
 
     fn existing_target(&self, existing: OpenFile) -> Result<WriteTarget, WorkspaceError> {

@@ -333,14 +333,14 @@ fn a_folder_that_widens_access_does_not_widen_a_rewritten_file() {
     let place = WorkspaceFixture::new();
     fs::write(place.path("private"), "old").unwrap();
     fs::set_permissions(place.path("private"), fs::Permissions::from_mode(0o640)).unwrap();
-    let nobody = u32::MAX;
+    let no_id = u32::MAX;
     let list = [
         2_u32.to_le_bytes().to_vec(),
-        access_list_entry(0x01, 7, nobody),
+        access_list_entry(0x01, 7, no_id),
         access_list_entry(0x02, 6, 12345),
-        access_list_entry(0x04, 5, nobody),
-        access_list_entry(0x10, 7, nobody),
-        access_list_entry(0x20, 5, nobody),
+        access_list_entry(0x04, 5, no_id),
+        access_list_entry(0x10, 7, no_id),
+        access_list_entry(0x20, 5, no_id),
     ];
     let default = "system.posix_acl_default";
     let root = place.workspace.root();
@@ -357,7 +357,7 @@ fn a_folder_that_widens_access_does_not_widen_a_rewritten_file() {
 }
 
 #[test]
-fn a_temporary_that_cannot_be_removed_is_told() {
+fn a_temporary_that_cannot_be_removed_is_reported() {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
     let place = WorkspaceFixture::new();
     fs::write(place.path("a"), "old").unwrap();
@@ -381,7 +381,7 @@ fn a_temporary_that_cannot_be_removed_is_told() {
 }
 
 #[test]
-fn a_further_root_is_reached_by_absolute_path_and_confined_like_the_workspace() {
+fn an_extra_root_is_reached_by_absolute_path_and_confined_like_the_workspace() {
     let mut place = WorkspaceFixture::new();
     let beside = place.outer.path().canonicalize().unwrap().join("beside");
     fs::create_dir_all(beside.join("sub/.pixir")).unwrap();

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_visitor_holds_up_nobody() {
+    async fn a_silent_connection_does_not_block_others() {
         let callback = CallbackListener::bind(&[0], "s").await.unwrap();
         let address = ("127.0.0.1", callback.port);
         let _silent = TcpStream::connect(address).await.unwrap();

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_draft_of_a_killed_process_is_taken_and_a_blank_one_is_told() {
+    fn a_finished_draft_of_a_killed_process_is_used_and_a_blank_one_is_reported() {
         let (_folder, store) = test_store();
         store.write(&tokens("old"), None).unwrap();
         let lock = store.lock().unwrap();

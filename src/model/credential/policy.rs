@@ -34,7 +34,7 @@ const CHATGPT_REFUSES: &[&str] = &[
     "user",
 ];
 
-const PORTABLE_TAKES: &[&str] = &[
+const PORTABLE_ACCEPTS: &[&str] = &[
     "input",
     "instructions",
     "max_output_tokens",
@@ -54,7 +54,7 @@ impl FieldPolicy {
         match self {
             FieldPolicy::OpenAi => true,
             FieldPolicy::ChatGpt => !CHATGPT_REFUSES.contains(&field),
-            FieldPolicy::Portable => PORTABLE_TAKES.contains(&field),
+            FieldPolicy::Portable => PORTABLE_ACCEPTS.contains(&field),
         }
     }
 

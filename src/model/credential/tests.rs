@@ -196,7 +196,7 @@ fn bearer(authorization: &Authorization) -> String {
 }
 
 #[tokio::test]
-async fn who_pays_is_a_table() {
+async fn the_choice_of_credential_is_a_table() {
     let test_env = CredentialTestEnv::new().await;
     let chatgpt = Some(CredentialKind::ChatGpt);
     let api_key = Some(CredentialKind::ApiKey);
@@ -242,7 +242,7 @@ async fn who_pays_is_a_table() {
 }
 
 #[tokio::test]
-async fn a_damaged_sign_in_is_told_and_another_payer_does_not_step_in() {
+async fn a_damaged_sign_in_is_reported_and_no_other_credential_is_used() {
     let test_env = CredentialTestEnv::new().await;
     test_env.store(&json!("damaged"));
     let lookup = |name: &str| (name == "OPENAI_API_KEY").then(|| "sk-1".to_owned());
@@ -421,7 +421,7 @@ async fn another_account_or_none_ends_the_run_not_the_sign_in() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_nobody_waits_for_any_more_is_still_stored() {
+async fn a_renewal_is_stored_after_its_caller_is_dropped() {
     let test_env = CredentialTestEnv::new().await;
     test_env.sign_in(-10);
     let before = test_env.stored();

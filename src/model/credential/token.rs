@@ -179,7 +179,9 @@ impl SubscriptionTokens {
 /// Debug output without tokens and account.
 impl fmt::Debug for SubscriptionTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokens").field("ends_at", &self.ends_at()).finish_non_exhaustive()
+        f.debug_struct("SubscriptionTokens")
+            .field("ends_at", &self.ends_at())
+            .finish_non_exhaustive()
     }
 }
 
@@ -276,8 +278,8 @@ mod tests {
             ..TokenGrant::default()
         };
         assert_eq!(SubscriptionTokens::from_grant(by_id, 0).unwrap().account_id, "a-1");
-        let nobody = TokenGrant { access: Some("opaque".into()), ..TokenGrant::default() };
-        assert!(SubscriptionTokens::from_grant(nobody, 0).is_err());
+        let without_account = TokenGrant { access: Some("opaque".into()), ..TokenGrant::default() };
+        assert!(SubscriptionTokens::from_grant(without_account, 0).is_err());
         assert!(SubscriptionTokens::from_grant(TokenGrant::default(), 0).is_err());
     }
 

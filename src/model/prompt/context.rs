@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_role_and_the_bounds_are_told() {
+    fn the_role_and_the_bounds_are_stated() {
         let globs = WriteGlobs { allow: vec!["src/**".into()], deny: vec!["*.lock".into()] };
         let role = Role::find("plan").unwrap();
         let text = LateContext { role, bounds: vec![globs], ..context() }.text();

@@ -313,7 +313,7 @@ impl<'a> InputWriter<'a> {
         let is_current = self.batch_start >= self.turn_start;
         let batch = std::mem::take(&mut self.pending_calls);
         let results = batch.iter().filter_map(|open| open.result);
-        let told: Vec<&str> = results.flat_map(ToolResult::reported_subagents).collect();
+        let reported: Vec<&str> = results.flat_map(ToolResult::reported_subagents).collect();
         for PendingCall { call, result, limit } in batch {
             self.begin_item("{\"type\":\"function_call_output\",\"call_id\":");
             write_json(self.out, call.call_id.as_str());
@@ -334,7 +334,7 @@ impl<'a> InputWriter<'a> {
                 // Left out when an output of the batch has already reported it.
                 DeferredMessage::SubagentEnd(child) => {
                     let id = child.subagent_id.as_deref();
-                    if !id.is_some_and(|id| told.contains(&id)) {
+                    if !id.is_some_and(|id| reported.contains(&id)) {
                         self.write_subagent_end(child);
                     }
                 }

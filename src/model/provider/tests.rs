@@ -208,7 +208,7 @@ async fn a_named_wait_arrives_with_the_error() {
 }
 
 #[tokio::test]
-async fn nobody_at_home_is_a_network_error() {
+async fn an_unreachable_server_is_a_network_error() {
     let server = ScriptedServer::start(ModelScript::new([])).await.unwrap();
     let client = client(&server, PATIENT);
     drop(server);
@@ -218,7 +218,7 @@ async fn nobody_at_home_is_a_network_error() {
 }
 
 #[tokio::test]
-async fn tls_neither_panics_nor_trusts_nobody() {
+async fn tls_to_an_unreachable_server_is_a_network_error_and_no_panic() {
     let credential = Credential::new(Some("sk-test"), "https://127.0.0.1:1/v1").unwrap();
     let results: StreamResults =
         ResponsesProvider::new(credential, PATIENT, TransportOptions::default())

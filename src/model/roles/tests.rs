@@ -11,9 +11,9 @@ struct RolesFixture(tempfile::TempDir);
 
 impl RolesFixture {
     fn new() -> Self {
-        let site = Self(tempfile::tempdir().unwrap());
-        fs::create_dir_all(site.at("repo/.git")).unwrap();
-        site
+        let fixture = Self(tempfile::tempdir().unwrap());
+        fs::create_dir_all(fixture.at("repo/.git")).unwrap();
+        fixture
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -58,51 +58,51 @@ impl RoleCatalog {
 
 #[test]
 fn a_role_of_a_file_is_honoured_in_full() {
-    let site = RolesFixture::new();
-    site.role(
+    let fixture = RolesFixture::new();
+    fixture.role(
         "home/agents/scribe.toml",
         "scribe",
         "model = \"m-9\"\nmodel_reasoning_effort = \"high\"\nsandbox_mode = \"read-only\"\n\
          tools = [\"read\"]\nnickname = \"x\"",
     );
-    let roster = site.catalog();
-    let scribe = roster.find("scribe").unwrap();
+    let catalog = fixture.catalog();
+    let scribe = catalog.find("scribe").unwrap();
     assert_eq!(scribe.instructions, "Be home/agents/scribe.toml.");
     assert_eq!(scribe.limit_mode(&PermissionMode::Auto), PermissionMode::ReadOnly);
     assert!(scribe.may_use("read") && !scribe.may_use("grep"));
     let custom = scribe.custom.as_ref().unwrap();
     assert_eq!(custom.description, "about # home/agents/scribe.toml");
     assert_eq!((custom.model.as_deref(), custom.effort.as_deref()), (Some("m-9"), Some("high")));
-    assert!(std::ptr::eq(scribe, roster.find_recorded("scribe")));
+    assert!(std::ptr::eq(scribe, catalog.find_recorded("scribe")));
     assert_eq!(
-        roster.find_recorded("gone").limit_mode(&PermissionMode::Auto),
+        catalog.find_recorded("gone").limit_mode(&PermissionMode::Auto),
         PermissionMode::ReadOnly
     );
-    assert_eq!(roster.find_recorded("plan").name, "plan");
-    let odd = &roster.read_all().entries[0].warnings;
+    assert_eq!(catalog.find_recorded("plan").name, "plan");
+    let odd = &catalog.read_all().entries[0].warnings;
     assert!(odd[0].message.contains("unknown key `nickname`"), "{odd:?}");
 }
 
 #[test]
 fn a_project_is_trusted_first_and_never_replaces_what_is_built_in() {
-    let site = RolesFixture::new();
-    let own = site.role("repo/.pixir/agents/a.toml", "scribe", "");
-    site.role("repo/.codex/agents/plan.toml", "plan", "");
-    site.role("user/.codex/agents/plan.toml", "plan", "");
-    let roster = site.catalog();
-    assert!(matches!(roster.find("scribe"), Err(RoleError::Untrusted { .. })));
-    assert_eq!(roster.find("plan").unwrap().instructions, "Be user/.codex/agents/plan.toml.");
-    assert!(roster.read_all().broken[0].message.contains("cannot replace"));
-    site.role("user/.codex/agents/scribe.toml", "scribe", "");
-    assert!(roster.find("scribe").unwrap().instructions.contains("user/"), "no stranger first");
-    site.trust(&own);
-    assert!(roster.find("scribe").unwrap().instructions.contains("repo/"));
-    assert_eq!(roster.read_all().shadowed.len(), 1);
+    let fixture = RolesFixture::new();
+    let own = fixture.role("repo/.pixir/agents/a.toml", "scribe", "");
+    fixture.role("repo/.codex/agents/plan.toml", "plan", "");
+    fixture.role("user/.codex/agents/plan.toml", "plan", "");
+    let catalog = fixture.catalog();
+    assert!(matches!(catalog.find("scribe"), Err(RoleError::Untrusted { .. })));
+    assert_eq!(catalog.find("plan").unwrap().instructions, "Be user/.codex/agents/plan.toml.");
+    assert!(catalog.read_all().broken[0].message.contains("cannot replace"));
+    fixture.role("user/.codex/agents/scribe.toml", "scribe", "");
+    assert!(catalog.find("scribe").unwrap().instructions.contains("user/"), "no stranger first");
+    fixture.trust(&own);
+    assert!(catalog.find("scribe").unwrap().instructions.contains("repo/"));
+    assert_eq!(catalog.read_all().shadowed.len(), 1);
 }
 
 #[test]
-fn broken_files_are_told_with_their_line() {
-    let site = RolesFixture::new();
+fn broken_files_are_reported_with_their_line() {
+    let fixture = RolesFixture::new();
     let good = "name = \"x\"\ndescription = \"d\"\ndeveloper_instructions = \"i\"\n";
     for (name, text, line) in [
         ("a", b"name = \"a\"\ndescription = \n".to_vec(), Some(2)),
@@ -115,36 +115,36 @@ fn broken_files_are_told_with_their_line() {
         ("h", vec![b'#'; 70_000], None),
         ("i", format!("{good}tools = \"read\"\n").into_bytes(), Some(4)),
     ] {
-        let path = site.write(&format!("home/agents/{name}.toml"), text);
-        let listed = site.catalog().read_all();
+        let path = fixture.write(&format!("home/agents/{name}.toml"), text);
+        let listed = fixture.catalog().read_all();
         assert_eq!(listed.broken.len(), 1, "{name}: {listed:?}");
         assert_eq!((&listed.broken[0].path, listed.broken[0].line), (&path, line), "{name}");
         fs::remove_file(path).unwrap();
     }
-    site.write("home/agents/missing.toml", "name = \"missing\"\n");
-    let roster = site.catalog();
-    let Err(error @ RoleError::Broken { .. }) = roster.find("missing") else { panic!("broken") };
+    fixture.write("home/agents/missing.toml", "name = \"missing\"\n");
+    let catalog = fixture.catalog();
+    let Err(error @ RoleError::Broken { .. }) = catalog.find("missing") else { panic!("broken") };
     assert!(error.to_string().contains("description"), "{error}");
-    let Err(RoleError::Unknown { known, .. }) = roster.find("nobody") else { panic!("unknown") };
+    let Err(RoleError::Unknown { known, .. }) = catalog.find("missing") else { panic!("unknown") };
     assert!(known.contains(&"build".to_owned()));
 }
 
 #[test]
 fn a_file_of_the_users_stands_in_for_a_role_of_this_build_also_when_a_log_names_it() {
-    let site = RolesFixture::new();
-    let own = site.role("home/agents/worker.toml", "worker", "tools = [\"read\"]");
-    let roster = site.catalog();
-    let worker = roster.find("worker").unwrap();
+    let fixture = RolesFixture::new();
+    let own = fixture.role("home/agents/worker.toml", "worker", "tools = [\"read\"]");
+    let catalog = fixture.catalog();
+    let worker = catalog.find("worker").unwrap();
     assert!(worker.may_use("read") && !worker.may_use("bash"));
-    assert!(std::ptr::eq(worker, roster.find_recorded("worker")), "a resume does not widen");
-    let Err(RoleError::Unknown { known, .. }) = roster.find("nobody") else { panic!("unknown") };
+    assert!(std::ptr::eq(worker, catalog.find_recorded("worker")), "a resume does not widen");
+    let Err(RoleError::Unknown { known, .. }) = catalog.find("missing") else { panic!("unknown") };
     assert_eq!(known.iter().filter(|name| *name == "worker").count(), 1, "{known:?}");
     // An error in the file is reported instead of using the wider built-in role.
     fs::write(&own, "name = \"worker\"\ntools = [\n").unwrap();
-    assert!(matches!(roster.find("worker"), Err(RoleError::Broken { .. })));
-    assert!(std::ptr::eq(roster.find_recorded("worker"), Role::unknown()));
+    assert!(matches!(catalog.find("worker"), Err(RoleError::Broken { .. })));
+    assert!(std::ptr::eq(catalog.find_recorded("worker"), Role::unknown()));
     fs::remove_file(own).unwrap();
     // An error in a file of the project has no effect.
-    site.write("repo/.pixir/agents/worker.toml", "name = \n");
-    assert!(std::ptr::eq(roster.find("worker").unwrap(), Role::find("worker").unwrap()));
+    fixture.write("repo/.pixir/agents/worker.toml", "name = \n");
+    assert!(std::ptr::eq(catalog.find("worker").unwrap(), Role::find("worker").unwrap()));
 }

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_guessed_and_told() {
+    fn missing_fields_are_guessed_and_reported() {
         let (front, odd) = look("# Fill forms\nWith care.\n");
         let front = front.unwrap();
         assert_eq!((front.name.as_str(), front.description.as_str()), ("pdf-forms", "Fill forms"));

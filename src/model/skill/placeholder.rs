@@ -101,7 +101,7 @@ impl<'a> TemplateArguments<'a> {
 
     /// Translates a JSON pointer in the filled value to one in the template.
     pub fn source_pointer(&self, value: &Value, pointer: &str) -> String {
-        let (mut at, mut told) = (value, String::new());
+        let (mut at, mut translated) = (value, String::new());
         for part in pointer.split('/').skip(1) {
             let (next, part) = match at {
                 Value::Object(fields) => {
@@ -118,13 +118,13 @@ impl<'a> TemplateArguments<'a> {
                     }
                 }
                 // The rest of the pointer is within the argument.
-                _ => return told,
+                _ => return translated,
             };
-            told.extend(["/", &part]);
-            let Some(next) = next else { return told };
+            translated.extend(["/", &part]);
+            let Some(next) = next else { return translated };
             at = next;
         }
-        told
+        translated
     }
 
     fn find_value(&self, name: &str) -> Option<&'a Value> {
@@ -146,9 +146,9 @@ pub fn unknown_placeholders(
                 waiting.extend(inner.map(|(place, value)| (format!("{pointer}/{place}"), value)));
             }
             Value::Object(fields) => {
-                let told = |key: &str| key.replace('~', "~0").replace('/', "~1");
+                let escape_key = |key: &str| key.replace('~', "~0").replace('/', "~1");
                 let inner = fields.iter().rev();
-                waiting.extend(inner.map(|(key, v)| (format!("{pointer}/{}", told(key)), v)));
+                waiting.extend(inner.map(|(key, v)| (format!("{pointer}/{}", escape_key(key)), v)));
             }
             Value::String(text) => {
                 for (_, _, name) in find_placeholders(text) {
@@ -181,18 +181,18 @@ fn fill_placeholders<'v>(
                 [] => value.clone(),
                 [(0, end, name)] if *end == text.len() => return look(name).cloned(),
                 places => {
-                    let (mut told, mut from) = (String::new(), 0);
+                    let (mut filled, mut from) = (String::new(), 0);
                     for (start, end, name) in places {
-                        told.push_str(&text[from..*start]);
+                        filled.push_str(&text[from..*start]);
                         match look(name) {
-                            Some(Value::String(text)) => told.push_str(text),
-                            Some(other) => told.push_str(&other.to_string()),
+                            Some(Value::String(text)) => filled.push_str(text),
+                            Some(other) => filled.push_str(&other.to_string()),
                             None => {}
                         }
                         from = *end;
                     }
-                    told.push_str(&text[from..]);
-                    Value::String(told)
+                    filled.push_str(&text[from..]);
+                    Value::String(filled)
                 }
             }
         }

@@ -150,16 +150,16 @@ fn read_prompt(path: &std::path::Path, root: &SearchRoot) -> Result<PromptFile, 
     let text = decode_text(&bytes)?;
     let (head, body) = split_front_matter(text)?;
     let head = head.map(yaml::parse).transpose().map_err(FileDiagnostic::shifted_one_line)?;
-    let told = |key: &str| {
+    let field_text = |key: &str| {
         let node = head.as_ref().and_then(|head| head.get(key));
         node.and_then(yaml::YamlNode::as_text).unwrap_or_default().trim().to_owned()
     };
     let first = body.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let description = Some(told("description")).filter(|text| !text.is_empty());
+    let description = Some(field_text("description")).filter(|text| !text.is_empty());
     Ok(PromptFile {
         name,
         description: description.unwrap_or_else(|| first.chars().take(100).collect()),
-        hint: told("argument-hint"),
+        hint: field_text("argument-hint"),
         scope: root.scope,
         path: path.to_owned(),
         digest: sha256(&bytes),

@@ -59,15 +59,15 @@ fn names(found: &FoundSkills) -> Vec<String> {
 
 #[test]
 fn the_nearest_that_is_trusted_counts() {
-    let site = SkillsFixture::new();
-    assert!(site.skills().read_all().skills.is_empty());
-    site.skill("home/skills", "a", "pixir");
-    site.skill("user/.agents/skills", "a", "user");
-    site.skill("user/.agents/skills", "b", "user");
-    let outer = site.skill("repo/.claude/skills", "a", "outer");
-    let inner = site.skill("repo/inner/.pixir/skills", "a", "inner");
-    site.skill("repo/.agents/skills", "c", "stranger");
-    let skills = site.skills();
+    let fixture = SkillsFixture::new();
+    assert!(fixture.skills().read_all().skills.is_empty());
+    fixture.skill("home/skills", "a", "pixir");
+    fixture.skill("user/.agents/skills", "a", "user");
+    fixture.skill("user/.agents/skills", "b", "user");
+    let outer = fixture.skill("repo/.claude/skills", "a", "outer");
+    let inner = fixture.skill("repo/inner/.pixir/skills", "a", "inner");
+    fixture.skill("repo/.agents/skills", "c", "stranger");
+    let skills = fixture.skills();
     let found = skills.read_all();
     assert_eq!(names(&found), ["a=user", "b=user", "c=stranger"]);
     assert!(!found.skills[2].is_trusted && found.skills[0].is_trusted);
@@ -77,9 +77,9 @@ fn the_nearest_that_is_trusted_counts() {
         "`a` is user:.agents/skills/a/SKILL.md; not used: pixir:home/skills/a/SKILL.md, \
          repo:.pixir/skills/a/SKILL.md, repo:.claude/skills/a/SKILL.md"
     );
-    site.trust(&outer);
+    fixture.trust(&outer);
     assert_eq!(names(&skills.read_all())[0], "a=outer");
-    site.trust(&inner);
+    fixture.trust(&inner);
     assert_eq!(names(&skills.read_all())[0], "a=inner");
     // One more byte changes the digest.
     fs::write(&inner, format!("{}\n", fs::read_to_string(&inner).unwrap())).unwrap();
@@ -88,14 +88,14 @@ fn the_nearest_that_is_trusted_counts() {
 
 #[test]
 fn what_changes_is_read_again_and_what_does_not_is_not() {
-    let site = SkillsFixture::new();
-    let path = site.skill("user/.agents/skills", "a", "one");
-    let skills = site.skills();
+    let fixture = SkillsFixture::new();
+    let path = fixture.skill("user/.agents/skills", "a", "one");
+    let skills = fixture.skills();
     let first = skills.read_all().skills[0].clone();
     assert!(Arc::ptr_eq(&first.text, &skills.read_all().skills[0].text), "not read again");
     fs::remove_file(&path).unwrap();
     assert!(skills.read_all().skills.is_empty());
-    site.skill("user/.agents/skills", "a", "two");
+    fixture.skill("user/.agents/skills", "a", "two");
     assert_eq!(names(&skills.read_all()), ["a=two"]);
     fs::write(&path, "---\nname: a\ndescription: [\n---\n").unwrap();
     let found = skills.read_all();
@@ -104,33 +104,33 @@ fn what_changes_is_read_again_and_what_does_not_is_not() {
 
 #[test]
 fn a_worktree_is_a_repository_too() {
-    let site = SkillsFixture::new();
-    fs::remove_dir(site.at("repo/.git")).unwrap();
-    site.write("repo/.git", "gitdir: elsewhere\n");
-    site.skill("repo/.agents/skills", "a", "repo");
-    site.skill(".agents/skills", "z", "beyond");
-    assert_eq!(names(&site.skills().read_all()), ["a=repo"]);
+    let fixture = SkillsFixture::new();
+    fs::remove_dir(fixture.at("repo/.git")).unwrap();
+    fixture.write("repo/.git", "gitdir: elsewhere\n");
+    fixture.skill("repo/.agents/skills", "a", "repo");
+    fixture.skill(".agents/skills", "z", "beyond");
+    assert_eq!(names(&fixture.skills().read_all()), ["a=repo"]);
 }
 
 #[test]
 fn the_users_own_folder_within_a_workspace_needs_trust() {
-    let site = SkillsFixture::new();
-    site.skill("user/.agents/skills", "a", "own");
+    let fixture = SkillsFixture::new();
+    fixture.skill("user/.agents/skills", "a", "own");
     let places = DiscoveryFolders {
-        workspace: site.at("user"),
-        user: Some(site.at("user")),
-        home: Home::new(site.at("home")),
+        workspace: fixture.at("user"),
+        user: Some(fixture.at("user")),
+        home: Home::new(fixture.at("home")),
     };
     let found = Skills::new(places).read_all();
     assert_eq!((found.skills.len(), found.skills[0].is_trusted), (1, false));
     assert_eq!(found.skills[0].scope, SkillScope::User);
     // The same holds for every name or link that leads to the folder.
-    symlink(site.at("user"), site.at("alias")).unwrap();
-    site.write("alias/.agents/prompts/p.md", "words");
+    symlink(fixture.at("user"), fixture.at("alias")).unwrap();
+    fixture.write("alias/.agents/prompts/p.md", "words");
     let places = DiscoveryFolders {
-        workspace: site.at("user"),
-        user: Some(site.folder.path().canonicalize().unwrap().join("alias")),
-        home: Home::new(site.folder.path().canonicalize().unwrap().join("alias/.agents")),
+        workspace: fixture.at("user"),
+        user: Some(fixture.folder.path().canonicalize().unwrap().join("alias")),
+        home: Home::new(fixture.folder.path().canonicalize().unwrap().join("alias/.agents")),
     };
     let skills = Skills::new(places);
     let (found, prompts) = (skills.read_all(), skills.read_prompts().prompts);
@@ -139,49 +139,49 @@ fn the_users_own_folder_within_a_workspace_needs_trust() {
 }
 
 #[test]
-fn a_folder_of_endless_skills_is_cut_off_and_told() {
-    let site = SkillsFixture::new();
+fn a_folder_of_endless_skills_is_cut_off_and_reported() {
+    let fixture = SkillsFixture::new();
     for number in 0..70 {
         let text = format!("---\nname: s{number}\n---\n{}", "x".repeat(250 * 1024));
-        site.write(&format!("user/.agents/skills/s{number}/SKILL.md"), text);
+        fixture.write(&format!("user/.agents/skills/s{number}/SKILL.md"), text);
     }
-    site.skill("home/skills", "good", "still here");
-    let found = site.skills().read_all();
+    fixture.skill("home/skills", "good", "still here");
+    let found = fixture.skills().read_all();
     assert!(found.skills.len() < 70 && found.skills.iter().any(|skill| skill.name() == "good"));
     assert!(found.broken[0].message.contains("16 MiB"), "{:?}", found.broken);
 }
 
 #[test]
-fn hostile_packages_are_told_with_path_and_line_and_hurt_nobody() {
-    let site = SkillsFixture::new();
+fn hostile_packages_are_reported_with_path_and_line() {
+    let fixture = SkillsFixture::new();
     let root = "user/.agents/skills";
-    site.skill(root, "good", "still here");
-    site.write(&format!("{root}/huge/SKILL.md"), vec![b'x'; 300 * 1024]);
-    site.write(&format!("{root}/binary/SKILL.md"), b"---\nname: b\n\0\n---\n");
-    site.write(&format!("{root}/latin/SKILL.md"), b"---\nname: l\n# caf\xe9\n---\n");
+    fixture.skill(root, "good", "still here");
+    fixture.write(&format!("{root}/huge/SKILL.md"), vec![b'x'; 300 * 1024]);
+    fixture.write(&format!("{root}/binary/SKILL.md"), b"---\nname: b\n\0\n---\n");
+    fixture.write(&format!("{root}/latin/SKILL.md"), b"---\nname: l\n# caf\xe9\n---\n");
     let bomb = "---\na: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n---\n";
-    site.write(&format!("{root}/bomb/SKILL.md"), bomb);
-    site.write(&format!("{root}/bad name/SKILL.md"), "# Hello\n");
-    site.write(&format!("{root}/lower/skill.md"), "# Hello\n");
-    let odd = site.at(root).join(std::ffi::OsStr::from_bytes(b"o\xffd"));
+    fixture.write(&format!("{root}/bomb/SKILL.md"), bomb);
+    fixture.write(&format!("{root}/bad name/SKILL.md"), "# Hello\n");
+    fixture.write(&format!("{root}/lower/skill.md"), "# Hello\n");
+    let odd = fixture.at(root).join(std::ffi::OsStr::from_bytes(b"o\xffd"));
     fs::create_dir_all(&odd).unwrap();
     fs::write(odd.join("SKILL.md"), "---\nname: odd\ndescription: y\n---\n").unwrap();
-    site.write(&format!("{root}/evil/SKILL.md"), "---\nname: ../../x\ndescription: y\n---\n");
-    fs::create_dir_all(site.at(&format!("{root}/folder/SKILL.md"))).unwrap();
-    fs::create_dir_all(site.at(&format!("{root}/nothing"))).unwrap();
-    site.write(&format!("{root}/file"), "no folder");
-    fs::create_dir_all(site.at(&format!("{root}/out"))).unwrap();
-    symlink("/etc/passwd", site.at(&format!("{root}/out/SKILL.md"))).unwrap();
-    fs::create_dir_all(site.at(&format!("{root}/pipe"))).unwrap();
-    let pipe = site.at(&format!("{root}/pipe/SKILL.md"));
+    fixture.write(&format!("{root}/evil/SKILL.md"), "---\nname: ../../x\ndescription: y\n---\n");
+    fs::create_dir_all(fixture.at(&format!("{root}/folder/SKILL.md"))).unwrap();
+    fs::create_dir_all(fixture.at(&format!("{root}/nothing"))).unwrap();
+    fixture.write(&format!("{root}/file"), "no folder");
+    fs::create_dir_all(fixture.at(&format!("{root}/out"))).unwrap();
+    symlink("/etc/passwd", fixture.at(&format!("{root}/out/SKILL.md"))).unwrap();
+    fs::create_dir_all(fixture.at(&format!("{root}/pipe"))).unwrap();
+    let pipe = fixture.at(&format!("{root}/pipe/SKILL.md"));
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let found = site.skills().read_all();
+    let found = fixture.skills().read_all();
     assert_eq!(names(&found), ["good=still here"]);
-    let told: Vec<String> = found
+    let reports: Vec<String> = found
         .broken
         .iter()
         .map(|flaw| {
-            let inside = flaw.path.strip_prefix(site.at(root)).unwrap();
+            let inside = flaw.path.strip_prefix(fixture.at(root)).unwrap();
             let line = flaw.line.map_or_else(String::new, |line| format!(":{line}"));
             format!("{}{line}", inside.parent().unwrap().display())
         })
@@ -199,20 +199,20 @@ fn hostile_packages_are_told_with_path_and_line_and_hurt_nobody() {
         "o\u{fffd}d",
         "pipe",
     ];
-    assert_eq!(told, wanted, "{:#?}", found.broken);
+    assert_eq!(reports, wanted, "{:#?}", found.broken);
 }
 
 #[test]
 fn links_of_a_project_stay_in_it_and_the_users_lead_anywhere() {
-    let site = SkillsFixture::new();
-    site.skill("shared", "s", "elsewhere");
-    site.skill("repo/lib", "t", "inside");
+    let fixture = SkillsFixture::new();
+    fixture.skill("shared", "s", "elsewhere");
+    fixture.skill("repo/lib", "t", "inside");
     for root in ["repo/.agents/skills", "user/.agents/skills"] {
-        fs::create_dir_all(site.at(root)).unwrap();
-        symlink(site.at("shared/s"), site.at(root).join("s")).unwrap();
+        fs::create_dir_all(fixture.at(root)).unwrap();
+        symlink(fixture.at("shared/s"), fixture.at(root).join("s")).unwrap();
     }
-    symlink(site.at("repo/lib/t"), site.at("repo/.agents/skills/t")).unwrap();
-    let found = site.skills().read_all();
+    symlink(fixture.at("repo/lib/t"), fixture.at("repo/.agents/skills/t")).unwrap();
+    let found = fixture.skills().read_all();
     assert_eq!(names(&found), ["s=elsewhere", "t=inside"]);
     assert_eq!(found.skills[0].scope, SkillScope::User);
     assert!(found.broken[0].message.contains("leads out of the project"));
@@ -220,15 +220,15 @@ fn links_of_a_project_stay_in_it_and_the_users_lead_anywhere() {
 
 #[test]
 fn files_of_a_package_are_shown_and_nothing_else_is() {
-    let site = SkillsFixture::new();
-    site.skill("user/.agents/skills", "a", "words");
+    let fixture = SkillsFixture::new();
+    fixture.skill("user/.agents/skills", "a", "words");
     let root = "user/.agents/skills/a";
-    site.write(&format!("{root}/references/guide.md"), "Guide.\n");
-    site.write(&format!("{root}/logo.png"), b"\x89PNG\0\0");
-    site.write("user/secret", "no");
-    symlink(site.at("user/secret"), site.at(root).join("link")).unwrap();
-    symlink("SKILL.md", site.at(root).join("main")).unwrap();
-    let skill = site.skills().find("a").unwrap();
+    fixture.write(&format!("{root}/references/guide.md"), "Guide.\n");
+    fixture.write(&format!("{root}/logo.png"), b"\x89PNG\0\0");
+    fixture.write("user/secret", "no");
+    symlink(fixture.at("user/secret"), fixture.at(root).join("link")).unwrap();
+    symlink("SKILL.md", fixture.at(root).join("main")).unwrap();
+    let skill = fixture.skills().find("a").unwrap();
     let view = |path: &str| skill.read_package_file(Path::new(path));
     assert_eq!(view("references/guide.md").unwrap().text, "Guide.\n");
     assert!(view("SKILL.md").unwrap().is_main && view("main").unwrap().is_main);
@@ -251,8 +251,8 @@ fn files_of_a_package_are_shown_and_nothing_else_is() {
 
 #[test]
 fn templates_are_checked_and_filled_with_their_types() {
-    let site = SkillsFixture::new();
-    site.skill("user/.agents/skills", "a", "words");
+    let fixture = SkillsFixture::new();
+    fixture.skill("user/.agents/skills", "a", "words");
     let root = "user/.agents/skills/a/workflows";
     let review = json!({
         "parameters": {
@@ -266,14 +266,14 @@ fn templates_are_checked_and_filled_with_their_types() {
             "steps": [{"id": "look", "task": "Look at {{paths}} {{ count }} times{{note}}. {{", "read_set": "{{ paths }}"}],
         },
     });
-    site.write(&format!("{root}/review.json"), review.to_string());
-    site.write(&format!("{root}/broken.json"), "{\n  \"workflow\": {\n");
-    site.write(&format!("{root}/odd.json"), r#"{"workflow": {"x": "{{ nobody }}"}}"#);
-    site.write(&format!("{root}/late.json"), r#"{"version": 2, "workflow": {}}"#);
-    site.write(&format!("{root}/id.json"), r#"{"id": "../x", "workflow": {}}"#);
+    fixture.write(&format!("{root}/review.json"), review.to_string());
+    fixture.write(&format!("{root}/broken.json"), "{\n  \"workflow\": {\n");
+    fixture.write(&format!("{root}/odd.json"), r#"{"workflow": {"x": "{{ nobody }}"}}"#);
+    fixture.write(&format!("{root}/late.json"), r#"{"version": 2, "workflow": {}}"#);
+    fixture.write(&format!("{root}/id.json"), r#"{"id": "../x", "workflow": {}}"#);
     let typed = r#"{"parameters": {"n": {"type": "integer", "default": "3"}}, "workflow": {}}"#;
-    site.write(&format!("{root}/typed.json"), typed);
-    let skill = site.skills().find("a").unwrap();
+    fixture.write(&format!("{root}/typed.json"), typed);
+    let skill = fixture.skills().find("a").unwrap();
     let (templates, broken) = skill.read_templates();
     assert_eq!(broken.len(), 5, "{broken:?}");
     assert_eq!(broken[0].line, Some(3));
@@ -315,29 +315,29 @@ fn templates_are_checked_and_filled_with_their_types() {
 
 #[test]
 fn prompts_are_found_like_skills() {
-    let site = SkillsFixture::new();
+    let fixture = SkillsFixture::new();
     let text = "---\ndescription: Look closely\nargument-hint: what\n---\nReview $1.\n";
-    site.write("home/prompts/review.md", text);
-    let strange = site.write("repo/.pixir/prompts/review.md", "Evil $1.");
-    site.write("repo/inner/.pixir/prompts/other.md", "Other.");
-    site.write("home/prompts/bad name.md", "x");
-    let skills = site.skills();
+    fixture.write("home/prompts/review.md", text);
+    let strange = fixture.write("repo/.pixir/prompts/review.md", "Evil $1.");
+    fixture.write("repo/inner/.pixir/prompts/other.md", "Other.");
+    fixture.write("home/prompts/bad name.md", "x");
+    let skills = fixture.skills();
     let found = skills.read_prompts();
     let shown: Vec<_> = found.prompts.iter().map(|p| (p.name.as_str(), p.is_trusted)).collect();
     assert_eq!(shown, [("other", false), ("review", true)]);
     assert_eq!(found.prompts[1].expand("it"), "Review it.");
     assert_eq!(found.prompts[1].hint, "what");
     assert_eq!(found.broken.len(), 1);
-    site.trust(&strange);
+    fixture.trust(&strange);
     assert_eq!(skills.read_prompts().prompts[1].expand("x"), "Evil x.");
 }
 
 #[test]
-fn a_name_whose_file_cannot_be_used_is_told_and_stays_text() {
-    let site = SkillsFixture::new();
-    site.write("home/skills/bent/SKILL.md", "---\nname: bent\ndescription: a: b\n---\nx\n");
-    site.write("home/prompts/long.md", "x".repeat(70_000));
-    let skills = site.skills();
+fn a_name_whose_file_cannot_be_used_is_reported_and_stays_text() {
+    let fixture = SkillsFixture::new();
+    fixture.write("home/skills/bent/SKILL.md", "---\nname: bent\ndescription: a: b\n---\nx\n");
+    fixture.write("home/prompts/long.md", "x".repeat(70_000));
+    let skills = fixture.skills();
     for (text, flaw) in [
         ("/bent it", "bent/SKILL.md: line 3: "),
         ("do $bent, please", "bent/SKILL.md: line 3: "),

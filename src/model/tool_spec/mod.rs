@@ -4,7 +4,7 @@ mod schema;
 
 pub use schema::{ToolSchema, is_built_in};
 #[cfg(test)]
-pub use schema::{generate_schema as draw_schema, store_schemas as keep_schemas};
+pub use schema::{generate_schema, store_schemas};
 
 /// The definition of a tool in the request to the model.
 #[derive(Debug, Clone, PartialEq)]

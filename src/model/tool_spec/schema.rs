@@ -111,13 +111,13 @@ fn shorten_schema(schema: Value) -> Value {
 
 /// Stores these schemas as text, and fails if the file was stale.
 #[cfg(test)]
-pub fn store_schemas(drawn: impl IntoIterator<Item = (String, Value)>) {
+pub fn store_schemas(generated: impl IntoIterator<Item = (String, Value)>) {
     let path =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/model/tool_spec/schemas.json");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     let mut all: std::collections::BTreeMap<String, Value> =
         serde_json::from_str(&before).unwrap_or_default();
-    all.extend(drawn);
+    all.extend(generated);
     let lines: Vec<String> =
         all.iter().map(|(name, schema)| format!("{}:{schema}", serde_json::json!(name))).collect();
     let page = format!("{{\n{}\n}}\n", lines.join(",\n"));

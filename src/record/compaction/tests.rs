@@ -364,9 +364,9 @@ fn push_random_fact(history: &mut History, step: &RandomFact, number: usize) {
         RandomFact::Answer(size) => _ = push(history, answer(&words(*size))),
         RandomFact::Commentary(size) => {
             let phase = Some(Phase::Commentary);
-            let said =
+            let message =
                 AssistantMessage { text: words(*size), phase, ..AssistantMessage::default() };
-            push(history, said);
+            push(history, message);
         }
         RandomFact::Call { id, size } => {
             push(
@@ -433,13 +433,13 @@ proptest! {
     fn a_compaction_keeps_what_it_promises(
         steps in proptest::collection::vec(random_fact(), 0..120),
         window in 2_000_u64..60_000,
-        wish in 0..6_usize,
+        trigger_kind in 0..6_usize,
     ) {
         let mut history = History::default();
         for (number, step) in steps.iter().enumerate() {
             push_random_fact(&mut history, step, number);
         }
-        let trigger = match wish {
+        let trigger = match trigger_kind {
             0 => CompactionTrigger::CriticalPressure,
             1 => CompactionTrigger::OverflowRecovery,
             keep => CompactionTrigger::Manual { keep: keep - 1 },
@@ -462,8 +462,8 @@ proptest! {
         check_valid(&after)?;
         let (small, large) = (texts(&after), texts(&before));
         prop_assert!(small.len() < large.len(), "{} {}\n{small}", small.len(), large.len());
-        let said = after.iter().rev().find(|item| item["role"] == "user" && item.to_string().contains(&last));
-        prop_assert!(said.is_some(), "the last message stays");
+        let last_user_message = after.iter().rev().find(|item| item["role"] == "user" && item.to_string().contains(&last));
+        prop_assert!(last_user_message.is_some(), "the last message stays");
         prop_assert_eq!(history.len(), count + 1, "the Log only grows");
         // A rewind to before the compaction restores everything.
         push(&mut history, HistoryRewound { to_seq: seq, ..HistoryRewound::default() });
@@ -479,12 +479,12 @@ proptest! {
     ) {
         let mut history = History::default();
         let window_budget = WindowBudget { window, fixed: 500 };
-        let mut said = 0_u64;
+        let mut sent = 0_u64;
         for (turns, size) in rounds {
             for _ in 0..turns {
-                push(&mut history, user(&format!("wish-{said}-end {}", "please ".repeat(size / 10))));
+                push(&mut history, user(&format!("wish-{sent}-end {}", "please ".repeat(size / 10))));
                 push(&mut history, answer(&"it is done ".repeat(size / 10)));
-                said += 1;
+                sent += 1;
             }
             if let Ok(plan) = plan_compaction(&history, window_budget, CompactionTrigger::Manual { keep: 1 }) {
                 push(&mut history, plan.fact);
@@ -492,9 +492,9 @@ proptest! {
             let text = texts(&replay(&history));
             let known = history.visible().checkpoint.map(|own| Checkpoint::from_earlier(&own.checkpoint, &own.summary));
             let counted = known.as_ref().map_or(0, |known| known.left_out.get("user_instructions").copied().unwrap_or(0));
-            let told = (0..said).filter(|number| text.contains(&format!("wish-{number}-end"))).count() as u64;
-            prop_assert_eq!(told + counted, said, "told {}, counted {}", told, counted);
-            if said > 0 && known.is_some() {
+            let listed = (0..sent).filter(|number| text.contains(&format!("wish-{number}-end"))).count() as u64;
+            prop_assert_eq!(listed + counted, sent, "listed {}, counted {}", listed, counted);
+            if sent > 0 && known.is_some() {
                 prop_assert!(text.contains("wish-0-end"), "what it is about stays");
             }
             if let Ok(again) = plan_compaction(&history, window_budget, CompactionTrigger::Manual { keep: 1 }) {
@@ -505,7 +505,7 @@ proptest! {
 }
 
 #[test]
-fn ends_of_children_that_are_not_told_are_no_reason_to_forget() {
+fn unreported_ends_of_children_are_no_reason_to_forget() {
     let mut history = session(3, 100);
     let end = json!({"event": "finished", "subagent_id": "sub_1", "summary": "word ".repeat(800)});
     for _ in 0..300 {

@@ -70,9 +70,9 @@ impl Bus {
         let next_tick = || self.shared.ticks.fetch_add(1, Ordering::AcqRel);
         let tick = if let Ephemeral::Status(status) = &notice {
             // Status and tick change together, or a listener that catches up in between misses both.
-            let mut told = self.shared.status.lock();
+            let mut latest = self.shared.status.lock();
             let tick = next_tick();
-            *told = LatestStatus { status: status.clone(), tick: Some(tick) };
+            *latest = LatestStatus { status: status.clone(), tick: Some(tick) };
             tick
         } else {
             next_tick()
@@ -90,11 +90,11 @@ impl Bus {
 
     /// The current status as a Backlog without Events and questions.
     pub fn current_backlog(&self) -> Backlog {
-        let told = self.shared.status.lock();
+        let latest = self.shared.status.lock();
         Backlog {
             events: Vec::new(),
-            status: told.status.clone(),
-            status_tick: told.tick,
+            status: latest.status.clone(),
+            status_tick: latest.tick,
             tick: self.shared.ticks.load(Ordering::Acquire),
             questions: Vec::new(),
         }

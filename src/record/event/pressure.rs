@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_that_is_only_assumed_is_told_as_such() {
+    fn an_assumed_window_is_reported_as_assumed() {
         let mut pressure = ContextPressure {
             tier: PressureTier::Critical,
             model: "m".into(),

@@ -119,8 +119,8 @@ pub struct SubagentUsage {
 
 impl SubagentUsage {
     /// The usage of one Provider call.
-    pub fn from_bill(bill: &ProviderUsage) -> Self {
-        let tokens = bill.billed().unwrap_or_default();
+    pub fn from_usage(usage: &ProviderUsage) -> Self {
+        let tokens = usage.billed().unwrap_or_default();
         Self {
             calls: 1,
             input_tokens: tokens.input_tokens,
@@ -128,7 +128,7 @@ impl SubagentUsage {
             output_tokens: tokens.output_tokens,
             reasoning_tokens: tokens.reasoning_tokens,
             total_tokens: tokens.total_tokens,
-            estimated_cost_usd: bill.estimated_cost_usd,
+            estimated_cost_usd: usage.estimated_cost_usd,
         }
     }
 

@@ -56,7 +56,7 @@ fn canonical_and_ephemeral_names_do_not_meet() {
 }
 
 #[tokio::test]
-async fn an_end_that_comes_before_the_first_look_is_heard() {
+async fn an_end_before_the_first_poll_is_received() {
     let bus = Bus::new(SessionId::mint(), 0);
     bus.emit(Ephemeral::Status(SessionStatus::Done));
     let source = bus.clone();
@@ -69,8 +69,8 @@ async fn an_end_that_comes_before_the_first_look_is_heard() {
     );
     bus.emit(Ephemeral::Status(SessionStatus::Thinking { iteration: 0 }));
     bus.emit(Ephemeral::Status(SessionStatus::Interrupted));
-    let heard = tokio::time::timeout(Duration::from_secs(10), listener.next()).await;
-    let Ok(Some(ListenerItem::Event(event))) = heard else { panic!("{heard:?}") };
+    let received = tokio::time::timeout(Duration::from_secs(10), listener.next()).await;
+    let Ok(Some(ListenerItem::Event(event))) = received else { panic!("{received:?}") };
     let EventKind::Ephemeral(Ephemeral::Status(status)) = event.kind() else { panic!("{event:?}") };
     assert_eq!(*status, SessionStatus::Interrupted);
 }

@@ -59,6 +59,6 @@ impl ToolEvents {
 
 impl std::fmt::Debug for ToolEvents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Signals").field("bus", &self.bus).finish_non_exhaustive()
+        f.debug_struct("ToolEvents").field("bus", &self.bus).finish_non_exhaustive()
     }
 }

@@ -61,10 +61,10 @@ impl History {
     }
 
     fn first_user_event(&self) -> Option<&SharedEvent> {
-        let is_said =
+        let is_user_message =
             |event: &&SharedEvent| matches!(event.fact(), Some(Canonical::UserMessage(_)));
         let known = self.forgotten().and_then(|forgotten| forgotten.first_user_event.as_ref());
-        known.or_else(|| self.iter().find(is_said))
+        known.or_else(|| self.iter().find(is_user_message))
     }
 
     /// A copy without the Events that the last counting checkpoint hides; `None` when nothing more is hidden.

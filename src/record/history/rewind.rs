@@ -91,8 +91,8 @@ pub fn live_turns_in(events: &[(Option<Seq>, TurnMarker)]) -> Vec<Seq> {
         TurnMarker::Rewound(seq) => Some(*seq),
         TurnMarker::UserMessage | TurnMarker::Other => None,
     });
-    let said = counting.filter(|(_, mark)| *mark == TurnMarker::UserMessage);
-    let mut turns: Vec<Seq> = said.map(|(seq, _)| seq).collect();
+    let user_messages = counting.filter(|(_, mark)| *mark == TurnMarker::UserMessage);
+    let mut turns: Vec<Seq> = user_messages.map(|(seq, _)| seq).collect();
     turns.reverse();
     turns
 }
@@ -123,8 +123,8 @@ fn filter_live<T>(
 }
 
 fn user_message_seqs<'a>(backwards: impl Iterator<Item = (Seq, &'a Canonical)>) -> Vec<Seq> {
-    let said = backwards.filter(|(_, fact)| matches!(fact, Canonical::UserMessage(_)));
-    let mut turns: Vec<Seq> = said.map(|(seq, _)| seq).collect();
+    let user_messages = backwards.filter(|(_, fact)| matches!(fact, Canonical::UserMessage(_)));
+    let mut turns: Vec<Seq> = user_messages.map(|(seq, _)| seq).collect();
     turns.reverse();
     turns
 }

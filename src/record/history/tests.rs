@@ -96,7 +96,7 @@ mod rewinding {
     use crate::record::event::{HistoryRewound, UserMessage};
     use crate::record::history::rewind::UndoneTurns;
 
-    fn said(text: &str) -> Canonical {
+    fn user_message(text: &str) -> Canonical {
         UserMessage { text: text.to_owned(), ..UserMessage::default() }.into()
     }
 
@@ -108,17 +108,29 @@ mod rewinding {
     fn turns_are_taken_back_and_brought_back() {
         let undone = |marker, turns: &[u64]| Some(UndoneTurns { marker, turns: turns.to_vec() });
         for (facts, live, expected) in [
-            (vec![said("a"), said("b")], vec![0, 1], None),
-            (vec![said("a"), said("b"), back(1)], vec![0], undone(2, &[1])),
-            (vec![said("a"), said("b"), back(0)], vec![], undone(2, &[0, 1])),
-            (vec![said("a"), said("b"), back(1), back(0)], vec![], undone(3, &[0])),
+            (vec![user_message("a"), user_message("b")], vec![0, 1], None),
+            (vec![user_message("a"), user_message("b"), back(1)], vec![0], undone(2, &[1])),
+            (vec![user_message("a"), user_message("b"), back(0)], vec![], undone(2, &[0, 1])),
+            (vec![user_message("a"), user_message("b"), back(1), back(0)], vec![], undone(3, &[0])),
             // Redone: the last of the two, then both.
-            (vec![said("a"), said("b"), back(1), back(0), back(3)], vec![0], undone(2, &[1])),
-            (vec![said("a"), said("b"), back(1), back(2)], vec![0, 1], None),
-            (vec![said("a"), said("b"), back(1), back(0), back(3), back(2)], vec![0, 1], None),
+            (
+                vec![user_message("a"), user_message("b"), back(1), back(0), back(3)],
+                vec![0],
+                undone(2, &[1]),
+            ),
+            (vec![user_message("a"), user_message("b"), back(1), back(2)], vec![0, 1], None),
+            (
+                vec![user_message("a"), user_message("b"), back(1), back(0), back(3), back(2)],
+                vec![0, 1],
+                None,
+            ),
             // No redo after a new message.
-            (vec![said("a"), said("b"), back(1), said("c")], vec![0, 3], None),
-            (vec![said("a"), back(0), said("c"), back(2)], vec![], undone(3, &[2])),
+            (
+                vec![user_message("a"), user_message("b"), back(1), user_message("c")],
+                vec![0, 3],
+                None,
+            ),
+            (vec![user_message("a"), back(0), user_message("c"), back(2)], vec![], undone(3, &[2])),
         ] {
             let events = facts.iter().zip(0..).map(|(fact, seq)| {
                 let data = match fact {

@@ -134,11 +134,11 @@ pub fn decode_line(
     if fields.seq.is_some_and(|seq| seq > number.saturating_add(FURTHEST_SEQ)) {
         return Err("its seq is out of range".into());
     }
-    let standing = match &fields.h {
+    let proof = match &fields.h {
         None => ProofStatus::Unproven,
         Some(text) => check_proof(line, text, previous)?,
     };
-    Ok(DecodedLine { fields, proof: standing })
+    Ok(DecodedLine { fields, proof })
 }
 
 fn check_proof(line: &[u8], text: &str, previous: Proof) -> Result<ProofStatus, UnreadableLine> {

@@ -126,7 +126,7 @@ fn the_proof_is_the_documented_one() {
 }
 
 #[test]
-fn files_are_private_and_git_is_told_to_look_away() {
+fn files_are_private_and_ignored_by_git() {
     let place = LogFixture::new();
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(place.path()), 0o600);
@@ -138,7 +138,7 @@ fn files_are_private_and_git_is_told_to_look_away() {
 }
 
 #[test]
-fn a_second_writer_is_refused_and_told_who_has_it() {
+fn a_second_writer_is_refused_with_the_holder() {
     let place = LogFixture::new();
     let held = Log::open(place.workspace(), &place.id).unwrap();
     let refused = Log::open(place.workspace(), &place.id).unwrap_err();

@@ -20,8 +20,8 @@ fn png(width: u32, height: u32, rest: usize) -> Vec<u8> {
     };
     let size = [width.to_be_bytes(), height.to_be_bytes()].concat();
     let head = part(b"IHDR", &[&size[..], b"\x08\x06\0\0\0"].concat());
-    let picture = part(b"IDAT", &vec![7; rest]);
-    [b"\x89PNG\r\n\x1a\n".to_vec(), head, picture, part(b"IEND", b"")].concat()
+    let pixels = part(b"IDAT", &vec![7; rest]);
+    [b"\x89PNG\r\n\x1a\n".to_vec(), head, pixels, part(b"IEND", b"")].concat()
 }
 
 fn jpeg(width: u16, height: u16) -> Vec<u8> {
@@ -72,7 +72,7 @@ fn other_files_are_text_or_have_a_type() {
 }
 
 #[test]
-fn images_that_nobody_could_see_are_refused() {
+fn images_that_no_provider_accepts_are_refused() {
     let words = |bytes: &[u8]| detect_content(bytes).unwrap_err().to_string();
     assert!(words(b"\x89PNG\r\n\x1a\n").contains("broken"));
     assert!(words(b"\xff\xd8\xff\xe0\0\x04ab\xff\xd9").contains("broken"));
@@ -211,15 +211,16 @@ fn there_are_limits_for_all_together() {
 fn what_is_kept_is_private_known_and_checked() {
     let fixture = ResourceFixture::new();
     let resources = fixture.resources();
-    let picture = png(3, 2, 9);
-    let paths = [fixture.write_file("shot.png", &picture), fixture.write_file("data", b"\0\x01")];
+    let image_bytes = png(3, 2, 9);
+    let paths =
+        [fixture.write_file("shot.png", &image_bytes), fixture.write_file("data", b"\0\x01")];
     let files = read_attachments(&paths, fixture.folder.path()).unwrap();
     let taken = resources.store_attachments(files, &Secrets::default()).unwrap();
     let [image, data] = &taken[..] else { panic!("{taken:?}") };
     assert_eq!(image.summary(), "shot.png (image/png, 3x2, 66 bytes)");
     assert_eq!(data.summary(), "data (application/octet-stream, 2 bytes)");
     assert_eq!(image.id, format!("res_{}", &image.sha256.as_ref().unwrap()[..16]));
-    assert_eq!(resources.bytes(image).unwrap(), picture);
+    assert_eq!(resources.bytes(image).unwrap(), image_bytes);
     assert_eq!(resources.find(&image.id).as_ref(), Some(image));
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&resources.path(image)), 0o600);
@@ -227,7 +228,7 @@ fn what_is_kept_is_private_known_and_checked() {
     assert_eq!(mode(&fixture.folder.path().join("session")), 0o700);
     assert_eq!(fixture.stored().len(), 2, "and nothing else");
 
-    let mut other = picture.clone();
+    let mut other = image_bytes.clone();
     other[30] ^= 1;
     fs::write(resources.path(image), &other).unwrap();
     assert!(matches!(resources.bytes(image), Err(ResourceReadError::Changed)));
@@ -238,7 +239,7 @@ fn what_is_kept_is_private_known_and_checked() {
     std::os::unix::fs::symlink("/etc/passwd", resources.path(image)).unwrap();
     assert!(matches!(resources.bytes(image), Err(ResourceReadError::Changed)));
 
-    let again = Attachment::from_bytes("again.png", picture).unwrap();
+    let again = Attachment::from_bytes("again.png", image_bytes).unwrap();
     resources.store_attachments(vec![again], &Secrets::default()).unwrap();
     assert!(resources.bytes(image).is_ok(), "stored again, in the place of what was not it");
 }

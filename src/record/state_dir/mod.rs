@@ -48,7 +48,7 @@ impl StateRoot {
     pub fn in_home(home: &Home, workspace: impl Into<PathBuf>) -> Self {
         let workspace = workspace.into();
         let name = sha256(workspace.as_os_str().as_bytes());
-        let folder = StatePath::root(home.path()).join(Home::CHILD_WORKSPACES).join(name);
+        let folder = StatePath::root(home.path()).join(Home::WORKSPACE_FOLDERS).join(name);
         Self::in_state_folder(workspace, folder)
     }
 

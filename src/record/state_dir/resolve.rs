@@ -171,7 +171,7 @@ pub fn unreadable_roots(home: &Home, workspace: &Path) -> Vec<PathBuf> {
 
 /// All state folders in the Home. Those of Workspaces that were moved or removed are in no other list.
 pub fn home_roots(home: &Home) -> Vec<StateRoot> {
-    let all = StatePath::root(home.path()).join(Home::CHILD_WORKSPACES).open().ok().flatten();
+    let all = StatePath::root(home.path()).join(Home::WORKSPACE_FOLDERS).open().ok().flatten();
     let names = all.as_ref().and_then(|all| all.names().ok()).unwrap_or_default();
     let root = |name: &OsString| {
         let folder = all.as_ref()?.open_dir(name).ok()??;

@@ -190,11 +190,12 @@ impl LoadedConfig {
     /// of the same name.
     fn add_workspace_servers(&mut self, servers: Vec<McpServer>, shown: &str) {
         let origin = McpOrigin::Workspace;
-        let stranger = |server: McpServer| McpServer { origin, is_trusted: false, ..server };
-        let servers = servers.into_iter().map(stranger).collect();
+        let as_untrusted = |server: McpServer| McpServer { origin, is_trusted: false, ..server };
+        let servers = servers.into_iter().map(as_untrusted).collect();
         let taken = mcp::merge_servers(&mut self.config.mcp.servers, servers);
-        let told = |name| format!("{shown}: MCP server `{name}` is ignored: the name is taken");
-        self.notices.extend(taken.into_iter().map(told));
+        let ignored_notice =
+            |name| format!("{shown}: MCP server `{name}` is ignored: the name is taken");
+        self.notices.extend(taken.into_iter().map(ignored_notice));
     }
 
     fn apply_environment(

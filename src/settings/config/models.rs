@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_sees_unless_somebody_says_otherwise() {
+    fn a_model_accepts_images_unless_stated_otherwise() {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::new(folder.path().join("home"));
         let answer = json!({"data": [
@@ -317,8 +317,8 @@ mod tests {
             (true, "elsewhere", "gpt-5.5", true),
             (false, "u", "eyes", false),
         ] {
-            let sight = ImageSupport::new(takes_images, (home.clone(), base_url), model);
-            assert_eq!(sight.is_supported(), expected, "{model} at {base_url}");
+            let image_support = ImageSupport::new(takes_images, (home.clone(), base_url), model);
+            assert_eq!(image_support.is_supported(), expected, "{model} at {base_url}");
         }
     }
 

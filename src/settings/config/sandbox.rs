@@ -147,10 +147,10 @@ impl Default for SandboxSettings {
 impl SandboxSettings {
     /// Whether these settings allow something that `other` does not.
     pub fn is_wider_than(&self, other: &Self) -> bool {
-        let loses_the_floor =
+        let drops_required =
             other.level == SandboxLevel::Required && self.level != SandboxLevel::Required;
         self.level < other.level
-            || loses_the_floor
+            || drops_required
             || self.network < other.network
             || self.local_sockets < other.local_sockets
             || self.write.iter().any(|root| !other.write.contains(root))

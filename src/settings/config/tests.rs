@@ -151,7 +151,7 @@ fn a_mistake_in_the_users_file_names_key_and_file() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let mistake = ConfigTestEnv::new().user(r#"{"effort": 1, "modle": "x"}"#).mistake();
     assert!(mistake.contains("`effort`") && mistake.contains("`modle`"), "{mistake}");
 }

@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    fn told(input: &Value) -> String {
+    fn answer_text(input: &Value) -> String {
         format!("{:?}", answer(&request(input, &json!({}))).steps)
     }
 
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_trick_has_five_steps_even_when_tools_fail() {
+    fn the_demo_has_five_steps_even_when_tools_fail() {
         let mut input = vec![user(DEMO_PROMPT)];
         for (word, result) in [
             ("\"bash\"", "2 of 4 checks failed"),
@@ -156,13 +156,13 @@ mod tests {
             ("\"edit\"", "error no_match"),
             ("\"bash\"", "1 of 4 checks failed"),
         ] {
-            assert!(told(&json!(input)).contains(word), "{word}");
+            assert!(answer_text(&json!(input)).contains(word), "{word}");
             input.push(output(result));
         }
-        assert!(told(&json!(input)).contains("does"));
+        assert!(answer_text(&json!(input)).contains("does"));
         input.pop();
         input.push(output("…\nall 4 checks passed\nexit code 0"));
-        assert!(told(&json!(input)).contains("Fixed."));
+        assert!(answer_text(&json!(input)).contains("Fixed."));
     }
 
     #[test]

@@ -58,15 +58,17 @@ pub const EXAMPLE_WORKFLOWS: &[ExampleWorkflow] = &[
 
 /// The next reply of a step's Subagent; `None` when no shipped Workflow has that step.
 pub fn play_workflow_step(request: &ReceivedRequest) -> Option<Reply> {
-    let told = request.input().iter().find_map(|item| {
+    let context = request.input().iter().find_map(|item| {
         let text = item["content"][0]["text"].as_str()?;
         (item["role"] == "developer" && text.contains("\"step_id\"")).then_some(text)
     })?;
     let task = request.user_texts().first().copied().unwrap_or_default();
     let outputs = request.outputs();
     let step = DemoStep { task, outputs: &outputs, tools: &request.body["tools"] };
-    match (context_value(told, "workflow_name")?.as_str(), context_value(told, "step_id")?.as_str())
-    {
+    match (
+        context_value(context, "workflow_name")?.as_str(),
+        context_value(context, "step_id")?.as_str(),
+    ) {
         ("Review from several sides", "correctness") => Some(step.look_for_errors()),
         ("Review from several sides", "safety") => Some(step.look_for_danger()),
         ("Review from several sides", "tests") => Some(step.look_for_gaps()),
@@ -82,8 +84,8 @@ pub fn play_workflow_step(request: &ReceivedRequest) -> Option<Reply> {
 }
 
 /// The value of a key in a Delegation Context.
-fn context_value(told: &str, name: &str) -> Option<String> {
-    let line = told.lines().find(|line| line.contains(&format!("\"{name}\": ")))?;
+fn context_value(context: &str, name: &str) -> Option<String> {
+    let line = context.lines().find(|line| line.contains(&format!("\"{name}\": ")))?;
     let (_, text) = line.split_once(": ")?;
     serde_json::from_str(text.trim_end_matches(',')).ok()
 }
@@ -216,7 +218,7 @@ impl DemoStep<'_> {
         let [_, _, test] = self.quoted()[..] else { return unknown_step() };
         match self.outputs {
             [] => Reply::calls("bash", json!({ "command": test })),
-            [.., said] if said.contains("exit code 0") || said.contains("passed") => {
+            [.., output] if output.contains("exit code 0") || output.contains("passed") => {
                 Reply::says(&format!("`{test}` passes.\n{READY}"))
             }
             [.., _] => Reply::says(&format!("`{test}` does not pass.\n{PARTIAL}")),
@@ -279,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_of_an_example_is_on_board() {
+    fn every_file_of_an_example_is_embedded() {
         let folder =
             std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/workflows/names");
         let mut on_disk = Vec::new();
@@ -305,12 +307,12 @@ mod tests {
 
     #[test]
     fn a_reviewer_approves_only_what_it_sees() {
-        let said = |task: &str| {
+        let review = |task: &str| {
             let step = DemoStep { task, outputs: &[], tools: &Value::Null };
             format!("{:?}", step.review_diff().steps)
         };
         let diff = format!("Review.\n-    {BUG}\n+    {FIX}\n");
-        assert!(said(&diff).contains("approve"));
-        assert!(said("Review. It was fixed, believe me.").contains("unclear"));
+        assert!(review(&diff).contains("approve"));
+        assert!(review("Review. It was fixed, believe me.").contains("unclear"));
     }
 }

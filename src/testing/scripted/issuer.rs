@@ -101,7 +101,7 @@ struct IssuerState {
     unused_refresh_tokens: HashSet<String>,
     used_refresh_tokens: HashSet<String>,
     valid_access_tokens: HashSet<String>,
-    handed_out: Vec<String>,
+    issued_secrets: Vec<String>,
 }
 
 impl ScriptedIssuer {
@@ -148,7 +148,7 @@ impl ScriptedIssuer {
     }
 
     /// Invalidates every access token that was issued so far.
-    pub fn forget_access_tokens(&self) {
+    pub fn invalidate_access_tokens(&self) {
         self.handler.state.lock().valid_access_tokens.clear();
     }
 
@@ -167,8 +167,8 @@ impl ScriptedIssuer {
     }
 
     /// Every secret that was issued: tokens, codes, verifiers.
-    pub fn handed_out(&self) -> Vec<String> {
-        self.handler.state.lock().handed_out.clone()
+    pub fn issued_secrets(&self) -> Vec<String> {
+        self.handler.state.lock().issued_secrets.clone()
     }
 
     pub(super) fn handler(&self) -> Arc<IssuerHandler> {
@@ -197,18 +197,18 @@ impl IssuerHandler {
     fn answer_request(&self, request: &ReceivedRequest) -> (u16, Vec<(String, String)>, String) {
         let mut state = self.state.lock();
         let form = form_fields(request);
-        let said = |name: &str| form.get(name).cloned().unwrap_or_default();
+        let field = |name: &str| form.get(name).cloned().unwrap_or_default();
         let (status, body) = match endpoint_of(request) {
             Some(IssuerEndpoint::Authorize) => {
                 let code = state.record_secret(format!("code-{}", random_word()));
-                state.codes.insert(code.clone(), (said("code_challenge"), said("redirect_uri")));
-                let back = [("code", code.as_str()), ("state", &said("state"))];
-                let back = Url::parse_with_params(&said("redirect_uri"), back);
+                state.codes.insert(code.clone(), (field("code_challenge"), field("redirect_uri")));
+                let back = [("code", code.as_str()), ("state", &field("state"))];
+                let back = Url::parse_with_params(&field("redirect_uri"), back);
                 let Ok(back) = back else { return (400, Vec::new(), "no redirect".to_owned()) };
                 return (302, vec![("location".to_owned(), back.into())], String::new());
             }
-            Some(IssuerEndpoint::Exchange) => state.exchange(&said),
-            Some(IssuerEndpoint::Refresh) => state.refresh(&said("refresh_token")),
+            Some(IssuerEndpoint::Exchange) => state.exchange(&field),
+            Some(IssuerEndpoint::Refresh) => state.refresh(&field("refresh_token")),
             Some(IssuerEndpoint::UserCode) => {
                 let (id, user_code) = (random_word(), random_word()[..8].to_uppercase());
                 state.device_codes.insert(id.clone(), user_code.clone());
@@ -217,11 +217,11 @@ impl IssuerHandler {
             }
             Some(IssuerEndpoint::Poll) => {
                 let redirect = format!("{}/deviceauth/callback", self.base_url());
-                state.approve(&said("device_auth_id"), &said("user_code"), redirect)
+                state.approve(&field("device_auth_id"), &field("user_code"), redirect)
             }
             Some(IssuerEndpoint::Revoke) => {
                 state.counts.revokes += 1;
-                let token = said("token");
+                let token = field("token");
                 state.unused_refresh_tokens.remove(&token);
                 (200, json!({}))
             }
@@ -233,7 +233,7 @@ impl IssuerHandler {
 
 impl IssuerState {
     fn record_secret(&mut self, secret: String) -> String {
-        self.handed_out.push(secret.clone());
+        self.issued_secrets.push(secret.clone());
         secret
     }
 
@@ -262,16 +262,16 @@ impl IssuerState {
         })
     }
 
-    fn exchange(&mut self, said: &dyn Fn(&str) -> String) -> (u16, Value) {
+    fn exchange(&mut self, field: &dyn Fn(&str) -> String) -> (u16, Value) {
         let refuse = |why: &str| (400, json!({"error": "invalid_grant", "error_description": why}));
-        let Some((challenge, redirect)) = self.codes.remove(&said("code")) else {
+        let Some((challenge, redirect)) = self.codes.remove(&field("code")) else {
             return refuse("this code is unknown, or has been used");
         };
-        let verifier = self.record_secret(said("code_verifier"));
+        let verifier = self.record_secret(field("code_verifier"));
         if URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes())) != challenge {
             return refuse("the verifier does not fit the challenge");
         }
-        if said("redirect_uri") != redirect || said("client_id").is_empty() {
+        if field("redirect_uri") != redirect || field("client_id").is_empty() {
             return refuse("the redirect is not the one of before");
         }
         self.counts.exchanges += 1;

@@ -162,7 +162,7 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
         ResponsesProvider::new(credential, StreamTimeouts::default(), TransportOptions::default());
     let mut history = History::default();
     record(&mut history, UserMessage { text: DEMO_PROMPT.to_owned(), ..UserMessage::default() });
-    let mut story = Vec::new();
+    let mut steps = Vec::new();
     for _ in 0..10 {
         let mut call = provider.stream(ModelRequest {
             model: DEMO_MODEL.to_owned(),
@@ -186,12 +186,12 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
                     record(&mut history, Reasoning { item, model, extra: Extra::new() });
                 }
                 OutputItem::Message { text, .. } => {
-                    story.push(text.clone());
+                    steps.push(text.clone());
                     record(&mut history, AssistantMessage { text, ..AssistantMessage::default() });
                 }
                 OutputItem::Call(call) => {
                     wants_more = true;
-                    story.push(call.name.clone());
+                    steps.push(call.name.clone());
                     let args = serde_json::from_str(&call.arguments).unwrap();
                     let call_id = CallId::new(call.call_id.clone());
                     let name = call.name.clone();
@@ -208,9 +208,9 @@ async fn the_demo_plays_to_its_end_over_the_real_wire() {
             break;
         }
     }
-    let tools: Vec<&String> = story.iter().filter(|word| !word.contains(' ')).collect();
+    let tools: Vec<&String> = steps.iter().filter(|word| !word.contains(' ')).collect();
     assert_eq!(tools, ["bash", "read", "edit", "bash"]);
-    assert!(story.last().unwrap().starts_with("Fixed."), "{story:?}");
+    assert!(steps.last().unwrap().starts_with("Fixed."), "{steps:?}");
     assert!(server.requests().last().unwrap().body_text.contains("encrypted_content"));
 }
 

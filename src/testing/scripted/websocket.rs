@@ -249,7 +249,7 @@ fn event_frames(bytes: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 fn event_data(block: &str) -> Option<&str> {
-    block.lines().find_map(|connection| connection.strip_prefix("data: "))
+    block.lines().find_map(|line| line.strip_prefix("data: "))
 }
 
 fn text_frame(words: &str) -> io::Result<Vec<u8>> {

@@ -135,7 +135,7 @@ pub fn suggest_similar_names(
     verb: &str,
 ) -> ToolError {
     let wanted = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    let names = workspace.names_beside(path).into_iter();
+    let names = workspace.sibling_names(path).into_iter();
     let mut scored: Vec<(f64, String)> = names
         .filter_map(|name| name.into_string().ok())
         .filter(|name| name != "." && name != "..")

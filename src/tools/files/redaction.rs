@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_cuts_a_marker_is_told() {
+    fn a_part_that_cuts_a_marker_is_reported() {
         let secrets = secrets();
         let old = format!("x=value-of-b;\n{PEM}\nend");
         let masked = MaskedFile::new(old.as_bytes(), &secrets);

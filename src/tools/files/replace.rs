@@ -292,8 +292,8 @@ fn line_number(content: &[u8], at: usize) -> usize {
 
 fn not_unique(content: &[u8], places: &[Range<usize>]) -> ToolError {
     let count = places.len();
-    let told = places.iter().take(MAX_NAMED_PLACES);
-    let lines: Vec<usize> = told.map(|place| line_number(content, place.start)).collect();
+    let named_places = places.iter().take(MAX_NAMED_PLACES);
+    let lines: Vec<usize> = named_places.map(|place| line_number(content, place.start)).collect();
     let named: Vec<String> = lines.iter().map(usize::to_string).collect();
     let more = if count > MAX_NAMED_PLACES { ", …" } else { "" };
     let least = if count == MAX_COUNTED_PLACES { "at least " } else { "" };

@@ -105,7 +105,7 @@ impl FileRewriter {
         workspace.check_writable(path)?;
         let current = self.load_current(context, path)?;
         let old = current.as_ref().map(|current| current.bytes.as_slice());
-        let (new, said) = change(old)?;
+        let (new, message) = change(old)?;
         refuse_large(path, new.len() as u64)?;
         let place = match &current {
             Some(current) => current.path.clone(),
@@ -129,9 +129,9 @@ impl FileRewriter {
             Some(stat) if old == Some(new.as_slice()) => ReadFingerprint::new(&new, &stat),
             _ => {
                 notes.extend(found.as_ref().and_then(other_names_note));
-                let handed = write_through_editor(context, &real, current.as_ref(), &new)?;
-                notes.extend(handed.notes);
-                if handed.is_taken {
+                let handover = write_through_editor(context, &real, current.as_ref(), &new)?;
+                notes.extend(handover.notes);
+                if handover.is_accepted {
                     ReadFingerprint::from_content(&new)
                 } else {
                     let replaced = target.replace(&new)?;
@@ -153,7 +153,7 @@ impl FileRewriter {
             notes,
             fingerprint: print,
         };
-        Ok((done, said))
+        Ok((done, message))
     }
 
     /// The files that the Session has read or written.
@@ -241,7 +241,7 @@ pub fn snapshot_after(context: &ToolContext, real: &Path, new: Option<&[u8]>) {
 /// Whether the editor accepted a changed file; otherwise it must be written to disk.
 #[derive(Debug, Default)]
 pub struct EditorHandover {
-    pub is_taken: bool,
+    pub is_accepted: bool,
     /// Notes for the model.
     pub notes: Vec<String>,
 }
@@ -260,29 +260,29 @@ pub fn write_through_editor(
     let is_asked = context.editor.may_hold(new.len() as u64);
     let is_secret =
         is_asked && (context.secrets.matches_bytes(old) || context.secrets.matches_bytes(new));
-    let handed = if is_one && !is_secret {
+    let outcome = if is_one && !is_secret {
         context.editor.write_text(&context.workspace.root().join(real), old, new)
     } else {
         EditorWrite::NotAsked
     };
     let is_unsaved = current.is_some_and(|current| current.is_unsaved);
-    match handed {
+    match outcome {
         EditorWrite::Accepted => {
             let saved = context.workspace.open_file(real);
             let saved = saved.ok().and_then(|mut file| load_bytes(&mut file, real).ok());
             let is_saved = saved.as_deref() == Some(new);
             let note = (!is_saved).then(|| "the editor has not saved it yet".to_owned());
-            Ok(EditorHandover { is_taken: true, notes: note.into_iter().collect() })
+            Ok(EditorHandover { is_accepted: true, notes: note.into_iter().collect() })
         }
         EditorWrite::NotAsked | EditorWrite::Refused(_) if is_unsaved => Err(unsaved_error(real)),
         EditorWrite::NotAsked if is_secret => {
             let note = "it has hidden values, so it was written to disk and not through the editor";
-            Ok(EditorHandover { is_taken: false, notes: vec![note.to_owned()] })
+            Ok(EditorHandover { is_accepted: false, notes: vec![note.to_owned()] })
         }
         EditorWrite::NotAsked => Ok(EditorHandover::default()),
         EditorWrite::Refused(reason) => {
             let note = format!("the editor refused it ({reason}), so it was written to disk");
-            Ok(EditorHandover { is_taken: false, notes: vec![note] })
+            Ok(EditorHandover { is_accepted: false, notes: vec![note] })
         }
     }
 }

@@ -145,10 +145,10 @@ impl ToolOutputBuilder<'_> {
     }
 
     fn add_image(&mut self, title: &str, data: &str) {
-        let told = self.store_image(title, data).unwrap_or_else(|reason| {
+        let line = self.store_image(title, data).unwrap_or_else(|reason| {
             format!("[{}: it cannot be shown, because {reason}]", short_name(title))
         });
-        self.lines.push(told);
+        self.lines.push(line);
     }
 
     fn store_image(&mut self, title: &str, data: &str) -> Result<String, String> {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_content_is_told() {
+    fn every_kind_of_content_is_shown() {
         let image = json!({"type": "image", "data": PIXEL, "mimeType": "image/png"});
         let (output, _folder) = output_of(&json!({"content": [
             {"type": "text", "text": "hello"},
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_structured_is_told_once() {
+    fn structured_content_is_shown_once() {
         let (output, _folder) = output_of(&json!({"structuredContent": {"a": 1}, "isError": true}));
         assert_eq!((output.ok, output.text.as_str()), (false, r#"{"a":1}"#));
         assert_eq!(output.details["structured"]["a"], 1);

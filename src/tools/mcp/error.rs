@@ -64,13 +64,13 @@ impl McpError {
 
     /// Adds the end of the program's standard error.
     #[must_use]
-    pub fn with_errors(mut self, said: String) -> Self {
+    pub fn with_errors(mut self, output: String) -> Self {
         if let Self::Ended { errors, .. }
         | Self::PipesClosed { errors }
         | Self::TimedOut { errors, .. }
         | Self::Protocol { errors, .. } = &mut self
         {
-            *errors = said;
+            *errors = output;
         }
         self
     }

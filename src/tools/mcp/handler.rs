@@ -90,7 +90,7 @@ impl McpClientHandler {
     fn report_progress(&self, params: &ProgressNotificationParam) {
         let mut calls = self.0.calls.lock();
         let Some(listener) = calls.get_mut(&params.progress_token) else { return };
-        if listener.last_report.is_some_and(|told| told.elapsed() < PROGRESS_EVERY) {
+        if listener.last_report.is_some_and(|reported| reported.elapsed() < PROGRESS_EVERY) {
             return;
         }
         listener.last_report = Some(Instant::now());
@@ -133,10 +133,10 @@ impl ClientHandler for McpClientHandler {
         params: LoggingMessageNotificationParam,
         _context: NotificationContext<RoleClient>,
     ) {
-        let said = self.0.secrets.redact(&params.data.to_string()).into_owned();
+        let text = self.0.secrets.redact(&params.data.to_string()).into_owned();
         tracing::debug!(
             server = self.0.server,
-            said = sanitize_text::clean_line(&said, 500),
+            text = sanitize_text::clean_line(&text, 500),
             "log message of an MCP server"
         );
     }

@@ -96,9 +96,9 @@ impl McpServers {
         own.eq(servers)
     }
 
-    /// Waits for starting servers, as long as the first Turn of a Session may; calls `tell` with
+    /// Waits for starting servers, as long as the first Turn of a Session may; calls `on_wait` with
     /// their names as soon as the wait is noticeable.
-    pub async fn wait_for_start(&self, tell: impl FnOnce(Vec<String>)) {
+    pub async fn wait_for_start(&self, on_wait: impl FnOnce(Vec<String>)) {
         let Some(inner) = &self.0 else { return };
         let patience = inner.context.limits.wait.saturating_sub(inner.started.elapsed());
         let quiet = patience.min(NOTICEABLE);
@@ -108,7 +108,7 @@ impl McpServers {
             return;
         }
         if patience > quiet {
-            tell(inner.starting());
+            on_wait(inner.starting());
             if tokio::time::timeout(patience.saturating_sub(quiet), all).await.is_ok() {
                 return;
             }
@@ -192,11 +192,11 @@ impl McpServers {
         let mut text = String::new();
         for remote in self.0.iter().flat_map(|inner| &inner.remotes) {
             let state = remote.state();
-            let said = state.borrow().instructions().map(|said| {
-                let said = clean_instructions(said, self.0.as_deref());
-                format!("\n{}: {said}", sanitize_text::clean_line(&remote.server.name, 64))
+            let instructions = state.borrow().instructions().map(|instructions| {
+                let instructions = clean_instructions(instructions, self.0.as_deref());
+                format!("\n{}: {instructions}", sanitize_text::clean_line(&remote.server.name, 64))
             });
-            text.push_str(said.as_deref().unwrap_or_default());
+            text.push_str(instructions.as_deref().unwrap_or_default());
         }
         if text.is_empty() {
             return None;
@@ -227,9 +227,10 @@ pub enum McpToolFilter {
     ReadOnly,
 }
 
-fn clean_instructions(said: &str, inner: Option<&McpServersInner>) -> String {
-    let said = inner.map_or(said.into(), |inner| inner.context.secrets.redact(said));
-    sanitize_text::clean_text(&said, LONGEST_INSTRUCTIONS)
+fn clean_instructions(instructions: &str, inner: Option<&McpServersInner>) -> String {
+    let instructions =
+        inner.map_or(instructions.into(), |inner| inner.context.secrets.redact(instructions));
+    sanitize_text::clean_text(&instructions, LONGEST_INSTRUCTIONS)
 }
 
 impl WeakMcpServers {
@@ -265,7 +266,7 @@ pub struct ProbedTool {
     pub name: String,
     pub description: String,
     /// Whether the tool is read-only.
-    pub is_reading: bool,
+    pub is_read_only: bool,
 }
 
 /// Connects to a server, lists its tools, and disconnects.
@@ -280,7 +281,7 @@ pub async fn probe_server(server: &McpServer, context: &McpContext) -> Result<Mc
     let tools = offers.iter().map(|offer| ProbedTool {
         name: offer.name.clone(),
         description: offer.description.clone(),
-        is_reading: offer.effect == CallEffect::Read,
+        is_read_only: offer.effect == CallEffect::Read,
     });
     let own = info.as_ref().and_then(|info| info.server_info.as_ref());
     let instructions = info.as_ref().and_then(|info| info.instructions.as_deref());
@@ -289,7 +290,7 @@ pub async fn probe_server(server: &McpServer, context: &McpContext) -> Result<Mc
         version: own.map(|own| sanitize_text::clean_line(&own.version, 100)),
         protocol: info.as_ref().map(|info| info.protocol_version.to_string()).unwrap_or_default(),
         instructions: instructions
-            .map(|said| sanitize_text::clean_text(said, LONGEST_INSTRUCTIONS)),
+            .map(|instructions| sanitize_text::clean_text(instructions, LONGEST_INSTRUCTIONS)),
         tools: tools.collect(),
         left_out,
     })

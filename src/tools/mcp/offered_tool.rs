@@ -121,12 +121,12 @@ mod tests {
 
     #[test]
     fn other_arguments_or_another_environment_are_another_tool() {
-        let said = tools(&json!([{"name": "look", "inputSchema": {}}]));
+        let listed_tools = tools(&json!([{"name": "look", "inputSchema": {}}]));
         let identity = |args: &[&str], env: &[(&str, &str)]| {
             let args = args.iter().map(|arg| (*arg).into()).collect();
             let env = env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
             let server = McpServer::stdio("s", "x", args, env);
-            OfferedTool::from_tools(&server, "s", said.clone()).0[0].identity.clone()
+            OfferedTool::from_tools(&server, "s", listed_tools.clone()).0[0].identity.clone()
         };
         let all = [
             identity(&[], &[]),
@@ -143,22 +143,22 @@ mod tests {
 
     #[test]
     fn a_tool_reads_only_when_a_trusted_server_says_so() {
-        let said = tools(&json!([
+        let listed_tools = tools(&json!([
             {"name": "look", "inputSchema": {}, "annotations": {"readOnlyHint": true}},
             {"name": "do", "inputSchema": {}, "annotations": {"readOnlyHint": false}},
             {"name": "what", "inputSchema": {}},
         ]));
-        let stranger = McpServer::stdio("s", "x", Vec::new(), Vec::new());
-        let friend = McpServer { is_trusted: true, ..stranger.clone() };
+        let untrusted = McpServer::stdio("s", "x", Vec::new(), Vec::new());
+        let trusted = McpServer { is_trusted: true, ..untrusted.clone() };
         let effects = |server: &McpServer| -> Vec<(String, CallEffect)> {
-            let (offers, _) = OfferedTool::from_tools(server, "s", said.clone());
+            let (offers, _) = OfferedTool::from_tools(server, "s", listed_tools.clone());
             offers.iter().map(|offer| (offer.own_name.clone(), offer.effect)).collect()
         };
         let named = |effect| ["do", "look", "what"].map(|name| (name.to_owned(), effect)).to_vec();
-        assert_eq!(effects(&stranger), named(CallEffect::Execute));
+        assert_eq!(effects(&untrusted), named(CallEffect::Execute));
         let mut expected = named(CallEffect::Execute);
         expected[1].1 = CallEffect::Read;
-        assert_eq!(effects(&friend), expected);
+        assert_eq!(effects(&trusted), expected);
     }
 
     #[test]
@@ -173,8 +173,9 @@ mod tests {
     #[test]
     fn a_tool_that_changed_is_another_one() {
         let identity = |server: &McpServer, description: &str| {
-            let said = json!([{"name": "a", "description": description, "inputSchema": {}}]);
-            OfferedTool::from_tools(server, "s", tools(&said)).0[0].identity.clone()
+            let listed_tools =
+                json!([{"name": "a", "description": description, "inputSchema": {}}]);
+            OfferedTool::from_tools(server, "s", tools(&listed_tools)).0[0].identity.clone()
         };
         let server = McpServer::stdio("s", "x", Vec::new(), Vec::new());
         let other = McpServer::stdio("s", "y", Vec::new(), Vec::new());

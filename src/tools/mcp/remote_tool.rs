@@ -221,10 +221,10 @@ impl RemoteTool {
 
     fn request_failed_error(&self, ready: &ReadyServer, error: &ServiceError) -> ToolError {
         let message = match error {
-            ServiceError::McpError(said) => {
-                let words = sanitize_text::clean_text(&said.message, 2000);
+            ServiceError::McpError(error) => {
+                let words = sanitize_text::clean_text(&error.message, 2000);
                 let (server, tool) = (self.server_label(), self.tool_label());
-                format!("{server} answered `{tool}` with an error: {words} ({})", said.code.0)
+                format!("{server} answered `{tool}` with an error: {words} ({})", error.code.0)
             }
             ServiceError::TransportClosed => {
                 let why = ready.failure.peek().map(|why| format!(": {why}")).unwrap_or_default();

@@ -162,12 +162,12 @@ struct Actor {
 impl Actor {
     async fn run(self) {
         let mut failures = 0;
-        let mut was_told = false;
+        let mut is_failure_reported = false;
         loop {
             let began = Instant::now();
             let error = match connect(&self.server, &self.context).await {
                 Ok(live) => {
-                    if was_told {
+                    if is_failure_reported {
                         self.notices.add(format!("MCP server `{}` is back", self.server.name));
                     }
                     self.serve_connection(live).await
@@ -178,11 +178,11 @@ impl Actor {
             let is_final = error.is_final() || failures >= MOST_FAILURES;
             let outlook = if is_final { "it is not tried again" } else { "it is tried again" };
             // Repeated failures are reported twice: the first and the final one.
-            if !was_told || is_final {
+            if !is_failure_reported || is_final {
                 let words = format!("MCP server `{}`: {error}; {outlook}", self.server.name);
                 self.notices.add(sanitize_text::clean_line(&words, 600));
             }
-            was_told = true;
+            is_failure_reported = true;
             self.publish_down(error, is_final);
             if is_final {
                 return;

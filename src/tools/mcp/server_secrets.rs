@@ -8,9 +8,9 @@ use crate::base::secret::is_secret_name;
 use crate::settings::config::{McpServer, McpTransport};
 
 /// The shortest value that is hidden because of its name, in bytes.
-const SHORTEST_TOLD: usize = 8;
+const MIN_NAMED_SECRET_BYTES: usize = 8;
 /// The shortest value that is hidden because it looks like a token, in bytes.
-const SHORTEST_TOKEN: usize = 16;
+const MIN_TOKEN_BYTES: usize = 16;
 /// Headers that are not secret.
 const OPEN_HEADERS: [&str; 5] =
     ["accept", "accept-language", "content-type", "user-agent", "x-client-name"];
@@ -30,7 +30,7 @@ pub fn server_secrets(server: &McpServer) -> Vec<(String, String)> {
             for (name, value) in headers.iter().filter(|(name, _)| !is_open(name)) {
                 // The credential follows a scheme such as `Bearer`.
                 let last = value.rsplit(' ').next().unwrap_or(value);
-                if last.len() >= SHORTEST_TOLD {
+                if last.len() >= MIN_NAMED_SECRET_BYTES {
                     found.push((name.clone(), last.to_owned()));
                 }
             }
@@ -50,12 +50,12 @@ fn url_secrets(url: &str) -> Vec<(String, String)> {
 }
 
 fn is_secret(name: &str, value: &str) -> bool {
-    (is_secret_name(name) && value.len() >= SHORTEST_TOLD) || is_token(value)
+    (is_secret_name(name) && value.len() >= MIN_NAMED_SECRET_BYTES) || is_token(value)
 }
 
 /// Whether a value looks like a token: long, with letters and digits, neither a path nor an address.
 fn is_token(value: &str) -> bool {
-    value.len() >= SHORTEST_TOKEN
+    value.len() >= MIN_TOKEN_BYTES
         && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.=+".contains(&byte))
         && value.bytes().any(|byte| byte.is_ascii_digit())
         && value.bytes().any(|byte| byte.is_ascii_alphabetic())

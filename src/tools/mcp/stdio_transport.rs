@@ -339,8 +339,8 @@ async fn read_stderr(
         traced += count;
         if traced <= TRACED_ERRORS {
             let text = String::from_utf8_lossy(chunk);
-            let said = sanitize_text::clean_text(&secrets.redact(&text), 2048);
-            tracing::debug!(server, said, "standard error of an MCP server");
+            let output = sanitize_text::clean_text(&secrets.redact(&text), 2048);
+            tracing::debug!(server, output, "standard error of an MCP server");
         }
     }
 }

@@ -94,8 +94,8 @@ mod tests {
             let other = server_slug(&server, &HashSet::from([slug.clone()]));
             prop_assert!(other != slug && !other.contains("__"), "{other}");
             let name = tool_name(&slug, &tool, &none);
-            let guest = crate::record::event::split_mcp_name(&name).map(|(server, _)| server);
-            prop_assert_eq!(guest, Some(slug.as_str()));
+            let server_part = crate::record::event::split_mcp_name(&name).map(|(server, _)| server);
+            prop_assert_eq!(server_part, Some(slug.as_str()));
             prop_assert!(name.len() <= LONGEST);
             prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)));
             let again = tool_name(&slug, &tool, &HashSet::from([name.clone()]));

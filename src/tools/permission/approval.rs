@@ -323,13 +323,13 @@ impl ApprovalStore {
     /// Removes the approvals that match, and returns them.
     pub fn remove(
         &self,
-        mut is_meant: impl FnMut(&Approval) -> bool,
+        mut matches: impl FnMut(&Approval) -> bool,
     ) -> Result<Vec<Approval>, LockedFileError> {
         if self.file.read()?.is_empty() {
             return Ok(Vec::new());
         }
         self.file.update(|all| {
-            let (gone, kept) = std::mem::take(all).into_iter().partition(|one| is_meant(one));
+            let (gone, kept) = std::mem::take(all).into_iter().partition(|one| matches(one));
             *all = kept;
             gone
         })

@@ -50,7 +50,11 @@ pub enum SandboxAvailability {
 }
 
 /// Decides about a planned call. A mode of another version is treated as the strictest one.
-pub fn decide_call(mode: &PermissionMode, plan: &CallPlan, hold: SandboxAvailability) -> Decision {
+pub fn decide_call(
+    mode: &PermissionMode,
+    plan: &CallPlan,
+    sandbox: SandboxAvailability,
+) -> Decision {
     match (mode, plan.effect) {
         (_, CallEffect::Read) => Decision::Allow { rule: "reading" },
         // A command that reaches the socket of another program, such as Docker's, can leave the
@@ -67,7 +71,7 @@ pub fn decide_call(mode: &PermissionMode, plan: &CallPlan, hold: SandboxAvailabi
             Decision::Allow { rule: "auto" }
         }
         (PermissionMode::Ask, CallEffect::Execute)
-            if hold == SandboxAvailability::Available
+            if sandbox == SandboxAvailability::Available
                 && !plan.network
                 && is_plainly_read_only(plan) =>
         {

@@ -183,7 +183,7 @@ const COVERED: &[CoveredPrograms] = &[
 const LONG_WITH_ONE_DASH: &str = "dotnet go mvn terraform";
 
 /// Programs for which a word with `@` does not name a file with further options or data.
-const WITHOUT_FILES_BEHIND_AT: &str = "fd fdfind git jj npm pnpm rg yarn";
+const AT_SIGN_IS_NO_FILE: &str = "fd fdfind git jj npm pnpm rg yarn";
 
 /// Commands of git that take the address of a repository.
 const GIT_WITH_ADDRESS: &str = "archive clone fetch ls-remote pull push remote";
@@ -416,7 +416,7 @@ fn are_covered(program: &str, words: &[String], commands: &str, options: &Covere
         let is_switch =
             |word: &String| program == "dotnet" && (word.starts_with('/') || word == "--");
         let names_file = |word: &String| word.starts_with('@') || word.contains("=@");
-        let takes_files = !is_one_of(program, WITHOUT_FILES_BEHIND_AT);
+        let takes_files = !is_one_of(program, AT_SIGN_IS_NO_FILE);
         words.iter().all(|word| {
             is_known(word, options, has_letters)
                 && !is_switch(word)

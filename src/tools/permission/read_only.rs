@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looking_is_looking() {
+    fn plain_reads_are_read_only() {
         for command in [
             "ls -la src",
             "cat README.md",

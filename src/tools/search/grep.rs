@@ -163,7 +163,7 @@ impl<'c> GrepSearch<'c> {
     }
 
     fn run(&self, stop: &WalkStop) -> Result<ToolOutput, ToolError> {
-        let (findings, tally) = self.collect_findings(stop)?;
+        let (findings, summary) = self.collect_findings(stop)?;
         let (mut binary, mut first_binary) = (0, Vec::new());
         let mut total = 0;
         let files = FirstResults::merge(findings.into_iter().map(|found| {
@@ -175,12 +175,12 @@ impl<'c> GrepSearch<'c> {
         let what = if self.show == GrepShow::Lines { "matches" } else { "files" };
         // Paths after the page were not searched, so their matches and binary files are unknown.
         let is_all = total <= self.window.end();
-        let mut notes = search::search_notes(&tally, self.context)?;
+        let mut notes = search::search_notes(&summary, self.context)?;
         if is_all {
             self.window.check_total(total, what)?;
             notes.extend(binary_note(binary, first_binary));
         } else {
-            notes.truncate(usize::from(tally.stopped.is_some()));
+            notes.truncate(usize::from(summary.stopped.is_some()));
         }
         let room = self.context.output_limit.saturating_sub(NOTES_RESERVE);
         let (mut text, shown) = match self.show {
@@ -201,7 +201,7 @@ impl<'c> GrepSearch<'c> {
         };
         if total == 0 {
             text.push_str("no matches\n");
-            notes.extend(search::left_out_note(&tally));
+            notes.extend(search::left_out_note(&summary));
         }
         let known = is_all.then_some(total);
         notes.splice(0..0, self.window.page_note(shown, known, what));
@@ -214,7 +214,7 @@ impl<'c> GrepSearch<'c> {
             "results": shown,
             "total": known,
             "next_offset": (known != Some(last)).then_some(last + 1),
-            "left_out": is_all.then_some(tally.left_out),
+            "left_out": is_all.then_some(summary.left_out),
             "binary": is_all.then_some(binary),
         });
         Ok(ToolOutput::new(true, text, details))
@@ -244,10 +244,10 @@ impl<'c> GrepSearch<'c> {
         Ok(walk(
             &plan,
             || self.new_findings(),
-            |found, tally, entry| match entry.kind {
+            |found, summary, entry| match entry.kind {
                 WalkEntryKind::Folder => !found.files.is_past_last(entry.path),
                 WalkEntryKind::File => {
-                    self.open_and_search(found, tally, workspace, entry.path, stop);
+                    self.open_and_search(found, summary, workspace, entry.path, stop);
                     true
                 }
                 WalkEntryKind::Link | WalkEntryKind::Other => true,
@@ -266,10 +266,10 @@ impl<'c> GrepSearch<'c> {
             let message = format!("{} is {what}, not a file or folder", printable(path));
             return Err(ToolError::invalid_args(message));
         }
-        let (mut found, mut tally) = (self.new_findings(), WalkSummary::default());
-        self.open_and_search(&mut found, &mut tally, &self.context.workspace, path, stop);
-        tally.stopped = stop.reason();
-        Ok((vec![found], tally))
+        let (mut found, mut summary) = (self.new_findings(), WalkSummary::default());
+        self.open_and_search(&mut found, &mut summary, &self.context.workspace, path, stop);
+        summary.stopped = stop.reason();
+        Ok((vec![found], summary))
     }
 
     fn search_output(
@@ -278,13 +278,13 @@ impl<'c> GrepSearch<'c> {
         stop: &WalkStop,
     ) -> (Vec<GrepFindings<'c>>, WalkSummary) {
         let path = output.path.as_os_str().as_encoded_bytes();
-        let (mut found, mut tally) = (self.new_findings(), WalkSummary::default());
+        let (mut found, mut summary) = (self.new_findings(), WalkSummary::default());
         match output.file.try_clone() {
-            Ok(file) => self.search_file(&mut found, &mut tally, file, path, stop),
-            Err(error) => tally.add_unreadable(path, errno_of(&error)),
+            Ok(file) => self.search_file(&mut found, &mut summary, file, path, stop),
+            Err(error) => summary.add_unreadable(path, errno_of(&error)),
         }
-        tally.stopped = stop.reason();
-        (vec![found], tally)
+        summary.stopped = stop.reason();
+        (vec![found], summary)
     }
 
     fn new_findings(&self) -> GrepFindings<'c> {
@@ -313,7 +313,7 @@ impl<'c> GrepSearch<'c> {
     fn open_and_search(
         &self,
         found: &mut GrepFindings<'_>,
-        tally: &mut WalkSummary,
+        summary: &mut WalkSummary,
         workspace: &Workspace,
         path: &[u8],
         stop: &WalkStop,
@@ -322,15 +322,15 @@ impl<'c> GrepSearch<'c> {
             return;
         }
         match workspace.open_no_follow(path, OpenKind::File) {
-            Ok(descriptor) => self.search_file(found, tally, File::from(descriptor), path, stop),
-            Err(errno) => tally.add_unreadable(path, errno),
+            Ok(descriptor) => self.search_file(found, summary, File::from(descriptor), path, stop),
+            Err(errno) => summary.add_unreadable(path, errno),
         }
     }
 
     fn search_file(
         &self,
         found: &mut GrepFindings<'_>,
-        tally: &mut WalkSummary,
+        summary: &mut WalkSummary,
         file: File,
         path: &[u8],
         stop: &WalkStop,
@@ -351,7 +351,7 @@ impl<'c> GrepSearch<'c> {
             Ok(()) => {}
             // Results from before the search was stopped are still valid.
             Err(_) if stop.is_set() => {}
-            Err(error) => return tally.add_unreadable(path, errno_of(&error)),
+            Err(error) => return summary.add_unreadable(path, errno_of(&error)),
         }
         if hits.count > 0 && !hits.is_binary {
             // The results are lines, or files.

@@ -137,9 +137,12 @@ pub fn compile_globs<'g>(
 }
 
 /// Notes for the model about a timeout and unreadable files.
-pub fn search_notes(tally: &WalkSummary, context: &ToolContext) -> Result<Vec<String>, ToolError> {
+pub fn search_notes(
+    summary: &WalkSummary,
+    context: &ToolContext,
+) -> Result<Vec<String>, ToolError> {
     let mut notes = Vec::new();
-    match tally.stopped {
+    match summary.stopped {
         None => {}
         Some(WalkStopReason::Requested) => {
             return Err(ToolError::new(Kind::Interrupted, "the search was interrupted"));
@@ -149,21 +152,21 @@ pub fn search_notes(tally: &WalkSummary, context: &ToolContext) -> Result<Vec<St
             limit.as_secs()
         )),
     }
-    if tally.unreadable > 0 {
-        let some: Vec<String> = tally
+    if summary.unreadable > 0 {
+        let some: Vec<String> = summary
             .first_unreadable
             .iter()
             .map(|(path, errno)| format!("{} ({errno})", printable(path)))
             .collect();
         let shown = context.secrets.redact(&some.join(", ")).into_owned();
-        notes.push(format!("{} could not be read: {shown}", tally.unreadable));
+        notes.push(format!("{} could not be read: {shown}", summary.unreadable));
     }
     Ok(notes)
 }
 
 /// A note about hidden and ignored files that were skipped.
-pub fn left_out_note(tally: &WalkSummary) -> Option<String> {
-    let count = tally.left_out;
+pub fn left_out_note(summary: &WalkSummary) -> Option<String> {
+    let count = summary.left_out;
     (count > 0).then(|| format!("{count} hidden or ignored left out; all: true includes them"))
 }
 

@@ -86,7 +86,7 @@ impl NameSearch<'_> {
             depth: self.depth,
             shares_files: false,
         };
-        let (found, tally) = walk(
+        let (found, summary) = walk(
             &plan,
             || FirstResults::new(window.end()),
             |found, _, entry| {
@@ -96,7 +96,7 @@ impl NameSearch<'_> {
                 true
             },
         );
-        let mut notes = search_notes(&tally, context)?;
+        let mut notes = search_notes(&summary, context)?;
         let total = found.iter().map(|found| found.total).sum();
         window.check_total(total, what)?;
         let room = context.output_limit.saturating_sub(NOTES_RESERVE);
@@ -106,7 +106,7 @@ impl NameSearch<'_> {
             writeln!(text, "{}", self.none_text).ok();
         }
         if total == 0 || self.shows_everything {
-            notes.extend(left_out_note(&tally));
+            notes.extend(left_out_note(&summary));
         }
         for note in window.page_note(shown, Some(total), what).into_iter().chain(notes) {
             writeln!(text, "[{note}]").ok();
@@ -117,7 +117,7 @@ impl NameSearch<'_> {
             "results": shown,
             "total": total,
             "next_offset": (last < total).then_some(last + 1),
-            "left_out": tally.left_out,
+            "left_out": summary.left_out,
         });
         Ok(ToolOutput::new(true, text, details))
     }

@@ -220,7 +220,7 @@ async fn run_to_end(
         context.output_limit,
         &handle.output,
     );
-    let job = CommandRequest {
+    let command_request = CommandRequest {
         command: &request.command,
         directory: context.workspace.root(),
         extra_roots: context.workspace.extra_roots(),
@@ -232,7 +232,7 @@ async fn run_to_end(
         exit_watch: None,
     };
     let ran = {
-        let mut running = pin!(request.commands.run(job, request.needs, &mut output));
+        let mut running = pin!(request.commands.run(command_request, request.needs, &mut output));
         tokio::select! {
             ran = &mut running => ran,
             () = request.commands.wait_closing() => {

@@ -75,10 +75,10 @@ impl BashTool {
         if settings.is_empty() {
             return None;
         }
-        let job = command_request("false", self.limits.timeout, context);
+        let request = command_request("false", self.limits.timeout, context);
         let secrets = context.secrets.clone();
         let mut output = OutputCollector::new(context.output_target(), &secrets, FOOTER_RESERVE);
-        let ran = self.commands.run(job, needs, &mut output).await.ok()?;
+        let ran = self.commands.run(request, needs, &mut output).await.ok()?;
         git_notes::describe_hidden(&settings, &ran.hidden)
     }
 
@@ -186,9 +186,9 @@ impl Tool for BashTool {
         let secrets = context.secrets.clone();
         let limit = context.output_limit.saturating_sub(FOOTER_RESERVE);
         let mut output = OutputCollector::new(context.output_target(), &secrets, limit);
-        let job = command_request(&args.command, timeout, &context);
+        let request = command_request(&args.command, timeout, &context);
         let needs = self.sandbox_needs(&args, &context);
-        let ran = self.commands.run(job, needs, &mut output).await?;
+        let ran = self.commands.run(request, needs, &mut output).await?;
         let collected = output.finish().await;
         let report_context = ExitReportContext {
             directory: context.workspace.root(),

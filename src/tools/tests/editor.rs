@@ -164,8 +164,12 @@ fn an_editor_that_does_not_take_a_change_leaves_it_to_the_disk() {
         editor_env.env.write_file("a.txt", "one\n");
         let (_, done) = editor_env.call("edit", edit("a.txt", "one", "1")).unwrap();
         assert_eq!(editor_env.env.read_bytes("a.txt"), b"1\n");
-        let is_told = done.text.contains("the editor refused it (locked)");
-        assert_eq!(is_told, editor_env.editor.is_locked, "a refusal is reported: {}", done.text);
+        let is_reported = done.text.contains("the editor refused it (locked)");
+        assert_eq!(
+            is_reported, editor_env.editor.is_locked,
+            "a refusal is reported: {}",
+            done.text
+        );
         // But unsaved text of the editor is never overwritten.
         editor_env.hold("b.txt", "one\n", "one, unsaved\n");
         let error = editor_env.call("edit", edit("b.txt", "one", "1")).unwrap_err();
@@ -192,7 +196,7 @@ fn a_patch_that_cannot_be_whole_is_taken_back_from_the_editor() {
 }
 
 #[test]
-fn a_change_that_the_editor_has_not_saved_is_told() {
+fn a_change_that_the_editor_has_not_saved_is_reported() {
     let editor_env = EditorTestEnv::with(FakeEditor { is_lazy: true, ..FakeEditor::default() });
     editor_env.env.write_file("a.txt", "one\n");
     let (_, done) = editor_env.call("edit", edit("a.txt", "one", "1")).unwrap();

@@ -18,7 +18,7 @@ fn check_refused(content: &[u8], old: &str, new: &str, kind: Kind) {
 }
 
 #[test]
-fn who_writes_cr_means_it() {
+fn explicit_cr_is_kept() {
     check_edit(b"a\r\nb\r\n", "a\r\nb", "a\nb", b"a\nb\r\n");
     check_edit(b"a\r\nb\r\n", "a\r\n", "x\ny\n", b"x\ny\nb\r\n");
     check_refused(b"a\r\nb\r\n", "a\nb", "a\r\nb", Kind::InvalidArgs);
@@ -99,7 +99,7 @@ fn a_script_gets_no_carriage_return_and_no_mark() {
 }
 
 #[test]
-fn a_file_that_is_gone_since_it_was_read_is_not_made_anew_unseen() {
+fn a_file_deleted_since_it_was_read_is_not_recreated() {
     let env = ToolTestEnv::new();
     fs::create_dir(env.path("sub")).unwrap();
     env.write_file("sub/a", "one\n");
@@ -185,7 +185,7 @@ fn secrets_of_a_file_are_out_before_it_is_numbered_paged_or_compared() {
 }
 
 #[test]
-fn other_names_of_a_file_are_told_and_pixirs_own_are_refused() {
+fn other_names_of_a_file_are_reported_and_pixirs_own_are_refused() {
     let env = ToolTestEnv::new();
     env.write_file("a", "one\n");
     fs::hard_link(env.path("a"), env.path("b")).unwrap();
@@ -217,7 +217,7 @@ fn a_large_file_with_several_names_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn a_program_that_loses_its_rights_is_told() {
+fn a_program_that_loses_its_rights_is_reported() {
     let env = ToolTestEnv::new();
     for linked in [false, true] {
         env.write_file("tool", "one\n");

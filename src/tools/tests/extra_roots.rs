@@ -42,28 +42,28 @@ fn files_are_read_written_edited_and_patched_by_absolute_path() {
 #[test]
 fn searches_begin_there_and_know_its_rules() {
     let (env, _beside, root) = env_with_extra_root();
-    let told = |name: &str, args: Value| env.call(name, args).unwrap().text;
+    let output_of = |name: &str, args: Value| env.call(name, args).unwrap().text;
     let deep = root.join("src/deep");
     for start in [&root, &root.join("src")] {
-        let found = told("grep", json!({"pattern": "fn ", "path": start}));
+        let found = output_of("grep", json!({"pattern": "fn ", "path": start}));
         let (a, b) = (root.join("src/a.rs"), deep.join("b.rs"));
         assert!(
             found.contains(a.to_str().unwrap()) && found.contains(b.to_str().unwrap()),
             "{found}"
         );
         assert!(!found.contains("skip.log"), "{found}");
-        let names = told("glob", json!({"pattern": "*.rs", "path": start}));
+        let names = output_of("glob", json!({"pattern": "*.rs", "path": start}));
         assert_eq!(names.matches(".rs").count(), 2, "{names}");
     }
-    let listed = told("list", json!({ "path": deep }));
+    let listed = output_of("list", json!({ "path": deep }));
     assert!(
         listed.contains(deep.join("b.rs").to_str().unwrap()) && !listed.contains("skip.log"),
         "{listed}"
     );
-    let one = told("grep", json!({"pattern": "log", "path": deep.join("skip.log")}));
+    let one = output_of("grep", json!({"pattern": "log", "path": deep.join("skip.log")}));
     assert!(one.contains("fn log"), "a file that is named is searched: {one}");
     assert!(
-        !told("glob", json!({"pattern": "*.rs"})).contains("a.rs"),
+        !output_of("glob", json!({"pattern": "*.rs"})).contains("a.rs"),
         "without a path, only the Workspace is searched"
     );
     let outside = root.parent().unwrap();

@@ -35,7 +35,7 @@ impl ToolTestEnv {
 }
 
 #[test]
-fn the_three_are_told_in_few_bytes() {
+fn the_search_tools_have_small_definitions() {
     let env = ToolTestEnv::new();
     let size = |spec: &ToolSpec| {
         let ToolSpec { name, description, parameters } = spec;
@@ -45,8 +45,8 @@ fn the_three_are_told_in_few_bytes() {
     };
     let specs = env.toolbox.specs();
     let searching = specs.iter().filter(|spec| ["grep", "glob", "list"].contains(&&*spec.name));
-    let told: usize = searching.map(size).sum();
-    assert!(told <= 1800, "{told} bytes");
+    let bytes: usize = searching.map(size).sum();
+    assert!(bytes <= 1800, "{bytes} bytes");
 }
 
 #[test]

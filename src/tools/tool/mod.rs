@@ -29,7 +29,7 @@ use crate::host::sandbox::Profile;
 use crate::host::snapshot::TurnTracker;
 use crate::host::workspace::Workspace;
 #[cfg(test)]
-use crate::model::tool_spec::draw_schema;
+use crate::model::tool_spec::generate_schema;
 use crate::model::tool_spec::{ToolSchema, ToolSpec};
 use crate::record::event::ToolEvents;
 use crate::record::state_dir::SessionFolder;
@@ -248,7 +248,7 @@ impl<T: Tool> AnyTool for T {
 
     #[cfg(test)]
     fn generated_schema(&self) -> Value {
-        draw_schema::<T::Args>()
+        generate_schema::<T::Args>()
     }
 
     fn normalize_args(&self, args: &mut ArgMap) {

@@ -27,12 +27,12 @@ struct Acpx {
 }
 
 impl Acpx {
-    async fn new(story: &str) -> Option<Self> {
+    async fn new(test_name: &str) -> Option<Self> {
         if !modules().join("acpx").is_dir() || !modules().join("node/bin/node").is_file() {
             let is_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
             assert!(!is_ci, "acpx is not installed; .ci/run installs it");
             torture::print_summary(&format!(
-                "acpx, {story}: skipped, it is not installed (.ci/run does that)"
+                "acpx, {test_name}: skipped, it is not installed (.ci/run does that)"
             ));
             return None;
         }
@@ -52,9 +52,9 @@ impl Acpx {
     fn run(&self, args: &[&str]) -> RunOutput {
         // The waiting process of `acpx` may be about to exit; `acpx` then asks for another call.
         for _ in 0..20 {
-            let told = run_command(&mut self.command(args));
-            if !told.out.contains("is shutting down") {
-                return told.assert_exit_code(0);
+            let run = run_command(&mut self.command(args));
+            if !run.out.contains("is shutting down") {
+                return run.assert_exit_code(0);
             }
             std::thread::sleep(std::time::Duration::from_millis(500));
         }
@@ -86,11 +86,11 @@ fn write(name: &str) -> String {
 async fn a_prompt_with_tools_is_allowed_or_denied() {
     let Some(acpx) = Acpx::new("one prompt").await else { return };
     let prompt = script_prompt("go", &[&write("made.txt"), "bash cat made.txt", "echo"]);
-    let told = acpx.run(&["--approve-all", "--format", "json", "--json-strict", "exec", &prompt]);
-    assert_eq!(reasons(&told.out), ["end_turn"], "{}", told.out);
+    let run = acpx.run(&["--approve-all", "--format", "json", "--json-strict", "exec", &prompt]);
+    assert_eq!(reasons(&run.out), ["end_turn"], "{}", run.out);
     assert!(acpx.work().join("made.txt").exists());
-    let told = acpx.run(&["--approve-all", "exec", "hello » say words for acpx"]);
-    assert!(told.out.contains("words for acpx"), "{}", told.out);
+    let run = acpx.run(&["--approve-all", "exec", "hello » say words for acpx"]);
+    assert!(run.out.contains("words for acpx"), "{}", run.out);
     // A denial is not a failure of Pixir; the file does not exist.
     let prompt = script_prompt("go", &[&write("denied.txt"), "say denied then"]);
     let denied = run_command(&mut acpx.command(&["--deny-all", "exec", &prompt]));
@@ -103,20 +103,20 @@ async fn a_session_is_made_resumed_listed_and_closed_by_many_processes() {
     let Some(acpx) = Acpx::new("a Session").await else { return };
     acpx.run(&["sessions", "new"]);
     // The prompt comes from another process, which resumes the Session.
-    let told = acpx.run(&["--approve-all", "prompt", "the word is rhubarb » say noted"]);
-    assert!(told.out.contains("noted"), "{}", told.out);
+    let run = acpx.run(&["--approve-all", "prompt", "the word is rhubarb » say noted"]);
+    assert!(run.out.contains("noted"), "{}", run.out);
     let log = newest_log(&acpx.work());
     let id = log.file_stem().unwrap().to_str().unwrap().to_owned();
     let listed = acpx.run(&["sessions", "list"]);
     assert!(listed.out.contains(&id), "{}", listed.out);
-    let told = acpx.run(&["--approve-all", "prompt", "which word » repeat"]);
-    assert!(told.out.contains("rhubarb"), "{}", told.out);
+    let run = acpx.run(&["--approve-all", "prompt", "which word » repeat"]);
+    assert!(run.out.contains("rhubarb"), "{}", run.out);
     acpx.run(&["sessions", "close"]);
     acpx.env.assert_nothing_survives();
     // The Session is resumed by its id under another name.
     acpx.run(&["sessions", "new", "--name", "again", "--resume-session", &id]);
-    let told = acpx.run(&["--approve-all", "prompt", "--session", "again", "which word » repeat"]);
-    assert!(told.out.contains("rhubarb"), "{}", told.out);
+    let run = acpx.run(&["--approve-all", "prompt", "--session", "again", "which word » repeat"]);
+    assert!(run.out.contains("rhubarb"), "{}", run.out);
     acpx.run(&["sessions", "close", "again"]);
     acpx.env.assert_nothing_survives();
 }
@@ -151,7 +151,7 @@ async fn a_tool_of_a_server_that_it_hands_over_is_called() {
     std::fs::write(&settings, json!({ "mcpServers": [server] }).to_string()).unwrap();
     let prompt = script_prompt("go", &[r#"call mcp__story__echo {"text":"hello"}"#, "echo"]);
     let settings = settings.to_str().unwrap();
-    let told = acpx.run(&["--approve-all", "--mcp-config", settings, "exec", &prompt]);
-    assert!(told.out.contains("you said hello"), "{}", told.out);
+    let run = acpx.run(&["--approve-all", "--mcp-config", settings, "exec", &prompt]);
+    assert!(run.out.contains("you said hello"), "{}", run.out);
     acpx.env.assert_nothing_survives();
 }

@@ -41,8 +41,8 @@ async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() 
     };
     assert_eq!(listed(&mut client), json!([near]), "the directory in use is listed");
     client.run_prompt(&id, "near").unwrap();
-    let told = crate::support::acp_client::joined_text(&client.updates(), "agent_message_chunk");
-    assert!(told.contains("/etc cannot be writable"), "the ignored directory is reported: {told}");
+    let text = crate::support::acp_client::joined_text(&client.updates(), "agent_message_chunk");
+    assert!(text.contains("/etc cannot be writable"), "the ignored directory is reported: {text}");
     assert_eq!(std::fs::read_to_string(near.join("by-tool")).unwrap(), "written\n");
     assert_eq!(std::fs::read_to_string(near.join("by-bash")).unwrap(), "hello\n");
     let context = facts(&env, "user_message")[0]["context"].as_str().unwrap().to_owned();
@@ -57,11 +57,11 @@ async fn a_session_works_in_every_directory_that_it_was_given_and_in_no_other() 
     client.run_prompt(&id, "near again").unwrap();
     assert!(!near.join("again").exists());
     // Additional directories are not recorded, so undo leaves them alone and says so.
-    let told = client.run_prompt(&id, "/undo 3").unwrap();
-    assert_eq!(told["stopReason"], "end_turn");
-    let told = crate::support::acp_client::joined_text(&client.updates(), "agent_message_chunk");
+    let response = client.run_prompt(&id, "/undo 3").unwrap();
+    assert_eq!(response["stopReason"], "end_turn");
+    let text = crate::support::acp_client::joined_text(&client.updates(), "agent_message_chunk");
     let left = near.join("by-tool");
-    assert!(told.contains("3 Turns taken back") && told.contains(left.to_str().unwrap()), "{told}");
+    assert!(text.contains("3 Turns taken back") && text.contains(left.to_str().unwrap()), "{text}");
     assert!(left.is_file());
     assert!(client.close_and_wait().0.success());
 }

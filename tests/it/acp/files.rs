@@ -104,7 +104,7 @@ async fn a_client_without_files_is_never_asked_for_any() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_editor_that_does_not_answer_is_asked_once_and_that_is_told_once() {
+async fn an_editor_that_does_not_answer_is_asked_once_and_reported_once() {
     let read = |name: &str| Reply::calls("read", json!({ "path": name }));
     let env = new_binary_env([
         read("a.txt"),
@@ -127,8 +127,8 @@ async fn an_editor_that_does_not_answer_is_asked_once_and_that_is_told_once() {
         message["method"].as_str().is_some_and(|method| method.starts_with("fs/"))
     });
     assert_eq!(asked.count(), 1, "{messages:#?}");
-    let told = json!(messages).to_string();
-    assert_eq!(told.matches("the editor did not answer").count(), 1, "{told}");
+    let text = json!(messages).to_string();
+    assert_eq!(text.matches("the editor did not answer").count(), 1, "{text}");
     assert!(client.close_and_wait().0.success());
 }
 

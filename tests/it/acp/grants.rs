@@ -74,7 +74,7 @@ async fn a_wider_grant_is_given_on_the_command_line() {
 }
 
 /// Starts `pixir acp --auto` with this stdout.
-fn start_turn(env: &BinaryEnv, stdout: Stdio) -> Child {
+fn start_agent(env: &BinaryEnv, stdout: Stdio) -> Child {
     let mut command: Command = env.command(&["acp", "--auto"]);
     leaks::start_process_scan();
     command.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::null()).spawn().unwrap()
@@ -98,12 +98,12 @@ fn read_until(lines: &mut impl BufRead, text: &str) -> Value {
 }
 
 /// Reads until a command runs, then closes the read end while stdin stays open.
-fn close_the_read_end(
+fn assert_ends_when_read_end_closes(
     env: &BinaryEnv,
     stdout: Stdio,
     read_end: impl FnOnce(&mut Child) -> Box<dyn Read>,
 ) {
-    let mut child = start_turn(env, stdout);
+    let mut child = start_agent(env, stdout);
     let mut lines = BufReader::new(read_end(&mut child));
     say(&mut child, 1, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
     say(&mut child, 2, "session/new", &json!({"cwd": env.workspace(), "mcpServers": []}));
@@ -129,7 +129,7 @@ fn close_the_read_end(
     env.assert_nothing_survives();
 }
 
-async fn silent_stage() -> BinaryEnv {
+async fn env_with_silent_command() -> BinaryEnv {
     let mark = BinaryEnv::new_mark();
     let command = format!("touch begun; sleep 600; echo {mark}");
     let script = ModelScript::new([Reply::calls("bash", json!({ "command": command }))]);
@@ -138,15 +138,17 @@ async fn silent_stage() -> BinaryEnv {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_closes_its_read_end_is_gone_while_nothing_is_written() {
-    let env = silent_stage().await;
-    close_the_read_end(&env, Stdio::piped(), |child| Box::new(child.stdout.take().unwrap()));
+    let env = env_with_silent_command().await;
+    assert_ends_when_read_end_closes(&env, Stdio::piped(), |child| {
+        Box::new(child.stdout.take().unwrap())
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_closes_its_socket_is_gone_while_nothing_is_written() {
-    let env = silent_stage().await;
+    let env = env_with_silent_command().await;
     let (ours, theirs) = UnixStream::pair().unwrap();
-    close_the_read_end(&env, Stdio::from(OwnedFd::from(theirs)), |_| Box::new(ours));
+    assert_ends_when_read_end_closes(&env, Stdio::from(OwnedFd::from(theirs)), |_| Box::new(ours));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,7 +160,9 @@ async fn a_client_that_closes_its_read_end_stops_a_turn_that_writes_files() {
         Reply::calls("write", json!({"path": path, "content": "x"}))
     });
     let env = BinaryEnv::new(mark, script).await;
-    close_the_read_end(&env, Stdio::piped(), |child| Box::new(child.stdout.take().unwrap()));
+    assert_ends_when_read_end_closes(&env, Stdio::piped(), |child| {
+        Box::new(child.stdout.take().unwrap())
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -222,13 +222,13 @@ async fn what_the_user_should_know_is_a_notice_or_words_before_the_answer() {
     plain.run_prompt(&id, "go").unwrap();
     let updates = plain.updates();
     assert!(updates.iter().all(|update| update["sessionUpdate"] != "notice"));
-    let told = joined_text(&updates, "agent_message_chunk");
-    assert!(told.contains("the sandbox is off") && told.ends_with("two"), "{told}");
+    let text = joined_text(&updates, "agent_message_chunk");
+    assert!(text.contains("the sandbox is off") && text.ends_with("two"), "{text}");
     assert!(plain.close_and_wait().0.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_that_make_no_sense_are_told_where_they_matter() {
+async fn settings_that_make_no_sense_are_reported_where_they_matter() {
     let env = new_binary_env([]).await;
     env.configure(&json!({"acp": {"mode": "yolo"}}));
     let mut client = AcpClient::initialized(&env, json!({}));

@@ -56,7 +56,7 @@ fn send(client: &mut AcpClient, id: &str, links: &[Value], held: &[(&Path, &str)
 }
 
 /// The recorded user message, and the model request that carried it.
-fn sent(env: &BinaryEnv) -> (Value, String) {
+fn sent_request(env: &BinaryEnv) -> (Value, String) {
     let message = facts(env, "user_message").pop().unwrap();
     (message, env.server.requests().last().unwrap().body_text.clone())
 }
@@ -91,7 +91,7 @@ async fn files_of_the_workspace_and_of_the_clients_roots_come_with_the_prompt() 
     place["uri"] = json!(format!("{}#L1", place["uri"].as_str().unwrap()));
     links.push(place);
     send(&mut client, &id, &links, &[]);
-    let (message, body) = sent(&env);
+    let (message, body) = sent_request(&env);
     let text = message["text"].as_str().unwrap();
     let notes = near.join("notes.md");
     let expected = format!(
@@ -128,7 +128,7 @@ async fn a_linked_file_is_read_as_the_editor_holds_it() {
     let (mut client, id) = new_client(&env, &[], json!({"fs": {"readTextFile": true}}));
     let path = root.join("a.txt");
     send(&mut client, &id, &[link(&path)], &[(&path, "not saved yet\n")]);
-    let (message, body) = sent(&env);
+    let (message, body) = sent_request(&env);
     assert_eq!(message["resources"][0]["name"], "a.txt");
     assert!(body.contains("not saved yet") && !body.contains(r"saved\n"), "{body}");
     assert!(client.close_and_wait().0.success());
@@ -153,7 +153,7 @@ async fn files_outside_come_through_the_client_or_are_named_as_unreachable() {
             json!({"type": "resource_link", "name": "Issue 7", "uri": "https://host.example/7"});
         let links = [link(&a), link(&b), link(&root.join("inside.txt")), elsewhere];
         send(&mut client, &id, &links, &[(&a, "from the editor a")]);
-        let (message, body) = sent(&env);
+        let (message, body) = sent_request(&env);
         let text = message["text"].as_str().unwrap();
         assert!(!body.contains("from the disk"), "{body}");
         assert_eq!(body.contains("from the editor a"), reads, "{body}");
@@ -220,7 +220,7 @@ async fn a_prompt_whose_files_are_still_asked_for_can_be_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_behind_a_setting_is_heard_while_files_are_asked_for() {
+async fn a_cancel_behind_a_setting_is_handled_while_files_are_asked_for() {
     let outside = tempfile::tempdir().unwrap();
     let outside = outside.path().canonicalize().unwrap().join("a.txt");
     let env = new_binary_env([Reply::says("the next")]).await;
@@ -309,7 +309,7 @@ async fn files_that_have_no_room_are_not_asked_for() {
     let links: Vec<Value> = paths.iter().map(|path| link(path)).collect();
     let held: Vec<(&Path, &str)> = paths.iter().map(|path| (path.as_path(), "text")).collect();
     send(&mut client, &id, &links, &held);
-    let (message, _) = sent(&env);
+    let (message, _) = sent_request(&env);
     assert_eq!(message["resources"].as_array().unwrap().len(), 20);
     let text = message["text"].as_str().unwrap();
     assert_eq!(text.matches("the limit for attachments is reached").count(), 2, "{text}");

@@ -36,13 +36,13 @@ async fn a_session_of_the_terminal_is_loaded_whole_and_goes_on() {
     let answer = client.wait_for_answer(asked).unwrap();
     // All updates before the answer are the replay.
     let place = client.received.iter().position(|line| line["id"] == asked).unwrap();
-    let told: Vec<Value> = client.received[..place]
+    let updates: Vec<Value> = client.received[..place]
         .iter()
         .filter(|line| line["method"] == "session/update")
         .map(|line| line["params"]["update"].clone())
         .collect();
     assert_eq!(
-        kinds(&told),
+        kinds(&updates),
         [
             "user_message_chunk",
             "agent_thought_chunk",
@@ -57,14 +57,15 @@ async fn a_session_of_the_terminal_is_loaded_whole_and_goes_on() {
             "available_commands_update",
         ]
     );
-    assert_eq!(joined_text(&told, "user_message_chunk"), "please do");
-    assert_eq!(joined_text(&told, "agent_message_chunk"), "I look first.All done.");
-    assert_ne!(told[2]["messageId"], told[6]["messageId"]);
-    let titles: Vec<&str> = told[3..6].iter().map(|call| call["title"].as_str().unwrap()).collect();
+    assert_eq!(joined_text(&updates, "user_message_chunk"), "please do");
+    assert_eq!(joined_text(&updates, "agent_message_chunk"), "I look first.All done.");
+    assert_ne!(updates[2]["messageId"], updates[6]["messageId"]);
+    let titles: Vec<&str> =
+        updates[3..6].iter().map(|call| call["title"].as_str().unwrap()).collect();
     assert_eq!(titles, ["Read a.txt", "Edit a.txt", "echo hi"]);
-    assert!(told[3..6].iter().all(|call| call["status"] == "completed"), "{told:#?}");
-    assert_eq!(told[4]["content"][0]["oldText"], "x\n");
-    assert_eq!(told[7]["entries"].as_array().unwrap().len(), 2);
+    assert!(updates[3..6].iter().all(|call| call["status"] == "completed"), "{updates:#?}");
+    assert_eq!(updates[4]["content"][0]["oldText"], "x\n");
+    assert_eq!(updates[7]["entries"].as_array().unwrap().len(), 2);
     assert_eq!(answer["modes"]["currentModeId"], "ask", "an editor's user is asked");
     client.drain();
     assert_eq!(client.run_prompt(&id.to_string(), "and now").unwrap()["stopReason"], "end_turn");
@@ -125,7 +126,7 @@ async fn a_resumed_session_says_nothing_of_the_past() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_taken_back_is_not_told_again() {
+async fn undone_turns_are_not_replayed() {
     let env = new_binary_env([Reply::says("one"), Reply::says("two"), Reply::says("three")]).await;
     env.run(&["--json", "first"]).expect_code(0);
     let (id, _) = env.session().unwrap();
@@ -134,8 +135,8 @@ async fn what_was_taken_back_is_not_told_again() {
     env.run(&["undo", "--yes", &id]).expect_code(0);
     let mut client = AcpClient::initialized(&env, json!({}));
     client.call("session/load", json!({"sessionId": id, "cwd": env.workspace()})).unwrap();
-    let told = client.updates();
-    assert_eq!(joined_text(&told, "user_message_chunk"), "first");
-    assert_eq!(joined_text(&told, "agent_message_chunk"), "one");
+    let updates = client.updates();
+    assert_eq!(joined_text(&updates, "user_message_chunk"), "first");
+    assert_eq!(joined_text(&updates, "agent_message_chunk"), "one");
     assert!(client.close_and_wait().0.success());
 }

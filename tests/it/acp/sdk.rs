@@ -60,17 +60,17 @@ fn agent(env: &BinaryEnv) -> AcpAgent {
 /// Runs a client against the agent; every permission request is allowed once.
 async fn run_with_client(
     env: &BinaryEnv,
-    heard: &ClientRecord,
-    story: impl AsyncFnOnce(ConnectionTo<Agent>) -> Result<(), Error>,
+    client_record: &ClientRecord,
+    run_client: impl AsyncFnOnce(ConnectionTo<Agent>) -> Result<(), Error>,
 ) {
-    let told = heard.clone();
-    let asked = heard.clone();
+    let recorded = client_record.clone();
+    let asked = client_record.clone();
     let driven = Client
         .v1()
         .name("story")
         .on_receive_notification(
             async move |notification: SessionNotification, _| {
-                told.updates.lock().unwrap().push(notification.update);
+                recorded.updates.lock().unwrap().push(notification.update);
                 Ok(())
             },
             agent_client_protocol::on_receive_notification!(),
@@ -87,7 +87,7 @@ async fn run_with_client(
             },
             agent_client_protocol::on_receive_request!(),
         )
-        .connect_with(agent(env), story);
+        .connect_with(agent(env), run_client);
     tokio::time::timeout(DEADLINE, driven).await.expect("the story ends").unwrap();
 }
 
@@ -136,12 +136,12 @@ async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
     let sleeping = format!("bash echo begun; sleep 600; echo {mark}");
     let env = BinaryEnv::new(mark, scripted_model::script()).await;
     let work: PathBuf = env.workspace().canonicalize().unwrap();
-    let heard = ClientRecord::default();
+    let client_record = ClientRecord::default();
     let made: Arc<Mutex<Option<SessionId>>> = Arc::default();
-    let ears = heard.clone();
+    let own_record = client_record.clone();
     let place = work.clone();
     let made_here = Arc::clone(&made);
-    run_with_client(&env, &heard, async move |client: ConnectionTo<Agent>| {
+    run_with_client(&env, &client_record, async move |client: ConnectionTo<Agent>| {
         initialize(&client).await?;
         let opened =
             client.send_request(NewSessionRequest::new(place.clone())).block_task().await?;
@@ -152,14 +152,14 @@ async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
         let script = script_prompt("go", &[write, "bash cat made.txt", "echo"]);
         let answer = prompt(&client, &session, &script).await?;
         assert_eq!(answer.stop_reason, StopReason::EndTurn);
-        let told = ears.take_updates();
-        assert!(has_diff(&told) && text_of(&told).contains("made"), "{told:?}");
-        assert_eq!(ears.asked.lock().unwrap().len(), 1);
+        let updates = own_record.take_updates();
+        assert!(has_diff(&updates) && text_of(&updates).contains("made"), "{updates:?}");
+        assert_eq!(own_record.asked.lock().unwrap().len(), 1);
         // A command that is cancelled while it runs.
         let script = script_prompt("go", &[&sleeping]);
         let running = prompt(&client, &session, &script);
         let cancelling = async {
-            ears.wait(|update| format!("{update:?}").contains("begun\\n")).await;
+            own_record.wait(|update| format!("{update:?}").contains("begun\\n")).await;
             client.send_notification(CancelNotification::new(session.clone()))
         };
         let (answer, cancelled) = tokio::join!(running, cancelling);
@@ -169,12 +169,12 @@ async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
         let listed = client.send_request(ListSessionsRequest::new()).block_task().await?;
         assert!(listed.sessions.iter().any(|one| one.session_id == session));
         client.send_request(CloseSessionRequest::new(session.clone())).block_task().await?;
-        ears.take_updates();
+        own_record.take_updates();
         let load = LoadSessionRequest::new(session.clone(), place.clone());
         client.send_request(load).block_task().await?;
-        let told = ears.take_updates();
-        assert!(told.iter().any(|update| matches!(update, SessionUpdate::UserMessageChunk(_))));
-        assert!(text_of(&told).contains("made"));
+        let updates = own_record.take_updates();
+        assert!(updates.iter().any(|update| matches!(update, SessionUpdate::UserMessageChunk(_))));
+        assert!(text_of(&updates).contains("made"));
         client.send_request(CloseSessionRequest::new(session)).block_task().await?;
         Ok(())
     })
@@ -182,15 +182,15 @@ async fn the_official_client_prompts_asks_cancels_loads_and_resumes() {
     env.assert_nothing_survives();
     // Another process resumes the Session.
     let session = made.lock().unwrap().clone().unwrap();
-    let ears = heard.clone();
-    run_with_client(&env, &heard, async move |client: ConnectionTo<Agent>| {
+    let own_record = client_record.clone();
+    run_with_client(&env, &client_record, async move |client: ConnectionTo<Agent>| {
         initialize(&client).await?;
-        ears.take_updates();
+        own_record.take_updates();
         let resume = ResumeSessionRequest::new(session.clone(), work);
         client.send_request(resume).block_task().await?;
         let answer = prompt(&client, &session, "what was said » repeat").await?;
         assert_eq!(answer.stop_reason, StopReason::EndTurn);
-        assert!(text_of(&ears.take_updates()).contains("cat made.txt"));
+        assert!(text_of(&own_record.take_updates()).contains("cat made.txt"));
         client.send_request(CloseSessionRequest::new(session)).block_task().await?;
         Ok(())
     })
@@ -206,18 +206,18 @@ async fn the_official_client_hands_over_a_server_whose_tool_is_called() {
     let server = McpServerStdio::new("story", "/bin/sh")
         .args(arguments(&env.mark))
         .env(vec![EnvVariable::new("STORY_SERVER", "{}")]);
-    let heard = ClientRecord::default();
-    let ears = heard.clone();
-    run_with_client(&env, &heard, async move |client: ConnectionTo<Agent>| {
+    let client_record = ClientRecord::default();
+    let own_record = client_record.clone();
+    run_with_client(&env, &client_record, async move |client: ConnectionTo<Agent>| {
         initialize(&client).await?;
         let new = NewSessionRequest::new(work).mcp_servers(vec![McpServer::Stdio(server)]);
         let session = client.send_request(new).block_task().await?.session_id;
         let script = script_prompt("go", &[r#"call mcp__story__echo {"text":"hello"}"#, "echo"]);
         let answer = prompt(&client, &session, &script).await?;
         assert_eq!(answer.stop_reason, StopReason::EndTurn);
-        assert!(text_of(&ears.take_updates()).contains("you said hello"));
+        assert!(text_of(&own_record.take_updates()).contains("you said hello"));
         assert_eq!(
-            ears.asked.lock().unwrap().len(),
+            own_record.asked.lock().unwrap().len(),
             1,
             "a tool of unknown effect needs permission"
         );

@@ -63,7 +63,7 @@ async fn an_image_of_a_server_reaches_the_client_as_an_image() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_does_not_start_is_told_and_holds_up_nothing() {
+async fn a_server_that_does_not_start_is_reported_and_delays_nothing() {
     let binary_env = new_binary_env([Reply::says("Fine."), Reply::says("Still fine.")]).await;
     binary_env.configure(&json!({"durability": "none", "mcp": {"wait_ms": 60_000}}));
     let mut client = AcpClient::start(&binary_env, &[]);
@@ -73,15 +73,15 @@ async fn a_server_that_does_not_start_is_told_and_holds_up_nothing() {
     let made = client.call("session/new", params).unwrap();
     let id = made["sessionId"].as_str().unwrap().to_owned();
     assert!(client.run_prompt(&id, "hi").is_ok());
-    let told = client.drain();
-    let told: Vec<String> = told.iter().map(ToString::to_string).collect();
-    assert!(told.iter().any(|line| line.contains("ended with exit code 3")), "{told:#?}");
+    let lines = client.drain();
+    let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+    assert!(lines.iter().any(|line| line.contains("ended with exit code 3")), "{lines:#?}");
     assert!(client.close_and_wait().0.success());
     binary_env.assert_nothing_survives();
 }
 
 /// The texts shown to the user, in notices or messages.
-fn told(client: &mut AcpClient) -> String {
+fn shown_texts(client: &mut AcpClient) -> String {
     let updates = client.updates();
     let words = updates.iter().filter_map(|update| {
         let notice = update["description"].as_str();
@@ -91,33 +91,33 @@ fn told(client: &mut AcpClient) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_trusted_and_what_is_broken_is_told_to_the_editors_user() {
+async fn untrusted_and_broken_servers_are_reported_to_the_editors_user() {
     for capabilities in [json!({}), json!({"session": {"notices": {}}})] {
         let binary_env = new_binary_env([Reply::says("Fine.")]).await;
         binary_env.configure(&json!({"mcp_servers": {"typo": {"comand": "npx"}}}));
         let shared = json!({"mcpServers": {"guest": {"command": "/bin/false"}}});
         std::fs::write(binary_env.workspace().join(".mcp.json"), shared.to_string()).unwrap();
         std::fs::create_dir_all(binary_env.workspace().join(".pixir")).unwrap();
-        let wish = json!({"permission_mode": "auto"}).to_string();
-        std::fs::write(binary_env.workspace().join(".pixir/config.json"), wish).unwrap();
+        let settings = json!({"permission_mode": "auto"}).to_string();
+        std::fs::write(binary_env.workspace().join(".pixir/config.json"), settings).unwrap();
         let mut client = AcpClient::start(&binary_env, &[]);
         client.initialize(capabilities);
         let id = client.new_session(&binary_env.workspace());
         assert_eq!(client.run_prompt(&id, "hi").unwrap()["stopReason"], "end_turn");
-        let told = told(&mut client);
+        let texts = shown_texts(&mut client);
         for words in [
             ".mcp.json: its MCP servers are ignored, because it is not trusted",
             "`permission_mode` ignored, because this Workspace is not trusted",
             "MCP server `typo` cannot be used: `mcp_servers.typo`: `comand` is none of",
         ] {
-            assert_eq!(told.matches(words).count(), 1, "{words}: {told}");
+            assert_eq!(texts.matches(words).count(), 1, "{words}: {texts}");
         }
         assert!(client.close_and_wait().0.success());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_for_a_silent_server_is_told_while_it_lasts() {
+async fn a_wait_for_a_silent_server_is_reported_while_it_lasts() {
     for takes_notices in [false, true] {
         let binary_env = new_binary_env([]).await;
         binary_env.configure(&json!({"durability": "none", "mcp": {"wait_ms": 600_000}}));
@@ -130,9 +130,9 @@ async fn a_wait_for_a_silent_server_is_told_while_it_lasts() {
         let id = made["sessionId"].as_str().unwrap().to_owned();
         let prompt = client.send_prompt(&id, "hi");
         let words = "MCP server `story` is still starting";
-        let told = client.wait_for_message(words, |line| line.to_string().contains(words));
+        let message = client.wait_for_message(words, |line| line.to_string().contains(words));
         let kind = if takes_notices { "notice" } else { "agent_message_chunk" };
-        assert_eq!(told["params"]["update"]["sessionUpdate"], kind);
+        assert_eq!(message["params"]["update"]["sessionUpdate"], kind);
         client.notify("session/cancel", json!({"sessionId": id}));
         assert_eq!(client.wait_for_answer(prompt).unwrap()["stopReason"], "cancelled");
         assert!(client.close_and_wait().0.success());

@@ -7,7 +7,7 @@ use crate::support::acp_client::AcpClient;
 use crate::support::sign_in_env::SignInEnv;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_signed_in_is_told_so_and_who_signs_out_is_out() {
+async fn a_request_without_sign_in_is_refused_and_a_sign_out_takes_effect() {
     let env = SignInEnv::new().await;
     let work = env.auth_file().parent().unwrap().parent().unwrap().join("work");
     let mut client = AcpClient::spawn(&mut env.command(&["acp"]));

@@ -10,7 +10,7 @@ use crate::support::BinaryEnv;
 use crate::support::acp_client::joined_text;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_is_told_in_pieces_and_then_the_prompt_is_answered() {
+async fn an_answer_is_sent_in_pieces_and_then_the_prompt_is_answered() {
     let env = new_binary_env([Reply::new().reasoning("Let me think").text("one two three")]).await;
     let (mut editor, id) = new_client(&env, &[], json!({}));
     let answer = editor.run_prompt(&id, "count\nto three").unwrap();
@@ -46,13 +46,13 @@ async fn a_failed_turn_says_so_twice() {
     let (mut editor, id) = new_client(&env, &[], json!({}));
     let error = editor.run_prompt(&id, "go").unwrap_err();
     assert_eq!(error["code"], -32_000, "{error}");
-    let told = joined_text(&editor.updates(), "agent_message_chunk");
-    assert!(told.starts_with('\u{26a0}'), "{told}");
+    let text = joined_text(&editor.updates(), "agent_message_chunk");
+    assert!(text.starts_with('\u{26a0}'), "{text}");
     let error = editor.run_prompt(&id, "again").unwrap_err();
     assert_eq!(error["code"], -32_603, "{error}");
     assert!(error["data"]["details"].as_str().unwrap().contains("makes no sense"), "{error}");
-    let told = joined_text(&editor.updates(), "agent_message_chunk");
-    assert!(told.contains("makes no sense"), "{told}");
+    let text = joined_text(&editor.updates(), "agent_message_chunk");
+    assert!(text.contains("makes no sense"), "{text}");
     assert!(editor.close_and_wait().0.success());
 }
 
@@ -121,7 +121,7 @@ async fn a_prompt_can_be_taken_back_by_its_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_is_asked_with_its_diff_and_told_with_its_diff() {
+async fn a_change_is_asked_and_reported_with_its_diff() {
     let edit = json!({"path": "a.txt", "edits": [{"old_string": "two", "new_string": "2"}]});
     let env = new_binary_env([Reply::calls("edit", edit), Reply::says("done")]).await;
     std::fs::write(env.workspace().join("a.txt"), "one\ntwo\nthree\n").unwrap();

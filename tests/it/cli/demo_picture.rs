@@ -33,10 +33,10 @@ fn the_picture_of_the_demo_shows_a_real_run() {
     fs::remove_dir_all(folder).unwrap();
     assert!(turn.contains("\u{1b}[32m+"), "the diff has colours: {turn}");
 
-    let picture = draw(&format!("$ pixir demo\n{turn}"));
+    let image = draw(&format!("$ pixir demo\n{turn}"));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PICTURE);
-    if fs::read_to_string(&path).unwrap_or_default() != picture {
-        fs::write(&path, picture).unwrap();
+    if fs::read_to_string(&path).unwrap_or_default() != image {
+        fs::write(&path, image).unwrap();
         panic!("{PICTURE} was stale and has been rewritten: commit it");
     }
 }

@@ -67,18 +67,18 @@ const BACKGROUND: [CommandEnd; 6] = [
 #[derive(Clone)]
 struct ShapeCase {
     shape: &'static CommandShape,
-    way: CommandEnd,
+    end: CommandEnd,
     mark: String,
     python: Arc<str>,
 }
 
 impl ShapeCase {
     fn name(&self) -> String {
-        format!("{} by {:?}", self.shape.name, self.way)
+        format!("{} by {:?}", self.shape.name, self.end)
     }
 
     fn command(&self) -> String {
-        command(self.shape, &self.mark, self.way != CommandEnd::Normal, &self.python)
+        command(self.shape, &self.mark, self.end != CommandEnd::Normal, &self.python)
     }
 
     /// Waits until all processes of the shape run, without blocking the runtime.
@@ -133,7 +133,7 @@ fn is_installed(program: &str) -> bool {
 /// Every shape that this machine can make, with every way to end; a seeded sample unless `size` is full.
 fn shape_cases(
     what: &str,
-    ways: &[CommandEnd],
+    ends: &[CommandEnd],
     size: SuiteSize,
     seed: u64,
 ) -> (Vec<ShapeCase>, usize) {
@@ -150,35 +150,35 @@ fn shape_cases(
     let mut all: Vec<ShapeCase> = SHAPES
         .iter()
         .filter(is_possible)
-        .flat_map(|shape| ways.iter().map(move |way| (shape, *way)))
-        .map(|(shape, way)| ShapeCase { shape, way, mark: new_mark(), python: Arc::clone(&python) })
+        .flat_map(|shape| ends.iter().map(move |end| (shape, *end)))
+        .map(|(shape, end)| ShapeCase { shape, end, mark: new_mark(), python: Arc::clone(&python) })
         .collect();
     let count = all.len();
     fastrand::Rng::with_seed(seed).shuffle(&mut all);
-    all.truncate(size.choose(count.div_ceil(10).max(ways.len()), count));
+    all.truncate(size.choose(count.div_ceil(10).max(ends.len()), count));
     (all, count)
 }
 
-async fn run_all<F>(what: &str, ways: &[CommandEnd], run: impl Fn(ShapeCase) -> F)
+async fn run_all<F>(what: &str, ends: &[CommandEnd], run: impl Fn(ShapeCase) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let size = SuiteSize::from_environment();
     let seed = torture::seed();
     let began = Instant::now();
-    let (cells, all) = shape_cases(what, ways, size, seed);
-    assert!(!cells.is_empty(), "{what}: no shape can be made here");
-    for several in cells.chunks(AT_ONCE) {
-        let tasks: Vec<_> = several.iter().map(|cell| tokio::spawn(run(cell.clone()))).collect();
+    let (cases, all) = shape_cases(what, ends, size, seed);
+    assert!(!cases.is_empty(), "{what}: no shape can be made here");
+    for several in cases.chunks(AT_ONCE) {
+        let tasks: Vec<_> = several.iter().map(|case| tokio::spawn(run(case.clone()))).collect();
         for task in tasks {
             task.await.unwrap();
         }
     }
     torture::print_summary(&format!(
-        "zoo, {what}: {} of {all} cells ({} shapes, {} ways), 0 survivors, seed={seed}, {:.1} s",
-        cells.len(),
-        all / ways.len(),
-        ways.len(),
+        "command shapes, {what}: {} of {all} cases ({} shapes, {} ends), 0 survivors, seed={seed}, {:.1} s",
+        cases.len(),
+        all / ends.len(),
+        ends.len(),
         began.elapsed().as_secs_f64(),
     ));
 }
@@ -193,54 +193,54 @@ fn results(conversation: &Conversation) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_survives_in_the_foreground() {
+async fn no_process_survives_in_the_foreground() {
     assert!(SHAPES.len() >= 20);
-    run_all("foreground", &FOREGROUND, |cell| async move {
-        match cell.way {
+    run_all("foreground", &FOREGROUND, |case| async move {
+        match case.end {
             CommandEnd::Term | CommandEnd::Kill => {
-                signalled(&cell, json!({"command": cell.command()}), NamespaceMode::Namespace)
+                signalled(&case, json!({"command": case.command()}), NamespaceMode::Namespace)
                     .await;
             }
-            CommandEnd::Timeout => timed_out(&cell).await,
-            _ => in_a_turn(&cell).await,
+            CommandEnd::Timeout => timed_out(&case).await,
+            _ => in_a_turn(&case).await,
         }
     })
     .await;
 }
 
-async fn in_a_turn(cell: &ShapeCase) {
-    let order = json!({"command": cell.command(), "timeout_ms": 60_000});
-    let env = TestEnv::with_replies([Reply::calls("bash", order), Reply::says("ok")]).await;
+async fn in_a_turn(case: &ShapeCase) {
+    let arguments = json!({"command": case.command(), "timeout_ms": 60_000});
+    let env = TestEnv::with_replies([Reply::calls("bash", arguments), Reply::says("ok")]).await;
     let conversation = env.start().await;
     conversation.send(UserInput { text: "go".into() }).await.unwrap();
-    if cell.way == CommandEnd::Interrupt {
-        cell.wait_until_up(&env.workspace()).await;
+    if case.end == CommandEnd::Interrupt {
+        case.wait_until_up(&env.workspace()).await;
         conversation.interrupt().await.unwrap();
         wait_for_turn_end(&conversation).await;
-        cell.assert_gone();
-        assert_eq!(results(&conversation).len(), 1, "{}", cell.name());
+        case.assert_gone();
+        assert_eq!(results(&conversation).len(), 1, "{}", case.name());
         return;
     }
     wait_for_turn_end(&conversation).await;
-    cell.assert_gone_now();
-    cell.assert_was_up(&env.workspace());
-    assert_eq!(results(&conversation)[0]["details"]["exit_code"], 0, "{}", cell.name());
+    case.assert_gone_now();
+    case.assert_was_up(&env.workspace());
+    assert_eq!(results(&conversation)[0]["details"]["exit_code"], 0, "{}", case.name());
 }
 
 /// Runs a case with a time limit; a limit that ends before the shape is up is raised.
-async fn timed_out(cell: &ShapeCase) {
+async fn timed_out(case: &ShapeCase) {
     for timeout_ms in [800, 3_000, 12_000, 50_000] {
-        let order = json!({"command": cell.command(), "timeout_ms": timeout_ms});
-        let env = TestEnv::with_replies([Reply::calls("bash", order), Reply::says("ok")]).await;
+        let arguments = json!({"command": case.command(), "timeout_ms": timeout_ms});
+        let env = TestEnv::with_replies([Reply::calls("bash", arguments), Reply::says("ok")]).await;
         let (conversation, _) = env.run_turn("go").await;
-        cell.assert_gone_now();
+        case.assert_gone_now();
         let details = &results(&conversation)[0]["details"];
-        assert_eq!(details["timed_out"], true, "{}: {details}", cell.name());
+        assert_eq!(details["timed_out"], true, "{}: {details}", case.name());
         if env.workspace().join("up").exists() {
             return;
         }
     }
-    panic!("{} never came up", cell.name());
+    panic!("{} never came up", case.name());
 }
 
 /// Whether the binary may make namespaces.
@@ -271,56 +271,61 @@ impl NamespaceMode {
 }
 
 /// Sends a signal to the binary while the shape is up.
-async fn signalled(cell: &ShapeCase, order: Value, world: NamespaceMode) {
+async fn signalled(case: &ShapeCase, arguments: Value, namespaces: NamespaceMode) {
     let script =
         ModelScript::answering(move |request: &ReceivedRequest| match request.outputs().len() {
-            0 => Reply::calls("bash", order.clone()),
+            0 => Reply::calls("bash", arguments.clone()),
             _ => Reply::new().text("And so on").stalls(),
         });
     let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
-    let running = world.start(&binary_env);
-    cell.wait_until_up(&binary_env.workspace()).await;
+    let running = namespaces.start(&binary_env);
+    case.wait_until_up(&binary_env.workspace()).await;
     let supervisors = binary_env.survivors();
     let is_without = supervisors.iter().any(|line| line.contains("__supervise subreaper"));
-    assert_eq!(is_without, world == NamespaceMode::Subreaper, "{}: {supervisors:?}", cell.name());
+    assert_eq!(
+        is_without,
+        namespaces == NamespaceMode::Subreaper,
+        "{}: {supervisors:?}",
+        case.name()
+    );
     block_in_place(|| {
-        running.signal(if cell.way == CommandEnd::Term { Signal::TERM } else { Signal::KILL });
+        running.signal(if case.end == CommandEnd::Term { Signal::TERM } else { Signal::KILL });
         let ended = running.end();
-        cell.assert_gone();
+        case.assert_gone();
         binary_env.assert_nothing_survives();
-        if cell.way == CommandEnd::Term {
+        if case.end == CommandEnd::Term {
             ended.expect_code(130);
         }
         let (id, _) = binary_env.session().unwrap();
         let verified = verify_log(&binary_env.workspace(), &id).unwrap();
-        assert!(verified.ok, "{}: {:?}", cell.name(), verified.breaks);
-        assert_eq!(verified.open_turn.is_none(), cell.way == CommandEnd::Term, "{}", cell.name());
+        assert!(verified.ok, "{}: {:?}", case.name(), verified.breaks);
+        assert_eq!(verified.open_turn.is_none(), case.end == CommandEnd::Term, "{}", case.name());
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_survives_in_the_background() {
-    run_all("background", &BACKGROUND, |cell| async move {
-        let order = json!({"command": cell.command(), "background": true});
-        match cell.way {
+async fn no_process_survives_in_the_background() {
+    run_all("background", &BACKGROUND, |case| async move {
+        let arguments = json!({"command": case.command(), "background": true});
+        match case.end {
             CommandEnd::Term | CommandEnd::Kill => {
-                signalled(&cell, order, NamespaceMode::Namespace).await;
+                signalled(&case, arguments, NamespaceMode::Namespace).await;
             }
-            _ => in_a_session(&cell, order).await,
+            _ => in_a_session(&case, arguments).await,
         }
     })
     .await;
 }
 
-async fn in_a_session(cell: &ShapeCase, order: Value) {
+async fn in_a_session(case: &ShapeCase, arguments: Value) {
     let wait = || Reply::calls("bash_output", json!({"id": "b1", "wait_ms": 20_000}));
-    let way = cell.way;
+    let end = case.end;
     let script = ModelScript::answering(move |request: &ReceivedRequest| {
         let ended = request.outputs().last().is_some_and(|output| output.contains("[b1 ended"));
         let is_told_to_stop = request.user_texts().last() == Some(&"stop it");
-        match (request.outputs().len(), way) {
+        match (request.outputs().len(), end) {
             (0, _) if is_told_to_stop => Reply::calls("bash_stop", json!({"id": "b1"})),
-            (0, _) => Reply::calls("bash", order.clone()),
+            (0, _) => Reply::calls("bash", arguments.clone()),
             (_, CommandEnd::Normal) if !ended => wait(),
             (_, CommandEnd::Interrupt) => Reply::new().text("And so on").stalls(),
             _ => Reply::says("ok"),
@@ -328,46 +333,46 @@ async fn in_a_session(cell: &ShapeCase, order: Value) {
     });
     let env = TestEnv::with_script(script).await;
     let conversation = env.start().await;
-    if way == CommandEnd::Interrupt {
+    if end == CommandEnd::Interrupt {
         conversation.send(UserInput { text: "go".into() }).await.unwrap();
-        cell.wait_until_up(&env.workspace()).await;
+        case.wait_until_up(&env.workspace()).await;
         conversation.interrupt().await.unwrap();
         wait_for_turn_end(&conversation).await;
-        return cell.assert_gone();
+        return case.assert_gone();
     }
     send_and_finish(&conversation, "go").await;
-    if way == CommandEnd::Normal {
-        cell.assert_was_up(&env.workspace());
-        return cell.assert_gone_now();
+    if end == CommandEnd::Normal {
+        case.assert_was_up(&env.workspace());
+        return case.assert_gone_now();
     }
-    cell.wait_until_up(&env.workspace()).await;
-    if way == CommandEnd::Stop {
+    case.wait_until_up(&env.workspace()).await;
+    if end == CommandEnd::Stop {
         send_and_finish(&conversation, "stop it").await;
-        cell.assert_gone_now();
-        assert_eq!(results(&conversation)[1]["details"]["running"], false, "{}", cell.name());
+        case.assert_gone_now();
+        assert_eq!(results(&conversation)[1]["details"]["running"], false, "{}", case.name());
         return;
     }
     drop(conversation);
-    cell.assert_gone();
+    case.assert_gone();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_survives_without_namespaces() {
+async fn no_process_survives_without_namespaces() {
     // Only root can start the binary without namespaces; for other users, signals are tested above.
-    let ways = if NamespaceMode::is_possible() { &FOREGROUND[..] } else { &FOREGROUND[..3] };
-    run_all(WITHOUT_NAMESPACES, ways, |cell| async move {
-        match cell.way {
+    let ends = if NamespaceMode::is_possible() { &FOREGROUND[..] } else { &FOREGROUND[..3] };
+    run_all(WITHOUT_NAMESPACES, ends, |case| async move {
+        match case.end {
             CommandEnd::Term | CommandEnd::Kill => {
-                signalled(&cell, json!({"command": cell.command()}), NamespaceMode::Subreaper)
+                signalled(&case, json!({"command": case.command()}), NamespaceMode::Subreaper)
                     .await;
             }
-            _ => on_the_bench(&cell).await,
+            _ => on_the_bench(&case).await,
         }
     })
     .await;
 }
 
-async fn on_the_bench(cell: &ShapeCase) {
+async fn on_the_bench(case: &ShapeCase) {
     let folder = tempfile::tempdir().unwrap();
     let bench = Workbench::new(WorkbenchSetup {
         own_binary: env!("CARGO_BIN_EXE_pixir").into(),
@@ -378,21 +383,21 @@ async fn on_the_bench(cell: &ShapeCase) {
         grace: Duration::from_millis(300),
     })
     .unwrap();
-    let timeout_ms = if cell.way == CommandEnd::Timeout { 3_000 } else { 60_000 };
-    let order = json!({"command": cell.command(), "timeout_ms": timeout_ms});
+    let timeout_ms = if case.end == CommandEnd::Timeout { 3_000 } else { 60_000 };
+    let arguments = json!({"command": case.command(), "timeout_ms": timeout_ms});
     let interrupt = async {
-        if cell.way == CommandEnd::Interrupt {
-            cell.wait_until_up(folder.path()).await;
+        if case.end == CommandEnd::Interrupt {
+            case.wait_until_up(folder.path()).await;
             bench.interrupt();
         }
     };
-    let (answer, ()) = tokio::join!(bench.call("bash", order), interrupt);
+    let (answer, ()) = tokio::join!(bench.call("bash", arguments), interrupt);
     let answer = answer.unwrap();
     // A time limit may come before the shape is up.
-    if cell.way != CommandEnd::Timeout {
-        cell.assert_was_up(folder.path());
+    if case.end != CommandEnd::Timeout {
+        case.assert_was_up(folder.path());
     }
     assert_eq!(answer.details["containment"], "subreaper");
-    assert_eq!(answer.details["survivors"], json!([]), "{}", cell.name());
-    cell.assert_gone_now();
+    assert_eq!(answer.details["survivors"], json!([]), "{}", case.name());
+    case.assert_gone_now();
 }

@@ -151,5 +151,5 @@ pub const SHAPES: &[CommandShape] = &[
 pub fn command(shape: &CommandShape, mark: &str, hold: bool, python: &str) -> String {
     let hold = if hold { "sleep 300" } else { "true" };
     let script = shape.script.replace("HOLD", hold).replace("PYTHON", python);
-    format!("export ZOO={mark}; {}", script.replace("MARK", mark))
+    format!("export SHAPE_MARK={mark}; {}", script.replace("MARK", mark))
 }

@@ -1,7 +1,7 @@
 //! Context windows that fill up: notices, compaction, and the facts that are kept.
 
 mod long;
-mod stories;
+mod notices;
 
 use pixir::scripted::{ReceivedRequest, Reply};
 use serde_json::{Value, json};

@@ -37,10 +37,10 @@ async fn tasks_are_joined_by_their_index_whatever_order_they_end_in() {
         order.iter().map(|index| format!("checkpoint_decided task_{}", index + 1)).collect();
     // Each task waits until the one before it in that order has ended.
     let root: OnceLock<PathBuf> = OnceLock::new();
-    let env = new_test_env(move |told| {
-        let number: usize = told.step()["task_".len()..].parse().unwrap();
+    let env = new_test_env(move |request| {
+        let number: usize = request.step()["task_".len()..].parse().unwrap();
         let place = order.iter().position(|index| index + 1 == number).unwrap();
-        let log = root.get_or_init(|| root_log(&told.workspace));
+        let log = root.get_or_init(|| root_log(&request.workspace));
         let is_over = |before: usize| {
             workflow_facts(log).iter().any(|fact| {
                 fact["kind"] == "checkpoint_decided"
@@ -52,7 +52,7 @@ async fn tasks_are_joined_by_their_index_whatever_order_they_end_in() {
         }
         Reply::new()
             .pause(Duration::from_millis(50))
-            .call("glob", json!({"pattern": format!("no-{}", told.turn)}))
+            .call("glob", json!({"pattern": format!("no-{}", request.turn)}))
     })
     .await;
     let tasks: Vec<String> = (0..20).map(|index| format!("question {index}")).collect();
@@ -82,7 +82,7 @@ async fn tasks_are_joined_by_their_index_whatever_order_they_end_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_task_ends_as_it_deserves() {
-    let env = new_test_env(|told| match (told.step(), told.turn, told.session) {
+    let env = new_test_env(|request| match (request.step(), request.turn, request.session) {
         ("silent", ..) => Reply::says("I looked at everything."),
         ("partly", ..) => Reply::says("Half.\ncheckpoint_status: partial"),
         ("unsure", ..) => Reply::says("Which?\ncheckpoint_status: needs_orchestrator"),
@@ -143,7 +143,7 @@ async fn each_task_ends_as_it_deserves() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_tasks_are_one_process_and_one_answer() {
-    let env = new_test_env(|told| Reply::says(&format!("this is {}", told.step()))).await;
+    let env = new_test_env(|request| Reply::says(&format!("this is {}", request.step()))).await;
     let tasks: Vec<String> = (0..64).map(|index| format!("question {index}")).collect();
     let output = &hand_over(&env, &json!({"tasks": tasks}), &[], 0)["output"];
     assert_eq!(output["counts"]["completed"], 64);
@@ -157,9 +157,9 @@ async fn sixty_four_tasks_are_one_process_and_one_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_envelope_says_to_type_works() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "made.txt", "content": "made\n"})),
-        ("build", _) if !told.task.contains("now") => {
+        ("build", _) if !request.task.contains("now") => {
             Reply::says("Half of it.\ncheckpoint_status: partial")
         }
         _ => Reply::says("I went on."),

@@ -32,7 +32,7 @@ const SLEEPERS: [&str; 3] = ["one", "two", "three"];
 /// A test environment whose children run a command that never ends, and report that in a file of their folder.
 async fn sleepers(mark: &str) -> TestEnv {
     let mark = mark.to_owned();
-    let env = new_test_env(move |told| match told.step() {
+    let env = new_test_env(move |request| match request.step() {
         "quick" => Reply::says("Done."),
         step => {
             let command = format!("touch {step}/here; sleep 6{mark} & sleep 6{mark}; wait");
@@ -124,7 +124,7 @@ async fn a_signal_cancels_all_children_and_still_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_asked_and_left_pays_for_nothing_more() {
+async fn a_caller_that_left_causes_no_more_spending() {
     let mark = format!("{}3", std::process::id());
     let env = sleepers(&mark).await;
     env.write("spec.json", json!({"tasks": sleeping_tasks()}).to_string());
@@ -175,8 +175,8 @@ async fn an_answer_that_cannot_be_written_is_said_once_and_can_be_had_again() {
     let run = run_command(command.stdout(full)).assert_exit_code(1);
     assert_eq!(run.err.matches("stdout cannot be written").count(), 1, "{}", run.err);
     let status = run.err.split("workflow status ").nth(1).expect(&run.err).trim();
-    let told = env.run_pixir(&["workflow", "status", status]).assert_exit_code(0);
-    assert!(told.out.contains("1 of 1 step ready"), "{}", told.out);
+    let status_run = env.run_pixir(&["workflow", "status", status]).assert_exit_code(0);
+    assert!(status_run.out.contains("1 of 1 step ready"), "{}", status_run.out);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -236,14 +236,14 @@ async fn a_log_that_cannot_be_written_is_its_own_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_nobody_can_read_is_not_taken_for_a_good_one() {
-    let env = new_test_env(|told| {
-        if told.step() == "lost" {
+async fn an_unreadable_answer_is_not_taken_for_a_good_one() {
+    let env = new_test_env(|request| {
+        if request.step() == "lost" {
             // The Log is removed right before the last message.
             let is_own = |path: &std::path::PathBuf| {
                 std::fs::read_to_string(path).unwrap().contains("\"text\":\"the lost one")
             };
-            let own = log_files(&told.workspace).into_iter().find(is_own).unwrap();
+            let own = log_files(&request.workspace).into_iter().find(is_own).unwrap();
             std::fs::rename(&own, own.with_extension("away")).unwrap();
         }
         Reply::says("It did not work.\ncheckpoint_status: failed")

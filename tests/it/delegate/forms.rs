@@ -15,7 +15,7 @@ use crate::workflows::scripted_steps::{root_log, workflow_facts};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workflow_runs_as_it_is_and_its_steps_are_children() {
-    let env = new_test_env(|told| match told.step() {
+    let env = new_test_env(|request| match request.step() {
         "scan" => Reply::says(r#"{"files": ["a"]}"#),
         "quiet" => Reply::says("Nothing to state."),
         _ => Reply::says("Done.\ncheckpoint_status: checkpoint_ready"),
@@ -99,7 +99,7 @@ async fn a_template_is_filled_with_the_arguments_and_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_template_of_a_stranger_can_be_looked_at_and_not_run() {
+async fn an_untrusted_template_can_be_shown_and_not_run() {
     let env = new_test_env(|_| Reply::says("never asked")).await;
     skill(&env.workspace());
     let spec = json!({"template": "look/around", "arguments": {"area": "src"}});
@@ -130,7 +130,7 @@ fn progress(run: &RunOutput) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_is_lines_of_json_on_stderr_and_nothing_else() {
-    let env = new_test_env(|told| match told.step() {
+    let env = new_test_env(|request| match request.step() {
         "task_2" => Reply::says("No.\ncheckpoint_status: failed"),
         _ => Reply::says("Yes."),
     })
@@ -173,7 +173,7 @@ async fn progress_is_lines_of_json_on_stderr_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_get_text_and_stdout_holds_nothing_else() {
-    let env = new_test_env(|told| match told.step() {
+    let env = new_test_env(|request| match request.step() {
         "task_2" => Reply::says("\u{1b}[31mHalf.\ncheckpoint_status: partial"),
         _ => Reply::says("All of it."),
     })

@@ -126,7 +126,7 @@ async fn a_spec_that_is_wrong_is_refused_with_its_place_and_nothing_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slip_of_the_finger_is_told_with_what_was_meant() {
+async fn a_typo_is_reported_with_the_word_that_was_meant() {
     let env = new_test_env(|_| Reply::says("never asked")).await;
     for (spec, meant) in [
         (json!({"taks": ["x"]}), "tasks"),

@@ -87,9 +87,11 @@ fn adds_up(output: &Value) {
 
 /// The sum of all tokens in the Logs of a Workspace.
 fn billed(workspace: &Path) -> u64 {
-    let bills = log_files(workspace).into_iter().flat_map(|path| read_events(&path));
-    let bills = bills.filter(|event| event["type"] == "provider_usage");
-    bills.filter_map(|bill| bill["data"]["usage"]["total_tokens"].as_u64()).sum()
+    let usage_records = log_files(workspace).into_iter().flat_map(|path| read_events(&path));
+    let usage_records = usage_records.filter(|event| event["type"] == "provider_usage");
+    usage_records
+        .filter_map(|usage_record| usage_record["data"]["usage"]["total_tokens"].as_u64())
+        .sum()
 }
 
 fn statuses(output: &Value) -> Vec<&str> {

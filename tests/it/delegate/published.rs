@@ -14,7 +14,7 @@ fn page(path: &str) -> PathBuf {
 }
 
 /// Compares a generated file with its text; a stale file is rewritten, and the test fails once.
-fn keep(name: &str, text: &str) {
+fn assert_generated(name: &str, text: &str) {
     if fs::read_to_string(page(name)).unwrap_or_default() != text {
         fs::write(page(name), text).unwrap();
         panic!("{name} was stale and has been rewritten: commit it");
@@ -24,7 +24,7 @@ fn keep(name: &str, text: &str) {
 #[test]
 fn the_published_schema_is_true() {
     let schema = pixir::delegate_schema();
-    keep("docs/delegate.schema.json", &format!("{schema:#}\n"));
+    assert_generated("docs/delegate.schema.json", &format!("{schema:#}\n"));
     assert!(jsonschema::draft202012::meta::is_valid(&schema));
 }
 
@@ -34,7 +34,10 @@ fn the_reference_of_keys_is_true_and_what_the_page_shows_can_be_copied() {
     let (before, rest) = written.split_once("<!-- keys -->\n").expect("there is a place for them");
     let (_, behind) = rest.split_once("<!-- /keys -->").expect("which ends");
     let keys = pixir::delegate_reference();
-    keep("docs/delegate.md", &format!("{before}<!-- keys -->\n{keys}<!-- /keys -->{behind}"));
+    assert_generated(
+        "docs/delegate.md",
+        &format!("{before}<!-- keys -->\n{keys}<!-- /keys -->{behind}"),
+    );
     let shown: Vec<&str> =
         written.split("```json\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(shown.len() >= 3);
@@ -83,10 +86,10 @@ fn stable(value: &mut Value, workspace: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_envelope_is_as_it_is_published() {
-    let env = new_test_env(|told| match told.step() {
+    let env = new_test_env(|request| match request.step() {
         "count" => Reply::says(r#"{"files": 3}"#).usage(20, 0, 5),
         "doubt" => Reply::says("Not all of it.\ncheckpoint_status: partial").usage(20, 0, 5),
-        "build" if told.turn == 0 => {
+        "build" if request.turn == 0 => {
             Reply::calls("write", json!({"path": "new.txt", "content": "new\n"})).usage(20, 0, 5)
         }
         _ => Reply::says("It is done.").usage(20, 0, 5),

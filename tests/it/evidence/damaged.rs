@@ -81,16 +81,16 @@ fn in_the_middle(log: &[u8], piece: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_opens_every_damaged_log_and_changes_nothing() {
-    let (house, id) = new_test_env().await;
-    let path = log_of(&house, &id);
+    let (env, id) = new_test_env().await;
+    let path = log_of(&env, &id);
     let whole = fs::read(&path).unwrap();
     for (name, harm) in DAMAGED_LOGS {
         fs::write(&path, harm(&whole)).unwrap();
-        let before = state(&house.workspace());
+        let before = state(&env.workspace());
         for command in COMMANDS {
             let args: Vec<&str> =
                 command.iter().map(|word| if *word == "ID" { id.as_str() } else { word }).collect();
-            let run = house.run_pixir(&args);
+            let run = env.run_pixir(&args);
             assert!(
                 matches!(run.code, Some(0 | 1)),
                 "{name}, {args:?}: {:?} {}",
@@ -104,27 +104,27 @@ async fn every_command_opens_every_damaged_log_and_changes_nothing() {
             }
             assert!(!run.err.contains("panicked"), "{name}: {}", run.err);
         }
-        assert!(state(&house.workspace()) == before, "{name}: a reading command changed files");
+        assert!(state(&env.workspace()) == before, "{name}: a reading command changed files");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_somebody_writes_is_looked_at_without_its_lock() {
-    let (house, id) = new_test_env().await;
-    let held = fs::File::options().append(true).open(log_of(&house, &id)).unwrap();
+async fn a_log_that_another_process_writes_is_read_without_its_lock() {
+    let (env, id) = new_test_env().await;
+    let held = fs::File::options().append(true).open(log_of(&env, &id)).unwrap();
     held.lock().unwrap();
     for command in COMMANDS {
         let args: Vec<&str> =
             command.iter().map(|word| if *word == "ID" { id.as_str() } else { word }).collect();
-        let run = house.run_pixir(&args);
+        let run = env.run_pixir(&args);
         assert!(matches!(run.code, Some(0 | 1)), "{args:?}: {:?} {}", run.code, run.err);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_log_is_refused_in_words() {
-    let (house, id) = new_test_env().await;
-    let path = log_of(&house, &id);
+    let (env, id) = new_test_env().await;
+    let path = log_of(&env, &id);
     fs::remove_file(&path).unwrap();
     let pipe = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(pipe.success());
@@ -144,7 +144,7 @@ async fn what_is_no_log_is_refused_in_words() {
         for command in COMMANDS {
             let args: Vec<&str> =
                 command.iter().map(|word| if *word == "ID" { id.as_str() } else { word }).collect();
-            let run = house.run_pixir(&args);
+            let run = env.run_pixir(&args);
             assert_eq!(run.code, Some(2), "{name}, {args:?}: {}", run.err);
             assert!(!run.out.contains("root:"), "{name}");
         }

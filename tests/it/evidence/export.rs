@@ -9,8 +9,8 @@ use super::{log_of, new_test_env};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_tells_everything_and_nothing_breaks_out_of_it() {
-    let (house, id) = new_test_env().await;
-    let run = house.run_pixir(&["export", &id]).assert_exit_code(0);
+    let (env, id) = new_test_env().await;
+    let run = env.run_pixir(&["export", &id]).assert_exit_code(0);
     assert_eq!(run.err, "", "stdout has the document, stderr nothing");
     let page = run.out;
     for words in [
@@ -36,82 +36,82 @@ async fn a_document_tells_everything_and_nothing_breaks_out_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_taken_back_and_told_in_short_is_named_by_its_turns() {
-    let (house, id) = new_test_env().await;
-    house.run_pixir(&["undo", &id, "--turns", "2", "--yes"]).assert_exit_code(0);
-    house.run_pixir(&["redo", &id, "--yes"]).assert_exit_code(0);
-    house.run_pixir(&["undo", &id, "--yes"]).assert_exit_code(0);
-    house.run_pixir(&["compact", &id]).assert_exit_code(0);
-    let page = house.run_pixir(&["export", &id]).assert_exit_code(0).out;
+async fn what_was_undone_or_compacted_is_named_by_its_turns() {
+    let (env, id) = new_test_env().await;
+    env.run_pixir(&["undo", &id, "--turns", "2", "--yes"]).assert_exit_code(0);
+    env.run_pixir(&["redo", &id, "--yes"]).assert_exit_code(0);
+    env.run_pixir(&["undo", &id, "--yes"]).assert_exit_code(0);
+    env.run_pixir(&["compact", &id]).assert_exit_code(0);
+    let page = env.run_pixir(&["export", &id]).assert_exit_code(0).out;
     let is_note = |line: &&str| line.starts_with("*Taken") || line.starts_with("*Brought");
     let notes: Vec<&str> = page.lines().filter(is_note).collect();
-    let told =
+    let expected =
         ["*Taken back: Turns 2 to 3.*", "*Brought back: Turns 2 to 3.*", "*Taken back: Turn 3.*"];
-    assert_eq!(notes, told);
+    assert_eq!(notes, expected);
     assert!(!page.contains("Event"), "{page}");
-    let told = house.run_pixir(&["export", &id, "--format", "json"]).assert_exit_code(0).out;
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    let last = told["turns"][2]["entries"].as_array().unwrap();
+    let json = env.run_pixir(&["export", &id, "--format", "json"]).assert_exit_code(0).out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let last = json["turns"][2]["entries"].as_array().unwrap();
     let redo = last.iter().find(|entry| entry["direction"] == "redo").unwrap();
     assert_eq!((&redo["type"], &redo["turns"]), (&json!("rewound"), &json!([2, 3])));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_json_has_a_shape_that_stays() {
-    let (house, id) = new_test_env().await;
-    let run = house.run_pixir(&["export", &id, "--format", "json"]).assert_exit_code(0);
-    let told: serde_json::Value = serde_json::from_str(&run.out).unwrap();
-    assert_eq!((&told["format"], &told["version"]), (&json!("pixir-transcript"), &json!(1)));
-    let types: Vec<&str> = told["turns"][0]["entries"]
+    let (env, id) = new_test_env().await;
+    let run = env.run_pixir(&["export", &id, "--format", "json"]).assert_exit_code(0);
+    let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((&json["format"], &json["version"]), (&json!("pixir-transcript"), &json!(1)));
+    let types: Vec<&str> = json["turns"][0]["entries"]
         .as_array()
         .unwrap()
         .iter()
         .map(|entry| entry["type"].as_str().unwrap())
         .collect();
     assert_eq!(types, ["user", "reasoning", "assistant", "tool", "tool", "tool", "assistant"]);
-    assert_eq!(told["turns"][1]["entries"][1]["terminal_status"], "provider_error");
-    let envelope = house
+    assert_eq!(json["turns"][1]["entries"][1]["terminal_status"], "provider_error");
+    let envelope = env
         .run_pixir(&["export", &id, "--format", "json", "--json"])
         .assert_exit_code(0)
         .envelope();
-    assert_eq!(envelope["output"]["document"], told);
+    assert_eq!(envelope["output"]["document"], json);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_written_whole_and_stdout_stays_empty() {
-    let (house, id) = new_test_env().await;
-    let target = house.workspace().join("out.md");
-    let run = house.run_pixir(&["export", &id, "-o", "out.md"]).assert_exit_code(0);
+    let (env, id) = new_test_env().await;
+    let target = env.workspace().join("out.md");
+    let run = env.run_pixir(&["export", &id, "-o", "out.md"]).assert_exit_code(0);
     assert_eq!(run.out, "");
     assert_eq!(
         fs::read_to_string(&target).unwrap(),
-        house.run_pixir(&["export", &id]).assert_exit_code(0).out
+        env.run_pixir(&["export", &id]).assert_exit_code(0).out
     );
     assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
     for bad in [".", "nowhere/at/all.md"] {
-        let envelope = house
+        let envelope = env
             .run_pixir(&["export", &id, "--output", bad, "--json"])
             .assert_exit_code(1)
             .envelope();
         assert_eq!(envelope["error"]["kind"], "write_failed", "{bad}");
     }
-    house.run_pixir(&["export", &id, "--format", "pdf"]).assert_exit_code(2);
+    env.run_pixir(&["export", &id, "--format", "pdf"]).assert_exit_code(2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_that_is_known_only_now_and_a_terminals_orders_are_left_out() {
-    let (house, id) = new_test_env().await;
-    let path = log_of(&house, &id);
+    let (env, id) = new_test_env().await;
+    let path = log_of(&env, &id);
     let log = fs::read_to_string(&path).unwrap();
     // A Secret that another program, or another environment, left in the Log.
     let planted =
-        log.replace("Let me look.", "sk-test-of-the-house \\u001b]0;owned\\u0007\\u202e look");
+        log.replace("Let me look.", "sk-test-of-test-env \\u001b]0;owned\\u0007\\u202e look");
     fs::write(&path, planted).unwrap();
     for format in ["markdown", "json"] {
-        let run = house.run_pixir(&["export", &id, "--format", format]);
+        let run = env.run_pixir(&["export", &id, "--format", format]);
         run.assert_exit_code(0);
     }
-    let page = house.run_pixir(&["export", &id]).out;
+    let page = env.run_pixir(&["export", &id]).out;
     assert!(!page.contains('\u{1b}') && !page.contains('\u{202e}'), "{page:?}");
     fs::write(&path, log).unwrap();
 }
@@ -149,14 +149,14 @@ fn peak_memory(pid: u32) -> Option<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_log_is_exported_without_being_held() {
-    let (house, _) = new_test_env().await;
+    let (env, _) = new_test_env().await;
     let id = "20260721T101112-abcdef";
     let log = large_log(id, 600, 50_000);
-    fs::write(log_of(&house, id), &log).unwrap();
+    fs::write(log_of(&env, id), &log).unwrap();
     for (format, last) in [("markdown", "## Turn 600 (answered)"), ("json", r#""number": 600"#)] {
-        let target = house.workspace().join("document");
+        let target = env.workspace().join("document");
         let args = ["export", id, "--format", format, "--output", "document"];
-        let mut child = house.command(&args).spawn().unwrap();
+        let mut child = env.command(&args).spawn().unwrap();
         let mut peak = 0;
         while child.try_wait().unwrap().is_none() {
             peak = peak.max(peak_memory(child.id()).unwrap_or_default());

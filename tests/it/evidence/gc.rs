@@ -26,11 +26,11 @@ fn gc(env: &TestEnv, args: &[&str]) -> Value {
 }
 
 /// Kinds and file names in a plan.
-fn named(output: &Value) -> Vec<(String, String)> {
+fn named_garbage(output: &Value) -> Vec<(String, String)> {
     let plans = output["plans"].as_array().unwrap().iter();
-    let waste = plans.flat_map(|plan| plan["waste"].as_array().unwrap());
+    let garbage = plans.flat_map(|plan| plan["waste"].as_array().unwrap());
     let name = |path: &Value| path.as_str().unwrap().rsplit('/').next().unwrap().to_owned();
-    let mut all: Vec<(String, String)> = waste
+    let mut all: Vec<(String, String)> = garbage
         .map(|thing| (thing["kind"].as_str().unwrap().to_owned(), name(&thing["path"])))
         .collect();
     all.sort();
@@ -38,7 +38,7 @@ fn named(output: &Value) -> Vec<(String, String)> {
 }
 
 /// Plants garbage of every kind, an hour old or more; gives kinds and file names.
-fn litter(env: &TestEnv, id: &str) -> Vec<(String, String)> {
+fn plant_garbage(env: &TestEnv, id: &str) -> Vec<(String, String)> {
     let sessions = env.workspace().join(".pixir/sessions");
     let own = sessions.join(id);
     let hash = "ab".repeat(32);
@@ -70,7 +70,7 @@ fn litter(env: &TestEnv, id: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rubbish_is_shown_first_and_goes_when_asked_and_nothing_else_does() {
+async fn garbage_is_shown_first_and_removed_on_request_and_nothing_else_is() {
     let (env, id) = new_test_env().await;
     // Needed files are made old, so that only a reference protects them.
     let mut needed = Vec::new();
@@ -84,11 +84,11 @@ async fn rubbish_is_shown_first_and_goes_when_asked_and_nothing_else_does() {
         needed.iter().any(|path| path.to_str().unwrap().contains("/.pixir/snapshots/")),
         "undo keeps contents"
     );
-    assert_eq!(named(&gc(&env, &[])), [], "an ordinary Session leaves no garbage");
-    let planted = litter(&env, &id);
+    assert_eq!(named_garbage(&gc(&env, &[])), [], "an ordinary Session leaves no garbage");
+    let planted = plant_garbage(&env, &id);
     let before = state(&env.workspace());
     let shown = gc(&env, &[]);
-    assert_eq!(named(&shown), planted);
+    assert_eq!(named_garbage(&shown), planted);
     assert_eq!((&shown["applied"], &shown["removed"]["count"]), (&json!(false), &json!(0)));
     assert_eq!(state(&env.workspace()), before, "a preview changes nothing");
     let words = env.run_pixir(&["gc"]).assert_exit_code(0).out;
@@ -96,7 +96,7 @@ async fn rubbish_is_shown_first_and_goes_when_asked_and_nothing_else_does() {
 
     let done = gc(&env, &["--apply"]);
     assert_eq!((&done["removed"]["count"], &done["failed"]), (&json!(planted.len()), &json!([])));
-    assert_eq!(named(&gc(&env, &[])), []);
+    assert_eq!(named_garbage(&gc(&env, &[])), []);
     for path in &needed {
         assert!(path.exists(), "{}", path.display());
     }
@@ -119,7 +119,7 @@ async fn an_old_log_that_is_too_large_to_be_read_stays_and_is_not_called_open() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_go_only_when_asked_and_only_those_that_nobody_needs() {
+async fn sessions_are_removed_only_on_request_and_only_if_nothing_needs_them() {
     let (env, parent) = new_test_env().await;
     let fork =
         env.run_pixir(&["fork", &parent, "--json"]).assert_exit_code(0).envelope()["session_id"]
@@ -136,7 +136,7 @@ async fn sessions_go_only_when_asked_and_only_those_that_nobody_needs() {
         aged(&log_of(&env, id), 100 + place as u64);
     }
     aged(&log_of(&env, &parent), 400);
-    assert_eq!(named(&gc(&env, &[])), [], "Sessions are removed only with --older-than");
+    assert_eq!(named_garbage(&gc(&env, &[])), [], "Sessions are removed only with --older-than");
     env.run_pixir(&["gc", "--keep", "2"]).assert_exit_code(2);
     env.run_pixir(&["gc", "--older-than", "soon"]).assert_exit_code(2);
 
@@ -144,7 +144,7 @@ async fn sessions_go_only_when_asked_and_only_those_that_nobody_needs() {
     held.lock().unwrap();
     // Of six Sessions, the fork is new, and `--keep` protects the newest two.
     let plan = gc(&env, &["--older-than", "30d", "--keep", "2"]);
-    let going: Vec<String> = named(&plan).into_iter().map(|(_, name)| name).collect();
+    let going: Vec<String> = named_garbage(&plan).into_iter().map(|(_, name)| name).collect();
     let mut expected: Vec<String> = others[1..3].iter().map(|id| format!("{id}.ndjson")).collect();
     expected.sort();
     assert_eq!(going, expected);
@@ -183,7 +183,10 @@ async fn no_link_is_followed_and_a_damaged_log_keeps_everything() {
     aged(&ownerless, 2);
     symlink(&outside, env.workspace().join(".pixir/sessions/20200101T000000-000002")).unwrap();
     let done = gc(&env, &["--apply"]);
-    assert_eq!(named(&done), [("session_folder".to_owned(), "20200101T000000-000001".to_owned())]);
+    assert_eq!(
+        named_garbage(&done),
+        [("session_folder".to_owned(), "20200101T000000-000001".to_owned())]
+    );
     assert_eq!(fs::read_to_string(outside.join(&hash)).unwrap(), "precious");
     assert!(!ownerless.exists());
 
@@ -193,7 +196,7 @@ async fn no_link_is_followed_and_a_damaged_log_keeps_everything() {
     aged(&own.join("blobs").join(&hash), 2);
     let log = fs::read(log_of(&env, &id)).unwrap();
     fs::write(log_of(&env, &id), [&log[..], b"{\"torn"].concat()).unwrap();
-    assert_eq!(named(&gc(&env, &[])), [], "its lost line may have named it");
+    assert_eq!(named_garbage(&gc(&env, &[])), [], "its lost line may have named it");
     // A state folder that is a link is not read.
     fs::rename(env.workspace().join(".pixir"), env.workspace().join("moved")).unwrap();
     symlink("moved", env.workspace().join(".pixir")).unwrap();
@@ -237,11 +240,11 @@ async fn copies_of_the_first_pixir_go_by_age_and_their_logs_stay() {
     {
         tell(child, event);
     }
-    assert_eq!(named(&gc(&env, &[])), [], "old items are removed only with --older-than");
+    assert_eq!(named_garbage(&gc(&env, &[])), [], "old items are removed only with --older-than");
     let plan = gc(&env, &["--older-than", "30d"]);
     let expected =
         ["sub_done", "sub_nobody"].map(|name| ("subagent_folder".to_owned(), name.to_owned()));
-    assert_eq!(named(&plan), expected);
+    assert_eq!(named_garbage(&plan), expected);
     assert!(done.join("workspace/src/a.rs").exists(), "a preview changes nothing");
     let cleared = gc(&env, &["--older-than", "30d", "--apply"]);
     assert_eq!((&cleared["removed"]["count"], &cleared["failed"]), (&json!(2), &json!([])));
@@ -258,7 +261,7 @@ async fn copies_of_the_first_pixir_go_by_age_and_their_logs_stay() {
     for folder in [&lost, &new] {
         assert!(folder.join("workspace/src/a.rs").exists(), "{}", folder.display());
     }
-    assert_eq!(named(&gc(&env, &["--older-than", "30d"])), []);
+    assert_eq!(named_garbage(&gc(&env, &["--older-than", "30d"])), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -101,33 +101,33 @@ impl HostileCheckout {
 
     /// An environment with files only: a repository with files for models, a Home, and a folder outside.
     pub fn bare(root: PathBuf) -> Self {
-        let scene = Self { root };
+        let env = Self { root };
         for file in ["outside/canary.txt", "outside/folder/canary.txt", "home/.ssh/id_rsa"] {
-            scene.write(file, format!("{CANARY}\n"));
+            env.write(file, format!("{CANARY}\n"));
         }
-        scene.write("home/.bashrc", format!("# {CANARY}\n"));
-        scene.write("home/.bashrc.d/first", format!("# {CANARY}\n"));
+        env.write("home/.bashrc", format!("# {CANARY}\n"));
+        env.write("home/.bashrc.d/first", format!("# {CANARY}\n"));
         let settings = json!({
             "permission_mode": "ask", "durability": "none", "transport": "sse",
             "retry": {"base_ms": 1, "cap_ms": 4}, "bash": {"drain_ms": 20},
         });
-        scene.write("home/.pixir/config.json", settings.to_string());
+        env.write("home/.pixir/config.json", settings.to_string());
         for (path, text) in FILES {
-            scene.write(&format!("work/{path}"), text);
+            env.write(&format!("work/{path}"), text);
         }
-        scene
+        env
     }
 
     /// An environment with a git repository and the state of many Sessions.
     pub fn full(root: PathBuf, server: &ScriptedServer) -> (Self, Ids) {
-        let scene = Self::bare(root);
-        let work = scene.work();
+        let env = Self::bare(root);
+        let work = env.work();
         git(&work, &["init", "-q", "-b", "main", "--template="]);
         fs::create_dir_all(work.join(".git/hooks")).unwrap();
         git(&work, &["add", "-A"]);
         git(&work, &["commit", "-qm", "first"]);
         let run = |args: &[&str]| -> Value {
-            let ended = scene.run(&[], &[args, &["--json"]].concat(), server);
+            let ended = env.run(&[], &[args, &["--json"]].concat(), server);
             let line = ended.output.lines().find(|line| line.starts_with('{'));
             let envelope = line.and_then(|line| serde_json::from_str(line).ok());
             let envelope: Value = envelope.unwrap_or_else(|| panic!("{args:?}: {ended:?}"));
@@ -160,9 +160,9 @@ impl HostileCheckout {
         write_leftovers(&work.join(".pixir"), &main);
         // Grants are removed, as if the Sessions came with the checkout.
         for file in ["grants.json", "permissions.json", "trust.json"] {
-            fs::remove_file(scene.home().join(".pixir").join(file)).ok();
+            fs::remove_file(env.home().join(".pixir").join(file)).ok();
         }
-        (scene, Ids { main, parent, child, damaged, flow, undone })
+        (env, Ids { main, parent, child, damaged, flow, undone })
     }
 
     /// Removes the environment. An overlay of a killed supervisor leaves folders that their owner cannot enter.
@@ -212,7 +212,7 @@ impl HostileCheckout {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", self.home())
-            .env("OPENAI_API_KEY", "sk-test-of-the-stage")
+            .env("OPENAI_API_KEY", "sk-test-of-binary-env")
             .env("OPENAI_BASE_URL", server.base_url())
             .process_group(0)
             .stdin(Stdio::piped())

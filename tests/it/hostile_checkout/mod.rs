@@ -5,7 +5,7 @@
 //! covered without being listed here.
 
 mod checkout;
-mod judge;
+mod checks;
 mod model;
 mod plant;
 mod trace;
@@ -23,7 +23,7 @@ use crate::support::leaks;
 use crate::support::test_env::PIXIR;
 use crate::support::torture::{self, SuiteSize};
 use checkout::{HostileCheckout, ProbeCommand};
-use judge::{Finding, FindingKind, StateBefore};
+use checks::{Finding, FindingKind, StateBefore};
 use plant::PlantKind;
 
 /// Paths touched by one command, by pattern.
@@ -84,15 +84,15 @@ impl HostileSuite {
 
     /// Runs commands where nothing is planted; gives the touched paths.
     fn trace(&self, server: &ScriptedServer, numbers: &[usize]) -> Vec<(usize, TouchedPaths)> {
-        let scene = self.copy();
+        let env = self.copy();
         let mut traced = Vec::new();
         for number in numbers {
             let probe = &self.probes[*number];
-            let before = StateBefore::capture(&scene, PlantKind::Garbage, &[]);
+            let before = StateBefore::capture(&env, PlantKind::Garbage, &[]);
             let records = tempfile::tempdir().unwrap();
             let record = records.path().join("trace");
-            let ended = scene.run(&trace::prefix(&record), &probe.words(), server);
-            let wrong = before.findings(&scene, PlantKind::Garbage, &[], &ended, server);
+            let ended = env.run(&trace::prefix(&record), &probe.words(), server);
+            let wrong = before.findings(&env, PlantKind::Garbage, &[], &ended, server);
             assert!(wrong.is_empty(), "{}, where nothing is planted: {wrong:#?}", probe.name);
             let code = Some(probe.code);
             assert_eq!(
@@ -101,12 +101,12 @@ impl HostileSuite {
                 probe.name, ended.output
             );
             let mut touched = TouchedPaths::new();
-            for path in trace::touched(&record, Path::new(PIXIR), &scene.work()) {
+            for path in trace::touched(&record, Path::new(PIXIR), &env.work()) {
                 touched.entry(trace::pattern(&path)).or_default().insert(path);
             }
             traced.push((*number, touched));
         }
-        scene.remove();
+        env.remove();
         traced
     }
 
@@ -136,7 +136,7 @@ impl HostileSuite {
     /// between kinds, so that every command is used.
     fn plant_cases(&self, seed: u64, most: usize) -> Vec<PlantCase> {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut cells = Vec::new();
+        let mut cases = Vec::new();
         for (pattern, _) in self.places.iter().filter(|(_, places)| !places.is_empty()) {
             let all = self.touched.iter().enumerate();
             let all = all.filter(|(_, touched)| touched.contains(pattern)).map(|(probe, _)| probe);
@@ -146,57 +146,59 @@ impl HostileSuite {
                 let mut probes: Vec<usize> = turns.iter().copied().take(most).collect();
                 // In the order of the list, because the last commands remove what the others need.
                 probes.sort_unstable();
-                cells.push(PlantCase { pattern: pattern.clone(), kind, probes });
+                cases.push(PlantCase { pattern: pattern.clone(), kind, probes });
                 let length = turns.len();
                 turns.rotate_left(most % length);
             }
         }
-        cells
+        cases
     }
 
-    fn name(&self, cell: &PlantCase, probe: usize) -> String {
-        format!("{}|{:?}|{}", cell.pattern, cell.kind, self.probes[probe].name)
+    fn name(&self, case: &PlantCase, probe: usize) -> String {
+        format!("{}|{:?}|{}", case.pattern, case.kind, self.probes[probe].name)
     }
 
     /// Whether the user asked for the effect: a file named on the command line is read wherever it leads, and a
     /// Session is deleted with all files beside it.
-    fn is_asked_for(&self, cell: &PlantCase, probe: usize, finding: &Finding) -> bool {
+    fn is_asked_for(&self, case: &PlantCase, probe: usize, finding: &Finding) -> bool {
         let probe = &self.probes[probe];
         match finding.fault {
-            FindingKind::Read => probe.args.contains(&cell.pattern),
-            FindingKind::Believed => probe.name == "delete" && cell.kind == PlantKind::OtherOwner,
+            FindingKind::Read => probe.args.contains(&case.pattern),
+            FindingKind::PlantedStateUsed => {
+                probe.name == "delete" && case.kind == PlantKind::OtherOwner
+            }
             _ => false,
         }
     }
 
     /// Plants, runs and checks one command after the other.
-    fn judge(&self, cell: &PlantCase, server: &ScriptedServer) -> CaseFindings {
-        let paths: Vec<PathBuf> = self.places[&cell.pattern].iter().cloned().collect();
-        let mut judged = CaseFindings::new();
-        let mut waiting = cell.probes.iter().copied().peekable();
+    fn run_and_check(&self, case: &PlantCase, server: &ScriptedServer) -> CaseFindings {
+        let paths: Vec<PathBuf> = self.places[&case.pattern].iter().cloned().collect();
+        let mut checked = CaseFindings::new();
+        let mut waiting = case.probes.iter().copied().peekable();
         while waiting.peek().is_some() {
-            let scene = self.copy();
-            let is_planted = plant::plant(&scene, &paths, cell.kind);
-            let planted = judge::identity(&scene, &paths);
+            let env = self.copy();
+            let is_planted = plant::plant(&env, &paths, case.kind);
+            let planted = checks::identity(&env, &paths);
             // An environment is used until a command has removed the planted file.
-            while is_planted && planted == judge::identity(&scene, &paths) {
+            while is_planted && planted == checks::identity(&env, &paths) {
                 let Some(probe) = waiting.next() else { break };
-                let before = StateBefore::capture(&scene, cell.kind, &paths);
-                let ended = scene.run(&[], &self.probes[probe].words(), server);
-                let mut findings = before.findings(&scene, cell.kind, &paths, &ended, server);
+                let before = StateBefore::capture(&env, case.kind, &paths);
+                let ended = env.run(&[], &self.probes[probe].words(), server);
+                let mut findings = before.findings(&env, case.kind, &paths, &ended, server);
                 let is_clean = findings.is_empty();
-                findings.retain(|finding| !self.is_asked_for(cell, probe, finding));
-                judged.push((probe, findings));
+                findings.retain(|finding| !self.is_asked_for(case, probe, finding));
+                checked.push((probe, findings));
                 if !is_clean {
                     break;
                 }
             }
-            scene.remove();
+            env.remove();
             if !is_planted {
                 break;
             }
         }
-        judged
+        checked
     }
 }
 
@@ -286,35 +288,36 @@ fn run(servers: &[ScriptedServer], seed: u64) -> (String, Vec<String>) {
     }
     assert!(suite.places.len() >= 80, "{:#?}", suite.places.keys());
     let size = SuiteSize::from_environment();
-    let mut cells = suite.plant_cases(seed, size.choose(2, 4));
+    let mut cases = suite.plant_cases(seed, size.choose(2, 4));
     if let Ok(wanted) = std::env::var("PIXIR_CELL") {
-        cells = suite.plant_cases(seed, usize::MAX);
-        for cell in &mut cells {
-            let own = cell.clone();
-            cell.probes.retain(|probe| suite.name(&own, *probe).contains(&wanted));
+        cases = suite.plant_cases(seed, usize::MAX);
+        for case in &mut cases {
+            let own = case.clone();
+            case.probes.retain(|probe| suite.name(&own, *probe).contains(&wanted));
         }
     } else {
-        fastrand::Rng::with_seed(seed).shuffle(&mut cells);
-        cells.truncate(size.choose(40, usize::MAX));
+        fastrand::Rng::with_seed(seed).shuffle(&mut cases);
+        cases.truncate(size.choose(40, usize::MAX));
     }
-    let judged = share(servers, cells.len(), |server, number| suite.judge(&cells[number], server));
-    let judged = cells.iter().zip(&judged);
-    let judged: Vec<(&PlantCase, usize, &Vec<Finding>)> = judged
-        .flat_map(|(cell, all)| all.iter().map(move |(probe, findings)| (cell, *probe, findings)))
+    let checked =
+        share(servers, cases.len(), |server, number| suite.run_and_check(&cases[number], server));
+    let checked = cases.iter().zip(&checked);
+    let checked: Vec<(&PlantCase, usize, &Vec<Finding>)> = checked
+        .flat_map(|(case, all)| all.iter().map(move |(probe, findings)| (case, *probe, findings)))
         .collect();
     let has = |findings: &[Finding], fault| findings.iter().any(|finding| finding.fault == fault);
-    let count = |fault| judged.iter().filter(|(_, _, findings)| has(findings, fault)).count();
+    let count = |fault| checked.iter().filter(|(_, _, findings)| has(findings, fault)).count();
     let summary = format!(
         "hostile checkout: {} paths, {} cells, {} effects outside, {} hangs, {} believed, {} deaths, seed={seed}",
         suite.places.len(),
-        judged.len(),
+        checked.len(),
         count(FindingKind::Outside),
         count(FindingKind::Hang),
-        count(FindingKind::Believed) + count(FindingKind::Read),
-        count(FindingKind::Death),
+        count(FindingKind::PlantedStateUsed) + count(FindingKind::Read),
+        count(FindingKind::Crash),
     );
-    let problems = judged.iter().flat_map(|(cell, probe, findings)| {
-        let name = suite.name(cell, *probe);
+    let problems = checked.iter().flat_map(|(case, probe, findings)| {
+        let name = suite.name(case, *probe);
         findings.iter().map(move |finding| format!("{name}: {:?}: {}", finding.fault, finding.text))
     });
     (summary, problems.collect())
@@ -322,17 +325,17 @@ fn run(servers: &[ScriptedServer], seed: u64) -> (String, Vec<String>) {
 
 /// The checks report every effect of a bad program on planted files.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_judge_accuses_a_program_that_follows_what_is_planted() {
+async fn the_checks_report_a_program_that_follows_what_is_planted() {
     let server = ScriptedServer::start(model::script()).await.unwrap();
     let accused = |kind: PlantKind, path: &str, script: &str| -> Vec<FindingKind> {
         let folder = tempfile::tempdir().unwrap();
-        let scene = HostileCheckout::bare(folder.path().canonicalize().unwrap());
+        let env = HostileCheckout::bare(folder.path().canonicalize().unwrap());
         let paths = [PathBuf::from(path)];
-        assert!(plant::plant(&scene, &paths, kind), "{kind:?} at {path}");
-        let before = StateBefore::capture(&scene, kind, &paths);
+        assert!(plant::plant(&env, &paths, kind), "{kind:?} at {path}");
+        let before = StateBefore::capture(&env, kind, &paths);
         let program = ["sh", "-c", script, "sh"].map(str::to_owned);
-        let ended = scene.run_program(&program, &[path], &server, Duration::from_secs(10));
-        let findings = before.findings(&scene, kind, &paths, &ended, &server);
+        let ended = env.run_program(&program, &[path], &server, Duration::from_secs(10));
+        let findings = before.findings(&env, kind, &paths, &ended, &server);
         let mut faults: Vec<FindingKind> =
             findings.into_iter().map(|finding| finding.fault).collect();
         faults.dedup();
@@ -365,9 +368,9 @@ async fn the_judge_accuses_a_program_that_follows_what_is_planted() {
     assert_eq!(accused(PlantKind::Fifo, last, "cat $1"), [FindingKind::Hang]);
     assert_eq!(
         accused(PlantKind::Claims, ".pixir/config.json", "touch believed.txt"),
-        [FindingKind::Believed]
+        [FindingKind::PlantedStateUsed]
     );
-    assert_eq!(accused(PlantKind::Garbage, last, "kill -ABRT $$"), [FindingKind::Death]);
-    assert_eq!(accused(PlantKind::Garbage, last, "exit 101"), [FindingKind::Death]);
+    assert_eq!(accused(PlantKind::Garbage, last, "kill -ABRT $$"), [FindingKind::Crash]);
+    assert_eq!(accused(PlantKind::Garbage, last, "exit 101"), [FindingKind::Crash]);
     assert_eq!(accused(PlantKind::Swapped, last, "echo x > ../beside"), [FindingKind::Outside]);
 }

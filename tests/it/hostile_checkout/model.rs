@@ -13,8 +13,9 @@ pub fn script() -> ModelScript {
 
 fn answer(request: &ReceivedRequest) -> Reply {
     let texts = request.user_texts();
-    let said = texts.iter().rev().find_map(|text| text.rsplit_once("play ")).map(|(_, play)| play);
-    let play = said.unwrap_or_default().split_whitespace().next().unwrap_or_default();
+    let played =
+        texts.iter().rev().find_map(|text| text.rsplit_once("play ")).map(|(_, play)| play);
+    let play = played.unwrap_or_default().split_whitespace().next().unwrap_or_default();
     let step = request.outputs().len();
     match play {
         "work" if step == 0 => looks(),

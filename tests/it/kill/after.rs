@@ -8,7 +8,7 @@ use pixir::verify_log;
 use serde_json::Value;
 
 use super::point::{KillPoint, KilledRun};
-use super::scene::{FILE, GO_ON, SessionBeforeTurn, WENT_ON, content, read};
+use super::turns::{FILE, GO_ON, SessionBeforeTurn, WENT_ON, content, read};
 use crate::support::BinaryEnv;
 
 /// The end of the Log after a kill, for the summary.
@@ -27,7 +27,7 @@ pub fn check_state_after_kill(
     env: &BinaryEnv,
     before: &SessionBeforeTurn,
     point: &KillPoint,
-    death: &KilledRun,
+    killed_run: &KilledRun,
 ) -> LogEnd {
     env.assert_nothing_survives();
     let Some((_, path)) = env.session() else {
@@ -35,11 +35,13 @@ pub fn check_state_after_kill(
         return LogEnd::NoSession;
     };
     let log = fs::read(&path).unwrap();
-    for (what, earlier) in [("before the Turn", &before.log), ("before the kill", &death.durable)] {
+    for (what, earlier) in
+        [("before the Turn", &before.log), ("before the kill", &killed_run.durable)]
+    {
         assert!(log.starts_with(earlier), "{point:?}: the Log from {what} is not a prefix");
     }
     let found = check_honesty(env, point, &log);
-    check_published(point, death, &log);
+    check_published(point, killed_run, &log);
     check_file(env, point, &log);
     found
 }
@@ -51,8 +53,8 @@ pub fn resume(env: &BinaryEnv, point: &KillPoint, found: LogEnd) {
     let ended = env.run(&["resume", id.as_str(), GO_ON]);
     assert_eq!(ended.status.code(), Some(0), "{point:?}: {ended:?}");
     assert_eq!(ended.stdout, format!("{WENT_ON}\n"), "{point:?}");
-    let is_told = ended.stderr.contains("the Log's last line was torn");
-    assert_eq!(is_told, found == LogEnd::Torn, "{point:?}: {}", ended.stderr);
+    let is_reported = ended.stderr.contains("the Log's last line was torn");
+    assert_eq!(is_reported, found == LogEnd::Torn, "{point:?}: {}", ended.stderr);
     let resumed = fs::read(&path).unwrap();
     assert!(resumed.starts_with(&log), "{point:?}: resuming only appends");
     check_turns(point, &events(&resumed));
@@ -68,7 +70,7 @@ pub fn resume(env: &BinaryEnv, point: &KillPoint, found: LogEnd) {
 fn check_honesty(env: &BinaryEnv, point: &KillPoint, log: &[u8]) -> LogEnd {
     let (id, _) = env.session().unwrap();
     let seen = verify_log(&env.workspace(), &id).unwrap();
-    let told: Vec<_> = seen.breaks.iter().map(|b| (b.line, b.offset, b.length)).collect();
+    let reported: Vec<_> = seen.breaks.iter().map(|b| (b.line, b.offset, b.length)).collect();
     let accounted: Vec<u64> = events(log)
         .iter()
         .filter(|event| event["type"] == "log_repaired")
@@ -83,17 +85,22 @@ fn check_honesty(env: &BinaryEnv, point: &KillPoint, log: &[u8]) -> LogEnd {
         }
         offset += line.len() as u64;
     }
-    assert_eq!((seen.ok, told), (expected.is_empty(), expected), "{point:?}: {:?}", seen.breaks);
+    assert_eq!(
+        (seen.ok, reported),
+        (expected.is_empty(), expected),
+        "{point:?}: {:?}",
+        seen.breaks
+    );
     if log.is_empty() || log.ends_with(b"\n") { LogEnd::Whole } else { LogEnd::Torn }
 }
 
 /// Checks that every published Event is in the Log.
-fn check_published(point: &KillPoint, death: &KilledRun, log: &[u8]) {
+fn check_published(point: &KillPoint, killed_run: &KilledRun, log: &[u8]) {
     if !point.events {
         return;
     }
     let ids: HashSet<String> = events(log).iter().map(|event| event["id"].to_string()).collect();
-    for line in death.ended.stdout.lines() {
+    for line in killed_run.ended.stdout.lines() {
         // The kill may cut the last line.
         let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
         let is_durable = event["seq"].is_null() || ids.contains(&event["id"].to_string());

@@ -2,7 +2,7 @@
 
 mod after;
 mod point;
-mod scene;
+mod turns;
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use after::LogEnd;
 use point::{KillPoint, KilledRun};
-use scene::{GO_ON, SessionBeforeTurn};
+use turns::{GO_ON, SessionBeforeTurn};
 
 use crate::support::BinaryEnv;
 use crate::support::binary_env::copy_tree;
@@ -37,13 +37,13 @@ struct KillTotals {
 }
 
 impl KillTotals {
-    fn count(&mut self, point: &KillPoint, died: &CheckedKill) {
-        let CheckedKill { death, found, temporaries } = died;
+    fn count(&mut self, point: &KillPoint, checked: &CheckedKill) {
+        let CheckedKill { killed_run, found, temporaries } = checked;
         let found = *found;
         self.temporaries += temporaries;
         self.points += 1;
         self.twice += usize::from(point.again.is_some() && found != LogEnd::NoSession);
-        let was_killed = death.ended.status.code().is_none();
+        let was_killed = killed_run.ended.status.code().is_none();
         *(if was_killed { &mut self.killed } else { &mut self.finished }) += 1;
         match found {
             LogEnd::NoSession => self.no_session += 1,
@@ -55,7 +55,7 @@ impl KillTotals {
 
 /// Result of one kill point.
 struct CheckedKill {
-    death: KilledRun,
+    killed_run: KilledRun,
     found: LogEnd,
     temporaries: usize,
 }
@@ -63,25 +63,25 @@ struct CheckedKill {
 async fn kill_and_check(before: &SessionBeforeTurn, point: &KillPoint) -> CheckedKill {
     let mark = BinaryEnv::new_mark();
     let requests = Arc::new(AtomicUsize::new(0));
-    let script = scene::script(&mark, point.model_behaviour(), requests.clone());
+    let script = turns::script(&mark, point.model_behaviour(), requests.clone());
     let env = BinaryEnv::new(mark, script).await;
     env.configure(&json!({"durability": point.durability}));
     copy_tree(before.folder.path(), &env.workspace());
-    let mut words = scene::words(before.id.as_ref(), point.turn);
+    let mut words = turns::words(before.id.as_ref(), point.turn);
     words.extend(point.events.then_some("--events"));
     tokio::task::block_in_place(|| {
         let kill = |when, words: &[&str]| {
-            let death = point::kill_at(&env, when, words, &requests);
-            let code = death.ended.status.code();
-            assert!(matches!(code, None | Some(0)), "{point:?}: {:?}", death.ended);
-            let found = after::check_state_after_kill(&env, before, point, &death);
-            (death, found)
+            let killed_run = point::kill_at(&env, when, words, &requests);
+            let code = killed_run.ended.status.code();
+            assert!(matches!(code, None | Some(0)), "{point:?}: {:?}", killed_run.ended);
+            let found = after::check_state_after_kill(&env, before, point, &killed_run);
+            (killed_run, found)
         };
-        let (death, mut found) = kill(point.when, &words);
+        let (killed_run, mut found) = kill(point.when, &words);
         let first = found;
-        let temporaries = scene::traces(&env.workspace())
+        let temporaries = turns::traces(&env.workspace())
             .iter()
-            .filter(|(name, ..)| ![scene::FILE, "notes.txt"].contains(&name.as_str()))
+            .filter(|(name, ..)| ![turns::FILE, "notes.txt"].contains(&name.as_str()))
             .count();
         if let (Some((id, path)), Some(again)) = (env.session(), point.again) {
             let length = fs::metadata(path).unwrap().len();
@@ -90,7 +90,7 @@ async fn kill_and_check(before: &SessionBeforeTurn, point: &KillPoint) -> Checke
         if found != LogEnd::NoSession {
             after::resume(&env, point, found);
         }
-        CheckedKill { death, found: first, temporaries }
+        CheckedKill { killed_run, found: first, temporaries }
     })
 }
 
@@ -100,22 +100,22 @@ async fn a_session_that_is_killed_anywhere_loses_nothing_and_goes_on() {
     let seed = torture::seed();
     let began = Instant::now();
     let mut random = fastrand::Rng::with_seed(seed);
-    let states = Arc::new(scene::record_undisturbed_turns().await);
+    let states = Arc::new(turns::record_undisturbed_turns().await);
     let mut points =
         point::choose_kill_points(&states, size.choose(1, 6), size.choose(24, 360), &mut random);
     random.shuffle(&mut points);
     let points = Arc::new(points);
     let next = Arc::new(AtomicUsize::new(0));
-    let tally = Arc::new(Mutex::new(KillTotals::default()));
+    let totals = Arc::new(Mutex::new(KillTotals::default()));
     let workers = (0..WORKERS).map(|_| {
         let states = states.clone();
         let points = points.clone();
         let next = next.clone();
-        let tally = tally.clone();
+        let totals = totals.clone();
         tokio::spawn(async move {
             while let Some(point) = points.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let died = kill_and_check(&states[point.turn], point).await;
-                tally.lock().unwrap().count(point, &died);
+                let checked = kill_and_check(&states[point.turn], point).await;
+                totals.lock().unwrap().count(point, &checked);
             }
         })
     });
@@ -123,14 +123,14 @@ async fn a_session_that_is_killed_anywhere_loses_nothing_and_goes_on() {
         ended.unwrap();
     }
     let KillTotals { points: count, killed, finished, twice, no_session, torn, temporaries } =
-        *tally.lock().unwrap();
+        *totals.lock().unwrap();
     assert_eq!(count, points.len());
     assert!(killed * 2 > count, "{killed} of {count} were killed in time");
     assert!(size == SuiteSize::Sample || killed >= 300, "{killed} kills");
     assert!(twice > 0, "no resume was killed");
     assert!(torn > 0 || !point::has_strace(), "no kill hit the middle of an append");
     torture::print_summary(&format!(
-        "kill: points={count} killed={killed} finished before the kill={finished} struck twice={twice} \
+        "kill: points={count} killed={killed} finished before the kill={finished} killed twice={twice} \
          before a Session={no_session} torn tails={torn} temporaries left={temporaries} survivors=0 seed={seed}, {:.1} s",
         began.elapsed().as_secs_f64(),
     ));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::scene::{self, ModelBehaviour, SessionBeforeTurn, TURNS, count_lines};
+use super::turns::{self, ModelBehaviour, SessionBeforeTurn, TURNS, count_lines};
 use crate::support::BinaryEnv;
 use crate::support::binary_env::{AtSizeLimit, ProcessOutput};
 use crate::support::test_env::DEADLINE;
@@ -167,20 +167,20 @@ pub fn kill_at(
     let began = Instant::now();
     let mut watch = LogWatch::new(env);
     let before = watch.lines;
-    let untouched = scene::traces(&env.workspace());
+    let untouched = turns::traces(&env.workspace());
     loop {
         watch.read_log(env);
-        let strikes = match when {
+        let is_due = match when {
             KillMoment::Line { number, .. } => watch.lines >= before + number,
             KillMoment::Offset(_) => false,
             KillMoment::Delay(delay) => began.elapsed() >= delay,
-            KillMoment::Change { .. } => scene::traces(&env.workspace()) != untouched,
+            KillMoment::Change { .. } => turns::traces(&env.workspace()) != untouched,
             KillMoment::Command { processes, .. } => {
                 env.survivors().iter().filter(|line| line.ends_with(" 300 ")).count() >= processes
             }
             KillMoment::Request { number, .. } => requests.load(Ordering::SeqCst) >= number,
         };
-        if strikes || running.child.try_wait().unwrap().is_some() {
+        if is_due || running.child.try_wait().unwrap().is_some() {
             break;
         }
         assert!(began.elapsed() < DEADLINE, "{when:?} never came");

@@ -63,10 +63,10 @@ async fn a_cut_answer_is_printed_and_ends_without_success() {
 
         let ended = binary_env.run(&["--json", "resume", "--last", "again"]);
         ended.expect_code(6);
-        let said = envelope(&ended.stdout);
-        assert_eq!((&said["ok"], &said["status"]), (&json!(false), &json!("incomplete")));
-        assert_eq!(said["output"], HALF);
-        assert_eq!(said["error"]["kind"], "incomplete");
+        let printed = envelope(&ended.stdout);
+        assert_eq!((&printed["ok"], &printed["status"]), (&json!(false), &json!("incomplete")));
+        assert_eq!(printed["output"], HALF);
+        assert_eq!(printed["error"]["kind"], "incomplete");
         binary_env.run(&["resume", "--last", "go on"]).expect_code(0);
         let last = binary_env.server.requests().pop().unwrap();
         let seen = serde_json::to_string(last.input()).unwrap();
@@ -75,7 +75,7 @@ async fn a_cut_answer_is_printed_and_ends_without_success() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_editor_is_told_that_the_answer_was_cut() {
+async fn an_editor_gets_the_reason_why_an_answer_was_cut() {
     let binary_env =
         BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([cut(), cut_without_reason()]))
             .await;
@@ -115,9 +115,9 @@ async fn a_step_whose_answer_was_cut_is_not_ready() {
     let graph =
         workflow_spec(json!([{"id": "one", "task": "one", "role": "explorer", "retries": 2}]));
     env.write("flow.json", graph.to_string());
-    let said =
+    let printed =
         env.run_pixir(&["workflow", "run", "flow.json", "--json"]).assert_exit_code(6).envelope();
-    assert_eq!(said["output"]["failed_steps"], json!(["one"]));
-    assert_eq!(said["output"]["steps"][0]["reason"], "incomplete");
+    assert_eq!(printed["output"]["failed_steps"], json!(["one"]));
+    assert_eq!(printed["output"]["steps"][0]["reason"], "incomplete");
     assert_eq!(env.requests().len(), 1, "the same request would be cut again");
 }

@@ -19,14 +19,14 @@ fn with_reasoning_tokens(reply: Reply) -> Reply {
 }
 
 #[track_caller]
-fn agrees(env: &BinaryEnv, told: &Value) {
+fn assert_usage(env: &BinaryEnv, total: &Value) {
     let summed = usage(env);
     for key in KEYS {
         assert!(summed[key].as_u64() > Some(0), "{key}: {summed}");
-        assert_eq!(told[key], summed[key], "{key}: {told} {summed}");
+        assert_eq!(total[key], summed[key], "{key}: {total} {summed}");
     }
     let cost = |usage: &Value| usage["estimated_cost_usd"].as_f64().unwrap();
-    assert!((cost(told) - cost(&summed)).abs() < 1e-9, "{told} {summed}");
+    assert!((cost(total) - cost(&summed)).abs() < 1e-9, "{total} {summed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,16 +50,16 @@ async fn a_run_counts_its_children_and_grandchildren_also_after_its_answer() {
         let ended = env.run(&["--json", GO]);
         ended.expect_code(0);
         let envelope_of_run = envelope(&ended.stdout);
-        agrees(&env, &envelope_of_run["usage"]);
+        assert_usage(&env, &envelope_of_run["usage"]);
         assert_eq!(check_family_logs(&env.workspace()), 3);
         // `pixir usage` of the Session is the same, because it includes children and there is no other Session.
         let id = envelope_of_run["session_id"].as_str().unwrap();
-        let told = env.run(&["usage", id, "--json"]);
-        let told = envelope(&told.expect_code(0).stdout);
-        assert_eq!(told["output"]["sessions"].as_array().unwrap().len(), 4, "{told}");
-        agrees(&env, &told["output"]["total"]);
+        let listed = env.run(&["usage", id, "--json"]);
+        let listed = envelope(&listed.expect_code(0).stdout);
+        assert_eq!(listed["output"]["sessions"].as_array().unwrap().len(), 4, "{listed}");
+        assert_usage(&env, &listed["output"]["total"]);
         let found = envelope(&env.run(&["diagnose", id, "--json"]).expect_code(0).stdout);
-        assert_eq!(found["output"]["usage"], told["output"]["total"]);
+        assert_eq!(found["output"]["usage"], listed["output"]["total"]);
     }
 }
 
@@ -86,17 +86,17 @@ async fn a_child_whose_log_cannot_be_read_is_named_beside_the_sums() {
     let log = log_files(&env.workspace()).into_iter().find(is_parent).unwrap();
     let child = log.file_stem().unwrap().to_str().unwrap();
     std::fs::File::options().append(true).open(&log).unwrap().set_len(17 << 30).unwrap();
-    let told = env.run(&["usage", &id, "--json"]);
-    let told = envelope(&told.expect_code(0).stdout);
-    assert_eq!(told["output"]["unreadable_sessions"], json!([child]), "{told}");
-    assert_eq!(told["output"]["sessions"].as_array().unwrap().len(), 3, "{told}");
+    let listed = env.run(&["usage", &id, "--json"]);
+    let listed = envelope(&listed.expect_code(0).stdout);
+    assert_eq!(listed["output"]["unreadable_sessions"], json!([child]), "{listed}");
+    assert_eq!(listed["output"]["sessions"].as_array().unwrap().len(), 3, "{listed}");
     let words = env.run(&["usage", &id]);
     assert!(words.expect_code(0).stderr.contains(child), "{}", words.stderr);
     assert!(words.stderr.contains("the Log cannot be read"), "{}", words.stderr);
     let every = envelope(&env.run(&["usage", "--json"]).expect_code(0).stdout);
     assert_eq!(every["output"]["unreadable_sessions"], json!([child]), "{every}");
     let found = envelope(&env.run(&["diagnose", &id, "--json"]).expect_code(0).stdout);
-    assert_eq!(found["output"]["usage"], told["output"]["total"]);
+    assert_eq!(found["output"]["usage"], listed["output"]["total"]);
     let checks = found["output"]["checks"].as_array().unwrap();
     let check = checks.iter().find(|check| check["id"] == "usage").unwrap();
     assert_eq!(check["status"], "warning", "{check}");
@@ -112,18 +112,18 @@ async fn a_delegation_counts_cached_and_reasoning_tokens_of_every_child() {
     let spec = json!({"tasks": ["a", "b", "c"]});
     std::fs::write(env.workspace().join("spec.json"), spec.to_string()).unwrap();
     let ended = env.run(&["delegate", "--spec", "spec.json", "--json"]);
-    let said = envelope(&ended.expect_code(0).stdout);
-    agrees(&env, &said["usage"]);
-    agrees(&env, &said["output"]["usage"]);
-    assert_eq!(said["output"]["children"][0]["usage"]["cached_tokens"], 400);
-    assert_eq!(said["output"]["children"][0]["usage"]["reasoning_tokens"], 30);
+    let printed = envelope(&ended.expect_code(0).stdout);
+    assert_usage(&env, &printed["usage"]);
+    assert_usage(&env, &printed["output"]["usage"]);
+    assert_eq!(printed["output"]["children"][0]["usage"]["cached_tokens"], 400);
+    assert_eq!(printed["output"]["children"][0]["usage"]["reasoning_tokens"], 30);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workflow_counts_attempts_that_failed() {
     let env = priced(
-        scripted_steps(|told| {
-            with_reasoning_tokens(match told.session {
+        scripted_steps(|request| {
+            with_reasoning_tokens(match request.session {
                 0 => Reply::says("checkpoint_status: failed"),
                 _ => Reply::says("checkpoint_status: checkpoint_ready"),
             })
@@ -135,7 +135,7 @@ async fn a_workflow_counts_attempts_that_failed() {
         workflow_spec(json!([{"id": "one", "task": "one", "role": "explorer", "retries": 1}]));
     std::fs::write(env.workspace().join("flow.json"), graph.to_string()).unwrap();
     let ended = env.run(&["workflow", "run", "flow.json", "--json"]);
-    let said = envelope(&ended.expect_code(0).stdout);
-    agrees(&env, &said["usage"]);
-    agrees(&env, &said["output"]["usage"]);
+    let printed = envelope(&ended.expect_code(0).stdout);
+    assert_usage(&env, &printed["usage"]);
+    assert_usage(&env, &printed["output"]["usage"]);
 }

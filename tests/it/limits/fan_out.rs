@@ -28,7 +28,7 @@ fn line(line: scripted_family::ParentReply) -> scripted_family::ParentReply {
 }
 
 /// A parent that starts forty children and waits for them.
-fn crowd_script() -> ModelScript {
+fn many_children_script() -> ModelScript {
     let names: Vec<String> = (0..40).map(|n| format!("task {n}")).collect();
     let tasks: Vec<&str> = names.iter().map(String::as_str).collect();
     let lines = [spawn_reply(&tasks, "explorer"), wait_reply(), text_reply("All done.")].map(line);
@@ -45,12 +45,12 @@ fn overshoots_by_one_answer(spent: &Value, limit: f64) {
 async fn forty_children_at_once_overshoot_a_cost_limit_by_one_answer() {
     for at_once in [8, 40] {
         let more = json!({"subagents": {"max_running": at_once, "max_in_process": 64}});
-        let env = priced(crowd_script(), &more).await;
+        let env = priced(many_children_script(), &more).await;
         let ended = env.run(&["--json", "--max-cost", "0.2", GO]);
         ended.expect_code(6);
-        let said = envelope(&ended.stdout);
-        assert_eq!((&said["ok"], &said["status"]), (&json!(false), &json!("incomplete")));
-        assert_eq!(said["error"]["kind"], "budget_exceeded", "{said}");
+        let printed = envelope(&ended.stdout);
+        assert_eq!((&printed["ok"], &printed["status"]), (&json!(false), &json!("incomplete")));
+        assert_eq!(printed["error"]["kind"], "budget_exceeded", "{printed}");
         overshoots_by_one_answer(&usage(&env), 0.2);
         assert_eq!(check_family_logs(&env.workspace()), 40);
     }
@@ -220,16 +220,16 @@ async fn a_delegation_ends_at_its_budget_and_is_not_completed() {
     std::fs::write(env.workspace().join("spec.json"), spec.to_string()).unwrap();
     let ended = env.run(&["delegate", "--spec", "spec.json", "--json"]);
     ended.expect_code(6);
-    let said = envelope(&ended.stdout);
+    let printed = envelope(&ended.stdout);
     assert_eq!(
-        (&said["ok"], &said["output"]["reason"]),
+        (&printed["ok"], &printed["output"]["reason"]),
         (&json!(false), &json!("budget_exhausted"))
     );
     assert_eq!(
-        (&said["output"]["status"], &said["status"]),
+        (&printed["output"]["status"], &printed["status"]),
         (&json!("partial"), &json!("incomplete"))
     );
-    assert_eq!(said["error"]["kind"], "budget_exceeded");
+    assert_eq!(printed["error"]["kind"], "budget_exceeded");
     overshoots_by_one_answer(&usage(&env), 0.2);
     check_family_logs(&env.workspace());
 }
@@ -247,9 +247,9 @@ async fn a_workflow_budget_bounds_steps_that_run_side_by_side() {
     std::fs::write(env.workspace().join("flow.json"), graph.to_string()).unwrap();
     let ended = env.run(&["workflow", "run", "flow.json", "--json"]);
     ended.expect_code(6);
-    let said = envelope(&ended.stdout);
-    assert_eq!(said["output"]["reason"], "budget_exhausted", "{said}");
-    assert_eq!(said["error"]["kind"], "budget_exceeded");
+    let printed = envelope(&ended.stdout);
+    assert_eq!(printed["output"]["reason"], "budget_exhausted", "{printed}");
+    assert_eq!(printed["error"]["kind"], "budget_exceeded");
     assert_eq!(usage(&env)["total_tokens"], 220, "the second answer exceeded the limit");
     check_family_logs(&env.workspace());
 }
@@ -313,10 +313,10 @@ async fn children_that_run_out_of_budget_after_the_answer_are_no_success() {
     place.set(env.workspace()).unwrap();
     let ended = env.run(&["--json", "--max-cost", "0.2", GO]);
     ended.expect_code(6);
-    let said = envelope(&ended.stdout);
-    assert_eq!((&said["ok"], &said["status"]), (&json!(false), &json!("incomplete")));
-    assert_eq!(said["output"], "They are at it.");
-    assert_eq!(said["error"]["kind"], "budget_exceeded");
+    let printed = envelope(&ended.stdout);
+    assert_eq!((&printed["ok"], &printed["status"]), (&json!(false), &json!("incomplete")));
+    assert_eq!(printed["output"], "They are at it.");
+    assert_eq!(printed["error"]["kind"], "budget_exceeded");
     overshoots_by_one_answer(&usage(&env), 0.2);
     check_family_logs(&env.workspace());
 }
@@ -334,8 +334,8 @@ async fn a_run_starts_only_so_many_children() {
     let parent = env.server.requests().into_iter().find(|request| {
         scripted_family::last_task(request).is_none() && !request.outputs().is_empty()
     });
-    let told = parent.unwrap().outputs().join("\n");
-    assert_eq!(told.matches("subagents.max_per_run").count(), 2, "{told}");
+    let text = parent.unwrap().outputs().join("\n");
+    assert_eq!(text.matches("subagents.max_per_run").count(), 2, "{text}");
     assert_eq!(check_family_logs(&env.workspace()), 3);
     // A spec that exceeds the budget is refused before anything starts.
     let spec = json!({"tasks": ["a", "b", "c", "d"]});

@@ -148,28 +148,28 @@ async fn to_look_again_and_again_at_what_is_over_or_never_was_is_a_cycle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_has_five_hundred_calls_of_the_model_unless_somebody_says_otherwise() {
+async fn a_turn_has_five_hundred_calls_of_the_model_by_default() {
     let script =
         endless_calls(|number| vec![("bash_output", json!({"id": format!("none-{number}")}))]);
     let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
-    let told = binary_env.run(&["config", "get", "max_iterations"]);
-    assert!(told.expect_code(0).stdout.contains("500"), "{told:?}");
-    let told = binary_env.run(&["config", "get", "max_iterations", "--max-iterations", "0"]);
-    assert_eq!(told.expect_code(0).stdout.split_whitespace().next_back(), Some("0"), "{told:?}");
+    let run = binary_env.run(&["config", "get", "max_iterations"]);
+    assert!(run.expect_code(0).stdout.contains("500"), "{run:?}");
+    let run = binary_env.run(&["config", "get", "max_iterations", "--max-iterations", "0"]);
+    assert_eq!(run.expect_code(0).stdout.split_whitespace().next_back(), Some("0"), "{run:?}");
     let ended = binary_env.run(&["--json", "--max-iterations", "3", "go on"]);
     ended.expect_code(6);
-    let said = envelope(&ended.stdout);
-    assert_eq!(said["error"]["kind"], "iteration_cap");
+    let printed = envelope(&ended.stdout);
+    assert_eq!(printed["error"]["kind"], "iteration_cap");
     assert!(ended.stderr.contains("--max-iterations"), "{}", ended.stderr);
     assert_eq!(binary_env.server.requests().len(), 3);
     // A Workspace may lower the limit but not raise it.
     std::fs::create_dir_all(binary_env.workspace().join(".pixir")).unwrap();
     let config = binary_env.workspace().join(".pixir/config.json");
     std::fs::write(&config, json!({"max_iterations": 0}).to_string()).unwrap();
-    let told = binary_env.run(&["config", "get", "max_iterations"]);
-    assert!(told.expect_code(0).stdout.contains("500"), "{told:?}");
-    assert!(told.stderr.contains("would raise the limit"), "{told:?}");
+    let run = binary_env.run(&["config", "get", "max_iterations"]);
+    assert!(run.expect_code(0).stdout.contains("500"), "{run:?}");
+    assert!(run.stderr.contains("would raise the limit"), "{run:?}");
     std::fs::write(&config, json!({"max_iterations": 7}).to_string()).unwrap();
-    let told = binary_env.run(&["config", "get", "max_iterations"]);
-    assert!(told.expect_code(0).stdout.contains('7'), "{told:?}");
+    let run = binary_env.run(&["config", "get", "max_iterations"]);
+    assert!(run.expect_code(0).stdout.contains('7'), "{run:?}");
 }

@@ -59,9 +59,9 @@ async fn a_compaction_that_waits_for_the_budget_says_so() {
         .filter(|event| event["type"] == "status")
         .map(|event| event["data"]["status"].clone())
         .collect();
-    let told = json!(["compacting", "waiting_for_budget", "compacting"]);
-    let told = told.as_array().unwrap();
-    assert!(statuses.windows(3).any(|three| three == told.as_slice()), "{statuses:?}");
+    let expected = json!(["compacting", "waiting_for_budget", "compacting"]);
+    let expected = expected.as_array().unwrap();
+    assert!(statuses.windows(3).any(|three| three == expected.as_slice()), "{statuses:?}");
     assert!(ended.stdout.contains("model_assisted"), "{}", ended.stdout);
 }
 
@@ -98,11 +98,11 @@ async fn to_wait_for_the_budget_before_another_attempt_is_no_time_of_the_model()
         own.map(|own| own.arrived).nth(place).unwrap()
     };
     assert!(arrived(1, "a") - arrived(0, "b") >= Duration::from_secs(7), "a waited for b");
-    let bill = log_files(&env.workspace())
+    let usage_record = log_files(&env.workspace())
         .iter()
         .flat_map(|log| scripted_family::read_events(log))
         .find(|event| event["type"] == "provider_usage" && event["data"]["retries"] == 1);
-    let lasted = bill.unwrap()["data"]["duration_ms"].as_u64().unwrap();
+    let lasted = usage_record.unwrap()["data"]["duration_ms"].as_u64().unwrap();
     assert!((3_000..6_500).contains(&lasted), "{lasted} ms");
 }
 
@@ -126,7 +126,7 @@ async fn what_a_failed_attempt_was_billed_for_is_not_spent_by_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_for_which_no_subagent_is_left_is_not_tried_again() {
-    let script = scripted_steps(|told| match (told.step(), told.session) {
+    let script = scripted_steps(|request| match (request.step(), request.session) {
         ("one", 0) => Reply::says("checkpoint_status: failed"),
         _ => Reply::says("checkpoint_status: checkpoint_ready"),
     });
@@ -138,8 +138,8 @@ async fn a_step_for_which_no_subagent_is_left_is_not_tried_again() {
     std::fs::write(env.workspace().join("flow.json"), graph.to_string()).unwrap();
     let ended = env.run(&["workflow", "run", "flow.json", "--json"]);
     ended.expect_code(6);
-    let said = envelope(&ended.stdout);
-    assert_eq!(said["output"]["status"], "partial", "an optional step is missing: {said}");
+    let printed = envelope(&ended.stdout);
+    assert_eq!(printed["output"]["status"], "partial", "an optional step is missing: {printed}");
     let log = root_log(&env.workspace());
     let two = last_checkpoint(&log, "two");
     assert_eq!((&two["reason"], &two["attempts"]), (&json!("subagent_limit_reached"), &json!(1)));

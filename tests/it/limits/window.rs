@@ -18,9 +18,9 @@ async fn input_that_cannot_fit_is_refused_before_it_is_sent() {
     let ended = env.run(&["--json", &huge]);
     ended.expect_code(1);
     assert!(env.server.requests().is_empty(), "nothing left");
-    let said = envelope(&ended.stdout);
-    assert_eq!(said["error"]["kind"], "context_overflow");
-    let details = &said["error"]["details"];
+    let printed = envelope(&ended.stdout);
+    assert_eq!(printed["error"]["kind"], "context_overflow");
+    let details = &printed["error"]["details"];
     assert_eq!(details["window_tokens"], 16_000);
     assert!(details["input_tokens"].as_u64() > Some(16_000), "{details}");
     for words in ["larger window", "file", "context_window"] {
@@ -37,7 +37,7 @@ async fn input_that_cannot_fit_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_that_nobody_knows_is_no_reason_to_refuse() {
+async fn an_unknown_window_is_no_reason_to_refuse() {
     let env =
         BinaryEnv::new(BinaryEnv::new_mark(), ModelScript::new([Reply::says("Hello.")])).await;
     let path = env.workspace().join("long.txt");

@@ -54,11 +54,11 @@ async fn a_test_says_what_a_server_offers() {
         "web": {"url": web.url, "headers": {"Authorization": format!("Bearer ${{THE_KEY:-{KEY}}}")}},
     }))
     .await;
-    let told = env.run_pixir(&["mcp", "test", "story"]).assert_exit_code(0).out;
-    assert!(told.starts_with("story: story-server 1.2.3, MCP 2025-11-25, 13 tools, "), "{told}");
+    let text = env.run_pixir(&["mcp", "test", "story"]).assert_exit_code(0).out;
+    assert!(text.starts_with("story: story-server 1.2.3, MCP 2025-11-25, 13 tools, "), "{text}");
     assert!(
-        told.contains("\n  mcp__story__echo  [MCP server story] Does what echo does.\n"),
-        "{told}"
+        text.contains("\n  mcp__story__echo  [MCP server story] Does what echo does.\n"),
+        "{text}"
     );
     let output = env.run_pixir(&["mcp", "test", "story", "--json"]).assert_exit_code(0).envelope();
     let mut shape = output["output"].clone();
@@ -117,7 +117,7 @@ async fn a_test_that_fails_says_why_and_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_entry_is_told_by_its_name_and_the_others_work() {
+async fn a_broken_entry_is_reported_by_its_name_and_the_others_work() {
     let env = new_test_env(&json!({
         "typo": {"comand": "npx"},
         "lost": {"url": "https://x.example/${NO_SUCH_VARIABLE}"},
@@ -186,7 +186,7 @@ async fn a_test_takes_as_long_as_it_is_given_and_can_be_stopped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_servers_of_a_workspace_start_when_it_is_trusted_and_not_before() {
     let env = new_test_env(&json!({})).await;
-    let witness = env.workspace().join("started");
+    let marker = env.workspace().join("started");
     let entry = |log: &str| {
         let script = json!({"log": env.workspace().join(log)}).to_string();
         json!({"mcpServers": {"story": {"command": "/bin/sh", "args": arguments("plain-"),
@@ -196,7 +196,7 @@ async fn the_servers_of_a_workspace_start_when_it_is_trusted_and_not_before() {
     let untrusted = env.run_pixir(&["hi"]).assert_exit_code(0);
     assert!(untrusted.err.contains("its MCP servers are ignored"), "{}", untrusted.err);
     assert!(env.run_pixir(&["mcp"]).assert_exit_code(0).out.is_empty());
-    assert!(!witness.exists(), "nothing was started");
+    assert!(!marker.exists(), "nothing was started");
     assert_eq!(of_server(&env.requests()[0]), Vec::<String>::new());
 
     let mut terminal = TestTerminal::run(&env, &["trust"], &[]);
@@ -204,7 +204,7 @@ async fn the_servers_of_a_workspace_start_when_it_is_trusted_and_not_before() {
     terminal.type_keys("y\n");
     assert_eq!(terminal.wait_for_exit(), Some(0));
     env.run_pixir(&["hi"]).assert_exit_code(0);
-    assert!(witness.exists(), "it was started");
+    assert!(marker.exists(), "it was started");
     assert!(of_server(env.requests().last().unwrap()).contains(&"mcp__story__echo".to_owned()));
     assert!(env.run_pixir(&["mcp"]).assert_exit_code(0).out.contains("(workspace)"));
 
@@ -227,8 +227,8 @@ async fn arguments_are_filled_from_the_own_variables_of_an_entry() {
     let mut absent = own.clone();
     absent["env"].as_object_mut().unwrap().remove("LAUNCH");
     let env = new_test_env(&json!({"own": own, "absent": absent})).await;
-    let told = env.run_pixir(&["mcp", "test", "own"]).assert_exit_code(0).out;
-    assert!(told.contains("mcp__own__echo"), "{told}");
+    let text = env.run_pixir(&["mcp", "test", "own"]).assert_exit_code(0).out;
+    assert!(text.contains("mcp__own__echo"), "{text}");
     let failed = env.run_pixir(&["mcp", "test", "absent", "--json"]).assert_exit_code(2).envelope();
     let message = failed["error"]["message"].as_str().unwrap();
     assert!(message.contains("the variable LAUNCH is not set"), "{message}");

@@ -28,7 +28,7 @@ fn program() -> Option<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_of_somebody_else_is_driven() {
+async fn a_third_party_server_is_driven() {
     let Some(program) = program() else { return };
     let replies = [
         Reply::calls("mcp__everything__echo", json!({"message": "hello"})),

@@ -27,7 +27,7 @@ type ServerBehaviour = dyn Fn(&McpHttpRequest, &mut TcpStream) -> bool + Send + 
 /// A server with a given behaviour, which records its requests.
 struct HostileMcpServer {
     url: String,
-    heard: Arc<Mutex<Vec<String>>>,
+    received: Arc<Mutex<Vec<String>>>,
 }
 
 impl HostileMcpServer {
@@ -36,9 +36,9 @@ impl HostileMcpServer {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-        let heard = Arc::new(Mutex::new(Vec::new()));
+        let received = Arc::new(Mutex::new(Vec::new()));
         let behaviour: Arc<ServerBehaviour> = Arc::new(behaviour);
-        let list = Arc::clone(&heard);
+        let list = Arc::clone(&received);
         std::thread::spawn(move || {
             for mut wire in listener.incoming().flatten() {
                 let list = Arc::clone(&list);
@@ -55,11 +55,11 @@ impl HostileMcpServer {
                 });
             }
         });
-        Self { url, heard }
+        Self { url, received }
     }
 
     fn count_received(&self, what: &str) -> usize {
-        self.heard.lock().unwrap().iter().filter(|line| line.starts_with(what)).count()
+        self.received.lock().unwrap().iter().filter(|line| line.starts_with(what)).count()
     }
 
     fn server(&self) -> McpServer {
@@ -148,7 +148,7 @@ async fn new_test_env(web: &HostileMcpServer, replies: impl IntoIterator<Item = 
 }
 
 /// Runs a Turn that calls `add`; gives its result.
-async fn called(env: &TestEnv) -> String {
+async fn call_add(env: &TestEnv) -> String {
     let (_, status) = env.run_turn("add").await;
     assert_eq!(status, SessionStatus::Done);
     env.requests().pop().unwrap().outputs().last().unwrap().to_string()
@@ -159,7 +159,7 @@ fn adding() -> [Reply; 2] {
 }
 
 /// Runs a Turn with an unusable server; gives the notices about it.
-async fn told_of(web: &HostileMcpServer) -> String {
+async fn notices_of(web: &HostileMcpServer) -> String {
     let mut env = new_test_env(web, [Reply::says("Fine.")]).await;
     env.config.mcp.connect = Duration::from_secs(2);
     let (conversation, status) = env.run_turn("hi").await;
@@ -174,8 +174,8 @@ async fn a_redirect_is_not_followed_and_takes_no_key_along() {
     let web = HostileMcpServer::start(move |_, wire| {
         plain(wire, 307, &format!("Location: {place}\r\n"), "")
     });
-    let told = told_of(&web).await;
-    assert!(told.contains("HTTP 307") && told.contains("redirect"), "{told}");
+    let notices = notices_of(&web).await;
+    assert!(notices.contains("HTTP 307") && notices.contains("redirect"), "{notices}");
     assert_eq!(thief.count_received(""), 0, "the redirect was not followed");
 }
 
@@ -184,8 +184,11 @@ async fn every_refusal_has_its_status() {
     for (status, outlook) in [(403, "not tried"), (404, "tried again"), (500, "tried again")] {
         let web =
             HostileMcpServer::start(move |_, wire| plain(wire, status, "", "<html>no</html>"));
-        let told = told_of(&web).await;
-        assert!(told.contains(&format!("HTTP {status}")) && told.contains(outlook), "{told}");
+        let notices = notices_of(&web).await;
+        assert!(
+            notices.contains(&format!("HTTP {status}")) && notices.contains(outlook),
+            "{notices}"
+        );
     }
 }
 
@@ -203,8 +206,8 @@ async fn a_greeting_that_never_ends_is_given_up() {
             }
             false
         });
-        let told = told_of(&web).await;
-        assert!(told.contains(words), "{piece}: {told}");
+        let notices = notices_of(&web).await;
+        assert!(notices.contains(words), "{piece}: {notices}");
     }
 }
 
@@ -220,12 +223,12 @@ async fn a_body_without_an_end_is_not_kept() {
     env.config.mcp.connect = DEADLINE;
     let (conversation, status) = env.run_turn("hi").await;
     assert_eq!(status, SessionStatus::Done);
-    let told = conversation.take_notices().join("\n");
-    assert!(told.contains("is too large"), "{told}");
+    let notices = conversation.take_notices().join("\n");
+    assert!(notices.contains("is too large"), "{notices}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_the_server_forgot_is_begun_anew() {
+async fn a_session_that_the_server_forgot_is_begun_again() {
     let count = AtomicUsize::new(1);
     let web = HostileMcpServer::start(move |asked, wire| {
         let is_old = asked.session == "s-1" && asked.method == "tools/call";
@@ -240,14 +243,14 @@ async fn a_session_that_the_server_forgot_is_begun_anew() {
         answer_correctly(asked, wire, &session)
     });
     let env = new_test_env(&web, adding()).await;
-    let told = called(&env).await;
-    assert!(told.contains("added"), "{told}");
+    let output = call_add(&env).await;
+    assert!(output.contains("added"), "{output}");
     assert_eq!(web.count_received("POST initialize"), 2);
     assert_eq!(web.count_received("POST tools/call s-1"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_on_a_stream_that_nobody_can_read_is_an_answer() {
+async fn an_unreadable_result_on_a_stream_is_an_answer() {
     let web = HostileMcpServer::start(|asked, wire| {
         if asked.method != "tools/call" {
             return answer_correctly(asked, wire, "s-1");
@@ -259,8 +262,8 @@ async fn an_answer_on_a_stream_that_nobody_can_read_is_an_answer() {
         std::thread::sleep(DEADLINE * 2);
         false
     });
-    let told = called(&new_test_env(&web, adding()).await).await;
-    assert!(told.contains("its answer cannot be read"), "{told}");
+    let output = call_add(&new_test_env(&web, adding()).await).await;
+    assert!(output.contains("its answer cannot be read"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -273,8 +276,8 @@ async fn a_stream_that_ends_without_an_answer_ends_the_call() {
         wire.write_all(b": nothing to say\n\n").ok();
         false
     });
-    let told = called(&new_test_env(&web, adding()).await).await;
-    assert!(told.contains("MCP server `web`") && told.contains("`add`"), "{told}");
+    let output = call_add(&new_test_env(&web, adding()).await).await;
+    assert!(output.contains("MCP server `web`") && output.contains("`add`"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -72,7 +72,7 @@ async fn a_session_that_ends_takes_its_servers_along_while_pixir_lives() {
 }
 
 #[tokio::test]
-async fn a_service_is_heard_and_held_with_and_without_namespaces() {
+async fn a_service_answers_and_is_contained_with_and_without_namespaces() {
     for subreaper in [false, true] {
         let mark = new_mark();
         let folder = tempfile::tempdir().unwrap();
@@ -89,8 +89,8 @@ async fn a_service_is_heard_and_held_with_and_without_namespaces() {
             "read -r word; echo heard $word; echo aside >&2; \
              setsid sh -c 'sleep 1000; : {mark}' & sh -c 'sleep 1000; : {mark}'"
         );
-        let (said, aside) = bench.exchange_with_service(&script, "hello\n").await.unwrap();
-        assert_eq!((said.as_str(), aside.as_str()), ("heard hello\n", "aside\n"));
+        let (output, aside) = bench.exchange_with_service(&script, "hello\n").await.unwrap();
+        assert_eq!((output.as_str(), aside.as_str()), ("heard hello\n", "aside\n"));
         wait_until_gone(&mark, "nothing of a service stays").await;
         let over =
             bench.exchange_with_service("read -r word; exit 7", "hello\n").await.unwrap_err();

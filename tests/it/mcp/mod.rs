@@ -27,13 +27,13 @@ use crate::support::TestEnv;
 use crate::support::test_env::{
     DEADLINE, listen_until, send_and_finish, subscribe_from_now, wait_for_turn_end,
 };
-use server::story;
+use server::story_server;
 
 /// A test environment with one MCP server, passed as an editor would pass it.
 async fn new_test_env(script: &Value, replies: impl IntoIterator<Item = Reply>) -> TestEnv {
     let mut env = TestEnv::with_replies(replies).await;
     env.config.mcp.wait = DEADLINE;
-    env.mcp_servers = vec![story(script)];
+    env.mcp_servers = vec![story_server(script)];
     env
 }
 
@@ -111,17 +111,17 @@ async fn an_image_of_a_server_is_shown_to_the_model() {
 }
 
 #[tokio::test]
-async fn progress_is_told_while_a_call_runs() {
+async fn progress_is_reported_while_a_call_runs() {
     let replies = [Reply::calls("mcp__story__slow", json!({})), Reply::says("Done.")];
     let env = new_test_env(&json!({}), replies).await;
     let conversation = env.start().await;
     let mut listener = subscribe_from_now(&conversation);
     conversation.send(UserInput { text: "go".into() }).await.unwrap();
-    let heard = listen_until(&mut listener, |event| {
+    let events = listen_until(&mut listener, |event| {
         matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Done)))
     })
     .await;
-    let pieces: Vec<String> = heard
+    let pieces: Vec<String> = events
         .iter()
         .filter_map(|event| match event.kind() {
             EventKind::Ephemeral(Ephemeral::ToolOutputDelta { chunk, .. }) => Some(chunk.clone()),
@@ -151,11 +151,11 @@ async fn an_interrupt_reaches_the_server_and_the_server_lives_on() {
         )
     })
     .await;
-    heard(&log, "tools/call");
+    wait_for_request(&log, "tools/call");
     conversation.interrupt().await.unwrap();
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
-    let cancelled = heard(&log, "notifications/cancelled");
-    let asked = heard(&log, "tools/call");
+    let cancelled = wait_for_request(&log, "notifications/cancelled");
+    let asked = wait_for_request(&log, "tools/call");
     assert_eq!(cancelled["params"]["requestId"], asked["id"]);
     assert_eq!(send_and_finish(&conversation, "go on").await, SessionStatus::Done);
     insta::assert_snapshot!(env.transcript(&conversation), @r#"
@@ -175,7 +175,7 @@ async fn an_interrupt_reaches_the_server_and_the_server_lives_on() {
 }
 
 /// Waits until the server has recorded a message with this method, and gives it.
-fn heard(log: &std::path::Path, method: &str) -> Value {
+fn wait_for_request(log: &std::path::Path, method: &str) -> Value {
     let start = Instant::now();
     loop {
         let text = std::fs::read_to_string(log).unwrap_or_default();
@@ -219,7 +219,7 @@ async fn until_offered(env: &TestEnv, conversation: &Conversation, name: &str) {
 }
 
 #[tokio::test]
-async fn a_slow_server_holds_up_nobody_and_joins_later() {
+async fn a_slow_server_does_not_delay_a_turn_and_joins_later() {
     let mut env =
         new_test_env(&json!({"delay_ms": 300}), (0..500).map(|_| Reply::says("Ok."))).await;
     env.config.mcp.wait = Duration::from_millis(1);
@@ -235,15 +235,15 @@ async fn a_wait_that_is_noticed_is_explained() {
     let conversation = env.start().await;
     let mut listener = subscribe_from_now(&conversation);
     conversation.send(UserInput { text: "hi".into() }).await.unwrap();
-    let heard = listen_until(&mut listener, |event| {
+    let events = listen_until(&mut listener, |event| {
         matches!(
             event.kind(),
             EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Starting { .. }))
         )
     })
     .await;
-    let told = serde_json::to_value(&**heard.last().unwrap()).unwrap();
-    assert_eq!(told["data"], json!({"status": "starting", "servers": ["story"]}));
+    let event = serde_json::to_value(&**events.last().unwrap()).unwrap();
+    assert_eq!(event["data"], json!({"status": "starting", "servers": ["story"]}));
     conversation.interrupt().await.unwrap();
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
     assert!(env.requests().is_empty(), "the model was not asked yet");
@@ -263,7 +263,7 @@ async fn a_turn_that_goes_on_without_a_server_says_so_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_is_started_again_and_told_of() {
+async fn a_server_that_dies_is_started_again_and_reported() {
     let replies = [
         Reply::calls("mcp__story__die", json!({})),
         Reply::calls("mcp__story__echo", json!({"text": "back?"})),
@@ -284,9 +284,9 @@ async fn a_server_that_dies_is_started_again_and_told_of() {
     8 provider_usage completed retries=0
     9 assistant_message final "It is back."
     "#);
-    let told = conversation.take_notices();
-    assert!(told[0].contains("exit code 9: dying as asked"), "{told:?}");
-    assert!(told[1].contains("is back"), "{told:?}");
+    let notices = conversation.take_notices();
+    assert!(notices[0].contains("exit code 9: dying as asked"), "{notices:?}");
+    assert!(notices[1].contains("is back"), "{notices:?}");
     assert!(conversation.take_notices().is_empty(), "each notice is shown once");
 }
 
@@ -303,9 +303,9 @@ async fn a_call_after_a_crash_is_made_again_and_not_blamed() {
     let env = new_test_env(&json!({"log": log, "more": ["leave"]}), replies).await;
     let (conversation, status) = env.run_turn("go").await;
     assert_eq!(status, SessionStatus::Done);
-    let told = env.transcript(&conversation);
-    assert!(told.contains(r#"tool_result ok=true "leaving""#), "{told}");
-    assert!(told.contains(r#"tool_result ok=true "you said anybody?""#), "{told}");
+    let transcript = env.transcript(&conversation);
+    assert!(transcript.contains(r#"tool_result ok=true "leaving""#), "{transcript}");
+    assert!(transcript.contains(r#"tool_result ok=true "you said anybody?""#), "{transcript}");
     let text = std::fs::read_to_string(&log).unwrap();
     assert_eq!(text.matches("anybody?").count(), 1, "the request came once: {text}");
     assert_eq!(text.matches("\"initialize\"").count(), 2, "{text}");
@@ -333,9 +333,12 @@ async fn a_tool_of_a_server_that_is_starting_or_gone_says_so() {
         let (_, status) = env.run_turn("go").await;
         assert_eq!(status, SessionStatus::Done);
         let requests = env.requests();
-        let told = requests[2].outputs();
-        assert!(told[0].contains(words) && !told[0].contains("there is no tool"), "{told:?}");
-        assert!(told[1].contains("there is no tool `mcp__other__echo`"), "{told:?}");
+        let outputs = requests[2].outputs();
+        assert!(
+            outputs[0].contains(words) && !outputs[0].contains("there is no tool"),
+            "{outputs:?}"
+        );
+        assert!(outputs[1].contains("there is no tool `mcp__other__echo`"), "{outputs:?}");
     }
 }
 
@@ -355,7 +358,7 @@ async fn a_long_answer_is_bounded_and_the_rest_is_read_by_its_path() {
     };
     let mut env = TestEnv::with_script(pixir::scripted::ModelScript::answering(answer)).await;
     env.config.mcp.wait = DEADLINE;
-    let mut server = story(&json!({"more": ["long"]}));
+    let mut server = story_server(&json!({"more": ["long"]}));
     if let pixir::McpTransport::Stdio { env, .. } = &mut server.transport {
         env.push(("SERVER_TOKEN".to_owned(), "sk-planted-key".to_owned()));
     }
@@ -363,13 +366,13 @@ async fn a_long_answer_is_bounded_and_the_rest_is_read_by_its_path() {
     let (conversation, status) = env.run_turn("go").await;
     assert_eq!(status, SessionStatus::Done);
     let last = env.requests().pop().unwrap();
-    let told = last.outputs();
-    let shown = told[0];
+    let outputs = last.outputs();
+    let shown = outputs[0];
     assert!(shown.len() <= env.config.output_limit, "{}", shown.len());
     assert!(shown.starts_with("row 0: ") && shown.contains("row 4999: "), "head and tail: {shown}");
     assert!(shown.contains("lines omitted") && !shown.contains("row 2500: "), "{shown}");
-    assert!(told[1].contains("row 2499: [redacted:SERVER_TOKEN]"), "{}", told[1]);
-    assert!(told[2].contains("row 4321: "), "{}", told[2]);
+    assert!(outputs[1].contains("row 2499: [redacted:SERVER_TOKEN]"), "{}", outputs[1]);
+    assert!(outputs[2].contains("row 4321: "), "{}", outputs[2]);
     let written = std::fs::read_to_string(conversation.log_path()).unwrap();
     assert!(
         written.contains("\"output_path\":") && written.contains("\"output_bytes\":"),

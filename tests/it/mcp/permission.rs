@@ -7,7 +7,7 @@ use pixir::{
 };
 use serde_json::json;
 
-use super::server::{of_user, story};
+use super::server::{of_user, story_server};
 use super::{new_test_env, of_server};
 use crate::permissions::turn_with;
 use crate::support::TestEnv;
@@ -15,14 +15,14 @@ use crate::support::test_env::{
     DEADLINE, listen_until, send_and_finish, subscribe_from_now, wait_for_turn_end,
 };
 
-async fn asked(conversation: &Conversation, text: &str) -> PermissionRequest {
+async fn run_until_question(conversation: &Conversation, text: &str) -> PermissionRequest {
     let mut listener = subscribe_from_now(conversation);
     conversation.send(UserInput { text: text.to_owned() }).await.unwrap();
-    let heard = listen_until(&mut listener, |event| {
+    let events = listen_until(&mut listener, |event| {
         matches!(event.kind(), EventKind::Ephemeral(Ephemeral::PermissionRequest(_)))
     })
     .await;
-    match heard.last().unwrap().kind() {
+    match events.last().unwrap().kind() {
         EventKind::Ephemeral(Ephemeral::PermissionRequest(request)) => (**request).clone(),
         _ => unreachable!(),
     }
@@ -35,7 +35,7 @@ async fn a_question_shows_server_tool_and_arguments() {
         [call(), Reply::says("One."), call(), Reply::says("Two."), call(), Reply::says("No.")];
     let env = new_test_env(&json!({}), replies).await.in_ask_mode();
     let conversation = env.start().await;
-    let question = asked(&conversation, "look").await;
+    let question = run_until_question(&conversation, "look").await;
     assert_eq!(question.tool, "mcp__story__look");
     assert_eq!(question.summary, r#"story: look (text: "x")"#);
     assert_eq!(question.args, json!({"text": "x"}));
@@ -69,17 +69,17 @@ async fn an_answer_is_bound_to_the_server_behind_the_name() {
     let replies = [call(), Reply::says("One."), call(), Reply::says("Two.")];
     let mut env = new_test_env(&json!({}), replies).await.in_ask_mode();
     let conversation = env.start().await;
-    let question = asked(&conversation, "look").await;
+    let question = run_until_question(&conversation, "look").await;
     conversation.answer(&question.call_id, PermissionAnswer::Project).await.unwrap();
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
     // The grant does not extend to another program under the same name.
-    let mut other = story(&json!({}));
+    let mut other = story_server(&json!({}));
     if let pixir::McpTransport::Stdio { args, .. } = &mut other.transport {
         args.push("more".to_owned());
     }
     env.mcp_servers = vec![other];
     let conversation = env.start().await;
-    let again = asked(&conversation, "look").await;
+    let again = run_until_question(&conversation, "look").await;
     assert_ne!(again.digest, question.digest);
     conversation.answer(&again.call_id, PermissionAnswer::No).await.unwrap();
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Done);
@@ -138,7 +138,7 @@ async fn write_bounds_keep_other_programs_out() {
 }
 
 #[tokio::test]
-async fn secrets_of_an_entry_are_seen_by_nobody() {
+async fn secrets_of_an_entry_appear_in_no_output() {
     let replies = [Reply::calls("mcp__story__leak", json!({})), Reply::says("Ok.")];
     let mut env = new_test_env(&json!({}), replies).await;
     if let pixir::McpTransport::Stdio { env, .. } = &mut env.mcp_servers[0].transport {

@@ -30,14 +30,14 @@ pub fn arguments(mark: &str) -> Vec<String> {
 }
 
 /// A server with this script.
-pub fn story(script: &Value) -> McpServer {
+pub fn story_server(script: &Value) -> McpServer {
     let env = vec![(VARIABLE.to_owned(), script.to_string())];
     McpServer::stdio("story", "/bin/sh", arguments("plain-"), env)
 }
 
 /// A server with this script from the user's settings.
 pub fn of_user(script: &Value, is_trusted: bool) -> McpServer {
-    let McpServer { transport, .. } = story(script);
+    let McpServer { transport, .. } = story_server(script);
     let McpTransport::Stdio { command, args, env, .. } = transport else { unreachable!() };
     let transport = McpTransport::Stdio { command, args, env, folder: McpFolder::Home };
     McpServer { name: "story".to_owned(), transport, origin: McpOrigin::User, is_trusted }
@@ -74,12 +74,12 @@ impl ScriptedMcpServer {
         if let Some(mark) = self.script["daemon"].as_str() {
             // A daemon in its own session, which outlives the server.
             let sentence = format!("setsid sh -c 'sleep 1000; : {mark}' & disown 2>/dev/null");
-            let nobody = std::process::Stdio::null;
+            let null = std::process::Stdio::null;
             std::process::Command::new("sh")
                 .args(["-c", &sentence])
-                .stdin(nobody())
-                .stdout(nobody())
-                .stderr(nobody())
+                .stdin(null())
+                .stdout(null())
+                .stderr(null())
                 .status()
                 .unwrap();
         }

@@ -18,22 +18,22 @@ pub const KEY: &str = "key-of-the-web-story";
 /// A server that answers requests until the end of the test.
 pub struct HttpMcpServer {
     pub url: String,
-    heard: Arc<Mutex<Vec<String>>>,
+    received: Arc<Mutex<Vec<String>>>,
 }
 
 impl HttpMcpServer {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let list = Arc::clone(&heard);
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let list = Arc::clone(&received);
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let list = Arc::clone(&list);
                 std::thread::spawn(move || serve_connection(connection, &list));
             }
         });
-        Self { url, heard }
+        Self { url, received }
     }
 
     pub fn server(&self, key: &str) -> McpServer {
@@ -42,7 +42,7 @@ impl HttpMcpServer {
     }
 
     fn received_calls(&self) -> Vec<String> {
-        self.heard.lock().unwrap().clone()
+        self.received.lock().unwrap().clone()
     }
 }
 
@@ -145,11 +145,11 @@ async fn a_server_behind_an_address_is_used_like_any_other() {
     let conversation = env.start().await;
     let mut listener = subscribe_from_now(&conversation);
     conversation.send(UserInput { text: "add".into() }).await.unwrap();
-    let heard = listen_until(&mut listener, |event| {
+    let received = listen_until(&mut listener, |event| {
         matches!(event.kind(), EventKind::Ephemeral(Ephemeral::Status(SessionStatus::Done)))
     })
     .await;
-    let progress = heard.iter().any(|event| {
+    let progress = received.iter().any(|event| {
         matches!(event.kind(), EventKind::Ephemeral(Ephemeral::ToolOutputDelta { chunk, .. })
             if chunk == "1 adding\n")
     });
@@ -169,13 +169,13 @@ async fn a_server_behind_an_address_is_used_like_any_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_wants_another_key_is_told_of_and_not_tried_again() {
+async fn a_server_that_wants_another_key_is_reported_and_not_tried_again() {
     let web = HttpMcpServer::start();
     let mut env = TestEnv::with_replies([Reply::says("Fine.")]).await;
     env.config.mcp.wait = DEADLINE;
     env.mcp_servers = vec![web.server("wrong-key-of-the-story")];
     let (conversation, status) = env.run_turn("hi").await;
     assert_eq!(status, SessionStatus::Done);
-    let told = conversation.take_notices().join("\n");
-    assert!(told.contains("HTTP 401; it is not tried again"), "{told}");
+    let notices = conversation.take_notices().join("\n");
+    assert!(notices.contains("HTTP 401; it is not tried again"), "{notices}");
 }

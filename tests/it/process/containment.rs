@@ -16,7 +16,7 @@ const READY: &str = "PIXIR_TEST_READY";
 const NOBODY: u32 = 65534;
 
 /// Commands that kill or stop the supervisor, which is visible to them without a namespace.
-const MUTINIES: &[(&str, &str)] = &[
+const SUPERVISOR_ATTACKS: &[(&str, &str)] = &[
     ("the inner is killed", "kill -9 $PPID; exec -a MARK sleep 300"),
     ("the outer is killed", "kill -9 $OUTER; exec -a MARK sleep 300"),
     ("both are killed", "kill -9 $OUTER $PPID; exec -a MARK sleep 300"),
@@ -39,7 +39,7 @@ fn escape_script(command: &str) -> String {
 
 #[test]
 fn a_command_that_rids_itself_of_its_supervisor_gains_nothing() {
-    for (what, command) in MUTINIES {
+    for (what, command) in SUPERVISOR_ATTACKS {
         let env = ProcessEnv::new(ContainmentMode::Subreaper);
         let began = Instant::now();
         run(async {
@@ -184,12 +184,12 @@ fn without_a_true_proc_commands_are_refused() {
             skip("there is no `unshare`");
             continue;
         };
-        let said = String::from_utf8_lossy(&stderr);
-        if said.contains("unshare") || said.contains("mount:") {
-            skip(&said);
+        let stderr = String::from_utf8_lossy(&stderr);
+        if stderr.contains("unshare") || stderr.contains("mount:") {
+            skip(&stderr);
             continue;
         }
-        assert_eq!(said, "blind\n", "{flags}");
+        assert_eq!(stderr, "blind\n", "{flags}");
     }
 }
 
@@ -229,9 +229,9 @@ fn a_full_disk_leaves_a_file_with_several_names_whole() {
     unshare.args(["--mount", "bash", "-c", script]).arg(inner.get_program());
     unshare.args(inner.get_args()).env(DRIVE, "full namespace").env("MOUNT", folder.path());
     let output = unshare.env("TMPDIR", folder.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    if said.contains("unshare:") || said.contains("mount:") {
-        skip(&said);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("unshare:") || stderr.contains("mount:") {
+        skip(&stderr);
         return;
     }
     assert_driver_passed(&output, "a full disk");
@@ -303,7 +303,7 @@ async fn kill_outer(env: &ProcessEnv) {
 }
 
 async fn ordinary_user(env: &ProcessEnv, mode: ContainmentMode) {
-    for (what, command) in ZOO {
+    for (what, command) in LEAVING_COMMANDS {
         let answer = env.bash(command).await;
         assert!(answer.ok && answer.text.starts_with("left\n"), "{what}: {}", answer.text);
         assert!(answer.text.contains("background processes were killed"), "{what}");

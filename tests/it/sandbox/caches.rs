@@ -171,7 +171,7 @@ stat -c %a .cargo/registry/cache/index/dep-1.0.0.crate | grep -qx 0
 stat -c %a .cache/closed | grep -qx 0";
 
 /// Layers are seen by later commands and not outside; for any user.
-fn tell_story_of_layers() {
+fn check_layers() {
     let place = CacheEnv::new();
     let before = place.caches();
     run(async {
@@ -200,7 +200,7 @@ fn tell_story_of_layers() {
 }
 
 /// Runs one part of the driver as an ordinary user.
-fn drive_as_ordinary_user(story: &str) {
+fn drive_as_ordinary_user(check: &str) {
     if !rustix::process::geteuid().is_root() {
         return skip("caches: these tests already run as an ordinary user");
     }
@@ -210,16 +210,16 @@ fn drive_as_ordinary_user(story: &str) {
     if !can_run.is_ok_and(|output| output.status.success()) {
         return skip("caches: another user cannot run the program where it was built");
     }
-    let mut driver = driver_of(story, folder.path());
+    let mut driver = driver_of(check, folder.path());
     driver.env("TMPDIR", folder.path()).uid(NOBODY).gid(NOBODY);
     let output = driver.current_dir(folder.path()).output().unwrap();
-    assert_driver_passed(&output, story);
+    assert_driver_passed(&output, check);
 }
 
-fn driver_of(story: &str, folder: &Path) -> Command {
+fn driver_of(check: &str, folder: &Path) -> Command {
     let mut driver = Command::new(std::env::current_exe().unwrap());
     driver.args(["--exact", "sandbox::caches::driver", "--nocapture"]);
-    driver.env(DRIVE, story).env(FOLDER, folder);
+    driver.env(DRIVE, check).env(FOLDER, folder);
     driver
 }
 
@@ -228,10 +228,10 @@ fn driver_of(story: &str, folder: &Path) -> Command {
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
     match drive.to_str().unwrap() {
-        "layers" => tell_story_of_layers(),
-        "private" => tell_story_of_private_folders(),
-        "concurrent" => tell_story_of_two_at_once(),
-        "replaced" => tell_story_of_replaced_caches(),
+        "layers" => check_layers(),
+        "private" => check_private_folders(),
+        "concurrent" => check_concurrent_commands(),
+        "replaced" => check_replaced_caches(),
         "killed" => write_until_killed(),
         other => panic!("{other}"),
     }
@@ -239,17 +239,17 @@ fn driver() {
 
 #[test]
 fn what_a_command_writes_into_a_cache_is_seen_by_later_commands_and_not_outside() {
-    tell_story_of_layers();
+    check_layers();
 }
 
 #[test]
 fn the_same_holds_for_an_ordinary_user() {
-    for story in ["layers", "private", "concurrent"] {
-        drive_as_ordinary_user(story);
+    for check in ["layers", "private", "concurrent"] {
+        drive_as_ordinary_user(check);
     }
 }
 
-fn tell_story_of_private_folders() {
+fn check_private_folders() {
     let place = CacheEnv::new();
     let before = place.caches();
     run(async {
@@ -287,12 +287,12 @@ fn tell_story_of_private_folders() {
 }
 
 #[test]
-fn without_namespaces_variables_lead_to_private_folders_and_it_is_told() {
-    tell_story_of_private_folders();
+fn without_namespaces_variables_lead_to_private_folders_and_that_is_reported() {
+    check_private_folders();
 }
 
 /// Pixir's home is on a file system that no upper layer can be on.
-fn tell_story_of_replaced_caches() {
+fn check_replaced_caches() {
     let root = PathBuf::from(std::env::var_os(FOLDER).unwrap());
     let place = CacheEnv { root: create_cache_env(&root), _folder: None };
     let before = place.caches();
@@ -332,7 +332,7 @@ fn without_an_overlay_private_folders_take_the_place_of_caches() {
     }
 }
 
-fn tell_story_of_two_at_once() {
+fn check_concurrent_commands() {
     let place = CacheEnv::new();
     run(async {
         let bench = place.bench(false);
@@ -356,7 +356,7 @@ fn tell_story_of_two_at_once() {
 
 #[test]
 fn commands_at_the_same_time_do_not_see_what_the_others_write() {
-    tell_story_of_two_at_once();
+    check_concurrent_commands();
 }
 
 #[test]
@@ -560,11 +560,11 @@ fn gc_removes_slots_that_no_command_uses() {
         wait_until_free(&slot);
         assert!(!gc(&[]).contains("package_cache"), "it was used less than an hour ago");
         age(&slot);
-        let told = gc(&[]);
-        assert!(told.contains("package_cache") && slot.exists(), "{told}");
-        assert!(told.contains("\"bytes\":5"), "{told}");
-        let told = gc(&["--apply"]);
-        assert!(!slot.exists(), "{told}");
+        let listed = gc(&[]);
+        assert!(listed.contains("package_cache") && slot.exists(), "{listed}");
+        assert!(listed.contains("\"bytes\":5"), "{listed}");
+        let listed = gc(&["--apply"]);
+        assert!(!slot.exists(), "{listed}");
     });
     assert_eq!(fs::read_to_string(place.root.join("home/.cache/tool/old")).unwrap(), "old\n");
 }

@@ -263,14 +263,14 @@ impl EndpointEnv {
 
     /// The messages that reached any listener since the last call.
     pub fn connected_endpoints(&self) -> BTreeSet<String> {
-        let mut heard = BTreeSet::new();
+        let mut reached = BTreeSet::new();
         for listener in &self.listeners {
-            heard.extend(read_listener(listener));
+            reached.extend(read_listener(listener));
         }
-        heard
+        reached
     }
 
-    pub fn bench(&self, profile: SandboxLevel, subreaper: bool) -> Workbench {
+    pub fn bench(&self, sandbox_level: SandboxLevel, subreaper: bool) -> Workbench {
         let home = self.root.join("home");
         let environment = [
             ("PATH", "/usr/local/bin:/usr/bin:/bin".into()),
@@ -288,7 +288,7 @@ impl EndpointEnv {
         };
         Workbench::with_config(setup, |config| {
             config.home = pixir::Home::new(home.join(".pixir"));
-            config.sandbox.level = profile;
+            config.sandbox.level = sandbox_level;
         })
         .unwrap()
     }
@@ -308,9 +308,9 @@ fn read_listener(listener: &SocketListener) -> Vec<String> {
         SocketListener::Stream(socket) => {
             while let Ok((mut stream, _)) = socket.accept() {
                 stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-                let mut said = Vec::new();
-                stream.read_to_end(&mut said).ok();
-                words.push(text(&said));
+                let mut bytes = Vec::new();
+                stream.read_to_end(&mut bytes).ok();
+                words.push(text(&bytes));
             }
         }
         SocketListener::Datagram(socket) => {
@@ -325,10 +325,10 @@ fn read_listener(listener: &SocketListener) -> Vec<String> {
             }
         }
         SocketListener::Pipe(pipe) => {
-            let mut said = Vec::new();
+            let mut bytes = Vec::new();
             let mut pipe = pipe;
-            pipe.read_to_end(&mut said).ok();
-            words.extend(text(&said).lines().map(str::to_owned));
+            pipe.read_to_end(&mut bytes).ok();
+            words.extend(text(&bytes).lines().map(str::to_owned));
         }
     }
     // A connection without a message is an effect as well.

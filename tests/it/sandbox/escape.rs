@@ -13,8 +13,8 @@ use pixir::SandboxLevel;
 use pixir::workbench::Workbench;
 use serde_json::json;
 
-use super::arena::EscapeEnv;
 use super::attempts::{EscapeAttempt, ONLY_FULL, ONLY_FULL_READ_ONLY, SOCKETS, TABLE};
+use super::escape_env::EscapeEnv;
 use crate::support::drivers::assert_driver_passed;
 use crate::support::torture::{SuiteSize, seed};
 
@@ -28,7 +28,7 @@ const PATIENCE_MS: u64 = 10_000;
 /// Sandbox level, and whether namespaces are available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Containment {
-    profile: SandboxLevel,
+    sandbox_level: SandboxLevel,
     without_namespaces: bool,
 }
 
@@ -56,12 +56,12 @@ fn all_attempts() -> Vec<(String, EscapeAttempt, bool)> {
 }
 
 /// The attempts of this run: all, or a seeded sample that differs between containments.
-fn attempts(hold: Containment) -> Vec<(String, EscapeAttempt, bool)> {
+fn attempts(containment: Containment) -> Vec<(String, EscapeAttempt, bool)> {
     let mut attempts = all_attempts();
     if SuiteSize::from_environment() == SuiteSize::Full {
         return attempts;
     }
-    let place = containments().iter().position(|(_, other)| *other == hold).unwrap_or(0);
+    let place = containments().iter().position(|(_, other)| *other == containment).unwrap_or(0);
     fastrand::Rng::with_seed(seed() + place as u64).shuffle(&mut attempts);
     attempts.truncate(attempts.len() / SAMPLE);
     attempts
@@ -77,31 +77,31 @@ struct EscapeTotals {
 }
 
 async fn attempt_all(
-    hold: Containment,
+    containment: Containment,
     attempts: Vec<(String, EscapeAttempt, bool)>,
 ) -> EscapeTotals {
-    let mut tally = EscapeTotals::default();
-    let mut arena = EscapeEnv::new(hold.profile);
-    let mut bench = arena.bench(hold.without_namespaces);
+    let mut totals = EscapeTotals::default();
+    let mut env = EscapeEnv::new(containment.sandbox_level);
+    let mut bench = env.bench(containment.without_namespaces);
     for (name, (what, command), network) in attempts {
         let output =
-            attempt(&bench, &arena.fill_placeholders(command), network, &mut tally.level).await;
-        tally.tried += 1;
-        let effects = arena.observed_effects(&output);
+            attempt(&bench, &env.fill_placeholders(command), network, &mut totals.level).await;
+        totals.tried += 1;
+        let effects = env.observed_effects(&output);
         if !effects.is_empty() {
-            tally.effects.push((name.clone(), what, effects));
+            totals.effects.push((name.clone(), what, effects));
         }
         // An attempt may damage its Workspace, so the next one gets a new environment.
-        let had_effect = tally.effects.last().is_some_and(|(last, ..)| *last == name);
+        let had_effect = totals.effects.last().is_some_and(|(last, ..)| *last == name);
         if had_effect || spoils_env(&name) {
             drop(bench);
-            arena = EscapeEnv::new(hold.profile);
-            bench = arena.bench(hold.without_namespaces);
+            env = EscapeEnv::new(containment.sandbox_level);
+            bench = env.bench(containment.without_namespaces);
         }
-        let left = arena.survivors();
+        let left = env.survivors();
         assert_eq!(left, Vec::<String>::new(), "{name}");
     }
-    tally
+    totals
 }
 
 /// Whether the attempt may make the Workspace unusable.
@@ -126,24 +126,28 @@ async fn attempt(
 }
 
 /// Makes the attempts; fails on every effect except for those that only namespaces prevent.
-fn judge(hold: Containment, who: &str) {
+fn run_and_check(containment: Containment, who: &str) {
     let began = Instant::now();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let tally = runtime.block_on(attempt_all(hold, attempts(hold)));
-    let is_partial = tally.level.contains("partial");
-    let list = if hold.profile == SandboxLevel::ReadOnly { ONLY_FULL_READ_ONLY } else { ONLY_FULL };
+    let totals = runtime.block_on(attempt_all(containment, attempts(containment)));
+    let is_partial = totals.level.contains("partial");
+    let list = if containment.sandbox_level == SandboxLevel::ReadOnly {
+        ONLY_FULL_READ_ONLY
+    } else {
+        ONLY_FULL
+    };
     let is_known = |what: &str| is_partial && list.contains(&what);
     let (known, escaped): (Vec<_>, Vec<_>) =
-        tally.effects.iter().partition(|(_, what, _)| is_known(what));
+        totals.effects.iter().partition(|(_, what, _)| is_known(what));
     let names = |list: &[&(String, &str, Vec<String>)]| {
         list.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>().join("; ")
     };
     print_note(&format!(
         "escape: {who}, {:?}, level {:?}: {} attempts, {} effects outside, {} that only `full` stops{}{} (seed={}, {:.1} s)",
-        hold.profile,
-        tally.level,
-        tally.tried,
+        containment.sandbox_level,
+        totals.level,
+        totals.tried,
         escaped.len(),
         known.len(),
         if known.is_empty() { "" } else { ": " },
@@ -151,18 +155,19 @@ fn judge(hold: Containment, who: &str) {
         seed(),
         began.elapsed().as_secs_f32(),
     ));
-    let told: Vec<String> =
+    let described: Vec<String> =
         escaped.iter().map(|(name, _, effects)| format!("{name}: {effects:?}")).collect();
-    assert!(told.is_empty(), "{who}: {told:#?}");
+    assert!(described.is_empty(), "{who}: {described:#?}");
 }
 
 fn containments() -> [(&'static str, Containment); 4] {
-    let hold = |profile, without_namespaces| Containment { profile, without_namespaces };
+    let containment =
+        |sandbox_level, without_namespaces| Containment { sandbox_level, without_namespaces };
     [
-        ("full", hold(SandboxLevel::Workspace, false)),
-        ("full-read-only", hold(SandboxLevel::ReadOnly, false)),
-        ("partial", hold(SandboxLevel::Workspace, true)),
-        ("partial-read-only", hold(SandboxLevel::ReadOnly, true)),
+        ("full", containment(SandboxLevel::Workspace, false)),
+        ("full-read-only", containment(SandboxLevel::ReadOnly, false)),
+        ("partial", containment(SandboxLevel::Workspace, true)),
+        ("partial-read-only", containment(SandboxLevel::ReadOnly, true)),
     ]
 }
 
@@ -183,8 +188,8 @@ const HARMLESS: &[&str] =
 
 /// The control: without a sandbox the same commands have effects, and the environment observes them.
 #[test]
-fn the_arena_sees_what_gets_out_when_nothing_holds_it() {
-    let hold = Containment { profile: SandboxLevel::Off, without_namespaces: false };
+fn the_environment_sees_what_gets_out_without_a_sandbox() {
+    let containment = Containment { sandbox_level: SandboxLevel::Off, without_namespaces: false };
     let is_harmless = |name: &str| HARMLESS.iter().any(|part| name.starts_with(part));
     let mut chosen: Vec<_> =
         all_attempts().into_iter().filter(|(name, ..)| is_harmless(name)).collect();
@@ -192,40 +197,40 @@ fn the_arena_sees_what_gets_out_when_nothing_holds_it() {
     chosen.truncate(SuiteSize::from_environment().choose(20, chosen.len()));
     let tried = chosen.len();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let tally = runtime.block_on(attempt_all(hold, chosen));
+    let totals = runtime.block_on(attempt_all(containment, chosen));
     print_note(&format!(
         "escape: without a sandbox {} of {tried} have an effect",
-        tally.effects.len()
+        totals.effects.len()
     ));
-    assert!(tally.effects.len() * 2 > tried, "{} of {tried}", tally.effects.len());
+    assert!(totals.effects.len() * 2 > tried, "{} of {tried}", totals.effects.len());
 }
 
 #[test]
 fn nothing_gets_out() {
-    judge(containments()[0].1, "own user");
+    run_and_check(containments()[0].1, "own user");
 }
 
 #[test]
 fn nothing_gets_out_of_read_only_and_nothing_changes_inside() {
-    judge(containments()[1].1, "own user");
+    run_and_check(containments()[1].1, "own user");
 }
 
 #[test]
 fn what_gets_out_without_namespaces_is_known() {
-    judge(containments()[2].1, "own user");
+    run_and_check(containments()[2].1, "own user");
 }
 
 #[test]
 fn what_gets_out_of_read_only_without_namespaces_is_known() {
-    judge(containments()[3].1, "own user");
+    run_and_check(containments()[3].1, "own user");
 }
 
 /// A driver: the process that the next test starts as another user.
 #[test]
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
-    let hold = containments().into_iter().find(|(name, _)| drive == *name).unwrap();
-    judge(hold.1, "an ordinary user");
+    let containment = containments().into_iter().find(|(name, _)| drive == *name).unwrap();
+    run_and_check(containment.1, "an ordinary user");
 }
 
 #[test]
@@ -247,9 +252,9 @@ fn nothing_gets_out_for_an_ordinary_user() {
         driver.env("TMPDIR", folder.path()).env("HOME", folder.path());
         let driver = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY);
         let output = driver.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         assert_driver_passed(&output, name);
-        let line = said.lines().find(|line| line.starts_with("escape:"));
+        let line = stderr.lines().find(|line| line.starts_with("escape:"));
         print_note(line.expect("the driver says what it did"));
     }
 }

@@ -69,7 +69,7 @@ fn speaks_of_git(answer: &ToolAnswer) -> bool {
 }
 
 #[test]
-fn git_settings_that_name_hidden_files_are_told_once() {
+fn git_settings_that_name_hidden_files_are_reported_once() {
     run(async {
         let home = HomeEnv::new(&HomeEnvOptions::default());
         write(&home.path("hooks/pre-commit"), "#!/bin/sh\nexit 1\n");
@@ -80,15 +80,15 @@ fn git_settings_that_name_hidden_files_are_told_once() {
         );
         let quiet = home.run("true").await;
         assert!(!speaks_of_git(&quiet), "no git ran: {}", quiet.details);
-        let told = home.run("git init -q . && git status").await;
-        assert!(told.ok, "{}", told.text);
-        let notice = told.details["notice"].as_str().unwrap_or_default();
+        let result = home.run("git init -q . && git status").await;
+        assert!(result.ok, "{}", result.text);
+        let notice = result.details["notice"].as_str().unwrap_or_default();
         let hooks = format!("core.hooksPath ({})", home.path("hooks").display());
         let list = format!("core.excludesFile ({})", home.path("lists/ignore").display());
         for words in [hooks.as_str(), list.as_str(), "without effect", "sandbox.read"] {
             assert!(notice.contains(words), "{words}: {notice}");
         }
-        assert!(told.text.contains("without effect"), "the model knows too: {}", told.text);
+        assert!(result.text.contains("without effect"), "the model knows too: {}", result.text);
         let again = home.run("git status").await;
         assert!(!speaks_of_git(&again), "once: {}", again.details);
         // Visible hooks and lists take effect.
@@ -96,8 +96,8 @@ fn git_settings_that_name_hidden_files_are_told_once() {
         let home = HomeEnv::new(&HomeEnvOptions { read, ..HomeEnvOptions::default() });
         write(&home.path("hooks/pre-commit"), "#!/bin/sh\nexit 1\n");
         write(&home.path(".gitconfig"), "[core]\n\thooksPath = ~/hooks\n");
-        let told = home.run("git init -q . && git status").await;
-        assert!(!speaks_of_git(&told), "{}", told.details);
+        let result = home.run("git init -q . && git status").await;
+        assert!(!speaks_of_git(&result), "{}", result.details);
     });
 }
 

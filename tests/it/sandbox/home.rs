@@ -431,7 +431,7 @@ fn the_repository_around_the_workspace_can_be_read() {
 }
 
 #[test]
-fn a_refused_path_is_told_with_what_would_show_it() {
+fn a_refused_path_is_reported_with_the_setting_that_would_show_it() {
     run(async {
         for subreaper in [false, true] {
             let home = HomeEnv::new(&HomeEnvOptions { subreaper, ..HomeEnvOptions::default() });
@@ -499,8 +499,8 @@ fn an_ordinary_users_home_is_hidden_as_well() {
         driver.env(DRIVE, level).env("TMPDIR", folder.path()).env("HOME", folder.path());
         driver.env("PATH", PROGRAMS);
         let output = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         assert_driver_passed(&output, level);
-        said.lines().filter(|line| line.starts_with("home:")).for_each(print_note);
+        stderr.lines().filter(|line| line.starts_with("home:")).for_each(print_note);
     }
 }

@@ -35,15 +35,15 @@ enum ContainmentLevel {
 }
 
 fn memory_cgroup() -> Option<MemoryCgroup> {
-    let cage = MemoryCgroup::new(MEMORY);
-    if cage.is_none() {
+    let cgroup = MemoryCgroup::new(MEMORY);
+    if cgroup.is_none() {
         skip("no control group with a limit on memory can be made here");
     }
-    cage
+    cgroup
 }
 
 /// The shell command of an attempt.
-fn dressed(command: &str) -> String {
+fn to_script(command: &str) -> String {
     match command.strip_prefix("py:") {
         Some(program) => format!("python3 - <<'PROGRAM'\n{program}\nPROGRAM"),
         None => command.to_owned(),
@@ -51,7 +51,7 @@ fn dressed(command: &str) -> String {
 }
 
 /// Forbids namespaces to this thread and to the processes that it starts.
-fn lose_namespaces() {
+fn forbid_namespaces() {
     let rules = BTreeMap::from([(nix::libc::SYS_unshare, Vec::new())]);
     let refused = SeccompAction::Errno(nix::libc::EPERM.cast_unsigned());
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -63,16 +63,16 @@ fn lose_namespaces() {
 /// Runs an attempt in a control group; gives the tool result if Pixir survived.
 fn survived(
     env: &BinaryEnv,
-    hold: ContainmentLevel,
+    level: ContainmentLevel,
     attempt: &ResourceAttempt,
 ) -> Result<String, String> {
-    let Some(cage) = MemoryCgroup::new(MEMORY) else { return Err("no cage".to_owned()) };
-    let sandbox: &[&str] = if hold == ContainmentLevel::Off { &["--sandbox", "off"] } else { &[] };
+    let Some(cgroup) = MemoryCgroup::new(MEMORY) else { return Err("no cgroup".to_owned()) };
+    let sandbox: &[&str] = if level == ContainmentLevel::Off { &["--sandbox", "off"] } else { &[] };
     let args: Vec<&str> = sandbox.iter().copied().chain(["use it up"]).collect();
-    let start = || env.start_prepared(&args, &[], |running| cage.add_process(running.child.id()));
-    let running = if hold == ContainmentLevel::Partial {
+    let start = || env.start_prepared(&args, &[], |running| cgroup.add_process(running.child.id()));
+    let running = if level == ContainmentLevel::Partial {
         let in_thread = || {
-            lose_namespaces();
+            forbid_namespaces();
             start()
         };
         std::thread::scope(|scope| scope.spawn(in_thread).join().unwrap())
@@ -80,44 +80,44 @@ fn survived(
         start()
     };
     let ended = running.end();
-    let kills = cage.oom_kills();
+    let kills = cgroup.oom_kills();
     if ended.status.code() != Some(0) || ended.stdout != "done\n" {
         return Err(format!("Pixir ended with {:?} after {kills} kills", ended.status));
     }
     env.assert_nothing_survives();
-    let left = wait_for(Duration::from_secs(10), || cage.processes(), Vec::is_empty);
+    let left = wait_for(Duration::from_secs(10), || cgroup.processes(), Vec::is_empty);
     if !left.is_empty() {
         return Err(format!("{left:?} are left"));
     }
     let results: Vec<Value> =
         env.events().into_iter().filter(|event| event["type"] == "tool_result").collect();
-    let said = results.first().and_then(|result| result["data"]["output"].as_str());
-    let said = format!("\n{}", said.unwrap_or_default());
-    if attempt.expected_result.iter().any(|words| said.contains(words)) {
-        Ok(said)
+    let bash_text = results.first().and_then(|result| result["data"]["output"].as_str());
+    let bash_text = format!("\n{}", bash_text.unwrap_or_default());
+    if attempt.expected_result.iter().any(|words| bash_text.contains(words)) {
+        Ok(bash_text)
     } else {
-        Err(format!("not told ({kills} kills): {said}"))
+        Err(format!("not told ({kills} kills): {bash_text}"))
     }
 }
 
 /// Runs an attempt in its own Pixir process.
 async fn try_one(
-    hold: ContainmentLevel,
+    level: ContainmentLevel,
     attempt: &'static ResourceAttempt,
 ) -> Result<String, String> {
     let mark = BinaryEnv::new_mark();
-    let command = format!(": {mark}\n{}", dressed(attempt.command));
+    let command = format!(": {mark}\n{}", to_script(attempt.command));
     let call = json!({"command": command, "timeout_ms": PATIENCE_MS});
     let script = ModelScript::new([Reply::calls("bash", call), Reply::says("done")]);
     let env = BinaryEnv::new(mark, script).await;
     let limits =
         json!({"max_processes": 600, "max_file_bytes": 3_u64 << 30, "max_open_files": 4096});
     env.configure(&json!({"durability": "none", "sandbox": limits}));
-    tokio::task::spawn_blocking(move || survived(&env, hold, attempt)).await.unwrap()
+    tokio::task::spawn_blocking(move || survived(&env, level, attempt)).await.unwrap()
 }
 
 async fn try_all(
-    hold: ContainmentLevel,
+    level: ContainmentLevel,
     attempts: impl IntoIterator<Item = &'static ResourceAttempt>,
 ) {
     if memory_cgroup().is_none() {
@@ -127,16 +127,16 @@ async fn try_all(
     let mut tried = 0;
     for attempt in attempts {
         tried += 1;
-        if let Err(why) = try_one(hold, attempt).await {
+        if let Err(why) = try_one(level, attempt).await {
             failed.push(format!("{}: {why}", attempt.name));
         }
     }
     print_note(&format!(
-        "limits: {hold:?}: {tried} attempts, {} not held (seed={})",
+        "limits: {level:?}: {tried} attempts, {} not held (seed={})",
         failed.len(),
         seed()
     ));
-    assert!(failed.is_empty(), "{hold:?}: {failed:#?}");
+    assert!(failed.is_empty(), "{level:?}: {failed:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,7 +173,7 @@ fn bench(folder: &Path, subreaper: bool, adjust: impl FnOnce(&mut pixir::Config)
     Workbench::with_config(setup, adjust).unwrap()
 }
 
-async fn said(bench: &Workbench, command: &str) -> String {
+async fn bash_text(bench: &Workbench, command: &str) -> String {
     bench.call("bash", json!({ "command": command })).await.unwrap().text
 }
 
@@ -197,7 +197,7 @@ async fn a_command_is_to_die_before_its_supervisor() {
         let bench = bench(folder.path(), subreaper, |config| config.sandbox.level = level);
         // Twice, because the second command has a supervisor that was used before.
         for _ in 0..2 {
-            let text = said(&bench, SCORES).await;
+            let text = bash_text(&bench, SCORES).await;
             let scores: Vec<i32> = text.lines().map_while(|line| line.parse().ok()).collect();
             assert_eq!(scores, [1000, own.max(500)], "{subreaper} {level:?}: {text}");
         }
@@ -205,14 +205,16 @@ async fn a_command_is_to_die_before_its_supervisor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_with_too_much_memory_is_told_which_setting_it_met() {
+async fn a_process_with_too_much_memory_is_killed_and_its_limit_is_named() {
     for subreaper in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let bench =
             bench(folder.path(), subreaper, |config| config.sandbox.process_bytes = 256 << 20);
-        let text = said(&bench, "perl -e 'push @a, qq(x$n) x 1000000 while ++$n'").await;
+        let text = bash_text(&bench, "perl -e 'push @a, qq(x$n) x 1000000 while ++$n'").await;
         assert!(text.contains("sandbox.max_process_bytes"), "{text}");
-        assert!(said(&bench, "ulimit -d unlimited && echo raised").await.contains("not permitted"));
+        assert!(
+            bash_text(&bench, "ulimit -d unlimited && echo raised").await.contains("not permitted")
+        );
     }
 }
 
@@ -220,9 +222,10 @@ async fn a_process_with_too_much_memory_is_told_which_setting_it_met() {
 async fn what_a_command_left_in_shared_memory_is_freed() {
     let folder = tempfile::tempdir().unwrap();
     let bench = bench(folder.path(), false, |_| {});
-    let text = said(&bench, "head -c 8M /dev/zero > /dev/shm/left && stat -f -c %b /dev/shm").await;
+    let text =
+        bash_text(&bench, "head -c 8M /dev/zero > /dev/shm/left && stat -f -c %b /dev/shm").await;
     assert!(text.contains("exit code 0"), "{text}");
-    let text = said(&bench, "ls /dev/shm").await;
+    let text = bash_text(&bench, "ls /dev/shm").await;
     assert_eq!(text, "(no output)\n[exit code 0]");
 }
 
@@ -243,11 +246,11 @@ async fn programs_that_reserve_much_memory_start() {
         std::fs::write(folder.path().join("x.c"), source).unwrap();
         let bench = bench(folder.path(), subreaper, |_| {});
         for (program, command) in RESERVING {
-            if said(&bench, &format!("command -v {program}")).await.contains("exit code 1") {
+            if bash_text(&bench, &format!("command -v {program}")).await.contains("exit code 1") {
                 skip(&format!("there is no {program}"));
                 continue;
             }
-            let text = said(&bench, command).await;
+            let text = bash_text(&bench, command).await;
             assert!(text.contains("it runs\n[exit code 0]"), "{command}: {text}");
         }
     }
@@ -256,35 +259,35 @@ async fn programs_that_reserve_much_memory_start() {
 /// The control: without other limits, each attempt uses up the memory of the control group.
 #[test]
 fn without_limits_the_kernel_has_to_kill() {
-    let Some(cage) = memory_cgroup() else { return };
+    let Some(cgroup) = memory_cgroup() else { return };
     let can_mount = Command::new("unshare").args(["-mpif", "true"]).status();
     if !can_mount.is_ok_and(|status| status.success()) {
         return skip("`unshare` cannot make namespaces here");
     }
     for attempt in DEADLY.iter().filter(|attempt| attempt.takes != Takes::Other) {
-        let before = cage.oom_kills();
+        let before = cgroup.oom_kills();
         let inside = r#"read go && mount -t tmpfs tmpfs /dev/shm && bash -c "$0"; exit 0"#;
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("unshare");
         command.current_dir(folder.path());
         command.args(["-mpif", "--kill-child", "/bin/sh", "-c", inside]);
-        command.arg(dressed(attempt.command)).stdin(Stdio::piped());
+        command.arg(to_script(attempt.command)).stdin(Stdio::piped());
         let command = command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        cage.add_process(child.id());
+        cgroup.add_process(child.id());
         // Both `unshare` and its child must be in the control group.
         let inner = || {
             let path = format!("/proc/{0}/task/{0}/children", child.id());
             std::fs::read_to_string(path).unwrap_or_default().trim().parse::<u32>().ok()
         };
         let inner = wait_for(Duration::from_secs(10), inner, Option::is_some).unwrap();
-        cage.add_process(inner);
+        cgroup.add_process(inner);
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"go\n").unwrap();
         let killed =
-            wait_for(Duration::from_secs(30), || cage.oom_kills(), |kills| *kills > before);
+            wait_for(Duration::from_secs(30), || cgroup.oom_kills(), |kills| *kills > before);
         child.kill().ok();
         child.wait().unwrap();
-        wait_for(Duration::from_secs(10), || cage.processes(), Vec::is_empty);
+        wait_for(Duration::from_secs(10), || cgroup.processes(), Vec::is_empty);
         assert!(killed > before, "{}", attempt.name);
     }
 }

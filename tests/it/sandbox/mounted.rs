@@ -142,13 +142,13 @@ P
     let late = UnixDatagram::bind("/dev/late").unwrap();
     late.set_nonblocking(true).unwrap();
     let second = machine.run(say).text;
-    let mut heard = BTreeSet::new();
+    let mut devices = BTreeSet::new();
     for (name, socket) in [("log", &log), ("deep", &deep), ("late", &late)] {
         if socket.recv(&mut [0; 64]).is_ok() {
-            heard.insert(name);
+            devices.insert(name);
         }
     }
-    assert_eq!(heard, BTreeSet::new(), "{first}{second}");
+    assert_eq!(devices, BTreeSet::new(), "{first}{second}");
     let work =
         "set -e; echo x > /dev/null; head -c 3 /dev/zero | wc -c; head -c 3 /dev/urandom | wc -c
 ls -l /dev/fd/ > /dev/stdout; echo told > /dev/stderr; echo x > /dev/shm/x
@@ -158,7 +158,7 @@ python3 -c 'import pty, os; a, b = pty.openpty(); os.write(b, b\"typed\"); print
 }
 
 /// Unix sockets are refused where they cannot be covered, and a notice says so once.
-fn crowd(machine: &MountedEnv) {
+fn too_many_entries(machine: &MountedEnv) {
     for number in 0..MANY {
         fs::write(machine.root.join(format!("home/{number}")), "").unwrap();
     }
@@ -180,7 +180,7 @@ fn driver() {
         "home" => home_changes(&machine),
         "busy" => busy_folder(&machine),
         "devices" => devices(&machine),
-        _ => crowd(&machine),
+        _ => too_many_entries(&machine),
     }
     writeln!(std::io::stdout(), "driven").unwrap();
 }
@@ -201,14 +201,14 @@ fn drive(what: &str, mount: &str) {
         skip("there is no `unshare`");
         return;
     };
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
     let obstacles = ["cannot mount", "unshare failed", "cannot create special file"];
-    if obstacles.iter().any(|words| said.contains(words)) {
-        skip(&format!("mounted: {said}"));
+    if obstacles.iter().any(|words| text.contains(words)) {
+        skip(&format!("mounted: {text}"));
         return;
     }
-    assert!(output.status.success() && said.contains("driven"), "{said}");
+    assert!(output.status.success() && text.contains("driven"), "{text}");
 }
 
 #[test]
@@ -227,6 +227,6 @@ fn a_socket_among_the_devices_is_not_reached() {
 }
 
 #[test]
-fn where_sockets_cannot_be_covered_the_user_is_told_once() {
+fn where_sockets_cannot_be_covered_the_user_gets_one_notice() {
     drive("crowd", MOUNT_HOME);
 }

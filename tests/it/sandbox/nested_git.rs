@@ -38,7 +38,7 @@ struct NestedGitEnv {
 }
 
 /// The user's repository: a submodule, a vendored repository, included settings.
-const FURNISH: &str = "set -e
+const SET_UP: &str = "set -e
 git init -q -b master up && git -C up commit -q --allow-empty -m a
 git init -q -b master work && cd work
 printf '#!/bin/sh\\ntouch @CANARY\\n' > evil && chmod +x evil
@@ -64,17 +64,17 @@ impl NestedGitEnv {
         }
         let config = "[user]\n\tname = A\n\temail = a@b.c\n[init]\n\tdefaultBranch = master\n";
         fs::write(root.join("home/.gitconfig"), config).unwrap();
-        let arena = Self { _folder: folder, root };
-        let furnished = arena.user("", FURNISH);
-        assert!(furnished.0, "{}", furnished.1);
-        arena
+        let env = Self { _folder: folder, root };
+        let set_up = env.user("", SET_UP);
+        assert!(set_up.0, "{}", set_up.1);
+        env
     }
 
     fn place(&self, name: &str) -> String {
         self.root.join(name).to_string_lossy().into_owned()
     }
 
-    fn dressed(&self, text: &str) -> String {
+    fn with_placeholders(&self, text: &str) -> String {
         text.replace("@EVIL", &self.place("work/evil"))
             .replace("@CANARY", &self.place("outside/canary"))
             .replace("@CACHE", &self.place("home/.cache"))
@@ -84,14 +84,17 @@ impl NestedGitEnv {
     /// Runs a script as the user, outside the sandbox.
     fn user(&self, folder: &str, script: &str) -> (bool, String) {
         let mut shell = Command::new("sh");
-        shell.args(["-c", &self.dressed(script)]).current_dir(self.root.join(folder)).env_clear();
+        shell
+            .args(["-c", &self.with_placeholders(script)])
+            .current_dir(self.root.join(folder))
+            .env_clear();
         shell.env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.root.join("home"));
         let output = shell.stdin(std::process::Stdio::null()).output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+        let stderr = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&stderr).into_owned())
     }
 
-    fn bench(&self, profile: SandboxLevel, subreaper: bool) -> Workbench {
+    fn bench(&self, sandbox_level: SandboxLevel, subreaper: bool) -> Workbench {
         let home = self.root.join("home");
         let setup = WorkbenchSetup {
             own_binary: env!("CARGO_BIN_EXE_pixir").into(),
@@ -107,7 +110,7 @@ impl NestedGitEnv {
         };
         let adjust = |config: &mut pixir::Config| {
             config.home = pixir::Home::new(home.join(".pixir"));
-            config.sandbox.level = profile;
+            config.sandbox.level = sandbox_level;
         };
         Workbench::with_config(setup, adjust).unwrap()
     }
@@ -118,26 +121,26 @@ impl NestedGitEnv {
 }
 
 /// Makes one attempt and lets the user run the probe; gives whether a program was started outside.
-async fn escapes(attempt: &NestedAttempt, profile: SandboxLevel, subreaper: bool) -> bool {
+async fn escapes(attempt: &NestedAttempt, sandbox_level: SandboxLevel, subreaper: bool) -> bool {
     let (_, commands, probe) = attempt;
-    let arena = NestedGitEnv::new();
-    let bench = arena.bench(profile, subreaper);
+    let env = NestedGitEnv::new();
+    let bench = env.bench(sandbox_level, subreaper);
     for command in commands.split(THEN) {
         if let Some(script) = command.strip_prefix("user: ") {
-            arena.user("work", script);
+            env.user("work", script);
             continue;
         }
-        let args = json!({"command": arena.dressed(command), "timeout_ms": PATIENCE_MS});
+        let args = json!({"command": env.with_placeholders(command), "timeout_ms": PATIENCE_MS});
         let answer = bench.call("bash", args).await.unwrap();
-        if profile != SandboxLevel::Off {
+        if sandbox_level != SandboxLevel::Off {
             assert_ne!(answer.details["sandbox"], "off", "{}", attempt.0);
-            assert!(!arena.has_canary(), "{}: during the attempt", attempt.0);
+            assert!(!env.has_canary(), "{}: during the attempt", attempt.0);
         }
     }
     // Without a sandbox, the command itself may have started the program.
-    fs::remove_file(arena.root.join("outside/canary")).ok();
-    arena.user("work", probe);
-    arena.has_canary()
+    fs::remove_file(env.root.join("outside/canary")).ok();
+    env.user("work", probe);
+    env.has_canary()
 }
 
 fn all_attempts() -> Vec<NestedAttempt> {
@@ -153,13 +156,13 @@ fn chosen(salt: u64) -> Vec<NestedAttempt> {
     attempts
 }
 
-fn judge(profile: SandboxLevel, subreaper: bool, who: &str) -> Vec<&'static str> {
-    judge_each(&chosen(u64::from(subreaper)), profile, subreaper, who)
+fn run_and_check(sandbox_level: SandboxLevel, subreaper: bool, who: &str) -> Vec<&'static str> {
+    run_each(&chosen(u64::from(subreaper)), sandbox_level, subreaper, who)
 }
 
-fn judge_each(
+fn run_each(
     attempts: &[NestedAttempt],
-    profile: SandboxLevel,
+    sandbox_level: SandboxLevel,
     subreaper: bool,
     who: &str,
 ) -> Vec<&'static str> {
@@ -167,12 +170,12 @@ fn judge_each(
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut escaped = Vec::new();
     for attempt in attempts {
-        if runtime.block_on(escapes(attempt, profile, subreaper)) {
+        if runtime.block_on(escapes(attempt, sandbox_level, subreaper)) {
             escaped.push(attempt.0);
         }
     }
     print_note(&format!(
-        "nested git: {who}, {profile:?}, without namespaces {subreaper}: {} attempts, {} started a program \
+        "nested git: {who}, {sandbox_level:?}, without namespaces {subreaper}: {} attempts, {} started a program \
          outside (seed={})",
         attempts.len(),
         escaped.len(),
@@ -193,7 +196,7 @@ fn there_are_more_than_60_attempts_and_each_has_its_name() {
 #[test]
 fn without_a_sandbox_each_attempt_starts_a_program() {
     let attempts = chosen(0);
-    let escaped = judge(SandboxLevel::Off, false, "own user");
+    let escaped = run_and_check(SandboxLevel::Off, false, "own user");
     let kept: Vec<&str> =
         attempts.iter().map(|(name, ..)| *name).filter(|name| !escaped.contains(name)).collect();
     assert_eq!(kept, Vec::<&str>::new(), "no effect without a sandbox");
@@ -201,24 +204,24 @@ fn without_a_sandbox_each_attempt_starts_a_program() {
 
 #[test]
 fn git_starts_nothing_that_a_command_named() {
-    assert_eq!(judge(SandboxLevel::Workspace, false, "own user"), Vec::<&str>::new());
+    assert_eq!(run_and_check(SandboxLevel::Workspace, false, "own user"), Vec::<&str>::new());
 }
 
 #[test]
 fn git_starts_nothing_that_a_command_named_without_namespaces() {
-    assert_eq!(judge(SandboxLevel::Workspace, true, "own user"), Vec::<&str>::new());
+    assert_eq!(run_and_check(SandboxLevel::Workspace, true, "own user"), Vec::<&str>::new());
 }
 
 /// All attempts with links, because each takes another path through the code.
 #[test]
 fn git_starts_nothing_that_a_command_named_behind_a_link() {
-    let escaped = judge_each(LINKED, SandboxLevel::Workspace, false, "own user, links");
+    let escaped = run_each(LINKED, SandboxLevel::Workspace, false, "own user, links");
     assert_eq!(escaped, Vec::<&str>::new());
 }
 
 #[test]
 fn git_starts_nothing_behind_a_link_without_namespaces() {
-    let escaped = judge_each(LINKED, SandboxLevel::Workspace, true, "own user, links");
+    let escaped = run_each(LINKED, SandboxLevel::Workspace, true, "own user, links");
     assert_eq!(escaped, Vec::<&str>::new());
 }
 
@@ -227,7 +230,7 @@ fn git_starts_nothing_behind_a_link_without_namespaces() {
 fn git_starts_nothing_that_a_command_named_for_the_users_own_settings() {
     for subreaper in [false, true] {
         let who = "own user, user's settings";
-        let escaped = judge_each(OF_THE_USER, SandboxLevel::Workspace, subreaper, who);
+        let escaped = run_each(OF_THE_USER, SandboxLevel::Workspace, subreaper, who);
         assert_eq!(escaped, Vec::<&str>::new(), "without namespaces: {subreaper}");
     }
 }
@@ -237,7 +240,7 @@ fn git_starts_nothing_that_a_command_named_for_the_users_own_settings() {
 fn driver() {
     let Some(drive) = std::env::var_os(DRIVE) else { return };
     let subreaper = drive == "partial";
-    let escaped = judge(SandboxLevel::Workspace, subreaper, "an ordinary user");
+    let escaped = run_and_check(SandboxLevel::Workspace, subreaper, "an ordinary user");
     assert_eq!(escaped, Vec::<&str>::new());
 }
 
@@ -260,9 +263,9 @@ fn git_starts_nothing_that_a_command_of_an_ordinary_user_named() {
         driver.env("TMPDIR", folder.path()).env("HOME", folder.path());
         let driver = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY);
         let output = driver.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         assert_driver_passed(&output, name);
-        let line = said.lines().find(|line| line.starts_with("nested git:"));
+        let line = stderr.lines().find(|line| line.starts_with("nested git:"));
         print_note(line.expect("the driver says what it did"));
     }
 }
@@ -271,8 +274,8 @@ fn git_starts_nothing_that_a_command_of_an_ordinary_user_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_git_makes_itself_stays_as_it_is() {
     for subreaper in [false, true] {
-        let arena = NestedGitEnv::new();
-        let bench = arena.bench(SandboxLevel::Workspace, subreaper);
+        let env = NestedGitEnv::new();
+        let bench = env.bench(SandboxLevel::Workspace, subreaper);
         for command in [
             "git init -q lib",
             "git clone -q vendor clone",
@@ -293,9 +296,9 @@ async fn what_git_makes_itself_stays_as_it_is() {
             assert_eq!(answer.details.get("neutralised"), None, "{command}: {}", answer.text);
             assert_eq!(answer.details.get("mended"), None, "{command}: {}", answer.text);
         }
-        let (ok, said) = arena.user("work", "git -C moved config user.name; git status");
-        assert!(ok && said.contains("A # B"), "{said}");
-        assert_eq!(find_aside(&arena.root.join("work")), Vec::<PathBuf>::new());
+        let (ok, output) = env.user("work", "git -C moved config user.name; git status");
+        assert!(ok && output.contains("A # B"), "{output}");
+        assert_eq!(find_aside(&env.root.join("work")), Vec::<PathBuf>::new());
     }
 }
 
@@ -316,14 +319,14 @@ fn find_aside(folder: &Path) -> Vec<PathBuf> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_users_own_settings_and_hooks_of_a_nested_repository_stay() {
     for subreaper in [false, true] {
-        let arena = NestedGitEnv::new();
-        let (ok, said) =
-            arena.user("work/vendor", "git config core.pager less; git config alias.st '!true'");
-        assert!(ok, "{said}");
-        let bench = arena.bench(SandboxLevel::Workspace, subreaper);
+        let env = NestedGitEnv::new();
+        let (ok, output) =
+            env.user("work/vendor", "git config core.pager less; git config alias.st '!true'");
+        assert!(ok, "{output}");
+        let bench = env.bench(SandboxLevel::Workspace, subreaper);
         let change = "cd vendor; git config user.name B; git config core.editor @EVIL; \
                       echo evil >> .git/hooks/commit-msg; cp @EVIL .git/hooks/post-commit";
-        let args = json!({ "command": arena.dressed(change) });
+        let args = json!({ "command": env.with_placeholders(change) });
         let answer = bench.call("bash", args).await.unwrap();
         let neutralised = answer.details["neutralised"].to_string();
         for name in ["config", "commit-msg", "post-commit"] {
@@ -335,17 +338,17 @@ async fn the_users_own_settings_and_hooks_of_a_nested_repository_stay() {
             answer.text
         );
         assert!(answer.details["notice"].as_str().unwrap().contains("*.untamed"));
-        let config = fs::read_to_string(arena.root.join("work/vendor/.git/config")).unwrap();
+        let config = fs::read_to_string(env.root.join("work/vendor/.git/config")).unwrap();
         for kept in ["pager = less", "st = !true", "name = B", "path = ../shared.cfg"] {
             assert!(config.contains(kept), "{kept}: {config}");
         }
         assert!(!config.contains("editor"), "{config}");
-        let hooks = arena.root.join("work/vendor/.git/hooks");
+        let hooks = env.root.join("work/vendor/.git/hooks");
         assert_eq!(fs::read_to_string(hooks.join("commit-msg")).unwrap(), "#!/bin/sh\n");
         assert!(hooks.join("commit-msg").metadata().unwrap().permissions().mode() & 0o100 != 0);
         assert!(!hooks.join("post-commit").exists() && hooks.join("post-commit.untamed").exists());
         // Changes by the user between two commands stay.
-        arena.user(
+        env.user(
             "work/vendor",
             "git config core.editor vi; cp .git/hooks/commit-msg .git/hooks/pre-push",
         );
@@ -354,7 +357,7 @@ async fn the_users_own_settings_and_hooks_of_a_nested_repository_stay() {
             .await
             .unwrap();
         assert_eq!(answer.details.get("neutralised"), None, "{}", answer.text);
-        let config = fs::read_to_string(arena.root.join("work/vendor/.git/config")).unwrap();
+        let config = fs::read_to_string(env.root.join("work/vendor/.git/config")).unwrap();
         assert!(config.contains("editor = vi") && config.contains("name = C"), "{config}");
         assert!(hooks.join("pre-push").exists());
     }

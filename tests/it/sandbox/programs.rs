@@ -48,8 +48,8 @@ async fn the_end_of_a_turn_names_what_commands_wrote_and_other_programs_run() {
     assert_eq!(ran.out, "done\n");
     assert!(ran.err.contains(NAMED), "{}", ran.err);
     assert_eq!(ran.err.matches("programs outside the sandbox run").count(), 1, "{}", ran.err);
-    let said = events(&env, "assistant_message");
-    let notice = said.last().unwrap()["metadata"]["notice"].as_str().unwrap().to_owned();
+    let answers = events(&env, "assistant_message");
+    let notice = answers.last().unwrap()["metadata"]["notice"].as_str().unwrap().to_owned();
     assert!(notice.ends_with(NAMED), "{notice}");
     // The files are not altered.
     assert_eq!(env.read(".envrc"), "export A=1\n");
@@ -64,8 +64,8 @@ async fn a_turn_without_such_files_says_nothing() {
     let ran = env.run_pixir(&["serve it"]).assert_exit_code(0);
     assert_eq!(env.read("src.rs"), "x\n", "the command ran");
     assert!(!ran.err.contains("outside the sandbox"), "{}", ran.err);
-    let said = events(&env, "assistant_message");
-    assert_eq!(said.last().unwrap().get("metadata"), None);
+    let answers = events(&env, "assistant_message");
+    assert_eq!(answers.last().unwrap().get("metadata"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,7 +80,7 @@ async fn a_turn_that_fails_names_them_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_editor_is_told_by_a_notice_or_by_words() {
+async fn an_editor_gets_a_notice_or_a_message() {
     for takes_notices in [true, false] {
         let script = ModelScript::new([
             Reply::calls("bash", json!({"command": "echo x > .envrc"})),
@@ -97,13 +97,13 @@ async fn an_editor_is_told_by_a_notice_or_by_words() {
         client.run_prompt(&id, "go").unwrap();
         let kind = if takes_notices { "notice" } else { "agent_message_chunk" };
         let updates = client.updates();
-        let told: Vec<String> = updates
+        let shown: Vec<String> = updates
             .iter()
             .filter(|update| update["sessionUpdate"] == kind)
             .map(Value::to_string)
             .filter(|update| update.contains("look at them first: .envrc"))
             .collect();
-        assert_eq!(told.len(), 1, "{updates:?}");
+        assert_eq!(shown.len(), 1, "{updates:?}");
         assert!(client.close_and_wait().0.success());
     }
 }

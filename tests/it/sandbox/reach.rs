@@ -35,14 +35,14 @@ async fn bash(bench: &Workbench, command: &str, network: bool) -> ToolAnswer {
 }
 
 /// Runs all attempts as one command; gives the endpoints that were reached, and the sandbox level.
-fn heard(
+fn reached_endpoints(
     around: &EndpointEnv,
-    profile: SandboxLevel,
+    sandbox_level: SandboxLevel,
     partial: bool,
     network: bool,
 ) -> (BTreeSet<String>, String) {
-    let bench = around.bench(profile, partial);
-    let mut heard = BTreeSet::new();
+    let bench = around.bench(sandbox_level, partial);
+    let mut reached = BTreeSet::new();
     let answer = run(async {
         let command = around.command();
         let mut call = std::pin::pin!(bash(&bench, &command, network));
@@ -50,15 +50,15 @@ fn heard(
             // Datagrams are read meanwhile, because a sender blocks when too many are unread.
             tokio::select! {
                 answer = &mut call => break answer,
-                () = tokio::time::sleep(Duration::from_millis(20)) => heard.extend(around.connected_endpoints()),
+                () = tokio::time::sleep(Duration::from_millis(20)) => reached.extend(around.connected_endpoints()),
             }
         }
     });
-    heard.extend(around.connected_endpoints());
+    reached.extend(around.connected_endpoints());
     let all = format!("made {} attempts", around.names().len());
     assert!(answer.text.contains(&all), "{}", answer.text);
     let level = answer.details["sandbox"].as_str().unwrap().to_owned();
-    (heard, level)
+    (reached, level)
 }
 
 /// Runs all attempts at every sandbox level, with and without the network.
@@ -66,14 +66,14 @@ fn try_everything(below: &Path) {
     let around = EndpointEnv::below(below);
     let mut tried = 0;
     for partial in [false, true] {
-        for profile in [SandboxLevel::Workspace, SandboxLevel::ReadOnly] {
+        for sandbox_level in [SandboxLevel::Workspace, SandboxLevel::ReadOnly] {
             for network in [false, true] {
-                let (heard, level) = heard(&around, profile, partial, network);
+                let (reached, level) = reached_endpoints(&around, sandbox_level, partial, network);
                 if level != if partial { "partial" } else { "full" } {
                     skip(&format!("reach: the level here is {level}"));
                 }
-                let what = format!("{profile:?}, level {level}, network {network}");
-                assert_eq!(heard, BTreeSet::new(), "{what}");
+                let what = format!("{sandbox_level:?}, level {level}, network {network}");
+                assert_eq!(reached, BTreeSet::new(), "{what}");
                 tried += around.names().len();
             }
         }
@@ -82,12 +82,12 @@ fn try_everything(below: &Path) {
 }
 
 #[test]
-fn there_are_more_than_120_attempts_and_without_a_sandbox_each_reaches_somebody() {
+fn there_are_more_than_120_attempts_and_without_a_sandbox_each_reaches_an_endpoint() {
     let around = EndpointEnv::below(&parent());
     assert!(around.names().len() >= 120, "{}", around.names().len());
-    let (heard, level) = heard(&around, SandboxLevel::Off, false, false);
+    let (reached, level) = reached_endpoints(&around, SandboxLevel::Off, false, false);
     assert_eq!(level, "off");
-    let silent: Vec<_> = around.names().difference(&heard).cloned().collect();
+    let silent: Vec<_> = around.names().difference(&reached).cloned().collect();
     assert_eq!(silent, Vec::<String>::new());
 }
 
@@ -112,9 +112,9 @@ fn drive(mut driver: Command, below: &Path) {
     driver.args(["--exact", "sandbox::reach::driver", "--nocapture"]).env(DRIVE, below);
     driver.env("TMPDIR", below).env("HOME", below).current_dir(below);
     let output = driver.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
-    let line = said.lines().find(|line| line.starts_with("reach:"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}{}", String::from_utf8_lossy(&output.stdout));
+    let line = stderr.lines().find(|line| line.starts_with("reach:"));
     print_note(line.expect("it says what it did"));
 }
 
@@ -272,14 +272,14 @@ c = socket.socket(socket.AF_UNIX); c.connect('../outside/declared.sock'); c.send
         let args = json!({"command": command, "local_sockets": local_sockets});
         run(bench.call("bash", args)).unwrap()
     };
-    for profile in [SandboxLevel::Workspace, SandboxLevel::ReadOnly] {
-        let partial = around.bench(profile, true);
+    for sandbox_level in [SandboxLevel::Workspace, SandboxLevel::ReadOnly] {
+        let partial = around.bench(sandbox_level, true);
         let refused = call(&partial, false);
         if refused.text.contains("bound") {
             skip("this kernel looks at the names of sockets itself");
             return;
         }
-        let is_writing = profile == SandboxLevel::Workspace;
+        let is_writing = sandbox_level == SandboxLevel::Workspace;
         let is_told = refused.text.contains("repeat it with local_sockets: true");
         assert_eq!(is_told, is_writing, "{}", refused.text);
         let declared = call(&partial, true);
@@ -289,8 +289,8 @@ c = socket.socket(socket.AF_UNIX); c.connect('../outside/declared.sock'); c.send
             "{}",
             declared.text
         );
-        let heard = around.connected_endpoints();
-        assert_eq!(heard.contains("declared"), is_writing, "{heard:?}");
+        let connected = around.connected_endpoints();
+        assert_eq!(connected.contains("declared"), is_writing, "{connected:?}");
     }
     let full = around.bench(SandboxLevel::Workspace, false);
     if is_full(&full) {
@@ -326,13 +326,13 @@ while word != b'stop':
             "python3 -c 'import socket; s=socket.socket(1); s.connect(\"../outside/far.sock\"); s.send(b\"{word}\")'"
         )
     };
-    for (profile, partial, network) in [
+    for (sandbox_level, partial, network) in [
         (SandboxLevel::Workspace, false, false),
         (SandboxLevel::Workspace, false, true),
         (SandboxLevel::ReadOnly, false, false),
         (SandboxLevel::Workspace, true, true),
     ] {
-        let bench = around.bench(profile, partial);
+        let bench = around.bench(sandbox_level, partial);
         let answer = run(bash(&bench, &attempt("confined"), network));
         assert!(!answer.ok, "{}", answer.text);
     }
@@ -340,9 +340,9 @@ while word != b'stop':
     for word in ["control", "stop"] {
         run(bash(&open, &attempt(word), false));
     }
-    let heard: Vec<String> = lines.map(Result::unwrap).collect();
+    let received: Vec<String> = lines.map(Result::unwrap).collect();
     far.wait().unwrap();
-    assert_eq!(heard, ["control", "stop"]);
+    assert_eq!(received, ["control", "stop"]);
 }
 
 /// A read would take data that was meant for another program.
@@ -352,8 +352,8 @@ fn a_named_pipe_outside_is_not_read() {
     let pipe = around.root().join("home/initctl");
     let read = "python3 -c 'import os; print(os.read(os.open(\"../home/initctl\", os.O_RDONLY|os.O_NONBLOCK), 99))'";
     fs::OpenOptions::new().write(true).open(pipe).unwrap().write_all(b"for-another").unwrap();
-    for profile in [SandboxLevel::Workspace, SandboxLevel::ReadOnly] {
-        let bench = around.bench(profile, false);
+    for sandbox_level in [SandboxLevel::Workspace, SandboxLevel::ReadOnly] {
+        let bench = around.bench(sandbox_level, false);
         if !is_full(&bench) {
             return;
         }

@@ -105,7 +105,7 @@ async fn a_repository_may_come_to_be_and_starts_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_planted_repository_is_tamed_and_that_is_told() {
+async fn a_planted_repository_is_neutralised_and_reported() {
     for subreaper in [false, true] {
         let place = RepositoryEnv::new(subreaper);
         // The Workspace lies below the top of a repository.

@@ -31,10 +31,10 @@ const REFUSED: &[&str] = &["refused", "limit: memory was used up"];
 const fn attempt(
     name: &'static str,
     command: &'static str,
-    told: &'static [&'static str],
+    expected_result: &'static [&'static str],
     takes: Takes,
 ) -> ResourceAttempt {
-    ResourceAttempt { name, command, expected_result: told, takes }
+    ResourceAttempt { name, command, expected_result, takes }
 }
 
 /// Attempts that killed Pixir itself when nothing was limited.

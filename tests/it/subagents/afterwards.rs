@@ -110,9 +110,9 @@ async fn children_stay_with_their_parent_when_that_is_forked() {
     assert_eq!(harness.children(&conversation).await.len(), 2, "its children are still its own");
     assert_eq!(send_and_finish(&other, "and?").await, SessionStatus::Done);
     let asked = env.requests().pop().unwrap();
-    let told = asides(&asked);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("did quick"), "what is known stays known: {told:?}");
+    let texts = asides(&asked);
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    assert!(texts[0].contains("did quick"), "what is known stays known: {texts:?}");
     let results = asked.outputs().join("\n");
     assert!(results.contains("not_found") && results.contains("No Subagents"), "{results}");
     let path = other.log_path().to_owned();
@@ -138,7 +138,7 @@ async fn children_stay_with_their_parent_when_that_is_forked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_ends_that_nobody_waited_for_have_a_bound_and_name_the_evidence() {
+async fn many_ends_without_a_wait_have_a_bound_and_name_the_evidence() {
     let names: Vec<String> = (0..100).map(|n| format!("task {n}.")).collect();
     let tasks: Vec<&str> = names.iter().map(String::as_str).collect();
     let script = scripted_family(
@@ -151,18 +151,18 @@ async fn many_ends_that_nobody_waited_for_have_a_bound_and_name_the_evidence() {
     assert_eq!(send_and_finish(&conversation, GO).await, SessionStatus::Done);
     harness.wait_for_children(&conversation).await;
     assert_eq!(send_and_finish(&conversation, "and?").await, SessionStatus::Done);
-    let told = asides(&env.requests().pop().unwrap());
-    assert!(told.concat().len() < 48 * 1024, "{} bytes", told.concat().len());
+    let texts = asides(&env.requests().pop().unwrap());
+    assert!(texts.concat().len() < 48 * 1024, "{} bytes", texts.concat().len());
     let lives = subagent_events(conversation.log_path());
     let finished: Vec<&Value> = lives.iter().filter(|life| life["event"] == "finished").collect();
     assert!(finished.len() > 10, "{} children finished", finished.len());
     for life in finished {
         let id = life["subagent_id"].as_str().unwrap();
-        let own = told.iter().find(|text| text.contains(id)).unwrap_or_else(|| panic!("{id}"));
+        let own = texts.iter().find(|text| text.contains(id)).unwrap_or_else(|| panic!("{id}"));
         let log = life["child_session_id"].as_str().unwrap();
         assert!(own.contains(&format!("Log {log} seq {}", life["child_seq"])), "{own}");
     }
-    assert!(told[0].contains("found task"), "{}", told[0]);
+    assert!(texts[0].contains("found task"), "{}", texts[0]);
     check_family_logs(&env.workspace());
 }
 
@@ -202,11 +202,11 @@ async fn all_that_a_child_used_up_is_paid_after_a_death_whatever_log_it_is_in() 
     };
     let ((sub, failed), (_, good)) = (of("retrying"), of("finished"));
     assert_ne!(failed, good);
-    let bill = first(&log_of(&env, good), "provider_usage");
+    let usage_record = first(&log_of(&env, good), "provider_usage");
     // The child got more input and used as many tokens again; so did its own child.
     append(&path, "subagent_event", &life("input", sub, Some(good)));
     append(&path, "subagent_event", &life("started", sub, Some(good)));
-    append(&log_of(&env, good), "provider_usage", &bill);
+    append(&log_of(&env, good), "provider_usage", &usage_record);
     let grandchild = "sub_0000000001";
     append(&log_of(&env, good), "subagent_event", &life("queued", grandchild, None));
     append(&log_of(&env, good), "subagent_event", &life("started", grandchild, Some(failed)));
@@ -266,7 +266,7 @@ async fn logs_that_name_themselves_and_each_other_are_read_once() {
 }
 
 #[tokio::test]
-async fn a_name_that_belongs_to_somebody_else_is_no_child() {
+async fn a_name_of_another_sessions_child_is_unknown() {
     let env = TestEnv::with_script(scripted_family(
         [text_reply("hello"), text_reply("again")],
         |_, _| Reply::new(),
@@ -321,15 +321,15 @@ async fn an_old_answer_is_not_the_summary_of_a_run_that_was_lost() {
     assert!(end["summary"].is_null() && end["child_seq"].is_null(), "{end}");
     assert_eq!(send_and_finish(&again, "and?").await, SessionStatus::Done);
     let requests = env.requests();
-    let told = asides(&requests[requests.len() - 2]);
-    assert!(told[0].contains("the process that ran it ended"), "{told:?}");
-    assert!(told[0].contains("send_input"), "a next action is named: {told:?}");
+    let texts = asides(&requests[requests.len() - 2]);
+    assert!(texts[0].contains("the process that ran it ended"), "{texts:?}");
+    assert!(texts[0].contains("send_input"), "a next action is named: {texts:?}");
     again.close().await;
     check_family_logs(&env.workspace());
 }
 
 #[tokio::test]
-async fn whoever_had_no_room_in_an_answer_is_told_after_a_restart() {
+async fn ends_that_did_not_fit_into_an_answer_are_reported_after_a_restart() {
     let tasks: Vec<String> = (0..12).map(|place| format!("job {place}.")).collect();
     let names: Vec<&str> = tasks.iter().map(String::as_str).collect();
     let mut lines = vec![spawn_reply(&names, "explorer"), wait_reply(), text_reply("ok")];
@@ -350,14 +350,14 @@ async fn whoever_had_no_room_in_an_answer_is_told_after_a_restart() {
         assert_eq!(send_and_finish(&again, "go on").await, SessionStatus::Done);
         again.close().await;
     }
-    let told: Vec<String> = read_events(&path)
+    let texts: Vec<String> = read_events(&path)
         .iter()
         .filter_map(|event| event["data"]["output"].as_str().map(str::to_owned))
         .collect();
     for task in tasks {
-        let found = told.concat().matches(&format!("found {task}")).count();
-        assert_eq!(found, 1, "{task}: {told:?}");
+        let found = texts.concat().matches(&format!("found {task}")).count();
+        assert_eq!(found, 1, "{task}: {texts:?}");
     }
-    assert!(told.last().unwrap().contains("no Subagent to wait for"), "{told:?}");
+    assert!(texts.last().unwrap().contains("no Subagent to wait for"), "{texts:?}");
     check_family_logs(&env.workspace());
 }

@@ -189,12 +189,12 @@ async fn a_child_that_works_or_waits_takes_no_input_and_one_that_is_closed_in_th
     let known = subagent_events(&path);
     let second =
         &known.iter().filter(|life| life["event"] == "queued").nth(1).unwrap()["subagent_id"];
-    let told: Vec<_> = known
+    let recorded_kinds: Vec<_> = known
         .iter()
         .filter(|life| life["subagent_id"] == *second)
         .map(|life| life["event"].as_str().unwrap())
         .collect();
-    assert_eq!(told, ["queued", "cancelled", "closed"], "it never had a Session");
+    assert_eq!(recorded_kinds, ["queued", "cancelled", "closed"], "it never had a Session");
     assert_eq!(count_subagent_events(&path, "closed"), 2, "closing twice has one effect");
     conversation.close().await;
     assert_eq!(check_family_logs(&env.workspace()), 2);
@@ -226,8 +226,8 @@ async fn a_child_that_was_closed_at_work_stays_closed_after_a_restart() {
     conversation.close().await;
     let again = env.resume(&id).await;
     assert_eq!(send_and_finish(&again, "go on").await, SessionStatus::Done);
-    let told: Vec<_> = subagent_events(&path).iter().map(|life| life["event"].clone()).collect();
-    assert_eq!(told[told.len() - 2..], [json!("cancelled"), json!("closed")]);
+    let kinds: Vec<_> = subagent_events(&path).iter().map(|life| life["event"].clone()).collect();
+    assert_eq!(kinds[kinds.len() - 2..], [json!("cancelled"), json!("closed")]);
     let results = scripted_family::read_events(&path);
     let refused = results.iter().rfind(|event| event["type"] == "tool_result").unwrap();
     assert_eq!(refused["data"]["error"]["kind"], "not_found", "{refused}");
@@ -251,8 +251,8 @@ async fn a_child_that_is_named_twice_in_a_wait_is_one_child() {
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
     let results = scripted_family::read_events(conversation.log_path());
-    let told = results.iter().rfind(|event| event["type"] == "tool_result").unwrap();
-    assert!(told["data"]["output"].as_str().unwrap().contains("0 of 2 ended"), "{told}");
+    let result = results.iter().rfind(|event| event["type"] == "tool_result").unwrap();
+    assert!(result["data"]["output"].as_str().unwrap().contains("0 of 2 ended"), "{result}");
     conversation.close().await;
     check_family_logs(&env.workspace());
 }

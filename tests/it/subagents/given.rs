@@ -51,9 +51,9 @@ async fn a_child_is_given_the_files_that_its_parent_hands_on() {
     let life = subagent_events(conversation.log_path()).pop().unwrap();
     let id = life["child_session_id"].as_str().unwrap();
     let folder = env.workspace().join(".pixir/sessions");
-    let said = read_events(&folder.join(format!("{id}.ndjson")));
-    let said = said.iter().find(|event| event["type"] == "user_message").unwrap();
-    assert_eq!(said["data"]["resources"][0]["name"], "note.md");
+    let events = read_events(&folder.join(format!("{id}.ndjson")));
+    let message = events.iter().find(|event| event["type"] == "user_message").unwrap();
+    assert_eq!(message["data"]["resources"][0]["name"], "note.md");
     let stored = folder.join(id).join("resources");
     assert_eq!(std::fs::read_dir(stored).unwrap().count(), 1, "it is kept beside its Log");
     let refused = read_events(conversation.log_path());
@@ -125,10 +125,10 @@ async fn a_tree_that_has_spent_everything_ends_everywhere_and_says_so() {
         assert_eq!((&end["event"], &end["reason"]), (&json!("failed"), &json!("budget_exceeded")));
     }
     // The recorded usage of children is that of their requests.
-    let told: u64 = ends.iter().filter_map(|end| end["usage"]["total_tokens"].as_u64()).sum();
+    let recorded: u64 = ends.iter().filter_map(|end| end["usage"]["total_tokens"].as_u64()).sum();
     let asked = env.requests().iter().filter(|request| last_task(request).is_some()).count() as u64;
-    assert_eq!(told, asked * 1_000);
-    assert!(told < 7_000, "{told}: requests were sent after the limit");
+    assert_eq!(recorded, asked * 1_000);
+    assert!(recorded < 7_000, "{recorded}: requests were sent after the limit");
     conversation.close().await;
     // The number of grandchildren depends on timing.
     assert!(check_family_logs(&env.workspace()) >= 3);

@@ -55,7 +55,7 @@ fn root(env: &BinaryEnv) -> Option<std::path::PathBuf> {
 }
 
 /// Kills one process; gives whether the kill came in time, and how many detached children were resumed.
-async fn die(seed: u64) -> (bool, usize) {
+async fn kill_and_resume(seed: u64) -> (bool, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mark = BinaryEnv::new_mark();
     let requests = Arc::new(AtomicUsize::new(0));
@@ -91,8 +91,11 @@ async fn die(seed: u64) -> (bool, usize) {
                 for life in subagent_events(&log).iter().filter(|life| life["event"] == "detached")
                 {
                     if let Some(child) = life["child_session_id"].as_str() {
-                        let told = life["next_actions"].to_string();
-                        assert!(told.contains(&format!("pixir resume {child}")), "{told}");
+                        let next_actions = life["next_actions"].to_string();
+                        assert!(
+                            next_actions.contains(&format!("pixir resume {child}")),
+                            "{next_actions}"
+                        );
                         let again = env.run(&["resume", child, "more"]);
                         assert_eq!(again.status.code(), Some(0), "seed {seed}: {again:?}");
                         continued += 1;
@@ -116,13 +119,13 @@ async fn die(seed: u64) -> (bool, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_process_that_is_killed_with_its_children_loses_nobody() {
+async fn a_process_that_is_killed_with_its_children_loses_none_of_them() {
     let count = SuiteSize::from_environment().choose(10, 100);
     let seed = torture::seed();
     let mut killed = 0;
     let mut continued = 0;
     for pair in (seed..seed + count as u64).collect::<Vec<_>>().chunks(2) {
-        let dying = pair.iter().map(|seed| tokio::spawn(die(*seed)));
+        let dying = pair.iter().map(|seed| tokio::spawn(kill_and_resume(*seed)));
         for (ended, seed) in futures_util::future::join_all(dying).await.into_iter().zip(pair) {
             let (was_killed, resumed) =
                 ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));

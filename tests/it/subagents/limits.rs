@@ -18,8 +18,8 @@ use crate::support::{BinaryEnv, TestEnv};
 async fn fifty_children_take_turns_and_all_of_them_answer() {
     let names: Vec<String> = (0..50).map(|n| format!("task {n}")).collect();
     let tasks: Vec<&str> = names.iter().map(String::as_str).collect();
-    let crowd = ConcurrencyGauge::default();
-    let seen = crowd.clone();
+    let gauge = ConcurrencyGauge::default();
+    let seen = gauge.clone();
     let script = scripted_family(
         [spawn_reply(&tasks, "worker"), wait_reply(), text_reply("ok")],
         move |task, step| {
@@ -37,21 +37,21 @@ async fn fifty_children_take_turns_and_all_of_them_answer() {
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
     assert_eq!(count_subagent_events(conversation.log_path(), "finished"), 50);
-    assert!(crowd.most() <= 8, "{} at once", crowd.most());
-    assert!(crowd.most() >= 2, "the children work at the same time");
+    assert!(gauge.most() <= 8, "{} at once", gauge.most());
+    assert!(gauge.most() >= 2, "the children work at the same time");
     for name in &names {
         assert_eq!(env.read(&format!("{}.txt", name.replace(' ', "_"))), *name);
     }
     let requests = env.requests();
     let last =
         requests.iter().rfind(|request| scripted_family::last_task(request).is_none()).unwrap();
-    let told = last.outputs().last().copied().unwrap();
-    assert!(names.iter().all(|name| told.contains(&format!("wrote {}", name.replace(' ', "_")))));
+    let output = last.outputs().last().copied().unwrap();
+    assert!(names.iter().all(|name| output.contains(&format!("wrote {}", name.replace(' ', "_")))));
     assert_eq!(check_family_logs(&env.workspace()), 50);
 }
 
 #[tokio::test]
-async fn whoever_has_no_room_in_an_answer_is_told_by_the_next_wait() {
+async fn ends_that_do_not_fit_into_an_answer_are_reported_by_the_next_wait() {
     let tasks: Vec<String> = (0..12).map(|place| format!("job {place}.")).collect();
     let names: Vec<&str> = tasks.iter().map(String::as_str).collect();
     let mut lines = vec![spawn_reply(&names, "explorer")];
@@ -194,7 +194,7 @@ async fn who_waits_for_the_commands_of_others_does_not_work() {
 }
 
 #[tokio::test]
-async fn what_children_spend_is_spent_from_the_same_purse() {
+async fn the_spending_of_children_counts_against_the_same_budget() {
     let script = scripted_family(
         [spawn_reply(&["a"], "explorer"), wait_reply(), text_reply("never")],
         |_, step| match step {
@@ -260,7 +260,7 @@ async fn what_a_child_spent_before_a_death_is_still_spent() {
 }
 
 #[tokio::test]
-async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
+async fn a_read_only_child_is_started_again_after_a_transient_failure() {
     let tries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let seen = tries.clone();
     let script = scripted_family(
@@ -280,14 +280,14 @@ async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
     env.config.subagents.max_running = 1;
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
-    let told: Vec<_> = subagent_events(conversation.log_path())
+    let lines: Vec<_> = subagent_events(conversation.log_path())
         .iter()
         .map(|life| {
             format!("{} {}", life["agent"].as_str().unwrap(), life["event"].as_str().unwrap())
         })
         .collect();
     let of = |role: &str| {
-        told.iter().filter(|line| line.starts_with(role)).cloned().collect::<Vec<_>>().join(", ")
+        lines.iter().filter(|line| line.starts_with(role)).cloned().collect::<Vec<_>>().join(", ")
     };
     assert_eq!(
         of("explorer"),
@@ -304,7 +304,7 @@ async fn a_reading_child_is_started_anew_when_the_provider_fails_in_passing() {
 }
 
 #[tokio::test]
-async fn a_child_that_goes_on_is_not_started_anew_because_it_would_know_nothing() {
+async fn a_child_with_a_log_is_not_started_again_because_it_would_know_nothing() {
     let script = scripted_family(
         [
             spawn_reply(&["first"], "explorer"),
@@ -345,8 +345,8 @@ async fn a_child_that_goes_on_is_not_started_anew_because_it_would_know_nothing(
 /// Two Workspaces in one process, as in an editor with two folders, share one limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn children_of_two_workspaces_share_the_places_of_the_process() {
-    let crowd = ConcurrencyGauge::default();
-    let seen = crowd.clone();
+    let gauge = ConcurrencyGauge::default();
+    let seen = gauge.clone();
     let script = ModelScript::answering(move |request| {
         match (scripted_family::last_task(request).is_some(), request.outputs().len()) {
             (false, 0) => spawn_reply(&["a", "b"], "explorer")(request),
@@ -377,7 +377,7 @@ async fn children_of_two_workspaces_share_the_places_of_the_process() {
             assert_eq!(client.wait_for_answer(prompt).unwrap()["stopReason"], "end_turn");
         }
     });
-    assert_eq!(crowd.most(), 1);
+    assert_eq!(gauge.most(), 1);
     let finished = |folder: &std::path::Path| {
         log_files(folder).iter().map(|path| count_subagent_events(path, "finished")).sum::<usize>()
     };

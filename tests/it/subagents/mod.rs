@@ -36,12 +36,12 @@ async fn a_child_does_its_task_and_the_wait_tells_what_it_came_to() {
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
     assert_eq!(env.read("hello.txt"), "hello\n");
-    let told = env.transcript(&conversation);
-    let told: Vec<&str> =
-        told.lines().filter_map(|line| line.split_once(' ')).map(|(_, fact)| fact).collect();
+    let transcript = env.transcript(&conversation);
+    let facts: Vec<&str> =
+        transcript.lines().filter_map(|line| line.split_once(' ')).map(|(_, fact)| fact).collect();
     let place = |fact: &str| {
-        let found = told.iter().position(|own| own.starts_with(fact));
-        found.unwrap_or_else(|| panic!("{fact}: {told:#?}"))
+        let found = facts.iter().position(|own| own.starts_with(fact));
+        found.unwrap_or_else(|| panic!("{fact}: {facts:#?}"))
     };
     let order = [
         "tool_call spawn_agent",
@@ -50,20 +50,23 @@ async fn a_child_does_its_task_and_the_wait_tells_what_it_came_to() {
         "subagent_event finished worker completed",
         "assistant_message final",
     ];
-    assert!(order.map(place).is_sorted(), "{told:#?}");
+    assert!(order.map(place).is_sorted(), "{facts:#?}");
     assert!(
         place(order[1]) < place("tool_result ok=true \"sub_"),
         "it returns when that is recorded"
     );
-    assert!(place(order[3]) < place("tool_result ok=true \"All 1 completed"), "{told:#?}");
+    assert!(place(order[3]) < place("tool_result ok=true \"All 1 completed"), "{facts:#?}");
     let requests = env.requests();
     let last =
         requests.iter().rfind(|request| scripted_family::last_task(request).is_none()).unwrap();
-    let told = last.outputs().last().copied().unwrap();
-    assert!(told.contains("All 1 completed.") && told.contains("I wrote hello.txt:1."), "{told}");
+    let output = last.outputs().last().copied().unwrap();
+    assert!(
+        output.contains("All 1 completed.") && output.contains("I wrote hello.txt:1."),
+        "{output}"
+    );
     let life = subagent_events(conversation.log_path()).pop().unwrap();
     let child = life["child_session_id"].as_str().unwrap();
-    assert!(told.contains(&format!("[Log {child} seq {}]", life["child_seq"])), "{told}");
+    assert!(output.contains(&format!("[Log {child} seq {}]", life["child_seq"])), "{output}");
     let asides: Vec<&str> =
         last.user_texts().into_iter().filter(|text| text.starts_with("[Subagent")).collect();
     assert!(asides.is_empty(), "what the wait told is not told twice: {asides:?}");
@@ -103,7 +106,7 @@ async fn a_child_knows_its_task_its_role_and_itself_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_child_wakes_nobody_and_is_told_with_the_next_prompt() {
+async fn the_end_of_a_child_starts_no_turn_and_comes_with_the_next_prompt() {
     let script = scripted_family(
         [spawn_reply(&["look"], "explorer"), text_reply("Started."), text_reply("I see.")],
         |_, _| Reply::says("Found it in a.rs:7."),
@@ -129,7 +132,7 @@ async fn the_end_of_a_child_wakes_nobody_and_is_told_with_the_next_prompt() {
 }
 
 #[tokio::test]
-async fn a_child_that_ended_is_told_more_and_remembers() {
+async fn a_child_that_ended_gets_more_input_and_remembers() {
     let script = scripted_family(
         [
             spawn_reply(&["first"], "worker"),
@@ -150,11 +153,14 @@ async fn a_child_that_ended_is_told_more_and_remembers() {
         requests.iter().rfind(|request| scripted_family::last_task(request).is_some()).unwrap();
     assert_eq!(again.user_texts(), ["first", "second"]);
     assert!(serde_json::to_string(again.input()).unwrap().contains("did first"));
-    let told: Vec<_> = subagent_events(conversation.log_path())
+    let kinds: Vec<_> = subagent_events(conversation.log_path())
         .iter()
         .map(|life| life["event"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(told, ["queued", "starting", "started", "finished", "input", "started", "finished"]);
+    assert_eq!(
+        kinds,
+        ["queued", "starting", "started", "finished", "input", "started", "finished"]
+    );
     assert_eq!(log_files(&env.workspace()).len(), 2, "it is the same Session");
     check_family_logs(&env.workspace());
 }
@@ -201,7 +207,7 @@ async fn after_a_restart_a_child_goes_on_and_what_was_lost_is_said() {
 }
 
 #[tokio::test]
-async fn a_wish_can_be_checked_and_a_bad_one_starts_nothing() {
+async fn a_spawn_request_can_be_validated_and_a_bad_one_starts_nothing() {
     let script = scripted_family(
         [
             always(Reply::calls("spawn_agent", json!({"task": "x", "validate_only": true}))),
@@ -224,8 +230,8 @@ async fn a_wish_can_be_checked_and_a_bad_one_starts_nothing() {
         })
         .collect();
     assert_eq!(results, [r#""auto""#, "not_found", "invalid_args", "not_found", "null"]);
-    let told = env.requests()[1].outputs().join("\n");
-    assert!(told.contains(r#""permission_mode":"auto""#), "the model reads the plan: {told}");
+    let output = env.requests()[1].outputs().join("\n");
+    assert!(output.contains(r#""permission_mode":"auto""#), "the model reads the plan: {output}");
     assert!(subagent_events(conversation.log_path()).is_empty());
     assert_eq!(log_files(&env.workspace()).len(), 1);
 }

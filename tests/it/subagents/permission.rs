@@ -64,8 +64,8 @@ async fn a_childs_question_reaches_the_human_and_the_answer_comes_back() {
     conversation.send(UserInput { text: GO.to_owned() }).await.unwrap();
     let mut asked = Vec::new();
     for _ in 0..3 {
-        let heard = listen_until(&mut listener, |event| question(event).is_some()).await;
-        let request = question(heard.last().unwrap()).unwrap();
+        let events = listen_until(&mut listener, |event| question(event).is_some()).await;
+        let request = question(events.last().unwrap()).unwrap();
         conversation.answer(&request.call_id, PermissionAnswer::Once).await.unwrap();
         asked.push((request.tool, request.agent.map(|agent| agent.matches("(worker)").count())));
     }
@@ -86,11 +86,11 @@ async fn a_question_whose_asker_is_gone_is_withdrawn() {
     let conversation = env.start().await;
     let mut listener = subscribe_from_now(&conversation);
     conversation.send(UserInput { text: GO.to_owned() }).await.unwrap();
-    let heard = listen_until(&mut listener, |event| question(event).is_some()).await;
-    let spawn = question(heard.last().unwrap()).unwrap();
+    let events = listen_until(&mut listener, |event| question(event).is_some()).await;
+    let spawn = question(events.last().unwrap()).unwrap();
     conversation.answer(&spawn.call_id, PermissionAnswer::Once).await.unwrap();
-    let heard = listen_until(&mut listener, |event| question(event).is_some()).await;
-    let write = question(heard.last().unwrap()).unwrap();
+    let events = listen_until(&mut listener, |event| question(event).is_some()).await;
+    let write = question(events.last().unwrap()).unwrap();
     conversation.interrupt().await.unwrap();
     assert_eq!(wait_for_turn_end(&conversation).await, SessionStatus::Interrupted);
     let resolved = |event: &pixir::Event| {
@@ -135,7 +135,7 @@ async fn a_task_is_no_persons_word_for_skills() {
     let requests = env.requests();
     let asked =
         requests.iter().find(|request| scripted_family::last_task(request).is_some()).unwrap();
-    let told = asked.user_texts().concat();
-    assert!(told.contains("Be tidy.") && !told.contains("Be quiet."), "{told}");
+    let texts = asked.user_texts().concat();
+    assert!(texts.contains("Be tidy.") && !texts.contains("Be quiet."), "{texts}");
     check_family_logs(&env.workspace());
 }

@@ -120,11 +120,11 @@ fn next_reply(programs: &Programs, request: &ReceivedRequest) -> Reply {
 }
 
 /// Plays one random tree; gives the number of its children.
-async fn story(seed: u64) -> usize {
+async fn run_tree(seed: u64) -> usize {
     let mut random = fastrand::Rng::with_seed(seed);
     let programs = Arc::new(choose_programs(&mut random));
     let later = Duration::from_millis(random.u64(0..120));
-    let finale = match random.u8(0..4) {
+    let end = match random.u8(0..4) {
         0 => StoryEnd::Settle,
         1 => StoryEnd::Close,
         2 => StoryEnd::Interrupt(later),
@@ -140,24 +140,24 @@ async fn story(seed: u64) -> usize {
     env.config.subagents.timeout = Duration::from_secs(3);
     env.config.stream.idle = Duration::from_secs(2);
     env.config.retry.max_attempts = 1;
-    if let StoryEnd::Crash(after) = finale {
-        let children = crash(env, after).await;
-        torture::print_summary(&format!("seed {seed}: {finale:?}, {children} children"));
+    if let StoryEnd::Crash(after) = end {
+        let children = drop_tree_and_resume(env, after).await;
+        torture::print_summary(&format!("seed {seed}: {end:?}, {children} children"));
         return children;
     }
     let harness = env.harness();
     let conversation = env.start_with(&harness).await;
     conversation.send(UserInput { text: "n0".to_owned() }).await.unwrap();
-    if let StoryEnd::Interrupt(after) = finale {
+    if let StoryEnd::Interrupt(after) = end {
         tokio::time::sleep(after).await;
         conversation.interrupt().await.ok();
     }
     let status = wait_for_turn_end(&conversation).await;
-    if finale == StoryEnd::Settle {
+    if end == StoryEnd::Settle {
         let settled = harness.wait_for_children(&conversation);
         tokio::time::timeout(DEADLINE, settled).await.expect("every child ends");
     }
-    if finale != StoryEnd::Close {
+    if end != StoryEnd::Close {
         // The replayed input is valid for the service.
         assert_eq!(
             send_and_finish(&conversation, "n9999").await,
@@ -167,14 +167,14 @@ async fn story(seed: u64) -> usize {
     }
     conversation.close().await;
     let children = check_family_logs(&env.workspace());
-    let told = format!("seed {seed}: {finale:?}, {status:?}, {children} children");
-    assert!(matches!(status, SessionStatus::Done | SessionStatus::Interrupted), "{told}");
+    let summary = format!("seed {seed}: {end:?}, {status:?}, {children} children");
+    assert!(matches!(status, SessionStatus::Done | SessionStatus::Interrupted), "{summary}");
     children
 }
 
 /// Drops all tasks of a tree at some moment, as if its process had been killed, and resumes every Session.
 /// Gives the number of children.
-async fn crash(env: TestEnv, after: Duration) -> usize {
+async fn drop_tree_and_resume(env: TestEnv, after: Duration) -> usize {
     let env = Arc::new(env);
     let dying = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let dying = dying.unwrap();
@@ -203,8 +203,8 @@ async fn whatever_a_tree_does_its_logs_agree() {
     let seed = torture::seed();
     let mut children = 0;
     for first in (seed..seed + count as u64).collect::<Vec<_>>().chunks(6) {
-        let stories = first.iter().map(|seed| tokio::spawn(story(*seed)));
-        for (ended, seed) in futures_util::future::join_all(stories).await.into_iter().zip(first) {
+        let trees = first.iter().map(|seed| tokio::spawn(run_tree(*seed)));
+        for (ended, seed) in futures_util::future::join_all(trees).await.into_iter().zip(first) {
             children += ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         }
     }

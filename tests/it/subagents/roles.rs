@@ -39,7 +39,7 @@ fn tools(request: &ReceivedRequest) -> Vec<String> {
 }
 
 /// The requests of children.
-fn asked(env: &TestEnv) -> Vec<ReceivedRequest> {
+fn child_requests(env: &TestEnv) -> Vec<ReceivedRequest> {
     env.requests().into_iter().filter(|request| last_task(request).is_some()).collect()
 }
 
@@ -76,7 +76,7 @@ async fn a_child_of_a_role_from_a_file_is_what_the_file_says_also_after_a_restar
     plant(&env.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
     env.run_pixir(&[GO]).assert_exit_code(0);
     env.run_pixir(&["resume", "--last", "go on"]).assert_exit_code(0);
-    let asked = asked(&env);
+    let asked = child_requests(&env);
     assert_eq!(asked.len(), 4, "two requests in each run");
     for request in &asked {
         assert_eq!(request.body["model"], "m-scribe");
@@ -104,15 +104,15 @@ async fn a_role_that_is_gone_is_said_and_its_child_is_left_alone() {
     std::fs::remove_file(folder.join("scribe.toml")).unwrap();
     env.run_pixir(&["resume", "--last", "go on"]).assert_exit_code(0);
     let log = read_events(&parent(&env));
-    let told = log.iter().rev().find(|event| event["data"]["error"]["kind"] == "not_found");
-    let told = told.expect("the parent is told").to_string();
-    assert!(told.contains("there is no role `scribe`"), "{told}");
-    assert_eq!(asked(&env).len(), 2, "no question was asked again");
+    let result = log.iter().rev().find(|event| event["data"]["error"]["kind"] == "not_found");
+    let result = result.expect("the parent is told").to_string();
+    assert!(result.contains("there is no role `scribe`"), "{result}");
+    assert_eq!(child_requests(&env).len(), 2, "no question was asked again");
     assert_eq!(check_family_logs(&env.workspace()), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_model_is_told_which_roles_there_are_and_of_nobody_untrusted() {
+async fn the_model_sees_the_trusted_roles_and_no_others() {
     let env =
         TestEnv::with_script(scripted_family([text_reply("ok"), text_reply("ok")], |_, _| {
             Reply::says("never")
@@ -128,9 +128,12 @@ async fn the_model_is_told_which_roles_there_are_and_of_nobody_untrusted() {
     assert!(!project(&env).contains("# Roles"), "only built-in roles");
     plant(&env.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
     env.run_pixir(&["hello"]).assert_exit_code(0);
-    let told = project(&env);
-    assert!(told.contains("- scribe: Writes documentation"), "{told}");
-    assert!(!told.contains("chief") && !told.contains("Hands out work"), "{told}");
+    let instructions = project(&env);
+    assert!(instructions.contains("- scribe: Writes documentation"), "{instructions}");
+    assert!(
+        !instructions.contains("chief") && !instructions.contains("Hands out work"),
+        "{instructions}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +146,7 @@ async fn what_a_call_names_counts_more_than_the_role() {
     let env = TestEnv::with_script(script).await;
     plant(&env.home().join(".pixir/agents"), "scribe.toml", SCRIBE);
     env.run_pixir(&[GO]).assert_exit_code(0);
-    let request = &asked(&env)[0];
+    let request = &child_requests(&env)[0];
     assert_eq!(
         (&request.body["model"], &request.body["reasoning"]["effort"]),
         (&json!("other"), &json!("low"))
@@ -151,7 +154,7 @@ async fn what_a_call_names_counts_more_than_the_role() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_of_a_project_that_nobody_trusts_has_no_children() {
+async fn an_untrusted_role_of_a_project_starts_no_children() {
     let script = scripted_family([spawn_reply(&["x"], "scribe"), text_reply("ok")], |_, _| {
         Reply::says("never")
     });
@@ -162,11 +165,11 @@ async fn a_role_of_a_project_that_nobody_trusts_has_no_children() {
     let refused = log.iter().find(|event| event["type"] == "tool_result").unwrap();
     assert_eq!(refused["data"]["error"]["kind"], "permission_denied");
     assert!(refused.to_string().contains("pixir trust"), "{refused}");
-    assert!(subagent_events(&parent(&env)).is_empty() && asked(&env).is_empty());
+    assert!(subagent_events(&parent(&env)).is_empty() && child_requests(&env).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_in_a_tree_has_a_tool_that_the_root_has_not() {
+async fn no_child_in_a_tree_has_a_tool_that_the_root_lacks() {
     let script = scripted_family(
         [spawn_reply(&["deep"], "worker"), wait_reply(), text_reply("ok")],
         |task, step| match (task, step) {

@@ -43,8 +43,8 @@ pub fn last_task(request: &ReceivedRequest) -> Option<String> {
         let text = item["content"][0]["text"].as_str().unwrap_or_default();
         item["role"] == "developer" && text.contains("You are a Subagent")
     });
-    let said = request.user_texts().into_iter().rfind(|text| !text.starts_with("[Subagent"));
-    said.filter(|_| is_child).map(str::to_owned)
+    let task = request.user_texts().into_iter().rfind(|text| !text.starts_with("[Subagent"));
+    task.filter(|_| is_child).map(str::to_owned)
 }
 
 /// Number of outputs since the last user message.
@@ -107,9 +107,9 @@ pub struct ConcurrencyGauge(Arc<Mutex<(usize, usize)>>);
 
 impl ConcurrencyGauge {
     pub fn enter(&self) {
-        let mut crowd = self.0.lock().unwrap();
-        crowd.0 += 1;
-        crowd.1 = crowd.1.max(crowd.0);
+        let mut counts = self.0.lock().unwrap();
+        counts.0 += 1;
+        counts.1 = counts.1.max(counts.0);
     }
     pub fn leave(&self) {
         self.0.lock().unwrap().0 -= 1;
@@ -165,21 +165,21 @@ fn check_life<'a>(
 ) -> Vec<String> {
     let mut open = false;
     let mut sessions = Vec::new();
-    let told: Vec<&str> = life.iter().filter_map(|event| event["event"].as_str()).collect();
+    let kinds: Vec<&str> = life.iter().filter_map(|event| event["event"].as_str()).collect();
     for event in life {
         let name = event["event"].as_str().unwrap();
         match name {
             "queued" | "input" => {
-                assert!(!open, "{id}: a run began within another: {told:?}");
+                assert!(!open, "{id}: a run began within another: {kinds:?}");
                 open = true;
             }
             // The child's Log may be created after this Event, or never.
             "starting" => {
-                assert!(open, "{id}: outside of a run: {told:?}");
+                assert!(open, "{id}: outside of a run: {kinds:?}");
                 sessions.push(event["child_session_id"].as_str().unwrap().to_owned());
             }
             "started" | "retrying" => {
-                assert!(open, "{id}: outside of a run: {told:?}");
+                assert!(open, "{id}: outside of a run: {kinds:?}");
                 let child = event["child_session_id"].as_str().unwrap();
                 let first = &log(child).unwrap_or_else(|| panic!("{child} has no Log"))[0]["data"];
                 assert_eq!(first["parent_session_id"], parent, "{id}");
@@ -187,16 +187,16 @@ fn check_life<'a>(
                 assert!(sessions.iter().any(|own| own == child), "{id}: {child} was not announced");
             }
             "merged" | "merge_taken_back" => {}
-            "closed" => assert!(!open, "{id}: closed within a run: {told:?}"),
+            "closed" => assert!(!open, "{id}: closed within a run: {kinds:?}"),
             end if ENDS.contains(&end) => {
-                assert!(open, "{id}: an end without a run: {told:?}");
+                assert!(open, "{id}: an end without a run: {kinds:?}");
                 open = false;
                 check_end(event, log);
             }
             other => panic!("{id}: {other}"),
         }
     }
-    assert!(!open, "{id}: no end: {told:?}");
+    assert!(!open, "{id}: no end: {kinds:?}");
     sessions
 }
 

@@ -196,9 +196,9 @@ async fn a_turn_is_not_taken_back_without_what_grandchildren_wrote_when_it_was_o
     tokio::task::block_in_place(|| {
         let running = binary_env.start(&["--json", GO]);
         let answers = || {
-            let said =
+            let events =
                 log_files(&binary_env.workspace()).into_iter().flat_map(|path| read_events(&path));
-            said.filter(|event| event["data"]["phase"] == "final").count()
+            events.filter(|event| event["data"]["phase"] == "final").count()
         };
         assert_eq!(wait_for(DEADLINE, answers, |count| *count >= 2), 2);
         std::fs::write(binary_env.workspace().join("go"), "").unwrap();

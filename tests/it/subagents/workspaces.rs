@@ -59,19 +59,23 @@ async fn isolated_children_change_copies_and_the_parent_merges_them() {
     env.write("b.txt", "b\n");
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
-    let told = env.transcript(&conversation);
-    assert_eq!((env.read("a.txt"), env.read("b.txt")), ("A\n".into(), "B\n".into()), "{told}");
+    let transcript = env.transcript(&conversation);
+    assert_eq!(
+        (env.read("a.txt"), env.read("b.txt")),
+        ("A\n".into(), "B\n".into()),
+        "{transcript}"
+    );
     let log = conversation.log_path();
     assert_eq!(
         (count_subagent_events(log, "finished"), count_subagent_events(log, "merged")),
         (2, 2),
-        "{told}"
+        "{transcript}"
     );
     let queued = subagent_events(log).into_iter().find(|life| life["event"] == "queued").unwrap();
     assert_eq!(queued["workspace_mode"], "isolated");
     let requests = env.requests();
     let saw = |it: &ReceivedRequest| it.outputs().iter().any(|it| it.starts_with("a\n"));
-    assert!(requests.iter().any(saw), "it saw its own a.txt: {told}");
+    assert!(requests.iter().any(saw), "it saw its own a.txt: {transcript}");
     // The child Workspace that was merged and closed is removed, the other one is kept.
     assert_eq!(check_family_logs(&env.workspace()), 2);
     let left = fs::read_dir(env.home().join("workspaces")).unwrap().flatten();
@@ -119,13 +123,13 @@ async fn what_two_children_changed_in_one_line_is_a_conflict_and_nothing_is_writ
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
     let log = conversation.log_path();
-    let told = env.transcript(&conversation);
+    let transcript = env.transcript(&conversation);
     assert_eq!((env.read("a.txt"), env.read("one.txt")), ("one\n".into(), "new\n".into()));
-    assert!(!env.workspace().join("two.txt").exists(), "all or nothing: {told}");
+    assert!(!env.workspace().join("two.txt").exists(), "all or nothing: {transcript}");
     assert_eq!(
         (count_subagent_events(log, "finished"), count_subagent_events(log, "merged")),
         (2, 1),
-        "{told}"
+        "{transcript}"
     );
     let refused = env.requests();
     let refused = refused.last().unwrap().outputs();
@@ -171,7 +175,7 @@ async fn a_worktree_child_below_the_top_of_its_repository_commits_and_is_merged(
     git(&top, &["commit", "-qm", "first"]);
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
-    let told = env.transcript(&conversation);
+    let transcript = env.transcript(&conversation);
     let end = subagent_events(conversation.log_path())
         .into_iter()
         .find(|life| life["event"] == "finished");
@@ -181,12 +185,15 @@ async fn a_worktree_child_below_the_top_of_its_repository_commits_and_is_merged(
             .unwrap()
             .to_owned();
     let branch = format!("pixir/{child}");
-    assert_eq!(git(&top, &["log", "--format=%s", &branch]), "child\nfirst\n", "{told}");
+    assert_eq!(git(&top, &["log", "--format=%s", &branch]), "child\nfirst\n", "{transcript}");
     assert_eq!(git(&top, &["log", "--format=%s", "main"]), "first\n");
-    assert_eq!(env.read("a.txt"), "A\n", "{told}");
-    let annex = env.home().join("workspaces").join(&child);
-    assert!(annex.join("tree/other/b.txt").exists(), "the whole repository is checked out");
-    assert!(!annex.join("tree/other/poked").exists(), "only the Workspace is writable");
+    assert_eq!(env.read("a.txt"), "A\n", "{transcript}");
+    let child_workspace = env.home().join("workspaces").join(&child);
+    assert!(
+        child_workspace.join("tree/other/b.txt").exists(),
+        "the whole repository is checked out"
+    );
+    assert!(!child_workspace.join("tree/other/poked").exists(), "only the Workspace is writable");
     assert_eq!(check_family_logs(&env.workspace()), 1);
 }
 
@@ -221,14 +228,14 @@ async fn a_worktree_that_conflicts_stays_as_it_is_until_it_can_be_merged() {
     git(&top, &["commit", "-qm", "first"]);
     let (conversation, status) = env.run_turn(GO).await;
     assert_eq!(status, SessionStatus::Done);
-    let told = env.transcript(&conversation);
+    let transcript = env.transcript(&conversation);
     let requests = env.requests();
     let last =
         |place: usize| requests[requests.len() - place].outputs().last().unwrap().to_string();
-    assert!(last(5).contains("nothing was merged: a.txt"), "{told}");
-    assert!(last(4).contains("its workspace was kept: 2 changes"), "{told}");
-    assert!(last(2).contains("merged 2 files"), "{told}");
-    assert!(!last(1).contains("stays"), "{told}");
+    assert!(last(5).contains("nothing was merged: a.txt"), "{transcript}");
+    assert!(last(4).contains("its workspace was kept: 2 changes"), "{transcript}");
+    assert!(last(2).contains("merged 2 files"), "{transcript}");
+    assert!(!last(1).contains("stays"), "{transcript}");
     assert_eq!((env.read("a.txt"), env.read("new.txt")), ("child\n".into(), "new\n".into()));
     assert_eq!(count_subagent_events(conversation.log_path(), "merged"), 1);
     assert_eq!(git(&top, &["worktree", "list"]).lines().count(), 1, "its worktree is removed");

@@ -45,20 +45,20 @@ impl AcpClient {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
-        let said = Arc::<Mutex<String>>::default();
+        let stderr_text = Arc::<Mutex<String>>::default();
         let stderr = child.stderr.take().unwrap();
-        let kept = Arc::clone(&said);
+        let kept = Arc::clone(&stderr_text);
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 leaks::check_stream(&line);
                 kept.lock().unwrap().push_str(&(line + "\n"));
             }
         });
-        let (heard, lines) = channel();
+        let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines() {
                 let Ok(line) = line else { break };
-                if heard.send(line).is_err() {
+                if sender.send(line).is_err() {
                     break;
                 }
             }
@@ -72,7 +72,7 @@ impl AcpClient {
             sent: Vec::new(),
             received: Vec::new(),
             junk: Vec::new(),
-            stderr: said,
+            stderr: stderr_text,
         }
     }
 
@@ -232,8 +232,12 @@ impl AcpClient {
     #[track_caller]
     pub fn wait_for_stderr_line(&self, beginning: &str) -> String {
         let look = || {
-            let said = self.stderr.lock().unwrap().clone();
-            said.lines().map(str::trim).find(|line| line.starts_with(beginning)).map(str::to_owned)
+            let stderr_text = self.stderr.lock().unwrap().clone();
+            stderr_text
+                .lines()
+                .map(str::trim)
+                .find(|line| line.starts_with(beginning))
+                .map(str::to_owned)
         };
         wait_for(DEADLINE, look, Option::is_some).expect("it was said aside")
     }

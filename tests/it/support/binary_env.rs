@@ -76,7 +76,7 @@ impl BinaryEnv {
     /// A mark for the next environment; its script may need it.
     pub fn new_mark() -> String {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
-        format!("stage-{}-{}-", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+        format!("env-{}-{}-", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// An environment whose model follows a script.
@@ -94,9 +94,9 @@ impl BinaryEnv {
         }
         let server = ScriptedServer::start(script).await.unwrap();
         leaks::start_process_scan();
-        let stage = Self { folder, binary, server, mark };
-        stage.configure(&json!({"durability": "none"}));
-        stage
+        let env = Self { folder, binary, server, mark };
+        env.configure(&json!({"durability": "none"}));
+        env
     }
 
     /// Writes the user's settings: the given ones, and those that make tests fast.
@@ -139,7 +139,7 @@ impl BinaryEnv {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", self.folder.path().join("home"))
-            .env("OPENAI_API_KEY", "sk-test-of-the-stage")
+            .env("OPENAI_API_KEY", "sk-test-of-binary-env")
             .env("OPENAI_BASE_URL", self.server.base_url())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -149,9 +149,14 @@ impl BinaryEnv {
     /// Starts the binary under a limit on the size of files that it may write: the kernel writes
     /// a part of a line and then refuses. With `AtSizeLimit::Kill`, `strace` kills the program
     /// before it truncates the part.
-    pub fn start_limited(&self, args: &[&str], limit: u64, strike: AtSizeLimit) -> RunningProcess {
+    pub fn start_limited(
+        &self,
+        args: &[&str],
+        limit: u64,
+        limit_action: AtSizeLimit,
+    ) -> RunningProcess {
         let limits = Rlimit { current: Some(limit), maximum: Some(limit) };
-        let killer: &[&str] = match strike {
+        let killer: &[&str] = match limit_action {
             AtSizeLimit::Kill => KILL_AT_TRUNCATION,
             AtSizeLimit::Refuse => &[],
         };

@@ -39,8 +39,8 @@ pub fn observe_contacts<T>(
         // The tracing thread waits only for its tracees, not for children of other tests.
         let tracing = scope.spawn(move || trace(line, configure, &streams));
         let (stdin, stdout) = taken.recv().expect("it starts");
-        let told = talk(stdin, stdout);
-        (told, tracing.join().unwrap())
+        let result = talk(stdin, stdout);
+        (result, tracing.join().unwrap())
     })
 }
 

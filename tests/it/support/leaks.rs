@@ -14,9 +14,9 @@ use memchr::memmem;
 
 /// Keys and tokens in the environment of runs.
 pub const PLANTED_SECRETS: &[&str] = &[
-    "sk-test-of-the-house",
-    "secret-of-the-house",
-    "sk-test-of-the-stage",
+    "sk-test-of-test-env",
+    "secret-of-test-env",
+    "sk-test-of-binary-env",
     "sk-of-the-keyed-server",
     "sk-planted-key",
 ];

@@ -51,7 +51,7 @@ impl RunOutput {
 /// Checks that no token of the issuer is in any stream, or in any file but the token store.
 impl Drop for SignInEnv {
     fn drop(&mut self) {
-        let secrets = [self.issuer.handed_out(), leaks::planted_secrets()].concat();
+        let secrets = [self.issuer.issued_secrets(), leaks::planted_secrets()].concat();
         leaks::check_folder(self.folder.path(), &secrets, &[]);
     }
 }

@@ -30,20 +30,20 @@ pub fn kill_when(
     ptrace::seize(main, options).unwrap();
     ptrace::interrupt(main).unwrap();
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
-    let mut has_struck = false;
+    let mut was_killed = false;
     loop {
         // Only tracees of this thread, because other tests have children too.
         let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         let status = waitpid(None, Some(flags)).unwrap();
         let Some(pid) = status.pid() else { continue };
         let passed_on = match status {
-            WaitStatus::Exited(..) | WaitStatus::Signaled(..) if pid == main => return has_struck,
+            WaitStatus::Exited(..) | WaitStatus::Signaled(..) if pid == main => return was_killed,
             WaitStatus::Exited(..) | WaitStatus::Signaled(..) => continue,
             WaitStatus::Stopped(_, signal) => Some(signal),
             _ => None,
         };
-        if !has_struck && is_here() {
-            has_struck = true;
+        if !was_killed && is_here() {
+            was_killed = true;
             kill(main, Signal::SIGKILL).unwrap();
         }
         // A thread that is being killed cannot be resumed.

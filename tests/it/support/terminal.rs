@@ -42,7 +42,7 @@ impl TestTerminal {
             .env("HOME", env.home())
             .env("TERM", "xterm")
             .env("OPENAI_BASE_URL", env.server.base_url())
-            .env("OPENAI_API_KEY", "sk-test-of-the-house")
+            .env("OPENAI_API_KEY", "sk-test-of-test-env")
             .envs(variables.iter().copied())
             .current_dir(env.workspace());
         Self::start(&mut command)

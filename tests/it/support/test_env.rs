@@ -121,7 +121,7 @@ impl TestEnv {
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", self.home())
             .env("OPENAI_BASE_URL", self.server.base_url())
-            .env("OPENAI_API_KEY", "sk-test-of-the-house")
+            .env("OPENAI_API_KEY", "sk-test-of-test-env")
             .current_dir(self.workspace());
     }
 
@@ -152,18 +152,18 @@ impl TestEnv {
         if self.programs_folder().exists() {
             path = [self.programs_folder().as_os_str(), &path].join(std::ffi::OsStr::new(":"));
         }
-        let door = HarnessOptions {
+        let options = HarnessOptions {
             config: self.config.clone(),
-            credential: Credential::new(Some("sk-test-of-the-house"), &self.server.base_url())
+            credential: Credential::new(Some("sk-test-of-test-env"), &self.server.base_url())
                 .unwrap(),
             environment: vec![
                 (OsString::from("PATH"), path),
                 (OsString::from("HOME"), self.home().into()),
-                (OsString::from("STORY_TOKEN"), "secret-of-the-house".into()),
+                (OsString::from("STORY_TOKEN"), "secret-of-test-env".into()),
             ],
             own_binary: PIXIR.into(),
         };
-        Harness::open_with_limits(door, limits)
+        Harness::open_with_limits(options, limits)
     }
 
     /// Starts a new Session of a Harness that the test keeps.
@@ -233,12 +233,12 @@ pub async fn listen_until(
     listener: &mut pixir::Listener,
     wanted: impl Fn(&Event) -> bool,
 ) -> Vec<std::sync::Arc<Event>> {
-    let mut heard = Vec::new();
+    let mut events = Vec::new();
     let listening = async {
         while let Some(news) = listener.next().await {
             if let ListenerItem::Event(event) = news {
                 let found = wanted(&event);
-                heard.push(event);
+                events.push(event);
                 if found {
                     return;
                 }
@@ -247,7 +247,7 @@ pub async fn listen_until(
         panic!("the Session closed first");
     };
     tokio::time::timeout(DEADLINE, listening).await.expect("heard in time");
-    heard
+    events
 }
 
 /// A listener for all Events from now on.

@@ -99,22 +99,19 @@ async fn sequence(seed: u64) -> bool {
     let rng = fastrand::Rng::with_seed(seed);
     let mut random = RandomPlan { rng, authors: BTreeMap::new(), sessions: 0 };
     let steps = (0..random.rng.usize(2..6)).map(|_| random.step()).collect();
-    let binary_env = ThreeWriters::new(steps).await;
+    let writers = ThreeWriters::new(steps).await;
     for name in ["one.txt", "two.txt", "both.txt", "u1.txt", "s1.txt"] {
         if random.rng.bool() {
-            binary_env.env.write(name, "at first\n");
+            writers.env.write(name, "at first\n");
         }
     }
-    let before = binary_env.files();
-    let id = binary_env.turn();
-    let after = binary_env.files();
+    let before = writers.files();
+    let id = writers.turn();
+    let after = writers.files();
     let place = format!("seed {seed}, {:?}", random.authors);
 
-    let preview = binary_env
-        .env
-        .run_pixir(&["undo", &id, "--dry-run", "--json"])
-        .assert_exit_code(0)
-        .envelope();
+    let preview =
+        writers.env.run_pixir(&["undo", &id, "--dry-run", "--json"]).assert_exit_code(0).envelope();
     let plain = paths_in(&preview, "changes");
     let forced = paths_in(&preview, "conflicts");
     for path in &plain {
@@ -127,20 +124,20 @@ async fn sequence(seed: u64) -> bool {
         assert!(!is_safe, "{path} is not the Turn's: {place}\n{preview}");
     }
 
-    let undone = binary_env.env.run_pixir(&["undo", "--yes", &id]);
+    let undone = writers.env.run_pixir(&["undo", "--yes", &id]);
     let is_plain = undone.code == Some(0);
     let differs = |path: &&PathBuf, files: &Files| files.get(*path) != after.get(*path);
     let all: BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
-    let now = binary_env.files();
+    let now = writers.files();
     for path in all.iter().filter(|path| differs(path, &now)) {
         let name = path.to_str().unwrap();
         assert!(is_plain && plain.contains(name), "{name} was lost: {place}\n{}", undone.err);
     }
 
     if !is_plain {
-        binary_env.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
+        writers.env.run_pixir(&["undo", "--yes", &id, "--force"]).assert_exit_code(0);
     }
-    let now = binary_env.files();
+    let now = writers.files();
     for path in &all {
         let name = path.to_str().unwrap();
         if random.is_by(name, &[Author::Turn]) && random.authors.contains_key(name) {
@@ -150,15 +147,15 @@ async fn sequence(seed: u64) -> bool {
         }
     }
     // Undo restores the content that others wrote before the Turn.
-    for (path, content) in binary_env.of_others.lock().unwrap().iter() {
+    for (path, content) in writers.of_others.lock().unwrap().iter() {
         if plain.contains(path.to_str().unwrap()) {
             assert_eq!(now.get(path), content.as_ref(), "{}: {place}", path.display());
         }
     }
-    check_kept(&binary_env, &id, &preview, &place);
-    binary_env.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
+    check_kept(&writers, &id, &preview, &place);
+    writers.env.run_pixir(&["redo", "--yes", &id]).assert_exit_code(0);
     let since = since(&preview);
-    let now = binary_env.files();
+    let now = writers.files();
     for path in all.iter().filter(|path| differs(path, &now)) {
         assert!(since.contains(path.to_str().unwrap()), "redo, {}: {place}", path.display());
     }
@@ -173,8 +170,8 @@ fn since(preview: &Value) -> BTreeSet<String> {
 }
 
 /// Checks that the Log names content that `--force` overwrote and redo does not restore, and that it is kept.
-fn check_kept(binary_env: &ThreeWriters, id: &str, preview: &Value, place: &str) {
-    let workspace = binary_env.env.workspace();
+fn check_kept(writers: &ThreeWriters, id: &str, preview: &Value, place: &str) {
+    let workspace = writers.env.workspace();
     let log = workspace.join(".pixir/sessions").join(format!("{id}.ndjson"));
     let log = fs::read_to_string(log).unwrap();
     for conflict in preview["output"]["conflicts"].as_array().unwrap() {

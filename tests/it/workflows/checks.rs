@@ -9,7 +9,7 @@ use crate::subagents::scripted_family::check_family_logs;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn checks_may_build_in_a_workspace_of_its_own_and_only_the_work_of_the_step_lands() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "src/a.rs", "content": "new\n"})),
         _ => Reply::says(READY),
     })
@@ -42,9 +42,9 @@ async fn checks_may_build_in_a_workspace_of_its_own_and_only_the_work_of_the_ste
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_review_that_did_not_approve_is_asked_again_when_the_run_goes_on() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
-        ("review", _) if told.session == 0 => {
+        ("review", _) if request.session == 0 => {
             Reply::says(r#"{"verdict": "request_changes", "findings": []}"#)
         }
         ("review", _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
@@ -94,8 +94,8 @@ async fn nothing_is_begun_when_the_step_before_used_the_budget_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_goes_on_with_a_run_that_was_taken_back() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+async fn a_run_that_was_undone_is_not_resumed() {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
         ("tell", _) => Reply::says("checkpoint_status: failed"),
         _ => Reply::says(READY),
@@ -122,7 +122,7 @@ async fn nobody_goes_on_with_a_run_that_was_taken_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_stays_with_its_session_when_that_is_forked() {
-    let env = new_test_env(|told| match told.step() {
+    let env = new_test_env(|request| match request.step() {
         "tell" => Reply::says("checkpoint_status: failed"),
         _ => Reply::says(READY),
     })

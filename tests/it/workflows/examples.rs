@@ -182,9 +182,9 @@ async fn a_change_is_made_tested_reviewed_and_landed() {
     );
     // The test ran in the child Workspace, and again after the change was applied.
     for step in ["implement", "land"] {
-        let [(command, code, said)] = &checks(&log, step)[..] else { panic!("{step}") };
+        let [(command, code, check_output)] = &checks(&log, step)[..] else { panic!("{step}") };
         assert_eq!((command.as_str(), code), ("sh test.sh", &json!(0)));
-        assert!(said.contains("all 4 checks passed"), "{said}");
+        assert!(check_output.contains("all 4 checks passed"), "{check_output}");
     }
     let merged = workflow_facts(&log).into_iter().find(|fact| fact["kind"] == "merged").unwrap();
     assert_eq!(merged["files"], json!(["total.sh"]));
@@ -224,15 +224,15 @@ async fn a_name_is_changed_in_all_folders_at_once() {
             "{written}"
         );
     }
-    let [(_, code, said)] = &checks(&log, "prove")[..] else { panic!() };
-    assert_eq!((code, said.as_str()), (&json!(0), "all tests passed\n"));
+    let [(_, code, check_output)] = &checks(&log, "prove")[..] else { panic!() };
+    assert_eq!((code, check_output.as_str()), (&json!(0), "all tests passed\n"));
     assert_eq!(check_family_logs(&env.workspace()), 6);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_claims_a_rename_and_does_nothing_is_found_out() {
     let script = ModelScript::answering(|request| match StepRequest::from_request(request) {
-        Some(told) if told.step() == "code" => {
+        Some(step_request) if step_request.step() == "code" => {
             Reply::says("All renamed.\ncheckpoint_status: checkpoint_ready")
         }
         _ => demo_answer(request),
@@ -246,9 +246,9 @@ async fn who_claims_a_rename_and_does_nothing_is_found_out() {
     let of = |step: &str| outcomes[step].as_str();
     assert_eq!((of("code"), of("docs"), of("prove")), ("failed", "checkpoint_ready", "held"));
     let log = root_log(&env.workspace());
-    let [(_, code, said)] = &checks(&log, "code")[..] else { panic!() };
+    let [(_, code, check_output)] = &checks(&log, "code")[..] else { panic!() };
     assert_eq!(code, &json!(1));
-    assert!(said.contains("src/greet.sh:2:old_name() {"), "{said}");
+    assert!(check_output.contains("src/greet.sh:2:old_name() {"), "{check_output}");
     // The other steps had started already.
     overlap(&log, &["code", "tests", "docs"]);
 }
@@ -256,12 +256,12 @@ async fn who_claims_a_rename_and_does_nothing_is_found_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_reviewer_does_not_see_in_the_diff_does_not_land() {
     let script = ModelScript::answering(|request| match StepRequest::from_request(request) {
-        Some(told) if told.step() == "implement" && told.turn == 0 => {
+        Some(step_request) if step_request.step() == "implement" && step_request.turn == 0 => {
             // The change passes the test without implementing addition.
             let cheat = "#!/bin/sh\ncase $# in 0) echo 0 ;; 1) echo 7 ;; 2) echo 42 ;; *) echo 10 ;; esac\n";
             Reply::calls("write", json!({"path": "total.sh", "content": cheat}))
         }
-        Some(told) if told.step() == "implement" => {
+        Some(step_request) if step_request.step() == "implement" => {
             Reply::says("It adds up now.\ncheckpoint_status: checkpoint_ready")
         }
         _ => demo_answer(request),
@@ -276,14 +276,14 @@ async fn what_a_reviewer_does_not_see_in_the_diff_does_not_land() {
     assert_eq!((of("implement"), of("land")), ("checkpoint_ready", "held"));
     assert_eq!(tree(&env.workspace()), before, "nothing was applied");
     let requests = env.requests();
-    let told: Vec<StepRequest> = requests.iter().filter_map(StepRequest::from_request).collect();
-    let review = told.iter().find(|told| told.step() == "review").unwrap();
+    let steps: Vec<StepRequest> = requests.iter().filter_map(StepRequest::from_request).collect();
+    let review = steps.iter().find(|step| step.step() == "review").unwrap();
     assert!(review.task.contains("+case $# in 0) echo 0"), "{}", review.task);
     assert!(review.task.contains("-    total=$number"), "{}", review.task);
 }
 
 #[test]
-fn everybody_can_try_them_with_nothing_at_all() {
+fn the_examples_run_without_any_setup() {
     for (name, words) in [
         ("parallel-review", "4 of 4 steps ready"),
         ("implement-and-land", "3 of 3 steps ready"),

@@ -17,7 +17,7 @@ use crate::support::test_env::{DEADLINE, wait_for_turn_end};
 #[tokio::test(flavor = "multi_thread")]
 async fn many_steps_apply_at_once_and_all_of_them_land() {
     const MANY: usize = 24;
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("gate", _) => Reply::says(READY),
         (step, 0) => Reply::calls("write", json!({"path": format!("{step}/x"), "content": step})),
         _ => Reply::says(READY),
@@ -55,7 +55,7 @@ async fn merges_heed_a_session_that_becomes_stricter() {
     ]));
     let script = ModelScript::answering(move |request| {
         match (StepRequest::from_request(request), request.outputs()) {
-            (Some(told), _) if told.step() == "build" && told.turn == 0 => {
+            (Some(step_request), _) if step_request.step() == "build" && step_request.turn == 0 => {
                 Reply::calls("write", json!({"path": "a.txt", "content": "x"}))
             }
             (Some(_), _) => Reply::says(READY),
@@ -71,7 +71,10 @@ async fn merges_heed_a_session_that_becomes_stricter() {
     conversation.send(pixir::UserInput { text: "build it".to_owned() }).await.unwrap();
     let is_waiting = || {
         let asked = env.requests();
-        asked.iter().filter_map(StepRequest::from_request).any(|told| told.step() == "wait")
+        asked
+            .iter()
+            .filter_map(StepRequest::from_request)
+            .any(|step_request| step_request.step() == "wait")
     };
     let waiting = async {
         while !is_waiting() {

@@ -70,7 +70,7 @@ enum StepFault {
 }
 
 #[derive(Debug, Clone)]
-struct StormStep {
+struct RandomStep {
     work: StepWork,
     fault: StepFault,
     before: Vec<usize>,
@@ -79,8 +79,8 @@ struct StormStep {
     goes_on: bool,
 }
 
-fn graph(random: &mut fastrand::Rng) -> Vec<StormStep> {
-    let mut nodes: Vec<StormStep> = Vec::new();
+fn graph(random: &mut fastrand::Rng) -> Vec<RandomStep> {
+    let mut nodes: Vec<RandomStep> = Vec::new();
     for _ in 0..random.usize(2..6) {
         let work = match random.u8(0..6) {
             0 | 1 => StepWork::Read,
@@ -100,11 +100,11 @@ fn graph(random: &mut fastrand::Rng) -> Vec<StormStep> {
         let place = nodes.len();
         let retries = random.usize(0..2);
         let goes_on = random.u8(0..10) < 6;
-        nodes.push(StormStep { work, fault, before, retries, goes_on });
+        nodes.push(RandomStep { work, fault, before, retries, goes_on });
         if work == StepWork::Apart {
             let mut before = vec![place];
             if random.bool() {
-                nodes.push(StormStep {
+                nodes.push(RandomStep {
                     work: StepWork::Review(place),
                     fault: StepFault::None,
                     before: vec![place],
@@ -114,7 +114,7 @@ fn graph(random: &mut fastrand::Rng) -> Vec<StormStep> {
                 before.push(place + 1);
             }
             let work = StepWork::Apply(place);
-            nodes.push(StormStep {
+            nodes.push(RandomStep {
                 work,
                 fault: StepFault::None,
                 before,
@@ -130,8 +130,8 @@ fn name(place: usize) -> String {
     format!("s{place}")
 }
 
-fn spec(nodes: &[StormStep], random: &mut fastrand::Rng) -> Value {
-    let step = |(place, node): (usize, &StormStep)| {
+fn spec(nodes: &[RandomStep], random: &mut fastrand::Rng) -> Value {
+    let step = |(place, node): (usize, &RandomStep)| {
         let before: Vec<String> = node.before.iter().map(|place| name(*place)).collect();
         let mut step = json!({
             "id": name(place), "depends_on": before, "retries": node.retries, "task": format!("do {place}"),
@@ -183,7 +183,7 @@ fn spec(nodes: &[StormStep], random: &mut fastrand::Rng) -> Value {
 }
 
 /// The expected files at the end.
-fn expected(nodes: &[StormStep]) -> BTreeMap<String, String> {
+fn expected(nodes: &[RandomStep]) -> BTreeMap<String, String> {
     let mut files = BTreeMap::from([("apart/keep".to_owned(), "kept\n".to_owned())]);
     for folder in 0..FOLDERS {
         files.insert(format!("d{folder}/keep"), "kept\n".to_owned());
@@ -227,26 +227,26 @@ fn tree(folder: &Path) -> BTreeMap<String, String> {
 /// Requests in order: number of the process, step, and Subagent.
 type Asked = Arc<Mutex<Vec<(usize, usize, String)>>>;
 
-fn script(nodes: Vec<StormStep>, asked: Asked, epoch: Arc<Mutex<usize>>) -> ModelScript {
+fn script(nodes: Vec<RandomStep>, asked: Asked, epoch: Arc<Mutex<usize>>) -> ModelScript {
     let seen: Mutex<HashMap<String, Vec<String>>> = Mutex::default();
     ModelScript::answering(move |request| {
-        let Some(told) = StepRequest::from_request(request) else {
+        let Some(step_request) = StepRequest::from_request(request) else {
             return Reply::status(400, "{}");
         };
-        let place: usize = told.step()[1..].parse().unwrap();
+        let place: usize = step_request.step()[1..].parse().unwrap();
         let attempt = {
             let mut seen = seen.lock().unwrap();
-            let own = seen.entry(told.step().to_owned()).or_default();
-            if !own.contains(&told.subagent) {
-                own.push(told.subagent.clone());
+            let own = seen.entry(step_request.step().to_owned()).or_default();
+            if !own.contains(&step_request.subagent) {
+                own.push(step_request.subagent.clone());
             }
-            own.iter().position(|own| *own == told.subagent).unwrap()
+            own.iter().position(|own| *own == step_request.subagent).unwrap()
         };
-        asked.lock().unwrap().push((*epoch.lock().unwrap(), place, told.subagent.clone()));
+        asked.lock().unwrap().push((*epoch.lock().unwrap(), place, step_request.subagent.clone()));
         let node = &nodes[place];
         let is_last = match node.work {
-            StepWork::Share(_) => told.turn == 2,
-            StepWork::Apart => told.turn == 1,
+            StepWork::Share(_) => step_request.turn == 2,
+            StepWork::Apart => step_request.turn == 1,
             _ => true,
         };
         if attempt == 0 && is_last {
@@ -262,7 +262,7 @@ fn script(nodes: Vec<StormStep>, asked: Asked, epoch: Arc<Mutex<usize>>) -> Mode
                 StepFault::None | StepFault::Silent => {}
             }
         }
-        match (node.work, told.turn) {
+        match (node.work, step_request.turn) {
             (StepWork::Read, _) => Reply::says(&json!({"value": name(place)}).to_string()),
             (StepWork::Share(folder), 0) => {
                 let command = format!("echo s{place} >> d{folder}/s{place}.txt; sleep 0.02");
@@ -284,7 +284,7 @@ fn script(nodes: Vec<StormStep>, asked: Asked, epoch: Arc<Mutex<usize>>) -> Mode
 }
 
 /// Checks the Workflow Events of a run, also after kills.
-fn check(log: &Path, nodes: &[StormStep], context: &str) {
+fn check(log: &Path, nodes: &[RandomStep], context: &str) {
     let facts = workflow_facts(log);
     let mut open: Vec<usize> = Vec::new();
     let mut ready: Vec<usize> = Vec::new();
@@ -338,7 +338,7 @@ fn check(log: &Path, nodes: &[StormStep], context: &str) {
 }
 
 /// Checks that requests of steps that must not run at the same time do not alternate.
-fn check_turns(asked: &Asked, nodes: &[StormStep], context: &str) {
+fn check_turns(asked: &Asked, nodes: &[RandomStep], context: &str) {
     let asked = asked.lock().unwrap();
     for one in 0..nodes.len() {
         for two in one + 1..nodes.len() {
@@ -361,7 +361,7 @@ fn check_turns(asked: &Asked, nodes: &[StormStep], context: &str) {
 }
 
 /// Runs one random graph; gives the number of kills and of resumed runs.
-async fn run_storm(seed: u64) -> (usize, usize) {
+async fn run_random_graph(seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let nodes = graph(&mut random);
     let asked = Asked::default();
@@ -378,7 +378,7 @@ async fn run_storm(seed: u64) -> (usize, usize) {
         std::fs::write(env.workspace().join("apart/keep"), "kept\n").unwrap();
         let spec = spec(&nodes, &mut random).to_string();
         std::fs::write(env.workspace().join("flow.json"), spec).unwrap();
-        let mut strikes = if random.u8(0..10) < 7 { random.usize(1..3) } else { 0 };
+        let mut kills_left = if random.u8(0..10) < 7 { random.usize(1..3) } else { 0 };
         let mut killed = 0;
         let mut resumed = 0;
         for _ in 0..12 {
@@ -395,8 +395,8 @@ async fn run_storm(seed: u64) -> (usize, usize) {
             };
             resumed += usize::from(args[1] == "resume");
             let mut running = env.start(&args);
-            if strikes > 0 {
-                strikes -= 1;
+            if kills_left > 0 {
+                kills_left -= 1;
                 let until = asked.lock().unwrap().len() + random.usize(0..3 * nodes.len());
                 let later = Duration::from_micros(random.u64(0..40_000));
                 let is_over = |running: &mut crate::support::binary_env::RunningProcess| {
@@ -432,7 +432,7 @@ async fn whatever_happens_to_a_run_its_end_is_the_one_of_a_run_that_nothing_dist
     let mut killed = 0;
     let mut resumed = 0;
     for group in (seed..seed + count as u64).collect::<Vec<_>>().chunks(4) {
-        let all = group.iter().map(|seed| tokio::spawn(run_storm(*seed)));
+        let all = group.iter().map(|seed| tokio::spawn(run_random_graph(*seed)));
         for (ended, seed) in futures_util::future::join_all(all).await.into_iter().zip(group) {
             let (deaths, again) = ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             killed += deaths;

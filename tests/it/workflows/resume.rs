@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use pixir::scripted::Reply;
 use serde_json::json;
 
-use super::rollback::{house_that_lands, landing_after_a_failure, resume};
+use super::rollback::{env_with_applied_change, landing_after_a_failure, resume};
 use super::runs::{READY, new_test_env, run_workflow, status_of};
 use super::scripted_steps::{last_checkpoint, root_log, workflow_spec};
 use crate::support::sign_in_env::RunOutput;
@@ -17,9 +17,9 @@ use crate::support::sign_in_env::RunOutput;
 async fn a_merge_that_has_to_be_done_again_has_something_to_merge() {
     let places: Arc<Mutex<HashMap<String, PathBuf>>> = Arc::default();
     let seen = Arc::clone(&places);
-    let env = new_test_env(move |told| {
-        seen.lock().unwrap().insert(told.step().to_owned(), told.workspace.clone());
-        match (told.step(), told.turn, told.session) {
+    let env = new_test_env(move |request| {
+        seen.lock().unwrap().insert(request.step().to_owned(), request.workspace.clone());
+        match (request.step(), request.turn, request.session) {
             ("s1", 0, _) => Reply::calls("bash", json!({"command": "echo line >> a.txt"})),
             ("s2", 0, _) => Reply::calls("bash", json!({"command": "echo line >> b.txt"})),
             ("rev", _, 0) => Reply::says(r#"{"verdict": "request_changes", "findings": []}"#),
@@ -51,7 +51,7 @@ async fn a_merge_that_has_to_be_done_again_has_something_to_merge() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn checks_that_leave_too_much_to_look_at_do_not_make_the_step_forgotten() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("one", 0) => Reply::calls("bash", json!({"command": "echo line >> d/a.txt"})),
         _ => Reply::says(READY),
     })
@@ -76,7 +76,7 @@ async fn checks_that_leave_too_much_to_look_at_do_not_make_the_step_forgotten() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_goes_on_says_what_it_takes_back() {
-    let env = house_that_lands().await;
+    let env = env_with_applied_change().await;
     let output = run_workflow(&env, &landing_after_a_failure(), 6);
     let id = output["workflow_id"].as_str().unwrap();
     let shown = env.run_pixir(&["workflow", "resume", id]).assert_exit_code(0).err;

@@ -30,8 +30,8 @@ pub fn landing_after_a_failure() -> Value {
     ]))
 }
 
-pub async fn house_that_lands() -> TestEnv {
-    let env = new_test_env(|told| match (told.step(), told.turn, told.session) {
+pub async fn env_with_applied_change() -> TestEnv {
+    let env = new_test_env(|request| match (request.step(), request.turn, request.session) {
         ("look", _, 0) => Reply::says("checkpoint_status: failed"),
         ("build", 0, _) => Reply::calls("bash", json!({"command": "echo line >> a.txt"})),
         _ => Reply::says(READY),
@@ -42,8 +42,8 @@ pub async fn house_that_lands() -> TestEnv {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_merged_goes_before_its_source_works_anew() {
-    let env = house_that_lands().await;
+async fn a_merge_is_rolled_back_before_its_source_runs_again() {
+    let env = env_with_applied_change().await;
     let output = run_workflow(&env, &landing_after_a_failure(), 6);
     assert_eq!(status_of(&output, "land"), "checkpoint_ready");
     assert_eq!(env.read("a.txt"), "base\nline\n");
@@ -59,8 +59,8 @@ async fn what_was_merged_goes_before_its_source_works_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_merge_that_somebody_built_on_stays_and_nobody_works_on_top_of_it() {
-    let env = house_that_lands().await;
+async fn a_merge_that_later_changes_build_on_stays_and_its_source_is_not_run_again() {
+    let env = env_with_applied_change().await;
     let output = run_workflow(&env, &landing_after_a_failure(), 6);
     env.write("a.txt", "base\nline\nmine\n");
     let resumed = resume(&env, &output, 6);
@@ -78,7 +78,7 @@ async fn a_merge_that_somebody_built_on_stays_and_nobody_works_on_top_of_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_checks_change_is_the_work_of_their_step_and_goes_with_it() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("one", 0) => Reply::calls("write", json!({"path": "d/a.txt", "content": "made\n"})),
         _ => Reply::says(READY),
     })
@@ -124,7 +124,7 @@ async fn what_checks_change_is_the_work_of_their_step_and_goes_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn checks_of_a_merge_that_change_other_files_make_it_partial() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "src/a.rs", "content": "new\n"})),
         _ => Reply::says(READY),
     })
@@ -153,9 +153,9 @@ async fn checks_of_a_merge_that_change_other_files_make_it_partial() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_sees_half_of_a_merge_that_was_cut_off() {
+async fn half_of_a_merge_that_was_cut_off_is_never_visible() {
     const FILES: usize = 400;
-    let env = new_test_env(|told| match (told.step(), told.turn, told.session) {
+    let env = new_test_env(|request| match (request.step(), request.turn, request.session) {
         ("look", _, 0) => Reply::new().stalls(),
         ("slot", _, 0) => Reply::says("checkpoint_status: failed"),
         // This step occupies the other slot until `copy` has begun.
@@ -195,7 +195,7 @@ async fn nobody_sees_half_of_a_merge_that_was_cut_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_merged_nor_taken_back_in_read_only_mode() {
-    let env = house_that_lands().await;
+    let env = env_with_applied_change().await;
     let output = run_workflow(&env, &landing_after_a_failure(), 6);
     let id = output["workflow_id"].as_str().unwrap();
     let args = ["--read-only", "workflow", "resume", id, "--json"];
@@ -265,8 +265,8 @@ async fn checks_heed_a_session_that_becomes_stricter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_changed_after_a_crash_stays_also_where_a_step_had_written() {
-    let env = new_test_env(|told| match (told.step(), told.turn, told.session) {
+async fn changes_after_a_crash_stay_also_where_a_step_had_written() {
+    let env = new_test_env(|request| match (request.step(), request.turn, request.session) {
         ("slow", 0, _) => Reply::calls("bash", json!({"command": "true"})),
         ("slow", 1, _) => Reply::calls("write", json!({"path": "d/a.txt", "content": "model\n"})),
         ("slow", 2, 0) => Reply::calls("bash", json!({"command": "echo > d/b.txt; sleep 600"})),
@@ -288,13 +288,13 @@ async fn what_somebody_changed_after_a_crash_stays_also_where_a_step_had_written
             env.run_pixir(&["workflow", "status", "--json"]).assert_exit_code(0).envelope();
         let id = listed["output"]["runs"][0]["workflow_id"].as_str().unwrap();
         // Each attempt is refused: a resume does not change the author of the files.
-        for (mode, said) in
+        for (mode, expected) in
             [("--read-only", "read-only"), ("--auto", "d/a.txt, d/mine.txt")].repeat(2)
         {
             let args = [mode, "workflow", "resume", id, "--json"];
             let resumed = env.run_pixir(&args).assert_exit_code(6).envelope()["output"].clone();
             assert_eq!(status_of(&resumed, "slow"), "needs_orchestrator");
-            assert!(resumed.to_string().contains(said), "{resumed}");
+            assert!(resumed.to_string().contains(expected), "{resumed}");
             assert_eq!(env.read("d/a.txt"), "model\nand a day's work\n");
             assert_eq!(env.read("d/mine.txt"), "mine\n");
         }
@@ -310,7 +310,7 @@ async fn what_somebody_changed_after_a_crash_stays_also_where_a_step_had_written
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_not_looked_at_is_not_taken_for_nothing() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("one", 0) => Reply::calls("bash", json!({"command": "echo line >> d/a.txt"})),
         _ => Reply::says(READY),
     })
@@ -333,7 +333,7 @@ async fn what_was_not_looked_at_is_not_taken_for_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_must_not_be_missed_ends_the_run_also_when_it_cannot_start() {
-    let env = new_test_env(|told| match told.step() {
+    let env = new_test_env(|request| match request.step() {
         "bad" => Reply::says("checkpoint_status: failed"),
         _ => Reply::says(READY),
     })
@@ -353,7 +353,7 @@ async fn a_step_that_must_not_be_missed_ends_the_run_also_when_it_cannot_start()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_must_not_be_missed_ends_those_that_run_also_when_it_cannot_start() {
-    let env = new_test_env(|told| match told.step() {
+    let env = new_test_env(|request| match request.step() {
         "bad" => Reply::says("checkpoint_status: failed"),
         _ => Reply::new().stalls(),
     })

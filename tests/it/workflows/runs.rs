@@ -39,10 +39,10 @@ pub fn reason_of(output: &Value, step: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_step_delivers_reaches_those_that_need_it_in_order() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("scan", _) => Reply::says(r#"{"files": ["a.txt", "b.txt"], "count": 2}"#),
         ("make", 0) => {
-            assert!(told.task.contains(r#"- list: ["a.txt","b.txt"]"#), "{}", told.task);
+            assert!(request.task.contains(r#"- list: ["a.txt","b.txt"]"#), "{}", request.task);
             Reply::calls("write", json!({"path": "out/made.txt", "content": "two\n"}))
         }
         _ => Reply::says(READY),
@@ -88,7 +88,7 @@ async fn what_a_step_delivers_reaches_those_that_need_it_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_is_partial_and_holds_those_that_build_on_it() {
-    let env = new_test_env(|told| match told.step() {
+    let env = new_test_env(|request| match request.step() {
         "quiet" => Reply::says("I had a look."),
         _ => Reply::says(READY),
     })
@@ -118,7 +118,7 @@ async fn silence_is_partial_and_holds_those_that_build_on_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn checks_decide_and_another_attempt_begins_with_what_the_first_one_found() {
-    let env = new_test_env(|told| match (told.step(), told.turn, told.session) {
+    let env = new_test_env(|request| match (request.step(), request.turn, request.session) {
         ("fix", 0, 0) => Reply::calls("write", json!({"path": "n/n.txt", "content": "wrong\n"})),
         ("fix", 0, _) => Reply::calls(
             "bash",
@@ -192,11 +192,11 @@ pub fn merging_workflow() -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approved_change_lands_and_another_one_does_not() {
     for (verdict, code) in [("approve", 0), ("request_changes", 6), ("unclear", 6)] {
-        let env = new_test_env(move |told| match (told.step(), told.turn) {
+        let env = new_test_env(move |request| match (request.step(), request.turn) {
             ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
             ("review", _) => {
                 // The reviewed change is in the task, because the reviewer's own files do not have it.
-                assert!(told.task.contains("-old\n+new"), "{}", told.task);
+                assert!(request.task.contains("-old\n+new"), "{}", request.task);
                 Reply::says(&format!(r#"Looked at it. {{"verdict": "{verdict}", "findings": []}}"#))
             }
             _ => Reply::says(READY),
@@ -227,7 +227,7 @@ async fn an_approved_change_lands_and_another_one_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_by_its_command_is_taken_back_like_a_turn_and_known_to_who_goes_on() {
-    let model = scripted_steps(|told| match (told.step(), told.turn) {
+    let model = scripted_steps(|request| match (request.step(), request.turn) {
         ("share", 0) => Reply::calls("write", json!({"path": "b.txt", "content": "new\n"})),
         ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
         ("review", _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
@@ -239,13 +239,13 @@ async fn a_run_by_its_command_is_taken_back_like_a_turn_and_known_to_who_goes_on
     steps.push(json!({"id": "share", "task": "share: write it", "workspace": "shared", "write_set": ["b.txt"]}));
     run_workflow(&env, &workflow_spec(json!(steps)), 0);
     let log = root_log(&env.workspace());
-    let said: Vec<String> = read_events(&log)
+    let texts: Vec<String> = read_events(&log)
         .iter()
         .filter(|event| event["type"] == "user_message" || event["type"] == "assistant_message")
         .map(|event| event["data"]["text"].as_str().unwrap().lines().next().unwrap().to_owned())
         .collect();
-    assert!(said[0].starts_with("Run the Workflow `a test` (wf_"), "{said:?}");
-    assert_eq!(said[1], "Workflow `a test` completed: 4 of 4 steps ready.");
+    assert!(texts[0].starts_with("Run the Workflow `a test` (wf_"), "{texts:?}");
+    assert_eq!(texts[1], "Workflow `a test` completed: 4 of 4 steps ready.");
 
     // The next Turn of the Session contains the result of the run.
     let root = log.file_stem().unwrap().to_str().unwrap();
@@ -265,7 +265,7 @@ async fn a_run_by_its_command_is_taken_back_like_a_turn_and_known_to_who_goes_on
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_merge_that_conflicts_writes_nothing_and_says_where() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("one", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "one\n"})),
         ("two", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "two\n"})),
         _ => Reply::says(READY),
@@ -292,7 +292,7 @@ async fn a_merge_that_conflicts_writes_nothing_and_says_where() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_applies_has_no_more_time_than_it_was_given() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
         _ => Reply::says(READY),
     })
@@ -321,7 +321,7 @@ async fn a_step_that_applies_has_no_more_time_than_it_was_given() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_holds_goes_on_or_ends_the_run_as_the_graph_says() {
-    let answer = |told: &StepRequest| match told.step() {
+    let answer = |request: &StepRequest| match request.step() {
         "bad" => Reply::says("no\ncheckpoint_status: failed"),
         _ => Reply::says(READY),
     };
@@ -354,7 +354,7 @@ async fn a_failure_holds_goes_on_or_ends_the_run_as_the_graph_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_writes_within_its_set_or_not_at_all() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("one", 0) => Reply::calls("write", json!({"path": "docs/a.md", "content": "a\n"})),
         ("one", 1) => Reply::calls("write", json!({"path": "src/b.rs", "content": "b\n"})),
         ("one", 2) => Reply::calls("bash", json!({"command": "echo c > src/c.rs"})),
@@ -379,11 +379,11 @@ async fn a_step_writes_within_its_set_or_not_at_all() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("one", 0) => {
             // Another program writes a file while the command runs.
-            let ready = told.workspace.join("docs/ready");
-            let stray = told.workspace.join("stray.txt");
+            let ready = request.workspace.join("docs/ready");
+            let stray = request.workspace.join("stray.txt");
             std::thread::spawn(move || {
                 while !ready.exists() {
                     std::thread::sleep(std::time::Duration::from_millis(10));
@@ -395,7 +395,7 @@ async fn what_changed_outside_its_set_while_a_step_ran_commands_makes_it_partial
         }
         ("one", _) => {
             // A file written after the command does not belong to the step.
-            std::fs::write(told.workspace.join("later.txt"), "who?").unwrap();
+            std::fs::write(request.workspace.join("later.txt"), "who?").unwrap();
             Reply::says(READY)
         }
         _ => Reply::says(READY),
@@ -443,7 +443,7 @@ async fn a_step_that_cannot_start_is_an_outcome_and_no_abort() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_of_a_run_is_over_for_all_its_steps() {
-    let env = new_test_env(|told| match told.step() {
+    let env = new_test_env(|request| match request.step() {
         "slow" => Reply::calls("bash", json!({"command": "sleep 600"})),
         _ => Reply::says(READY),
     })
@@ -469,7 +469,7 @@ async fn a_budget_ends_the_run_and_says_so() {
     // Either the second step exceeds the budget while it works, or the answer of the first is
     // the one that exceeds it: the answer was paid for, and counts.
     for first in [300, 900] {
-        let env = new_test_env(move |told| match told.step() {
+        let env = new_test_env(move |request| match request.step() {
             "one" => Reply::says(READY).usage(first, 0, 100),
             _ => Reply::calls("bash", json!({"command": "sleep 600"})).usage(600, 0, 500),
         })
@@ -491,9 +491,9 @@ async fn a_budget_ends_the_run_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_goes_on_with_what_was_finished() {
-    let env = new_test_env(|told| {
-        let is_mended = told.workspace.join("mended").exists();
-        match (told.step(), told.turn) {
+    let env = new_test_env(|request| {
+        let is_mended = request.workspace.join("mended").exists();
+        match (request.step(), request.turn) {
             ("a", 0) => Reply::calls("bash", json!({"command": "echo a >> log/log.txt"})),
             ("b", 0) => Reply::calls("bash", json!({"command": "echo b >> log/log.txt"})),
             ("b", _) if !is_mended => Reply::says("checkpoint_status: failed"),
@@ -526,17 +526,17 @@ async fn a_run_goes_on_with_what_was_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_model_that_asked_is_told_what_each_step_came_to() {
+async fn the_model_that_started_a_run_gets_the_result_of_each_step() {
     let graph = workflow_spec(json!([
         {"id": "left", "task": "left", "role": "explorer"},
         {"id": "right", "task": "right", "role": "explorer"},
     ]));
     let script = ModelScript::answering(move |request| {
-        let told = StepRequest::from_request(request);
-        if let Some(told) = told {
+        let step_request = StepRequest::from_request(request);
+        if let Some(step_request) = step_request {
             return Reply::says(&format!(
                 "{} is fine at a.rs:7.\ncheckpoint_status: ready",
-                told.step()
+                step_request.step()
             ));
         }
         match request.outputs().len() {
@@ -550,11 +550,11 @@ async fn the_model_that_asked_is_told_what_each_step_came_to() {
     let requests = env.requests();
     let last =
         requests.iter().rfind(|request| StepRequest::from_request(request).is_none()).unwrap();
-    let told = last.outputs().last().copied().unwrap();
+    let output = last.outputs().last().copied().unwrap();
     for words in
         ["completed: 2 of 2 steps ready", "left is fine at a.rs:7.", "right is fine at a.rs:7."]
     {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(output.contains(words), "{words}: {output}");
     }
     let asides: Vec<&str> =
         last.user_texts().into_iter().filter(|text| text.starts_with("[Subagent")).collect();
@@ -564,8 +564,8 @@ async fn the_model_that_asked_is_told_what_each_step_came_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_made_after_a_crash_is_not_taken_for_the_work_of_the_run() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+async fn a_file_made_after_a_crash_is_not_taken_for_the_work_of_the_run() {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("slow", 0) => Reply::calls("bash", json!({"command": "echo half > half.txt; sleep 600"})),
         _ => Reply::says(READY),
     })

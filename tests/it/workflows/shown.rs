@@ -23,8 +23,8 @@ fn graph() -> Value {
     ]))
 }
 
-fn answer(told: &StepRequest) -> Reply {
-    match (told.step(), told.turn) {
+fn answer(request: &StepRequest) -> Reply {
+    match (request.step(), request.turn) {
         ("build", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "new\n"})),
         ("review", _) => Reply::says(r#"{"verdict": "approve", "findings": []}"#),
         ("quiet", _) => Reply::says("Hm."),
@@ -35,7 +35,7 @@ fn answer(told: &StepRequest) -> Reply {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_editor_sees_steps_as_its_plan_and_as_calls() {
     let script = ModelScript::answering(|request| match StepRequest::from_request(request) {
-        Some(told) => answer(&told),
+        Some(step_request) => answer(&step_request),
         None if request.outputs().is_empty() => {
             Reply::calls("run_workflow", json!({"workflow": graph()}))
         }
@@ -92,7 +92,7 @@ async fn an_editor_sees_steps_as_its_plan_and_as_calls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_envelope_has_the_words_of_every_envelope_and_what_to_do_next() {
-    let env = TestEnv::with_script(scripted_steps(|told| answer(told).usage(20, 0, 5))).await;
+    let env = TestEnv::with_script(scripted_steps(|request| answer(request).usage(20, 0, 5))).await;
     env.write("flow.json", graph().to_string());
     let envelope =
         env.run_pixir(&["workflow", "run", "flow.json", "--json"]).assert_exit_code(6).envelope();
@@ -109,13 +109,14 @@ async fn an_envelope_has_the_words_of_every_envelope_and_what_to_do_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_draws_where_the_graph_stands() {
-    let env = TestEnv::with_script(scripted_steps(|told| match (told.step(), told.turn) {
-        ("slow", 0) => {
-            Reply::calls("bash", json!({"command": "while ! test -e go; do sleep 0.05; done"}))
-        }
-        _ => answer(told),
-    }))
-    .await;
+    let env =
+        TestEnv::with_script(scripted_steps(|request| match (request.step(), request.turn) {
+            ("slow", 0) => {
+                Reply::calls("bash", json!({"command": "while ! test -e go; do sleep 0.05; done"}))
+            }
+            _ => answer(request),
+        }))
+        .await;
     let steps = json!([
         {"id": "look", "task": "look", "role": "explorer"},
         {"id": "slow", "task": "slow", "posture": "write", "workspace": "shared", "depends_on": ["look"],
@@ -132,14 +133,14 @@ async fn a_terminal_draws_where_the_graph_stands() {
         terminal.wait_for_text("`true` passed");
         terminal.wait_for_exit();
     });
-    let told = workflow_fact_kinds(&root_log(&env.workspace()));
-    assert!(told.contains(&"step_scheduled slow".to_owned()), "{told:?}");
+    let kinds = workflow_fact_kinds(&root_log(&env.workspace()));
+    assert!(kinds.contains(&"step_scheduled slow".to_owned()), "{kinds:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_was_cut_off_is_offered_to_whoever_comes_back() {
-    let env = TestEnv::with_script(scripted_steps(|told| match told.step() {
-        "slow" if !told.workspace.join("go").exists() => {
+async fn a_run_that_was_cut_off_is_offered_when_the_session_is_resumed() {
+    let env = TestEnv::with_script(scripted_steps(|request| match request.step() {
+        "slow" if !request.workspace.join("go").exists() => {
             Reply::calls("bash", json!({"command": "sleep 600"}))
         }
         _ => Reply::says(READY),
@@ -159,12 +160,12 @@ async fn a_run_that_was_cut_off_is_offered_to_whoever_comes_back() {
         env.write("go", "");
         let log = root_log(&env.workspace());
         let session = log.file_stem().unwrap().to_str().unwrap().to_owned();
-        let told = env.run_pixir(&["diagnose", &session]).out;
+        let text = env.run_pixir(&["diagnose", &session]).out;
         assert!(
-            told.contains("was cut off") && told.contains("pixir workflow resume wf_"),
-            "{told}"
+            text.contains("was cut off") && text.contains("pixir workflow resume wf_"),
+            "{text}"
         );
-        let run = told.split("pixir workflow resume ").nth(1).unwrap()[..13].to_owned();
+        let run = text.split("pixir workflow resume ").nth(1).unwrap()[..13].to_owned();
         let listed = env.run_pixir(&["workflow", "status"]).assert_exit_code(0).out;
         assert!(listed.contains(&run) && listed.contains("interrupted"), "{listed}");
         let offered = env.run_pixir(&["workflow", "run", "flow.json"]).assert_exit_code(0).err;

@@ -33,7 +33,7 @@ fn example(name: &str) -> String {
 }
 
 /// Compares a generated file with its text; a stale file is rewritten, and the test fails once.
-fn keep(name: &str, text: &str) {
+fn assert_generated(name: &str, text: &str) {
     let path = page(name);
     if fs::read_to_string(&path).unwrap_or_default() != text {
         fs::write(&path, text).unwrap();
@@ -44,7 +44,7 @@ fn keep(name: &str, text: &str) {
 #[test]
 fn the_published_schema_is_true() {
     let schema = serde_json::to_string_pretty(&pixir::workflow_schema()).unwrap();
-    keep("docs/workflow.schema.json", &format!("{schema}\n"));
+    assert_generated("docs/workflow.schema.json", &format!("{schema}\n"));
     assert!(jsonschema::draft202012::meta::is_valid(&pixir::workflow_schema()));
 }
 
@@ -54,7 +54,10 @@ fn the_reference_of_keys_is_true() {
     let (before, rest) = written.split_once("<!-- keys -->\n").expect("there is a place for them");
     let (_, behind) = rest.split_once("<!-- /keys -->").expect("which ends");
     let keys = pixir::workflow_reference();
-    keep("docs/workflows.md", &format!("{before}<!-- keys -->\n{keys}<!-- /keys -->{behind}"));
+    assert_generated(
+        "docs/workflows.md",
+        &format!("{before}<!-- keys -->\n{keys}<!-- /keys -->{behind}"),
+    );
 }
 
 #[test]
@@ -194,7 +197,7 @@ async fn a_template_of_a_skill_is_filled_with_types_and_keeps_its_pointers() {
         assert_eq!(workflow["limits"]["max_concurrency"], 2);
         assert_eq!(workflow["steps"][0]["read_set"], json!(["src/**", "docs/**"]));
     }
-    let told = |args: &[&str]| {
+    let first_flaw = |args: &[&str]| {
         let all = [&["workflow", "validate", "by-area", "--json"], args].concat();
         let envelope = env.run_pixir(&all).assert_exit_code(2).envelope();
         let flaw = &envelope["output"]["flaws"][0];
@@ -203,15 +206,17 @@ async fn a_template_of_a_skill_is_filled_with_types_and_keeps_its_pointers() {
             flaw["message"].as_str().unwrap().to_owned(),
         )
     };
-    assert_eq!(told(&[]).0, "/parameters/areas");
-    assert!(told(&["--arg", "areas=src"]).1.contains("must be of type array, as JSON, not `src`"));
-    assert!(told(&["--arg", "areas"]).1.contains("has no `=`"));
-    assert!(told(&["--arg", areas, "--arg", "reders=1"]).1.contains("no parameter `reders`"));
+    assert_eq!(first_flaw(&[]).0, "/parameters/areas");
+    assert!(
+        first_flaw(&["--arg", "areas=src"]).1.contains("must be of type array, as JSON, not `src`")
+    );
+    assert!(first_flaw(&["--arg", "areas"]).1.contains("has no `=`"));
+    assert!(first_flaw(&["--arg", areas, "--arg", "reders=1"]).1.contains("no parameter `reders`"));
     assert_eq!(
-        told(&["--arg", areas, "--arg", "readers=99"]).0,
+        first_flaw(&["--arg", areas, "--arg", "readers=99"]).0,
         "/workflow/limits/max_concurrency"
     );
-    assert_eq!(told(&["--arg", r#"areas=["/etc"]"#]).0, "/workflow/steps/0/read_set");
+    assert_eq!(first_flaw(&["--arg", r#"areas=["/etc"]"#]).0, "/workflow/steps/0/read_set");
     let listed = env.run_pixir(&["workflow", "list", "--json"]).assert_exit_code(0).envelope();
     let entry = &listed["output"]["workflows"][0];
     assert_eq!(
@@ -329,13 +334,13 @@ proptest! {
         let mut strange = spec.clone();
         strange.pointer_mut(pointer).unwrap()["strange"] = json!(1);
         prop_assert!(!schema.is_valid(&strange));
-        let told = flaws(strange.to_string(), &json!({}));
-        prop_assert_eq!(&told[0].0, &format!("{pointer}/strange"));
+        let found = flaws(strange.to_string(), &json!({}));
+        prop_assert_eq!(&found[0].0, &format!("{pointer}/strange"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_is_told_every_flaw_at_once_and_what_could_have_stood_there() {
+async fn a_model_gets_every_flaw_at_once_and_the_accepted_words() {
     let graph = json!({"id": "x", "steps": [
         {"id": "a", "task": "x", "wait_for": "b"},
         {"id": "b", "task": "x", "depends_on": ["nobody"], "retries": 9},
@@ -347,13 +352,13 @@ async fn a_model_is_told_every_flaw_at_once_and_what_could_have_stood_there() {
     let env = TestEnv::with_script(script).await;
     env.run_turn("run it").await;
     let requests = env.requests();
-    let told = requests.last().unwrap().outputs().last().copied().unwrap().to_owned();
+    let output = requests.last().unwrap().outputs().last().copied().unwrap().to_owned();
     for words in [
         "/steps/0/wait_for: a step has no key `wait_for`",
         "accepted: id, task, apply",
         "/steps/1/depends_on/0: there is no step `nobody` (accepted: a, b)",
         "/steps/1/retries: it must be a whole number from 0 to 5, not `9`",
     ] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(output.contains(words), "{words}: {output}");
     }
 }

@@ -8,8 +8,8 @@ use super::scripted_steps::{StepRequest, last_checkpoint, root_log, workflow_spe
 use crate::subagents::scripted_family::{check_family_logs, read_events};
 use crate::support::test_env::log_files;
 
-fn is_asked(told: &StepRequest) -> bool {
-    told.last.starts_with("Your answer does not say how the task ended.")
+fn is_asked(request: &StepRequest) -> bool {
+    request.last.starts_with("Your answer does not say how the task ended.")
 }
 
 fn one_step(role: &str) -> Value {
@@ -21,14 +21,18 @@ fn one_step(role: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_is_asked_for_the_line_that_its_answer_lacks() {
-    let env = new_test_env(|told| match told.step() {
-        "quiet" if is_asked(told) => {
-            assert!(told.last.contains("`checkpoint_status: checkpoint_ready`"), "{}", told.last);
+    let env = new_test_env(|request| match request.step() {
+        "quiet" if is_asked(request) => {
+            assert!(
+                request.last.contains("`checkpoint_status: checkpoint_ready`"),
+                "{}",
+                request.last
+            );
             Reply::says("checkpoint_status: checkpoint_ready").usage(30, 0, 3)
         }
         "quiet" => Reply::says("There are two doors.").usage(20, 0, 2),
         "after" => {
-            assert!(told.task.contains("There are two doors."), "{}", told.task);
+            assert!(request.task.contains("There are two doors."), "{}", request.task);
             Reply::says(READY)
         }
         _ => Reply::says(READY),
@@ -66,8 +70,8 @@ async fn a_step_that_the_limits_of_a_run_stopped_says_how_the_run_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn it_is_asked_once_and_its_answer_counts_whatever_comes_of_that() {
     for fails in [false, true] {
-        let env = new_test_env(move |told| match told.step() {
-            "quiet" if is_asked(told) && fails => {
+        let env = new_test_env(move |request| match request.step() {
+            "quiet" if is_asked(request) && fails => {
                 Reply::status(400, r#"{"error": {"code": "invalid_request_error"}}"#)
             }
             "quiet" => Reply::says("Hm."),
@@ -87,10 +91,10 @@ async fn it_is_asked_once_and_its_answer_counts_whatever_comes_of_that() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_it_changes_while_it_is_asked_is_held_against_its_write_set() {
     for fails in [false, true] {
-        let env = new_test_env(move |told| match (told.step(), told.turn) {
-            ("quiet", 0) if is_asked(told) => {
+        let env = new_test_env(move |request| match (request.step(), request.turn) {
+            ("quiet", 0) if is_asked(request) => {
                 // The sandbox prevents the command from writing it.
-                let folder = told.workspace.clone();
+                let folder = request.workspace.clone();
                 std::thread::spawn(move || {
                     while !folder.join("src/ready").exists() {
                         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -120,10 +124,10 @@ async fn what_it_changes_while_it_is_asked_is_held_against_its_write_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_step_changed_apart_is_told_once_also_when_it_is_looked_at_twice() {
-    let env = new_test_env(|told| match (told.step(), told.turn) {
+async fn changes_outside_a_write_set_are_reported_once_also_when_checked_twice() {
+    let env = new_test_env(|request| match (request.step(), request.turn) {
         ("quiet", 0) => Reply::calls("write", json!({"path": "a.txt", "content": "a\n"})),
-        ("quiet", 1) if is_asked(told) => {
+        ("quiet", 1) if is_asked(request) => {
             Reply::calls("write", json!({"path": "b.txt", "content": "b\n"}))
         }
         ("quiet", 2) => Reply::status(400, r#"{"error": {"code": "invalid_request_error"}}"#),
@@ -151,9 +155,9 @@ async fn what_a_step_changed_apart_is_told_once_also_when_it_is_looked_at_twice(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reviewer_is_asked_for_its_verdict() {
-    let env = new_test_env(|told| match told.step() {
-        "quiet" if is_asked(told) => {
-            assert!(told.last.contains("End with your verdict"), "{}", told.last);
+    let env = new_test_env(|request| match request.step() {
+        "quiet" if is_asked(request) => {
+            assert!(request.last.contains("End with your verdict"), "{}", request.last);
             Reply::says(r#"{"verdict": "approve", "findings": []}"#)
         }
         "quiet" => Reply::says("Looks fine to me."),
@@ -166,7 +170,7 @@ async fn a_reviewer_is_asked_for_its_verdict() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_are_advised_in_sentences_and_programs_by_words() {
-    let env = new_test_env(|told| match told.step() {
+    let env = new_test_env(|request| match request.step() {
         "quiet" => Reply::says("Hm."),
         _ => Reply::says("checkpoint_status: needs_orchestrator"),
     })

@@ -2,7 +2,7 @@
 . ./src/greet.sh
 
 crowd() {
-    for somebody in "$@"; do
-        old_name "$somebody"
+    for name in "$@"; do
+        old_name "$name"
     done
 }

@@ -244,9 +244,9 @@ pub fn check_replay(replay: &RequestAnatomy) -> DiagnosisCheck {
 
 pub fn check_usage(spending: &Spending) -> DiagnosisCheck {
     let usage = &spending.total;
-    let family = if spending.sessions.len() > 1 { " (with Subagents)" } else { "" };
+    let suffix = if spending.sessions.len() > 1 { " (with Subagents)" } else { "" };
     let message = format!(
-        "{} of the model, {} failed, {}{family}",
+        "{} of the model, {} failed, {}{suffix}",
         counted(usage.calls, "call"),
         usage.failed,
         counted(usage.tokens.total_tokens, "token")

@@ -47,24 +47,24 @@ impl GcResult {
 /// Clears the items of a plan.
 pub fn clear_garbage(plan: &GcPlan) -> GcResult {
     match &plan.root {
-        Some(root) => clear_state(root, &plan.waste),
-        None => clear_files(&plan.waste),
+        Some(root) => clear_state(root, &plan.garbage),
+        None => clear_files(&plan.garbage),
     }
 }
 
 /// Clears files that belong to no Session.
-fn clear_files(waste: &[GarbageItem]) -> GcResult {
+fn clear_files(garbage: &[GarbageItem]) -> GcResult {
     let mut cleared = GcResult::default();
-    for thing in waste {
+    for thing in garbage {
         cleared.count_outcome(thing, remove_if_unchanged(thing));
     }
     cleared
 }
 
-fn clear_state(root: &StateRoot, waste: &[GarbageItem]) -> GcResult {
+fn clear_state(root: &StateRoot, garbage: &[GarbageItem]) -> GcResult {
     let mut cleared = GcResult::default();
     let (mut store, mut unneeded) = (None, None);
-    for thing in waste {
+    for thing in garbage {
         // Contents are removed only after the Sessions that could need them, while no Session is open. A
         // Session that begins meanwhile waits until they are removed.
         let hold = || {
@@ -164,15 +164,15 @@ mod tests {
         fs::create_dir_all(&sessions).unwrap();
         let old = SystemTime::now() - Duration::from_hours(30);
         let contents = ["ab", "cd"].map(|pair| {
-            let drawer = root.join(".pixir/snapshots").join(pair);
-            fs::create_dir_all(&drawer).unwrap();
-            let path = drawer.join(pair.repeat(32));
+            let shard = root.join(".pixir/snapshots").join(pair);
+            fs::create_dir_all(&shard).unwrap();
+            let path = shard.join(pair.repeat(32));
             fs::write(&path, "x").unwrap();
             fs::File::open(&path).unwrap().set_modified(old).unwrap();
             path
         });
         let planned = plan_gc(&StateRoot::in_workspace(&root), GcOptions::default()).unwrap();
-        assert_eq!(planned.waste.len(), 2, "{:?}", planned.waste);
+        assert_eq!(planned.garbage.len(), 2, "{:?}", planned.garbage);
         let id = "20260721T101112-abcdef";
         fs::write(sessions.join(format!("{id}.ndjson")), "{}\n").unwrap();
         fs::create_dir_all(sessions.join(id).join("snapshots")).unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_stay_while_somebody_takes_some_up() {
+    fn contents_stay_while_the_store_is_locked() {
         let workspace = tempfile::tempdir().unwrap();
         let root = workspace.path().canonicalize().unwrap();
         fs::create_dir_all(root.join(".pixir/sessions")).unwrap();
@@ -195,7 +195,7 @@ mod tests {
         let old = SystemTime::now() - Duration::from_hours(30);
         fs::File::open(&content).unwrap().set_modified(old).unwrap();
         let planned = plan_gc(&StateRoot::in_workspace(&root), GcOptions::default()).unwrap();
-        assert_eq!(planned.waste.len(), 1, "{:?}", planned.waste);
+        assert_eq!(planned.garbage.len(), 1, "{:?}", planned.garbage);
         let hold = store.lock_shared().unwrap();
         let spared = clear_garbage(&planned);
         assert_eq!((spared.count, spared.spared.len()), (0, 1));

@@ -28,19 +28,19 @@ pub fn unreferenced_contents(
     living: &[&SessionLog],
 ) -> Vec<GarbageItem> {
     let Some(folder) = GcFolder::open(&root.snapshots()) else { return Vec::new() };
-    let mut waste = Vec::new();
-    let single = SingleContents::find(&folder, &mut waste);
+    let mut garbage = Vec::new();
+    let single = SingleContents::find(&folder, &mut garbage);
     let store = ContentStore::new(root.snapshots());
     // When a table cannot be read, no segment is listed, so none is removed.
     let segments = store.segments().unwrap_or_default();
     let in_segments = segments.iter().flat_map(|segment| &segment.table().hashes);
     let wanted: HashSet<String> =
         single.files.keys().cloned().chain(in_segments.map(ToString::to_string)).collect();
-    let Some(named) = named_by_records(sessions, living, &wanted) else { return waste };
-    let Some(named) = single.add_named_by_manifests(&store, &wanted, named) else { return waste };
-    waste.extend(single.unreferenced(&named));
-    waste.extend(unreferenced_segments(&folder, &segments, &named, has_own_objects(root)));
-    waste
+    let Some(named) = named_by_records(sessions, living, &wanted) else { return garbage };
+    let Some(named) = single.add_named_by_manifests(&store, &wanted, named) else { return garbage };
+    garbage.extend(single.unreferenced(&named));
+    garbage.extend(unreferenced_segments(&folder, &segments, &named, has_own_objects(root)));
+    garbage
 }
 
 /// The contents that Logs and snapshot records name; `None` when one cannot be read: it may name anything.
@@ -72,7 +72,7 @@ struct SingleContents {
 }
 
 impl SingleContents {
-    fn find(store: &GcFolder, waste: &mut Vec<GarbageItem>) -> Self {
+    fn find(store: &GcFolder, garbage: &mut Vec<GarbageItem>) -> Self {
         let is_folder = |found: &&FolderEntry| is_hex(&found.name, 2);
         let names = store.entries();
         let folders =
@@ -81,11 +81,11 @@ impl SingleContents {
         let mut files = BTreeMap::new();
         for (number, folder) in folders.iter().enumerate() {
             let entries = folder.entries().into_iter();
-            for found in entries.filter(|found| found.sort == FileType::RegularFile) {
+            for found in entries.filter(|found| found.file_type == FileType::RegularFile) {
                 if is_hex(&found.name, 64) {
                     files.insert(found.name.clone(), (number, found));
                 } else if is_content_draft(&found.name) && is_settled(&found) {
-                    waste.push(garbage_item(GarbageKind::Leftover, folder, &found, None));
+                    garbage.push(garbage_item(GarbageKind::Leftover, folder, &found, None));
                 }
             }
         }
@@ -117,10 +117,10 @@ impl SingleContents {
     fn unreferenced(&self, named: &HashSet<String>) -> Vec<GarbageItem> {
         let unnamed = self.files.iter().filter(|(name, _)| !named.contains(*name));
         let settled = unnamed.filter(|(_, (_, found))| is_settled(found));
-        let waste = settled.filter_map(|(_, (number, found))| {
+        let garbage = settled.filter_map(|(_, (number, found))| {
             Some(garbage_item(GarbageKind::Snapshot, self.folders.get(*number)?, found, None))
         });
-        waste.collect()
+        garbage.collect()
     }
 }
 
@@ -154,7 +154,7 @@ fn has_own_objects(root: &StateRoot) -> bool {
     }
     let objects = StatePath::root(root.workspace()).join(".git").join("objects");
     let Some(objects) = GcFolder::open(&objects) else { return false };
-    objects.entries().iter().filter(|found| found.sort == FileType::Directory).any(|found| {
+    objects.entries().iter().filter(|found| found.file_type == FileType::Directory).any(|found| {
         let is_object = |own: &FolderEntry| match found.name.as_str() {
             "pack" => own.name.ends_with(".pack"),
             folder => is_hex(folder, 2),
@@ -182,13 +182,13 @@ fn unreferenced_segments(
     };
     let (needed, unneeded): (Vec<_>, Vec<_>) = segments.iter().partition(is_needed);
     let unneeded: BTreeSet<&str> = unneeded.iter().map(|segment| segment.name()).collect();
-    let mut waste = Vec::new();
-    for found in files.iter().filter(|found| found.sort == FileType::RegularFile) {
+    let mut garbage = Vec::new();
+    for found in files.iter().filter(|found| found.file_type == FileType::RegularFile) {
         let name = found.name.strip_suffix(".index").or(found.name.strip_suffix(".data"));
         if name.is_some_and(|name| unneeded.contains(name)) {
-            waste.push(garbage_item(GarbageKind::Snapshot, &folder, found, None));
+            garbage.push(garbage_item(GarbageKind::Snapshot, &folder, found, None));
         } else if is_content_draft(&found.name) && is_settled(found) {
-            waste.push(garbage_item(GarbageKind::Leftover, &folder, found, None));
+            garbage.push(garbage_item(GarbageKind::Leftover, &folder, found, None));
         }
     }
     // A table that could not be read may need any pin.
@@ -199,9 +199,9 @@ fn unreferenced_segments(
             let are_all_needed = is_young(segment);
             pins.add_segment(segment, |hash| are_all_needed || named.contains(&hash.to_string()));
         }
-        waste.extend(unneeded_pins(store, &pins));
+        garbage.extend(unneeded_pins(store, &pins));
     }
-    waste
+    garbage
 }
 
 /// The packs and loose objects that hold needed contents.
@@ -237,9 +237,9 @@ impl NeededPins {
 
 fn unneeded_pins(store: &GcFolder, needed: &NeededPins) -> Vec<GarbageItem> {
     let Some(folder) = store.open_folder(GIT_PINS) else { return Vec::new() };
-    let mut waste = Vec::new();
+    let mut garbage = Vec::new();
     for found in folder.entries() {
-        if found.sort == FileType::Directory {
+        if found.file_type == FileType::Directory {
             let Some(inner) = folder.open_folder(&found.name) else { continue };
             let objects = inner.entries().into_iter();
             let is_unneeded = |own: &FolderEntry| {
@@ -247,18 +247,18 @@ fn unneeded_pins(store: &GcFolder, needed: &NeededPins) -> Vec<GarbageItem> {
                     && (!is_content_draft(&own.name) || is_settled(own))
             };
             let unneeded = objects.filter(is_unneeded);
-            waste.extend(
+            garbage.extend(
                 unneeded.map(|own| garbage_item(GarbageKind::Snapshot, &inner, &own, None)),
             );
         } else {
             let kinds = [".pack", ".idx", ".pin"];
             let name = kinds.into_iter().find_map(|kind| found.name.strip_suffix(kind));
             if name.is_some_and(|name| !needed.packs.contains(name)) {
-                waste.push(garbage_item(GarbageKind::Snapshot, &folder, &found, None));
+                garbage.push(garbage_item(GarbageKind::Snapshot, &folder, &found, None));
             } else if is_content_draft(&found.name) && is_settled(&found) {
-                waste.push(garbage_item(GarbageKind::Leftover, &folder, &found, None));
+                garbage.push(garbage_item(GarbageKind::Leftover, &folder, &found, None));
             }
         }
     }
-    waste
+    garbage
 }

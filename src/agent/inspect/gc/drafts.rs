@@ -46,6 +46,6 @@ pub fn abandoned_drafts(workspace: &Path) -> Vec<GarbageItem> {
 fn draft_garbage(path: &Path) -> Option<GarbageItem> {
     let gc_folder = GcFolder::open(&parent_folder(path)?)?;
     let found = gc_folder.stat(path.file_name()?.to_str()?)?;
-    let is_ours = found.sort == FileType::RegularFile && is_settled(&found);
+    let is_ours = found.file_type == FileType::RegularFile && is_settled(&found);
     is_ours.then(|| garbage_item(GarbageKind::Leftover, &gc_folder, &found, None))
 }

@@ -20,7 +20,7 @@ pub struct GcFolder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderEntry {
     pub name: String,
-    pub sort: FileType,
+    pub file_type: FileType,
     pub bytes: u64,
     /// Seconds and nanoseconds of the last write.
     pub written: (i64, i64),
@@ -90,7 +90,7 @@ impl GcFolder {
 impl FolderEntry {
     fn from_entry(entry: StateEntry) -> Option<Self> {
         let name = entry.name.into_string().ok()?;
-        Some(Self { name, sort: entry.kind, bytes: entry.bytes, written: entry.modified })
+        Some(Self { name, file_type: entry.kind, bytes: entry.bytes, written: entry.modified })
     }
 }
 

@@ -25,9 +25,9 @@ pub fn unneeded_child_folders(
     root: &StateRoot,
     sessions: &GcFolder,
     living: &[&SessionLog],
-    wish: GcOptions,
+    options: GcOptions,
 ) -> Vec<GarbageItem> {
-    let Some(age) = wish.older_than else { return Vec::new() };
+    let Some(age) = options.older_than else { return Vec::new() };
     let Some(gc_folder) = GcFolder::open(&root.folder().join(FOLDER)) else { return Vec::new() };
     let is_old = |found: &FolderEntry| {
         let newest =
@@ -36,7 +36,7 @@ pub fn unneeded_child_folders(
     };
     let names = gc_folder.entries().into_iter();
     let old: Vec<FolderEntry> = names
-        .filter(|found| found.sort == FileType::Directory && is_searchable(&found.name))
+        .filter(|found| found.file_type == FileType::Directory && is_searchable(&found.name))
         .filter(is_old)
         .collect();
     let wanted: HashSet<String> = old.iter().map(|found| found.name.clone()).collect();
@@ -45,7 +45,7 @@ pub fn unneeded_child_folders(
         needed.extend(active_children(root, sessions, session, &wanted));
     }
     let unneeded = old.iter().filter(|found| !needed.contains(&found.name));
-    let waste = unneeded.filter_map(|found| {
+    let garbage = unneeded.filter_map(|found| {
         let bytes = bytes_but_logs(&gc_folder.open_folder(&found.name)?, false);
         Some(GarbageItem {
             bytes,
@@ -53,7 +53,7 @@ pub fn unneeded_child_folders(
         })
     });
     // A folder with nothing but Logs cannot get smaller.
-    waste.filter(|waste| waste.bytes > 0).collect()
+    garbage.filter(|garbage| garbage.bytes > 0).collect()
 }
 
 /// The children that a Log names as not done. A Log that cannot be read may name any of them.
@@ -103,7 +103,7 @@ fn clear(gc_folder: &GcFolder, name: &str, in_state: bool) -> io::Result<bool> {
         return Ok(true);
     }
     for found in inner.entries() {
-        if found.sort == FileType::Directory {
+        if found.file_type == FileType::Directory {
             clear(&inner, &found.name, leads_to_logs(&inner, &found.name))?;
         } else if !is_log(&found, in_state) {
             inner.remove_file(&found.name)?;
@@ -113,7 +113,7 @@ fn clear(gc_folder: &GcFolder, name: &str, in_state: bool) -> io::Result<bool> {
 }
 
 fn has_logs(gc_folder: &GcFolder, in_state: bool) -> bool {
-    gc_folder.entries().iter().any(|found| match found.sort {
+    gc_folder.entries().iter().any(|found| match found.file_type {
         FileType::Directory => gc_folder
             .open_folder(&found.name)
             .is_some_and(|inner| has_logs(&inner, leads_to_logs(gc_folder, &found.name))),
@@ -122,7 +122,7 @@ fn has_logs(gc_folder: &GcFolder, in_state: bool) -> bool {
 }
 
 fn bytes_but_logs(gc_folder: &GcFolder, in_state: bool) -> u64 {
-    let sizes = gc_folder.entries().into_iter().map(|found| match found.sort {
+    let sizes = gc_folder.entries().into_iter().map(|found| match found.file_type {
         FileType::Directory => gc_folder
             .open_folder(&found.name)
             .map_or(0, |inner| bytes_but_logs(&inner, leads_to_logs(gc_folder, &found.name))),
@@ -136,7 +136,7 @@ fn bytes_but_logs(gc_folder: &GcFolder, in_state: bool) -> u64 {
 fn newest_write(gc_folder: &GcFolder) -> (i64, i64) {
     let times = gc_folder.entries().into_iter().map(|found| {
         let inside =
-            gc_folder.open_folder(&found.name).filter(|_| found.sort == FileType::Directory);
+            gc_folder.open_folder(&found.name).filter(|_| found.file_type == FileType::Directory);
         inside.map_or(found.written, |inner| newest_write(&inner).max(found.written))
     });
     times.max().unwrap_or_default()
@@ -148,5 +148,5 @@ fn leads_to_logs(gc_folder: &GcFolder, name: &str) -> bool {
 }
 
 fn is_log(found: &FolderEntry, in_state: bool) -> bool {
-    in_state && found.sort == FileType::RegularFile && found.name.ends_with(".ndjson")
+    in_state && found.file_type == FileType::RegularFile && found.name.ends_with(".ndjson")
 }

@@ -117,7 +117,8 @@ pub struct GcPlan {
     /// The state root that was searched; `None` where it is not the state of a Workspace.
     #[serde(skip)]
     pub root: Option<StateRoot>,
-    pub waste: Vec<GarbageItem>,
+    #[serde(rename = "waste")]
+    pub garbage: Vec<GarbageItem>,
     /// Sessions that are old enough and stay anyway.
     pub kept: Vec<KeptSession>,
 }
@@ -125,7 +126,7 @@ pub struct GcPlan {
 impl GcPlan {
     /// The sum of the sizes.
     pub fn bytes(&self) -> u64 {
-        self.waste.iter().map(|waste| waste.bytes).sum()
+        self.garbage.iter().map(|garbage| garbage.bytes).sum()
     }
 }
 
@@ -139,7 +140,7 @@ struct SessionLog {
 }
 
 /// Plans what can be removed in a Workspace; changes nothing.
-pub fn plan_gc(root: &StateRoot, wish: GcOptions) -> Result<GcPlan, LogError> {
+pub fn plan_gc(root: &StateRoot, options: GcOptions) -> Result<GcPlan, LogError> {
     let workspace = root.workspace().to_owned();
     let mut plan = GcPlan { workspace, root: Some(root.clone()), ..GcPlan::default() };
     // Refuses state behind a link, before anything in it is trusted.
@@ -150,9 +151,9 @@ pub fn plan_gc(root: &StateRoot, wish: GcOptions) -> Result<GcPlan, LogError> {
     let names = sessions.entries();
     let mut all = session_logs(&sessions, &names);
     all.sort_by_key(|session| std::cmp::Reverse(session.found.written));
-    let old = old_sessions(&sessions, &all, wish, &mut plan.kept);
+    let old = old_sessions(&sessions, &all, options, &mut plan.kept);
     for session in all.iter().filter(|session| old.contains(&session.id)) {
-        plan.waste.push(GarbageItem {
+        plan.garbage.push(GarbageItem {
             kind: GarbageKind::Session,
             path: root.log(&session.id),
             bytes: session.found.bytes + sessions.folder_bytes(session.id.as_str()),
@@ -164,13 +165,13 @@ pub fn plan_gc(root: &StateRoot, wish: GcOptions) -> Result<GcPlan, LogError> {
     let living: Vec<&SessionLog> =
         all.iter().filter(|session| !old.contains(&session.id)).collect();
     for session in living.iter().filter(|session| !session.is_open) {
-        plan.waste.extend(unreferenced_files(root, &sessions, session));
+        plan.garbage.extend(unreferenced_files(root, &sessions, session));
     }
-    plan.waste.extend(ownerless_entries(&sessions, &names, &all));
+    plan.garbage.extend(ownerless_entries(&sessions, &names, &all));
     // An open Session stores contents before it references them.
     if !all.iter().any(|session| session.is_open) {
-        plan.waste.extend(unreferenced_contents(root, &sessions, &living));
-        plan.waste.extend(legacy::unneeded_child_folders(root, &sessions, &living, wish));
+        plan.garbage.extend(unreferenced_contents(root, &sessions, &living));
+        plan.garbage.extend(legacy::unneeded_child_folders(root, &sessions, &living, options));
     }
     Ok(plan)
 }
@@ -199,14 +200,14 @@ pub fn home_garbage(home: &Home) -> Vec<GarbageItem> {
     let Some(folder) = GcFolder::open(&StatePath::root(home.path())) else { return Vec::new() };
     let is_draft = |found: &FolderEntry| {
         if is_replacement(&found.name) {
-            return found.sort == FileType::RegularFile;
+            return found.file_type == FileType::RegularFile;
         }
         let parts: Vec<&str> = found.name.split('.').collect();
         let [first, kind, random] = parts.as_slice() else { return false };
         first.is_empty()
             && matches!(*kind, "workspaces" | "ledger" | "config" | "models")
             && [8, 16].iter().any(|length| is_hex(random, *length))
-            && found.sort == FileType::RegularFile
+            && found.file_type == FileType::RegularFile
     };
     let names = folder.entries().into_iter().filter(is_draft).filter(is_settled);
     let drafts = names.map(|found| garbage_item(GarbageKind::Leftover, &folder, &found, None));
@@ -218,7 +219,7 @@ fn unused_cache_slots(home: &Home) -> Vec<GarbageItem> {
     let folder = StatePath::root(home.path()).join(Home::CACHES);
     let settled =
         sandbox::free_slots(&folder).into_iter().filter(|slot| is_before(slot.used, MIN_AGE));
-    let waste = settled.map(|slot| GarbageItem {
+    let garbage = settled.map(|slot| GarbageItem {
         kind: GarbageKind::PackageCache,
         path: folder.path().join(slot.name),
         bytes: slot.bytes,
@@ -226,11 +227,11 @@ fn unused_cache_slots(home: &Home) -> Vec<GarbageItem> {
         written: slot.used,
         folder: Some(folder.clone()),
     });
-    waste.collect()
+    garbage.collect()
 }
 
 fn empty_states(home: &Home) -> Vec<GarbageItem> {
-    let place = StatePath::root(home.path()).join(Home::CHILD_WORKSPACES);
+    let place = StatePath::root(home.path()).join(Home::WORKSPACE_FOLDERS);
     let Some(all) = GcFolder::open(&place) else { return Vec::new() };
     let is_empty = |root: &StateRoot| {
         let sessions = root.sessions().open().ok().flatten();
@@ -246,7 +247,7 @@ fn session_logs(sessions: &GcFolder, names: &[FolderEntry]) -> Vec<SessionLog> {
     let locks = FileLocks::read_current();
     let log = |found: &FolderEntry| {
         let id = SessionId::parse(found.name.strip_suffix(".ndjson")?).ok()?;
-        if found.sort != FileType::RegularFile {
+        if found.file_type != FileType::RegularFile {
             return None;
         }
         let file = sessions.open_file(&found.name);
@@ -260,10 +261,10 @@ fn session_logs(sessions: &GcFolder, names: &[FolderEntry]) -> Vec<SessionLog> {
 fn old_sessions(
     sessions: &GcFolder,
     all: &[SessionLog],
-    wish: GcOptions,
+    options: GcOptions,
     kept: &mut Vec<KeptSession>,
 ) -> HashSet<SessionId> {
-    let Some(age) = wish.older_than else { return HashSet::new() };
+    let Some(age) = options.older_than else { return HashSet::new() };
     let mut going: BTreeMap<String, SessionId> = BTreeMap::new();
     for (place, session) in all.iter().enumerate() {
         if !is_older(&session.found, age) {
@@ -277,7 +278,7 @@ fn old_sessions(
             kept.push(stays("its Log cannot be read"));
         } else if session.is_open {
             kept.push(stays("a process has it open"));
-        } else if place < wish.keep {
+        } else if place < options.keep {
             kept.push(stays("it is among the newest"));
         } else {
             going.insert(session.id.to_string(), session.id.clone());
@@ -332,7 +333,7 @@ fn unreferenced_files(
         })
         .filter(|(_, _, found)| {
             let is_named = is_searchable(&found.name) || is_replacement(&found.name);
-            found.sort == FileType::RegularFile && is_named && is_settled(found)
+            found.file_type == FileType::RegularFile && is_named && is_settled(found)
         })
         .collect();
     if candidates.is_empty() || is_damaged(root, &session.id) {
@@ -395,9 +396,9 @@ fn ownerless_entries(
     all: &[SessionLog],
 ) -> Vec<GarbageItem> {
     let owned: HashSet<&str> = all.iter().map(|session| session.id.as_str()).collect();
-    let mut waste = Vec::new();
+    let mut garbage = Vec::new();
     for found in names.iter().filter(|found| is_settled(found)) {
-        let is_folder = found.sort == FileType::Directory;
+        let is_folder = found.file_type == FileType::Directory;
         let id = SessionId::parse(&found.name).ok();
         // A Log with that name that is a link or a pipe was put there by the user, and is not touched.
         let has_log = sessions.stat(&format!("{}.ndjson", found.name)).is_some();
@@ -412,16 +413,16 @@ fn ownerless_entries(
         if is_folder {
             thing.bytes = sessions.folder_bytes(&found.name);
         }
-        waste.push(thing);
+        garbage.push(thing);
     }
-    waste
+    garbage
 }
 
 /// Contents that are unreferenced now.
 fn unneeded_contents(root: &StateRoot) -> HashSet<PathBuf> {
     let plan = plan_gc(root, GcOptions::default()).unwrap_or_default();
-    let contents = plan.waste.into_iter().filter(|waste| waste.kind == GarbageKind::Snapshot);
-    contents.map(|waste| waste.path).collect()
+    let contents = plan.garbage.into_iter().filter(|garbage| garbage.kind == GarbageKind::Snapshot);
+    contents.map(|garbage| garbage.path).collect()
 }
 
 fn garbage_item(
@@ -493,9 +494,9 @@ mod tests {
             fs::write(path, text).unwrap();
             fs::File::open(path).unwrap().set_modified(long_ago).unwrap();
         }
-        let wish = GcOptions { older_than: Some(Duration::from_hours(24)), keep: 0 };
-        let planned = plan_gc(&root, wish).unwrap();
-        let kinds: Vec<GarbageKind> = planned.waste.iter().map(|thing| thing.kind).collect();
+        let options = GcOptions { older_than: Some(Duration::from_hours(24)), keep: 0 };
+        let planned = plan_gc(&root, options).unwrap();
+        let kinds: Vec<GarbageKind> = planned.garbage.iter().map(|thing| thing.kind).collect();
         assert_eq!(kinds, [GarbageKind::Session, GarbageKind::Snapshot]);
         let held = fs::File::options().append(true).open(&log).unwrap();
         held.lock().unwrap();
@@ -507,7 +508,7 @@ mod tests {
         fs::write(&log, "{}\n{}\n").unwrap();
         assert_eq!(clear_garbage(&planned).count, 0);
         fs::File::open(&log).unwrap().set_modified(long_ago).unwrap();
-        let again = plan_gc(&root, wish).unwrap();
+        let again = plan_gc(&root, options).unwrap();
         assert_eq!(clear_garbage(&again).count, 2);
         assert!(!log.exists() && !content.exists());
     }

@@ -57,7 +57,7 @@ pub struct SessionSummary {
     pub updated: i64,
     pub turns: usize,
     #[serde(flatten)]
-    pub standing: SummaryStatus,
+    pub status: SummaryStatus,
     pub bytes: u64,
     /// The parent of a fork or child.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -282,12 +282,12 @@ fn summarise(
             read_status(&mut file, entry.bytes)?,
         ))
     });
-    let (origin, title, turns, standing) = read.unwrap_or_else(|error| {
+    let (origin, title, turns, status) = read.unwrap_or_else(|error| {
         (None, String::new(), 0, SummaryStatus::Unreadable { message: error.to_string() })
     });
-    let standing = locks
+    let status = locks
         .holder_of(entry.device, entry.inode)
-        .map_or(standing, |pid| SummaryStatus::Running { pid });
+        .map_or(status, |pid| SummaryStatus::Running { pid });
     SessionSummary {
         session_id: entry.id,
         workspace: root.workspace().to_owned(),
@@ -295,7 +295,7 @@ fn summarise(
         title,
         updated: entry.written.0,
         turns,
-        standing,
+        status,
         bytes: entry.bytes,
         origin,
         read_only: root.problem().map(ToString::to_string),
@@ -330,8 +330,8 @@ fn read_status(file: &mut File, length: u64) -> io::Result<SummaryStatus> {
     let mut size = SCAN_BYTES;
     loop {
         let tail = window_at_end(file, length, size)?;
-        if let Some(standing) = status_from_tail(&tail) {
-            return Ok(standing);
+        if let Some(status) = status_from_tail(&tail) {
+            return Ok(status);
         }
         if size as u64 >= length || size >= MAX_SCAN_BYTES {
             return Ok(SummaryStatus::New);

@@ -23,7 +23,7 @@ fn the_title_is_the_first_user_message() {
 }
 
 #[test]
-fn the_standing_is_told_by_the_last_lines() {
+fn the_status_is_read_from_the_last_lines() {
     let check = |lines: &[(&str, &str)], expected: Option<SummaryStatus>| {
         let tail: String = lines.iter().map(|(name, data)| line(name, data)).collect();
         assert_eq!(status_from_tail(tail.as_bytes()), expected, "{lines:?}");
@@ -74,7 +74,7 @@ fn turns_are_counted_across_pieces_and_not_in_quoted_text() {
 }
 
 #[test]
-fn the_list_is_newest_first_names_a_holder_and_leaves_strangers_out() {
+fn the_list_is_newest_first_names_a_holder_and_omits_foreign_files() {
     let folder = tempfile::tempdir().unwrap();
     let root = StateRoot::in_workspace(folder.path());
     let [old, new] = ["20260101T000000-aaaaaa", "20260102T000000-bbbbbb"]
@@ -95,9 +95,9 @@ fn the_list_is_newest_first_names_a_holder_and_leaves_strangers_out() {
     let list = list_sessions(std::slice::from_ref(&root), usize::MAX);
     let ids: Vec<_> = list.iter().map(|summary| &summary.session_id).collect();
     assert_eq!(ids, [&new, &old]);
-    assert_eq!(list[0].standing, SummaryStatus::Running { pid: std::process::id() });
+    assert_eq!(list[0].status, SummaryStatus::Running { pid: std::process::id() });
     assert_eq!((list[1].title.as_str(), list[1].turns), ("first", 1));
-    assert_eq!(list[1].standing, SummaryStatus::Open);
+    assert_eq!(list[1].status, SummaryStatus::Open);
 
     assert!(matches!(delete_session(&root, &new), Err(LogError::Busy { .. })));
     drop(held);

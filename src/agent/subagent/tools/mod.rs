@@ -14,14 +14,14 @@ use crate::model::tool_spec::ToolSpec;
 use crate::tools::tool::{AnyTool, tool_spec};
 
 /// The Tools of a Session that may have children.
-pub fn subagent_tools(family: &Arc<Children>) -> Vec<Arc<dyn AnyTool>> {
+pub fn subagent_tools(children: &Arc<Children>) -> Vec<Arc<dyn AnyTool>> {
     vec![
-        Arc::new(close::CloseAgent(Arc::clone(family))),
-        Arc::new(list::ListAgents(Arc::clone(family))),
-        Arc::new(MergeChild::new(family.subagents.child_factory.child_workspaces.clone())),
-        Arc::new(send::SendInput(Arc::clone(family))),
-        Arc::new(spawn::SpawnAgent(Arc::clone(family))),
-        Arc::new(wait::WaitAgent(Arc::clone(family))),
+        Arc::new(close::CloseAgent(Arc::clone(children))),
+        Arc::new(list::ListAgents(Arc::clone(children))),
+        Arc::new(MergeChild::new(children.subagents.child_factory.child_workspaces.clone())),
+        Arc::new(send::SendInput(Arc::clone(children))),
+        Arc::new(spawn::SpawnAgent(Arc::clone(children))),
+        Arc::new(wait::WaitAgent(Arc::clone(children))),
     ]
 }
 
@@ -41,7 +41,7 @@ pub fn subagent_tool_specs() -> [ToolSpec; 6] {
 #[cfg(test)]
 pub fn generated_schemas() -> Vec<(String, serde_json::Value)> {
     fn of<T: crate::tools::tool::Tool>() -> (String, serde_json::Value) {
-        (T::NAME.to_owned(), crate::model::tool_spec::draw_schema::<T::Args>())
+        (T::NAME.to_owned(), crate::model::tool_spec::generate_schema::<T::Args>())
     }
     vec![
         of::<close::CloseAgent>(),

@@ -38,8 +38,8 @@ impl Tool for SendInput {
     fn plan(&self, args: &Args, _: &ToolContext) -> Result<CallPlan, ToolError> {
         // The child's mode is not known here, so the call is judged by the parent's.
         let mode = self.0.requester().mode;
-        let is_reading = stricter_mode(&mode, &PermissionMode::ReadOnly) == mode;
-        let effect = if is_reading { CallEffect::Read } else { CallEffect::Write };
+        let is_read_only = stricter_mode(&mode, &PermissionMode::ReadOnly) == mode;
+        let effect = if is_read_only { CallEffect::Read } else { CallEffect::Write };
         let summary =
             format!("tell {}: {}", truncate_chars(&args.id, 40), truncate_chars(&args.text, 80));
         Ok(CallPlan::new(effect, summary))

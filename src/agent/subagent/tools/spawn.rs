@@ -33,7 +33,7 @@ impl Tool for SpawnAgent {
 
     fn plan(&self, args: &SpawnArgs, _: &ToolContext) -> Result<CallPlan, ToolError> {
         let spec = self.spec(args)?;
-        let is_harmless = spec.is_reading() || args.validate_only == Some(true);
+        let is_harmless = spec.is_read_only() || args.validate_only == Some(true);
         // Each call of the child is judged when it is made; whether the child may change anything
         // is judged now.
         let effect = if is_harmless { CallEffect::Read } else { CallEffect::Write };

@@ -79,7 +79,7 @@ impl Tool for WaitAgent {
         let over = views.iter().filter(|view| view.record.status.is_over());
         let left: Vec<&str> = over
             .map(|view| view.record.id.as_str())
-            .filter(|id| !ids.iter().any(|told| told == id))
+            .filter(|id| !ids.iter().any(|seen| seen == id))
             .collect();
         if !left.is_empty() {
             details["left"] = json!(left);

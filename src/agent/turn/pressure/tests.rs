@@ -29,7 +29,7 @@ fn user(words: usize) -> (&'static str, Value) {
     ("user_message", json!({"text": "word ".repeat(words)}))
 }
 
-fn bill(model: &str, input: u64) -> (&'static str, Value) {
+fn usage_fact(model: &str, input: u64) -> (&'static str, Value) {
     (
         "provider_usage",
         json!({"model": model, "usage": {"input_tokens": input, "output_tokens": 50}}),
@@ -58,33 +58,33 @@ fn check(facts: &[(&str, Value)], tokens: std::ops::RangeInclusive<u64>, counted
 #[test]
 fn what_was_counted_counts_and_only_the_rest_is_estimated() {
     check(&[user(1_000)], 2_000..=2_100, 0);
-    check(&[user(1_000), bill("m", 5_000), call()], 5_050..=5_050, 5_050);
-    check(&[user(1_000), bill("m", 5_000), call(), output(2_000)], 7_050..=7_200, 5_050);
+    check(&[user(1_000), usage_fact("m", 5_000), call()], 5_050..=5_050, 5_050);
+    check(&[user(1_000), usage_fact("m", 5_000), call(), output(2_000)], 7_050..=7_200, 5_050);
     // A usage record of another model, for another purpose, or without a count is ignored.
-    check(&[user(1_000), bill("n", 5_000)], 2_000..=2_100, 0);
+    check(&[user(1_000), usage_fact("n", 5_000)], 2_000..=2_100, 0);
     check(
         &[user(1_000), ("provider_usage", json!({"model": "m", "status": "failed"}))],
         2_000..=2_100,
         0,
     );
-    let mut other = bill("m", 5_000);
+    let mut other = usage_fact("m", 5_000);
     other.1["purpose"] = json!("compaction");
     check(&[user(1_000), other], 2_000..=2_100, 0);
     let failed = ("provider_usage", json!({"model": "m", "status": "failed"}));
-    check(&[user(9), bill("m", 5_000), failed, user(500)], 5_550..=5_600, 5_050);
+    check(&[user(9), usage_fact("m", 5_000), failed, user(500)], 5_550..=5_600, 5_050);
     // An implausibly small count is ignored.
-    check(&[user(9_000), bill("m", 100), call(), output(100)], 10_100..=10_700, 0);
+    check(&[user(9_000), usage_fact("m", 100), call(), output(100)], 10_100..=10_700, 0);
 }
 
 #[test]
 fn a_compaction_voids_the_count_and_a_rewind_goes_back_to_it() {
     let compaction = ("history_compaction", json!({"to_seq": 1, "summary": "short"}));
-    check(&[user(1_000), bill("m", 5_000), compaction, user(100)], 1_100..=1_200, 0);
+    check(&[user(1_000), usage_fact("m", 5_000), compaction, user(100)], 1_100..=1_200, 0);
     let facts = [
         user(9),
-        bill("m", 5_000),
+        usage_fact("m", 5_000),
         user(9_000),
-        bill("m", 20_000),
+        usage_fact("m", 20_000),
         ("history_rewound", json!({"to_seq": 2})),
         user(100),
     ];
@@ -109,7 +109,7 @@ fn what_was_estimated_is_gone_on_from() {
 #[test]
 fn a_tier_is_news_once_and_again_when_it_was_left() {
     let gauge = PressureGauge::default();
-    let told: Vec<bool> = [
+    let is_news: Vec<bool> = [
         None,
         Some(PressureTier::Advisory),
         Some(PressureTier::Advisory),
@@ -121,7 +121,7 @@ fn a_tier_is_news_once_and_again_when_it_was_left() {
     .into_iter()
     .map(|tier| gauge.should_show(tier))
     .collect();
-    assert_eq!(told, [false, true, false, true, false, false, true]);
+    assert_eq!(is_news, [false, true, false, true, false, false, true]);
 }
 
 #[test]
@@ -134,13 +134,13 @@ fn pictures_of_earlier_turns_do_not_make_a_count_incredible() {
         facts.push(shown);
         let reading = gauge.measure(&history(&facts), "m", || FIXED);
         assert!(reading.tokens < 8_000, "{turn}: {reading:?}");
-        facts.push(bill("m", 2_000 + turn * 50));
+        facts.push(usage_fact("m", 2_000 + turn * 50));
     }
 }
 
 #[test]
 fn a_count_beyond_all_bounds_is_no_overflow() {
-    let reading = read(&[user(10), bill("m", u64::MAX), user(10)]);
+    let reading = read(&[user(10), usage_fact("m", u64::MAX), user(10)]);
     assert_eq!(reading.tokens, u64::MAX);
 }
 
@@ -151,7 +151,7 @@ fn ends(count: usize) -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn ends_of_children_weigh_no_more_than_what_is_told_of_them() {
+fn ends_of_children_weigh_no_more_than_their_reports() {
     let most = 12_000..=15_000;
     for (before, after, tokens) in [
         // A few ends count in full.
@@ -160,10 +160,18 @@ fn ends_of_children_weigh_no_more_than_what_is_told_of_them() {
         // The limit is per message.
         (vec![user(9)], [ends(300), vec![user(9)], ends(300)].concat(), 25_000..=29_000),
         // Ends after a count share the limit with those before it.
-        (vec![user(9), bill("m", 20_000)], ends(300), 32_000..=35_000),
-        ([vec![user(9)], ends(300), vec![bill("m", 20_000)]].concat(), ends(300), 20_000..=20_100),
-        ([vec![user(9)], ends(4), vec![bill("m", 20_000)]].concat(), ends(300), 28_000..=31_000),
-        ([ends(300), vec![user(9), bill("m", 20_000)]].concat(), ends(2), 21_500..=22_500),
+        (vec![user(9), usage_fact("m", 20_000)], ends(300), 32_000..=35_000),
+        (
+            [vec![user(9)], ends(300), vec![usage_fact("m", 20_000)]].concat(),
+            ends(300),
+            20_000..=20_100,
+        ),
+        (
+            [vec![user(9)], ends(4), vec![usage_fact("m", 20_000)]].concat(),
+            ends(300),
+            28_000..=31_000,
+        ),
+        ([ends(300), vec![user(9), usage_fact("m", 20_000)]].concat(), ends(2), 21_500..=22_500),
     ] {
         let all = [before.clone(), after].concat();
         check_any(&all, &tokens);

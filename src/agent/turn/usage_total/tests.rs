@@ -38,24 +38,25 @@ fn finish_request(
 ) {
     let total_tokens = input_tokens + output_tokens;
     let usage = TokenUsage { input_tokens, output_tokens, total_tokens, ..TokenUsage::default() };
-    let bill = ProviderUsage { model: "m".to_owned(), usage: Some(usage), ..Default::default() };
-    usage_total.add_call(&bill, &prices());
+    let usage_record =
+        ProviderUsage { model: "m".to_owned(), usage: Some(usage), ..Default::default() };
+    usage_total.add_call(&usage_record, &prices());
     drop(reservation);
 }
 
 #[test]
 fn what_is_left_must_cover_every_request_under_way() {
-    let family = UsageTotal::default();
+    let root = UsageTotal::default();
     let limit = TOKENS(10_000);
-    let first = reserve_granted(&family, limit);
-    finish_request(&family, first, 900, 100);
-    let children: Vec<UsageTotal> = (0..4).map(|_| family.for_child()).collect();
+    let first = reserve_granted(&root, limit);
+    finish_request(&root, first, 900, 100);
+    let children: Vec<UsageTotal> = (0..4).map(|_| root.for_child()).collect();
     let one = reserve_granted(&children[0], limit);
     assert!(must_wait(&children[1], limit), "a child's first request has no known cost");
     finish_request(&children[0], one, 900, 100);
     // Eight thousand are left, and a reservation is three.
     let (one, two) = (reserve_granted(&children[0], limit), reserve_granted(&children[1], limit));
-    assert!(must_wait(&children[2], limit) && must_wait(&family, limit));
+    assert!(must_wait(&children[2], limit) && must_wait(&root, limit));
     drop(two);
     let two = reserve_granted(&children[2], limit);
     finish_request(&children[0], one, 1_000, 2_500);
@@ -71,9 +72,9 @@ fn what_is_left_must_cover_every_request_under_way() {
 
 #[test]
 fn first_requests_of_different_parents_leave_one_at_a_time() {
-    let family = UsageTotal::default();
+    let root = UsageTotal::default();
     let limit = TOKENS(100_000);
-    let parents: Vec<UsageTotal> = (0..2).map(|_| family.for_child()).collect();
+    let parents: Vec<UsageTotal> = (0..2).map(|_| root.for_child()).collect();
     for parent in &parents {
         let first = reserve_granted(parent, limit);
         finish_request(parent, first, 900, 100);
@@ -89,40 +90,40 @@ fn first_requests_of_different_parents_leave_one_at_a_time() {
 
 #[test]
 fn a_reservation_is_at_least_what_such_requests_came_to() {
-    let family = UsageTotal::default();
+    let root = UsageTotal::default();
     let limit = SpendLimits { tokens: None, cost: Some(0.1) };
-    let child = family.for_child();
+    let child = root.for_child();
     let first = reserve_granted(&child, limit);
     finish_request(&child, first, 30_000, 10_000);
     let first = reserve_granted(&child, limit);
-    assert!(must_wait(&family.for_child(), limit), "six cents are left; one request costs four");
+    assert!(must_wait(&root.for_child(), limit), "six cents are left; one request costs four");
     drop(first);
-    assert!(!must_wait(&family.for_child(), limit));
+    assert!(!must_wait(&root.for_child(), limit));
 }
 
 #[test]
 fn a_run_has_its_own_limits_within_those_of_the_session() {
-    let family = UsageTotal::default();
-    let run = family.with_limits(TOKENS(150));
+    let root = UsageTotal::default();
+    let run = root.with_limits(TOKENS(150));
     let (one, two) = (run.for_child(), run.for_child());
     let none = SpendLimits::default();
-    assert!(run.is_limited(none) && !family.is_limited(none));
+    assert!(run.is_limited(none) && !root.is_limited(none));
     let first = reserve_granted(&one, none);
     assert!(must_wait(&two, none));
-    assert!(!must_wait(&family, none), "requests outside the run have no limit");
+    assert!(!must_wait(&root, none), "requests outside the run have no limit");
     finish_request(&one, first, 100, 60);
     let Some(Err(refused)) = reserve(&two, none) else { panic!("it leaves") };
     assert!(refused.is_run_limit);
     assert!(run.wait_for_limit(none).now_or_never().is_some());
-    assert!(family.wait_for_limit(TOKENS(161)).now_or_never().is_none());
-    assert!(family.wait_for_limit(TOKENS(160)).now_or_never().is_some());
+    assert!(root.wait_for_limit(TOKENS(161)).now_or_never().is_none());
+    assert!(root.wait_for_limit(TOKENS(160)).now_or_never().is_some());
 }
 
 #[tokio::test]
 async fn who_waits_goes_on_when_another_request_has_ended() {
-    let family = UsageTotal::default();
+    let root = UsageTotal::default();
     let limit = TOKENS(10_000);
-    let (one, two) = (family.for_child(), family.for_child());
+    let (one, two) = (root.for_child(), root.for_child());
     let first = reserve_granted(&one, limit);
     let prices = prices();
     let expected = ExpectedRequest { model: "m", prices: &prices, input_tokens: 1_000 };
@@ -134,9 +135,9 @@ async fn who_waits_goes_on_when_another_request_has_ended() {
 
 #[test]
 fn what_failed_attempts_were_billed_for_is_kept_from_others_until_it_is_paid() {
-    let family = UsageTotal::default();
+    let root = UsageTotal::default();
     let limit = TOKENS(10_000);
-    let (one, two) = (family.for_child(), family.for_child());
+    let (one, two) = (root.for_child(), root.for_child());
     let first = reserve_granted(&one, limit);
     finish_request(&one, first, 900, 100);
     let first = reserve_granted(&two, limit);
@@ -147,7 +148,7 @@ fn what_failed_attempts_were_billed_for_is_kept_from_others_until_it_is_paid() {
     drop(reservation);
     // Four thousand are left, which covers one reservation of three.
     let other = reserve_granted(&two, limit);
-    assert!(must_wait(&family, limit) && must_wait(&one, limit));
+    assert!(must_wait(&root, limit) && must_wait(&one, limit));
     drop(other);
     // The next attempt was billed as well: the new hold exists before the old one is dropped.
     let more = one.hold(UsageAmount { tokens: 8_000, cost: 0.0 });
@@ -161,5 +162,5 @@ fn what_failed_attempts_were_billed_for_is_kept_from_others_until_it_is_paid() {
     drop(more);
     reserve_granted(&two, limit);
     let is_free = |own: &UsageAccount| own.held == UsageAmount::default();
-    assert!(family.shared.accounts.lock().iter().all(is_free), "nothing stays behind");
+    assert!(root.shared.accounts.lock().iter().all(is_free), "nothing stays behind");
 }

@@ -14,8 +14,8 @@ fn no_templates(name: &str, _: Map<String, Value>) -> Result<Workflow, SpecError
 }
 
 fn read(spec: &Value) -> Result<Delegation, Report> {
-    let ground = SpecContext::with_built_in_roles(SubagentLimits::default());
-    Delegation::read(spec.to_string().as_bytes(), &ground, &no_templates).map_err(Report::from)
+    let context = SpecContext::with_built_in_roles(SubagentLimits::default());
+    Delegation::read(spec.to_string().as_bytes(), &context, &no_templates).map_err(Report::from)
 }
 
 #[track_caller]
@@ -24,7 +24,7 @@ fn good(spec: &Value) -> Delegation {
 }
 
 #[test]
-fn tasks_are_steps_that_only_read_unless_somebody_says_write() {
+fn tasks_only_read_unless_the_posture_is_write() {
     let own = good(&json!({"tasks": [
         "look",
         {"task": "change it", "posture": "write", "id": "task_3"},
@@ -100,7 +100,7 @@ fn places(spec: &Value) -> Vec<String> {
 }
 
 #[test]
-fn every_flaw_is_told_once_at_its_own_place() {
+fn every_flaw_is_reported_once_at_its_own_place() {
     let spec = json!({
         "taks": [],
         "tasks": [
@@ -143,24 +143,24 @@ fn every_flaw_is_told_once_at_its_own_place() {
 }
 
 #[test]
-fn what_is_wrong_with_a_text_is_told_once_and_names_tasks_not_steps() {
+fn errors_of_a_spec_are_reported_once_and_name_tasks_not_steps() {
     for text in ["a\u{0}b".to_owned(), "x".repeat(40_000), "  ".to_owned()] {
         assert_eq!(places(&json!({"tasks": ["good", text]})), ["/tasks/1"]);
         assert_eq!(places(&json!({"tasks": [{"task": text}]})), ["/tasks/0/task"]);
     }
     let twice = json!([{"id": "a", "task": "x"}, {"id": "a", "task": "y"}]);
-    let told = |spec: Value| read(&spec).unwrap_err().message;
-    let message = told(json!({"tasks": twice}));
+    let error_of = |spec: Value| read(&spec).unwrap_err().message;
+    let message = error_of(json!({"tasks": twice}));
     assert!(message.ends_with("/tasks/1/id: the id `a` is taken by /tasks/0"), "{message}");
-    let message = told(json!({"workflow": {"id": "w", "steps": twice}}));
+    let message = error_of(json!({"workflow": {"id": "w", "steps": twice}}));
     assert!(message.ends_with("is taken by /workflow/steps/0"), "{message}");
 }
 
 #[test]
-fn the_lines_of_a_task_are_told_as_they_are() {
+fn the_lines_of_a_task_are_kept() {
     let delegation = good(&json!({"tasks": ["one\r\ntwo\rthree\nfour"]}));
-    let told = super::answer::plan_answer(&delegation, std::path::Path::new("/x")).output;
-    assert_eq!(told["children"][0]["task"], "one\ntwo\nthree\nfour");
+    let answer = super::answer::plan_answer(&delegation, std::path::Path::new("/x")).output;
+    assert_eq!(answer["children"][0]["task"], "one\ntwo\nthree\nfour");
 }
 
 #[test]

@@ -34,12 +34,12 @@ impl RunContext {
         halt: &CancellationToken,
     ) -> Result<(CheckpointBundle, Vec<PathBuf>), Report> {
         let Some(time) = step.timeout_ms else { return self.apply_step(step, inputs, halt).await };
-        let late = halt.child_token();
-        let mut work = std::pin::pin!(self.apply_step(step, inputs, &late));
+        let cancel = halt.child_token();
+        let mut work = std::pin::pin!(self.apply_step(step, inputs, &cancel));
         let (mut bundle, strays) = tokio::select! {
             ended = &mut work => return ended,
             () = tokio::time::sleep(Duration::from_millis(time)) => {
-                late.cancel();
+                cancel.cancel();
                 work.await?
             }
         };
@@ -71,8 +71,9 @@ impl RunContext {
         let Some(child) = child.and_then(|id| SessionId::parse(id).ok()) else {
             return Ok(failed("nothing_to_apply", "there is nothing to apply".to_owned()));
         };
-        let annex = match self.family.child_workspaces().find(self.state_root(), &child) {
-            Ok(Some(annex)) => annex,
+        let child_workspace = match self.children.child_workspaces().find(self.state_root(), &child)
+        {
+            Ok(Some(child_workspace)) => child_workspace,
             Ok(None) => {
                 let summary = format!("the Workspace of {child} no longer exists");
                 return Ok(failed("nothing_to_apply", summary));
@@ -86,7 +87,7 @@ impl RunContext {
             return Ok((bundle, none));
         }
         let (own, workspace, tracker) =
-            (annex.clone(), self.workspace.clone(), self.tracker.clone());
+            (child_workspace.clone(), self.workspace.clone(), self.tracker.clone());
         let merging = move || merge_child(&own, &workspace, tracker.as_ref());
         let merged =
             blocking::run_blocking(merging).await.unwrap_or(Err(ChildWorkspaceError::TaskPanicked));
@@ -111,8 +112,8 @@ impl RunContext {
         bundle.child_session_id = Some(child.to_string());
         let mut files: Vec<String> = Vec::new();
         if let Some(done) = done {
-            let session = self.family.session();
-            let recorded = session.record(self.merged_event(step, &annex, &done)).await;
+            let session = self.children.session();
+            let recorded = session.record(self.merged_event(step, &child_workspace, &done)).await;
             recorded?;
             files =
                 done.transaction.files().map(|path| path.to_string_lossy().into_owned()).collect();
@@ -192,21 +193,24 @@ impl RunContext {
 
 /// Merges the changes of a child and stores the transaction; `None` when nothing is left to merge.
 fn merge_child(
-    annex: &ChildWorkspace,
+    child_workspace: &ChildWorkspace,
     workspace: &Workspace,
     tracker: Option<&TurnTracker>,
 ) -> Result<Option<AppliedMerge>, ChildWorkspaceError> {
-    annex.refuse_busy()?;
-    let store: ContentStore = annex.store();
-    let recovered = child_workspace::recover_merge(workspace, &store, &annex.parent_folder());
+    child_workspace.refuse_busy()?;
+    let store: ContentStore = child_workspace.store();
+    let recovered =
+        child_workspace::recover_merge(workspace, &store, &child_workspace.parent_folder());
     if let Some(recovered) = recovered.map_err(ChildWorkspaceError::Storage)? {
         tracing::warn!(%recovered, "recovered from an interrupted merge");
     }
-    let changes = annex.find_changes(workspace)?;
-    let merge = annex.plan_merge(&changes, workspace, &|_| false)?;
+    let changes = child_workspace.find_changes(workspace)?;
+    let merge = child_workspace.plan_merge(&changes, workspace, &|_| false)?;
     if merge.is_up_to_date() {
         return Ok(None);
     }
     // A merge that has begun is not cancelled.
-    annex.apply_merge(&merge, &changes, workspace, tracker, &CancellationToken::new()).map(Some)
+    child_workspace
+        .apply_merge(&merge, &changes, workspace, tracker, &CancellationToken::new())
+        .map(Some)
 }

@@ -32,9 +32,9 @@ impl Heartbeat {
                 None => folder.create_new(&name),
             }
         });
-        let pulse = Self(opened.ok());
-        pulse.touch();
-        pulse
+        let heartbeat = Self(opened.ok());
+        heartbeat.touch();
+        heartbeat
     }
 
     /// Sets the time of the file to now.

@@ -55,7 +55,7 @@ const MAX_NAMED_FILES: usize = 200;
 
 /// The context that all steps of a run share: Session, Workspace, permissions, spending.
 pub struct RunContext {
-    family: Arc<Children>,
+    children: Arc<Children>,
     /// The id of the run.
     run_id: String,
     workspace: Workspace,
@@ -69,13 +69,13 @@ pub struct RunContext {
     /// The usage of the steps, limited by the budget of the Workflow.
     usage_total: UsageTotal,
     /// The Subagents of all attempts. No other lock is taken while this one is held.
-    children: Mutex<Vec<String>>,
+    child_ids: Mutex<Vec<String>>,
 }
 
 impl RunContext {
-    /// The context of a run in the Session of `family`; fails when a budget in dollars cannot be enforced.
-    pub fn new(family: Arc<Children>, run: String, workflow: &Workflow) -> Result<Self, Report> {
-        let base = family.base_settings();
+    /// The context of a run in the Session of `children`; fails when a budget in dollars cannot be enforced.
+    pub fn new(children: Arc<Children>, run: String, workflow: &Workflow) -> Result<Self, Report> {
+        let base = children.base_settings();
         check_prices(workflow, &base)?;
         let limits = SpendLimits { tokens: workflow.budget.tokens, cost: workflow.budget.cost_usd };
         Ok(Self {
@@ -86,8 +86,8 @@ impl RunContext {
             tracker: base.tracker.clone(),
             budget: Arc::clone(&base.budget),
             usage_total: base.usage_total.with_limits(limits),
-            children: Mutex::default(),
-            family,
+            child_ids: Mutex::default(),
+            children,
             run_id: run,
         })
     }
@@ -99,7 +99,7 @@ impl RunContext {
 
     /// The state root that holds the Logs.
     fn state_root(&self) -> &StateRoot {
-        self.family.session().state_root()
+        self.children.session().state_root()
     }
 }
 
@@ -111,7 +111,7 @@ pub struct WorkflowRunInput {
     /// The recorded run, when it is resumed.
     pub resumed_from: Option<RecordedRun>,
     /// A shorter time limit than that of the Workflow.
-    pub horizon: Option<Duration>,
+    pub time_limit: Option<Duration>,
 }
 
 /// The result of a run.
@@ -135,18 +135,18 @@ pub struct FinishedRun {
 
 /// Runs a Workflow to its end. Fails only when the Log cannot be written; then all steps are stopped.
 pub async fn run(
-    stage: RunContext,
-    order: WorkflowRunInput,
+    context: RunContext,
+    input: WorkflowRunInput,
     cancel: CancellationToken,
 ) -> Result<FinishedRun, Report> {
-    let workflow = Arc::clone(&order.workflow);
+    let workflow = Arc::clone(&input.workflow);
     let stop = CancellationToken::new();
     // Dropping this future stops all steps.
     let guard = stop.clone().drop_guard();
     let mut run = RunDriver {
-        context: Arc::new(stage),
+        context: Arc::new(context),
         scheduler: Scheduler::new(&workflow),
-        workflow: &order.workflow,
+        workflow: &input.workflow,
         bundles: vec![None; workflow.steps.len()],
         concurrent: vec![BTreeSet::new(); workflow.steps.len()],
         tasks: JoinSet::new(),
@@ -155,7 +155,7 @@ pub async fn run(
         reused: Vec::new(),
         stop: stop.clone(),
     };
-    let driven = run.drive(&order, &cancel).await;
+    let driven = run.drive(&input, &cancel).await;
     if driven.is_err() {
         stop.cancel();
         while run.tasks.join_next().await.is_some() {}
@@ -189,27 +189,27 @@ enum Wake {
 impl RunDriver<'_> {
     async fn drive(
         &mut self,
-        order: &WorkflowRunInput,
+        input: &WorkflowRunInput,
         cancel: &CancellationToken,
     ) -> Result<FinishedRun, Report> {
-        match &order.resumed_from {
+        match &input.resumed_from {
             None => {
                 let sha256 = self.workflow.hash();
-                let template = order.template.as_deref();
+                let template = input.template.as_deref();
                 self.context.record_started(self.workflow, &sha256, template).await?;
             }
             Some(past) => {
                 self.resume_from(past).await?;
             }
         }
-        let part = order.resumed_from.as_ref().map_or(0, |past| past.resumes + 1);
-        let pulse = Heartbeat::new(&self.context.session_folder, &self.context.run_id, part);
+        let part = input.resumed_from.as_ref().map_or(0, |past| past.resumes + 1);
+        let heartbeat = Heartbeat::new(&self.context.session_folder, &self.context.run_id, part);
         let mut beat = tokio::time::interval(heartbeat::HEARTBEAT_INTERVAL);
         beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let time = Duration::from_millis(self.workflow.limits.timeout_ms);
-        let deadline = Instant::now() + order.horizon.map_or(time, |nearer| nearer.min(time));
-        let stage = Arc::clone(&self.context);
-        let is_spent = || stage.wait_until_exhausted().now_or_never().is_some();
+        let deadline = Instant::now() + input.time_limit.map_or(time, |nearer| nearer.min(time));
+        let context = Arc::clone(&self.context);
+        let is_spent = || context.wait_until_exhausted().now_or_never().is_some();
         let mut grace_end: Option<Instant> = None;
         loop {
             // The step that ended last may have used up the budget: no more steps start. Requests under way are
@@ -235,10 +235,10 @@ impl RunDriver<'_> {
                 () = cancel.cancelled(), if !is_halted || grace_end.is_some() => Wake::Halt(HaltReason::Cancelled),
                 () = tokio::time::sleep_until(deadline), if !is_halted => Wake::Halt(HaltReason::Deadline),
                 _ = beat.tick(), if self.may_change_shared() => {
-                    pulse.touch();
+                    heartbeat.touch();
                     Wake::Nothing
                 }
-                () = stage.wait_until_exhausted(), if !is_halted => Wake::Nothing,
+                () = context.wait_until_exhausted(), if !is_halted => Wake::Nothing,
                 () = sleep_until_set(grace_end), if grace_end.is_some() => {
                     grace_end = None;
                     Wake::Nothing
@@ -284,11 +284,11 @@ impl RunDriver<'_> {
                 self.concurrent[other].insert(place);
                 self.concurrent[place].insert(other);
             }
-            let (stage, workflow) = (Arc::clone(&self.context), Arc::clone(self.workflow));
+            let (context, workflow) = (Arc::clone(&self.context), Arc::clone(self.workflow));
             let halt = self.stop.child_token();
             let task = self.tasks.spawn(async move {
                 let step = &workflow.steps[place];
-                step::run_step(&stage, step, inputs, halt).await
+                step::run_step(&context, step, inputs, halt).await
             });
             self.places.insert(task.id(), place);
             wave.push(place);
@@ -359,7 +359,7 @@ impl RunDriver<'_> {
         mut bundle: CheckpointBundle,
         strays: &[PathBuf],
     ) -> CheckpointBundle {
-        let neighbours: Vec<WriteBounds> = self.concurrent[place]
+        let concurrent_bounds: Vec<WriteBounds> = self.concurrent[place]
             .iter()
             .map(|other| &self.workflow.steps[*other])
             .filter(|other| other.writes_shared())
@@ -367,7 +367,7 @@ impl RunDriver<'_> {
             .collect();
         let own: Vec<String> = strays
             .iter()
-            .filter(|path| !neighbours.iter().any(|set| set.allows(path)))
+            .filter(|path| !concurrent_bounds.iter().any(|set| set.allows(path)))
             .map(|path| path.to_string_lossy().into_owned())
             .collect();
         if !own.is_empty() && bundle.checkpoint_status != Readiness::Failed {
@@ -407,14 +407,14 @@ impl RunDriver<'_> {
         );
         let finished = FinishedRun {
             run_id: self.context.run_id.clone(),
-            session_id: self.context.family.session().id().clone(),
+            session_id: self.context.children.session().id().clone(),
             workflow: Arc::clone(self.workflow),
             outcome,
             halt,
             bundles: self.bundles.iter_mut().filter_map(Option::take).collect(),
             waves: std::mem::take(&mut self.waves),
             reused: std::mem::take(&mut self.reused),
-            children: self.context.children.lock().clone(),
+            children: self.context.child_ids.lock().clone(),
         };
         self.context.record(WorkflowEventKind::Finished, None, finished.event_fields()).await?;
         Ok(finished)

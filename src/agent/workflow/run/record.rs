@@ -29,7 +29,7 @@ impl RunContext {
             step_id: step.map(str::to_owned),
             extra,
         };
-        let recorded = self.family.session().record(event.into()).await;
+        let recorded = self.children.session().record(event.into()).await;
         recorded.map(drop).map_err(Report::from)
     }
 

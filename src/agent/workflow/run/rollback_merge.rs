@@ -24,10 +24,10 @@ impl RunContext {
     pub(super) fn merged_event(
         &self,
         step: &Step,
-        annex: &ChildWorkspace,
+        child_workspace: &ChildWorkspace,
         done: &AppliedMerge,
     ) -> Canonical {
-        let mut fact = child_workspace::merged_event(annex, done);
+        let mut fact = child_workspace::merged_event(child_workspace, done);
         if let Canonical::SubagentEvent(event) = &mut fact {
             event.extra.insert(APPLIED_BY.to_owned(), self.step_name(step).into());
         }
@@ -41,7 +41,7 @@ impl RunContext {
     /// Rolls back what a step merged, the last merge first: a new attempt must not find it, and changes whose approval
     /// no longer counts must not stay. The outer error is a Log that cannot be written.
     pub(super) async fn roll_back_merges(&self, step: &Step) -> Result<Result<(), Report>, Report> {
-        let session = self.family.session();
+        let session = self.children.session();
         let history = session.history().await?;
         let merges = live_merges(&history, &self.step_name(step));
         if merges.is_empty() {
@@ -95,10 +95,11 @@ impl RunContext {
             let store = ContentStore::for_session(&folder);
             child_workspace::recover_merge(&workspace, &store, &folder)
                 .map_err(ChildWorkspaceError::Storage)?;
-            let deed = MergeTransaction::load(&record, &store);
-            let deed = deed.map_err(ChildWorkspaceError::BaseMissing)?;
-            deed.refuse_foreign_changes(&workspace)?;
-            deed.roll_back(record, &workspace, &store, &folder, tracker.as_ref())
+            let transaction = MergeTransaction::load(&record, &store);
+            let transaction = transaction.map_err(ChildWorkspaceError::BaseMissing)?;
+            transaction.refuse_foreign_changes(&workspace)?;
+            transaction
+                .roll_back(record, &workspace, &store, &folder, tracker.as_ref())
                 .map_err(|broken| Report::from(ChildWorkspaceError::MergeFailed(broken)))
         };
         let taken = blocking::run_blocking(taking).await;

@@ -33,11 +33,11 @@ impl RunContext {
         history: &History,
         bundle: &mut CheckpointBundle,
     ) -> Result<Vec<PathBuf>, Report> {
-        let (site, history) = (self.rewind_site(child), history.clone());
+        let (context, history) = (self.rewind_context(child), history.clone());
         let is_tracked = self.tracker.is_some();
         let looking = move || {
-            let is_known = refuse_unknown_changes(&history, &site, is_tracked).is_ok();
-            match rewind_all_turns(&history, &site) {
+            let is_known = refuse_unknown_changes(&history, &context, is_tracked).is_ok();
+            match rewind_all_turns(&history, &context) {
                 Ok(Rewind { plan, .. }) => {
                     let conflicts = plan.conflicts.into_iter().map(|conflict| conflict.change);
                     let all = plan.changes.into_iter().chain(conflicts);
@@ -60,10 +60,12 @@ impl RunContext {
         child: &SessionId,
         bundle: &mut CheckpointBundle,
     ) -> Result<Vec<PathBuf>, Report> {
-        let annex = self.family.child_workspaces().find(self.state_root(), child)?;
-        let Some(annex) = annex else { return Err(Report::new(Kind::NotFound, "no Workspace")) };
+        let child_workspace = self.children.child_workspaces().find(self.state_root(), child)?;
+        let Some(child_workspace) = child_workspace else {
+            return Err(Report::new(Kind::NotFound, "no Workspace"));
+        };
         let parent = self.workspace.clone();
-        let changes = blocking::run_blocking(move || annex.find_changes(&parent)).await;
+        let changes = blocking::run_blocking(move || child_workspace.find_changes(&parent)).await;
         let changes = changes.map_err(|error| Report::new(Kind::Crashed, error.to_string()))??;
         if !changes.is_empty() {
             bundle.artifacts.push(StepArtifact {
@@ -90,13 +92,13 @@ impl RunContext {
         for bundle in left {
             let child = bundle.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
             let found =
-                child.map(|child| self.family.child_workspaces().find(self.state_root(), &child));
-            let Some(Ok(Some(annex))) = found else { continue };
+                child.map(|child| self.children.child_workspaces().find(self.state_root(), &child));
+            let Some(Ok(Some(child_workspace))) = found else { continue };
             let (parent, secrets) = (self.workspace.clone(), Arc::clone(&self.secrets));
             let looking = move || {
-                annex
+                child_workspace
                     .find_changes(&parent)
-                    .map(|changes| changes.format_diffs(&annex.store(), &secrets, share))
+                    .map(|changes| changes.format_diffs(&child_workspace.store(), &secrets, share))
             };
             match blocking::run_blocking(looking).await {
                 Ok(Ok((diff, more))) => handed.push((bundle.step_id.clone(), diff, more)),
@@ -115,7 +117,7 @@ impl RunContext {
     pub(super) fn has_own_workspace(&self, bundle: &CheckpointBundle) -> bool {
         let child = bundle.child_session_id.as_deref().and_then(|id| SessionId::parse(id).ok());
         let found =
-            child.map(|child| self.family.child_workspaces().find(self.state_root(), &child));
+            child.map(|child| self.children.child_workspaces().find(self.state_root(), &child));
         matches!(found, Some(Ok(Some(_))))
     }
 
@@ -154,26 +156,26 @@ impl RunContext {
         if !self.state_root().has_log(child) {
             return Ok(0);
         }
-        let session = self.family.open_child(child).await?;
+        let session = self.children.open_child(child).await?;
         let history = session.history().await?;
-        let (site, set) = (self.rewind_site(child), write_bounds(step));
+        let (context, set) = (self.rewind_context(child), write_bounds(step));
         let is_tracked = self.tracker.is_some();
         let taking = move || -> Result<_, Report> {
-            refuse_unknown_changes(&history, &site, is_tracked)?;
-            let mut rewind = match rewind_all_turns(&history, &site) {
+            refuse_unknown_changes(&history, &context, is_tracked)?;
+            let mut rewind = match rewind_all_turns(&history, &context) {
                 Err(RewindError::NothingToUndo { .. }) => return Ok((0, None)),
                 other => other?,
             };
             rewind.plan.changes.retain(|change| set.allows(&change.path));
             rewind.plan.conflicts.retain(|conflict| set.allows(&conflict.change.path));
-            let strangers: Vec<String> = rewind
+            let changed_elsewhere: Vec<String> = rewind
                 .plan
                 .conflicts
                 .iter()
                 // Changes of an interrupted Turn, or made while a command ran, are uncertain; but these are in the
                 // step's write set, and were not touched since.
                 .filter(|conflict| {
-                    let path = site.workspace.root().join(&conflict.change.path);
+                    let path = context.workspace.root().join(&conflict.change.path);
                     let may_be_own = matches!(
                         conflict.reason,
                         RestoreConflictReason::Unsure | RestoreConflictReason::WhileCommandRan
@@ -182,12 +184,12 @@ impl RunContext {
                 })
                 .map(|conflict| conflict.change.path.to_string_lossy().into_owned())
                 .collect();
-            if !strangers.is_empty() {
-                let message = format!("{} changed outside this run", strangers.join(", "));
+            if !changed_elsewhere.is_empty() {
+                let message = format!("{} changed outside this run", changed_elsewhere.join(", "));
                 return Err(Report::new(Kind::FileChanged, message));
             }
-            rewind.check_conflicts(true, &site)?;
-            let restored = rewind.restore(&site)?;
+            rewind.check_conflicts(true, &context)?;
+            let restored = rewind.restore(&context)?;
             if let Some((path, reason)) = restored.failed.first() {
                 let message = format!("{}: {reason}", path.display());
                 return Err(Report::new(Kind::WriteFailed, message));
@@ -209,12 +211,13 @@ impl RunContext {
         child: &SessionId,
         turn: u64,
     ) -> Result<TurnRecord, String> {
-        let site = self.rewind_site(child);
+        let context = self.rewind_context(child);
         let opening = move || {
-            let store = ContentStore::for_session(&site.session_folder);
+            let store = ContentStore::for_session(&context.session_folder);
             let _hold = store.lock_shared()?;
-            let survey = Survey { workspace: &site.workspace, store: &store, limits: site.limits };
-            TurnRecord::reopen(&site.session_folder, turn, &survey)
+            let survey =
+                Survey { workspace: &context.workspace, store: &store, limits: context.limits };
+            TurnRecord::reopen(&context.session_folder, turn, &survey)
         };
         let opened = blocking::run_blocking(opening).await.map_err(|error| error.to_string())?;
         opened.map_err(|error| error.to_string())
@@ -226,12 +229,13 @@ impl RunContext {
         child: &SessionId,
         mut record: TurnRecord,
     ) -> Result<(), String> {
-        let site = self.rewind_site(child);
+        let context = self.rewind_context(child);
         let closing = move || {
-            let store = ContentStore::for_session(&site.session_folder);
+            let store = ContentStore::for_session(&context.session_folder);
             let _hold = store.lock_shared()?;
-            let survey = Survey { workspace: &site.workspace, store: &store, limits: site.limits };
-            record.close(&site.session_folder, &survey)
+            let survey =
+                Survey { workspace: &context.workspace, store: &store, limits: context.limits };
+            record.close(&context.session_folder, &survey)
         };
         let closed = blocking::run_blocking(closing).await.map_err(|error| error.to_string())?;
         closed.map_err(|error| error.to_string())
@@ -239,7 +243,7 @@ impl RunContext {
 
     /// A manifest of the shared Workspace as it is now; the error is the reason why there is none.
     pub(super) async fn survey_workspace(&self) -> Result<Manifest, String> {
-        let undo = self.family.config().undo;
+        let undo = self.children.config().undo;
         if !undo.enabled {
             return Err("`undo.enabled` is off".to_owned());
         }
@@ -257,11 +261,11 @@ impl RunContext {
         blocking::run_blocking(looking).await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    fn rewind_site(&self, child: &SessionId) -> RewindContext {
+    fn rewind_context(&self, child: &SessionId) -> RewindContext {
         RewindContext {
             workspace: self.workspace.clone(),
             session_folder: self.state_root().session_folder(child),
-            limits: SurveyLimits::from_undo_settings(self.family.config().undo),
+            limits: SurveyLimits::from_undo_settings(self.children.config().undo),
             // Steps that run at the same time have write sets that do not overlap.
             other_roots: Vec::new(),
         }
@@ -271,7 +275,7 @@ impl RunContext {
 /// Fails when changes of a child were not recorded: they cannot be rolled back, and must not count as no changes.
 fn refuse_unknown_changes(
     history: &History,
-    site: &RewindContext,
+    context: &RewindContext,
     is_tracked: bool,
 ) -> Result<(), Report> {
     let unknown = |reason: &str| {
@@ -284,7 +288,7 @@ fn refuse_unknown_changes(
         return unknown("`undo.enabled` is off");
     }
     for turn in turns {
-        let record = TurnRecord::read(&site.session_folder, turn).map_err(RewindError::Read);
+        let record = TurnRecord::read(&context.session_folder, turn).map_err(RewindError::Read);
         if let Some(reason) = record?.survey_failure() {
             return unknown(reason);
         }
@@ -293,8 +297,8 @@ fn refuse_unknown_changes(
 }
 
 /// A rewind of all live Turns of a child.
-fn rewind_all_turns(history: &History, site: &RewindContext) -> Result<Rewind, RewindError> {
-    Rewind::plan_undo(history, history.live_turns().len().max(1), site)
+fn rewind_all_turns(history: &History, context: &RewindContext) -> Result<Rewind, RewindError> {
+    Rewind::plan_undo(history, history.live_turns().len().max(1), context)
 }
 
 fn flatten_join<T>(done: Result<Result<T, Report>, tokio::task::JoinError>) -> Result<T, Report> {

@@ -56,12 +56,12 @@ struct StepAttempt {
 
 /// Runs a step to its end, with its retries.
 pub async fn run_step(
-    stage: &RunContext,
+    context: &RunContext,
     step: &Step,
     inputs: StepInputs,
     halt: CancellationToken,
 ) -> StepTaskResult {
-    match run_attempts(stage, step, &inputs, &halt).await {
+    match run_attempts(context, step, &inputs, &halt).await {
         Ok(StepAttempt { bundle, strays, .. }) => {
             StepTaskResult::Ended { bundle: Box::new(bundle), strays }
         }
@@ -77,7 +77,7 @@ fn is_final(reason: Option<&str>) -> bool {
 }
 
 async fn run_attempts(
-    stage: &RunContext,
+    context: &RunContext,
     step: &Step,
     inputs: &StepInputs,
     halt: &CancellationToken,
@@ -87,10 +87,10 @@ async fn run_attempts(
     loop {
         let mut tried = match &step.apply {
             Some(_) => {
-                let (bundle, strays) = stage.apply_in_time(step, inputs, halt).await?;
+                let (bundle, strays) = context.apply_in_time(step, inputs, halt).await?;
                 StepAttempt { bundle, strays, child: None }
             }
-            None => stage.run_subagent(step, inputs, halt).await?,
+            None => context.run_subagent(step, inputs, halt).await?,
         };
         tried.bundle.attempts = attempt;
         used.add(&tried.bundle.usage);
@@ -105,7 +105,7 @@ async fn run_attempts(
         }
         // Another attempt starts with the files as this one found them.
         if let Some(child) = tried.child.clone().filter(|_| step.writes_shared())
-            && let Err(report) = stage.roll_back_step(step, &[child], i128::MAX).await?
+            && let Err(report) = context.roll_back_step(step, &[child], i128::MAX).await?
         {
             tried.bundle.known_limitations.push("not_taken_back".to_owned());
             tried.bundle.summary =
@@ -117,7 +117,7 @@ async fn run_attempts(
             "reason": tried.bundle.reason,
             "child_session_id": tried.bundle.child_session_id,
         });
-        stage.record(WorkflowEventKind::StepRetrying, Some(&step.id), facts).await?;
+        context.record(WorkflowEventKind::StepRetrying, Some(&step.id), facts).await?;
         attempt += 1;
     }
 }
@@ -140,8 +140,8 @@ impl RunContext {
                 Some(Ok(schema)) => Some(schema),
                 Some(Err(reason)) => return Ok(failed("output_schema_unusable", reason)),
             };
-        let terms = Constraints {
-            is_reading: step.posture == StepPosture::ReadOnly,
+        let constraints = Constraints {
+            is_read_only: step.posture == StepPosture::ReadOnly,
             is_leaf: true,
             writes: WriteGlobs { allow: step.write_set.clone(), deny: Vec::new() },
             answer_schema: answer.clone(),
@@ -163,7 +163,8 @@ impl RunContext {
             resources: None,
             validate_only: None,
         };
-        let record = match self.family.spawn(&spawn_args, terms.clone(), halt.clone()).await {
+        let record = match self.children.spawn(&spawn_args, constraints.clone(), halt.clone()).await
+        {
             Ok(record) => record,
             Err(error) => {
                 // This kind means that the run has started as many Subagents as it may.
@@ -173,8 +174,8 @@ impl RunContext {
                 return Ok(failed(reason, message));
             }
         };
-        self.children.lock().push(record.id.clone());
-        let record = match self.family.wait_for_end(&record.id).await {
+        self.child_ids.lock().push(record.id.clone());
+        let record = match self.children.wait_for_end(&record.id).await {
             Ok(record) => record,
             Err(error) => return Ok(failed("lost", error.message.into())),
         };
@@ -182,7 +183,7 @@ impl RunContext {
         if tried.bundle.reason.as_deref() != Some(NOT_STATED) {
             return Ok(tried);
         }
-        self.ask_for_checkpoint(step, record, tried, terms, halt).await
+        self.ask_for_checkpoint(step, record, tried, constraints, halt).await
     }
 
     /// Asks a Subagent once for the checkpoint line that its answer lacks. Its earlier answer counts in any case.
@@ -191,7 +192,7 @@ impl RunContext {
         step: &Step,
         record: SubagentRecord,
         tried: StepAttempt,
-        terms: Constraints,
+        constraints: Constraints,
         halt: &CancellationToken,
     ) -> Result<StepAttempt, Report> {
         let left = record.timeout.saturating_sub(record.elapsed);
@@ -200,9 +201,12 @@ impl RunContext {
         }
         let question = step_prompt::checkpoint_question(step);
         let reminded = SubagentRecord { timeout: left, ..record };
-        let reply_record = self.family.send_message(reminded, question, terms, halt.clone()).await;
+        let reply_record =
+            self.children.send_message(reminded, question, constraints, halt.clone()).await;
         let Ok(reply_record) = reply_record else { return Ok(tried) };
-        let Ok(record) = self.family.wait_for_end(&reply_record.id).await else { return Ok(tried) };
+        let Ok(record) = self.children.wait_for_end(&reply_record.id).await else {
+            return Ok(tried);
+        };
         let before = tried.bundle.elapsed_ms;
         let mut again = match record.status {
             SubagentStatus::Completed => self.judge_result(step, &record, None, halt).await?,
@@ -293,7 +297,7 @@ impl RunContext {
         bundle: &mut CheckpointBundle,
     ) -> Vec<PathBuf> {
         let is_held = step.posture == StepPosture::ReadOnly
-            && self.family.config().sandbox.level != SandboxLevel::Off;
+            && self.children.config().sandbox.level != SandboxLevel::Off;
         if is_held && step.workspace == WorkspaceMode::Shared {
             return Vec::new();
         }

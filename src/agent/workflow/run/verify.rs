@@ -159,7 +159,7 @@ impl RunContext {
             let child_workspace = self.find_child_workspace(child)?;
             let opened =
                 Workspace::open(child_workspace.folder()).map_err(|error| error.to_string())?;
-            opened.with_hidden_folder(self.family.config().home.path())
+            opened.with_hidden_folder(self.children.config().home.path())
         } else {
             for globs in write_bounds(step).sets() {
                 bounds.add_globs(globs)?;
@@ -170,7 +170,7 @@ impl RunContext {
     }
 
     fn find_child_workspace(&self, child: &SessionId) -> Result<ChildWorkspace, String> {
-        let found = self.family.child_workspaces().find(self.state_root(), child);
+        let found = self.children.child_workspaces().find(self.state_root(), child);
         found
             .map_err(|error| error.to_string())?
             .ok_or_else(|| "its Workspace no longer exists".to_owned())
@@ -191,11 +191,11 @@ impl RunContext {
             }
             StepPosture::Write => self.permissions.mode(),
         };
-        let profile = Profile::for_mode(self.family.config().sandbox.level, &mode);
+        let profile = Profile::for_mode(self.children.config().sandbox.level, &mode);
         let name = format!("{}-{}-{place}.txt", self.run_id, step.id);
         let spill = SpillFile::new(self.session_folder.join("output"), name);
         let tried = self
-            .family
+            .children
             .commands()
             .capture_with_slot(CaptureRequest {
                 command: &check.command,

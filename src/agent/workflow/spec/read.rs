@@ -181,8 +181,8 @@ fn without_parameters(written: &Value) -> Value {
 }
 
 fn sorted_error(flaws: Vec<SpecDiagnostic>, value: &Value) -> SpecError {
-    let told = SpecError::from_flaws(sort_flaws(flaws, value));
-    told.unwrap_or_else(|| SpecError::single(SpecDiagnostic::new("", "it cannot be read")))
+    let error = SpecError::from_flaws(sort_flaws(flaws, value));
+    error.unwrap_or_else(|| SpecError::single(SpecDiagnostic::new("", "it cannot be read")))
 }
 
 /// Sorts flaws in the order of the file and removes duplicates, because several rules may report the same.

@@ -5,16 +5,16 @@ use serde_json::{Value, json};
 use super::*;
 use crate::settings::config::SubagentLimits;
 
-fn ground() -> SpecContext<'static> {
+fn context() -> SpecContext<'static> {
     SpecContext::with_built_in_roles(SubagentLimits::default())
 }
 
 fn read(value: &Value) -> Workflow {
-    Workflow::from_json(value, &ground()).unwrap_or_else(|error| panic!("{:#?}", error.flaws))
+    Workflow::from_json(value, &context()).unwrap_or_else(|error| panic!("{:#?}", error.flaws))
 }
 
 fn flaws(value: &Value) -> Vec<String> {
-    let error = Workflow::from_json(value, &ground()).unwrap_err();
+    let error = Workflow::from_json(value, &context()).unwrap_err();
     error.flaws.iter().map(ToString::to_string).collect()
 }
 
@@ -72,12 +72,12 @@ fn arguments_take_their_places_with_their_types() {
         "steps": [{"id": "{{ area }}-1", "task": "Look at {{area}}.", "role": "explorer", "model": "{{ model }}",
                    "read_set": "{{ globs }}"}],
     });
-    let mut ground = ground();
-    ground.arguments.insert("area".into(), "src {{ model }}".into());
-    let error = Workflow::from_json(&written, &ground).unwrap_err();
+    let mut context = context();
+    context.arguments.insert("area".into(), "src {{ model }}".into());
+    let error = Workflow::from_json(&written, &context).unwrap_err();
     assert_eq!(error.flaws[0].pointer, "/steps/0/id");
-    ground.arguments.insert("area".into(), "src".into());
-    let workflow = Workflow::from_json(&written, &ground).unwrap();
+    context.arguments.insert("area".into(), "src".into());
+    let workflow = Workflow::from_json(&written, &context).unwrap();
     assert_eq!(workflow.limits.max_concurrency, 2);
     let step = &workflow.steps[0];
     assert_eq!((step.id.as_str(), step.task.as_deref()), ("src-1", Some("Look at src.")));
@@ -85,16 +85,16 @@ fn arguments_take_their_places_with_their_types() {
         (step.model.as_deref(), &step.read_set[..]),
         (None, &["a/**".to_owned(), "b".to_owned()][..])
     );
-    ground.arguments.insert("area".into(), 3.into());
-    ground.arguments.insert("aera".into(), 3.into());
-    let told: Vec<String> = Workflow::from_json(&written, &ground)
+    context.arguments.insert("area".into(), 3.into());
+    context.arguments.insert("aera".into(), 3.into());
+    let errors: Vec<String> = Workflow::from_json(&written, &context)
         .unwrap_err()
         .flaws
         .iter()
         .map(ToString::to_string)
         .collect();
     assert_eq!(
-        told,
+        errors,
         [
             "/parameters: there is no parameter `aera`, did you mean `area`?",
             "/parameters/area: the value of `area` must be of type string",
@@ -103,8 +103,8 @@ fn arguments_take_their_places_with_their_types() {
 }
 
 #[test]
-fn every_flaw_is_told_in_the_order_of_the_file() {
-    let told = flaws(&json!({
+fn every_flaw_is_reported_in_the_order_of_the_file() {
+    let errors = flaws(&json!({
         "id": "a b",
         "stepps": [],
         "limits": {"max_concurrency": 99},
@@ -117,7 +117,7 @@ fn every_flaw_is_told_in_the_order_of_the_file() {
         ],
     }));
     assert_eq!(
-        told,
+        errors,
         [
             "/id: it must be an id (letters, digits, `_` and `-`, at most 64), not `a b`",
             "/stepps: a workflow has no key `stepps`, did you mean `steps`?",
@@ -139,7 +139,7 @@ fn every_flaw_is_told_in_the_order_of_the_file() {
 #[test]
 fn circles_are_named_in_their_order() {
     let step = |id: &str, after: &str| json!({"id": id, "task": "x", "depends_on": after});
-    let told = flaws(&spec(&json!([
+    let errors = flaws(&spec(&json!([
         step("after", "c"),
         step("a", "c"),
         step("b", "a"),
@@ -148,7 +148,7 @@ fn circles_are_named_in_their_order() {
         step("e", "d"),
     ])));
     assert_eq!(
-        told,
+        errors,
         [
             "/steps/1/depends_on: steps wait for each other: `a` -> `c` -> `b` -> `a`",
             "/steps/4/depends_on: the step `d` waits for itself",
@@ -194,11 +194,11 @@ fn a_pointer_must_be_possible() {
     ] {
         assert_eq!(output::check_pointer(&schema, bad).unwrap_err().part, part, "{bad}");
     }
-    let told = flaws(&spec(&json!([
+    let errors = flaws(&spec(&json!([
         {"id": "a", "task": "x", "output": schema},
         {"id": "b", "task": "x", "needs": {"n": {"step": "a", "pointer": "/lsit"}}},
     ])));
-    assert_eq!(told, ["/steps/1/needs/n: the output of `a` has no `lsit`, did you mean `list`?"]);
+    assert_eq!(errors, ["/steps/1/needs/n: the output of `a` has no `lsit`, did you mean `list`?"]);
 }
 
 #[test]
@@ -210,13 +210,13 @@ fn a_text_that_is_no_spec_is_refused_with_its_place() {
         ("[]", "a workflow must be a JSON object"),
         ("{\"id\": \"a\", \"id\": \"b\"}", "/id: the key `id` occurs twice"),
     ] {
-        let error = Workflow::read(text, &ground()).unwrap_err();
+        let error = Workflow::read(text, &context()).unwrap_err();
         assert_eq!(error.flaws[0].to_string(), expected, "{text}");
     }
-    assert!(Workflow::read(b"\xff", &ground()).unwrap_err().to_string().contains("UTF-8"));
-    assert!(Workflow::read("\u{feff}{}", &ground()).unwrap_err().to_string().contains("mark"));
+    assert!(Workflow::read(b"\xff", &context()).unwrap_err().to_string().contains("UTF-8"));
+    assert!(Workflow::read("\u{feff}{}", &context()).unwrap_err().to_string().contains("mark"));
     let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
-    let error = Workflow::read(deep, &ground()).unwrap_err();
+    let error = Workflow::read(deep, &context()).unwrap_err();
     assert!(error.to_string().contains("nested"), "{error}");
 }
 

@@ -34,7 +34,7 @@ pub struct ComposingPrompt {
 impl ComposingPrompt {
     fn start(conversation: &Conversation, responder: Responder, mut prompt: PromptContent) -> Self {
         let context = prompt.context.take();
-        let context = context.map(|said| format!("Context from the user's editor:\n{said}"));
+        let context = context.map(|text| format!("Context from the user's editor:\n{text}"));
         let cancel_links = CancellationToken::new();
         let files = conversation.link_resolver(cancel_links.clone());
         let workspace = conversation.workspace().to_owned();

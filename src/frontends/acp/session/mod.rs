@@ -56,7 +56,7 @@ enum Wake {
     Message(Inbox),
     /// Every handle of the task was dropped.
     Disconnected,
-    Heard(Option<ListenerItem>),
+    Item(Option<ListenerItem>),
     /// `None` when the question was cancelled.
     Replied(Option<QuestionReply>),
     /// A prompt was composed.
@@ -70,7 +70,7 @@ enum Wake {
 struct QuestionReply {
     /// The number of the question's request.
     number: u64,
-    said: ClientAnswer,
+    answer: ClientAnswer,
 }
 
 /// A permission question that the client has not answered.
@@ -162,7 +162,7 @@ impl Actor {
                 Wake::Message(Inbox::Close { closed }) => break Some(closed),
                 Wake::Disconnected => break None,
                 Wake::Message(message) => self.handle(message).await,
-                Wake::Heard(item) => self.handle_event(item).await,
+                Wake::Item(item) => self.handle_event(item).await,
                 Wake::Replied(Some(reply)) => self.handle_reply(reply).await,
                 Wake::Replied(None) => {}
                 Wake::Composed(composed) => self.finish_composing(composed).await,
@@ -210,7 +210,7 @@ impl Actor {
             biased;
             message = inbox.recv() => message.map_or(Wake::Disconnected, Wake::Message),
             Some(reply) = self.questions.join_next() => Wake::Replied(reply.ok()),
-            item = item => Wake::Heard(item),
+            item = item => Wake::Item(item),
             composed = composed => Wake::Composed(composed),
             () = announce => Wake::Announce,
             () = children_tick => Wake::ShowChildren,
@@ -334,8 +334,8 @@ impl Actor {
             self.send_commands().await;
         }
         self.send_notices().await;
-        if let Some(order) = commands::parse_command(prompt.first_text()) {
-            match self.run_command(order).await {
+        if let Some(action) = commands::parse_command(prompt.first_text()) {
+            match self.run_command(action).await {
                 SlashCommandOutcome::Answer(words) => {
                     let id = EventId::mint().to_string();
                     self.send_update(SessionUpdate::AgentMessageChunk(to_acp::chunk(&id, &words)))
@@ -523,20 +523,20 @@ impl Actor {
         let (call_id, number) = (request.call_id.clone(), answer.number());
         // The task of a cancelled question ends with a reply that is ignored.
         self.questions.spawn(async move {
-            let said = question::parse_answer(&answer.await, &request);
-            QuestionReply { number, said }
+            let answer = question::parse_answer(&answer.await, &request);
+            QuestionReply { number, answer }
         });
         self.open_questions.push(ClientQuestion { call_id, number, is_childs });
     }
 
     async fn handle_reply(&mut self, reply: QuestionReply) {
-        let QuestionReply { number, said } = reply;
+        let QuestionReply { number, answer } = reply;
         // An answer to a question of an earlier Turn must not stop the current one.
         let place = self.open_questions.iter().position(|open| open.number == number);
         let Some(place) = place else { return };
         let ClientQuestion { call_id, is_childs, .. } = self.open_questions.remove(place);
-        let said = match said {
-            ClientAnswer::Said(said) => said,
+        let response = match answer {
+            ClientAnswer::Response(response) => response,
             ClientAnswer::Cancelled => {
                 self.stop_turn();
                 PermissionResponse::from(PermissionAnswer::No)
@@ -545,12 +545,12 @@ impl Actor {
         if is_childs {
             self.send_update(to_acp::child::settled_update(
                 &call_id,
-                said.answer != PermissionAnswer::No,
+                response.answer != PermissionAnswer::No,
             ))
             .await;
         }
         // The question no longer exists when the Turn was stopped meanwhile.
-        if let Err(error) = self.conversation.answer(&call_id, said).await {
+        if let Err(error) = self.conversation.answer(&call_id, response).await {
             tracing::debug!(%error, "the question was settled elsewhere");
         }
     }

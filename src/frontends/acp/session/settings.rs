@@ -213,10 +213,10 @@ impl Actor {
     }
 
     /// Runs a slash command.
-    pub(super) async fn run_command(&mut self, order: CommandAction) -> SlashCommandOutcome {
+    pub(super) async fn run_command(&mut self, action: CommandAction) -> SlashCommandOutcome {
         let harness = Arc::clone(&self.harness);
         let models = harness.models();
-        let (setting, rest) = match order {
+        let (setting, rest) = match action {
             CommandAction::Compact { keep } => return self.compact(&keep).await,
             CommandAction::Plan { rest } => (SettingRequest::Mode("plan".to_owned()), Some(rest)),
             CommandAction::Model { name } if name.is_empty() => {

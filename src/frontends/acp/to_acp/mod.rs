@@ -210,8 +210,9 @@ impl UpdateRenderer {
             // The client knows the user's message, unless it loaded the Session since.
             Canonical::UserMessage(message) => {
                 let is_owed = std::mem::take(&mut self.owes_prompt);
-                let said = is_owed.then(|| Attachments::default().user_message(id, message));
-                said.into_iter().flatten().chain(self.title_once(message)).collect()
+                let prompt_updates =
+                    is_owed.then(|| Attachments::default().user_message(id, message));
+                prompt_updates.into_iter().flatten().chain(self.title_once(message)).collect()
             }
             Canonical::AssistantMessage(message) => self.render_message(id, message),
             Canonical::Reasoning(reasoning) => self.render_reasoning(id, reasoning),

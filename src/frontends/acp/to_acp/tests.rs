@@ -70,7 +70,7 @@ fn terminals() -> ClientCapabilities {
 }
 
 #[test]
-fn a_message_told_in_pieces_is_not_told_again() {
+fn a_message_sent_in_pieces_is_not_sent_again() {
     let mut screen = TestRenderer::new(ClientCapabilities::default());
     let first = screen.says("one ");
     let second = screen.says("two");
@@ -103,12 +103,12 @@ fn a_message_told_in_pieces_is_not_told_again() {
 }
 
 #[test]
-fn a_thought_is_told_live_or_from_its_summary() {
+fn a_thought_is_sent_live_or_from_its_summary() {
     let item = json!({"item": {"summary": [{"text": "a"}, {"text": "b"}]}, "model": "m"});
     let mut screen = TestRenderer::new(ClientCapabilities::default());
-    let told = screen.fact("reasoning", item.clone());
+    let updates = screen.fact("reasoning", item.clone());
     assert_eq!(
-        (&told[0]["sessionUpdate"], &told[0]["content"]["text"]),
+        (&updates[0]["sessionUpdate"], &updates[0]["content"]["text"]),
         (&json!("agent_thought_chunk"), &json!("a\n\nb"))
     );
     screen.live(&Ephemeral::ReasoningDelta("a".into()));
@@ -209,15 +209,15 @@ fn a_notice_has_a_title_that_says_what_it_is_about() {
         ("one; two", "One"),
         ("MCP server `a` is still starting", "MCP server `a` is still starting"),
     ] {
-        let told = serde_json::to_value(note_update(client, NoticeSeverity::Info, note)).unwrap();
-        assert_eq!(told["title"], title);
-        let description = told["description"].as_str();
+        let notice = serde_json::to_value(note_update(client, NoticeSeverity::Info, note)).unwrap();
+        assert_eq!(notice["title"], title);
+        let description = notice["description"].as_str();
         assert_eq!(description, (note.len() > title.len()).then_some(note), "{note}");
     }
     let long = "word ".repeat(100);
-    let told = serde_json::to_value(note_update(client, NoticeSeverity::Info, &long)).unwrap();
-    assert!(told["title"].as_str().unwrap().chars().count() <= 81, "{told}");
-    assert_eq!(told["description"], long);
+    let notice = serde_json::to_value(note_update(client, NoticeSeverity::Info, &long)).unwrap();
+    assert!(notice["title"].as_str().unwrap().chars().count() <= 81, "{notice}");
+    assert_eq!(notice["description"], long);
 }
 
 #[test]
@@ -230,19 +230,22 @@ fn the_raw_output_does_not_repeat_what_is_shown() {
     let details = json!({"exit_code": 0});
     let ran = json!({"call_id": "c", "ok": true, "output": "lots", "details": details});
     for client in [ClientCapabilities::default(), terminals()] {
-        let told = finish(client, "bash", ran.clone());
-        assert_eq!(told["rawOutput"], json!({"ok": true, "details": {"exit_code": 0}}));
+        let finished = finish(client, "bash", ran.clone());
+        assert_eq!(finished["rawOutput"], json!({"ok": true, "details": {"exit_code": 0}}));
     }
     let diff = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n";
     let details = json!({"path": "x", "created": false, "diff": diff});
     let edited = json!({"call_id": "c", "ok": true, "output": "edited x", "details": details});
-    let told = finish(ClientCapabilities::default(), "edit", edited);
+    let finished = finish(ClientCapabilities::default(), "edit", edited);
     let details = json!({"path": "x", "created": false});
-    assert_eq!(told["rawOutput"], json!({"ok": true, "output": "edited x", "details": details}));
+    assert_eq!(
+        finished["rawOutput"],
+        json!({"ok": true, "output": "edited x", "details": details})
+    );
     let details = json!({"structured": {"a": 1}});
-    let guest = json!({"call_id": "c", "ok": true, "output": "{\"a\":1}", "details": details});
-    let told = finish(ClientCapabilities::default(), "mcp__s__t", guest);
-    assert_eq!(told["rawOutput"], json!({"ok": true}));
+    let mcp_result = json!({"call_id": "c", "ok": true, "output": "{\"a\":1}", "details": details});
+    let finished = finish(ClientCapabilities::default(), "mcp__s__t", mcp_result);
+    assert_eq!(finished["rawOutput"], json!({"ok": true}));
     let error = json!({"kind": "not_found", "message": "no"});
     let failed = json!({"call_id": "c", "ok": false, "output": "no", "error": error});
     assert_eq!(
@@ -251,8 +254,8 @@ fn the_raw_output_does_not_repeat_what_is_shown() {
     );
     // An error that the content does not show stays in `rawOutput`.
     let failed = json!({"call_id": "c", "ok": false, "error": error});
-    let told = finish(ClientCapabilities::default(), "read", failed);
-    assert_eq!(told["rawOutput"], json!({"ok": false, "error": error}));
+    let finished = finish(ClientCapabilities::default(), "read", failed);
+    assert_eq!(finished["rawOutput"], json!({"ok": false, "error": error}));
 }
 
 #[test]
@@ -318,13 +321,13 @@ fn a_command_is_pending_while_files_are_recorded_or_no_slot_is_free() {
         waiting: waiting.map(str::to_owned),
     };
     let numbers = Some(RecordedFiles { done: 3, total: 7 });
-    let told = [
+    let statuses = [
         (recording(None), "pending", "x (recording files for undo …)"),
         (recording(numbers), "pending", "x (recording files for undo … 3 of 7)"),
         (working(Some("for a free slot")), "pending", "x (waiting for a free slot)"),
         (working(None), "in_progress", "x"),
     ];
-    for (status, wanted, title) in told {
+    for (status, wanted, title) in statuses {
         let update = screen.live(&Ephemeral::Status(status.clone()));
         assert_eq!((&update[0]["status"], &update[0]["title"]), (&json!(wanted), &json!(title)));
         assert!(screen.live(&Ephemeral::Status(status)).is_empty(), "once is enough");
@@ -338,7 +341,7 @@ fn a_command_is_pending_while_files_are_recorded_or_no_slot_is_free() {
 
 #[test]
 fn the_cost_of_a_session_has_that_of_its_subagents() {
-    let bill = json!({"model": "m", "estimated_cost_usd": 1.0,
+    let usage_record = json!({"model": "m", "estimated_cost_usd": 1.0,
         "usage": {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}});
     let usage = json!({"input_tokens": 10, "output_tokens": 5, "total_tokens": 15,
         "estimated_cost_usd": 0.25});
@@ -350,22 +353,22 @@ fn the_cost_of_a_session_has_that_of_its_subagents() {
         updates.iter().rfind(is_usage).map(|update| update["cost"]["amount"].clone())
     };
     let mut screen = TestRenderer::new(ClientCapabilities::default());
-    assert_eq!(cost(&screen.fact("provider_usage", bill.clone())), Some(json!(1.0)));
+    assert_eq!(cost(&screen.fact("provider_usage", usage_record.clone())), Some(json!(1.0)));
     assert_eq!(cost(&screen.fact("subagent_event", life("started"))), None);
     assert_eq!(cost(&screen.fact("subagent_event", life("finished"))), Some(json!(1.25)));
     assert_eq!(cost(&screen.fact("subagent_event", copy.clone())), None);
 
-    let told = || {
+    let events = || {
         vec![
-            fact("provider_usage", bill.clone()),
+            fact("provider_usage", usage_record.clone()),
             fact("subagent_event", life("started")),
             fact("subagent_event", life("failed")),
             fact("subagent_event", copy.clone()),
         ]
     };
-    assert_eq!(cost(&replayed(told())), Some(json!(1.25)));
+    assert_eq!(cost(&replayed(events())), Some(json!(1.25)));
     let mut screen = TestRenderer::new(ClientCapabilities::default());
-    let history = History::from_events(told().into_iter().map(std::sync::Arc::new).collect());
+    let history = History::from_events(events().into_iter().map(std::sync::Arc::new).collect());
     screen.0.catch_up(&history);
     assert_eq!(cost(&shown(screen.0.session_info_updates(&history))), Some(json!(1.25)));
 }
@@ -404,10 +407,10 @@ fn a_terminal_gets_pieces_and_an_end() {
 }
 
 #[test]
-fn a_call_of_the_past_is_told_once_with_everything() {
+fn a_call_of_the_past_is_replayed_once_with_everything() {
     let diff = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n";
     let details = json!({"path": "x", "created": false, "diff": diff});
-    let told = replayed(vec![
+    let updates = replayed(vec![
         fact(
             "user_message",
             json!({"text": "do it", "resources": [{"id": "res_1", "kind": "image", "name": "i.png", "media_type": "image/png", "bytes": 5}]}),
@@ -427,7 +430,7 @@ fn a_call_of_the_past_is_told_once_with_everything() {
         fact("plan", json!({"entries": [{"content": "new"}]})),
     ]);
     let kinds: Vec<&str> =
-        told.iter().map(|update| update["sessionUpdate"].as_str().unwrap()).collect();
+        updates.iter().map(|update| update["sessionUpdate"].as_str().unwrap()).collect();
     assert_eq!(
         kinds,
         [
@@ -441,18 +444,18 @@ fn a_call_of_the_past_is_told_once_with_everything() {
             "usage_update",
         ]
     );
-    assert_eq!(told[0]["messageId"], told[1]["messageId"]);
-    assert_eq!(told[1]["content"]["type"], "resource_link");
-    let call = &told[3];
+    assert_eq!(updates[0]["messageId"], updates[1]["messageId"]);
+    assert_eq!(updates[1]["content"]["type"], "resource_link");
+    let call = &updates[3];
     assert_eq!(
         call["content"],
         json!([{"type": "diff", "path": "/w/x", "oldText": "a\n", "newText": "b\n"}])
     );
     assert_eq!((&call["status"], &call["title"]), (&json!("completed"), &json!("Edit x")));
     assert_eq!(call["locations"], json!([{"path": "/w/x", "line": 1}]));
-    assert_eq!(told[5]["entries"][0]["content"], "new");
-    assert_eq!(told[6]["title"], "do it");
-    assert_eq!((&told[7]["used"], &told[7]["cost"]["amount"]), (&json!(10), &json!(0.5)));
+    assert_eq!(updates[5]["entries"][0]["content"], "new");
+    assert_eq!(updates[6]["title"], "do it");
+    assert_eq!((&updates[7]["used"], &updates[7]["cost"]["amount"]), (&json!(10), &json!(0.5)));
 }
 
 #[test]
@@ -477,27 +480,27 @@ fn the_steps_of_a_run_are_the_plan_again_when_it_is_loaded() {
         ]
     };
     let plans = |events: Vec<Event>| -> Vec<Value> {
-        replayed(events).into_iter().filter(|told| told["sessionUpdate"] == "plan").collect()
+        replayed(events).into_iter().filter(|update| update["sessionUpdate"] == "plan").collect()
     };
-    let told = plans(events());
-    let entries = told[0]["entries"].as_array().unwrap();
+    let updates = plans(events());
+    let entries = updates[0]["entries"].as_array().unwrap();
     let words: Vec<&str> = entries.iter().map(|entry| entry["content"].as_str().unwrap()).collect();
-    assert_eq!((told.len(), words), (1, vec!["Look around", "Tell it (held)"]));
+    assert_eq!((updates.len(), words), (1, vec!["Look around", "Tell it (held)"]));
     assert_eq!(entries[0]["status"], "completed");
     // The later plan counts: here the model's own.
     let mut later = events();
     later.push(fact("plan", json!({"entries": [{"content": "new"}]})));
-    let told = plans(later);
-    assert_eq!((told.len(), &told[0]["entries"][0]["content"]), (1, &json!("new")));
+    let updates = plans(later);
+    assert_eq!((updates.len(), &updates[0]["entries"][0]["content"]), (1, &json!("new")));
 }
 
 #[test]
-fn a_failure_is_told_and_an_interrupt_is_not() {
+fn a_failure_is_sent_and_an_interrupt_is_not() {
     let mut screen = TestRenderer::new(ClientCapabilities::default());
     let details = json!({"next_actions": ["sign in"]});
     let failed = json!({"terminal_status": "provider_error", "error_kind": "network", "error_message": "no way out", "details": details});
-    let told = screen.fact("turn_failed", failed);
-    assert_eq!(told[0]["content"]["text"], "\u{26a0} no way out; sign in");
+    let updates = screen.fact("turn_failed", failed);
+    assert_eq!(updates[0]["content"]["text"], "\u{26a0} no way out; sign in");
     assert!(screen.fact("turn_failed", json!({"terminal_status": "interrupted"})).is_empty());
 }
 

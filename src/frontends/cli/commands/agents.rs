@@ -97,8 +97,8 @@ fn list_roles(context: &CliContext) -> Result<Exit, Report> {
 }
 
 fn show_role(name: &str, context: &CliContext) -> Result<Exit, Report> {
-    let roster = context.roles(&context.current_folder()?)?;
-    let listed = roster.read_all();
+    let roles = context.roles(&context.current_folder()?)?;
+    let listed = roles.read_all();
     let found = listed.entries.iter().find(|entry| entry.name() == name);
     let (mut output, instructions) = if let Some(found) = found {
         for flaw in role_warnings(found) {
@@ -106,7 +106,7 @@ fn show_role(name: &str, context: &CliContext) -> Result<Exit, Report> {
         }
         (role_entry_json(found), found.definition.instructions.clone())
     } else {
-        let role = roster.find(name)?;
+        let role = roles.find(name)?;
         (built_in_role_json(role), role.instructions.to_owned())
     };
     output["instructions"] = json!(instructions);

@@ -110,9 +110,9 @@ fn run_delegation(
             *progress =
                 DelegateProgress::new(context.started, runner.conversation.id().to_string());
         }
-        let order = workflow_order(&delegation);
+        let options = workflow_order(&delegation);
         let finished =
-            run_attended_workflow(order, &mut runner, |item| progress_output.on_event(item))
+            run_attended_workflow(options, &mut runner, |item| progress_output.on_event(item))
                 .await?;
         let exit = exit_for_delegation(&finished);
         if print_outcome(&delegation, &finished, exit, &mut runner, context).is_ok() {
@@ -149,17 +149,17 @@ fn read_spec(
 ) -> Result<Delegation, Report> {
     let text = read_spec_bytes(&args.spec, context)?;
     let limits = context.load_settings(Some(workspace))?.config.subagents;
-    let roster = context.roles(workspace)?;
-    let role = |name: &str| roster.find(name).ok();
-    let ground =
-        |arguments| SpecContext { find_role: &role, role_names: roster.names(), limits, arguments };
+    let roles = context.roles(workspace)?;
+    let role = |name: &str| roles.find(name).ok();
+    let spec_context =
+        |arguments| SpecContext { find_role: &role, role_names: roles.names(), limits, arguments };
     let skills = context.skills(workspace)?;
     let templates = |name: &str, arguments| {
         let written = WorkflowSource::find_template(&skills, name)
             .map_err(|error| lost_template_error(name, &error))?;
-        written.read(&ground(arguments))
+        written.read(&spec_context(arguments))
     };
-    Delegation::read(&text, &ground(Map::new()), &templates).map_err(Report::from)
+    Delegation::read(&text, &spec_context(Map::new()), &templates).map_err(Report::from)
 }
 
 /// The spec error for a template that cannot be loaded.

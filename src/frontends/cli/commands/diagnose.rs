@@ -8,7 +8,7 @@ use serde_json::json;
 use super::doctor::health_word;
 use crate::agent::inspect;
 use crate::agent::inspect::{
-    CheckStatus, DiagnosedTurn, Diagnosis, RequestAnatomy, dissect_request,
+    CheckStatus, DiagnosedTurn, Diagnosis, RequestAnatomy, analyze_request,
 };
 use crate::base::error::{Kind, Report, counted};
 use crate::base::id::SessionId;
@@ -89,7 +89,7 @@ fn replay_anatomy(id: &SessionId, model: &str, history: History) -> RequestAnato
         response_options: ResponseOptions::default(),
     };
     let body = serde_json::from_slice(&http_body(&request, FieldPolicy::OpenAi));
-    dissect_request(&body.unwrap_or_default())
+    analyze_request(&body.unwrap_or_default())
 }
 
 fn diagnosis_text(found: &Diagnosis, since_success: bool) -> String {

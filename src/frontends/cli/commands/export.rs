@@ -49,9 +49,9 @@ enum ExportFormat {
 
 pub fn export(args: &ExportArgs, context: &CliContext) -> Result<Exit, Report> {
     let (id, root) = args.session.find(context)?;
-    let told = open_transcript(&root, &id)?;
+    let transcript = open_transcript(&root, &id)?;
     let exported = ExportDocument {
-        transcript: told,
+        transcript,
         format: args.format,
         secrets: context.known_secrets(root.workspace()),
     };

@@ -75,20 +75,20 @@ pub fn gc(args: &GcArgs, context: &CliContext) -> Result<Exit, Report> {
             own.push(GcPlan { workspace, ..GcPlan::default() });
         }
         if let Some(first) = own.first_mut() {
-            first.waste.extend(drafts);
+            first.garbage.extend(drafts);
         }
         plans.extend(own);
     }
     let home_plan = || GcPlan {
         workspace: home.path().to_owned(),
-        waste: inspect::home_garbage(&home),
+        garbage: inspect::home_garbage(&home),
         ..GcPlan::default()
     };
     let mut at_home = home_plan();
     let child_workspaces = child_workspaces(context, &context.load_user_settings()?);
     let unreferenced = GcPlan {
         workspace: home.child_workspaces(),
-        waste: child_workspaces
+        garbage: child_workspaces
             .list_garbage()
             .into_iter()
             .map(|(id, at)| inspect::child_workspace_garbage(id, at))
@@ -125,22 +125,23 @@ fn collect_child_workspaces(
     plan: &GcPlan,
 ) -> Result<GcResult, Report> {
     let mut cleared = GcResult::default();
-    if plan.waste.is_empty() {
+    if plan.garbage.is_empty() {
         return Ok(cleared);
     }
     let collected = in_runtime(async { Ok(child_workspaces.remove_merged().await) })?;
     for (child, closed) in collected {
-        let waste = plan.waste.iter().find(|waste| waste.session_id.as_ref() == Some(&child));
+        let garbage =
+            plan.garbage.iter().find(|garbage| garbage.session_id.as_ref() == Some(&child));
         match closed {
             Ok(CloseOutcome::Removed { .. }) => {
                 cleared.count += 1;
-                cleared.bytes += waste.map_or(0, |waste| waste.bytes);
+                cleared.bytes += garbage.map_or(0, |garbage| garbage.bytes);
             }
             Ok(CloseOutcome::Kept { .. }) => {
-                cleared.spared.extend(waste.map(|waste| waste.path.clone()));
+                cleared.spared.extend(garbage.map(|garbage| garbage.path.clone()));
             }
             Err(error) => {
-                let path = waste.map_or_else(PathBuf::new, |waste| waste.path.clone());
+                let path = garbage.map_or_else(PathBuf::new, |garbage| garbage.path.clone());
                 cleared.failed.push((path, error.to_string()));
             }
         }
@@ -166,7 +167,7 @@ fn gc_json(plans: &[&GcPlan], gone: &[PathBuf], applied: bool, done: &GcResult) 
         "plans": plans,
         "gone_workspaces": as_texts(gone),
         "totals": {
-            "count": plans.iter().map(|plan| plan.waste.len()).sum::<usize>(),
+            "count": plans.iter().map(|plan| plan.garbage.len()).sum::<usize>(),
             "bytes": plans.iter().map(|plan| plan.bytes()).sum::<u64>(),
         },
         "removed": { "count": done.count, "bytes": done.bytes },
@@ -183,10 +184,10 @@ fn first_failure(done: &GcResult) -> Option<Report> {
 
 fn gc_text(plans: &[&GcPlan], gone: &[PathBuf], applied: bool, done: &GcResult) -> String {
     let mut text = String::new();
-    for plan in plans.iter().filter(|plan| !plan.waste.is_empty() || !plan.kept.is_empty()) {
+    for plan in plans.iter().filter(|plan| !plan.garbage.is_empty() || !plan.kept.is_empty()) {
         // Writing to a String cannot fail.
         writeln!(text, "{}", plan.workspace.display()).ok();
-        for thing in plan.waste.iter().take(SHOWN_ROWS) {
+        for thing in plan.garbage.iter().take(SHOWN_ROWS) {
             writeln!(
                 text,
                 "  {:<14} {:>9}  {}",
@@ -196,8 +197,8 @@ fn gc_text(plans: &[&GcPlan], gone: &[PathBuf], applied: bool, done: &GcResult) 
             )
             .ok();
         }
-        if plan.waste.len() > SHOWN_ROWS {
-            writeln!(text, "  and {} more", plan.waste.len() - SHOWN_ROWS).ok();
+        if plan.garbage.len() > SHOWN_ROWS {
+            writeln!(text, "  and {} more", plan.garbage.len() - SHOWN_ROWS).ok();
         }
         for kept in &plan.kept {
             writeln!(text, "  kept: {}, because {}", kept.session_id, kept.reason).ok();
@@ -212,7 +213,7 @@ fn gc_text(plans: &[&GcPlan], gone: &[PathBuf], applied: bool, done: &GcResult) 
     for path in &done.spared {
         writeln!(text, "  changed meanwhile, kept: {}", path.display()).ok();
     }
-    let count: usize = plans.iter().map(|plan| plan.waste.len()).sum::<usize>() + gone.len();
+    let count: usize = plans.iter().map(|plan| plan.garbage.len()).sum::<usize>() + gone.len();
     let bytes: u64 = plans.iter().map(|plan| plan.bytes()).sum();
     let last = match (count, applied) {
         (0, _) => "there is nothing to remove".to_owned(),

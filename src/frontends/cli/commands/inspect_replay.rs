@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::resume::refuse_missing_workspace;
 use crate::agent::harness::{Harness, PreviewAssumptions, RequestPreview};
 use crate::agent::inspect;
-use crate::agent::inspect::{RequestAnatomy, TOKEN_METHOD, dissect_request};
+use crate::agent::inspect::{RequestAnatomy, TOKEN_METHOD, analyze_request};
 use crate::base::error::{Kind, Report, counted};
 use crate::base::id::SessionId;
 use crate::frontends::cli::arguments::whole_number_parser;
@@ -76,7 +76,7 @@ pub fn inspect_replay(args: &InspectReplayArgs, context: &CliContext) -> Result<
         .as_deref()
         .and_then(|body| serde_json::from_slice(body).ok())
         .ok_or_else(|| Report::new(Kind::Internal, "the request has no JSON form"))?;
-    let anatomy = dissect_request(&body);
+    let anatomy = analyze_request(&body);
     notes.extend(preview_notes(&preview, &reading, holder));
     let window = Model::from_name(&preview.model).window();
     if context.flags.json {

@@ -409,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_browser_is_opened_only_where_somebody_sees_it() {
+    fn a_browser_is_opened_only_with_a_local_display() {
         for (set, expected) in [
             (&["DISPLAY"][..], BrowserAccess::Local),
             (&["WAYLAND_DISPLAY"], BrowserAccess::Local),

@@ -203,7 +203,7 @@ fn probe_json(server: &McpServer, probe: &McpProbe, took: Duration) -> Value {
             json!({
                 "name": tool.name,
                 "description": tool.description,
-                "read_only": tool.is_reading,
+                "read_only": tool.is_read_only,
             })
         })
         .collect();
@@ -231,7 +231,7 @@ fn probe_text(name: &str, probe: &McpProbe, took: Duration) -> String {
         took.as_millis()
     );
     for tool in &probe.tools {
-        let mark = if tool.is_reading { " (reads only)" } else { "" };
+        let mark = if tool.is_read_only { " (reads only)" } else { "" };
         // Writing to a String cannot fail.
         writeln!(text, "  {}{mark}  {}", tool.name, one_line(&tool.description, 100)).ok();
     }

@@ -108,8 +108,8 @@ fn parent_workspace(
     history: &History,
     context: &CliContext,
 ) -> Result<Workspace, Report> {
-    let roster = context.roles(child_workspace.parent_workspace())?;
-    let bounds = recorded_bounds(history, &roster)?;
+    let roles = context.roles(child_workspace.parent_workspace())?;
+    let bounds = recorded_bounds(history, &roles)?;
     let opened = Workspace::open(child_workspace.parent_workspace());
     Ok(opened?.with_bounds(bounds))
 }

@@ -98,8 +98,9 @@ fn refresh_models(config: &Config, context: &CliContext) -> Result<ModelListing,
     let credential = context.choose_credential(config)?.credential;
     let base_url = credential.base_url().to_owned();
     let limits = StreamTimeouts { idle: LIST_TIMEOUT, total: LIST_TIMEOUT, connect: LIST_TIMEOUT };
-    let travel = TransportOptions::from_config(config, |name| context.environment.text(name));
-    let provider = ResponsesProvider::new(credential.clone(), limits, travel);
+    let transport_options =
+        TransportOptions::from_config(config, |name| context.environment.text(name));
+    let provider = ResponsesProvider::new(credential.clone(), limits, transport_options);
     let models = in_runtime(async {
         let mut signals = SignalListener::listen();
         let asked = tokio::select! {

@@ -149,9 +149,9 @@ mod tests {
     use super::*;
 
     fn approval(id: &str) -> Approval {
-        let told = json!({"id": id, "project": "/p", "tool": "bash", "summary": "x",
+        let json = json!({"id": id, "project": "/p", "tool": "bash", "summary": "x",
             "digest": "d", "granted_at": "t"});
-        serde_json::from_value(told).unwrap()
+        serde_json::from_value(json).unwrap()
     }
 
     #[test]

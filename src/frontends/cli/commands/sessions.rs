@@ -155,7 +155,7 @@ fn session_row(summary: &SessionSummary, widest: usize, now: i64, with_workspace
     let title = one_line(&summary.title, 60);
     let title = if title.is_empty() { "(no prompt yet)".to_owned() } else { title };
     let age = display_age(now.saturating_sub(summary.updated));
-    let status = standing_text(&summary.standing);
+    let status = status_text(&summary.status);
     let id = summary.session_id.as_str();
     let mut row = format!("{id:<widest$}  {age:>9}  {turns:>9}  {status:<16}  {title}");
     if summary.read_only.is_some() {
@@ -181,7 +181,7 @@ fn explain_read_only(found: &[SessionSummary], context: &CliContext) {
 /// Prints which Sessions cannot be read, and who owns their files.
 fn explain_unreadable(found: &[SessionSummary], context: &CliContext) {
     for summary in found {
-        if let SummaryStatus::Unreadable { message } = &summary.standing {
+        if let SummaryStatus::Unreadable { message } = &summary.status {
             let (id, owner) = (&summary.session_id, owner_text(&summary.path));
             context.print_notice(&format!("Session {id} cannot be read: {message}{owner}"));
         }
@@ -192,8 +192,8 @@ fn display_workspace(workspace: &Path) -> String {
     one_line(&workspace.display().to_string(), 80)
 }
 
-pub fn standing_text(standing: &SummaryStatus) -> String {
-    match standing {
+pub fn status_text(status: &SummaryStatus) -> String {
+    match status {
         SummaryStatus::New => "new".to_owned(),
         SummaryStatus::Answered => "answered".to_owned(),
         SummaryStatus::Failed { terminal_status, .. } => {

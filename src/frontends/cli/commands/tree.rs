@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::Args;
 use serde::Serialize;
 
-use super::sessions::{display_age, standing_text};
+use super::sessions::{display_age, status_text};
 use crate::agent::inspect;
 use crate::agent::inspect::SessionSummary;
 use crate::base::error::{Report, counted};
@@ -157,6 +157,6 @@ fn tree_row(summary: &SessionSummary, shown: &TreeRowOptions) -> String {
     let age = display_age(shown.now.saturating_sub(summary.updated));
     let title = one_line(&summary.title, 50);
     let (id, turns, status) =
-        (&summary.session_id, counted(summary.turns, "Turn"), standing_text(&summary.standing));
+        (&summary.session_id, counted(summary.turns, "Turn"), status_text(&summary.status));
     format!("{kind}{id}{mark}  {age}  {turns}  {status}  {title}\n")
 }

@@ -83,25 +83,25 @@ fn decide_trust(
 pub fn untrust(_: &UntrustArgs, context: &CliContext) -> Result<Exit, Report> {
     let folder = context.current_folder()?;
     let trust = TrustStore::new(&context.home()?);
-    let (mut told, mut is_any) = (String::new(), false);
+    let (mut text, mut is_any) = (String::new(), false);
     let file = paths::workspace_config_file(&folder);
-    let (skills, roster) = (context.skills(&folder)?, context.roles(&folder)?);
+    let (skills, roles) = (context.skills(&folder)?, context.roles(&folder)?);
     let words = trust.read_decisions().into_iter().map(|word| word.file);
     let strange: Vec<PathBuf> =
-        words.filter(|file| skills.may_contain(file) || roster.may_contain(file)).collect();
+        words.filter(|file| skills.may_contain(file) || roles.may_contain(file)).collect();
     let servers = paths::workspace_mcp_file(&folder);
     for file in [&file, &servers].into_iter().chain(&strange) {
         let was_trusted = trust.remove_decision(file)?;
         is_any |= was_trusted;
         if was_trusted {
-            told.extend([&file.to_string_lossy(), " is no longer trusted\n"]);
+            text.extend([&file.to_string_lossy(), " is no longer trusted\n"]);
         }
     }
     if !is_any {
-        told = format!("{} was not trusted\n", file.display());
+        text = format!("{} was not trusted\n", file.display());
     }
     let output = json!({ "file": file.to_string_lossy(), "was_trusted": is_any });
-    context.print_result("untrust", &told, output)
+    context.print_result("untrust", &text, output)
 }
 
 impl CliContext {

@@ -305,9 +305,9 @@ fn print_rewind(
 fn rewind_json(plan: &NumberedRewind<'_>, outcome: &RewindOutcome, kind: &'static str) -> Value {
     let change = |change: &FileChange| json!({ "path": change.path.to_string_lossy(), "from": change.from, "to": change.to });
     let conflict = |conflict: &RestoreConflict| {
-        let mut told = change(&conflict.change);
-        told["changed"] = conflict.reason.name().into();
-        told
+        let mut json = change(&conflict.change);
+        json["changed"] = conflict.reason.name().into();
+        json
     };
     let files = match outcome {
         RewindOutcome::DryRun => None,

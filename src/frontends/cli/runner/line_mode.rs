@@ -125,8 +125,8 @@ pub fn refuse_command_word(words: &[String], skills: &Skills, command: &str) -> 
     }
     let message = match parse_entry(&TypedEntry::line(text.clone()), skills, "pixir") {
         LineRequest::Nothing | LineRequest::Prompt(_) => return Ok(()),
-        LineRequest::Message(told) if !told.starts_with('/') => {
-            told.lines().next().unwrap_or_default().to_owned()
+        LineRequest::Message(message) if !message.starts_with('/') => {
+            message.lines().next().unwrap_or_default().to_owned()
         }
         LineRequest::Message(_) | LineRequest::Leave => {
             format!(
@@ -267,7 +267,7 @@ impl SessionRunner<'_> {
     /// first.
     async fn next_prompt(&mut self, skills: &Skills) -> PromptInput {
         let resume = format!("pixir resume {}", self.conversation.id());
-        let mut is_heard = true;
+        let mut is_listening = true;
         let mut is_due = true;
         self.show_question();
         loop {
@@ -275,12 +275,12 @@ impl SessionRunner<'_> {
                 self.view.prompt(PROMPT_SIGN);
                 is_due = false;
             }
-            match self.next_input(is_heard).await {
+            match self.next_input(is_listening).await {
                 LineModeEvent::Signal => {
                     self.view.prompt("\n");
                     return PromptInput::Signal;
                 }
-                LineModeEvent::Received(None) => is_heard = false,
+                LineModeEvent::Received(None) => is_listening = false,
                 LineModeEvent::Received(Some(item)) => {
                     if is_shown_at_prompt(&item) && self.questions.is_empty() {
                         self.view.prompt("\n");
@@ -310,7 +310,7 @@ impl SessionRunner<'_> {
         }
     }
 
-    async fn next_input(&mut self, is_heard: bool) -> LineModeEvent {
+    async fn next_input(&mut self, is_listening: bool) -> LineModeEvent {
         let is_asking = !self.questions.is_empty();
         let typed = async {
             if is_asking {
@@ -322,7 +322,7 @@ impl SessionRunner<'_> {
         tokio::select! {
             biased;
             _ = self.signals.next() => LineModeEvent::Signal,
-            item = self.relay.next(), if is_heard => LineModeEvent::Received(item),
+            item = self.relay.next(), if is_listening => LineModeEvent::Received(item),
             input = typed => input,
         }
     }
@@ -426,32 +426,32 @@ mod tests {
             );
         }
         let cut = TypedEntry { is_cut: true, ..entry("zzzz") };
-        let LineRequest::Message(told) = parse_entry(&cut, &skills, RESUME) else {
+        let LineRequest::Message(text) = parse_entry(&cut, &skills, RESUME) else {
             panic!("a cut line was sent")
         };
-        assert!(told.contains("nothing was sent") && told.contains("file"), "{told}");
-        assert!(told.contains("pipe it in: pixir resume 20260721T101112-abcdef < FILE"), "{told}");
-        let LineRequest::Message(told) = parse_entry(&cut, &skills, "pixir") else {
+        assert!(text.contains("nothing was sent") && text.contains("file"), "{text}");
+        assert!(text.contains("pipe it in: pixir resume 20260721T101112-abcdef < FILE"), "{text}");
+        let LineRequest::Message(text) = parse_entry(&cut, &skills, "pixir") else {
             panic!("sent")
         };
-        assert!(told.contains("pipe it in: pixir < FILE"), "{told}");
+        assert!(text.contains("pipe it in: pixir < FILE"), "{text}");
         let bytes = TypedEntry { is_utf8: false, ..entry("caf\u{fffd}") };
-        let LineRequest::Message(told) = parse_entry(&bytes, &skills, RESUME) else {
+        let LineRequest::Message(text) = parse_entry(&bytes, &skills, RESUME) else {
             panic!("changed text was sent")
         };
-        assert!(told.contains("not UTF-8"), "{told}");
+        assert!(text.contains("not UTF-8"), "{text}");
         assert!(
-            told.contains("/quit, then run: pixir resume 20260721T101112-abcdef --attach FILE"),
-            "{told}"
+            text.contains("/quit, then run: pixir resume 20260721T101112-abcdef --attach FILE"),
+            "{text}"
         );
         let long = format!("/{}", "x".repeat(100_000));
-        let LineRequest::Message(told) = parse_entry(&entry(&long), &skills, RESUME) else {
+        let LineRequest::Message(text) = parse_entry(&entry(&long), &skills, RESUME) else {
             panic!("sent")
         };
-        assert!(told.len() < 1_000, "{} bytes", told.len());
+        assert!(text.len() < 1_000, "{} bytes", text.len());
         let Err(report) = refuse_command_word(&[long], &skills, "pixir --") else { panic!("sent") };
-        let told = format!("{report} {}", report.next_actions().join(" "));
-        assert!(told.len() < 1_000, "{told}");
-        assert!(told.contains("pixir -- '<the prompt>'"), "{told}");
+        let text = format!("{report} {}", report.next_actions().join(" "));
+        assert!(text.len() < 1_000, "{text}");
+        assert!(text.contains("pixir -- '<the prompt>'"), "{text}");
     }
 }

@@ -77,7 +77,7 @@ impl ContentStore {
     /// Opens the file of a content; `None` when the content is in a segment.
     pub fn open_content_file(&self, hash: &ContentHash) -> io::Result<Option<File>> {
         let name = hash.to_string();
-        Ok(self.open_shard(&name)?.map(|drawer| drawer.open_file(&name)).transpose()?.flatten())
+        Ok(self.open_shard(&name)?.map(|shard| shard.open_file(&name)).transpose()?.flatten())
     }
 
     /// Takes the shared lock, which blocks garbage collection.
@@ -121,8 +121,8 @@ impl ContentStore {
             return Ok(hash);
         }
         let name = hash.to_string();
-        let drawer = self.folder.create()?.create_dir(&name[..2])?;
-        drawer.replace(&name, bytes, WriteDurability::Lazy)?;
+        let shard = self.folder.create()?.create_dir(&name[..2])?;
+        shard.replace(&name, bytes, WriteDurability::Lazy)?;
         self.add_to_size(bytes.len() as u64);
         Ok(hash)
     }
@@ -131,8 +131,8 @@ impl ContentStore {
     /// collection removes old unreferenced files.
     pub fn refresh_if_whole(&self, hash: &ContentHash, length: u64) -> bool {
         let name = hash.to_string();
-        let drawer = self.open_shard(&name).ok().flatten();
-        let there = drawer.and_then(|drawer| drawer.open_append(&name).ok().flatten());
+        let shard = self.open_shard(&name).ok().flatten();
+        let there = shard.and_then(|shard| shard.open_append(&name).ok().flatten());
         let is_whole = |there: &File| there.metadata().is_ok_and(|own| own.len() == length);
         let Some(there) = there.filter(is_whole) else { return false };
         there.set_modified(std::time::SystemTime::now()).ok();
@@ -145,7 +145,7 @@ impl ContentStore {
             return Ok(content);
         }
         let name = hash.to_string();
-        let read = |drawer: StateDir| Ok::<_, io::Error>(drawer.read(&name, LARGEST)?);
+        let read = |shard: StateDir| Ok::<_, io::Error>(shard.read(&name, LARGEST)?);
         let Some(bytes) = self.open_shard(&name)?.map(read).transpose()?.flatten() else {
             self.segments()?;
             return self.get_from_loaded(hash)?.ok_or_else(not_found_error);
@@ -278,8 +278,8 @@ impl ContentStore {
 
     fn open_shard(&self, name: &str) -> io::Result<Option<StateDir>> {
         let folder = self.folder.open()?;
-        let drawer = folder.map(|folder| folder.open_dir(&name[..2])).transpose()?;
-        Ok(drawer.flatten())
+        let shard = folder.map(|folder| folder.open_dir(&name[..2])).transpose()?;
+        Ok(shard.flatten())
     }
 }
 

@@ -102,14 +102,14 @@ fn hidden_characters_are_removed_and_reported() {
     let project = ProjectTree::new().with("repo/AGENTS.md", hidden).load(1000);
     let text = project.text.unwrap();
     assert!(text.ends_with("fine\nbidi\r\nzerowidth\ntags, esc[0m ☺\u{fe0f}"), "{text:?}");
-    let told = project.notices.join("\n");
+    let notices = project.notices.join("\n");
     for words in [
         "line 2 has the hidden character U+202E",
         "line 3 has the hidden character U+200B",
         "U+E0041",
         "U+001B",
     ] {
-        assert!(told.contains(words), "{words} in {told}");
+        assert!(notices.contains(words), "{words} in {notices}");
     }
     let flood = ProjectTree::new().with("repo/AGENTS.md", "x\u{200b}".repeat(100)).load(1000);
     assert_eq!(flood.notices.len(), MAX_NAMED_CHARACTERS + 1);

@@ -242,7 +242,7 @@ fn the_server_has_the_last_word_on_retrying() {
 }
 
 #[test]
-fn a_spent_plan_says_when_it_begins_anew() {
+fn a_used_up_plan_states_its_reset_time() {
     let body = br#"{"error":{"type":"usage_limit_reached","message":"spent","resets_at":1800000000,"resets_in_seconds":90}}"#;
     let error = classify_http(429, ErrorHints::default(), body);
     assert_eq!(error.retry_after, Some(Duration::from_secs(90)));

@@ -101,13 +101,13 @@ mod tests {
     #[test]
     fn however_many_end_there_is_a_bound() {
         let (mut budget, long) = (SubagentEndBudget::default(), "word ".repeat(800));
-        let told: Vec<String> =
+        let texts: Vec<String> =
             (0..2000).filter_map(|n| budget.render_end(&end(n, Some(&long)))).collect();
-        let all: usize = told.iter().map(String::len).sum();
+        let all: usize = texts.iter().map(String::len).sum();
         assert!(all < NAME_LIMIT + 4096, "{all}");
-        assert!(told[0].contains(&long) && told[0].contains("Log 20260101T000000-abcdef seq 7"));
-        assert!(told.len() > 100, "{}", told.len());
-        assert!(told.last().unwrap().contains("list_agents"));
+        assert!(texts[0].contains(&long) && texts[0].contains("Log 20260101T000000-abcdef seq 7"));
+        assert!(texts.len() > 100, "{}", texts.len());
+        assert!(texts.last().unwrap().contains("list_agents"));
     }
 
     #[test]
@@ -117,10 +117,10 @@ mod tests {
             next_actions: vec!["send_input to let it go on".to_owned()],
             ..end(1, None)
         };
-        let told = SubagentEndBudget::default().render_end(&lost).unwrap();
+        let text = SubagentEndBudget::default().render_end(&lost).unwrap();
         assert!(
-            told.ends_with("\nthe process that ran it ended\n- send_input to let it go on"),
-            "{told}"
+            text.ends_with("\nthe process that ran it ended\n- send_input to let it go on"),
+            "{text}"
         );
     }
 }

@@ -75,7 +75,7 @@ fn user(text: &str) -> Canonical {
     UserMessage { text: text.to_owned(), ..UserMessage::default() }.into()
 }
 
-fn said(text: &str) -> Canonical {
+fn assistant(text: &str) -> Canonical {
     AssistantMessage {
         text: text.to_owned(),
         phase: Some(Phase::Final),
@@ -145,10 +145,10 @@ fn a_conversation_reads_as_it_happened() {
         vec![
             user("hi"),
             why("r"),
-            said("let me look"),
+            assistant("let me look"),
             call("c"),
             result("c", Some("x")),
-            said("done"),
+            assistant("done"),
         ],
         "user:hi why:r assistant:let_me_look call:c out:c=x assistant:done",
     );
@@ -159,7 +159,7 @@ fn the_bytes_are_the_wire_form() {
     let context =
         UserMessage { text: "hi".into(), context: Some("late".into()), ..UserMessage::default() };
     let history =
-        numbered([context.into(), why("r"), call("c"), result("c", Some("x")), said("ok")]);
+        numbered([context.into(), why("r"), call("c"), result("c", Some("x")), assistant("ok")]);
     let mut out = Vec::new();
     write_input(&mut out, &history, &InputOptions::for_model(MODEL), Some("project"));
     insta::assert_snapshot!(String::from_utf8(out).unwrap().replace("},{\"type\"", "},\n{\"type\""), @r#"
@@ -180,7 +180,7 @@ fn results_stand_behind_their_batch_in_the_order_of_calls() {
     check(vec![call("a"), a.clone(), call("b"), b.clone()], "call:a out:a=1 call:b out:b=2");
     // Text between two calls of one response follows the output of the first call.
     check(
-        vec![call("a"), said("so"), call("b"), a, b],
+        vec![call("a"), assistant("so"), call("b"), a, b],
         "call:a out:a=1 assistant:so call:b out:b=2",
     );
 }
@@ -233,18 +233,24 @@ fn raw_arguments_go_back_as_they_came() {
 fn reasoning_needs_its_model_its_seal_and_its_item() {
     check(vec![why("r"), user("next")], "user:next");
     check(vec![why("r")], "");
-    check(vec![why("r"), why("s"), said("x")], "why:r why:s assistant:x");
+    check(vec![why("r"), why("s"), assistant("x")], "why:r why:s assistant:x");
     check(
-        vec![call("c"), why("r"), result("c", Some("1")), said("x")],
+        vec![call("c"), why("r"), result("c", Some("1")), assistant("x")],
         "call:c out:c=1 assistant:x",
     );
     check(
-        vec![why_of(json!({"type": "reasoning", "encrypted_content": "e"}), "other"), said("x")],
+        vec![
+            why_of(json!({"type": "reasoning", "encrypted_content": "e"}), "other"),
+            assistant("x"),
+        ],
         "assistant:x",
     );
-    check(vec![why_of(json!({"type": "reasoning", "id": "rs"}), MODEL), said("x")], "assistant:x");
-    check(vec![why_of(Value::Null, MODEL), said("x")], "assistant:x");
-    let text = String::from_utf8(bytes(&numbered([why("r"), said("x")]))).unwrap();
+    check(
+        vec![why_of(json!({"type": "reasoning", "id": "rs"}), MODEL), assistant("x")],
+        "assistant:x",
+    );
+    check(vec![why_of(Value::Null, MODEL), assistant("x")], "assistant:x");
+    let text = String::from_utf8(bytes(&numbered([why("r"), assistant("x")]))).unwrap();
     assert!(!text.contains("rs_r"), "{text}");
 }
 
@@ -277,12 +283,12 @@ fn a_checkpoint_stands_for_what_it_replaces() {
     let first =
         "user:[Checkpoint:_events_0_to_1_of_this_Session_are_replaced_by_this_summary_(plain)]_sum";
     check(
-        vec![user("a"), said("b"), user("c"), compaction(1, "sum"), said("d")],
+        vec![user("a"), assistant("b"), user("c"), compaction(1, "sum"), assistant("d")],
         &format!("{first} user:c assistant:d"),
     );
     // The later checkpoint knows of the earlier one.
     check(
-        vec![user("a"), compaction(0, "old"), said("b"), user("c"), compaction(2, "sum")],
+        vec![user("a"), compaction(0, "old"), assistant("b"), user("c"), compaction(2, "sum")],
         &format!("{} user:c", first.replace("0_to_1", "0_to_2")),
     );
     // A call before the cut takes its result with it.
@@ -293,10 +299,10 @@ fn a_checkpoint_stands_for_what_it_replaces() {
 fn a_rewind_forgets_what_came_after_its_mark() {
     let back = |to_seq| Canonical::from(HistoryRewound { to_seq, ..HistoryRewound::default() });
     check(
-        vec![user("a"), said("b"), user("c"), said("d"), back(2), user("e")],
+        vec![user("a"), assistant("b"), user("c"), assistant("d"), back(2), user("e")],
         "user:a assistant:b user:e",
     );
-    check(vec![user("a"), said("b"), back(1), user("c"), back(0), user("d")], "user:d");
+    check(vec![user("a"), assistant("b"), back(1), user("c"), back(0), user("d")], "user:d");
     // A checkpoint that was rewound no longer counts.
     check(vec![user("a"), compaction(0, "sum"), user("b"), back(1), user("c")], "user:a user:c");
     // A rewind that was rewound has no effect.
@@ -310,7 +316,7 @@ fn a_rewind_forgets_what_came_after_its_mark() {
 fn twenty_thousand_events_stay_linear() {
     let facts = (0..5000).flat_map(|n: u32| {
         let id = format!("c{n}");
-        [user("hi"), call(&id), result(&id, Some("x")), said("done")]
+        [user("hi"), call(&id), result(&id, Some("x")), assistant("done")]
     });
     let history = numbered(facts);
     let started = std::time::Instant::now();
@@ -349,13 +355,13 @@ fn spoken() -> impl Strategy<Value = Canonical> {
     let output = prop_oneof![Just(Some("x")), Just(Some("")), Just(None)];
     prop_oneof![
         2 => Just(user("hi")),
-        2 => Just(said("ok")),
+        2 => Just(assistant("ok")),
         2 => Just(why("r")),
         4 => id.clone().prop_map(call),
         4 => (id, output).prop_map(|(id, output)| result(id, output)),
         1 => Just(child("finished")),
         1 => Just(Canonical::from(SkillActivation::default())),
-        1 => Just(said("")),
+        1 => Just(assistant("")),
     ]
 }
 

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes_are_sent_where_they_are_understood() {
+    fn response_options_are_sent_where_they_are_supported() {
         let schema = AnswerSchema::parse(r#"{"type":"object","properties":{"a":{}}}"#).unwrap();
         let mut wishing = request(vec![spec("read")]);
         wishing.response_options =

@@ -112,7 +112,7 @@ mod tests {
         ResponseContinuation::from_response(parts(r#"[{"a":1}]"#), &OPTIONS, items, &end).unwrap()
     }
 
-    fn said() -> Vec<OutputItem> {
+    fn output_items() -> Vec<OutputItem> {
         let call = FunctionCall { call_id: "c".into(), name: "n".into(), arguments: "{ }".into() };
         vec![
             OutputItem::Message { text: "hm".into(), is_refusal: false, citations: Vec::new() },
@@ -124,7 +124,7 @@ mod tests {
 
     #[track_caller]
     fn check(input: &str, expected: Result<Value, &'static str>) {
-        let frame = after(&said()).continue_with(&parts(input), "m");
+        let frame = after(&output_items()).continue_with(&parts(input), "m");
         let frame = frame.map(|bytes| serde_json::from_slice::<Value>(&bytes).unwrap());
         let expected = expected.map(|input| {
             json!({"type": "response.create", "previous_response_id": "r1", "model": "m", "input": input, "x": 1})
@@ -144,13 +144,16 @@ mod tests {
     #[test]
     fn outputs_may_stand_between_the_calls_of_an_answer() {
         let output = r#"{"type":"function_call_output","call_id":"c","output":"x"}"#;
-        let [said, call] =
+        let [message, call] =
             [&ANSWER[..ANSWER.find(",{").unwrap()], &ANSWER[ANSWER.find(",{").unwrap() + 1..]];
         let expected =
             json!([{"type": "function_call_output", "call_id": "c", "output": "x"}, {"b": 2}]);
-        check(&format!(r#"[{{"a":1}},{said},{output},{call},{{"b":2}}]"#), Ok(expected));
+        check(&format!(r#"[{{"a":1}},{message},{output},{call},{{"b":2}}]"#), Ok(expected));
         let other = r#"{"type":"message"}"#;
-        check(&format!(r#"[{{"a":1}},{said},{other},{call},{{"b":2}}]"#), Err("history_changed"));
+        check(
+            &format!(r#"[{{"a":1}},{message},{other},{call},{{"b":2}}]"#),
+            Err("history_changed"),
+        );
     }
 
     #[test]
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn other_fields_and_models_begin_anew() {
+    fn changed_fields_or_models_are_not_continued() {
         let continuation = after(&[]);
         let input = r#"[{"a":1},{"b":2}]"#;
         assert_eq!(continuation.continue_with(&parts(input), "other"), Err("model_changed"));

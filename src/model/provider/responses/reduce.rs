@@ -118,8 +118,8 @@ impl Reducer {
                 self.complete(&parse_frame(data), type_name == "response.incomplete", out);
             }
             "codex.rate_limits" => {
-                let said = rate_limits::from_event(&parse_frame(data));
-                out.extend(said.map(|limits| Ok(ModelEvent::Limits(Box::new(limits)))));
+                let limits = rate_limits::from_event(&parse_frame(data));
+                out.extend(limits.map(|limits| Ok(ModelEvent::Limits(Box::new(limits)))));
             }
             "response.failed" | "error" => {
                 let frame = parse_frame(data);

@@ -30,13 +30,13 @@ impl TestSession {
         timeouts: SocketTimeouts,
     ) -> Self {
         let server = ScriptedServer::start(script).await.unwrap();
-        let travel = TransportOptions {
+        let transport_options = TransportOptions {
             transport: Some(transport),
             socket_timeouts: timeouts,
             ..TransportOptions::default()
         };
         let credential = Credential::new(Some("sk-test"), &server.base_url()).unwrap();
-        let provider = ResponsesProvider::new(credential, HASTY, travel);
+        let provider = ResponsesProvider::new(credential, HASTY, transport_options);
         let request = request();
         let history = request.history.clone();
         Self { server, provider, history, request, sent: Vec::new() }
@@ -438,8 +438,9 @@ async fn unreadable_reasoning_is_left_out_and_stays_out() {
         talk.complete_call().await;
         // A new Provider, as if another process had resumed the Session.
         let credential = Credential::new(Some("sk-test"), &talk.server.base_url()).unwrap();
-        let travel = TransportOptions { transport: Some(transport), ..TransportOptions::default() };
-        talk.provider = ResponsesProvider::new(credential, HASTY, travel);
+        let transport_options =
+            TransportOptions { transport: Some(transport), ..TransportOptions::default() };
+        talk.provider = ResponsesProvider::new(credential, HASTY, transport_options);
         talk.user("next");
         talk.complete_call().await;
         assert_eq!(talk.requests().len(), 3);
@@ -469,13 +470,16 @@ async fn a_handshake_that_is_never_answered_does_not_hold_up_a_call() {
         (TransportSetting::WebSocket, Kind::Network, 0),
         (TransportSetting::Auto, Kind::StreamIdle, 1),
     ] {
-        let travel = TransportOptions {
+        let transport_options = TransportOptions {
             transport: Some(transport),
             socket_timeouts: timeouts,
             ..TransportOptions::default()
         };
-        let provider =
-            ResponsesProvider::new(Credential::new(None, &base_url).unwrap(), HASTY, travel);
+        let provider = ResponsesProvider::new(
+            Credential::new(None, &base_url).unwrap(),
+            HASTY,
+            transport_options,
+        );
         let results: StreamResults = provider.stream(request()).collect().await;
         assert_eq!(
             (error_of(&results).kind, error_of(&results).retryable),

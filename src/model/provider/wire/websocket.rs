@@ -232,7 +232,7 @@ async fn keep_alive(
         tokio::select! {
             biased;
             // Arrived frames are read first: one may be a close.
-            heard = socket.read() => if heard.is_err() {
+            message = socket.read() => if message.is_err() {
                 return Err("socket_closed");
             },
             () = tokio::time::sleep_until(retired_at) => return Err("socket_retired"),

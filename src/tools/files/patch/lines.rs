@@ -118,7 +118,7 @@ fn split_lines(text: &[u8]) -> Vec<FileLine<'_>> {
 struct LineEdits<'l, 'c> {
     lines: &'l [FileLine<'c>],
     default_ending: &'static str,
-    fates: Vec<LineFate>,
+    actions: Vec<LineAction>,
     /// The text to add before each line, and after the last, with the index of its chunk.
     added: Vec<Vec<(usize, String)>>,
     /// The lines that each chunk removes and keeps.
@@ -126,7 +126,7 @@ struct LineEdits<'l, 'c> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LineFate {
+enum LineAction {
     Unknown,
     Kept,
     Removed,
@@ -135,9 +135,9 @@ enum LineFate {
 impl<'l, 'c> LineEdits<'l, 'c> {
     fn new(lines: &'l [FileLine<'c>], text: &[u8], chunks: usize) -> Self {
         let count = lines.len();
-        let (fates, added) = (vec![LineFate::Unknown; count], vec![Vec::new(); count + 1]);
+        let (actions, added) = (vec![LineAction::Unknown; count], vec![Vec::new(); count + 1]);
         let chunk_lines = vec![<(Vec<usize>, Vec<usize>)>::default(); chunks];
-        Self { lines, default_ending: file_ending(text), fates, added, chunk_lines }
+        Self { lines, default_ending: file_ending(text), actions, added, chunk_lines }
     }
 
     /// Adds the changes of a chunk. Two chunks may share context, but not contradict each other.
@@ -149,19 +149,19 @@ impl<'l, 'c> LineEdits<'l, 'c> {
     ) -> Result<(), ToolError> {
         let mut at = place.start;
         for line in place.lines {
-            let fate = match line.mark {
+            let action = match line.mark {
                 LineMark::Add => {
                     self.added[at].push((index, line.text.clone()));
                     continue;
                 }
-                LineMark::Keep | LineMark::Blank => LineFate::Kept,
-                LineMark::Remove => LineFate::Removed,
+                LineMark::Keep | LineMark::Blank => LineAction::Kept,
+                LineMark::Remove => LineAction::Removed,
             };
             let (removed, kept) = &mut self.chunk_lines[index];
-            if fate == LineFate::Removed { removed } else { kept }.push(at);
-            let before = std::mem::replace(&mut self.fates[at], fate);
-            if before == LineFate::Removed
-                || (before == LineFate::Kept && fate == LineFate::Removed)
+            if action == LineAction::Removed { removed } else { kept }.push(at);
+            let before = std::mem::replace(&mut self.actions[at], action);
+            if before == LineAction::Removed
+                || (before == LineAction::Kept && action == LineAction::Removed)
             {
                 let (line, number) = (at + 1, chunk.number);
                 let message = format!(
@@ -205,7 +205,7 @@ impl<'l, 'c> LineEdits<'l, 'c> {
                 bytes.extend_from_slice(text);
                 (open, is_new) = (Some(ending), true);
             }
-            let Some(line) = self.lines.get(at).filter(|_| self.fates[at] != LineFate::Removed)
+            let Some(line) = self.lines.get(at).filter(|_| self.actions[at] != LineAction::Removed)
             else {
                 continue;
             };
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn matching_looks_away_from_blanks_and_punctuation_but_writing_does_not() {
+    fn matching_ignores_trailing_blanks_and_punctuation() {
         let applied = patched(b"a  \nb\t\nc\n", " a\n-b\n+x  \n c\n").unwrap();
         assert_eq!(applied.bytes, b"a  \nx  \nc\n");
         assert_eq!(applied.notes, ["line 1 was matched ignoring blanks at the ends of lines"]);
@@ -353,14 +353,14 @@ mod tests {
     }
 
     #[test]
-    fn air_between_chunks_is_no_context() {
+    fn blank_lines_between_chunks_are_no_context() {
         check(b"a\nb\n", "\n-a\n+x\n\n@@\n-b\n+y\n\n\n", b"x\ny\n");
         check(b"a\n\nb\n", " a\n\n-b\n", b"a\n\n");
         check(b"a\n\nx\na\ny\n", "-a\n\n", b"\nx\na\ny\n");
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
+    fn lines_that_do_not_fit_are_reported() {
         let error = patched(b"one\n\ttwo\n", "-  two\n+three\n").unwrap_err();
         assert!(error.next_actions[0].contains("white space"), "{:?}", error.next_actions);
         let error = patched(b"one\nthree\n", " one\n-two\n+three\n").unwrap_err();

@@ -142,11 +142,11 @@ fn work_factor(sections: &[PatchSection]) -> u64 {
 fn write_draft(draft: &mut PatchDraft, context: &ToolContext) -> Result<(), ToolError> {
     let changed = || draft.files.iter().filter(|file| file.is_changed());
     changed().for_each(|file| snapshot_before(context, &file.real_path, file.before.as_ref()));
-    let mut handed = Vec::new();
-    let written = write_to_editor(draft, context, &mut handed)
-        .and_then(|()| write_to_disk(draft, context, &handed));
+    let mut accepted = Vec::new();
+    let written = write_to_editor(draft, context, &mut accepted)
+        .and_then(|()| write_to_disk(draft, context, &accepted));
     if written.is_err() {
-        for at in handed {
+        for at in accepted {
             let DraftFile { real_path: real, before, after, .. } = &draft.files[at];
             let (Some(before), Some(after)) = (before, after) else { continue };
             let real = context.workspace.root().join(real);
@@ -161,11 +161,11 @@ fn write_draft(draft: &mut PatchDraft, context: &ToolContext) -> Result<(), Tool
     written
 }
 
-/// Writes existing files through the editor unless they are moved; `handed` gets those that it accepted.
+/// Writes existing files through the editor unless they are moved; `accepted` gets those that it accepted.
 fn write_to_editor(
     draft: &mut PatchDraft,
     context: &ToolContext,
-    handed: &mut Vec<usize>,
+    accepted: &mut Vec<usize>,
 ) -> Result<(), ToolError> {
     for at in 0..draft.files.len() {
         let file = &draft.files[at];
@@ -174,16 +174,16 @@ fn write_to_editor(
             continue;
         }
         let now = context.workspace.metadata(&file.patch_path).ok();
-        let taken = if now.as_ref().map(file_version) == Some(file_version(&before.stat)) {
+        let handover = if now.as_ref().map(file_version) == Some(file_version(&before.stat)) {
             write_through_editor(context, &file.real_path, Some(before), after)
         } else {
             Err(file_changed_error(&file.patch_path))
         };
-        match taken {
-            Ok(taken) => {
-                draft.files[at].notes.extend(taken.notes);
-                if taken.is_taken {
-                    handed.push(at);
+        match handover {
+            Ok(handover) => {
+                draft.files[at].notes.extend(handover.notes);
+                if handover.is_accepted {
+                    accepted.push(at);
                 }
             }
             Err(error) => {
@@ -199,11 +199,11 @@ fn write_to_editor(
 fn write_to_disk(
     draft: &mut PatchDraft,
     context: &ToolContext,
-    handed: &[usize],
+    accepted: &[usize],
 ) -> Result<(), ToolError> {
     let mut steps = Vec::new();
     let mut files = Vec::new();
-    for at in (0..draft.files.len()).filter(|at| !handed.contains(at)) {
+    for at in (0..draft.files.len()).filter(|at| !accepted.contains(at)) {
         match batch_step(draft, at, context) {
             Ok(None) => {}
             Ok(Some(step)) => {

@@ -167,18 +167,23 @@ fn find_matches(lines: &[&[u8]], wanted: &[&[u8]], matching: LineMatching) -> Ve
     let wanted: Vec<Cow<'_, [u8]>> = wanted.iter().map(|line| matching.key(line)).collect();
     let Some(most) = wanted.len().checked_sub(1) else { return Vec::new() };
     // The failure function: how many lines still match if the line after this one does not.
-    let mut behind: Vec<usize> = vec![0];
+    let mut failure_table: Vec<usize> = vec![0];
     for line in &wanted[1..] {
-        let fits = matched_prefix(&wanted, &behind, behind.last().copied().unwrap_or(0), line);
-        behind.push(fits);
+        let fits = matched_prefix(
+            &wanted,
+            &failure_table,
+            failure_table.last().copied().unwrap_or(0),
+            line,
+        );
+        failure_table.push(fits);
     }
     let mut found = Vec::new();
     let mut fits = 0;
     for (at, line) in lines.iter().enumerate() {
         if fits == wanted.len() {
-            fits = behind[most];
+            fits = failure_table[most];
         }
-        fits = matched_prefix(&wanted, &behind, fits, &matching.key(line));
+        fits = matched_prefix(&wanted, &failure_table, fits, &matching.key(line));
         if fits == wanted.len() {
             found.push(at - most);
         }
@@ -189,12 +194,12 @@ fn find_matches(lines: &[&[u8]], wanted: &[&[u8]], matching: LineMatching) -> Ve
 /// How many wanted lines match up to this line, if `fits` matched before it.
 fn matched_prefix(
     wanted: &[Cow<'_, [u8]>],
-    behind: &[usize],
+    failure_table: &[usize],
     mut fits: usize,
     line: &[u8],
 ) -> usize {
     while fits > 0 && *wanted[fits] != *line {
-        fits = behind[fits - 1];
+        fits = failure_table[fits - 1];
     }
     fits + usize::from(*wanted[fits] == *line)
 }
@@ -235,15 +240,15 @@ fn anchor_lines(lines: &[&[u8]], anchor: &str) -> Vec<usize> {
 
 fn not_unique(chunk: &PatchChunk, places: &BTreeSet<usize>) -> ToolError {
     let (number, count) = (chunk.number, places.len());
-    let told: Vec<usize> = places.iter().take(MAX_NAMED_PLACES).map(|at| at + 1).collect();
-    let named: Vec<String> = told.iter().map(usize::to_string).collect();
+    let line_numbers: Vec<usize> = places.iter().take(MAX_NAMED_PLACES).map(|at| at + 1).collect();
+    let named: Vec<String> = line_numbers.iter().map(usize::to_string).collect();
     let more = if count > MAX_NAMED_PLACES { ", …" } else { "" };
     let message = format!(
         "the chunk at line {number} of the patch fits {count} places, at lines {}{more}",
         named.join(", ")
     );
     ToolError::new(Kind::NotUnique, message)
-        .with_details(json!({"count": count, "lines": told, "patch_line": number}))
+        .with_details(json!({"count": count, "lines": line_numbers, "patch_line": number}))
         .with_next_action(
             "add context lines, or an `@@` with a line above the change that occurs once",
         )

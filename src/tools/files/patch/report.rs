@@ -43,7 +43,7 @@ pub fn collect_changes(
     for (at, file) in draft.files.iter().enumerate().filter(|(_, file)| file.is_changed()) {
         let is_source =
             draft.files.iter().any(|other| other.origin == Some(at) && other.after.is_some());
-        let (deed, old) = match (&file.before, &file.after, file.origin) {
+        let (kind, old) = match (&file.before, &file.after, file.origin) {
             (_, Some(_), Some(origin)) => {
                 (PatchChangeKind::Moved(origin), draft.files[origin].old_content())
             }
@@ -53,7 +53,7 @@ pub fn collect_changes(
             (Some(_), None, _) => (PatchChangeKind::Deleted, file.old_content()),
         };
         let path = context.workspace.display(&file.patch_path);
-        let old_path = match deed {
+        let old_path = match kind {
             PatchChangeKind::Moved(origin) => {
                 Some(context.workspace.display(&draft.files[origin].patch_path))
             }
@@ -64,7 +64,7 @@ pub fn collect_changes(
         let time = time / u32::try_from(draft.files.len()).unwrap_or(u32::MAX).max(1);
         let difference =
             FileDiff::compare(versions, &context.secrets, time.max(Duration::from_millis(5)));
-        changes.push(PatchChange { at, kind: deed, difference });
+        changes.push(PatchChange { at, kind, difference });
     }
     changes
 }
@@ -94,14 +94,14 @@ pub fn patched_output(
 ) -> ToolOutput {
     let mut text = summary("patched", changes);
     let mut files: Vec<Value> = Vec::new();
-    for PatchChange { at, kind: deed, difference } in changes {
+    for PatchChange { at, kind, difference } in changes {
         let file = &draft.files[*at];
         let path = file.real_path.display();
-        let origin = match deed {
+        let origin = match kind {
             PatchChangeKind::Moved(origin) => Some(&draft.files[*origin]),
             PatchChangeKind::Added | PatchChangeKind::Updated | PatchChangeKind::Deleted => None,
         };
-        let (letter, action) = match deed {
+        let (letter, action) = match kind {
             PatchChangeKind::Added => ('A', "added"),
             PatchChangeKind::Updated => ('M', "updated"),
             PatchChangeKind::Deleted => ('D', "deleted"),
@@ -111,10 +111,10 @@ pub fn patched_output(
         let mut notes = origin.map(|origin| origin.notes.clone()).unwrap_or_default();
         notes.extend(file.notes.iter().cloned());
         notes.dedup();
-        let told_notes: String = notes.iter().flat_map(|note| ["; ", note]).collect();
+        let note_text: String = notes.iter().flat_map(|note| ["; ", note]).collect();
         let (from, counts) = (from.unwrap_or_default(), difference.change_counts());
         // Writing to a String cannot fail.
-        let _ = write!(text, "\n{letter} {from}{path}{counts}{told_notes}");
+        let _ = write!(text, "\n{letter} {from}{path}{counts}{note_text}");
         let mut facts = json!({
             "path": file.real_path.to_string_lossy(),
             "action": action,
@@ -156,7 +156,7 @@ pub fn check_draft(draft: PatchDraft) -> Result<PatchDraft, ToolError> {
 pub fn draft_error(draft: &PatchDraft) -> ToolError {
     let wrong: Vec<(&DraftFile, &ToolError)> =
         draft.files.iter().filter_map(|file| Some((file, file.error.as_ref()?))).collect();
-    let said = |(file, error): &(&DraftFile, &ToolError)| {
+    let describe = |(file, error): &(&DraftFile, &ToolError)| {
         let path = file.patch_path.display().to_string();
         if error.message.starts_with(&path) {
             error.message.to_string()
@@ -164,12 +164,12 @@ pub fn draft_error(draft: &PatchDraft) -> ToolError {
             format!("{path}: {}", error.message)
         }
     };
-    let told: Vec<String> = wrong.iter().take(MAX_NAMED_ERRORS).map(said).collect();
+    let described: Vec<String> = wrong.iter().take(MAX_NAMED_ERRORS).map(describe).collect();
     let (count, all) = (wrong.len(), draft.files.len());
     let message = if count == 1 {
-        told.join("")
+        described.join("")
     } else {
-        format!("{count} of {all} files cannot be patched: {}", told.join("; "))
+        format!("{count} of {all} files cannot be patched: {}", described.join("; "))
     };
     let files: Vec<Value> = draft.files.iter().map(file_status).collect();
     let mut refusal =
@@ -205,10 +205,10 @@ pub fn rollback_error(draft: &PatchDraft, files: &[usize], broken: BatchError) -
     let mut failure = ToolError::from(broken.error);
     let mut states = Vec::new();
     let mut left = Vec::new();
-    for (step, (at, fate)) in files.iter().zip(&broken.rollbacks).enumerate() {
+    for (step, (at, rollback)) in files.iter().zip(&broken.rollbacks).enumerate() {
         let path = draft.files[*at].patch_path.to_string_lossy();
         let mut facts = json!({ "path": path, "status": "untouched" });
-        match fate {
+        match rollback {
             StepRollback::Untouched if step == broken.failed_step => {
                 facts["status"] = json!("failed");
             }
@@ -222,13 +222,13 @@ pub fn rollback_error(draft: &PatchDraft, files: &[usize], broken: BatchError) -
         }
         states.push(facts);
     }
-    let (said, told) = if left.is_empty() {
+    let (outcome, next_action) = if left.is_empty() {
         ("every file is as it was".to_owned(), "fix the cause, then repeat the patch")
     } else {
-        let said =
+        let outcome =
             format!("these files are changed and could not be restored: {}", left.join(", "));
-        (said, "read the changed files before you continue")
+        (outcome, "read the changed files before you continue")
     };
-    failure.message = format!("{}; {said}", failure.message).into();
-    failure.with_details(json!({ "files": states })).with_next_action(told)
+    failure.message = format!("{}; {outcome}", failure.message).into();
+    failure.with_details(json!({ "files": states })).with_next_action(next_action)
 }

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::case::{CaseEnv, ConformanceTopic, JudgedClient, turn};
+use super::case::{CaseEnv, ConformanceTopic, ValidatingClient, run_prompt};
 use crate::mcp::web::{HttpMcpServer, KEY};
 use crate::support::acp_client::{AcpClient, joined_text};
 use crate::support::sign_in_env::SignInEnv;
@@ -21,99 +21,96 @@ const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z
 type Exercise = fn(&mut CaseEnv);
 
 const EXERCISES: &[(&str, Exercise)] = &[
-    ("loadSession", |scene| {
-        let session = scene.session();
-        scene.turn(&session, "words » say answer");
-        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
-        let heard = scene.probe.received.len();
-        let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
-        scene.probe.call("session/load", params).unwrap();
-        let told: Vec<Value> = scene.probe.received[heard..]
+    ("loadSession", |env| {
+        let session = env.session();
+        env.run_prompt(&session, "words » say answer");
+        env.client.call("session/close", json!({"sessionId": session})).unwrap();
+        let received_before = env.client.received.len();
+        let params = json!({"sessionId": session, "cwd": env.workspace(), "mcpServers": []});
+        env.client.call("session/load", params).unwrap();
+        let updates: Vec<Value> = env.client.received[received_before..]
             .iter()
             .map(|message| message["params"]["update"].clone())
             .collect();
-        assert_eq!(joined_text(&told, "agent_message_chunk"), "answer");
+        assert_eq!(joined_text(&updates, "agent_message_chunk"), "answer");
     }),
-    ("promptCapabilities.image", |scene| {
+    ("promptCapabilities.image", |env| {
         let image = json!({"type": "image", "mimeType": "image/png", "data": PNG});
-        assert_eq!(prompted(scene, &image, "see"), "1 images");
+        assert_eq!(prompted(env, &image, "see"), "1 images");
     }),
-    ("promptCapabilities.embeddedContext", |scene| {
+    ("promptCapabilities.embeddedContext", |env| {
         let resource = json!({"uri": "file:///w/embedded.txt", "text": "embedded words"});
-        prompted(scene, &json!({"type": "resource", "resource": resource}), "say ok");
-        let requests = scene.env.server.requests();
+        prompted(env, &json!({"type": "resource", "resource": resource}), "say ok");
+        let requests = env.binary_env.server.requests();
         assert!(requests.iter().any(|request| request.body_text.contains("embedded words")));
     }),
-    ("mcpCapabilities.http", |scene| {
+    ("mcpCapabilities.http", |env| {
         let web = HttpMcpServer::start();
         let key = json!({"name": "Authorization", "value": format!("Bearer {KEY}")});
         let server = json!({"type": "http", "name": "web", "url": web.url, "headers": [key]});
-        let params = json!({"cwd": scene.workspace(), "mcpServers": [server]});
-        let made = scene.probe.call("session/new", params).unwrap();
-        scene.turn(made["sessionId"].as_str().unwrap(), "look » say seen");
-        let requests = scene.env.server.requests();
+        let params = json!({"cwd": env.workspace(), "mcpServers": [server]});
+        let made = env.client.call("session/new", params).unwrap();
+        env.run_prompt(made["sessionId"].as_str().unwrap(), "look » say seen");
+        let requests = env.binary_env.server.requests();
         let tools = &requests.last().unwrap().body["tools"];
         assert!(tools.to_string().contains("mcp__web__"), "{tools}");
     }),
-    ("sessionCapabilities.list", |scene| {
-        let session = scene.session();
-        let params = json!({"cwd": scene.workspace()});
-        let listed = scene.probe.call("session/list", params).unwrap();
+    ("sessionCapabilities.list", |env| {
+        let session = env.session();
+        let params = json!({"cwd": env.workspace()});
+        let listed = env.client.call("session/list", params).unwrap();
         let listed = listed["sessions"].as_array().unwrap();
         assert!(listed.iter().any(|one| one["sessionId"] == session.as_str()));
     }),
-    ("sessionCapabilities.resume", |scene| {
-        let session = scene.session();
-        scene.probe.call("session/close", json!({"sessionId": session})).unwrap();
-        let params = json!({"sessionId": session, "cwd": scene.workspace()});
-        scene.probe.call("session/resume", params).unwrap();
-        assert_eq!(scene.turn(&session, "on we go").stop(), "end_turn");
+    ("sessionCapabilities.resume", |env| {
+        let session = env.session();
+        env.client.call("session/close", json!({"sessionId": session})).unwrap();
+        let params = json!({"sessionId": session, "cwd": env.workspace()});
+        env.client.call("session/resume", params).unwrap();
+        assert_eq!(env.run_prompt(&session, "on we go").stop(), "end_turn");
     }),
-    ("sessionCapabilities.fork", |scene| {
-        let session = scene.session();
-        scene.turn(&session, "the flower is an aster » say noted");
-        let params = json!({"sessionId": session, "cwd": scene.workspace(), "mcpServers": []});
+    ("sessionCapabilities.fork", |env| {
+        let session = env.session();
+        env.run_prompt(&session, "the flower is an aster » say noted");
+        let params = json!({"sessionId": session, "cwd": env.workspace(), "mcpServers": []});
         // Not part of the stable schema, so it is not validated against it.
-        let made = scene.probe.send_invalid("session/fork", &params).unwrap();
+        let made = env.client.send_invalid("session/fork", &params).unwrap();
         let child = made["sessionId"].as_str().unwrap().to_owned();
         assert!(child != session && made["modes"].is_object(), "{made}");
-        assert!(scene.turn(&child, "and? » repeat").text().contains("aster"));
-        let log = scene.log(&child);
+        assert!(env.run_prompt(&child, "and? » repeat").text().contains("aster"));
+        let log = env.log(&child);
         assert_eq!(
             (&log[0]["type"], &log[0]["data"]["parent_session_id"]),
             (&json!("session_fork"), &json!(session))
         );
-        let unknown = json!({"sessionId": "20260101T000000-abcdef", "cwd": scene.workspace()});
-        assert_eq!(
-            scene.probe.send_invalid("session/fork", &unknown).unwrap_err()["code"],
-            -32_002
-        );
+        let unknown = json!({"sessionId": "20260101T000000-abcdef", "cwd": env.workspace()});
+        assert_eq!(env.client.send_invalid("session/fork", &unknown).unwrap_err()["code"], -32_002);
     }),
-    ("sessionCapabilities.close", |scene| {
-        let session = scene.session();
+    ("sessionCapabilities.close", |env| {
+        let session = env.session();
         assert!(
-            scene.probe.call("session/close", json!({"sessionId": session})).unwrap().is_object()
+            env.client.call("session/close", json!({"sessionId": session})).unwrap().is_object()
         );
     }),
-    ("sessionCapabilities.delete", |scene| {
-        let session = scene.session();
-        scene.probe.call("session/delete", json!({"sessionId": session})).unwrap();
-        assert!(!scene.workspace().join(format!(".pixir/sessions/{session}.ndjson")).exists());
+    ("sessionCapabilities.delete", |env| {
+        let session = env.session();
+        env.client.call("session/delete", json!({"sessionId": session})).unwrap();
+        assert!(!env.workspace().join(format!(".pixir/sessions/{session}.ndjson")).exists());
     }),
-    ("sessionCapabilities.additionalDirectories", |scene| {
-        let further = scene.workspace().parent().unwrap().join("a-further-one");
+    ("sessionCapabilities.additionalDirectories", |env| {
+        let further = env.workspace().parent().unwrap().join("a-further-one");
         std::fs::create_dir_all(&further).unwrap();
         std::fs::write(further.join("far.txt"), "words from afar\n").unwrap();
         let params =
-            json!({"cwd": scene.workspace(), "mcpServers": [], "additionalDirectories": [further]});
-        let made = scene.probe.call("session/new", params).unwrap();
+            json!({"cwd": env.workspace(), "mcpServers": [], "additionalDirectories": [further]});
+        let made = env.client.call("session/new", params).unwrap();
         let session = made["sessionId"].as_str().unwrap().to_owned();
         let read = format!("read » call read {}\necho", json!({"path": further.join("far.txt")}));
-        let told = turn(&mut scene.probe, &session, &read);
-        assert!(told.text().contains("words from afar"), "{told:?}");
+        let turn = run_prompt(&mut env.client, &session, &read);
+        assert!(turn.text().contains("words from afar"), "{turn:?}");
     }),
-    ("auth.logout", |scene| {
-        assert!(scene.probe.call("logout", json!({})).unwrap().is_object());
+    ("auth.logout", |env| {
+        assert!(env.client.call("logout", json!({})).unwrap().is_object());
     }),
 ];
 
@@ -122,46 +119,46 @@ type SigningIn = fn(&SignInEnv);
 
 /// The checks of sign-in methods, by method id.
 const WAYS: &[(&str, SigningIn)] = &[
-    ("chatgpt", |desk| {
-        let mut command = desk.command(&["acp"]);
+    ("chatgpt", |env| {
+        let mut command = env.command(&["acp"]);
         command.stderr(std::process::Stdio::null());
-        let mut probe = JudgedClient::new(AcpClient::spawn(&mut command));
-        probe.initialize(json!({}));
+        let mut client = ValidatingClient::new(AcpClient::spawn(&mut command));
+        client.initialize(json!({}));
         // No browser opens here, so the request is cancelled; the cancellation is answered.
-        let id = probe.send_request("authenticate", json!({"methodId": "chatgpt"}));
-        probe.notify("$/cancel_request", json!({"requestId": id}));
-        let error = probe.wait_for_answer(id).unwrap_err();
+        let id = client.send_request("authenticate", json!({"methodId": "chatgpt"}));
+        client.notify("$/cancel_request", json!({"requestId": id}));
+        let error = client.wait_for_answer(id).unwrap_err();
         assert_eq!(error["code"], -32_800, "{error}");
     }),
-    ("openai-api-key", |desk| {
-        let mut command = desk.command(&["acp"]);
+    ("openai-api-key", |env| {
+        let mut command = env.command(&["acp"]);
         command.env("OPENAI_API_KEY", "sk-planted-key");
-        let mut probe = JudgedClient::new(AcpClient::spawn(&mut command));
-        probe.initialize(json!({}));
-        probe.call("authenticate", json!({"methodId": "openai-api-key"})).unwrap();
+        let mut client = ValidatingClient::new(AcpClient::spawn(&mut command));
+        client.initialize(json!({}));
+        client.call("authenticate", json!({"methodId": "openai-api-key"})).unwrap();
     }),
-    ("chatgpt-terminal", |desk| {
+    ("chatgpt-terminal", |env| {
         // The client runs the same command with the arguments of the method, in a terminal.
-        let mut command = desk.command(&["acp", "--login"]);
+        let mut command = env.command(&["acp", "--login"]);
         let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let page = page_of(&mut child.stderr.take().unwrap());
         let redirect = header(&get(&page), "location");
         get(&redirect);
         assert!(child.wait().unwrap().success());
-        assert!(desk.auth_file().exists());
+        assert!(env.auth_file().exists());
     }),
 ];
 
 /// The model's answer to a content block.
 #[track_caller]
-fn prompted(scene: &mut CaseEnv, block: &Value, script: &str) -> String {
-    let session = scene.session();
+fn prompted(env: &mut CaseEnv, block: &Value, script: &str) -> String {
+    let session = env.session();
     let text = json!({"type": "text", "text": format!("look » {script}")});
-    scene.probe.drain();
+    env.client.drain();
     let params = json!({"sessionId": session, "prompt": [block, text]});
-    scene.probe.call("session/prompt", params).unwrap();
-    let told: Vec<Value> = scene.probe.updates();
-    joined_text(&told, "agent_message_chunk")
+    env.client.call("session/prompt", params).unwrap();
+    let updates: Vec<Value> = env.client.updates();
+    joined_text(&updates, "agent_message_chunk")
 }
 
 /// The URL that a sign-in prints.
@@ -240,8 +237,8 @@ fn everything() -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_capability_that_is_advertised_is_kept() {
     let topic = ConformanceTopic::new("capabilities", &[]);
-    let mut scene = CaseEnv::new(&topic).await;
-    let hello = scene.other(&[], everything()).initialize(everything());
+    let mut env = CaseEnv::new(&topic).await;
+    let hello = env.start_other(&[], everything()).initialize(everything());
     let mut found = BTreeSet::new();
     promised(&hello["agentCapabilities"], "", &mut found);
     let known: BTreeSet<String> = EXERCISES.iter().map(|(path, _)| (*path).to_owned()).collect();
@@ -249,7 +246,7 @@ async fn every_capability_that_is_advertised_is_kept() {
     assert!(unproved.is_empty(), "advertised without an exercise here: {unproved:?}");
     assert!(found.len() >= 7, "{found:?}");
     for (_, exercise) in EXERCISES.iter().filter(|(path, _)| found.contains(*path)) {
-        exercise(&mut scene);
+        exercise(&mut env);
     }
     let ways = hello["authMethods"].as_array().unwrap();
     let ways: BTreeSet<&str> = ways.iter().map(|way| way["id"].as_str().unwrap()).collect();

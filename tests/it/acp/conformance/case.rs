@@ -53,7 +53,7 @@ impl ConformanceTopic {
         let mut failed = Vec::new();
         for case in self.cases {
             // Messages of the case before must not reach this one.
-            env.probe.drain();
+            env.client.drain();
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (case.run)(&mut env))) {
                 let words = panic.downcast_ref::<String>().map(String::as_str);
                 let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -63,7 +63,7 @@ impl ConformanceTopic {
                 env.replace();
             }
         }
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| env.probe.finish())) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| env.client.finish())) {
             let words = panic.downcast_ref::<String>().cloned().unwrap_or_default();
             failed.push(format!("all lines of {}: {words}", self.name));
         }
@@ -78,13 +78,13 @@ impl ConformanceTopic {
 }
 
 /// A client of one process; every line is kept and validated.
-pub struct JudgedClient {
+pub struct ValidatingClient {
     client: Option<AcpClient>,
     is_cut: bool,
     next_odd: u64,
 }
 
-impl JudgedClient {
+impl ValidatingClient {
     /// Starts `pixir acp` with arguments, without `initialize`.
     pub fn start(binary_env: &BinaryEnv, args: &[&str]) -> Self {
         Self::new(AcpClient::start(binary_env, args))
@@ -96,9 +96,9 @@ impl JudgedClient {
 
     /// Starts `pixir acp` and initializes it with these client capabilities.
     pub fn initialized(binary_env: &BinaryEnv, args: &[&str], capabilities: Value) -> Self {
-        let mut probe = Self::start(binary_env, args);
-        probe.initialize(capabilities);
-        probe
+        let mut client = Self::start(binary_env, args);
+        client.initialize(capabilities);
+        client
     }
 
     /// Sends a request that the schema forbids; gives the error, or the result if there is one.
@@ -125,8 +125,8 @@ impl JudgedClient {
     /// Writes a line; gives the code of the error that answers it.
     #[track_caller]
     pub fn code_of(&mut self, line: &[u8]) -> i64 {
-        let told = self.send_line(line, |message| message.get("error").is_some());
-        told["error"]["code"].as_i64().unwrap()
+        let answer = self.send_line(line, |message| message.get("error").is_some());
+        answer["error"]["code"].as_i64().unwrap()
     }
 
     /// Checks that the process still answers requests.
@@ -136,7 +136,7 @@ impl JudgedClient {
     }
 
     /// Marks the connection as cut: requests may stay without an answer from now on.
-    pub fn cut(&mut self) {
+    pub fn mark_cut(&mut self) {
         self.is_cut = true;
     }
 
@@ -158,20 +158,20 @@ impl JudgedClient {
     }
 }
 
-impl Deref for JudgedClient {
+impl Deref for ValidatingClient {
     type Target = AcpClient;
     fn deref(&self) -> &AcpClient {
         self.client.as_ref().unwrap()
     }
 }
 
-impl DerefMut for JudgedClient {
+impl DerefMut for ValidatingClient {
     fn deref_mut(&mut self) -> &mut AcpClient {
         self.client.as_mut().unwrap()
     }
 }
 
-impl Drop for JudgedClient {
+impl Drop for ValidatingClient {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.finish();
@@ -181,8 +181,8 @@ impl Drop for JudgedClient {
 
 /// The environment of a case.
 pub struct CaseEnv {
-    pub env: BinaryEnv,
-    pub probe: JudgedClient,
+    pub binary_env: BinaryEnv,
+    pub client: ValidatingClient,
     args: &'static [&'static str],
     capabilities: fn() -> Value,
 }
@@ -190,30 +190,31 @@ pub struct CaseEnv {
 impl CaseEnv {
     pub async fn new(topic: &ConformanceTopic) -> Self {
         let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), scripted_model::script()).await;
-        let probe = JudgedClient::initialized(&binary_env, topic.args, (topic.capabilities)());
-        Self { env: binary_env, probe, args: topic.args, capabilities: topic.capabilities }
+        let client = ValidatingClient::initialized(&binary_env, topic.args, (topic.capabilities)());
+        Self { binary_env, client, args: topic.args, capabilities: topic.capabilities }
     }
 
     fn replace(&mut self) {
-        let fresh = JudgedClient::initialized(&self.env, self.args, (self.capabilities)());
-        let mut old = std::mem::replace(&mut self.probe, fresh);
+        let fresh =
+            ValidatingClient::initialized(&self.binary_env, self.args, (self.capabilities)());
+        let mut old = std::mem::replace(&mut self.client, fresh);
         drop(old.take_client());
     }
 
     pub fn workspace(&self) -> PathBuf {
-        self.env.workspace().canonicalize().unwrap()
+        self.binary_env.workspace().canonicalize().unwrap()
     }
 
     /// A new Session of the shared process.
     #[track_caller]
     pub fn session(&mut self) -> String {
         let cwd = self.workspace();
-        self.probe.new_session(&cwd)
+        self.client.new_session(&cwd)
     }
 
     /// Another process of the same user, initialized with these client capabilities.
-    pub fn other(&self, args: &[&str], capabilities: Value) -> JudgedClient {
-        JudgedClient::initialized(&self.env, args, capabilities)
+    pub fn start_other(&self, args: &[&str], capabilities: Value) -> ValidatingClient {
+        ValidatingClient::initialized(&self.binary_env, args, capabilities)
     }
 
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -225,8 +226,8 @@ impl CaseEnv {
 
     /// The next update of a kind about a Session.
     #[track_caller]
-    pub fn told(&mut self, session: &str, kind: &str) -> Value {
-        let found = self.probe.wait_for_message(kind, |message| {
+    pub fn wait_for_update(&mut self, session: &str, kind: &str) -> Value {
+        let found = self.client.wait_for_message(kind, |message| {
             message["params"]["sessionId"] == session
                 && message["params"]["update"]["sessionUpdate"] == kind
         });
@@ -235,15 +236,15 @@ impl CaseEnv {
 
     /// Runs one prompt to its end; a question of the agent fails the case.
     #[track_caller]
-    pub fn turn(&mut self, session: &str, text: &str) -> RecordedTurn {
-        turn(&mut self.probe, session, text)
+    pub fn run_prompt(&mut self, session: &str, text: &str) -> RecordedTurn {
+        run_prompt(&mut self.client, session, text)
     }
 
     /// Runs one prompt to its end in a new Session.
     #[track_caller]
-    pub fn once(&mut self, text: &str) -> RecordedTurn {
+    pub fn run_in_new_session(&mut self, text: &str) -> RecordedTurn {
         let session = self.session();
-        self.turn(&session, text)
+        self.run_prompt(&session, text)
     }
 
     /// The Log of a Session.
@@ -256,25 +257,25 @@ impl CaseEnv {
 
 /// Runs one prompt to its end.
 #[track_caller]
-pub fn turn(client: &mut AcpClient, session: &str, text: &str) -> RecordedTurn {
-    turn_with(client, session, text, |asked| panic!("an unexpected question: {asked}"))
+pub fn run_prompt(client: &mut AcpClient, session: &str, text: &str) -> RecordedTurn {
+    run_prompt_with(client, session, text, |asked| panic!("an unexpected question: {asked}"))
 }
 
 /// Runs one prompt to its end; questions of the agent are answered with these results.
 #[track_caller]
-pub fn turn_with(
+pub fn run_prompt_with(
     client: &mut AcpClient,
     session: &str,
     text: &str,
     reply: impl FnMut(&Value) -> Value,
 ) -> RecordedTurn {
     let id = client.send_prompt(session, text);
-    finished(client, session, id, reply)
+    wait_for_turn_end(client, session, id, reply)
 }
 
 /// Waits for the end of a prompt, and answers questions of the agent until then.
 #[track_caller]
-pub fn finished(
+pub fn wait_for_turn_end(
     client: &mut AcpClient,
     session: &str,
     id: u64,

@@ -2,22 +2,22 @@
 
 use serde_json::{Value, json};
 
-use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, case, turn};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, case, run_prompt};
 use super::scripted_model::script_prompt;
 
 pub const TOPIC: ConformanceTopic = ConformanceTopic::new("commands", CASES);
 
 #[track_caller]
-fn told(scene: &mut CaseEnv) -> (String, Vec<Value>) {
-    let session = scene.session();
-    let update = scene.told(&session, "available_commands_update");
+fn new_session_commands(env: &mut CaseEnv) -> (String, Vec<Value>) {
+    let session = env.session();
+    let update = env.wait_for_update(&session, "available_commands_update");
     let list = update["availableCommands"].as_array().unwrap().clone();
     (session, list)
 }
 
 const CASES: &[ConformanceCase] = &[
-    case("commands have names without a slash, and words", |scene| {
-        let (_, commands) = told(scene);
+    case("commands have names without a slash, and words", |env| {
+        let (_, commands) = new_session_commands(env);
         for command in &commands {
             let name = command["name"].as_str().unwrap();
             assert!(!name.is_empty() && !name.starts_with('/') && !name.contains(' '), "{command}");
@@ -26,119 +26,119 @@ const CASES: &[ConformanceCase] = &[
         let names: Vec<&str> = commands.iter().map(|one| one["name"].as_str().unwrap()).collect();
         assert!(names.contains(&"plan") && names.contains(&"model"), "{names:?}");
     }),
-    case("every command that is told does something", |scene| {
-        let (_, commands) = told(scene);
+    case("every command that is told does something", |env| {
+        let (_, commands) = new_session_commands(env);
         for command in commands {
-            let turn = scene.once(&format!("/{}", command["name"].as_str().unwrap()));
+            let turn = env.run_in_new_session(&format!("/{}", command["name"].as_str().unwrap()));
             assert_eq!(turn.stop(), "end_turn");
             assert!(!turn.updates.is_empty() && !turn.text().is_empty(), "{command}");
         }
     }),
-    case("/plan changes the mode, and says so everywhere", |scene| {
-        let turn = scene.once("/plan");
+    case("/plan changes the mode, and says so everywhere", |env| {
+        let turn = env.run_in_new_session("/plan");
         assert_eq!(turn.updates_of_kind("current_mode_update")[0]["currentModeId"], "plan");
         assert_eq!(turn.updates_of_kind("config_option_update").len(), 1);
     }),
-    case("/plan with words plans them", |scene| {
-        let turn = scene.once("/plan mend the parser » repeat");
+    case("/plan with words plans them", |env| {
+        let turn = env.run_in_new_session("/plan mend the parser » repeat");
         assert!(turn.text().contains("mend the parser"), "{turn:?}");
         assert!(!turn.text().contains("/plan"), "the model gets the text, not the command");
         assert_eq!(turn.updates_of_kind("current_mode_update")[0]["currentModeId"], "plan");
     }),
-    case("/model tells which one it is, without asking it", |scene| {
-        let before = scene.env.server.requests().len();
-        let turn = scene.once("/model");
+    case("/model tells which one it is, without asking it", |env| {
+        let before = env.binary_env.server.requests().len();
+        let turn = env.run_in_new_session("/model");
         assert!(turn.text().contains("gpt-5.5"), "{turn:?}");
-        assert_eq!(scene.env.server.requests().len(), before);
+        assert_eq!(env.binary_env.server.requests().len(), before);
     }),
-    case("/model with a name changes it", |scene| {
-        let turn = scene.once("/model gpt-5.5");
+    case("/model with a name changes it", |env| {
+        let turn = env.run_in_new_session("/model gpt-5.5");
         let options = turn.updates_of_kind("config_option_update")[0]["configOptions"].clone();
         let model =
             options.as_array().unwrap().iter().find(|one| one["category"] == "model").unwrap();
         assert_eq!(model["currentValue"], "gpt-5.5");
     }),
-    case("/model with a name that nobody knows says so", |scene| {
-        let turn = scene.once("/model no-such-model");
+    case("/model with a name that nobody knows says so", |env| {
+        let turn = env.run_in_new_session("/model no-such-model");
         assert_eq!(turn.stop(), "end_turn");
         assert!(turn.text().contains("no-such-model"), "{turn:?}");
         assert!(turn.updates_of_kind("config_option_update").is_empty());
     }),
-    case("a command may be followed by other blocks", |scene| {
-        let session = scene.session();
+    case("a command may be followed by other blocks", |env| {
+        let session = env.session();
         let link = json!({"type": "resource_link", "uri": "https://example.org/x", "name": "x"});
         let blocks = json!([{"type": "text", "text": "/plan look at "}, link, {"type": "text", "text": " » repeat"}]);
         let params = json!({"sessionId": session, "prompt": blocks});
-        assert_eq!(scene.probe.call("session/prompt", params).unwrap()["stopReason"], "end_turn");
-        let mode = scene.told(&session, "current_mode_update");
+        assert_eq!(env.client.call("session/prompt", params).unwrap()["stopReason"], "end_turn");
+        let mode = env.wait_for_update(&session, "current_mode_update");
         assert_eq!(mode["currentModeId"], "plan");
     }),
-    case("a slash in the middle is no command", |scene| {
-        let turn = scene.once("please /plan » repeat");
+    case("a slash in the middle is no command", |env| {
+        let turn = env.run_in_new_session("please /plan » repeat");
         assert!(turn.text().contains("please /plan"), "{turn:?}");
         assert!(turn.updates_of_kind("current_mode_update").is_empty());
     }),
-    case("/undo takes back the last Turn with its files, and /redo brings it back", |scene| {
-        let mut probe = scene.other(&["--auto"], json!({}));
-        let session = probe.new_session(&scene.workspace());
-        let file = scene.workspace().join("undone.txt");
+    case("/undo takes back the last Turn with its files, and /redo brings it back", |env| {
+        let mut client = env.start_other(&["--auto"], json!({}));
+        let session = client.new_session(&env.workspace());
+        let file = env.workspace().join("undone.txt");
         let write = r#"call write {"path": "undone.txt", "content": "made\n"}"#;
-        turn(&mut probe, &session, "keep this » say kept");
-        turn(&mut probe, &session, &script_prompt("make it", &[write]));
+        run_prompt(&mut client, &session, "keep this » say kept");
+        run_prompt(&mut client, &session, &script_prompt("make it", &[write]));
         assert!(file.is_file());
-        let told = turn(&mut probe, &session, "/undo").text();
-        assert!(told.contains("1 Turn taken back") && told.contains("make it"), "{told}");
-        assert!(told.contains("removed `undone.txt`"), "{told}");
+        let text = run_prompt(&mut client, &session, "/undo").text();
+        assert!(text.contains("1 Turn taken back") && text.contains("make it"), "{text}");
+        assert!(text.contains("removed `undone.txt`"), "{text}");
         assert!(!file.exists());
-        let told = turn(&mut probe, &session, "/redo").text();
-        assert!(told.contains("1 Turn brought back") && file.is_file(), "{told}");
-        turn(&mut probe, &session, "/undo 2");
-        let said = turn(&mut probe, &session, "what was said? » repeat").text();
-        assert!(!said.contains("keep this") && !said.contains("make it"), "{said}");
+        let text = run_prompt(&mut client, &session, "/redo").text();
+        assert!(text.contains("1 Turn brought back") && file.is_file(), "{text}");
+        run_prompt(&mut client, &session, "/undo 2");
+        let text = run_prompt(&mut client, &session, "what was said? » repeat").text();
+        assert!(!text.contains("keep this") && !text.contains("make it"), "{text}");
     }),
-    case("/undo leaves alone what somebody else changed, and says so", |scene| {
-        let mut probe = scene.other(&["--auto"], json!({}));
-        let session = probe.new_session(&scene.workspace());
+    case("/undo leaves alone what somebody else changed, and says so", |env| {
+        let mut client = env.start_other(&["--auto"], json!({}));
+        let session = client.new_session(&env.workspace());
         let write = r#"call write {"path": "theirs.txt", "content": "made\n"}"#;
-        turn(&mut probe, &session, &script_prompt("make it", &[write]));
-        scene.write("theirs.txt", "and changed by hand\n");
-        let told = turn(&mut probe, &session, "/undo").text();
-        assert!(told.contains("Nothing was changed") && told.contains("theirs.txt"), "{told}");
+        run_prompt(&mut client, &session, &script_prompt("make it", &[write]));
+        env.write("theirs.txt", "and changed by hand\n");
+        let text = run_prompt(&mut client, &session, "/undo").text();
+        assert!(text.contains("Nothing was changed") && text.contains("theirs.txt"), "{text}");
         assert_eq!(
-            std::fs::read_to_string(scene.workspace().join("theirs.txt")).unwrap(),
+            std::fs::read_to_string(env.workspace().join("theirs.txt")).unwrap(),
             "and changed by hand\n"
         );
         for odd in ["/undo x", "/undo 0", "/undo 7"] {
-            let told = turn(&mut probe, &session, odd);
-            assert!(told.stop() == "end_turn" && told.text().contains('\u{26a0}'), "{told:?}");
+            let turn = run_prompt(&mut client, &session, odd);
+            assert!(turn.stop() == "end_turn" && turn.text().contains('\u{26a0}'), "{turn:?}");
         }
     }),
-    case("/undo takes back what changed while a command ran only with --force", |scene| {
-        let mut probe = scene.other(&["--auto"], json!({}));
-        let session = probe.new_session(&scene.workspace());
-        let file = scene.workspace().join("by_command.txt");
+    case("/undo takes back what changed while a command ran only with --force", |env| {
+        let mut client = env.start_other(&["--auto"], json!({}));
+        let session = client.new_session(&env.workspace());
+        let file = env.workspace().join("by_command.txt");
         let command = r#"call bash {"command": "echo made > by_command.txt"}"#;
-        turn(&mut probe, &session, &script_prompt("make it", &[command]));
+        run_prompt(&mut client, &session, &script_prompt("make it", &[command]));
         assert!(file.is_file());
-        let told = turn(&mut probe, &session, "/undo").text();
-        assert!(told.contains("changed while a command ran") && file.is_file(), "{told}");
-        assert!(told.contains("`/undo` with `--force`"), "{told}");
-        let told = turn(&mut probe, &session, "/undo 1 --force").text();
-        assert!(told.contains("removed `by_command.txt`") && !file.exists(), "{told}");
-        turn(&mut probe, &session, "/redo");
+        let text = run_prompt(&mut client, &session, "/undo").text();
+        assert!(text.contains("changed while a command ran") && file.is_file(), "{text}");
+        assert!(text.contains("`/undo` with `--force`"), "{text}");
+        let text = run_prompt(&mut client, &session, "/undo 1 --force").text();
+        assert!(text.contains("removed `by_command.txt`") && !file.exists(), "{text}");
+        run_prompt(&mut client, &session, "/redo");
         assert!(file.is_file());
-        let odd = turn(&mut probe, &session, "/redo 3").text();
+        let odd = run_prompt(&mut client, &session, "/redo 3").text();
         assert!(odd.contains("takes nothing but"), "{odd}");
     }),
-    case("/fork names another Session that knows what this one knew", |scene| {
-        let session = scene.session();
-        scene.turn(&session, "the word is tulip » say noted");
-        let told = scene.turn(&session, "/fork").text();
-        let id = told.split_whitespace().nth(1).unwrap().to_owned();
-        assert!(told.contains("the word is tulip") && id != session, "{told}");
-        let params = json!({"sessionId": id, "cwd": scene.workspace(), "mcpServers": []});
-        scene.probe.call("session/resume", params).unwrap();
-        assert!(scene.turn(&id, "and? » repeat").text().contains("tulip"));
-        assert!(scene.turn(&session, "still here » repeat").text().contains("tulip"));
+    case("/fork names another Session that knows what this one knew", |env| {
+        let session = env.session();
+        env.run_prompt(&session, "the word is tulip » say noted");
+        let text = env.run_prompt(&session, "/fork").text();
+        let id = text.split_whitespace().nth(1).unwrap().to_owned();
+        assert!(text.contains("the word is tulip") && id != session, "{text}");
+        let params = json!({"sessionId": id, "cwd": env.workspace(), "mcpServers": []});
+        env.client.call("session/resume", params).unwrap();
+        assert!(env.run_prompt(&id, "and? » repeat").text().contains("tulip"));
+        assert!(env.run_prompt(&session, "still here » repeat").text().contains("tulip"));
     }),
 ];

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, JudgedClient, case, turn};
+use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, ValidatingClient, case, run_prompt};
 use super::scripted_model::script_prompt;
 use crate::support::acp_client::AcpClient;
 use crate::support::binary_env::wait_for;
@@ -16,31 +16,32 @@ pub const TOPIC: ConformanceTopic = ConformanceTopic::new("exit", CASES);
 
 /// A process with a running command that does not end by itself.
 #[track_caller]
-fn busy(scene: &CaseEnv) -> (JudgedClient, String) {
-    let mut probe = scene.other(&["--auto"], json!({}));
-    let session = probe.new_session(&scene.workspace());
-    let command = format!("bash echo begun; sleep 611; echo {}", scene.env.mark);
-    probe.send_prompt(&session, &script_prompt("go", &[&command]));
-    probe.wait_for_message("its output", |message| message.to_string().contains("begun\\n"));
-    probe.cut();
-    (probe, session)
+fn busy(env: &CaseEnv) -> (ValidatingClient, String) {
+    let mut client = env.start_other(&["--auto"], json!({}));
+    let session = client.new_session(&env.workspace());
+    let command = format!("bash echo begun; sleep 611; echo {}", env.binary_env.mark);
+    client.send_prompt(&session, &script_prompt("go", &[&command]));
+    client.wait_for_message("its output", |message| message.to_string().contains("begun\\n"));
+    client.mark_cut();
+    (client, session)
 }
 
 #[track_caller]
-fn assert_interrupted(scene: &CaseEnv, session: &str) {
-    let log = scene.log(session);
+fn assert_interrupted(env: &CaseEnv, session: &str) {
+    let log = env.log(session);
     let end = log.iter().rev().find(|event| event["type"] == "turn_failed");
     assert_eq!(end.expect("it ended")["data"]["terminal_status"], "interrupted");
-    let commands =
-        || scene.env.survivors().into_iter().filter(|line| line.contains("sleep 611")).collect();
+    let commands = || {
+        env.binary_env.survivors().into_iter().filter(|line| line.contains("sleep 611")).collect()
+    };
     let left: Vec<String> = wait_for(DEADLINE, commands, Vec::is_empty);
     assert_eq!(left, Vec::<String>::new());
 }
 
 /// The messages that a process prints for these bytes of input.
 #[track_caller]
-fn printed(scene: &CaseEnv, bytes: &[u8], environment: &[(&str, &str)]) -> Vec<Value> {
-    let mut command = scene.env.command(&["acp"]);
+fn printed(env: &CaseEnv, bytes: &[u8], environment: &[(&str, &str)]) -> Vec<Value> {
+    let mut command = env.binary_env.command(&["acp"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     command.envs(environment.iter().copied());
     let mut child = command.spawn().unwrap();
@@ -59,111 +60,111 @@ const HELLO: &str =
     r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}"#;
 
 const CASES: &[ConformanceCase] = &[
-    case("the end of input ends it well", |scene| {
-        let mut probe = scene.other(&[], json!({}));
-        probe.new_session(&scene.workspace());
-        probe.finish();
+    case("the end of input ends it well", |env| {
+        let mut client = env.start_other(&[], json!({}));
+        client.new_session(&env.workspace());
+        client.finish();
     }),
-    case("no input at all ends it well, without a byte", |scene| {
-        assert_eq!(printed(scene, b"", &[]), Vec::<Value>::new());
-        assert_eq!(printed(scene, b"\n\n", &[]), Vec::<Value>::new());
+    case("no input at all ends it well, without a byte", |env| {
+        assert_eq!(printed(env, b"", &[]), Vec::<Value>::new());
+        assert_eq!(printed(env, b"\n\n", &[]), Vec::<Value>::new());
     }),
-    case("a last line without its end is a line", |scene| {
-        let lines = printed(scene, HELLO.as_bytes(), &[]);
+    case("a last line without its end is a line", |env| {
+        let lines = printed(env, HELLO.as_bytes(), &[]);
         assert_eq!(lines[0]["result"]["protocolVersion"], 1);
     }),
-    case("half a line at the end is refused, and that is the end", |scene| {
-        let lines = printed(scene, format!("{HELLO}\n{{\"jsonrpc\":").as_bytes(), &[]);
+    case("half a line at the end is refused, and that is the end", |env| {
+        let lines = printed(env, format!("{HELLO}\n{{\"jsonrpc\":").as_bytes(), &[]);
         assert_eq!(lines.last().unwrap()["error"]["code"], -32_700);
     }),
-    case("requests before the end are answered before it", |scene| {
+    case("requests before the end are answered before it", |env| {
         let list = r#"{"jsonrpc":"2.0","id":2,"method":"session/list","params":{}}"#;
-        let lines = printed(scene, format!("{HELLO}\n{list}\n").as_bytes(), &[]);
+        let lines = printed(env, format!("{HELLO}\n{list}\n").as_bytes(), &[]);
         assert!(
             lines.iter().any(|line| line["id"] == 2 && line.get("result").is_some()),
             "{lines:?}"
         );
     }),
-    case("stdout is clean under any locale", |scene| {
+    case("stdout is clean under any locale", |env| {
         let list =
             json!({"jsonrpc": "2.0", "id": "größe 🦀", "method": "session/list", "params": {}});
         let bytes = format!("{HELLO}\n{list}\n");
         for locale in ["C", "POSIX", "en_US.ISO-8859-1", "tr_TR.UTF-8", "no_SUCH"] {
-            let lines = printed(scene, bytes.as_bytes(), &[("LC_ALL", locale), ("LANG", locale)]);
+            let lines = printed(env, bytes.as_bytes(), &[("LC_ALL", locale), ("LANG", locale)]);
             assert!(lines.iter().any(|line| line["id"] == "größe 🦀"), "{locale}: {lines:?}");
         }
     }),
-    case("stdout is clean when a terminal is promised", |scene| {
+    case("stdout is clean when a terminal is promised", |env| {
         let colour = [("TERM", "xterm-256color"), ("CLICOLOR_FORCE", "1"), ("FORCE_COLOR", "3")];
-        assert_eq!(printed(scene, HELLO.as_bytes(), &colour).len(), 1);
+        assert_eq!(printed(env, HELLO.as_bytes(), &colour).len(), 1);
     }),
-    case("the end of input ends a command that runs", |scene| {
-        let (mut probe, session) = busy(scene);
-        probe.finish();
-        assert_interrupted(scene, &session);
+    case("the end of input ends a command that runs", |env| {
+        let (mut client, session) = busy(env);
+        client.finish();
+        assert_interrupted(env, &session);
     }),
-    case("the end of input ends a Turn that streams", |scene| {
-        let mut probe = scene.other(&[], json!({}));
-        let session = probe.new_session(&scene.workspace());
-        probe.send_prompt(&session, "go » say begun ;; pause 600000");
-        probe.wait_for_update("agent_message_chunk");
-        probe.cut();
-        probe.finish();
-        assert_interrupted(scene, &session);
+    case("the end of input ends a Turn that streams", |env| {
+        let mut client = env.start_other(&[], json!({}));
+        let session = client.new_session(&env.workspace());
+        client.send_prompt(&session, "go » say begun ;; pause 600000");
+        client.wait_for_update("agent_message_chunk");
+        client.mark_cut();
+        client.finish();
+        assert_interrupted(env, &session);
     }),
-    case("the end of input ends a question that is open", |scene| {
-        let mut probe = scene.other(&[], json!({}));
-        let session = probe.new_session(&scene.workspace());
-        probe.send_prompt(&session, &script_prompt("go", &["bash touch never"]));
-        probe.wait_for_request("session/request_permission");
-        probe.cut();
-        probe.finish();
-        assert!(!scene.workspace().join("never").exists());
-        assert_interrupted(scene, &session);
+    case("the end of input ends a question that is open", |env| {
+        let mut client = env.start_other(&[], json!({}));
+        let session = client.new_session(&env.workspace());
+        client.send_prompt(&session, &script_prompt("go", &["bash touch never"]));
+        client.wait_for_request("session/request_permission");
+        client.mark_cut();
+        client.finish();
+        assert!(!env.workspace().join("never").exists());
+        assert_interrupted(env, &session);
     }),
-    case("SIGTERM, SIGHUP and SIGINT end it well, and what runs", |scene| {
+    case("SIGTERM, SIGHUP and SIGINT end it well, and what runs", |env| {
         for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
-            let (mut probe, session) = busy(scene);
-            kill_process(Pid::from_child(&probe.child), signal).unwrap();
-            let status = wait_for(DEADLINE, || probe.child.try_wait().unwrap(), Option::is_some);
+            let (mut client, session) = busy(env);
+            kill_process(Pid::from_child(&client.child), signal).unwrap();
+            let status = wait_for(DEADLINE, || client.child.try_wait().unwrap(), Option::is_some);
             assert_eq!(status.unwrap().code(), Some(0), "{signal:?}");
-            probe.finish();
-            assert_interrupted(scene, &session);
+            client.finish();
+            assert_interrupted(env, &session);
         }
     }),
-    case("SIGKILL leaves no process and a Session that opens", |scene| {
-        let (mut probe, session) = busy(scene);
-        probe.child.kill().unwrap();
-        probe.child.wait().unwrap();
-        drop(probe.take_client());
-        let params = json!({"sessionId": session, "cwd": scene.workspace()});
-        scene.probe.call("session/resume", params).unwrap();
-        assert_interrupted(scene, &session);
-        assert_eq!(scene.turn(&session, "on we go").stop(), "end_turn");
+    case("SIGKILL leaves no process and a Session that opens", |env| {
+        let (mut client, session) = busy(env);
+        client.child.kill().unwrap();
+        client.child.wait().unwrap();
+        drop(client.take_client());
+        let params = json!({"sessionId": session, "cwd": env.workspace()});
+        env.client.call("session/resume", params).unwrap();
+        assert_interrupted(env, &session);
+        assert_eq!(env.run_prompt(&session, "on we go").stop(), "end_turn");
     }),
-    case("a reader that left ends it, although its input is open", |scene| {
-        let mut command = scene.env.command(&["acp"]);
+    case("a reader that left ends it, although its input is open", |env| {
+        let mut command = env.binary_env.command(&["acp"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         drop(child.stdout.take());
         let mut stdin = child.stdin.take().unwrap();
-        let new = json!({"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": {"cwd": scene.workspace(), "mcpServers": []}});
+        let new = json!({"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": {"cwd": env.workspace(), "mcpServers": []}});
         // The process may have exited before it reads this.
         stdin.write_all(format!("{HELLO}\n{new}\n{HELLO}\n").as_bytes()).ok();
         let status = wait_for(DEADLINE, || child.try_wait().unwrap(), Option::is_some);
         assert_eq!(status.unwrap().code(), Some(0));
         drop(stdin);
     }),
-    case("the end of input ends it also when nobody reads what it says", |scene| {
+    case("the end of input ends it also when nobody reads what it says", |env| {
         // Few or many lines may be queued behind the one that cannot be answered.
         for more in [3, 500] {
-            let mut command = scene.env.command(&["acp", "--auto"]);
+            let mut command = env.binary_env.command(&["acp", "--auto"]);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
             let mut child = command.spawn().unwrap();
             let mut stdin = child.stdin.take().unwrap();
             let mut stdout = BufReader::new(child.stdout.take().unwrap());
             let new = json!({"jsonrpc": "2.0", "id": 2, "method": "session/new",
-                "params": {"cwd": scene.workspace(), "mcpServers": []}});
+                "params": {"cwd": env.workspace(), "mcpServers": []}});
             stdin.write_all(format!("{HELLO}\n{new}\n").as_bytes()).unwrap();
             let mut lines = stdout.by_ref().lines().map(|line| line.unwrap());
             let session = lines.find_map(|line| {
@@ -175,7 +176,7 @@ const CASES: &[ConformanceCase] = &[
             let prompt = json!({"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params":
                 {"sessionId": session, "prompt": [{"type": "text", "text": loud}]}});
             stdin.write_all(format!("{prompt}\n").as_bytes()).unwrap();
-            let begun = || scene.log(&session).iter().any(|fact| fact["type"] == "user_message");
+            let begun = || env.log(&session).iter().any(|fact| fact["type"] == "user_message");
             assert!(wait_for(DEADLINE, begun, |begun| *begun), "the Turn begins");
             // No more reads from here on: answers to these requests do not fit into the pipe.
             for _ in 0..more {
@@ -191,22 +192,22 @@ const CASES: &[ConformanceCase] = &[
             });
             assert_eq!(status.code(), Some(0));
             drop(stdout);
-            assert_interrupted(scene, &session);
+            assert_interrupted(env, &session);
         }
     }),
-    case("a reader that is slow loses nothing", |scene| {
-        let mut probe = scene.other(&["--auto"], json!({}));
-        let session = probe.new_session(&scene.workspace());
-        let told = turn(&mut probe, &session, "go » deltas 20000");
-        assert_eq!(told.text().len(), 100_000);
+    case("a reader that is slow loses nothing", |env| {
+        let mut client = env.start_other(&["--auto"], json!({}));
+        let session = client.new_session(&env.workspace());
+        let turn = run_prompt(&mut client, &session, "go » deltas 20000");
+        assert_eq!(turn.text().len(), 100_000);
     }),
-    case("traces go to stderr and never to stdout", |scene| {
-        let mut command = scene.env.command(&["acp"]);
+    case("traces go to stderr and never to stdout", |env| {
+        let mut command = env.binary_env.command(&["acp"]);
         command.env("PIXIR_LOG", "trace");
-        let mut probe = JudgedClient::new(AcpClient::spawn(&mut command));
-        probe.initialize(json!({}));
-        let session = probe.new_session(&scene.workspace());
-        assert_eq!(turn(&mut probe, &session, "hello").stop(), "end_turn");
-        probe.finish();
+        let mut client = ValidatingClient::new(AcpClient::spawn(&mut command));
+        client.initialize(json!({}));
+        let session = client.new_session(&env.workspace());
+        assert_eq!(run_prompt(&mut client, &session, "hello").stop(), "end_turn");
+        client.finish();
     }),
 ];

@@ -22,10 +22,10 @@ use crate::support::torture::{self, SuiteSize};
 const SESSIONS: usize = 8;
 
 /// Number of messages between two liveness checks.
-const BREATH: usize = 100;
+const LIVENESS_INTERVAL: usize = 100;
 
 /// Pause after each liveness check, in which Turns run undisturbed.
-const REST: Duration = Duration::from_millis(80);
+const PAUSE: Duration = Duration::from_millis(80);
 
 /// A client that sends random messages.
 struct FuzzClient {
@@ -208,7 +208,7 @@ impl FuzzClient {
 
     /// Lets Turns run for a moment, and answers their requests.
     fn pause_and_drain(&mut self) {
-        let end = Instant::now() + REST;
+        let end = Instant::now() + PAUSE;
         while Instant::now() < end {
             if !self.open.is_empty() {
                 self.answer_something();
@@ -234,7 +234,7 @@ impl FuzzClient {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_said_everybody_is_answered_once() {
+async fn every_request_of_a_fuzzed_stream_is_answered_once() {
     let size = SuiteSize::from_environment();
     let seed = torture::seed();
     let began = Instant::now();
@@ -244,11 +244,11 @@ async fn whatever_is_said_everybody_is_answered_once() {
     command.arg("acp");
     env.configure_command(&mut command);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-    let (heard, lines) = channel();
+    let (sender, lines) = channel();
     let stdout = child.stdout.take().unwrap();
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines() {
-            heard.send(line.expect("stdout is text")).ok();
+            sender.send(line.expect("stdout is text")).ok();
         }
     });
     let mut stderr = child.stderr.take().unwrap();
@@ -257,7 +257,7 @@ async fn whatever_is_said_everybody_is_answered_once() {
         stderr.read_to_string(&mut text).ok();
         text
     });
-    let mut madman = FuzzClient {
+    let mut client = FuzzClient {
         rng: Rng::with_seed(seed),
         stdin: child.stdin.take().unwrap(),
         lines,
@@ -270,29 +270,29 @@ async fn whatever_is_said_everybody_is_answered_once() {
         broken: 0,
         cwd: env.workspace().to_str().unwrap().to_owned(),
     };
-    madman.ask("initialize", &json!({"protocolVersion": 1}));
+    client.ask("initialize", &json!({"protocolVersion": 1}));
     for _ in 0..SESSIONS {
-        let params = json!({"cwd": madman.cwd, "mcpServers": []});
-        madman.ask("session/new", &params);
+        let params = json!({"cwd": client.cwd, "mcpServers": []});
+        client.ask("session/new", &params);
     }
-    madman.settle("at the start");
+    client.settle("at the start");
     for number in 0..count {
-        madman.say_something();
-        while madman.listen(Duration::ZERO) {}
-        if number % BREATH == BREATH - 1 {
-            madman.check_liveness(&format!("seed {seed}, message {number}"));
-            madman.pause_and_drain();
+        client.say_something();
+        while client.listen(Duration::ZERO) {}
+        if number % LIVENESS_INTERVAL == LIVENESS_INTERVAL - 1 {
+            client.check_liveness(&format!("seed {seed}, message {number}"));
+            client.pause_and_drain();
         }
     }
-    madman.settle(&format!("seed {seed}, at the end"));
-    let turns = madman.methods.values().filter(|method| *method == "session/prompt").count();
-    assert!(turns > 0 && madman.broken > 0, "{turns} prompts, {} broken lines", madman.broken);
+    client.settle(&format!("seed {seed}, at the end"));
+    let turns = client.methods.values().filter(|method| *method == "session/prompt").count();
+    assert!(turns > 0 && client.broken > 0, "{turns} prompts, {} broken lines", client.broken);
     // End of input while a few Turns are running.
-    for session in madman.sessions.clone() {
+    for session in client.sessions.clone() {
         let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": "go » pause 600000"}]});
-        madman.ask("session/prompt", &params);
+        client.ask("session/prompt", &params);
     }
-    let FuzzClient { stdin, lines, owed, methods, mut received, broken, .. } = madman;
+    let FuzzClient { stdin, lines, owed, methods, mut received, broken, .. } = client;
     drop(stdin);
     while let Ok(line) = lines.recv_timeout(DEADLINE) {
         received.push(serde_json::from_str(&line).expect("JSON to the last line"));

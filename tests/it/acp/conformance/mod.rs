@@ -49,7 +49,7 @@ const TOPICS: &[&ConformanceTopic] = &[
 ];
 
 /// Defines one test per table, so that tables run in parallel and fail by name.
-macro_rules! played {
+macro_rules! conformance_tests {
     ($($name:ident),*) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
@@ -57,7 +57,7 @@ macro_rules! played {
         })*
 
         #[test]
-        fn every_table_is_played() {
+        fn every_topic_has_a_test() {
             let played = [$($name::TOPIC.name),*];
             let known: Vec<&str> = TOPICS.iter().map(|topic| topic.name).collect();
             assert_eq!(known, played);
@@ -65,7 +65,7 @@ macro_rules! played {
     };
 }
 
-played!(
+conformance_tests!(
     lines, initialize, auth, lifecycle, content, updates, tools, files, permission, options,
     commands, cancel, replay, listing, order, errors, exit
 );

@@ -57,10 +57,10 @@ fn schema_violations(name: &str, value: &Value, is_strict: bool) -> Vec<String> 
         VALIDATORS.lock().unwrap().insert(key, Arc::clone(&made));
         made
     });
-    let told = |error: jsonschema::ValidationError<'_>| {
+    let describe = |error: jsonschema::ValidationError<'_>| {
         format!("{name}{}: {}", error.instance_path(), cut(&error.to_string()))
     };
-    validator.iter_errors(value).map(told).collect()
+    validator.iter_errors(value).map(describe).collect()
 }
 
 fn cut(text: &str) -> String {
@@ -237,7 +237,7 @@ fn protocol_violations(record: &LineRecord<'_>) -> Vec<String> {
         let params = &message["params"];
         let update = &message["params"]["update"];
         let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
-        let gate = match message["method"].as_str().unwrap_or_default() {
+        let capability = match message["method"].as_str().unwrap_or_default() {
             "fs/read_text_file" => "/fs/readTextFile",
             "fs/write_text_file" => "/fs/writeTextFile",
             method if method.starts_with("terminal/") => "/terminal",
@@ -248,8 +248,8 @@ fn protocol_violations(record: &LineRecord<'_>) -> Vec<String> {
                 _ => "",
             },
         };
-        if !gate.is_empty() && !allows(gate) {
-            problems.push(format!("nobody allowed {gate}: {}", cut(&message.to_string())));
+        if !capability.is_empty() && !allows(capability) {
+            problems.push(format!("nobody allowed {capability}: {}", cut(&message.to_string())));
         }
         let id = update["toolCallId"].as_str().or(params["toolCall"]["toolCallId"].as_str());
         let is_first = update["sessionUpdate"] == "tool_call";
@@ -281,8 +281,8 @@ fn what_breaks_the_schema_is_found() {
     let sent = [good];
     let made = answer(json!({"sessionId": "s"}));
     assert_eq!(problems(&sent, std::slice::from_ref(&made)), 0);
-    let said = update(json!({"sessionUpdate": "agent_message_chunk", "content": text}));
-    assert_eq!(problems(&sent, &[made.clone(), said]), 0);
+    let message = update(json!({"sessionUpdate": "agent_message_chunk", "content": text}));
+    assert_eq!(problems(&sent, &[made.clone(), message]), 0);
     let broken: &[&[Value]] = &[
         &[],
         &[made.clone(), made.clone()],

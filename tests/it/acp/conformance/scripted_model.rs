@@ -22,8 +22,8 @@ pub fn script_prompt(words: &str, replies: &[&str]) -> String {
 }
 
 fn reply(request: &ReceivedRequest) -> Reply {
-    let said = request.user_texts();
-    let Some((_, script)) = said.last().and_then(|text| text.split_once('»')) else {
+    let texts = request.user_texts();
+    let Some((_, script)) = texts.last().and_then(|text| text.split_once('»')) else {
         return Reply::says(DEFAULT);
     };
     let line = script.lines().nth(request.outputs().len()).unwrap_or("say Done.");

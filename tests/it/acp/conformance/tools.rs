@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::case::{CaseEnv, ConformanceCase, ConformanceTopic, RecordedTurn, case, merged, turn};
+use super::case::{
+    CaseEnv, ConformanceCase, ConformanceTopic, RecordedTurn, case, merged, run_prompt,
+};
 use super::scripted_model::script_prompt;
 
 pub const TOPIC: ConformanceTopic =
@@ -10,11 +12,11 @@ pub const TOPIC: ConformanceTopic =
 
 /// Runs one tool call; gives the Turn and the merged call.
 #[track_caller]
-fn called(scene: &mut CaseEnv, call: &str) -> (RecordedTurn, Value) {
-    let told = scene.once(&script_prompt("go", &[call, "say done"]));
-    assert_eq!(told.stop(), "end_turn");
-    let call = told.call();
-    (told, call)
+fn run_call(env: &mut CaseEnv, call: &str) -> (RecordedTurn, Value) {
+    let turn = env.run_in_new_session(&script_prompt("go", &[call, "say done"]));
+    assert_eq!(turn.stop(), "end_turn");
+    let call = turn.call();
+    (turn, call)
 }
 
 fn shown(call: &Value) -> String {
@@ -27,17 +29,17 @@ fn terminal() -> Value {
 }
 
 const CASES: &[ConformanceCase] = &[
-    case("a command is called by what it runs", |scene| {
-        let (_, call) = called(scene, "bash echo one && echo two");
+    case("a command is called by what it runs", |env| {
+        let (_, call) = run_call(env, "bash echo one && echo two");
         assert_eq!(
             (&call["title"], &call["kind"]),
             (&json!("echo one && echo two"), &json!("execute"))
         );
         assert_eq!(call["status"], "completed");
     }),
-    case("a call begins pending, runs, and ends", |scene| {
-        let (told, _) = called(scene, "bash echo x");
-        let own = told.updates.iter().filter(|update| update.get("toolCallId").is_some());
+    case("a call begins pending, runs, and ends", |env| {
+        let (turn, _) = run_call(env, "bash echo x");
+        let own = turn.updates.iter().filter(|update| update.get("toolCallId").is_some());
         // A new call without a status is `pending`.
         let status = |update: &'_ Value| {
             let is_new = update["sessionUpdate"] == "tool_call";
@@ -48,59 +50,59 @@ const CASES: &[ConformanceCase] = &[
         statuses.dedup();
         assert_eq!(statuses, ["pending", "in_progress", "completed"]);
     }),
-    case("raw input is told, and raw output without what is shown", |scene| {
-        let (_, call) = called(scene, "bash echo raw-words");
+    case("raw input is told, and raw output without what is shown", |env| {
+        let (_, call) = run_call(env, "bash echo raw-words");
         assert_eq!(call["rawInput"]["command"], "echo raw-words");
         assert_eq!(call["rawOutput"]["details"]["exit_code"], 0, "{call}");
         assert!(shown(&call).contains("raw-words"), "{call}");
         assert!(!call["rawOutput"].to_string().contains("raw-words"), "{call}");
     }),
-    case("a command that fails has failed, with its output", |scene| {
-        let (_, call) = called(scene, "bash echo before; exit 3");
+    case("a command that fails has failed, with its output", |env| {
+        let (_, call) = run_call(env, "bash echo before; exit 3");
         assert!(shown(&call).contains("before"), "{call}");
         assert!(["failed", "completed"].contains(&call["status"].as_str().unwrap()));
         assert!(call["rawOutput"].to_string().contains('3'), "{call}");
     }),
-    case("output is shown in a fence", |scene| {
-        let (_, call) = called(scene, "bash echo '```'; echo inside");
+    case("output is shown in a fence", |env| {
+        let (_, call) = run_call(env, "bash echo '```'; echo inside");
         let text = call["content"][0]["content"]["text"].as_str().unwrap();
         assert!(text.starts_with("````") && text.contains("inside"), "{text}");
     }),
-    case("output is told while the command runs", |scene| {
-        let session = scene.session();
+    case("output is told while the command runs", |env| {
+        let session = env.session();
         let prompt = script_prompt("go", &["bash echo early; sleep 0.3; echo late", "say done"]);
-        let told = scene.turn(&session, &prompt);
-        let running = told.updates.iter().find(|update| {
+        let turn = env.run_prompt(&session, &prompt);
+        let running = turn.updates.iter().find(|update| {
             update["sessionUpdate"] == "tool_call_update" && update.to_string().contains("early")
         });
         assert!(!running.unwrap().to_string().contains("late\\n"), "{running:?}");
     }),
-    case("reading is a read with its place", |scene| {
-        let path = scene.write("read-me.txt", "one\ntwo\nthree\n");
-        let (_, call) = called(scene, r#"call read {"path":"read-me.txt","offset":2}"#);
+    case("reading is a read with its place", |env| {
+        let path = env.write("read-me.txt", "one\ntwo\nthree\n");
+        let (_, call) = run_call(env, r#"call read {"path":"read-me.txt","offset":2}"#);
         assert_eq!((&call["kind"], &call["status"]), (&json!("read"), &json!("completed")));
         assert!(call["title"].as_str().unwrap().contains("read-me.txt"));
         assert_eq!(call["locations"][0], json!({"path": path, "line": 2}));
     }),
-    case("searching is a search", |scene| {
-        scene.write("hay/needle.txt", "a needle\n");
+    case("searching is a search", |env| {
+        env.write("hay/needle.txt", "a needle\n");
         for call in
             [r#"call grep {"pattern":"needle"}"#, r#"call glob {"pattern":"**/needle.txt"}"#]
         {
-            let (_, call) = called(scene, call);
+            let (_, call) = run_call(env, call);
             assert_eq!((&call["kind"], &call["status"]), (&json!("search"), &json!("completed")));
             assert!(call["title"].as_str().unwrap().contains("needle"), "{call}");
         }
     }),
-    case("listing has a title and a place", |scene| {
-        scene.write("folder/file", "x");
-        let (_, call) = called(scene, r#"call list {"path":"folder"}"#);
-        assert_eq!(call["locations"][0]["path"], json!(scene.workspace().join("folder")));
+    case("listing has a title and a place", |env| {
+        env.write("folder/file", "x");
+        let (_, call) = run_call(env, r#"call list {"path":"folder"}"#);
+        assert_eq!(call["locations"][0]["path"], json!(env.workspace().join("folder")));
         assert!(call["title"].as_str().unwrap().contains("folder"));
     }),
-    case("a new file is a diff from nothing", |scene| {
-        let (_, call) = called(scene, r#"call write {"path":"new.txt","content":"a\nb\n"}"#);
-        let path = scene.workspace().join("new.txt");
+    case("a new file is a diff from nothing", |env| {
+        let (_, call) = run_call(env, r#"call write {"path":"new.txt","content":"a\nb\n"}"#);
+        let path = env.workspace().join("new.txt");
         let diff = &call["content"][0];
         assert_eq!(
             (&diff["type"], &diff["path"], &diff["newText"]),
@@ -109,9 +111,9 @@ const CASES: &[ConformanceCase] = &[
         assert!(diff.get("oldText").is_none_or(Value::is_null), "{diff}");
         assert_eq!((&call["kind"], &call["status"]), (&json!("edit"), &json!("completed")));
     }),
-    case("a file that was there never looks new", |scene| {
-        scene.write("there.txt", "old\n");
-        let told = scene.once(&script_prompt(
+    case("a file that was there never looks new", |env| {
+        env.write("there.txt", "old\n");
+        let turn = env.run_in_new_session(&script_prompt(
             "go",
             &[
                 r#"call read {"path":"there.txt"}"#,
@@ -119,17 +121,17 @@ const CASES: &[ConformanceCase] = &[
                 "say done",
             ],
         ));
-        let calls = told.updates_of_kind("tool_call");
-        let call = merged(&told.updates, calls[1]["toolCallId"].as_str().unwrap());
+        let calls = turn.updates_of_kind("tool_call");
+        let call = merged(&turn.updates, calls[1]["toolCallId"].as_str().unwrap());
         assert_eq!(
             (&call["content"][0]["oldText"], &call["content"][0]["newText"]),
             (&json!("old\n"), &json!("new\n")),
             "{call}"
         );
     }),
-    case("an empty file that was there never looks new", |scene| {
-        scene.write("empty.txt", "");
-        let told = scene.once(&script_prompt(
+    case("an empty file that was there never looks new", |env| {
+        env.write("empty.txt", "");
+        let turn = env.run_in_new_session(&script_prompt(
             "go",
             &[
                 r#"call read {"path":"empty.txt"}"#,
@@ -137,33 +139,33 @@ const CASES: &[ConformanceCase] = &[
                 "say done",
             ],
         ));
-        let calls = told.updates_of_kind("tool_call");
-        let call = merged(&told.updates, calls[1]["toolCallId"].as_str().unwrap());
+        let calls = turn.updates_of_kind("tool_call");
+        let call = merged(&turn.updates, calls[1]["toolCallId"].as_str().unwrap());
         assert_eq!(call["content"][0]["oldText"], "", "{call}");
     }),
-    case("an edit is a diff with the true text of both sides", |scene| {
-        scene.write("edit.txt", "one\ntwo\nthree\n");
+    case("an edit is a diff with the true text of both sides", |env| {
+        env.write("edit.txt", "one\ntwo\nthree\n");
         let edit =
             r#"call edit {"path":"edit.txt","edits":[{"old_string":"two","new_string":"2"}]}"#;
-        let (_, call) = called(scene, edit);
+        let (_, call) = run_call(env, edit);
         let diff = &call["content"][0];
         assert_eq!(
             (&diff["oldText"], &diff["newText"]),
             (&json!("one\ntwo\nthree\n"), &json!("one\n2\nthree\n"))
         );
-        assert_eq!(call["locations"][0]["path"], json!(scene.workspace().join("edit.txt")));
+        assert_eq!(call["locations"][0]["path"], json!(env.workspace().join("edit.txt")));
         assert!(
             shown(&call).matches("\"diff\"").count() == 1
                 && !shown(&call).contains("\"content\":{"),
             "{call}"
         );
     }),
-    case("two distant edits are two diffs of one file", |scene| {
+    case("two distant edits are two diffs of one file", |env| {
         let lines: Vec<String> = (1..=60).map(|number| format!("line {number}\n")).collect();
         let text = lines.concat();
-        scene.write("long.txt", &text);
+        env.write("long.txt", &text);
         let edit = r#"call edit {"path":"long.txt","edits":[{"old_string":"line 2\n","new_string":"LINE 2\n"},{"old_string":"line 59\n","new_string":"LINE 59\n"}]}"#;
-        let (_, call) = called(scene, edit);
+        let (_, call) = run_call(env, edit);
         let diffs = call["content"].as_array().unwrap();
         assert!(
             diffs.iter().all(|diff| diff["type"] == "diff" && diff["oldText"].is_string()),
@@ -172,11 +174,11 @@ const CASES: &[ConformanceCase] = &[
         let new: String = diffs.iter().filter_map(|diff| diff["newText"].as_str()).collect();
         assert!(new.contains("LINE 2\n") && new.contains("LINE 59\n"));
     }),
-    case("a patch of two files has a diff of each", |scene| {
-        scene.write("p1.txt", "a\n");
+    case("a patch of two files has a diff of each", |env| {
+        env.write("p1.txt", "a\n");
         let patch = "*** Begin Patch\n*** Update File: p1.txt\n@@\n-a\n+A\n*** Add File: p2.txt\n+new\n*** End Patch\n";
         let call = format!("call apply_patch {}", json!({"patch": patch}));
-        let (_, call) = called(scene, &call);
+        let (_, call) = run_call(env, &call);
         let paths: Vec<&str> = call["content"]
             .as_array()
             .unwrap()
@@ -186,16 +188,16 @@ const CASES: &[ConformanceCase] = &[
         assert!(paths.iter().any(|path| path.ends_with("p1.txt")), "{call}");
         assert!(paths.iter().any(|path| path.ends_with("p2.txt")), "{call}");
     }),
-    case("a file without its last newline keeps its text", |scene| {
-        scene.write("bare.txt", "a\nb");
+    case("a file without its last newline keeps its text", |env| {
+        env.write("bare.txt", "a\nb");
         let edit = r#"call edit {"path":"bare.txt","edits":[{"old_string":"b","new_string":"c"}]}"#;
-        let (_, call) = called(scene, edit);
+        let (_, call) = run_call(env, edit);
         assert_eq!(
             (&call["content"][0]["oldText"], &call["content"][0]["newText"]),
             (&json!("a\nb"), &json!("a\nc"))
         );
     }),
-    case("a call that cannot be done has failed and says why", |scene| {
+    case("a call that cannot be done has failed and says why", |env| {
         for call in [
             r#"call read {"path":"no-such-file"}"#,
             r#"call edit {"path":"no-such-file","edits":[{"old_string":"a","new_string":"b"}]}"#,
@@ -204,43 +206,43 @@ const CASES: &[ConformanceCase] = &[
             r#"call read {"path":"../../outside"}"#,
             "raw read {broken",
         ] {
-            let (_, told) = called(scene, call);
-            assert_eq!(told["status"], "failed", "{call}");
-            assert!(!told["content"].as_array().unwrap().is_empty(), "{told}");
+            let (_, shown_call) = run_call(env, call);
+            assert_eq!(shown_call["status"], "failed", "{call}");
+            assert!(!shown_call["content"].as_array().unwrap().is_empty(), "{shown_call}");
         }
     }),
-    case("calls of one reply are told apart and all end", |scene| {
-        scene.write("x.txt", "x\n");
+    case("calls of one reply are told apart and all end", |env| {
+        env.write("x.txt", "x\n");
         let read = r#"call read {"path":"x.txt"}"#;
         let prompt = script_prompt(
             "go",
             &[&format!("{read} ;; bash echo 1 ;; bash echo 2"), "say", "say", "say done"],
         );
-        let told = scene.once(&prompt);
-        let ids: Vec<&str> = told
+        let turn = env.run_in_new_session(&prompt);
+        let ids: Vec<&str> = turn
             .updates_of_kind("tool_call")
             .iter()
             .map(|call| call["toolCallId"].as_str().unwrap())
             .collect();
         assert_eq!(ids.len(), 3);
-        assert!(ids.iter().all(|id| merged(&told.updates, id)["status"] == "completed"));
+        assert!(ids.iter().all(|id| merged(&turn.updates, id)["status"] == "completed"));
     }),
-    case("the name of the tool is told beside its title", |scene| {
-        let (_, call) = called(scene, "bash true");
+    case("the name of the tool is told beside its title", |env| {
+        let (_, call) = run_call(env, "bash true");
         assert!(call["name"] == "bash" || call["_meta"]["tool_name"] == "bash", "{call}");
     }),
-    case("a client with terminals sees the command in one", |scene| {
-        let mut other = scene.other(&["--auto"], terminal());
-        let session = other.new_session(&scene.workspace());
-        let told = turn(
+    case("a client with terminals sees the command in one", |env| {
+        let mut other = env.start_other(&["--auto"], terminal());
+        let session = other.new_session(&env.workspace());
+        let turn = run_prompt(
             &mut other,
             &session,
             &script_prompt("go", &["bash echo in-a-terminal; exit 4", "say done"]),
         );
-        let first = told.updates_of_kind("tool_call")[0];
+        let first = turn.updates_of_kind("tool_call")[0];
         let id = first["content"][0]["terminalId"].as_str().unwrap();
         assert_eq!(first["_meta"]["terminal_info"]["terminal_id"], id);
-        let metas: Vec<&Value> = told
+        let metas: Vec<&Value> = turn
             .updates_of_kind("tool_call_update")
             .iter()
             .map(|update| &update["_meta"])
@@ -251,8 +253,8 @@ const CASES: &[ConformanceCase] = &[
         let exit = metas.iter().find(|meta| meta["terminal_exit"].is_object()).unwrap();
         assert_eq!(exit["terminal_exit"]["exit_code"], 4);
     }),
-    case("a client without them is sent no terminal", |scene| {
-        let (told, _) = called(scene, "bash echo x");
-        assert!(!json!(told.updates).to_string().contains("terminal"), "{told:?}");
+    case("a client without them is sent no terminal", |env| {
+        let (turn, _) = run_call(env, "bash echo x");
+        assert!(!json!(turn.updates).to_string().contains("terminal"), "{turn:?}");
     }),
 ];

@@ -58,15 +58,15 @@ fn a_hundred_hostile_specs_are_refused_at_their_place() {
     assert!(all.len() >= 100, "{}", all.len());
     let mut wrong = Vec::new();
     for (name, text, pointer, words) in &all {
-        let told = flaws(text, &json!({}));
+        let found = flaws(text, &json!({}));
         // One error is reported once, without errors that follow from it.
         let twice = ["itself", "waits", "circle"].iter().any(|word| words.contains(word));
-        let fits = |(own, said): &(String, String)| {
+        let fits = |(own, message): &(String, String)| {
             let is_place = own == pointer || words.contains("nested") && own.starts_with(pointer);
-            is_place && said.contains(words)
+            is_place && message.contains(words)
         };
-        if !told.first().is_some_and(fits) || told.len() > 1 && !twice {
-            wrong.push(format!("{name}: {pointer}: {words}\n  told: {told:?}"));
+        if !found.first().is_some_and(fits) || found.len() > 1 && !twice {
+            wrong.push(format!("{name}: {pointer}: {words}\n  found: {found:?}"));
         }
     }
     assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), all.len(), wrong.join("\n"));
@@ -81,7 +81,7 @@ fn bytes_that_are_no_text_are_refused() {
 }
 
 #[test]
-fn thousands_of_flaws_are_counted_and_not_all_told() {
+fn thousands_of_flaws_are_counted_and_not_all_listed() {
     let steps: Vec<Value> = (0..2_000)
         .map(|n| json!({"id": format!("s{n}"), "tusk": "x", "depends_on": ["a", "b", "c", "d"]}))
         .collect();
@@ -188,8 +188,8 @@ proptest! {
 
     #[test]
     fn whatever_is_given_is_read_or_refused(value in any_json()) {
-        let told = flaws(value.to_string(), &json!({}));
-        prop_assert!(told.iter().all(|(pointer, _)| pointer.is_empty() || pointer.starts_with('/')));
+        let found = flaws(value.to_string(), &json!({}));
+        prop_assert!(found.iter().all(|(pointer, _)| pointer.is_empty() || pointer.starts_with('/')));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{BrokenSpec, steps, two};
 /// All cases of this file.
 pub fn cases() -> Vec<BrokenSpec> {
     let plain = |id: &str, after: &str| json!({"id": id, "task": "x", "depends_on": after});
-    let ring: Vec<Value> =
+    let cycle: Vec<Value> =
         (0..50).map(|n| plain(&format!("s{n}"), &format!("s{}", (n + 1) % 50))).collect();
     let task = |key: &str, value: Value| two(&json!({ "task": "x", key: value }));
     let review = |output: Value| {
@@ -31,7 +31,7 @@ pub fn cases() -> Vec<BrokenSpec> {
         ),
         (
             "fifty in a circle",
-            steps(&json!(ring)),
+            steps(&json!(cycle)),
             "/steps/0/depends_on",
             "`s19` -> 30 more -> `s0`",
         ),

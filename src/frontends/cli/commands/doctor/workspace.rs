@@ -120,7 +120,7 @@ fn check_logs(root: &StateRoot, listed: &[SessionSummary]) -> Vec<DoctorCheck> {
                 DoctorCheck::warning_at("logs", &summary.path, message).with_kind(Kind::LogDamaged);
             check.with_next_action(&format!("see `pixir diagnose {id}`"))
         };
-        match &summary.standing {
+        match &summary.status {
             SummaryStatus::Running { .. } => {}
             SummaryStatus::Unreadable { message } => {
                 found.push(check(&format!("cannot be read: {message}")).into_failure());

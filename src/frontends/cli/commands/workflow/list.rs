@@ -20,11 +20,11 @@ const MOST_FILES: usize = 200;
 
 pub fn list_workflows(context: &CliContext) -> Result<Exit, Report> {
     let folder = context.current_folder()?;
-    let roster = context.roles(&folder)?;
+    let roles = context.roles(&folder)?;
     let limits = context.load_settings(Some(&folder))?.config.subagents;
-    let role = |name: &str| roster.find(name).ok();
-    let ground =
-        SpecContext { find_role: &role, role_names: roster.names(), limits, arguments: Map::new() };
+    let role = |name: &str| roles.find(name).ok();
+    let spec_context =
+        SpecContext { find_role: &role, role_names: roles.names(), limits, arguments: Map::new() };
     let (mut entries, mut broken): (Vec<Value>, Vec<(PathBuf, String)>) = (Vec::new(), Vec::new());
     for root in workflow_roots(&folder, context)? {
         for path in spec_files(&root.path, root.boundary.as_deref(), &mut broken) {
@@ -32,14 +32,14 @@ pub fn list_workflows(context: &CliContext) -> Result<Exit, Report> {
             if entries.iter().any(|entry| entry["name"] == name.as_str()) {
                 continue;
             }
-            match entry_of_file(&path, root.boundary.as_deref(), &name, &ground) {
+            match entry_of_file(&path, root.boundary.as_deref(), &name, &spec_context) {
                 Ok(entry) => entries.push(entry),
                 Err(message) => broken.push((path, message)),
             }
         }
     }
     for skill in context.skills(&folder)?.read_all().skills {
-        let (templates, flaws) = usable_templates(&skill, &ground);
+        let (templates, flaws) = usable_templates(&skill, &spec_context);
         broken.extend(flaws.into_iter().map(|flaw| {
             let line = flaw.line.map(|line| format!("line {line}: ")).unwrap_or_default();
             (flaw.path, format!("{line}{}", flaw.message))
@@ -135,11 +135,11 @@ fn entry_of_file(
     path: &Path,
     boundary: Option<&Path>,
     name: &str,
-    ground: &SpecContext<'_>,
+    spec_context: &SpecContext<'_>,
 ) -> Result<Value, String> {
     let written = WorkflowSource::parse_spec(read_spec_file(path, boundary)?)
         .map_err(|error| error.to_string())?;
-    check_spec(&written, ground)?;
+    check_spec(&written, spec_context)?;
     let WorkflowSource::Spec(value) = &written else { return Err("it is no spec".to_owned()) };
     Ok(json!({
         "name": name,
@@ -157,23 +157,23 @@ pub fn broken_templates(
     folder: &Path,
     context: &CliContext,
 ) -> Result<Vec<skill::FileDiagnostic>, Report> {
-    let roster = context.roles(folder)?;
+    let roles = context.roles(folder)?;
     let limits = context.load_settings(Some(folder))?.config.subagents;
-    let role = |name: &str| roster.find(name).ok();
-    let ground =
-        SpecContext { find_role: &role, role_names: roster.names(), limits, arguments: Map::new() };
-    Ok(skills.iter().flat_map(|skill| usable_templates(skill, &ground).1).collect())
+    let role = |name: &str| roles.find(name).ok();
+    let spec_context =
+        SpecContext { find_role: &role, role_names: roles.names(), limits, arguments: Map::new() };
+    Ok(skills.iter().flat_map(|skill| usable_templates(skill, &spec_context).1).collect())
 }
 
 /// The templates of a Skill that can be used, and what is wrong with the others.
 fn usable_templates(
     skill: &Arc<Skill>,
-    ground: &SpecContext<'_>,
+    spec_context: &SpecContext<'_>,
 ) -> (Vec<WorkflowTemplate>, Vec<skill::FileDiagnostic>) {
     let (mut templates, mut flaws) = skill.read_templates();
     templates.retain(|template| {
         let written = WorkflowSource::Template(Box::new(template.clone()), Arc::clone(skill));
-        let wrong = check_spec(&written, ground).err();
+        let wrong = check_spec(&written, spec_context).err();
         let path = skill.folder.join(&template.path);
         let is_usable = wrong.is_none();
         flaws.extend(wrong.map(|message| skill::FileDiagnostic { path, line: None, message }));
@@ -184,12 +184,12 @@ fn usable_templates(
 
 /// Checks a workflow without arguments. Required parameters get sample values, and only errors at other places
 /// count.
-fn check_spec(written: &WorkflowSource, ground: &SpecContext<'_>) -> Result<(), String> {
+fn check_spec(written: &WorkflowSource, spec_context: &SpecContext<'_>) -> Result<(), String> {
     let mut required = written.parameters();
     required.retain(|own| own.is_required);
     let (text, steps) = match written {
         _ if required.is_empty() => {
-            return written.read(ground).map(drop).map_err(|error| error.to_string());
+            return written.read(spec_context).map(drop).map_err(|error| error.to_string());
         }
         WorkflowSource::Spec(value) => (value.clone(), "/steps"),
         WorkflowSource::Template(template, _) => {
@@ -203,8 +203,9 @@ fn check_spec(written: &WorkflowSource, ground: &SpecContext<'_>) -> Result<(), 
         return Ok(());
     }
     let arguments = required.iter().map(|own| (own.name.clone(), sample_value(own.kind))).collect();
-    let roles = ground.role_names.clone();
-    let Err(error) = written.read(&SpecContext { role_names: roles, arguments, ..*ground }) else {
+    let roles = spec_context.role_names.clone();
+    let Err(error) = written.read(&SpecContext { role_names: roles, arguments, ..*spec_context })
+    else {
         return Ok(());
     };
     let is_certain = |flaw: &&SpecDiagnostic| {

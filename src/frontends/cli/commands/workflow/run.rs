@@ -62,8 +62,8 @@ pub fn run(args: &WorkflowRunArgs, context: &CliContext) -> Result<Exit, Report>
         context.print_notice(&past.resume_hint());
     }
     let opened = context.prepare_turn(&workspace, None)?;
-    let order = RunWorkflowOptions { workflow, template, recorded_run: None, time_limit: None };
-    run_in_session(order, RunTarget { workspace, session: SessionTarget::New, opened }, context)
+    let options = RunWorkflowOptions { workflow, template, recorded_run: None, time_limit: None };
+    run_in_session(options, RunTarget { workspace, session: SessionTarget::New, opened }, context)
 }
 
 pub fn resume(args: &WorkflowResumeArgs, context: &CliContext) -> Result<Exit, Report> {
@@ -81,13 +81,13 @@ pub fn resume(args: &WorkflowResumeArgs, context: &CliContext) -> Result<Exit, R
     let opened = context.prepare_turn(&workspace, model.as_deref())?;
     let session = SessionTarget::Resume(found.session.clone());
     let workflow = found.run.workflow.clone();
-    let order = RunWorkflowOptions {
+    let options = RunWorkflowOptions {
         workflow,
         template: None,
         recorded_run: Some(found.run),
         time_limit: None,
     };
-    run_in_session(order, RunTarget { workspace, session, opened }, context)
+    run_in_session(options, RunTarget { workspace, session, opened }, context)
 }
 
 /// Runs a shipped workflow in a folder that was made for it.
@@ -101,9 +101,9 @@ pub fn run_example(
     let written = WorkflowSource::parse_spec(spec)?;
     let read = source::apply_arguments(&written, arguments, &workspace, context)?;
     let workflow = read?;
-    let order =
+    let options =
         RunWorkflowOptions { workflow, template: None, recorded_run: None, time_limit: None };
-    run_in_session(order, RunTarget { workspace, session: SessionTarget::New, opened }, context)
+    run_in_session(options, RunTarget { workspace, session: SessionTarget::New, opened }, context)
 }
 
 /// The Workspace, Session and settings of a run.
@@ -114,22 +114,22 @@ struct RunTarget {
 }
 
 fn run_in_session(
-    mut order: RunWorkflowOptions,
+    mut options: RunWorkflowOptions,
     place: RunTarget,
     context: &CliContext,
 ) -> Result<Exit, Report> {
     in_runtime(async {
         let RunTarget { workspace, session, mut opened } = place;
         // The time limit of the whole run, which records that its steps were ended; not of each step.
-        order.time_limit = opened.loaded.config.budget.timeout.take();
+        options.time_limit = opened.loaded.config.budget.timeout.take();
         let mut runner = SessionRunner::start(workspace, session, opened, context).await?;
-        if let Some(past) = &order.recorded_run {
+        if let Some(past) = &options.recorded_run {
             // Opening the Session may have recorded what became of its children.
             let found = find_run(runner.conversation.state_root(), &past.id);
             let found = found?;
-            order.recorded_run = found.map(|found| found.run).or(order.recorded_run);
+            options.recorded_run = found.map(|found| found.run).or(options.recorded_run);
         }
-        let finished = run_attended_workflow(order, &mut runner, |_| ()).await?;
+        let finished = run_attended_workflow(options, &mut runner, |_| ()).await?;
         let exit = exit_for_workflow(&finished);
         print_outcome(&finished, exit, &mut runner, context)?;
         Ok(exit)
@@ -138,12 +138,12 @@ fn run_in_session(
 
 /// Runs a workflow while its Events are shown, and then ends the runner.
 pub async fn run_attended_workflow(
-    order: RunWorkflowOptions,
+    options: RunWorkflowOptions,
     runner: &mut SessionRunner<'_>,
     on_event: impl FnMut(&ListenerItem),
 ) -> Result<FinishedRun, Report> {
     let cancel = CancellationToken::new();
-    let work = runner.harness.run_workflow(&runner.conversation, order, cancel.clone());
+    let work = runner.harness.run_workflow(&runner.conversation, options, cancel.clone());
     let attended =
         Box::pin(runner.attend_work(work, async move { cancel.cancel() }, on_event)).await;
     runner.end().await;

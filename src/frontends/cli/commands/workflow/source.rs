@@ -91,10 +91,11 @@ pub fn apply_arguments(
         Err(error) => return Ok(Err(error)),
     };
     let limits = context.load_settings(Some(workspace))?.config.subagents;
-    let roster = context.roles(workspace)?;
-    let role = |name: &str| roster.find(name).ok();
-    let ground = SpecContext { find_role: &role, role_names: roster.names(), limits, arguments };
-    Ok(written.read(&ground))
+    let roles = context.roles(workspace)?;
+    let role = |name: &str| roles.find(name).ok();
+    let spec_context =
+        SpecContext { find_role: &role, role_names: roles.names(), limits, arguments };
+    Ok(written.read(&spec_context))
 }
 
 /// Opens a workflow from a file, stdin or a name. The inner error means that it is no JSON, the outer one that it

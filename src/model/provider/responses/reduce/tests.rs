@@ -34,7 +34,7 @@ fn items(events: Vec<Result<ModelEvent, ProviderError>>) -> Vec<OutputItem> {
         .collect()
 }
 
-fn said(text: &str, is_refusal: bool) -> OutputItem {
+fn message_item(text: &str, is_refusal: bool) -> OutputItem {
     OutputItem::Message { text: text.to_owned(), is_refusal, citations: Vec::new() }
 }
 
@@ -63,7 +63,7 @@ fn deltas_are_shown_and_items_count() {
         events,
         [
             Ok(ModelEvent::TextDelta("Hello \u{1f980}\n".into())),
-            Ok(ModelEvent::Item(said("Hello", false))),
+            Ok(ModelEvent::Item(message_item("Hello", false))),
             Ok(ModelEvent::Completed(completed)),
         ]
     );
@@ -79,10 +79,10 @@ fn a_message_that_was_never_streamed_is_shown_whole() {
 #[test]
 fn a_refusal_is_text_with_a_mark() {
     let only = json!({"type": "message", "content": [{"type": "refusal", "refusal": "no"}]});
-    assert_eq!(items(reduce(&[done(&only)])), [said("no", true)]);
+    assert_eq!(items(reduce(&[done(&only)])), [message_item("no", true)]);
     let both = json!({"type": "message", "content": [
         {"type": "refusal", "refusal": "no, "}, {"type": "output_text", "text": "but"}]});
-    assert_eq!(items(reduce(&[done(&both)])), [said("no, but", false)]);
+    assert_eq!(items(reduce(&[done(&both)])), [message_item("no, but", false)]);
     let delta = reduce(&[json!({"type": "response.refusal.delta", "delta": "n"})]);
     assert_eq!(delta, [Ok(ModelEvent::TextDelta("n".into()))]);
 }
@@ -151,8 +151,8 @@ fn every_terminal_event_ends_the_call() {
         (json!({"status": "completed", "incomplete_details": {"reason": "x"}}), Some("x")),
         (json!({"status": "incomplete"}), Some("unknown")),
     ] {
-        let told = last(json!({"type": "response.completed", "response": response}));
-        assert_eq!(told.incomplete.as_deref(), expected, "{response}");
+        let completed = last(json!({"type": "response.completed", "response": response}));
+        assert_eq!(completed.incomplete.as_deref(), expected, "{response}");
     }
     assert_eq!(
         last(json!({"type": "response.done", "response": {"id": "r"}})).response_id.as_deref(),
@@ -249,9 +249,9 @@ fn a_failed_answer_that_was_billed_says_so_before_its_error() {
     let usage = json!({"input_tokens": 7, "output_tokens": 2});
     let error = json!({"code": "server_error", "message": "x"});
     let frame = |usage: &Value| json!({"type": "response.failed", "response": {"error": error, "usage": usage}});
-    let heard = reduce(&[frame(&usage)]);
-    let [Ok(ModelEvent::FailedUsage(tokens)), Err(_)] = heard.as_slice() else {
-        panic!("{heard:?}")
+    let events = reduce(&[frame(&usage)]);
+    let [Ok(ModelEvent::FailedUsage(tokens)), Err(_)] = events.as_slice() else {
+        panic!("{events:?}")
     };
     assert_eq!((tokens.input_tokens, tokens.total_tokens), (7, 9));
     assert_eq!(reduce(&[frame(&Value::Null)]).len(), 1);

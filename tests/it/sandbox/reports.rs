@@ -137,7 +137,7 @@ async fn without_a_sandbox_it_is_said_and_read_only_runs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn temporary_files_stay_for_the_session_and_nobody_else_sees_them() {
+async fn temporary_files_stay_for_the_session_and_are_private_to_it() {
     let name = format!("story-{:08x}", fastrand::u32(..));
     let write = format!("echo kept > \"$TMPDIR/{name}\"");
     let read = format!("cat \"$TMPDIR/{name}\"");
@@ -171,9 +171,9 @@ async fn a_denied_access_is_explained_in_one_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_processes_ends_at_the_limit() {
-    let storm = "python3 -c '\nimport os,time\nn=0\nwhile n<3000:\n  try:\n    if os.fork()==0:\n      \
+    let fork_bomb = "python3 -c '\nimport os,time\nn=0\nwhile n<3000:\n  try:\n    if os.fork()==0:\n      \
         time.sleep(20); os._exit(0)\n  except OSError: break\n  n+=1\nprint(\"forks\", n)'";
-    let mut env = new_test_env(&[(storm, false)]).await;
+    let mut env = new_test_env(&[(fork_bomb, false)]).await;
     env.config.sandbox.processes = 600;
     env.run_turn("go").await;
     let output = outputs(&env).remove(0);
@@ -187,7 +187,7 @@ async fn a_storm_of_processes_ends_at_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_would_redirect_git_is_taken_away_and_told() {
+async fn a_file_that_would_redirect_git_is_moved_away_and_reported() {
     let env = new_test_env(&[("mkdir -p evil && echo ../evil > .git/commondir", false)]).await;
     fs::create_dir_all(env.workspace().join(".git/hooks")).unwrap();
     env.write(".git/config", "");
@@ -210,7 +210,7 @@ fn bench(folder: &Path, level: SandboxLevel) -> Workbench {
 }
 
 /// Forbids a system call to this process and the processes that it starts.
-fn lose(call: i64) {
+fn forbid_syscall(call: i64) {
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
     let rules = [(call, Vec::new())].into();
     let answer = SeccompAction::Errno(rustix::io::Errno::NOSYS.raw_os_error().unsigned_abs());
@@ -227,7 +227,7 @@ fn driver() {
     let git = folder.path().join(".git");
     fs::create_dir_all(git.join("hooks")).unwrap();
     fs::write(git.join("config"), "one").unwrap();
-    lose(if drive == "landlock" { LANDLOCK } else { nix::libc::SYS_unshare });
+    forbid_syscall(if drive == "landlock" { LANDLOCK } else { nix::libc::SYS_unshare });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let call = async |level, command: &str| {
         bench(folder.path(), level).call("bash", json!({ "command": command })).await
@@ -256,18 +256,18 @@ fn driver() {
 
 fn drive(lacking: &str) {
     let mut driver = Command::new(std::env::current_exe().unwrap());
-    driver.args(["--exact", "sandbox::stories::driver", "--nocapture"]).env(DRIVE, lacking);
+    driver.args(["--exact", "sandbox::reports::driver", "--nocapture"]).env(DRIVE, lacking);
     let output = driver.output().unwrap();
     assert_driver_passed(&output, lacking);
 }
 
 #[test]
-fn without_landlock_commands_are_refused_until_somebody_says_otherwise() {
+fn without_landlock_commands_are_refused_unless_the_user_chose_otherwise() {
     drive("landlock");
 }
 
 #[test]
-fn without_namespaces_the_sandbox_is_partial_told_once_and_mends() {
+fn without_namespaces_the_sandbox_is_partial_and_reported_once_and_recovers() {
     drive("namespaces");
 }
 

@@ -1,4 +1,4 @@
-//! The floor client: the smallest possible client. It sends the requests that Pixir sent, reads the stream,
+//! The minimal client: the smallest possible one. It sends the requests that Pixir sent, reads the stream,
 //! finds deltas and calls in it, writes the deltas to stdout, runs the calls, and nothing else.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-/// The role of the floor client's process.
-pub const ROLE: &str = "__floor";
+/// The role of the minimal client's process.
+pub const ROLE: &str = "__minimal_client";
 
 /// The fields of a stream frame that the client reads.
 #[derive(Deserialize)]

@@ -20,11 +20,11 @@ pub enum FindingKind {
     /// The command did not end.
     Hang,
     /// Planted state or settings were used.
-    Believed,
+    PlantedStateUsed,
     /// Content from outside was stored, shown or sent.
     Read,
     /// The command was killed, panicked or used up its memory.
-    Death,
+    Crash,
 }
 
 /// A finding and its evidence.
@@ -52,18 +52,18 @@ pub struct StateBefore {
 }
 
 impl StateBefore {
-    pub fn capture(scene: &HostileCheckout, kind: PlantKind, paths: &[PathBuf]) -> Self {
-        let mut outside = outside(scene);
-        let second_names = second_names(scene, kind, paths, &outside);
+    pub fn capture(env: &HostileCheckout, kind: PlantKind, paths: &[PathBuf]) -> Self {
+        let mut outside = outside(env);
+        let second_names = second_names(env, kind, paths, &outside);
         outside.retain(|path, _| !second_names.contains(path));
-        let kept = kept(scene, kind, paths);
-        Self { outside, kept, forbidden: forbidden(scene), second_names }
+        let kept = kept(env, kind, paths);
+        Self { outside, kept, forbidden: forbidden(env), second_names }
     }
 
     /// Findings after the command.
     pub fn findings(
         &self,
-        scene: &HostileCheckout,
+        env: &HostileCheckout,
         kind: PlantKind,
         paths: &[PathBuf],
         ended: &CommandOutput,
@@ -75,17 +75,17 @@ impl StateBefore {
             add(FindingKind::Hang, "it did not end".to_owned());
         } else if !matches!(ended.code, Some(0..=100 | 102..)) {
             let last = ended.output.lines().rev().take(6).collect::<Vec<_>>().join(" / ");
-            add(FindingKind::Death, format!("it ended with {:?}: {last}", ended.code));
+            add(FindingKind::Crash, format!("it ended with {:?}: {last}", ended.code));
         }
         if ["out of memory", "memory allocation"].iter().any(|words| ended.output.contains(words)) {
-            add(FindingKind::Death, "it read until memory was used up".to_owned());
+            add(FindingKind::Crash, "it read until memory was used up".to_owned());
         }
-        let mut outside = outside(scene);
+        let mut outside = outside(env);
         outside.retain(|path, _| !self.second_names.contains(path));
         if let Some(text) = differences(&self.outside, &outside) {
             add(FindingKind::Outside, text);
         }
-        let after = kept(scene, kind, paths);
+        let after = kept(env, kind, paths);
         let mut before = self.kept.clone();
         // Another user's file in the user's own folder may be replaced or removed as a whole. Nothing in a folder
         // of the other user may be removed while the folder stays.
@@ -100,19 +100,22 @@ impl StateBefore {
                 || stays_in_strange_folder(path)
         });
         if let Some(text) = differences(&before, &after) {
-            add(FindingKind::Believed, format!("state that is not to be used was used: {text}"));
+            add(
+                FindingKind::PlantedStateUsed,
+                format!("state that is not to be used was used: {text}"),
+            );
         }
-        if let Some(text) = differences(&self.forbidden, &forbidden(scene)) {
-            add(FindingKind::Believed, format!("without permission, {text}"));
+        if let Some(text) = differences(&self.forbidden, &forbidden(env)) {
+            add(FindingKind::PlantedStateUsed, format!("without permission, {text}"));
         }
         if other_endpoint().accept().is_ok() {
             add(
-                FindingKind::Believed,
+                FindingKind::PlantedStateUsed,
                 "another endpoint was called, here or in a cell beside it".to_owned(),
             );
         }
         let requests = server.take_requests();
-        let found = leaks(scene, ended, &requests);
+        let found = leaks(env, ended, &requests);
         if !found.is_empty() && !kind.shares_content() {
             add(FindingKind::Read, format!("content from outside is in {}", shortened(found)));
         }
@@ -121,8 +124,8 @@ impl StateBefore {
 }
 
 /// Identities of the files at these paths; a replaced file has another identity.
-pub fn identity(scene: &HostileCheckout, paths: &[PathBuf]) -> Vec<Option<(u64, u32, u64)>> {
-    let stat = |path: &PathBuf| fs::symlink_metadata(scene.work().join(path)).ok();
+pub fn identity(env: &HostileCheckout, paths: &[PathBuf]) -> Vec<Option<(u64, u32, u64)>> {
+    let stat = |path: &PathBuf| fs::symlink_metadata(env.work().join(path)).ok();
     let identity = |stat: fs::Metadata| {
         (stat.ino(), stat.mode(), if stat.is_file() { stat.size() } else { 0 })
     };
@@ -159,13 +162,13 @@ fn look_below(
 }
 
 /// All files outside the Workspace and Pixir's own folder, and files of the Workspace that git would run.
-fn outside(scene: &HostileCheckout) -> BTreeMap<PathBuf, FileIdentity> {
+fn outside(env: &HostileCheckout) -> BTreeMap<PathBuf, FileIdentity> {
     let mut seen = BTreeMap::new();
-    let work = scene.work();
-    let own = scene.home().join(".pixir");
-    look_below(&scene.root, &mut seen, &|path| path != work && path != own);
+    let work = env.work();
+    let own = env.home().join(".pixir");
+    look_below(&env.root, &mut seen, &|path| path != work && path != own);
     // Making Pixir's folder changes the time of its parent.
-    seen.remove(&scene.home());
+    seen.remove(&env.home());
     for name in ["hooks", "config"] {
         look_below(&work.join(".git").join(name), &mut seen, &|_| true);
     }
@@ -174,7 +177,7 @@ fn outside(scene: &HostileCheckout) -> BTreeMap<PathBuf, FileIdentity> {
 
 /// The names outside of files that were planted as hard links among the user's own files, not in state or settings.
 fn second_names(
-    scene: &HostileCheckout,
+    env: &HostileCheckout,
     kind: PlantKind,
     paths: &[PathBuf],
     outside: &BTreeMap<PathBuf, FileIdentity>,
@@ -183,7 +186,7 @@ fn second_names(
     let is_users_file = |path: &&PathBuf| !path.as_os_str().as_encoded_bytes().starts_with(b".");
     let planted: BTreeSet<(u64, u64)> = if kind.shares_content() {
         let files = paths.iter().filter(is_users_file);
-        files.filter_map(|path| inode(&scene.work().join(path))).collect()
+        files.filter_map(|path| inode(&env.work().join(path))).collect()
     } else {
         BTreeSet::new()
     };
@@ -192,24 +195,24 @@ fn second_names(
 }
 
 /// Files that the model tries to write without permission.
-fn forbidden(scene: &HostileCheckout) -> BTreeMap<PathBuf, FileIdentity> {
+fn forbidden(env: &HostileCheckout) -> BTreeMap<PathBuf, FileIdentity> {
     let mut seen = BTreeMap::new();
     for name in ["believed.txt", "believed-too.txt"] {
-        look_below(&scene.work().join(name), &mut seen, &|_| true);
+        look_below(&env.work().join(name), &mut seen, &|_| true);
     }
     seen
 }
 
 /// State of another user or from the repository, which must not change.
 fn kept(
-    scene: &HostileCheckout,
+    env: &HostileCheckout,
     kind: PlantKind,
     paths: &[PathBuf],
 ) -> BTreeMap<PathBuf, FileIdentity> {
     let mut seen = BTreeMap::new();
     if matches!(kind, PlantKind::OtherOwner | PlantKind::Tracked) {
         for path in paths.iter().filter(|path| is_state(path)) {
-            look_below(&scene.work().join(path), &mut seen, &|_| true);
+            look_below(&env.work().join(path), &mut seen, &|_| true);
         }
     }
     seen.retain(|_, look| kind != PlantKind::OtherOwner || look.1 == STRANGER);
@@ -247,7 +250,7 @@ fn shortened(mut all: Vec<String>) -> String {
 
 /// Places that contain content of a file outside.
 fn leaks(
-    scene: &HostileCheckout,
+    env: &HostileCheckout,
     ended: &CommandOutput,
     requests: &[ReceivedRequest],
 ) -> Vec<String> {
@@ -261,8 +264,8 @@ fn leaks(
         }
     }
     let mut seen = BTreeMap::new();
-    look_below(&scene.work(), &mut seen, &|_| true);
-    look_below(&scene.home().join(".pixir"), &mut seen, &|_| true);
+    look_below(&env.work(), &mut seen, &|_| true);
+    look_below(&env.home().join(".pixir"), &mut seen, &|_| true);
     let is_file =
         |stat: &fs::Metadata| stat.is_file() && stat.nlink() == 1 && stat.len() <= LARGEST;
     let files =

@@ -33,14 +33,14 @@ pub struct EscapeEnv {
     /// The other end of a terminal that the user has open, and its name.
     terminal: (OwnedFd, String),
     before: ObservedState,
-    profile: SandboxLevel,
+    sandbox_level: SandboxLevel,
 }
 
 /// Observed objects outside: name and state.
 type ObservedState = BTreeMap<String, String>;
 
 impl EscapeEnv {
-    pub fn new(profile: SandboxLevel) -> Self {
+    pub fn new(sandbox_level: SandboxLevel) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         let id = format!("{:08x}", fastrand::u32(..));
@@ -67,7 +67,7 @@ impl EscapeEnv {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let mut arena = Self {
+        let mut env = Self {
             _folder: folder,
             tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
             udp: UdpSocket::bind("127.0.0.1:0").unwrap(),
@@ -78,16 +78,16 @@ impl EscapeEnv {
             datagrams,
             terminal: terminal(),
             before: ObservedState::new(),
-            profile,
+            sandbox_level,
         };
-        arena.tcp.set_nonblocking(true).unwrap();
-        arena.udp.set_nonblocking(true).unwrap();
-        arena.datagrams.set_nonblocking(true).unwrap();
-        for listener in &arena.listeners {
+        env.tcp.set_nonblocking(true).unwrap();
+        env.udp.set_nonblocking(true).unwrap();
+        env.datagrams.set_nonblocking(true).unwrap();
+        for listener in &env.listeners {
             listener.set_nonblocking(true).unwrap();
         }
-        arena.before = arena.observe();
-        arena
+        env.before = env.observe();
+        env
     }
 
     pub fn bench(&self, subreaper: bool) -> Workbench {
@@ -113,7 +113,7 @@ impl EscapeEnv {
         };
         Workbench::with_config(setup, |config| {
             config.home = pixir::Home::new(home.join(".pixir"));
-            config.sandbox.level = self.profile;
+            config.sandbox.level = self.sandbox_level;
         })
         .unwrap()
     }
@@ -169,41 +169,41 @@ impl EscapeEnv {
 
     /// The current state of everything that must not change.
     fn observe(&mut self) -> ObservedState {
-        let mut sight = ObservedState::new();
+        let mut observed = ObservedState::new();
         for name in ["outside", "home", "beside", "work_evil", "moved", "temp/nothing"] {
-            self.look_at(&self.root.join(name), &mut sight);
+            self.look_at(&self.root.join(name), &mut observed);
         }
-        if self.profile == SandboxLevel::ReadOnly {
-            self.look_at(&self.root.join("work"), &mut sight);
+        if self.sandbox_level == SandboxLevel::ReadOnly {
+            self.look_at(&self.root.join("work"), &mut observed);
         }
         let work = self.root.join("work");
         for name in ["config", "hooks", "commondir", "modules/sub/config", "modules/sub/hooks"] {
-            self.look_at(&work.join(".git").join(name), &mut sight);
+            self.look_at(&work.join(".git").join(name), &mut observed);
         }
-        self.look_at(&work.join(".pixir"), &mut sight);
+        self.look_at(&work.join(".pixir"), &mut observed);
         for folder in ["/", "/etc", "/usr/local/bin", "/tmp", "/var/tmp", "/dev/shm", "/run"] {
             let marked = Path::new(folder).join(format!("esc-{}", self.id));
-            self.look_at(&marked, &mut sight);
+            self.look_at(&marked, &mut observed);
         }
         for group in ["", "unified/", "pids/"] {
             let marked = format!("/sys/fs/cgroup/{group}esc-{}", self.id);
-            self.look_at(Path::new(&marked), &mut sight);
+            self.look_at(Path::new(&marked), &mut observed);
         }
-        sight.insert("the name of the machine".into(), read("/proc/sys/kernel/hostname"));
+        observed.insert("the name of the machine".into(), read("/proc/sys/kernel/hostname"));
         for table in ["msg", "shm", "sem"] {
             // The kernel shows keys as signed numbers.
             let key = u32::from_str_radix(&self.id, 16).unwrap().cast_signed().to_string();
             let list = read(&format!("/proc/sysvipc/{table}"));
             if list.lines().any(|line| line.split_whitespace().next() == Some(key.as_str())) {
-                sight.insert(format!("System V {table}"), key);
+                observed.insert(format!("System V {table}"), key);
             }
         }
-        sight.insert("connections".into(), self.count_connections().to_string());
-        sight.insert("the victim".into(), self.look_at_victim());
-        sight
+        observed.insert("connections".into(), self.count_connections().to_string());
+        observed.insert("the victim".into(), self.look_at_victim());
+        observed
     }
 
-    fn look_at(&self, path: &Path, sight: &mut ObservedState) {
+    fn look_at(&self, path: &Path, observed: &mut ObservedState) {
         let Ok(found) = fs::symlink_metadata(path) else { return };
         // Pixir spills long output, and keeps what commands wrote over caches in its own home.
         if path.ends_with("work/.session") || path.ends_with("home/.pixir/caches") {
@@ -226,10 +226,10 @@ impl EscapeEnv {
             found.gid(),
             link.display()
         );
-        sight.insert(shown, state);
+        observed.insert(shown, state);
         if is_folder {
             for entry in fs::read_dir(path).into_iter().flatten().filter_map(Result::ok) {
-                self.look_at(&entry.path(), sight);
+                self.look_at(&entry.path(), observed);
             }
         }
     }
@@ -252,8 +252,8 @@ impl EscapeEnv {
         }
         for listener in &self.listeners {
             while let Ok((mut stream, _)) = listener.accept() {
-                let heard = stream.read(&mut buffer).unwrap_or(0);
-                count += heard.max(1);
+                let length = stream.read(&mut buffer).unwrap_or(0);
+                count += length.max(1);
             }
         }
         count

@@ -544,12 +544,12 @@ fn what_is_replaced_outside_stays_covered_for_an_ordinary_user() {
     }
     for name in ["full", "partial"] {
         let mut driver = Command::new(std::env::current_exe().unwrap());
-        driver.args(["--exact", "sandbox::covers::driver", "--nocapture"]).env(DRIVE, name);
+        driver.args(["--exact", "sandbox::replaced_files::driver", "--nocapture"]).env(DRIVE, name);
         driver.env("TMPDIR", folder.path()).env("HOME", folder.path());
         let driver = driver.current_dir(folder.path()).uid(NOBODY).gid(NOBODY);
         let output = driver.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{name}: {said}");
-        assert!(said.contains("covers: an ordinary user"), "{name}: it did not run: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {stderr}");
+        assert!(stderr.contains("covers: an ordinary user"), "{name}: it did not run: {stderr}");
     }
 }

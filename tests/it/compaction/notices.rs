@@ -30,32 +30,32 @@ fn envelope(text: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tiers_are_told_once_and_room_is_made_at_the_last() {
+async fn tiers_are_reported_once_and_the_last_one_compacts() {
     let binary_env = long_conversation(WINDOW).await;
-    let mut told = String::new();
-    told += &binary_env.run(&["begin"]).stderr;
+    let mut stderr = String::new();
+    stderr += &binary_env.run(&["begin"]).stderr;
     for turn in 0..8 {
         let ended = binary_env.run(&["resume", "--last", &format!("go on {turn}")]);
         ended.expect_code(0);
-        told += &ended.stderr;
+        stderr += &ended.stderr;
     }
     for words in [
         "(advisory): compacts automatically at 90 %, or now with `pixir compact 2",
         "(critical): compacting now",
     ] {
-        assert!(told.contains(words), "{told}");
+        assert!(stderr.contains(words), "{stderr}");
     }
     let events = binary_env.events();
     let compactions = of_type(&events, "history_compaction");
-    assert!(!compactions.is_empty(), "{told}");
+    assert!(!compactions.is_empty(), "{stderr}");
     assert_eq!(compactions[0]["data"]["trigger"], "critical_pressure");
     assert!(
-        told.contains(
+        stderr.contains(
             "older conversation is summarised from here on (the model's window was nearly full)"
         ),
-        "{told}"
+        "{stderr}"
     );
-    assert_eq!(told.matches("older conversation is summarised").count(), compactions.len());
+    assert_eq!(stderr.matches("older conversation is summarised").count(), compactions.len());
     let requests = binary_env.server.requests();
     let last = requests.last().unwrap();
     assert!(last.user_texts().iter().any(|text| text.contains("What the user said:\n- begin")));
@@ -223,11 +223,11 @@ async fn what_is_switched_off_does_not_happen() {
         &json!({"durability": "none", "context_window": WINDOW, "compaction": {"auto": false}}),
     );
     binary_env.run(&["begin"]).expect_code(0);
-    let mut told = String::new();
+    let mut stderr = String::new();
     for _ in 0..8 {
-        told += &binary_env.run(&["resume", "--last", "go on"]).stderr;
+        stderr += &binary_env.run(&["resume", "--last", "go on"]).stderr;
     }
-    assert!(told.contains("(critical): make room with `pixir compact 2"), "{told}");
+    assert!(stderr.contains("(critical): make room with `pixir compact 2"), "{stderr}");
     assert_eq!(of_type(&binary_env.events(), "history_compaction"), Vec::<Value>::new());
 }
 
@@ -235,7 +235,7 @@ async fn what_is_switched_off_does_not_happen() {
 async fn the_sessions_own_model_puts_it_into_words_or_it_is_done_without() {
     let notes = json!({"summary": "A tower of blocks was begun.", "decisions": ["use red blocks"],
         "open_tasks": ["the roof"], "open_questions": []});
-    for (said, strategy) in [
+    for (reply, strategy) in [
         (Reply::says(&notes.to_string()), "model_assisted"),
         (Reply::says("Sure! Here is your summary."), "deterministic"),
         (Reply::status(400, "{}"), "deterministic"),
@@ -249,7 +249,7 @@ async fn the_sessions_own_model_puts_it_into_words_or_it_is_done_without() {
             assert_eq!(request.body["text"]["format"]["strict"], true);
             assert!(request.body.get("tools").is_none());
             assert!(request.user_texts()[0].contains("user: build a tower"));
-            said.clone().usage(4_321, 0, 99)
+            reply.clone().usage(4_321, 0, 99)
         });
         let binary_env = BinaryEnv::new(BinaryEnv::new_mark(), script).await;
         binary_env.run(&["--model", "gpt-6-sol", "build a tower"]).expect_code(0);
@@ -268,9 +268,12 @@ async fn the_sessions_own_model_puts_it_into_words_or_it_is_done_without() {
             "the user's words are never the model's: {summary}"
         );
         let events = binary_env.events();
-        let bills = of_type(&events, "provider_usage");
-        let bill = &bills.last().unwrap()["data"];
-        assert_eq!((&bill["purpose"], &bill["model"]), (&json!("compaction"), &json!("gpt-6-sol")));
+        let usage_records = of_type(&events, "provider_usage");
+        let usage_record = &usage_records.last().unwrap()["data"];
+        assert_eq!(
+            (&usage_record["purpose"], &usage_record["model"]),
+            (&json!("compaction"), &json!("gpt-6-sol"))
+        );
         let asked = binary_env
             .server
             .requests()
@@ -300,7 +303,7 @@ async fn a_model_that_stalls_is_waited_for_no_longer_than_was_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_signed_in_is_no_reason_to_fail() {
+async fn without_a_sign_in_compaction_does_not_fail() {
     let binary_env = long_conversation(200_000).await;
     binary_env.run(&["begin"]).expect_code(0);
     for turn in 0..3 {
@@ -316,7 +319,7 @@ async fn nobody_signed_in_is_no_reason_to_fail() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_editor_asks_for_room_and_is_told_what_came_of_it() {
+async fn an_editor_asks_for_a_compaction_and_gets_its_result() {
     let binary_env = long_conversation(200_000).await;
     let capabilities = json!({"session": {"compaction": {}}});
     let mut client = AcpClient::initialized(&binary_env, capabilities);
@@ -328,8 +331,8 @@ async fn an_editor_asks_for_room_and_is_told_what_came_of_it() {
     );
     for odd in ["all", "0", "-1", "1.5"] {
         client.run_prompt(&id, &format!("/compact {odd}")).unwrap();
-        let told = joined_text(&client.updates(), "agent_message_chunk");
-        assert!(told.contains("takes the number of Turns to keep"), "{odd}: {told}");
+        let text = joined_text(&client.updates(), "agent_message_chunk");
+        assert!(text.contains("takes the number of Turns to keep"), "{odd}: {text}");
     }
     for turn in 0..4 {
         client.run_prompt(&id, &format!("step {turn}")).unwrap();
@@ -337,9 +340,9 @@ async fn an_editor_asks_for_room_and_is_told_what_came_of_it() {
     client.updates();
     client.run_prompt(&id, "/compact 1").unwrap();
     let updates = client.updates();
-    let told: Vec<&Value> =
+    let compactions: Vec<&Value> =
         updates.iter().filter(|update| update["sessionUpdate"] == "compaction_update").collect();
-    let [begun, update] = told[..] else { panic!("{told:?}") };
+    let [begun, update] = compactions[..] else { panic!("{compactions:?}") };
     assert_eq!((&begun["status"], &update["status"]), (&json!("in_progress"), &json!("completed")));
     assert_eq!(begun["compactionId"], update["compactionId"]);
     assert!(update["summary"][0]["text"].as_str().unwrap().contains("tokens became"), "{update}");
@@ -354,7 +357,7 @@ async fn an_editor_asks_for_room_and_is_told_what_came_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_a_socket_everything_is_sent_anew_after_a_compaction() {
+async fn over_a_socket_everything_is_sent_again_after_a_compaction() {
     let script = ModelScript::answering(|request| {
         Reply::says(&"word ".repeat(1_000)).usage(tokens(request), 0, 1_000)
     });
@@ -424,20 +427,20 @@ async fn room_that_cannot_be_made_is_not_promised() {
     let words = usize::try_from(WINDOW * 94 / 100 - fixed).unwrap();
     let ended = binary_env.run(&[&"word ".repeat(words)]);
     ended.expect_code(0);
-    let told = &ended.stderr;
-    assert!(told.contains("(critical): no older Turns are left to compact"), "{told}");
-    assert!(!told.contains("compacting now"), "{told}");
+    let stderr = &ended.stderr;
+    assert!(stderr.contains("(critical): no older Turns are left to compact"), "{stderr}");
+    assert!(!stderr.contains("compacting now"), "{stderr}");
     let events = binary_env.events();
     assert_eq!(of_type(&events, "history_compaction"), Vec::<Value>::new());
 }
 
 /// Runs Turns in an editor's Session until it was compacted at least once; gives their prompts.
 fn talked(client: &mut AcpClient, id: &str, turns: usize) -> Vec<String> {
-    let said: Vec<String> = (0..turns).map(|turn| format!("step {turn}")).collect();
-    for words in &said {
+    let sent_texts: Vec<String> = (0..turns).map(|turn| format!("step {turn}")).collect();
+    for words in &sent_texts {
         client.run_prompt(id, words).unwrap();
     }
-    said
+    sent_texts
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -445,7 +448,7 @@ async fn what_an_open_session_sends_is_what_its_log_says_whatever_it_holds() {
     let binary_env = long_conversation(WINDOW).await;
     let mut client = AcpClient::initialized(&binary_env, json!({}));
     let id = client.new_session(&binary_env.workspace());
-    let said = talked(&mut client, &id, 18);
+    let sent_texts = talked(&mut client, &id, 18);
     let compactions = of_type(&binary_env.events(), "history_compaction");
     assert!(compactions.len() >= 2, "{}", compactions.len());
     let check = |client: &mut AcpClient, prompt: &str| {
@@ -461,14 +464,14 @@ async fn what_an_open_session_sends_is_what_its_log_says_whatever_it_holds() {
     // After undo past the compaction, the full texts are sent again.
     client.updates();
     client.run_prompt(&id, "/undo 17").unwrap();
-    let told = joined_text(&client.updates(), "agent_message_chunk");
-    assert!(told.contains("17 Turns taken back"), "{told}");
+    let text = joined_text(&client.updates(), "agent_message_chunk");
+    assert!(text.contains("17 Turns taken back"), "{text}");
     let texts = check(&mut client, "another way");
-    assert_eq!(texts, [&said[..2], &["another way".to_owned()]].concat());
+    assert_eq!(texts, [&sent_texts[..2], &["another way".to_owned()]].concat());
     // Loading replays everything that was not undone.
     client.updates();
-    let wish = json!({"sessionId": id, "cwd": binary_env.workspace(), "mcpServers": []});
-    let loaded = client.call("session/load", wish);
+    let load_params = json!({"sessionId": id, "cwd": binary_env.workspace(), "mcpServers": []});
+    let loaded = client.call("session/load", load_params);
     assert!(loaded.is_ok(), "{loaded:?}");
     let shown = joined_text(&client.updates(), "user_message_chunk");
     assert_eq!(shown, "step 0step 1another way");

@@ -56,16 +56,16 @@ const HANG: &str =
     "setsid bash -c 'exec -a MARK sleep 300' & (exec -a MARK sleep 300) & exec -a MARK sleep 300";
 
 /// The scripted model; it counts its requests.
-pub fn script(mark: &str, habit: ModelBehaviour, seen: Arc<AtomicUsize>) -> ModelScript {
+pub fn script(mark: &str, behaviour: ModelBehaviour, seen: Arc<AtomicUsize>) -> ModelScript {
     let mark = mark.to_owned();
     ModelScript::answering(move |request| {
         let number = seen.fetch_add(1, Ordering::SeqCst) + 1;
-        let said = request.user_texts().last().copied().unwrap_or_default().to_owned();
-        if said != GO_ON && habit == ModelBehaviour::StallAt(number) {
+        let prompt = request.user_texts().last().copied().unwrap_or_default().to_owned();
+        if prompt != GO_ON && behaviour == ModelBehaviour::StallAt(number) {
             return Reply::new().reasoning("Hm.").text("Half an ans").stalls();
         }
-        let hangs = said != GO_ON && habit == ModelBehaviour::Hang;
-        reply(request, &said, &|command| {
+        let hangs = prompt != GO_ON && behaviour == ModelBehaviour::Hang;
+        reply(request, &prompt, &|command| {
             let command = if hangs { HANG } else { command };
             ("bash", json!({"command": command.replace("MARK", &mark)}))
         })
@@ -74,7 +74,7 @@ pub fn script(mark: &str, habit: ModelBehaviour, seen: Arc<AtomicUsize>) -> Mode
 
 fn reply(
     request: &ReceivedRequest,
-    said: &str,
+    prompt: &str,
     run: &dyn Fn(&str) -> (&'static str, serde_json::Value),
 ) -> Reply {
     let edit = |version: usize| {
@@ -84,7 +84,7 @@ fn reply(
     };
     let call = |reply: Reply, (name, arguments): (&str, _)| reply.call(name, arguments);
     let new = Reply::new;
-    match (said, request.outputs().len()) {
+    match (prompt, request.outputs().len()) {
         ("write it", 0) => new()
             .reasoning("It does not exist yet.")
             .text("I will write it.")
