@@ -501,33 +501,6 @@ fn folders_come_and_go_with_their_modes() {
     set_mode(&inside.join("new/deep"), 0o755);
 }
 
-#[tokio::test]
-async fn a_child_workspace_stays_while_a_nested_one_has_unmerged_changes() {
-    let fixture = ChildWorkspaceFixture::new();
-    fs::write(fixture.work().join("a"), "x").unwrap();
-    let child_workspace = fixture.create_child_workspace();
-    let workspace = Workspace::open(child_workspace.folder()).unwrap();
-    let wanted = ChildWorkspaceRequest {
-        parent: child_workspace.child().clone(),
-        workspace,
-        ..fixture.request()
-    };
-    let inner = fixture.child_workspaces.create(wanted).await.unwrap();
-    fs::write(inner.folder().join("b"), "nowhere else").unwrap();
-    assert_eq!(
-        fixture.child_workspaces.close(&child_workspace).await.unwrap(),
-        CloseOutcome::Kept { changes: 1 }
-    );
-    assert!(child_workspace.folder().exists() && inner.folder().exists());
-    fs::write(child_workspace.folder().join("b"), "nowhere else").unwrap();
-    fs::write(fixture.work().join("b"), "nowhere else").unwrap();
-    assert_eq!(
-        fixture.child_workspaces.close(&child_workspace).await.unwrap(),
-        CloseOutcome::Removed { branch: None }
-    );
-    assert!(!child_workspace.folder().exists() && !inner.folder().exists());
-}
-
 #[test]
 fn a_folder_that_becomes_writable_does_so_before_its_files_change() {
     let fixture = ChildWorkspaceFixture::new();

@@ -345,7 +345,7 @@ fn a_file_without_the_right_to_read_it_becomes_readable_and_links_are_not_follow
     let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().mode() & 0o7777;
     for name in ["own", "target"] {
         fs::write(folder.path().join(name), "text").unwrap();
-        let none = fs::Permissions::from_mode(0);
+        let none = fs::Permissions::from_mode(0o000);
         fs::set_permissions(folder.path().join(name), none).unwrap();
     }
     symlink("target", folder.path().join("link")).unwrap();

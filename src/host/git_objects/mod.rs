@@ -12,7 +12,7 @@ pub mod loose;
 mod pack;
 mod pack_index;
 #[cfg(test)]
-pub(in crate::host) mod tests;
+pub(crate) mod tests;
 
 use std::io;
 

@@ -2,7 +2,7 @@
 
 mod damage;
 mod hostile;
-pub(in crate::host) mod support;
+pub(crate) mod support;
 
 use std::collections::HashSet;
 

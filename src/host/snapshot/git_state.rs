@@ -57,18 +57,18 @@ impl GitState {
         if changed.is_empty() {
             return None;
         }
-        let verb = if now.head.is_none() || now.objects.is_none() { "removed" } else { "changed" };
+        let is_gone = now.head.is_none() && self.head.is_some()
+            || now.objects.is_none() && self.objects.is_some();
+        let verb = if is_gone { "removed" } else { "changed" };
         let verb = if changed.len() == 1 { format!("was {verb}") } else { format!("were {verb}") };
-        let mut note = format!(
-            "git's own state is left alone, but {} {verb} since the Turn began",
-            changed.join(" and ")
-        );
-        if has_other_objects && let Some(pins) = store.git_pins_path() {
-            note.push_str(&format!(
-                "; the packs and objects of git that undo relies on are still in {}",
-                pins.display()
-            ));
-        }
-        Some(note)
+        let pins = store.git_pins_path().filter(|_| has_other_objects).map(|pins| {
+            let pins = pins.display();
+            format!("; the packs and objects of git that undo relies on are still in {pins}")
+        });
+        Some(format!(
+            "git's own state is left alone, but {} {verb} since the Turn began{}",
+            changed.join(" and "),
+            pins.unwrap_or_default()
+        ))
     }
 }

@@ -79,3 +79,30 @@ fn a_merge_whose_registration_cannot_be_written_is_rolled_back() {
     assert_eq!(read_file_tree(&fixture.work()), before);
     assert!(!has_pending_merge(&child_workspace.parent_folder()));
 }
+
+#[tokio::test]
+async fn a_child_workspace_stays_while_a_nested_one_has_unmerged_changes() {
+    let fixture = ChildWorkspaceFixture::new();
+    fs::write(fixture.work().join("a"), "x").unwrap();
+    let child_workspace = fixture.create_child_workspace();
+    let workspace = Workspace::open(child_workspace.folder()).unwrap();
+    let wanted = ChildWorkspaceRequest {
+        parent: child_workspace.child().clone(),
+        workspace,
+        ..fixture.request()
+    };
+    let inner = fixture.child_workspaces.create(wanted).await.unwrap();
+    fs::write(inner.folder().join("b"), "nowhere else").unwrap();
+    assert_eq!(
+        fixture.child_workspaces.close(&child_workspace).await.unwrap(),
+        CloseOutcome::Kept { changes: 1 }
+    );
+    assert!(child_workspace.folder().exists() && inner.folder().exists());
+    fs::write(child_workspace.folder().join("b"), "nowhere else").unwrap();
+    fs::write(fixture.work().join("b"), "nowhere else").unwrap();
+    assert_eq!(
+        fixture.child_workspaces.close(&child_workspace).await.unwrap(),
+        CloseOutcome::Removed { branch: None }
+    );
+    assert!(!child_workspace.folder().exists() && !inner.folder().exists());
+}

@@ -156,7 +156,7 @@ fn has_own_objects(root: &StateRoot) -> bool {
     let Some(objects) = GcFolder::open(&objects) else { return false };
     objects.entries().iter().filter(|found| found.file_type == FileType::Directory).any(|found| {
         let is_object = |own: &FolderEntry| match found.name.as_str() {
-            "pack" => own.name.ends_with(".pack"),
+            "pack" => own.name.strip_suffix(".pack").is_some(),
             folder => is_hex(folder, 2),
         };
         objects.open_folder(&found.name).is_some_and(|it| it.entries().iter().any(is_object))

@@ -186,7 +186,7 @@ impl GitPins {
     pub fn unshared_bytes(&self) -> io::Result<u64> {
         let mut bytes = 0;
         for name in self.0.names()? {
-            let is_pack = name.to_str().is_some_and(|name| name.ends_with(".pack"));
+            let is_pack = name.to_str().is_some_and(|name| name.strip_suffix(".pack").is_some());
             let file = if is_pack { self.0.open_file(&name).ok().flatten() } else { None };
             let stat = file.and_then(|file| file.metadata().ok());
             bytes += stat.filter(|stat| stat.nlink() == 1).map_or(0, |stat| stat.len());

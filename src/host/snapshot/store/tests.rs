@@ -268,7 +268,9 @@ fn contents_of_a_pack_that_stays_damaged_are_copied() {
     let contents = contents(200);
     let repository = packed_repository(&contents);
     let hashes = repository.keep(&contents);
-    pack_files(&repository).iter().for_each(|path| overwrite(path));
+    for path in pack_files(&repository) {
+        overwrite(&path);
+    }
     assert_eq!(repository.keep(&contents), hashes);
     assert!(repository.copied_bytes() > 0);
     assert_holds(&open_store(repository.path()), &hashes, &contents);
@@ -329,7 +331,7 @@ fn pins_that_a_command_made_unreadable_are_read() {
     let repository = packed_repository(&contents);
     let hashes = repository.keep(&contents);
     for path in pack_files(&repository) {
-        fs::set_permissions(path, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o000)).unwrap();
     }
     assert_holds(&open_store(repository.path()), &hashes, &contents);
 }
