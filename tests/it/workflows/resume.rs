@@ -50,7 +50,7 @@ async fn a_merge_that_has_to_be_done_again_has_something_to_merge() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn checks_that_leave_too_much_to_look_at_do_not_make_the_step_forgotten() {
+async fn checks_that_leave_too_much_to_record_are_rolled_back_by_comparison() {
     let env = new_test_env(|request| match (request.step(), request.turn) {
         ("one", 0) => Reply::calls("bash", json!({"command": "echo line >> d/a.txt"})),
         _ => Reply::says(READY),
@@ -65,13 +65,14 @@ async fn checks_that_leave_too_much_to_look_at_do_not_make_the_step_forgotten() 
         {"id": "one", "task": "one", "workspace": "shared", "write_set": ["d/"], "retries": 1, "verify": [check]},
     ]));
     run_workflow(&env, &graph, 6);
-    assert_eq!(env.read("d/a.txt"), "line\n", "it is not done twice");
     let bundle = last_checkpoint(&root_log(&env.workspace()), "one");
-    assert_eq!(bundle["attempts"], 1, "{bundle}");
-    let limits = bundle["known_limitations"].as_array().unwrap();
-    for limit in ["not_taken_back", "changes_unknown"] {
-        assert!(limits.contains(&json!(limit)), "{bundle}");
-    }
+    assert_eq!(bundle["attempts"], 2, "{bundle}");
+    let written = bundle["written"].as_array().unwrap();
+    assert!(
+        written.contains(&json!("d/big")),
+        "a comparison finds what was not recorded: {bundle}"
+    );
+    assert_eq!(env.read("d/a.txt"), "line\n", "the first attempt was rolled back");
 }
 
 #[tokio::test(flavor = "multi_thread")]
