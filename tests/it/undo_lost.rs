@@ -194,7 +194,7 @@ async fn undo_names_the_parts_of_git_that_are_gone_and_gc_keeps_what_is_left_of_
     assert_eq!(files_with_extension(&pins, "pack").len(), 1);
     git(&env.workspace(), &["add", "-A"]);
     env.run_pixir(&["gc", "--apply"]).assert_exit_code(0);
-    assert_eq!(files_with_extension(&pins, "pack"), [PathBuf::new(); 0]);
+    assert_eq!(files_with_extension(&pins, "pack"), Vec::<PathBuf>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,5 +222,5 @@ async fn packs_that_only_undo_keeps_are_reported_and_go_with_their_sessions() {
     delete_sessions(&env);
     age_store(&env, 3);
     env.run_pixir(&["gc", "--apply"]).assert_exit_code(0);
-    assert_eq!(files_with_extension(&pins, "pack"), [PathBuf::new(); 0]);
+    assert_eq!(files_with_extension(&pins, "pack"), Vec::<PathBuf>::new());
 }

@@ -125,7 +125,7 @@ fn broken_files_are_reported_with_their_line() {
     let catalog = fixture.catalog();
     let Err(error @ RoleError::Broken { .. }) = catalog.find("missing") else { panic!("broken") };
     assert!(error.to_string().contains("description"), "{error}");
-    let Err(RoleError::Unknown { known, .. }) = catalog.find("missing") else { panic!("unknown") };
+    let Err(RoleError::Unknown { known, .. }) = catalog.find("absent") else { panic!("unknown") };
     assert!(known.contains(&"build".to_owned()));
 }
 

@@ -221,7 +221,7 @@ impl Actor {
     pub async fn handle(&mut self, message: Inbox) {
         match message {
             Inbox::Prompt { responder, prompt } => {
-                self.run_or_queue_prompt(responder, prompt).await
+                self.run_or_queue_prompt(responder, prompt).await;
             }
             Inbox::Cancel => self.cancel().await,
             Inbox::Withdraw { key } => self.withdraw_request(&key).await,
