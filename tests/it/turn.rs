@@ -469,7 +469,7 @@ async fn what_the_model_says_is_cleaned_live_and_in_the_log_and_runs_as_it_was_s
     };
     let log = std::fs::read_to_string(log_files(&env.workspace()).pop().unwrap()).unwrap();
     assert!(!log.contains("secret-of-test-env"), "{log}");
-    let shown = "Use [redacted:STORY_TOKEN], not secret-of-the-shed; secret-of";
+    let shown = "Use [redacted:STORY_TOKEN], not secret-of-test-shed; secret-of";
     assert_eq!(log.matches(shown).count(), 2, "{log}");
     assert_eq!(env.read("key"), "secret-of-test-env");
     let text = live(|notice| match notice {
