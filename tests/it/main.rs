@@ -23,6 +23,7 @@ mod background;
 /// Budgets of a run.
 mod budgets;
 /// Child Workspaces, and merges from them.
+mod chat;
 mod child_workspaces;
 /// The command line of the binary.
 mod cli;

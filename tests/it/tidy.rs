@@ -14,7 +14,7 @@ const LONGEST_FILE: usize = 600;
 const MOST_ENTRIES: usize = 40;
 
 /// Packages in the normal and build tree on Linux; raised only on purpose.
-const PACKAGE_BUDGET: usize = 260;
+const PACKAGE_BUDGET: usize = 270;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,5 +1,5 @@
-//! Slash commands: the table and its parser. A prompt that begins with one of them is handled by Pixir;
-//! any other text with a slash is for the model.
+//! Slash commands of editors: those of the table that they offer. A prompt that begins with one of them is handled by
+//! Pixir; any other text with a slash is for the model.
 
 use agent_client_protocol_schema::v1::{
     AvailableCommand, AvailableCommandInput, AvailableCommandsUpdate, SessionUpdate,
@@ -7,14 +7,7 @@ use agent_client_protocol_schema::v1::{
 };
 
 use crate::agent::conversation::SlashName;
-
-/// A slash command that users of the client can type.
-struct SlashCommand {
-    name: &'static str,
-    description: &'static str,
-    hint: &'static str,
-    action: fn(&str) -> CommandAction,
-}
+use crate::frontends::commands::{CommandId, SlashCommand, editor_commands, parse_slash_command};
 
 /// A parsed slash command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,51 +26,27 @@ pub enum CommandAction {
     Fork,
 }
 
-const COMMANDS: &[SlashCommand] = &[
-    SlashCommand {
-        name: "plan",
-        description: "Plan without changing anything",
-        hint: "what to plan",
-        action: |rest| CommandAction::Plan { rest: rest.to_owned() },
-    },
-    SlashCommand {
-        name: "compact",
-        description: "Summarise older Turns to free space in the model's context window",
-        hint: "how many Turns to keep",
-        action: |rest| CommandAction::Compact { keep: rest.to_owned() },
-    },
-    SlashCommand {
-        name: "model",
-        description: "Show or change the model",
-        hint: "name of a model",
-        action: |rest| CommandAction::Model { name: rest.to_owned() },
-    },
-    SlashCommand {
-        name: "undo",
-        description: "Undo the last Turn, conversation and files",
-        hint: "number of Turns, --force",
-        action: |rest| CommandAction::Undo { turns: rest.to_owned() },
-    },
-    SlashCommand {
-        name: "redo",
-        description: "Redo the Turns that /undo took back",
-        hint: "--force",
-        action: |rest| CommandAction::Redo { rest: rest.to_owned() },
-    },
-    SlashCommand {
-        name: "fork",
-        description: "Fork this Session into a new one",
-        hint: "",
-        action: |_| CommandAction::Fork,
-    },
-];
-
-/// Parses the slash command at the start of a text, if there is one.
+/// Parses the slash command at the start of a text, if there is one for editors.
 pub fn parse_command(text: &str) -> Option<CommandAction> {
-    let words = text.trim_start().strip_prefix('/')?;
-    let (name, rest) = words.split_once(char::is_whitespace).unwrap_or((words, ""));
-    let command = COMMANDS.iter().find(|command| command.name == name)?;
-    Some((command.action)(rest.trim()))
+    let (command, rest) = parse_slash_command(text)?;
+    let rest = rest.to_owned();
+    match command.id {
+        CommandId::Plan => Some(CommandAction::Plan { rest }),
+        CommandId::Compact => Some(CommandAction::Compact { keep: rest }),
+        CommandId::Model => Some(CommandAction::Model { name: rest }),
+        CommandId::Undo => Some(CommandAction::Undo { turns: rest }),
+        CommandId::Redo => Some(CommandAction::Redo { rest }),
+        CommandId::Fork => Some(CommandAction::Fork),
+        CommandId::Help
+        | CommandId::Effort
+        | CommandId::Mode
+        | CommandId::New
+        | CommandId::Resume
+        | CommandId::Sessions
+        | CommandId::Status
+        | CommandId::Usage
+        | CommandId::Quit => None,
+    }
 }
 
 /// The longest description of a command, in characters.
@@ -93,7 +62,7 @@ pub fn commands_update(named: &[SlashName]) -> SessionUpdate {
         let hint = UnstructuredCommandInput::new(command.hint);
         available.input(AvailableCommandInput::Unstructured(hint))
     };
-    let is_free = |named: &&SlashName| !COMMANDS.iter().any(|command| command.name == named.name);
+    let is_free = |named: &&SlashName| !editor_commands().any(|command| command.name == named.name);
     let other = |named: &SlashName| {
         let words: String = named.description.chars().take(MAX_DESCRIPTION_CHARS).collect();
         let hint = UnstructuredCommandInput::new(named.hint.clone());
@@ -101,6 +70,6 @@ pub fn commands_update(named: &[SlashName]) -> SessionUpdate {
             .input(AvailableCommandInput::Unstructured(hint))
     };
     let others = named.iter().filter(is_free).map(other);
-    let commands = COMMANDS.iter().map(command).chain(others).collect();
+    let commands = editor_commands().map(command).chain(others).collect();
     SessionUpdate::AvailableCommandsUpdate(AvailableCommandsUpdate::new(commands))
 }

@@ -11,52 +11,9 @@ use serde_json::Value;
 
 use crate::agent::conversation::Conversation;
 use crate::agent::harness::SettingsChange;
+use crate::frontends::commands::{MODES, ModeOption, mode_name};
 use crate::host::rpc::RpcError;
-use crate::record::event::PermissionMode;
 use crate::settings::config::models::Model;
-
-/// A mode that can be chosen: a permission mode, with the role for it.
-struct ModeOption {
-    id: &'static str,
-    name: &'static str,
-    description: &'static str,
-    role: &'static str,
-    permission: PermissionMode,
-}
-
-const MODES: &[ModeOption] = &[
-    ModeOption {
-        id: "ask",
-        name: "Ask",
-        description: "Asks before changing anything",
-        role: "build",
-        permission: PermissionMode::Ask,
-    },
-    ModeOption {
-        id: "auto",
-        name: "Auto",
-        description: "Works without asking: commands in the sandbox, MCP servers outside it",
-        role: "build",
-        permission: PermissionMode::Auto,
-    },
-    ModeOption {
-        id: "read_only",
-        name: "Read only",
-        description: "Reads without changing anything",
-        role: "build",
-        permission: PermissionMode::ReadOnly,
-    },
-    ModeOption {
-        id: PLAN_MODE,
-        name: "Plan",
-        description: "Reads, and answers with a plan",
-        role: PLAN_MODE,
-        permission: PermissionMode::ReadOnly,
-    },
-];
-
-/// The role that clients see as a mode.
-const PLAN_MODE: &str = "plan";
 
 const MODE_OPTION: &str = "mode";
 const MODEL_OPTION: &str = "model";
@@ -127,11 +84,7 @@ impl SettingRequest {
 /// The change that selects a mode.
 pub fn mode_change(id: &str) -> Result<SettingsChange, RpcError> {
     let mode = MODES.iter().find(|mode| mode.id == id).ok_or_else(|| unknown_choice("mode", id))?;
-    Ok(SettingsChange {
-        mode: Some(mode.permission.clone()),
-        role: Some(mode.role),
-        ..SettingsChange::default()
-    })
+    Ok(mode.to_change())
 }
 
 fn text_parameter(params: &Value, name: &str) -> Result<String, RpcError> {
@@ -144,24 +97,12 @@ fn unknown_choice(what: &str, name: &str) -> RpcError {
     RpcError::invalid_params(format!("there is no {what} `{shown}`"))
 }
 
-/// The current mode of a Session.
-pub fn current_mode(conversation: &Conversation) -> &'static str {
-    if conversation.role() == PLAN_MODE {
-        return PLAN_MODE;
-    }
-    match conversation.mode() {
-        PermissionMode::Ask => "ask",
-        PermissionMode::Auto => "auto",
-        PermissionMode::ReadOnly | PermissionMode::Other(_) => "read_only",
-    }
-}
-
 /// The modes, for clients without options.
 pub fn session_modes(conversation: &Conversation) -> SessionModeState {
     let mode = |mode: &ModeOption| {
         SessionMode::new(mode.id, mode.name).description(mode.description.to_owned())
     };
-    SessionModeState::new(current_mode(conversation), MODES.iter().map(mode).collect())
+    SessionModeState::new(mode_name(conversation), MODES.iter().map(mode).collect())
 }
 
 /// All options, the most important first.
@@ -175,7 +116,7 @@ pub fn session_options(conversation: &Conversation, models: &[Model]) -> Vec<Ses
         })
         .collect();
     let mode =
-        SessionConfigOption::select(MODE_OPTION, "Mode", current_mode(conversation), mode_choices)
+        SessionConfigOption::select(MODE_OPTION, "Mode", mode_name(conversation), mode_choices)
             .description("What Pixir may do without asking".to_owned())
             .category(SessionConfigOptionCategory::Mode);
     let current = find_model(conversation.model(), models);
@@ -206,7 +147,7 @@ pub fn session_options(conversation: &Conversation, models: &[Model]) -> Vec<Ses
 /// The updates after a change of settings.
 pub fn setting_updates(conversation: &Conversation, models: &[Model]) -> [SessionUpdate; 2] {
     [
-        SessionUpdate::CurrentModeUpdate(CurrentModeUpdate::new(current_mode(conversation))),
+        SessionUpdate::CurrentModeUpdate(CurrentModeUpdate::new(mode_name(conversation))),
         SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(session_options(
             conversation,
             models,

@@ -146,7 +146,8 @@ pub enum CredentialChoice {
 /// The path of a prompt, which names no command.
 const PROMPT: &str = "";
 /// The commands that run Turns with the user's settings.
-pub const RUNS: &[&str] = &[PROMPT, "resume", "workflow run", "workflow resume", "delegate", "acp"];
+pub const RUNS: &[&str] =
+    &[PROMPT, "resume", "chat", "workflow run", "workflow resume", "delegate", "acp"];
 /// The commands that show the settings that a run would have.
 const CONFIG: &[&str] = &["config", "config list", "config get"];
 /// The commands that build or check the request of a Turn.
@@ -173,10 +174,13 @@ pub const SCOPES: &[FlagScope] = &[
     (&["max_tokens_total", "max_requests"], &[RUNS, CONFIG, &["compact"]]),
     (&["max_cost"], &[RUNS, CONFIG, &["compact", "doctor"]]),
     (&["timeout"], &[RUNS, CONFIG, &["compact", "mcp test"]]),
-    (&["attach"], &[&[PROMPT, "resume"]]),
-    (&["output_schema"], &[&[PROMPT, "resume", "acp"]]),
+    (&["attach"], &[&[PROMPT, "resume", "chat"]]),
+    (&["output_schema"], &[&[PROMPT, "resume", "chat", "acp"]]),
     (&["events"], &[&[PROMPT, "resume", "demo", "workflow run", "workflow resume"]]),
-    (&["verbose"], &[&[PROMPT, "resume", "demo", "workflow run", "workflow resume", "delegate"]]),
+    (
+        &["verbose"],
+        &[&[PROMPT, "resume", "chat", "demo", "workflow run", "workflow resume", "delegate"]],
+    ),
 ];
 
 fn find_scope(flag: &str) -> Option<&'static [&'static [&'static str]]> {

@@ -11,7 +11,6 @@ mod flags;
 mod help;
 mod markdown;
 mod named_server;
-mod relay;
 mod runner;
 mod session_arg;
 mod session_lookup;
@@ -34,17 +33,17 @@ use crate::base::error::{Kind, Report};
 use crate::frontends::render::{
     JsonEnvelope, SignalCount, StdioOutput, clean, error_text, use_ascii, with_symbols,
 };
+use crate::frontends::signals;
 use arguments::ParsedArguments;
 use commands::{
-    acp, agents, changes, compact, completions, config, delegate, demo, diagnose, doctor, export,
-    fork, gc, inspect_replay, login, logout, mcp, merge, models, permissions, repair, resume, run,
-    sessions, skills, tree, trust, undo, usage, verify, workflow,
+    acp, agents, changes, chat, compact, completions, config, delegate, demo, diagnose, doctor,
+    export, fork, gc, inspect_replay, login, logout, mcp, merge, models, permissions, repair,
+    resume, run, sessions, skills, tree, trust, undo, usage, verify, workflow,
 };
 use exit::Exit;
 use flags::{CliFlags, Colour, CredentialChoice};
 pub use help::{command_grammar, options_text};
 use setup::Environment;
-use terminal::signals;
 
 /// A local-first coding agent
 #[derive(Debug, Parser)]
@@ -86,6 +85,7 @@ commands! {
     #[command(name = arguments::RUN_COMMAND, hide = true, override_usage = "pixir [OPTIONS] [PROMPT]...")]
     Run(run::RunArgs) = "turn": run::run,
     Resume(resume::ResumeArgs) = "turn": resume::resume,
+    Chat(chat::ChatArgs) = "chat": chat::chat,
     Sessions(sessions::SessionsArgs) = "sessions": sessions::sessions,
     Verify(verify::VerifyArgs) = "verify": verify::verify,
     Repair(repair::RepairArgs) = "repair": repair::repair,

@@ -1,6 +1,7 @@
 //! Runs prompts in a Conversation: shows Turns, answers questions, handles signals, gives an exit code.
 
 mod attend;
+mod chat_mode;
 mod line_mode;
 
 use std::collections::VecDeque;
@@ -13,11 +14,11 @@ use tokio::time::Interval;
 
 pub use attend::AttendOutcome;
 use attend::WatchOutcome;
+pub use chat_mode::run_chat_session;
 pub use line_mode::refuse_command_word;
 
 use super::CliContext;
 use super::exit::{self, Exit};
-use super::relay::{EventRelay, RelayFilter};
 use crate::agent::conversation::{Conversation, UserInput};
 use crate::agent::harness::{Harness, SessionTarget, StartOptions};
 use crate::agent::inspect;
@@ -25,12 +26,13 @@ use crate::base::error::{Kind, Report};
 use crate::frontends::cli::setup::TurnSetup;
 use crate::frontends::cli::terminal::keyboard;
 use crate::frontends::cli::terminal::keyboard::{Keyboard, discard_typed_input};
-use crate::frontends::cli::terminal::signals::{SignalListener, StopRequest};
 use crate::frontends::cli::terminal::stdin::{GatheredPrompt, PromptSource};
+use crate::frontends::relay::{EventRelay, RelayFilter};
 use crate::frontends::render::{
     JsonEnvelope, OutputMode, StdioOutput, TurnOutcome, TurnSummary, TurnView, TypedAnswer,
     parse_answer,
 };
+use crate::frontends::signals::{SignalListener, StopRequest};
 use crate::record::event::{
     Canonical, Ephemeral, EventKind, ListenFrom, ListenerItem, PermissionAnswer, PermissionMode,
     PermissionRequest, PermissionResponse, SessionStatus, SubagentEvent,

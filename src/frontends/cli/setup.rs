@@ -471,6 +471,26 @@ impl CliContext {
         }
     }
 
+    /// Whether a chat can be shown: stdin, stdout and stderr are a terminal that moves its cursor and shows more than
+    /// ASCII.
+    pub fn has_chat_terminal(&self) -> bool {
+        let is_dumb = self.environment.get("TERM").is_some_and(|term| term == "dumb");
+        self.can_ask() && std::io::stdout().is_terminal() && !(is_dumb || self.is_ascii())
+    }
+
+    /// Whether the terminal wraps lines again when its width changes; xterm, GNU screen and the console do not.
+    pub fn terminal_reflows(&self) -> bool {
+        let term = self.environment.text("TERM").unwrap_or_default();
+        let is_screen = term.starts_with("screen") && self.environment.get("TMUX").is_none();
+        !(is_screen || term == "linux" || self.environment.get("XTERM_VERSION").is_some())
+    }
+
+    /// The user's own editor, as a command for the shell.
+    pub fn external_editor(&self) -> Option<String> {
+        let variable = |name: &str| self.environment.text(name).filter(|value| !value.is_empty());
+        variable("VISUAL").or_else(|| variable("EDITOR"))
+    }
+
     /// Prints a notice on stderr outside a Turn, unless `--quiet`.
     pub fn print_notice(&self, text: &str) {
         if self.flags.quiet {
@@ -516,6 +536,15 @@ impl CliContext {
     /// Refuses `--json` in line mode: one envelope needs one Turn.
     pub fn refuse_json_in_line_mode(&self) -> Result<(), Report> {
         if self.flags.json { Err(stdin::no_prompt()) } else { Ok(()) }
+    }
+}
+
+/// A folder for a person, with `~` for the user's home.
+pub fn display_folder(folder: &Path) -> String {
+    match user_home().and_then(|home| folder.strip_prefix(home).ok().map(Path::to_owned)) {
+        Some(inside) if inside.as_os_str().is_empty() => "~".to_owned(),
+        Some(inside) => format!("~/{}", inside.display()),
+        None => folder.display().to_string(),
     }
 }
 

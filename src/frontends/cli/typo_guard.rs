@@ -16,7 +16,7 @@ fn command_names(grammar: &clap::Command) -> impl Iterator<Item = &str> {
 }
 
 /// The names of all commands, so that most prompts are read without building the grammar; a test compares them with it.
-const COMMAND_NAMES: &str = "resume sessions verify repair usage models permissions mcp skills agents workflow trust untrust acp login \
+const COMMAND_NAMES: &str = "resume chat sessions verify repair usage models permissions mcp skills agents workflow trust untrust acp login \
     logout doctor demo undo redo fork compact tree delegate changes merge merge_child merge-child config inspect-replay \
     diagnose export gc completions help __run";
 

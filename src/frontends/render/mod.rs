@@ -24,17 +24,16 @@ mod write_queue;
 use std::time::{Duration, Instant};
 
 pub use ascii::{is_needed as is_ascii_needed, use_ascii, with_symbols};
+pub use child::child_rows;
 pub use json::{JsonEnvelope, envelope_schema, escape_hidden};
 pub use output::{SignalCount, StdioOutput, StdoutClosed};
-pub use question::{TypedAnswer, on_one_line, parse_answer};
+pub use question::{TypedAnswer, choice_text, on_one_line, parse_answer, question_body};
 pub use sanitise::{clean, name_on_one_line, one_line};
-pub use text_view::{Surface, ViewStyle};
+pub use status::{StatusLine, format_count, format_elapsed};
+pub use text_view::{Surface, TextView, ViewStyle};
 pub use turn_summary::{TurnOutcome, TurnSummary};
 pub use wrap::write_wrapped;
-
-use status::StatusLine;
-use text_view::TextView;
-use write_queue::WriteQueue;
+pub use write_queue::WriteQueue;
 
 use crate::agent::harness::ChildView;
 use crate::base::error::Report;

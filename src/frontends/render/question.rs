@@ -23,6 +23,11 @@ pub enum TypedAnswer {
 
 /// The whole question, followed by the choices and the input prompt.
 pub fn question_text(request: &PermissionRequest, colour: bool) -> String {
+    question_body(request, colour) + &choices_text(request)
+}
+
+/// The whole question without the choices.
+pub fn question_body(request: &PermissionRequest, colour: bool) -> String {
     let mut text = String::from("\n");
     let mut line = |line: &str| {
         text.push_str(line);
@@ -87,7 +92,6 @@ pub fn question_text(request: &PermissionRequest, colour: bool) -> String {
     if let Some(arguments) = arguments {
         line(&format!("  {:<LABEL_WIDTH$}{}", "arguments", on_one_line(&arguments)));
     }
-    text.push_str(&choices_text(request));
     text
 }
 
@@ -99,7 +103,7 @@ pub fn choices_text(request: &PermissionRequest) -> String {
 }
 
 /// An answer with its key and what it covers.
-fn choice_text(answer: PermissionAnswer, request: &PermissionRequest) -> String {
+pub fn choice_text(answer: PermissionAnswer, request: &PermissionRequest) -> String {
     let session = match request.agent {
         Some(_) => "in the Session of this Subagent",
         None => "in this Session",

@@ -14,7 +14,7 @@ mod role_index;
 mod skill_index;
 
 pub use agents_md::{AgentsMd, AgentsMdSources};
-pub use context::LateContext;
+pub use context::{LateContext, git_branch};
 pub use role_index::role_index;
 pub use skill_index::skill_index;
 

@@ -76,6 +76,50 @@ impl TestTerminal {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
+    /// Pastes a text as terminals do when the program asked for it.
+    pub fn paste(&mut self, text: &str) {
+        self.type_keys(&format!("\u{1b}[200~{text}\u{1b}[201~"));
+    }
+
+    /// The modes of the terminal, as `stty -a` shows them.
+    pub fn modes(&self) -> String {
+        let termios = rustix::termios::tcgetattr(&self.keyboard).unwrap();
+        format!("{termios:?}")
+    }
+
+    /// What stands in the terminal: scrollback and screen, as rows of 80 cells.
+    pub fn rows(&self) -> Vec<String> {
+        let mut parser = vt100::Parser::new(24, 80, 10_000);
+        parser.process(&self.screen.lock().unwrap());
+        let mut rows = Vec::new();
+        parser.screen_mut().set_scrollback(usize::MAX);
+        for back in (1..=parser.screen().scrollback()).rev() {
+            parser.screen_mut().set_scrollback(back);
+            rows.extend(parser.screen().rows(0, 80).next());
+        }
+        parser.screen_mut().set_scrollback(0);
+        rows.extend(parser.screen().rows(0, 80));
+        rows.into_iter().map(|row| row.trim_end().to_owned()).collect()
+    }
+
+    /// Waits until a row of the terminal contains a text.
+    pub fn wait_for_row(&self, text: &str) {
+        let start = Instant::now();
+        while !self.rows().iter().any(|row| row.contains(text)) {
+            assert!(start.elapsed() < DEADLINE, "{text:?} never came: {:#?}", self.rows());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until no row of the terminal contains a text.
+    pub fn wait_until_gone(&self, text: &str) {
+        let start = Instant::now();
+        while self.rows().iter().any(|row| row.contains(text)) {
+            assert!(start.elapsed() < DEADLINE, "{text:?} stays: {:#?}", self.rows());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     pub fn screen(&self) -> String {
         String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
     }

@@ -23,11 +23,15 @@ const GROUPS: &[(&str, &str)] = &[
         "session turn rewind conversation child_workspace fork subagent workflow inspect harness",
     ),
     ("testing", "scripted workbench bench"),
-    ("frontends", "render acp cli"),
+    ("frontends", "render signals relay commands acp chat cli"),
 ];
 
 /// Front-ends that show or drive Sessions and nothing else.
-const PRESENTERS: &[&str] = &["frontends::acp", "frontends::render"];
+const PRESENTERS: &[&str] = &["frontends::acp", "frontends::chat", "frontends::render"];
+
+/// What front-ends share with each other.
+const SHARED: &[&str] =
+    &["frontends::commands", "frontends::relay", "frontends::render", "frontends::signals"];
 
 /// The modules that these front-ends may use.
 const OFFERED: &[&str] = &[
@@ -158,7 +162,9 @@ fn the_acp_server_and_the_renderer_know_only_what_is_offered_to_front_ends() {
             continue;
         }
         for used in paths_used(&code, 2) {
-            let is_allowed = used == module || OFFERED.contains(&used.as_str());
+            let is_allowed = used == module
+                || OFFERED.contains(&used.as_str())
+                || SHARED.contains(&used.as_str());
             assert!(is_allowed, "{} uses {used}", path.display());
         }
     }

@@ -6,6 +6,7 @@ use super::Actor;
 use crate::agent::harness::{RewindDirection, RewindReport, RewoundFileChange};
 use crate::frontends::acp::error;
 use crate::frontends::acp::to_acp::title_text;
+use crate::frontends::commands::split_force;
 
 /// How many changed files are named.
 const MAX_NAMED_FILES: usize = 50;
@@ -67,13 +68,6 @@ impl Actor {
              or with `pixir resume {id}`; this one stays unchanged."
         )
     }
-}
-
-/// The arguments without `--force`, and whether it was given.
-fn split_force(rest: &str) -> (&str, bool) {
-    let rest = rest.trim();
-    let others = rest.strip_suffix("--force").or_else(|| rest.strip_prefix("--force"));
-    others.map_or((rest, false), |others| (others.trim(), true))
 }
 
 fn rewind_summary(rewound: &RewindReport, way: RewindDirection) -> String {

@@ -15,7 +15,7 @@ use crate::frontends::cli::CliContext;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::runner::in_runtime;
 use crate::frontends::cli::setup::TurnSetup;
-use crate::frontends::cli::terminal::signals::SignalListener;
+use crate::frontends::signals::SignalListener;
 use crate::host::rpc::BlockingStream;
 use crate::model::credential::{CredentialKind, FieldPolicy};
 use crate::record::event::PermissionMode;

@@ -15,8 +15,8 @@ use crate::frontends::cli::exit;
 use crate::frontends::cli::exit::Exit;
 use crate::frontends::cli::runner::in_runtime;
 use crate::frontends::cli::terminal::keyboard::read_line;
-use crate::frontends::cli::terminal::signals::SignalListener;
 use crate::frontends::render::{SignalCount, StdioOutput, clean};
+use crate::frontends::signals::SignalListener;
 use crate::model::credential::{
     BrowserLogin, ChosenCredential, CredentialError, CredentialKind, DEFAULT_PORTS, DeviceLogin,
     Issuer, PastedCode, PollTiming, SubscriptionTokens, TokenStore, unix_now,

@@ -4,6 +4,7 @@ pub mod acp;
 pub mod agents;
 pub mod agents_status;
 pub mod changes;
+pub mod chat;
 pub mod compact;
 pub mod completions;
 pub mod config;

@@ -19,7 +19,17 @@ const WIDEST: usize = 100;
 /// Groups of commands in the overview. A row has the names of its commands, and a text unless it is that of the first.
 type OverviewGroup = (&'static str, &'static [(&'static str, &'static str)]);
 const GROUPS: [OverviewGroup; 4] = [
-    ("Run", &[("resume", ""), ("workflow", ""), ("delegate", ""), ("acp", ""), ("demo", "")]),
+    (
+        "Run",
+        &[
+            ("resume", ""),
+            ("chat", ""),
+            ("workflow", ""),
+            ("delegate", ""),
+            ("acp", ""),
+            ("demo", ""),
+        ],
+    ),
     (
         "Sessions",
         &[

@@ -3,5 +3,4 @@
 pub mod confirm;
 pub mod keyboard;
 pub mod prompt_reader;
-pub mod signals;
 pub mod stdin;

@@ -40,6 +40,11 @@ impl EventRelay {
     pub async fn next(&mut self) -> Option<ListenerItem> {
         self.queue.recv().await
     }
+
+    /// The next thing to show, if it is there already.
+    pub fn try_next(&mut self) -> Option<ListenerItem> {
+        self.queue.try_recv().ok()
+    }
 }
 
 impl Drop for EventRelay {
